@@ -1,0 +1,154 @@
+"""The command line: parse, call, print; no logic.
+
+`sfl-sim SCENARIO.yaml` is short for `sfl-sim run SCENARIO.yaml`. Exit codes: 0 done, 1 failed, 2 bad input,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sfl_sim.errors import ScenarioError, StuckError
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    help="Simulate split federated learning: real PyTorch training in simulated-time order.\n\n"
+    "`sfl-sim SCENARIO.yaml` runs a scenario; it is short for `sfl-sim run SCENARIO.yaml`.",
+)  # fmt: skip
+
+ScenarioFile = Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped scenario.")]
+Overrides = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+@app.command()
+def run(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],  # noqa: B006  (typer copies it)
+    out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Variants and seeds to run side by side.")] = 1,
+    timing_only: Annotated[bool, typer.Option("--timing-only", help="Simulate time without training.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Run a scenario and write its report."""
+    from sfl_sim.config.source import load
+    from sfl_sim.progress import progress
+    from sfl_sim.report.terminal import results_in_terminal
+    from sfl_sim.study import Settings, run_study
+
+    console = Console(stderr=True)
+    study = load(shipped(scenario), overrides)
+    with progress(study, console, quiet) as notify:
+        outcome = run_study(study, out, Settings(timing_only, device, jobs), notify)
+    if not quiet:
+        Console().print(results_in_terminal(outcome.folder))
+    typer.echo(outcome.folder / "report.html")
+    if outcome.status == "interrupted":
+        raise KeyboardInterrupt
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of earlier runs, shown side by side.")],
+    out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the only run.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Write the report of stored runs again, or one page for several."""
+    from sfl_sim.report.page import write_report
+
+    if out is None and len(runs) > 1:
+        raise ScenarioError("several runs need a place for their common page", key="--out")
+    typer.echo(write_report(runs, out or runs[0] / "report.html"))
+
+
+@app.command()
+def validate(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],  # noqa: B006
+    debug: Debug = False,
+) -> None:
+    """Check a scenario, its data and its profiles without running it."""
+    from sfl_sim.config.source import load
+    from sfl_sim.study import check
+
+    study = load(shipped(scenario), overrides)
+    check(study)
+    names = dict.fromkeys(variant.name for variant in study.variants)
+    typer.echo(f"{scenario}: fine ({len(study.variants)} runs: {'; '.join(names)})")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of scenarios, for editors."""
+    from sfl_sim.compose import choices
+    from sfl_sim.config.source import json_schema
+    from sfl_sim.methods import METHODS
+
+    options = {name: method.Options.model_json_schema() for name, method in METHODS.items()}
+    typer.echo(json.dumps(json_schema(options, choices()), indent=2))
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="methods, models, datasets, partitions, orders or profiles.")],
+    debug: Debug = False,
+) -> None:
+    """List what comes with sfl-sim, with a line of explanation each."""
+    from sfl_sim.compose import catalogue
+
+    entries = catalogue()
+    if what not in entries:
+        raise ScenarioError("there is no such list", key="list", found=what, allowed=entries)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, about in entries[what].items():
+        table.add_row(name, about)
+    Console(soft_wrap=True).print(table)
+
+
+def shipped(scenario: str) -> Path:
+    """The file itself, or the shipped scenario of that name if there is no such file."""
+    path = Path(scenario)
+    if path.exists():
+        return path
+    for folder in (Path(__file__).parent / "scenarios", Path(__file__).parent.parent / "scenarios"):
+        candidate = folder / f"{scenario.removesuffix('.yaml').removeprefix('scenarios/')}.yaml"
+        if candidate.is_file():
+            return candidate
+    return path
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The console script."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    if arguments and arguments[0] not in commands | {"--help", "-h"}:
+        arguments.insert(0, "run")
+    try:
+        app(arguments, standalone_mode=False)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except ScenarioError as error:
+        _fail(str(error), 2, error if "--debug" in arguments else None)
+    except (StuckError, OSError, RuntimeError, Exception) as error:
+        _fail(f"failed: {error}", 1, error if "--debug" in arguments else None)
+
+
+def _fail(line: str, code: int, error: BaseException | None = None) -> None:
+    typer.echo(f"sfl-sim: {line}", err=True)
+    if error is not None:
+        raise error
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

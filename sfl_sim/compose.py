@@ -1,0 +1,305 @@
+"""The composition root: the one file that knows all the parts, and makes an experiment out of a scenario."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pydantic
+import torch
+from numpy.typing import NDArray
+
+from sfl_sim.config.scenario import Data, Scenario
+from sfl_sim.data.batches import ClientData, Images
+from sfl_sim.data.datasets import DATASETS, Dataset, load
+from sfl_sim.data.partition import PARTITIONS, cyclic_clients, label_counts, label_order, partition
+from sfl_sim.errors import ScenarioError
+from sfl_sim.execute.eager import Eager
+from sfl_sim.execute.evaluate import Evaluation, evaluate
+from sfl_sim.execute.timing import Timing
+from sfl_sim.methods import METHODS, Method, Task
+from sfl_sim.metrics.accuracy import performance_gap
+from sfl_sim.metrics.breakdown import breakdown, traffic
+from sfl_sim.models.zoo import MODELS, network
+from sfl_sim.rng import stream
+from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.orders import ORDERS, check_burst, usual_burst
+from sfl_sim.system.fleet import build_fleet
+from sfl_sim.system.profiles import available
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round gave: its row of rounds.parquet, rows of labels.parquet, and operations (`OP_DTYPE`)."""
+
+    row: Mapping[str, Any]
+    labels: list[dict[str, Any]]
+    ops: NDArray[np.void]
+
+
+_UNBOUNDED: dict[object, str] = {"all": "inf", "unlimited": "inf"}
+
+
+class Experiment:
+    """One variant with one seed, ready to run.
+
+    Args:
+        scenario: without grid; `repeats` is ignored.
+        device: where steps run; None for a timing-only run.
+
+    Raises ScenarioError for whatever in the scenario cannot be used, before any training.
+    """
+
+    def __init__(self, scenario: Scenario, device: torch.device | None) -> None:
+        self.scenario = scenario
+        self.device = device
+        self.dataset = _dataset(scenario.data)
+        seed, dataset = scenario.seed, self.dataset
+        labels = dataset.y_train.numpy()
+        self.label_order = label_order(dataset.n_labels, stream(seed, "label order"))
+        self.shares = self._partition(labels)
+        self.counts = label_counts(labels, self.shares, dataset.n_labels)
+        self.cyclic = cyclic_clients(self.counts, self.label_order)
+        compute, links = scenario.clients.compute, scenario.clients.network
+        self.fleet = build_fleet(
+            len(self.shares), seed, compute.model_dump(), links.model_dump(), scenario.server.speedup
+        )
+        self.method = self._method()
+        self.simulator = self._simulator()
+        self._timeline = hashlib.blake2b(digest_size=16)
+        if device is not None:
+            torch.manual_seed(seed)  # for networks of a user's own that draw while they run
+            self._test = (dataset.x_test.to(device), dataset.y_test.to(device))
+
+    def rounds(self) -> Iterator[Round]:
+        """Run the rounds one by one."""
+        for number in range(1, self.scenario.train.rounds + 1):
+            clients = self._participants(number)
+            started_s = self.simulator.now_s
+            self.simulator.run(self.method.round(number, clients), number)
+            ended_s = self.simulator.now_s
+            ops = self.simulator.take_rows()
+            self._timeline.update(ops.tobytes())
+            row: dict[str, Any] = {
+                "round": number, "started_s": started_s, "ended_s": ended_s, "participants": len(clients),
+                "accuracy": None, "loss": None, "performance_gap": None, **traffic(ops),
+            }  # fmt: skip
+            spent = breakdown(ops, len(clients), started_s, ended_s)
+            row |= {f"{name}_s": seconds for name, seconds in spent.items()}
+            labels = []
+            if self.device is not None:
+                found = self._evaluate()
+                row |= {"accuracy": found.accuracy, "loss": found.loss,
+                        "performance_gap": performance_gap(found.by_label)}  # fmt: skip
+                labels = self._label_rows(number, found)
+            yield Round(row, labels, ops)
+
+    @property
+    def timeline_digest(self) -> str:
+        """Of all operations so far, with their times: equal for equal scenarios, trained or timing-only."""
+        return self._timeline.copy().hexdigest()
+
+    def weights(self) -> dict[str, NDArray[Any]]:
+        """The global model by part and name, in PyTorch's usual layout."""
+        return {
+            f"part{number}.{name}": tensor.contiguous().cpu().numpy()
+            for number, part in enumerate(self.method.model(), start=1)
+            for name, tensor in part.weights.named_tensors()
+        }
+
+    def weights_digest(self) -> str | None:
+        """Of the global model's numbers; None in a timing-only run."""
+        if self.device is None:
+            return None
+        digest = hashlib.blake2b(digest_size=16)
+        for name, values in self.weights().items():
+            digest.update(name.encode())
+            digest.update(values.tobytes())
+        return digest.hexdigest()
+
+    def clients(self) -> pd.DataFrame:
+        """One row per client: device, rates, samples, dominant label."""
+        return pd.DataFrame(
+            {
+                "client": np.arange(len(self.shares)),
+                "device": self.fleet.devices,
+                "macs_per_s": self.fleet.macs_per_s,
+                "uplink_bps": self.fleet.uplink_bps,
+                "downlink_bps": self.fleet.downlink_bps,
+                "latency_s": self.fleet.latency_s,
+                "samples": [len(share) for share in self.shares],
+                "dominant_label": self.counts.argmax(axis=1),
+            }
+        )
+
+    def _partition(self, labels: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        how = self.scenario.data.partition.model_dump()
+        n_labels = self.dataset.n_labels
+        usual = how["phi"] * n_labels if how["kind"] == "dominant_label" else 10
+        count = self.scenario.clients.count or usual
+        rng = stream(self.scenario.seed, "partition")
+        return partition(how.pop("kind"), labels, count, n_labels, rng, **how)
+
+    def _method(self) -> Method:
+        scenario, train = self.scenario, self.scenario.train
+        kind = find_method(scenario.method.name)
+        net = network(
+            scenario.model.name,
+            tuple(self.dataset.x_train.shape[1:]),
+            self.dataset.n_labels,
+            getattr(torch, train.precision),
+        )
+        images = self.device and Images(
+            self.dataset, self.device, net.dtype, net.channels_last, scenario.data.augment
+        )
+        data = ClientData(
+            self.shares, train.batch_size, train.local_epochs, train.drop_last, scenario.seed, images or None
+        )
+        if net.needs_batches_of_two:
+            data.check_no_single()
+        task = Task(
+            network=net, cut=net.check_cut(scenario.model.cut), data=data, lr=train.lr, lr_decay=train.lr_decay,
+            lr_min=train.lr_min, momentum=train.momentum, weight_decay=train.weight_decay,
+            uniform_weights=train.agg_weights == "uniform", seed=scenario.seed, device=self.device,
+        )  # fmt: skip
+        return kind(task, method_options(kind, scenario))
+
+    def _simulator(self) -> Simulator:
+        server = self.scenario.server
+        order = named(server.order, ORDERS, "server.order")
+        burst = usual_burst(server.order) if server.burst is None else float(_UNBOUNDED.get(server.burst, server.burst))
+        check_burst(server.order, burst)
+        return Simulator(
+            self.fleet,
+            Timing() if self.device is None else Eager(),
+            order,
+            workers=float(_UNBOUNDED.get(server.workers, server.workers)),
+            burst=burst,
+            seed=self.scenario.seed,
+            include_model_exchange=server.include_model_exchange,
+        )
+
+    def _participants(self, round: int) -> list[int]:
+        """The round's clients in cyclic order: a draw without replacement."""
+        n = max(1, int(self.scenario.clients.participation * len(self.cyclic) + 0.5))
+        if n == len(self.cyclic):
+            return list(self.cyclic)
+        chosen = stream(self.scenario.seed, "participants", round).choice(len(self.cyclic), n, replace=False)
+        return [self.cyclic[i] for i in sorted(chosen)]
+
+    def _evaluate(self) -> Evaluation:
+        assert self.device is not None
+        images = self.method.data.images
+        assert images is not None
+        return evaluate(self.method.model(), *self._test, self.dataset.n_labels, images.prepare)
+
+    def _label_rows(self, number: int, found: Evaluation) -> list[dict[str, Any]]:
+        return [
+            {
+                "round": number,
+                "label": label,
+                "label_name": self.dataset.label_names[label],
+                "position": position,
+                "accuracy": float(found.by_label[label]),
+                "samples": int(found.samples[label]),
+            }
+            for position, label in enumerate(map(int, self.label_order))
+        ]
+
+
+def named(name: str, table: Mapping[str, Any], key: str) -> Any:
+    """What a scenario's `name` stands for: an entry of `table`, or a user's own `package.module:thing`."""
+    if name in table:
+        return table[name]
+    module, colon, thing = name.partition(":")
+    if not colon:
+        raise ScenarioError(
+            "no such name, nor a package.module:name of your own", key=key, found=name, allowed=table
+        )
+    try:
+        return getattr(importlib.import_module(module), thing)
+    except (ImportError, AttributeError) as error:
+        raise ScenarioError(f"cannot be imported: {error}", key=key, found=name) from error
+
+
+def find_method(name: str) -> type[Method]:
+    """The method's class; ScenarioError if there is none."""
+    kind = named(name, METHODS, "method.name")
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise ScenarioError("is not a subclass of sfl_sim.methods.Method", key="method.name", found=name)
+    return kind
+
+
+def method_options(kind: type[Method], scenario: Scenario) -> Any:
+    """The scenario's keys below `method` as the method's own options."""
+    try:
+        return kind.Options(**scenario.method.options)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            allowed = ["name", *kind.Options.model_fields]
+            raise ScenarioError(
+                f"unknown key of {scenario.method.name}", key=f"method.{key}", found=key, allowed=allowed
+            ) from error
+        raise ScenarioError(
+            "cannot be used", key=f"method.{key}", found=first["input"],
+            allowed=first.get("ctx", {}).get("expected") or first["msg"].lower(),
+        ) from error  # fmt: skip
+
+
+def choices() -> dict[str, list[str]]:
+    """The names that come with sfl-sim, by the scenario key that takes them."""
+    return {
+        "method.name": list(METHODS),
+        "model.name": list(MODELS),
+        "data.name": list(DATASETS),
+        "data.partition.kind": list(PARTITIONS),
+        "server.order": list(ORDERS),
+        "clients.compute.profile": available("devices"),
+        "clients.network.profile": available("network"),
+        "clients.network.trace": available("network/traces"),
+    }
+
+
+def catalogue() -> dict[str, dict[str, str]]:
+    """What comes with sfl-sim: name and one line of explanation, by kind."""
+    tables: dict[str, Mapping[str, Any]] = {
+        "methods": METHODS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS, "orders": ORDERS
+    }  # fmt: skip
+    found = {kind: {name: _first_line(thing) for name, thing in table.items()} for kind, table in tables.items()}
+    profiles = {"devices": "device rates", "network": "link rates", "network/traces": "link rates over time"}
+    found["profiles"] = {name: about for kind, about in profiles.items() for name in available(kind)}
+    return found
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").split("\n", 1)[0]
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is the first GPU if there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ScenarioError(f"cannot be used: {reason}", key="--device", found=name, allowed="auto, cpu, cuda") from error
+
+
+@lru_cache(maxsize=2)
+def _load(**options: Any) -> Dataset:
+    return load(**options)
+
+
+def _dataset(data: Data) -> Dataset:
+    """Loaded once per process and shared by all variants that want the same."""
+    return _load(**data.model_dump(exclude={"partition", "augment"}))

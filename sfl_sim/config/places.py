@@ -1,0 +1,66 @@
+"""Where every key of a scenario was given, so that any error about it can name file and line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sfl_sim.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file; both None if the scenario came from Python, line None for the command line."""
+
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Places:
+    """The places of dotted keys, in the order in which they were given."""
+
+    whole: Place = Place()
+    keys: Mapping[str, Place] = field(default_factory=dict)
+
+    def of(self, key: str | None) -> Place:
+        """The place of `key`, else of the first key below it, else of the nearest key above it."""
+        known = self._known(key)
+        return self.whole if known is None else self.keys[known]
+
+    def rank(self, key: str | None) -> int:
+        """Position of `key` in the order in which keys were given."""
+        known = self._known(key)
+        return -1 if known is None else list(self.keys).index(known)
+
+    def over(self, layer: Mapping[str, Place]) -> Places:
+        """These places after the keys of `layer` were set anew, with all that is below them."""
+        kept = {
+            key: place
+            for key, place in self.keys.items()
+            if not any(key == new or key.startswith(f"{new}.") for new in layer)
+        }
+        return Places(self.whole, kept | dict(layer))
+
+    def located(self, error: ScenarioError) -> ScenarioError:
+        """The error with file and line of its key; one that has them already stays as it is."""
+        if error.file is not None:
+            return error
+        place = self.of(error.key)
+        return ScenarioError(
+            error.problem,
+            key=error.key,
+            found=error.found,
+            allowed=error.allowed,
+            file=place.file,
+            line=place.line,
+        )
+
+    def _known(self, key: str | None) -> str | None:
+        if not key or key in self.keys:
+            return key or None
+        below = next((known for known in self.keys if known.startswith(f"{key}.")), None)
+        return below or self._known(key.rpartition(".")[0])

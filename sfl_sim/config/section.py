@@ -1,0 +1,74 @@
+"""What sections of a scenario are made of: numbers with bounds, known keys, rates or a profile of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema  # noqa: TC002  (pydantic reads the annotations at run time)
+
+from sfl_sim.errors import ScenarioError
+
+Natural = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+PerClient = Annotated[list[Positive], Field(min_length=1)]
+
+
+class Section(BaseModel):
+    """A mapping with known keys. Values are never converted: a slip is an error, not a surprise."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+class Rated(Section):
+    """A section whose rates come from a profile or are given, and which a bare value may stand for."""
+
+    rates: ClassVar[tuple[str, ...]]
+    """Fields that give the rates: all of them or none, and not together with a profile."""
+    instead: ClassVar[tuple[str, ...]] = ("profile",)
+    """Fields of which one must be given where the rates are not."""
+    bare: ClassVar[Mapping[str, str]]
+    """The field that a bare value stands for, by the value's JSON type."""
+
+    profile: str | None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spell_out(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {cls.bare["string"]: value}
+        if "number" in cls.bare and isinstance(value, int | float) and not isinstance(value, bool):
+            value = {cls.bare["number"]: value}
+        if isinstance(value, Mapping) and any(value.get(rate) is not None for rate in cls.rates):
+            return {"profile": None, **value}  # the default profile yields to rates, a given one does not
+        return value
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Rated:
+        given = [rate for rate in self.rates if getattr(self, rate) is not None]
+        missing = [rate for rate in self.rates if rate not in given]
+        if given and missing:
+            raise ScenarioError(f"needs {' and '.join(missing)} too", key=given[0])
+        if given and self.profile is not None:
+            raise ScenarioError("cannot be given together with a profile", key=given[0])
+        if missing and all(getattr(self, field) is None for field in self.instead):
+            raise ScenarioError(f"must not be empty without {' and '.join(self.rates)}", key="profile")
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        section = handler.resolve_ref_schema(handler(schema))
+        bare = [
+            next(kind for kind in section["properties"][field]["anyOf"] if kind["type"] == json_type)
+            for json_type, field in cls.bare.items()
+        ]
+        return {"anyOf": [*bare, section]}

@@ -1,0 +1,1 @@
+"""Data sets, how clients share them, and how a batch is prepared."""

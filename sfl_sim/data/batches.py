@@ -1,0 +1,148 @@
+"""Mini-batches: which samples a client sees in a round depends on nothing but (seed, client, round)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sfl_sim.data.datasets import Dataset
+from sfl_sim.data.transforms import normalise, random_crop_flip
+from sfl_sim.errors import ScenarioError
+from sfl_sim.ops import Value
+from sfl_sim.rng import stream
+
+CROP_PADDING = 4
+
+
+class Images:
+    """The training images on the device where steps run, as uint8, and how a batch of them is prepared."""
+
+    def __init__(
+        self, dataset: Dataset, device: torch.device, dtype: torch.dtype, channels_last: bool, augment: bool
+    ) -> None:
+        self.x = dataset.x_train.to(device)
+        self.y = dataset.y_train.to(device)
+        self.mean = dataset.mean.to(device)
+        self.std = dataset.std.to(device)
+        self.dtype = dtype
+        self.channels_last = channels_last
+        self.augment = augment
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Normalised floating images of uint8 ones (n, C, H, W)."""
+        return normalise(x, self.mean, self.std, self.dtype, self.channels_last)
+
+
+class _Epoch:
+    """A client's samples in the order of one epoch: gathered once, then sliced (no index per batch)."""
+
+    __slots__ = ("images", "order", "rng", "x", "y")
+
+    def __init__(self, images: Images, order: NDArray[np.int64], rng: np.random.Generator) -> None:
+        self.images = images
+        self.order = order
+        self.rng = rng
+        self.x: Tensor | None = None
+        self.y: Tensor | None = None
+
+    def slice(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        if self.x is None:
+            index = torch.from_numpy(self.order).to(self.images.x.device)
+            self.x, self.y = self.images.x[index], self.images.y[index]
+            if self.images.augment:
+                self.x = random_crop_flip(self.x, CROP_PADDING, self.rng)
+        assert self.y is not None
+        return self.images.prepare(self.x[start:stop]), self.y[start:stop]
+
+
+class Batch(Value):
+    """One mini-batch of a client: its size now, its samples when a step loads them."""
+
+    __slots__ = ("_epoch", "_start")
+
+    def __init__(self, client: int, samples: int, step: int, epoch: _Epoch | None, start: int) -> None:
+        super().__init__("batch", samples=samples, step=step)
+        self.maker = client
+        self._epoch = epoch
+        self._start = start
+
+    def load(self) -> tuple[Tensor, Tensor]:
+        """Images (n, C, H, W) and labels (n,)."""
+        assert self._epoch is not None, "a timing-only batch has no samples"
+        return self._epoch.slice(self._start, self._start + self.samples)
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """Every client's share of the training set.
+
+    Args:
+        shares: the clients' sample indices into the training set.
+        batch_size, local_epochs, drop_last: how a round is cut into mini-batches; an incomplete last batch of an
+            epoch is dropped or kept.
+        seed: of the run.
+        images: where the samples come from; None in timing-only runs.
+    """
+
+    shares: Sequence[NDArray[np.int64]]
+    batch_size: int
+    local_epochs: int = 1
+    drop_last: bool = False
+    seed: int = 0
+    images: Images | None = None
+
+    def __post_init__(self) -> None:
+        for client, share in enumerate(self.shares):
+            if not self._sizes(len(share)):
+                raise ScenarioError(
+                    f"client {client} has {len(share)} samples, fewer than one whole batch (train.drop_last)",
+                    key="train.batch_size", found=self.batch_size, allowed=f"1 to {len(share)}",
+                )  # fmt: skip
+
+    def check_no_single(self) -> None:
+        """Refuse batches of one sample, which batch norm cannot normalise."""
+        for client in range(len(self)):
+            if 1 in self._sizes(self.samples(client)):
+                raise ScenarioError(
+                    f"client {client} has {self.samples(client)} samples, so one of its batches holds a single sample, "
+                    "which batch norm cannot train on; set train.drop_last or another size",
+                    key="train.batch_size", found=self.batch_size,
+                )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.shares)
+
+    def samples(self, client: int) -> int:
+        """Training samples that the client holds."""
+        return len(self.shares[client])
+
+    def n_batches(self, client: int) -> int:
+        """Mini-batches that the client runs in a round: B_c of METHODS.md."""
+        return self.local_epochs * len(self._sizes(self.samples(client)))
+
+    def epochs(self, client: int, round: int) -> Iterator[list[Batch]]:
+        """The round's mini-batches, one list for each local epoch; permutations from the stream (client, round)."""
+        rng = stream(self.seed, "batches", client, round)
+        sizes = self._sizes(self.samples(client))
+        for number in range(self.local_epochs):
+            epoch = _Epoch(self.images, rng.permutation(self.shares[client]), rng) if self.images else None
+            starts = np.cumsum([0, *sizes[:-1]])
+            first = number * len(sizes)
+            yield [
+                Batch(client, size, first + i, epoch, int(start))
+                for i, (size, start) in enumerate(zip(sizes, starts, strict=True))
+            ]
+
+    def batches(self, client: int, round: int) -> Iterator[Batch]:
+        """The round's mini-batches in a row."""
+        for epoch in self.epochs(client, round):
+            yield from epoch
+
+    def _sizes(self, samples: int) -> list[int]:
+        whole, rest = divmod(samples, self.batch_size)
+        return [self.batch_size] * whole + ([rest] if rest and not self.drop_last else [])

@@ -1,0 +1,1 @@
+"""How steps are really computed: at once, or not at all."""

@@ -1,0 +1,17 @@
+"""One paper, one file: what happens in a round, without a clock."""
+
+from sfl_sim.methods.base import Method, Options, Task
+from sfl_sim.methods.fedavg import FedAvg
+from sfl_sim.methods.splitfed_v1 import SplitFedV1
+from sfl_sim.methods.splitfed_v2 import SplitFedV2
+from sfl_sim.methods.splitnn import SplitNN
+
+METHODS: dict[str, type[Method]] = {
+    "fedavg": FedAvg,
+    "splitnn": SplitNN,
+    "splitfed_v1": SplitFedV1,
+    "splitfed_v2": SplitFedV2,
+}
+"""The methods by the name that a scenario gives them."""
+
+__all__ = ["METHODS", "Method", "Options", "Task"]

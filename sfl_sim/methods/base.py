@@ -1,0 +1,93 @@
+"""What every method is: an algorithm box as flows, on a task that says what is trained."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from sfl_sim.data.batches import ClientData
+from sfl_sim.models.network import Network
+from sfl_sim.models.replica import Replica
+from sfl_sim.models.sgd import Sgd
+from sfl_sim.models.steps import Average
+from sfl_sim.ops import Flow, on
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be trained, and with which settings.
+
+    Attributes:
+        network: the model.
+        cut: part-1 is layers 1 to `cut`.
+        data: the clients' mini-batches.
+        lr, lr_decay, lr_min: lr of round r (from 1) is max(lr * lr_decay^(r-1), lr_min).
+        momentum, weight_decay: of the local optimisers, alike on both sides.
+        uniform_weights: k_c = 1/n instead of |D_c| / sum |D| (METHODS.md 0.1).
+        device: where weights live; None for ghosts in timing-only runs.
+    """
+
+    network: Network
+    cut: int
+    data: ClientData
+    lr: float = 0.05
+    lr_decay: float = 1.0
+    lr_min: float = 0.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    uniform_weights: bool = False
+    seed: int = 0
+    device: torch.device | None = None
+
+    def split(self, *cuts: int) -> list[Replica]:
+        """The initial model, cut into parts; the same numbers whatever the cuts."""
+        return self.network.split(*cuts, seed=self.seed, device=self.device)
+
+    def sgd(self, round: int) -> Sgd:
+        """The local optimiser of a round."""
+        lr = max(self.lr * self.lr_decay ** (round - 1), self.lr_min)
+        return Sgd(lr, self.momentum, self.weight_decay)
+
+    def shares(self, clients: Sequence[int]) -> list[float]:
+        """Aggregation weights k_c of `clients`; they add up to one."""
+        if self.uniform_weights:
+            return [1 / len(clients)] * len(clients)
+        total = sum(self.data.samples(c) for c in clients)
+        return [self.data.samples(c) / total for c in clients]
+
+
+class Options(BaseModel):
+    """A method's own keys in the scenario, below `method`; none unless the method has a subclass of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Method(ABC):
+    """A method keeps the global model between rounds and says, as flows, what happens in a round.
+
+    It never waits and never reads a clock. A subclass sets its states up in `__init__` and writes `round` and `model`.
+    """
+
+    Options: ClassVar[type[Options]] = Options
+
+    def __init__(self, task: Task, options: Options | None = None) -> None:
+        self.task = task
+        self.data = task.data
+        self.options = options or self.Options()
+
+    def average(self, node: int, state: Replica, replicas: Sequence[Replica], clients: Sequence[int]) -> Flow:
+        """`state` <- sum_c k_c replica_c at `node`: federated averaging."""
+        yield on(node, Average(), state, replicas, self.task.shares(clients))
+
+    @abstractmethod
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """The flow of round number `round` (from 1) with the participants `clients`, in cyclic order."""
+
+    @abstractmethod
+    def model(self) -> list[Replica]:
+        """The parts of the global model, to be applied one after another."""

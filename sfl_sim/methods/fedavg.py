@@ -1,0 +1,38 @@
+"""FedAvg: federated averaging without a split.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sfl_sim.methods.base import Method, Options, Task
+from sfl_sim.models.replica import Replica
+from sfl_sim.models.steps import Train
+from sfl_sim.ops import AGGREGATOR, Flow, on, par, send
+
+
+class FedAvg(Method):
+    """Clients train copies of the whole model; the aggregator averages them."""
+
+    def __init__(self, task: Task, options: Options | None = None) -> None:
+        super().__init__(task, options)
+        (self.whole,) = task.split()
+
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """w <- sum_c k_c w_c, with w_c trained from w on the client's own data."""
+        train = Train(self.task.sgd(round))
+        copies = yield par(self.client(c, round, train) for c in clients)
+        yield from self.average(AGGREGATOR, self.whole, copies, clients)
+
+    def client(self, c: int, round: int, train: Train) -> Flow:
+        """Download, train on all local mini-batches, upload."""
+        copy = yield send(self.whole, AGGREGATOR, c)
+        for batch in self.data.batches(c, round):
+            yield on(c, train, copy, batch)
+        return (yield send(copy, c, AGGREGATOR))
+
+    def model(self) -> list[Replica]:
+        """The averaged model."""
+        return [self.whole]

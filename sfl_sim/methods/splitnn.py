@@ -1,0 +1,30 @@
+"""SplitNN: split learning without averaging; one model travels from client to client.
+
+Vepakomma et al., "Split Learning for Health: Distributed Deep Learning without Sharing Raw Patient Data", 2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sfl_sim.methods.base import Options, Task
+from sfl_sim.methods.split import SplitMethod
+from sfl_sim.models.steps import Renew
+from sfl_sim.ops import SERVER, Flow, on, send
+from sfl_sim.rng import stream
+
+
+class SplitNN(SplitMethod):
+    """Clients train one after another, in a new random order every round; part-1 is handed on directly."""
+
+    def __init__(self, task: Task, options: Options | None = None) -> None:
+        super().__init__(task, options)
+        self.holder = SERVER
+
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """For every client: take part-1 over from the predecessor, train; optimisers are new at each visit."""
+        for c in map(int, stream(self.task.seed, "splitnn order", round).permutation(clients)):
+            self.part1 = yield send(self.part1, self.holder, c)
+            self.holder = c
+            yield on(SERVER, Renew(), self.part2)
+            yield from self.batches(c, self.part1, self.part2, self.data.batches(c, round), round)

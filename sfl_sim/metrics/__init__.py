@@ -1,0 +1,1 @@
+"""Functions of stored records, computed after the run."""

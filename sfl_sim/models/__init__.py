@@ -1,0 +1,1 @@
+"""Networks that can be cut at any layer, their replicas, and the priced steps that train them."""

@@ -1,0 +1,113 @@
+"""A part of a network: the layers without weights, and how weights lie in one flat vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+CACHE_LINE_BYTES = 64
+
+
+class Part:
+    """Consecutive layers of a network, shared by all replicas that hold weights for them.
+
+    Attributes:
+        first: whether it takes the data themselves, so that nobody wants the gradient of its input.
+        macs: MACs of one sample's forward pass.
+        in_numel, out_numel: elements per sample at its input and output.
+        n_parameters, n_buffers: trainable elements, and floating buffers (batch-norm statistics).
+        size_bytes: bytes of parameters and floating buffers on the wire (`P*bp` of METHODS.md 0.1).
+    """
+
+    def __init__(
+        self, skeleton: nn.Sequential, *, first: bool, macs: int, in_numel: int, out_numel: int, channels_last: bool
+    ) -> None:
+        self.skeleton = skeleton
+        self.first = first
+        self.macs = macs
+        self.in_numel = in_numel
+        self.out_numel = out_numel
+        self.channels_last = channels_last
+        self.names: list[str] = []
+        self.shapes: list[torch.Size] = []
+        self.buffer_names: list[str] = []
+        self.buffer_shapes: list[torch.Size] = []
+        self._slots: list[tuple[dict[str, Tensor | None], str]] = []
+        self._buffer_slots: list[tuple[dict[str, Tensor | None], str]] = []
+        self._find_slots()
+        self.n_parameters = sum(map(math.prod, self.shapes))
+        self.n_buffers = sum(map(math.prod, self.buffer_shapes))
+        self.dtype = next((p.dtype for p in skeleton.parameters()), torch.float32)
+        self.size_bytes = (self.n_parameters + self.n_buffers) * self.dtype.itemsize
+        self.has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in skeleton.modules())
+
+    def _find_slots(self) -> None:
+        for path, module in self.skeleton.named_modules():
+            prefix = f"{path}." if path else ""
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    self.names.append(prefix + name)
+                    self.shapes.append(parameter.shape)
+                    self._slots.append((module._parameters, name))  # type: ignore[arg-type]
+            for name, buffer in module._buffers.items():
+                if buffer is None:
+                    continue
+                if buffer.is_floating_point():
+                    self.buffer_names.append(prefix + name)
+                    self.buffer_shapes.append(buffer.shape)
+                    self._buffer_slots.append((module._buffers, name))
+                else:  # num_batches_tracked: only a cumulative moving average reads it, and it is no state to average
+                    module._buffers[name] = None
+
+    def flat_length(self, shapes: Sequence[torch.Size]) -> int:
+        """Elements of the vector that holds tensors of these shapes, each at an aligned place."""
+        return sum(_aligned(shape, self.dtype) for shape in shapes)
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """The parameters as views of the flat vector, 4-d ones channels_last where the network is."""
+        return _views(flat, self.shapes, self.channels_last)
+
+    def buffer_views(self, flat: Tensor) -> list[Tensor]:
+        """The floating buffers as views of their flat vector."""
+        return _views(flat, self.buffer_shapes, channels_last=False)
+
+    def call(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor], x: Tensor, training: bool) -> Tensor:
+        """Run the layers with the given weights.
+
+        The weights are put into the one shared skeleton just for this call (0.1 us a tensor; a module per replica
+        would cost a deepcopy, `torch.func.functional_call` ten times as much). Autograd keeps the tensors, so other
+        replicas may run between a forward and its backward.
+        """
+        for (place, name), parameter in zip(self._slots, parameters, strict=True):
+            place[name] = parameter
+        for (place, name), buffer in zip(self._buffer_slots, buffers, strict=True):
+            place[name] = buffer
+        if self.skeleton.training != training:
+            self.skeleton.train(training)
+        return self.skeleton(x)  # type: ignore[no-any-return]
+
+
+def _aligned(shape: torch.Size, dtype: torch.dtype) -> int:
+    """Elements from the start of a tensor to the next cache line.
+
+    torch aligns every tensor it allocates, and CPU kernels sum in another order where one is not aligned: without the
+    gaps, results would depend on the cut in the last bit.
+    """
+    per_line = CACHE_LINE_BYTES // dtype.itemsize
+    return -(-math.prod(shape) // per_line) * per_line
+
+
+def _views(flat: Tensor, shapes: Sequence[torch.Size], channels_last: bool) -> list[Tensor]:
+    views, start = [], 0
+    for shape in shapes:
+        piece = flat[start : start + math.prod(shape)]
+        start += _aligned(shape, flat.dtype)
+        if channels_last and len(shape) == 4:
+            out_channels, in_channels, height, width = shape
+            views.append(piece.view(out_channels, height, width, in_channels).permute(0, 3, 1, 2))
+        else:
+            views.append(piece.view(shape))
+    return views

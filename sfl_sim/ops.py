@@ -1,0 +1,165 @@
+"""The vocabulary: what a method may say. It holds no clock, no resource and no tensor.
+
+A method is a generator (a *flow*) that yields operations and receives their results:
+
+    on(node, step, state, *args)   run `step` at `node`, changing `state`; gives the step's result
+    send(payload, src, dst)        move a payload; a state is snapshotted when the operation is issued
+    par(flows)                     run flows side by side; gives the list of what they return
+    read(value)                    the number in `value`: the only way to branch on what training produced
+    expect(state, jobs)            announce how many training jobs each client will bring to a shared `state`,
+                                   so that the order policy knows whose turn can come
+
+Example: one client's mini-batch in split learning. Any driver can run it, a test by hand:
+
+    >>> def batch_of(client, part1, part2, batch, forward, train, backward):
+    ...     smashed = yield on(client, forward, part1, batch)
+    ...     smashed = yield send(smashed, client, SERVER)
+    ...     gradient = yield on(SERVER, train, part2, smashed)
+    ...     gradient = yield send(gradient, SERVER, client)
+    ...     yield on(client, backward, part1, gradient)
+    >>> flow = batch_of(3, "w1", "w2", "x", "F", "T", "B")
+    >>> flow.send(None)
+    On(node=3, step='F', state='w1', args=('x',))
+    >>> flow.send("a")
+    Send(payload='a', src=3, dst=-1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+SERVER = -1
+"""The main server, which holds part-2. Clients are the nodes 0, 1, 2, ..."""
+AGGREGATOR = -2
+"""The fed server, which averages part-1 and sees neither activations nor labels."""
+
+NODE_NAMES = {SERVER: "server", AGGREGATOR: "aggregator"}
+
+
+class Value:
+    """What flows hold and pass on: a size that the clock prices, and a content that only executors touch.
+
+    Attributes:
+        kind: what it is (`smashed`, `gradients`, `model`, ...), as shown in records.
+        size_bytes: bytes on the wire.
+        samples: training samples it stands for; 0 if that makes no sense.
+        step: mini-batch index within the round; -1 if none.
+        maker: the node that produced it; None until an operation did.
+        content: filled by the executor; None in timing-only runs.
+    """
+
+    __slots__ = ("content", "kind", "maker", "samples", "size_bytes", "step")
+
+    def __init__(
+        self, kind: str, size_bytes: int = 0, samples: int = 0, step: int = -1, content: Any = None
+    ) -> None:
+        self.kind = kind
+        self.size_bytes = size_bytes
+        self.samples = samples
+        self.step = step
+        self.maker: int | None = None
+        self.content = content
+
+    def snapshot(self) -> Value:
+        """The value as it is now, safe from later changes. Values never change, so: itself."""
+        return self
+
+    def load(self) -> Any:
+        """The content, for steps. A value that makes its content late (a mini-batch) overrides this."""
+        return self.content
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.kind}, {self.size_bytes} B, {self.samples} samples, step {self.step})"
+
+
+class State(Value):
+    """A value that operations may change. Operations on one state are serialised in service order."""
+
+    __slots__ = ()
+
+
+class Step(Protocol):
+    """Something a node can do to a state: priced without running it. `name` is the `kind` of its records."""
+
+    name: str
+
+    def work(self, state: Any, *args: Any) -> float:
+        """Price in MACs (multiply-accumulate operations)."""
+
+    def out(self, state: Any, *args: Any) -> Value:
+        """The result without its content."""
+
+    def run(self, state: Any, *args: Any) -> Any:
+        """Do it, and give the result's content. Called in simulated-time order."""
+
+
+@dataclass(slots=True)
+class On:
+    """Run `step` at `node`, changing `state`."""
+
+    node: int
+    step: Step
+    state: State
+    args: tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class Send:
+    """Move `payload` from `src` to `dst`. A node that sends to itself makes a local copy, in no time."""
+
+    payload: Value
+    src: int
+    dst: int
+
+
+@dataclass(slots=True)
+class Par:
+    """Run `flows` side by side and wait for all of them."""
+
+    flows: list[Flow]
+
+
+@dataclass(slots=True)
+class Read:
+    """Wait for the number in `value`."""
+
+    value: Value
+
+
+@dataclass(slots=True)
+class Expect:
+    """`jobs[c]` training jobs of client c will change `state`; the mapping's order is the cyclic order."""
+
+    state: State
+    jobs: Mapping[int, int]
+
+
+Op = On | Send | Par | Read | Expect
+Flow = Generator[Op, Any, Any]
+
+
+def on(node: int, step: Step, state: State, *args: Any) -> On:
+    """Run `step` at `node` on `state`; the flow receives its `Value`."""
+    return On(node, step, state, args)
+
+
+def send(payload: Value, src: int, dst: int) -> Send:
+    """Move `payload`; the flow receives what arrives (a copy if it is a state)."""
+    return Send(payload, src, dst)
+
+
+def par(flows: Iterable[Flow]) -> Par:
+    """Run `flows` side by side; the flow receives the list of their return values, in the order given."""
+    return Par(list(flows))
+
+
+def read(value: Value) -> Read:
+    """Receive the number in `value`."""
+    return Read(value)
+
+
+def expect(state: State, jobs: Mapping[int, int]) -> Expect:
+    """Tell the order policy which clients will bring how many training jobs to `state` this round."""
+    return Expect(state, jobs)

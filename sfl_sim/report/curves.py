@@ -1,0 +1,47 @@
+"""Marks that several figures share: a variant's line with the range over its seeds, and separate bars on a time axis."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from sfl_sim.report import display
+from sfl_sim.report.frames import Variant
+
+MAX_POINTS = 400
+
+
+def add_accuracy(figure: go.Figure, variant: Variant, rows: pd.DataFrame, by: str, x: str) -> None:
+    """Draw the median of `accuracy` over seeds in each group of `by`, and its range if seeds differ.
+
+    Args:
+        rows: columns `by`, `x` and accuracy in [0, 1]; one row per seed and group.
+        x: the column on the x axis, whose median over seeds is taken as well.
+    """
+    curve = display.thin(display.over_seeds(rows, by, [x, "accuracy"]), MAX_POINTS)
+    if (curve["accuracy_high"] > curve["accuracy_low"]).any():
+        outline = pd.concat([curve["accuracy_high"], curve["accuracy_low"][::-1]])
+        figure.add_scatter(
+            x=np.r_[curve[x], curve[x][::-1]], y=100 * outline.to_numpy(),
+            fill="toself", fillcolor=variant.colour, opacity=0.16, line={"width": 0},
+            legendgroup=variant.label, showlegend=False, hoverinfo="skip",
+        )  # fmt: skip
+    figure.add_scatter(
+        x=curve[x].to_numpy(), y=100 * curve["accuracy"].to_numpy(),
+        name=variant.label, legendgroup=variant.label,
+        mode="lines" if len(curve) > 1 else "markers",
+        line={"color": variant.colour, "dash": variant.dash, "width": 2.2},
+        hovertemplate="%{y:.1f} % at %{x:.4~g}",
+    )  # fmt: skip
+
+
+def bars(started: pd.Series, ended: pd.Series, level: pd.Series | float) -> dict[str, np.ndarray]:
+    """x and y of one line trace that draws a horizontal bar from `started` to `ended` at `level` for each row.
+
+    One broken line is one path on the page: thousands of bars stay light, as thousands of rectangles would not.
+    """
+    x = np.full((len(started), 3), np.nan, dtype=np.float32)
+    x[:, 0], x[:, 1] = started, ended
+    y = np.repeat(np.broadcast_to(np.asarray(level, dtype=np.float32), len(started)), 3)
+    return {"x": x.ravel(), "y": y}

@@ -1,0 +1,66 @@
+"""Numbers as people read them: units of time, bytes and rates, medians over seeds, fewer points per line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+TIME_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
+NBSP = "\u00a0"  # a number and its unit stay on one line
+PREFIXES = ("", "k", "M", "G", "T", "P")
+
+
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """Name and length in seconds of the unit in which `longest_s` reads as a small number: one for a whole axis."""
+    return next(((name, size_s) for name, size_s in TIME_UNITS if longest_s >= 2 * size_s), TIME_UNITS[-1])
+
+
+def duration(seconds: float) -> str:
+    """A time in at most two units: 2 h 14 min, 53 s, 1.25 s, 40 ms."""
+    if seconds < 10:
+        return f"{seconds:.3g}{NBSP}s" if seconds >= 1 or seconds == 0 else f"{seconds * 1e3:.3g}{NBSP}ms"
+    units = TIME_UNITS[:4]
+    # Round in the smaller of the two units first, so that 59.6 min reads 1 h and not 60 min.
+    for (large, large_s), (small, small_s) in zip(units, units[1:], strict=False):
+        whole, rest = divmod(round(seconds / small_s), round(large_s / small_s))
+        if whole:
+            return f"{whole}{NBSP}{large} {rest}{NBSP}{small}" if rest else f"{whole}{NBSP}{large}"
+    return f"{seconds:.0f}{NBSP}s"
+
+
+def data_size(size_bytes: float) -> str:
+    """A number of bytes with three digits and a decimal prefix: 1.34 GB, 250 kB."""
+    power = 0
+    while power < len(PREFIXES) - 1 and size_bytes >= 999.5:
+        size_bytes, power = size_bytes / 1000, power + 1
+    return f"{size_bytes:.3g}{NBSP}{PREFIXES[power]}B"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share as a percentage."""
+    return f"{100 * share:.{digits}f}{NBSP}%"
+
+
+def points(share: float) -> str:
+    """A difference of shares in percentage points."""
+    return f"{100 * share:.1f}"
+
+
+def plural(number: float, noun: str) -> str:
+    """A number and its noun: 1 seed, 12 rounds."""
+    return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
+
+
+def over_seeds(frame: pd.DataFrame, by: str, columns: Sequence[str]) -> pd.DataFrame:
+    """For each value of `by`: the median of each column, and its range over seeds as `<column>_low`, `_high`."""
+    groups = frame.groupby(by)[list(columns)]
+    return pd.concat([groups.median(), groups.min().add_suffix("_low"), groups.max().add_suffix("_high")], axis=1)
+
+
+def thin(frame: pd.DataFrame, limit: int) -> pd.DataFrame:
+    """At most `limit` rows, evenly spaced, the first and the last among them."""
+    if len(frame) <= limit:
+        return frame
+    return frame.iloc[np.linspace(0, len(frame) - 1, limit).round().astype(int)]

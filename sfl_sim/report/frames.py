@@ -1,0 +1,131 @@
+"""Several runs side by side as one set of frames, with one label and one colour for each variant."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pandas as pd
+
+from sfl_sim.report import style
+from sfl_sim.report.load import Run
+
+@dataclass(frozen=True)
+class Variant:
+    """One variant of one run, as it is called and coloured all over the page.
+
+    Attributes:
+        label: unique on the page and HTML-escaped, as are all names in `Frames`.
+        seed: the first seed, whose operations are drawn.
+        order: the server's order policy; None if the scenario does not tell.
+    """
+
+    label: str
+    method: str
+    order: str | None
+    seed: int
+    colour: str
+    dash: str
+    run: Run
+    name: str
+
+    @property
+    def html(self) -> str:
+        """The label beside its colour, in tags that both HTML and Plotly know."""
+        return f'<span style="color:{self.colour}">●</span>\u00a0<b>{self.label}</b>'
+
+    def ops(self, columns: Sequence[str], **where: object) -> pd.DataFrame:
+        """This variant's operations with its first seed."""
+        return self.run.ops(columns, variant=self.name, seed=self.seed, **where)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """What the figures draw: `variant` holds labels, and seeds of one variant share its label."""
+
+    runs: list[Run]
+    variants: list[Variant]
+    summary: pd.DataFrame
+    rounds: pd.DataFrame
+    labels: pd.DataFrame
+    clients: pd.DataFrame
+
+    @cached_property
+    def timing_only(self) -> bool:
+        """Whether nothing was trained, so that no figure of accuracy can be drawn."""
+        return bool(self.rounds["accuracy"].isna().all())
+
+    @cached_property
+    def typical_round(self) -> int:
+        """The round that is drawn in detail: of the middle half, the nearest to every variant's median duration."""
+        first_seeds = pd.concat(
+            self.rounds[(self.rounds["variant"] == v.label) & (self.rounds["seed"] == v.seed)]
+            for v in self.variants
+        )
+        duration_s = first_seeds.assign(duration_s=first_seeds["ended_s"] - first_seeds["started_s"]).pivot(
+            index="round", columns="variant", values="duration_s"
+        )
+        off_median = (duration_s.dropna() / duration_s.median() - 1).abs().sum(axis="columns")
+        quarter = len(off_median) // 4
+        return int(off_median.iloc[quarter : len(off_median) - quarter].idxmin())
+
+
+def merge(runs: Sequence[Run]) -> Frames:
+    """Put the variants of `runs` side by side. Names are escaped here, once, for HTML and for Plotly alike."""
+    variants: list[Variant] = []
+    tables: dict[str, list[pd.DataFrame]] = {"summary": [], "rounds": [], "labels": [], "clients": []}
+    for run, title in zip(runs, _titles(runs), strict=True):
+        names = list(run.rounds["variant"].unique())
+        labels = {name: html.escape(_label(name, names, title)) for name in names}
+        variants += [_variant(run, name, labels[name], len(variants) + i) for i, name in enumerate(names)]
+        for table, frames in tables.items():
+            frame: pd.DataFrame = getattr(run, table)
+            frame = frame[frame["variant"].isin(names)]
+            frames.append(frame.assign(variant=frame["variant"].map(labels)))
+    merged = {table: _stack(frames) for table, frames in tables.items()}
+    merged["labels"]["label_name"] = merged["labels"]["label_name"].astype(str).map(html.escape)
+    return Frames(list(runs), variants, **merged)
+
+
+def _stack(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    # Empty tables (labels of timing-only runs) have no types, which would spoil those of the others.
+    return pd.concat([frame for frame in frames if len(frame)] or frames, ignore_index=True)
+
+
+def _titles(runs: Sequence[Run]) -> list[str]:
+    """What tells the runs apart: nothing if there is one, else the scenario's name, else the folder."""
+    names = [run.name for run in runs]
+    if len(names) == 1:
+        return [""]
+    return names if len(set(names)) == len(names) else [str(run.folder) for run in runs]
+
+
+def _label(name: str, names: Sequence[str], title: str) -> str:
+    if not title:
+        return name
+    return title if len(names) == 1 else f"{title}: {name}"
+
+
+def _variant(run: Run, name: str, label: str, index: int) -> Variant:
+    turn, place = divmod(index, len(style.VARIANT_COLOURS))
+    return Variant(
+        label=label,
+        method=str(run.summary.loc[run.summary["variant"] == name, "method"].iloc[0]),
+        order=_order(run, name),
+        seed=int(run.rounds.loc[run.rounds["variant"] == name, "seed"].min()),
+        colour=style.VARIANT_COLOURS[place],
+        dash=style.DASHES[turn % len(style.DASHES)],
+        run=run,
+        name=name,
+    )
+
+
+def _order(run: Run, name: str) -> str | None:
+    """The order policy of a variant: the choice of the grid that its name holds, or else the scenario's."""
+    grid = run.scenario.get("grid") or {}
+    choices = [part.get("server.order") for part in (grid if isinstance(grid, list) else [grid])]
+    listed = {order for choice in choices for order in (choice if isinstance(choice, list) else [choice])}
+    scenario_wide = (run.scenario.get("server") or {}).get("order")
+    return next((word for word in name.split(", ") if word in listed), scenario_wide)

@@ -1,0 +1,75 @@
+"""Figures: which labels are known and which are forgotten, in the order in which the server meets them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from sfl_sim.report import display, style
+from sfl_sim.report.curves import add_accuracy
+from sfl_sim.report.frames import Frames, Variant
+
+MAX_ROUNDS = 120
+MAX_TICKS = 20
+LAST_ROUNDS = 5
+
+
+def label_ranks(labels: pd.DataFrame) -> pd.Series:
+    """The row on which each label is drawn, from 0: its place in the cyclic order of its seed, or else its number."""
+    return labels["position"].where(labels["position"] >= 0, labels["label"])
+
+
+def label_history(frames: Frames, variant: Variant) -> go.Figure:
+    """Accuracy of each label after each round (median over seeds), over the performance gap in the same rounds."""
+    labels = frames.labels.assign(rank=label_ranks(frames.labels))
+    labels = labels[labels["variant"] == variant.label]
+    accuracy = labels.pivot_table(index="round", columns="rank", values="accuracy", aggfunc="median")
+    accuracy = display.thin(accuracy, MAX_ROUNDS)
+    names = _rank_names(labels)
+
+    figure = make_subplots(rows=2, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.72, 0.28])
+    figure.update_layout(style.canvas(430).layout, showlegend=False)
+    figure.add_heatmap(
+        x=accuracy.index.to_numpy(), y=names.index.to_numpy(), z=100 * accuracy.to_numpy().T,
+        zmin=0, zmax=100, colorscale=style.ACCURACY_SCALE, customdata=np.tile(names, (len(accuracy), 1)).T,
+        colorbar={"thickness": 9, "outlinewidth": 0, "x": 1.01, "xpad": 2, "y": 1, "yanchor": "top", "len": 0.72,
+                  "title": {"text": "%"}, "tickvals": [0, 50, 100]},
+        hovertemplate="%{customdata}: %{z:.1f} % after round %{x}<extra></extra>",
+        row=1, col=1,
+    )  # fmt: skip
+    gap = frames.rounds[frames.rounds["variant"] == variant.label]
+    gap = display.thin(display.over_seeds(gap, "round", ["performance_gap"]), 2 * MAX_ROUNDS)
+    figure.add_scatter(
+        x=gap.index.to_numpy(), y=100 * gap["performance_gap"].to_numpy(),
+        mode="lines+markers" if len(gap) == 1 else "lines", line={"color": variant.colour, "width": 2},
+        hovertemplate="PG %{y:.1f} points after round %{x}<extra></extra>",
+        row=2, col=1,
+    )  # fmt: skip
+    shown = names.iloc[:: -(-len(names) // MAX_TICKS)]
+    figure.update_yaxes(row=1, autorange="reversed", showgrid=False, tickvals=shown.index, ticktext=shown)
+    figure.update_yaxes(row=2, title="PG (points)", range=[0, 110 * frames.rounds["performance_gap"].max()], nticks=4)
+    figure.update_xaxes(row=2, title="round")
+    return style.tidy(figure)
+
+
+def accuracy_by_rank(frames: Frames) -> go.Figure:
+    """Accuracy of the labels over the last rounds by their place in the order: one line per variant."""
+    figure = style.canvas(280)
+    labels = frames.labels.assign(place=label_ranks(frames.labels) + 1)
+    last = labels.groupby(["variant", "seed"])["round"].transform("max")
+    labels = labels[labels["round"] > last - LAST_ROUNDS]
+    for variant in frames.variants:
+        rows = labels[labels["variant"] == variant.label]
+        rows = rows.groupby(["seed", "place"])["accuracy"].median().reset_index()
+        add_accuracy(figure, variant, rows, by="place", x="place")
+    figure.update_xaxes(title="place of the label in the cyclic order", tickformat="d")
+    return figure.update_yaxes(title="accuracy (%)", rangemode="tozero")
+
+
+def _rank_names(labels: pd.DataFrame) -> pd.Series:
+    """What is written beside each row: its place in the order, and the label's name where all seeds agree on it."""
+    by_rank = labels.groupby("rank")["label_name"]
+    names = by_rank.first().where(by_rank.nunique() == 1, "")
+    return pd.Series([f"{name} {rank + 1}".strip() for rank, name in names.items()], names.index)

@@ -1,0 +1,92 @@
+"""Read a run folder into pandas frames: the only file of the report that knows the layout of the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import yaml
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.records import BREAKDOWN, CLIENT_COLUMNS, LABEL_COLUMNS, ROUND_COLUMNS
+
+SUMMARY_NUMBERS = [
+    "rounds", "simulated_s", "accuracy", "performance_gap", "backward_transfer", "target_accuracy",
+    "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
+]  # fmt: skip
+SUMMARY_COLUMNS = ["name", "method", "seed", *SUMMARY_NUMBERS, "timeline_digest", "weights_digest"]
+KEY = ["variant", "seed"]
+TABLES = {
+    "rounds.parquet": [*KEY, *ROUND_COLUMNS, "performance_gap", *(f"{part}_s" for part in BREAKDOWN)],
+    "labels.parquet": [*KEY, *LABEL_COLUMNS, "label_name"],
+    "clients.parquet": [*KEY, *CLIENT_COLUMNS],
+}
+MEASURED = ["accuracy", "loss", "performance_gap"]  # null throughout in timing-only runs
+FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *TABLES]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One stored run. Every frame has the columns `variant` and `seed`; unknown numbers are NaN."""
+
+    folder: Path
+    scenario: dict[str, Any]
+    scenario_text: str
+    manifest: dict[str, Any]
+    summary: pd.DataFrame
+    rounds: pd.DataFrame
+    labels: pd.DataFrame
+    clients: pd.DataFrame
+
+    @property
+    def name(self) -> str:
+        """The scenario's name."""
+        return str(self.scenario.get("name", self.folder.name))
+
+    def ops(self, columns: Sequence[str], **where: object) -> pd.DataFrame:
+        """The rows of the large table in which each column named in `where` has the value given there."""
+        filters = [(column, "==", value) for column, value in where.items()]
+        return pd.read_parquet(self.folder / "ops.parquet", columns=list(columns), filters=filters)
+
+
+def load(folder: Path) -> Run:
+    """Read the run in `folder`, leaving the operations on disk.
+
+    Raises:
+        ScenarioError: a file is missing or unreadable, or no round has ended yet.
+    """
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    if missing:
+        raise ScenarioError(f"{folder} is not a complete run folder: without {', '.join(missing)}")
+    try:
+        scenario_text = (folder / "scenario.yaml").read_text(encoding="utf-8")
+        run = Run(
+            folder,
+            dict(yaml.safe_load(scenario_text)),
+            scenario_text,
+            json.loads((folder / "manifest.json").read_text(encoding="utf-8")),
+            _summary(json.loads((folder / "summary.json").read_text(encoding="utf-8"))),
+            *(_table(folder / name, columns) for name, columns in TABLES.items()),
+        )
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise ScenarioError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
+    if run.rounds.empty:
+        raise ScenarioError(f"{folder} has nothing to report: no round has ended")
+    return run
+
+
+def _table(path: Path, columns: list[str]) -> pd.DataFrame:
+    if pq.read_metadata(path).num_rows == 0:  # without rows, the store knows no columns either
+        return pd.DataFrame(columns=columns)
+    frame = pd.read_parquet(path, columns=columns)
+    return frame.astype({column: float for column in MEASURED if column in frame})
+
+
+def _summary(stored: dict[str, Any]) -> pd.DataFrame:
+    frame = pd.DataFrame(stored["variants"])[SUMMARY_COLUMNS].rename(columns={"name": "variant"})
+    return frame.astype(dict.fromkeys(SUMMARY_NUMBERS, float))

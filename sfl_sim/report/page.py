@@ -1,0 +1,145 @@
+"""Put the report together: one HTML file that opens offline."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from itertools import count
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from sfl_sim.report import curves, gantt, labels, queueing, snapshot
+from sfl_sim.report.display import plural
+from sfl_sim.report.frames import Frames, merge
+from sfl_sim.report.headline import headline, warnings
+from sfl_sim.report.load import Run, load
+from sfl_sim.report.panels import Panel, panels
+from sfl_sim.report.results import results_table
+
+PLOT_CONFIG = {
+    "responsive": True,
+    "displaylogo": False,
+    "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+}
+
+
+def write_report(runs: Sequence[Path], out: Path) -> Path:
+    """Write the report on one run, or on several side by side, to the file `out` and return its path.
+
+    Raises:
+        ScenarioError: a folder holds no complete run.
+    """
+    frames = merge([load(folder) for folder in dict.fromkeys(runs)])
+    figure_ids = (f"figure-{number}" for number in count(1))
+    page = Template(_asset("page.html")).substitute(
+        title=html.escape(" · ".join(dict.fromkeys(run.name for run in frames.runs))),
+        about=_about(frames),
+        headline=_paragraphs(headline(frames), "headline"),
+        warnings=_paragraphs(warnings(frames), "warning"),
+        table=results_table(frames),
+        panels="\n".join(_panel(panel, figure_ids) for panel in panels(frames)),
+        settings="\n".join(_settings(run) for run in frames.runs),
+        digests=_digests(frames),
+        manifests="\n".join(_manifest(run) for run in frames.runs),
+        curve_points=curves.MAX_POINTS,
+        heat_rounds=labels.MAX_ROUNDS,
+        queue_points=queueing.MAX_POINTS,
+        gantt_ops=gantt.MAX_OPS,
+        gantt_clients=gantt.MAX_CLIENTS,
+        drawn_variants=snapshot.MAX_VARIANTS,
+        css=_asset("page.css"),
+        script=_asset("page.js"),
+        plotly=get_plotlyjs(),
+    )
+    out.write_text(page, encoding="utf-8")
+    return out
+
+
+def _asset(name: str) -> str:
+    return files("sfl_sim.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _about(frames: Frames) -> str:
+    dates = dict.fromkeys(html.escape(str(run.manifest.get("created", "?"))[:10]) for run in frames.runs)
+    variants, seeds = plural(len(frames.variants), "variant"), plural(frames.summary["seed"].nunique(), "seed")
+    return f"{variants}, {seeds}, run on {', '.join(dates)}"
+
+
+def _paragraphs(sentences: Sequence[str], css_class: str) -> str:
+    return "\n".join(f'<p class="{css_class}">{sentence}</p>' for sentence in sentences)
+
+
+def _panel(panel: Panel, figure_ids: Iterator[str]) -> str:
+    figures = "\n".join(
+        f"<figure><h3>{heading}</h3>{_plot(figure, next(figure_ids))}</figure>" for heading, figure in panel.figures
+    )
+    return (
+        f'<section>\n<h2>{panel.title}</h2>\n<p class="caption">{panel.caption}</p>\n'
+        f'<div class="figures" style="--columns: {panel.columns}">\n{figures}\n</div>\n'
+        f"{_legend(figure for _, figure in panel.figures)}</section>"
+    )
+
+
+def _legend(figures: Iterable[go.Figure]) -> str:
+    """One legend for all `figures`, made from their traces: unlike Plotly's own, it takes no room from the plots."""
+    entries = {
+        trace.name: trace.line if trace.type == "scatter" else {"color": trace.marker.color, "width": 10, "dash": None}
+        for figure in figures
+        for trace in figure.data
+        if trace.name and trace.showlegend is not False
+    }
+    lines = {"dash": "dashed", "dot": "dotted"}
+    items = "".join(
+        f'<li><i style="border-top: {line["width"]}px {lines.get(line["dash"], "solid")} {line["color"]}"></i>{name}</li>'
+        for name, line in entries.items()
+    )
+    return f'<ul class="legend">{items}</ul>' if items else ""
+
+
+def _plot(figure: go.Figure, div_id: str) -> str:
+    figure.update_layout(showlegend=False)
+    return str(figure.to_html(config=PLOT_CONFIG, include_plotlyjs=False, full_html=False, div_id=div_id))
+
+
+def _settings(run: Run) -> str:
+    return _details(f"{html.escape(run.name)}: scenario.yaml", f"<pre>{html.escape(run.scenario_text)}</pre>")
+
+
+def _manifest(run: Run) -> str:
+    rows = "".join(
+        f"<tr><td>{html.escape(key)}</td><td>{html.escape(str(value))}</td></tr>" for key, value in _flat(run.manifest)
+    )
+    return _details(f"{html.escape(run.name)}: machine and versions", f'<div class="scroll"><table>{rows}</table></div>')
+
+
+def _details(summary: str, body: str) -> str:
+    return f"<details><summary>{summary}</summary>{body}</details>"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Nested settings as dotted keys."""
+    pairs = []
+    for key, value in values.items():
+        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
+    return pairs
+
+
+def _digests(frames: Frames) -> str:
+    rows = "".join(
+        f"<tr><td>{row.variant}</td><td>{row.seed}</td><td><code>{_digest(row.timeline_digest)}</code></td>"
+        f"<td><code>{_digest(row.weights_digest)}</code></td></tr>"
+        for row in frames.summary.itertuples()
+    )
+    return (
+        "<table><thead><tr><th>Variant</th><th>Seed</th><th>Timeline</th><th>Weights</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table>"
+    )
+
+
+def _digest(text: str | None) -> str:
+    return html.escape(str(text)) if text else "–"

@@ -1,0 +1,98 @@
+"""The results per variant: medians over seeds, and the table of them."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from sfl_sim.report.display import plural, data_size, duration, percent, points
+from sfl_sim.report.frames import Frames, Variant
+from sfl_sim.report.load import SUMMARY_NUMBERS
+
+TO_TARGET = ["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
+
+
+def medians(frames: Frames) -> pd.DataFrame:
+    """One row per variant: the median over its seeds of every number in the summary.
+
+    A seed that does not reach the target counts as infinitely late: the median is infinite if most do not.
+    """
+    numbers = frames.summary.fillna(dict.fromkeys(TO_TARGET, math.inf))
+    return numbers.groupby("variant")[SUMMARY_NUMBERS].median().loc[[v.label for v in frames.variants]]
+
+
+def target(frames: Frames) -> float | None:
+    """The accuracy that all variants aim at; None if they have none or different ones."""
+    targets = frames.summary["target_accuracy"].unique()
+    return float(targets[0]) if len(targets) == 1 and not math.isnan(targets[0]) else None
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table: how a number reads, and whether the largest or the smallest is the best."""
+
+    title: str
+    key: str
+    text: Callable[[float], str]
+    best: Callable[[pd.Series], float] = pd.Series.min
+
+
+def results_table(frames: Frames) -> str:
+    """The table as HTML: median and standard deviation over seeds, the best median marked."""
+    columns = _columns(frames)
+    middle = medians(frames)
+    head = "".join(f'<th scope="col">{column.title}</th>' for column in columns)
+    rows = "".join(_row(frames, variant, columns, middle) for variant in frames.variants)
+    return (
+        f'<table class="numbers"><thead><tr><th scope="col">Variant</th>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table>"
+    )
+
+
+def _columns(frames: Frames) -> list[Column]:
+    columns = [
+        Column("Simulated time", "simulated_s", duration),
+        Column("Sent up", "bytes_up", data_size),
+        Column("Sent down", "bytes_down", data_size),
+    ]
+    if frames.timing_only:
+        return columns
+    learned = [
+        Column("Accuracy", "accuracy", percent, pd.Series.max),
+        Column("Performance gap (points)", "performance_gap", points),
+        Column("Backward transfer (points)", "backward_transfer", points),
+    ]
+    if frames.summary["target_accuracy"].isna().all():
+        return learned + columns
+    aim = target(frames)
+    goal = "target" if aim is None else percent(aim, 0)
+    to_target = [
+        Column(f"Time to {goal}", "time_to_accuracy_s", duration),
+        Column(f"Rounds to {goal}", "rounds_to_accuracy", "{:.0f}".format),
+        Column(f"Bytes to {goal}", "bytes_to_accuracy", data_size),
+    ]
+    return learned + to_target + columns
+
+
+def _row(frames: Frames, variant: Variant, columns: list[Column], middle: pd.DataFrame) -> str:
+    seeds = frames.summary[frames.summary["variant"] == variant.label]
+    rounds = plural(middle.at[variant.label, "rounds"], "round")
+    about = f"{html.escape(variant.method)} · {plural(len(seeds), 'seed')} · {rounds}"
+    cells = "".join(_cell(column, middle[column.key], variant.label, seeds[column.key]) for column in columns)
+    return f'<tr><th scope="row">{variant.html}<small>{about}</small></th>{cells}</tr>'
+
+
+def _cell(column: Column, middle: pd.Series, label: str, seeds: pd.Series) -> str:
+    value = middle[label]
+    text = column.text(value) if math.isfinite(value) else "–"
+    mark = ' class="best"' if middle.nunique() > 1 and value == column.best(middle) else ""
+    spread = ""
+    if seeds.isna().any() and column.key in TO_TARGET:
+        spread = f"{seeds.notna().sum()} of {plural(len(seeds), 'seed')}"
+    elif seeds.nunique() > 1:
+        spread = f"± {column.text(seeds.std())}"
+    return f'<td{mark}>{text}<small>{spread}</small></td>'

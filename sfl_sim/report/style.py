@@ -1,0 +1,51 @@
+"""Colours that mean something, and the look that all figures share."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from sfl_sim.records import BREAKDOWN
+
+# Okabe and Ito (2008) without yellow, which is lost on white: strong colours, for variants only.
+VARIANT_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("solid", "dash", "dot")
+
+# Paul Tol's "light" scheme and a slate: pale fills, for resources only. Warm is waiting, all else is work.
+RESOURCE_COLOURS = dict(
+    zip(BREAKDOWN, ("#77AADD", "#44BB99", "#EE8866", "#3F4B63", "#BBCC33", "#FFAABB", "#D9D9D9"), strict=True)
+)
+RESOURCE_NAMES = dict(
+    zip(
+        BREAKDOWN,
+        ("device", "uplink", "waiting in the queue", "server", "downlink", "waiting for the others", "aggregation"),
+        strict=True,
+    )
+)
+
+ACCURACY_SCALE = ((0.0, "#FBF3E4"), (0.35, "#B8D3DE"), (0.7, "#4C8DB0"), (1.0, "#123A5C"))
+TURN_SCALE = "Viridis"
+INK, MUTED, GRID, ALARM = "#1F2933", "#66727F", "#E6E9ED", "#C0392B"
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif'
+
+
+def canvas(height_px: int) -> go.Figure:
+    """An empty figure: transparent, as wide as the page lets it be."""
+    figure = go.Figure()
+    figure.update_layout(
+        height=height_px,
+        template="none",
+        font={"family": FONT, "size": 13, "color": INK},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        margin={"l": 8, "r": 12, "t": 30, "b": 8},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "#B6BDC5", "activecolor": MUTED},
+        hoverlabel={"font": {"family": FONT, "size": 12}},
+        legend={"orientation": "h", "y": -0.2},
+    )
+    return tidy(figure)
+
+
+def tidy(figure: go.Figure) -> go.Figure:
+    """Give every axis of `figure` the same quiet look."""
+    axis = {"automargin": True, "gridcolor": GRID, "linecolor": GRID, "zeroline": False, "title_standoff": 10}
+    return figure.update_xaxes(**axis).update_yaxes(**axis)

@@ -1,0 +1,28 @@
+"""The results of a run as a table for the terminal: the same columns as the report's."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from rich.table import Table
+
+from sfl_sim.report.frames import merge
+from sfl_sim.report.load import load
+from sfl_sim.report.results import columns_for, medians
+
+
+def results_in_terminal(folder: Path) -> Table:
+    """One row per variant, medians over seeds, of the stored run in `folder`."""
+    frames = merge([load(folder)])
+    middle = medians(frames)
+    columns = columns_for(frames)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("Variant")
+    for column in columns:
+        table.add_column(column.title, justify="right")
+    for variant in frames.variants:
+        values = [middle.at[variant.label, column.key] for column in columns]
+        texts = [column.text(v) if math.isfinite(v) else "–" for column, v in zip(columns, values, strict=True)]
+        table.add_row(variant.name, *texts)
+    return table

@@ -1,0 +1,1 @@
+"""The clock: runs flows in simulated time over devices, links and a queueing server."""

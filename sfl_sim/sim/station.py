@@ -1,0 +1,146 @@
+"""The server's queue: worker lanes, one queue per state, and a policy that picks from it."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import simpy
+
+LAST = 2
+"""SimPy's priorities are 0 and 1: at one instant, an event of priority 2 comes after all the others."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Work that a client's flow brings to the server. `client` is -1 if it is nobody's."""
+
+    client: int
+    state: Any
+    arrived_s: float
+    service_s: float
+    started: simpy.Event | None = None
+
+
+Policy = Callable[[Mapping[int, Job], float], Job | None]
+
+
+def first_come(waiting: Mapping[int, Job], now_s: float) -> Job | None:
+    """Whoever came first: the policy of arrival order, and of every state that no order ranks."""
+    return next(iter(waiting.values()))
+
+
+class _Queue:
+    """The jobs that wait to change one state, by client and in order of arrival."""
+
+    __slots__ = ("busy", "left", "listed", "policy", "to_come", "waiting")
+
+    def __init__(self) -> None:
+        self.policy: Policy = first_come
+        self.left: dict[int, int] = {}
+        self.to_come = 0  # sum of `left`
+        self.waiting: OrderedDict[int, Job] = OrderedDict()
+        self.busy = False
+        self.listed = False  # whether it stands in the station's heap
+
+    def take(self, now_s: float) -> Job | None:
+        """The job that the policy chooses, removed from the queue; None if it holds the server."""
+        job = self.policy(self.waiting, now_s)
+        if job is not None:
+            del self.waiting[job.client]
+            self.busy = True
+            if job.client in self.left:
+                self.left[job.client] -= 1
+                self.to_come -= 1
+        return job
+
+    @property
+    def forgettable(self) -> bool:
+        """Whether a new queue would do as well."""
+        return not (self.busy or self.waiting or self.to_come)
+
+
+class Station:
+    """`workers` lanes that serve jobs; jobs on one state never overlap (ownership is order).
+
+    A free lane takes, among the states that nobody changes, the one whose oldest job came first, and that state's
+    policy picks the job. Ties go by (arrival time, client id, sequence): choices are made at the end of an instant,
+    when everybody who arrives at it has arrived. A client has at most one job at a time on a state, because its flow
+    waits for it.
+    """
+
+    def __init__(self, env: simpy.Environment, workers: float) -> None:
+        self.env = env
+        self.free = workers
+        self._queues: dict[Any, _Queue] = {}
+        self._arrivals: list[Job] = []
+        self._heap: list[tuple[float, int, int, _Queue]] = []
+        self._sequence = 0
+        self._deciding = False
+
+    def rank(self, state: object, policy: Policy, left: dict[int, int]) -> None:
+        """Let `policy` pick among the next `left[c]` jobs of each client on `state`; `left` counts down."""
+        queue = self._queues.setdefault(state, _Queue())
+        queue.policy, queue.left, queue.to_come = policy, left, sum(left.values())
+
+    def request(self, job: Job) -> simpy.Event:
+        """An event that happens when the job's service starts; afterwards the caller must `release` it."""
+        job.started = simpy.Event(self.env)
+        self._arrivals.append(job)
+        self._decide_soon()
+        return job.started
+
+    def release(self, job: Job) -> None:
+        """The service is over: its lane and its state are free."""
+        self.free += 1
+        queue = self._queues[job.state]
+        queue.busy = False
+        if queue.forgettable:
+            del self._queues[job.state]
+        self._list(queue)
+        if self._heap:
+            self._decide_soon()
+
+    def waiting(self) -> Iterator[tuple[list[int], int | None]]:
+        """For every state with waiting jobs: their clients, and the client for whom a strict order holds it."""
+        for queue in self._queues.values():
+            if queue.waiting:
+                yield list(queue.waiting), getattr(queue.policy, "turn", None)
+
+    def _decide_soon(self) -> None:
+        if not self._deciding:
+            self._deciding = True
+            event = simpy.Event(self.env)
+            event._ok, event._value = True, None
+            event.callbacks.append(self._decide)
+            self.env.schedule(event, priority=LAST)
+
+    def _decide(self, _: simpy.Event) -> None:
+        self._deciding = False
+        if len(self._arrivals) > 1:
+            self._arrivals.sort(key=lambda job: job.client)
+        for job in self._arrivals:
+            queue = self._queues.get(job.state)
+            if queue is None:
+                queue = self._queues[job.state] = _Queue()
+            queue.waiting[job.client] = job
+            self._list(queue)
+        self._arrivals.clear()
+        while self.free and self._heap:
+            *_, queue = heapq.heappop(self._heap)
+            queue.listed = False
+            job = queue.take(self.env.now)
+            if job is not None:  # otherwise held: the next arrival at this state lists it again
+                self.free -= 1
+                assert job.started is not None
+                job.started.succeed()
+
+    def _list(self, queue: _Queue) -> None:
+        if queue.waiting and not queue.busy and not queue.listed:
+            queue.listed = True
+            oldest = next(iter(queue.waiting.values()))
+            self._sequence += 1
+            heapq.heappush(self._heap, (oldest.arrived_s, oldest.client, self._sequence, queue))

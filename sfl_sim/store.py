@@ -1,0 +1,209 @@
+"""One folder a run: written beside its final place, moved there when it is whole, never over a different run.
+
+While a run is under way its files lie in `<out>.partial`, one cell for every variant and seed; `publish` joins the cells
+into the tables that DESIGN.md section 6 names. A folder at `<out>` is therefore always readable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.records import OP_COLUMNS
+
+TABLES = ["rounds", "labels", "clients", "ops"]
+ROWS_PER_GROUP = 100_000
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+_OP_SCHEMA = pa.schema(
+    [
+        ("variant", _TEXT), ("seed", pa.int64()), ("node", _TEXT), ("kind", _TEXT), ("round", pa.int32()),
+        ("step", pa.int32()), ("client", pa.int32()), ("requested_s", pa.float64()), ("started_s", pa.float64()),
+        ("ended_s", pa.float64()), ("macs", pa.float64()), ("bytes", pa.int64()),
+    ]
+)  # fmt: skip
+
+
+class Cell:
+    """The part of a run that one variant with one seed writes."""
+
+    def __init__(self, folder: Path, variant: str, seed: int) -> None:
+        self.folder = folder
+        self.variant = variant
+        self.seed = seed
+        folder.mkdir(parents=True)
+        self._rounds: list[dict[str, Any]] = []
+        self._labels: list[dict[str, Any]] = []
+        self._waiting: list[NDArray[np.void]] = []
+        self._ops = pq.ParquetWriter(folder / "ops.parquet", _OP_SCHEMA, compression="zstd")
+
+    def add_clients(self, clients: pd.DataFrame) -> None:
+        """The fleet: one row per client."""
+        self._write("clients", clients)
+
+    def add_round(self, row: Mapping[str, Any], labels: Sequence[Mapping[str, Any]], ops: NDArray[np.void]) -> None:
+        """What one round gave; operations go to disk in large row groups, so memory stays flat over rounds."""
+        self._rounds.append(dict(row))
+        self._labels.extend(map(dict, labels))
+        self._waiting.append(ops)
+        if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
+            self._flush()
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        """The rounds so far."""
+        return pd.DataFrame(self._rounds)
+
+    @property
+    def labels(self) -> pd.DataFrame:
+        """The per-label rows so far."""
+        return pd.DataFrame(self._labels)
+
+    def add_weights(self, tensors: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
+        """The global model as safetensors, and a JSON file that says what it is."""
+        stem = self.folder / "checkpoint"
+        save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, f"{stem}.safetensors")
+        _write_json(stem.with_suffix(".json"), about)
+
+    def close(self, summary: Mapping[str, Any]) -> None:
+        """Write what is still in memory; only a closed cell becomes part of the run."""
+        self._flush()
+        self._ops.close()
+        self._write("rounds", self.rounds)
+        self._write("labels", self.labels)
+        _write_json(self.folder / "summary.json", summary)
+
+    def _write(self, table: str, frame: pd.DataFrame) -> None:
+        frame = frame.assign(variant=self.variant, seed=self.seed)
+        first = ["variant", "seed"]
+        frame[first + [c for c in frame if c not in first]].to_parquet(self.folder / f"{table}.parquet", index=False)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = np.concatenate(self._waiting)
+        self._waiting.clear()
+        same = {"variant": self.variant, "seed": self.seed}
+        columns = [pa.array([same[name]] * len(rows), pa.string() if name == "variant" else pa.int64())
+                   for name in same]  # fmt: skip
+        for name in OP_COLUMNS:
+            values = rows[name]
+            columns.append(pa.array(values.astype(str) if values.dtype.kind == "S" else values))
+        table = pa.table(columns, names=[*same, *OP_COLUMNS])
+        self._ops.write_table(table.cast(_OP_SCHEMA))
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Args:
+        out: its final place.
+        digest: of the scenario; a folder with another digest is a different run.
+    """
+
+    def __init__(self, out: Path, digest: str) -> None:
+        self.out = out
+        self.digest = digest
+        self.staging = out.with_name(out.name + ".partial")
+        if out.exists() and not self._ours(out):
+            raise ScenarioError(
+                "the folder holds something else than an earlier run of this scenario; choose another",
+                key="--out", found=str(out),
+            )  # fmt: skip
+        try:
+            shutil.rmtree(self.staging, ignore_errors=True)
+            self.staging.mkdir(parents=True)
+        except OSError as error:
+            raise ScenarioError(f"cannot write there: {error.strerror}", key="--out", found=str(out)) from error
+
+    def _ours(self, folder: Path) -> bool:
+        return folder.is_dir() and (not any(folder.iterdir()) or read_manifest(folder).get("scenario") == self.digest)
+
+    def cell(self, number: int, variant: str, seed: int) -> Cell:
+        """A place for one variant and seed."""
+        return Cell(self.cell_folder(number), variant, seed)
+
+    def cell_folder(self, number: int) -> Path:
+        """Where cell `number` lies while the run is under way."""
+        return self.staging / "cells" / f"{number:04d}"
+
+    def join(self, name: str, scenario_yaml: str, manifest: Mapping[str, Any]) -> Path:
+        """Join the closed cells into the run's tables, in the staging folder, and give that folder."""
+        cells = sorted(path.parent for path in self.staging.glob("cells/*/summary.json"))
+        for table in TABLES:
+            _concatenate([cell / f"{table}.parquet" for cell in cells], self.staging / f"{table}.parquet")
+        variants = [json.loads((cell / "summary.json").read_text()) for cell in cells]
+        _write_json(self.staging / "summary.json", {"scenario": name, "variants": variants})
+        checkpoints = self.staging / "checkpoints"
+        checkpoints.mkdir()
+        for cell in cells:
+            for path in cell.glob("checkpoint.*"):
+                path.rename(checkpoints / f"{cell.name}{path.suffix}")
+        shutil.rmtree(self.staging / "cells", ignore_errors=True)
+        (self.staging / "scenario.yaml").write_text(scenario_yaml)
+        _write_json(self.staging / "manifest.json", {"scenario": self.digest, **manifest})
+        return self.staging
+
+    def publish(self) -> Path:
+        """Move the joined run to its place; an interrupted one does not replace a complete one. Gives the folder."""
+        interrupted = read_manifest(self.staging)["status"] != "complete"
+        if interrupted and self.out.exists() and read_manifest(self.out).get("status") == "complete":
+            return self.staging
+        old = self.out.with_name(self.out.name + ".old")
+        if self.out.exists():
+            self.out.rename(old)
+        self.staging.rename(self.out)
+        shutil.rmtree(old, ignore_errors=True)
+        return self.out
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+
+def free_folder(parent: Path, name: str, digest: str) -> Path:
+    """`parent/name`, or `name-2`, `name-3`, ... if different runs lie there."""
+    candidate, number = parent / name, 1
+    while candidate.exists() and any(candidate.iterdir()) and read_manifest(candidate).get("scenario") != digest:
+        number += 1
+        candidate = parent / f"{name}-{number}"
+    return candidate
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The folder's manifest.json; empty if there is none."""
+    try:
+        found = json.loads((folder / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+    os.replace(part, path)
+
+
+def _concatenate(sources: Sequence[Path], target: Path) -> None:
+    if not sources:
+        return
+    schemas = [pq.read_schema(source).remove_metadata() for source in sources]
+    schema = pa.unify_schemas(schemas, promote_options="permissive")
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        for source in sources:
+            with pq.ParquetFile(source) as file:
+                for group in range(file.num_row_groups):
+                    writer.write_table(file.read_row_group(group).cast(schema))

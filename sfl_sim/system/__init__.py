@@ -1,0 +1,1 @@
+"""The physics of the world: how fast the devices compute, how fast the links move bits."""

@@ -1,0 +1,137 @@
+"""The rate of a link over time, and when a transfer over one link, or over several at once, is done."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from sfl_sim.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+BITS_PER_BYTE = 8.0
+MAX_CLOSED_PIECES = 100_000
+"""Pieces without a bit after which links count as never open together; a pattern has about a hundred."""
+
+
+class Pattern:
+    """A piecewise-constant rate that repeats for ever; many links may share one.
+
+    Args:
+        times_s: m + 1 rising times; piece i lasts from `times_s[i]` to `times_s[i + 1]`. The first is 0, the
+            last is the period.
+        rates_bps: the m rates, 0 or above and not all 0.
+
+    Attributes:
+        period_s: seconds after which the rate repeats.
+        mean_bps: the rate averaged over the period.
+    """
+
+    __slots__ = ("_bits", "mean_bps", "period_s", "rates_bps", "times_s")
+
+    def __init__(self, times_s: Sequence[float], rates_bps: Sequence[float]) -> None:
+        self.times_s = [float(time) for time in times_s]
+        self.rates_bps = [float(rate) for rate in rates_bps]
+        pieces = zip(self.times_s, self.times_s[1:], self.rates_bps, strict=False)
+        self._bits = list(accumulate(((end - start) * rate for start, end, rate in pieces), initial=0.0))
+        self.period_s = self.times_s[-1]
+        self.mean_bps = self._bits[-1] / self.period_s
+
+    def piece_at(self, time_s: float) -> int:
+        """Index of the piece that holds at `time_s`, within the period."""
+        return min(bisect_right(self.times_s, time_s), len(self.rates_bps)) - 1
+
+    def bits_by(self, time_s: float) -> float:
+        """Bits that have passed since the start of the period, by `time_s` within it."""
+        piece = self.piece_at(time_s)
+        return self._bits[piece] + self.rates_bps[piece] * (time_s - self.times_s[piece])
+
+    def passed_s(self, bits: float) -> float:
+        """When the last of `bits` > 0, counted from the start of a period, has passed."""
+        periods, rest = divmod(bits, self._bits[-1])
+        if not rest:  # the period's last bit passes before a closing piece of rate 0, not after it
+            periods, rest = periods - 1, self._bits[-1]
+        piece = bisect_left(self._bits, rest) - 1
+        in_period_s = self.times_s[piece] + (rest - self._bits[piece]) / self.rates_bps[piece]
+        return periods * self.period_s + in_period_s
+
+
+@dataclass(frozen=True, slots=True)
+class RateTrace:
+    """One direction of one link: `mean_bps`, varying as `pattern` does, begun `phase_s` into it.
+
+    Without a pattern the rate is constant. Times are simulated seconds.
+    """
+
+    mean_bps: float
+    pattern: Pattern | None = None
+    phase_s: float = 0.0
+
+    def finish_s(self, start_s: float, size_bytes: float) -> float:
+        """When the last bit of a transfer begun at `start_s` has left: the integral of the rate, inverted."""
+        pattern = self.pattern
+        if pattern is None:
+            return start_s + BITS_PER_BYTE * size_bytes / self.mean_bps
+        here_s = (start_s + self.phase_s) % pattern.period_s
+        pattern_bits = BITS_PER_BYTE * size_bytes / (self.mean_bps / pattern.mean_bps)
+        there_s = pattern.passed_s(pattern.bits_by(here_s) + pattern_bits)
+        return max(start_s, start_s + (there_s - here_s))
+
+    def pieces(self, start_s: float) -> Iterator[tuple[float, float]]:
+        """The constant pieces from `start_s` on, without end: when each ends, and its rate in bit/s."""
+        pattern = self.pattern
+        if pattern is None:
+            yield math.inf, self.mean_bps
+            return
+        here_s = (start_s + self.phase_s) % pattern.period_s
+        scale = self.mean_bps / pattern.mean_bps
+        first = pattern.piece_at(here_s)
+        period_start_s = start_s - here_s
+        while True:
+            for piece in range(first, len(pattern.rates_bps)):
+                yield period_start_s + pattern.times_s[piece + 1], scale * pattern.rates_bps[piece]
+            period_start_s += pattern.period_s
+            first = 0
+
+
+def joint_finish_s(traces: Sequence[RateTrace], start_s: float, size_bytes: float) -> float:
+    """When the last bit has passed several links at once, at each instant at the rate of the slowest of them.
+
+    The periods need not agree, so the pieces are walked one by one: over links that vary, the cost grows with
+    the pieces that the transfer outlasts.
+
+    Raises:
+        ScenarioError: the links are never open at the same time.
+    """
+    if all(trace.pattern is None for trace in traces):
+        return start_s + BITS_PER_BYTE * size_bytes / min(trace.mean_bps for trace in traces)
+    if not size_bytes:
+        return start_s
+    now_s, bits, closed_pieces = start_s, BITS_PER_BYTE * size_bytes, 0
+    for end_s, rate_bps in _slowest(traces, start_s):
+        passing = rate_bps * (end_s - now_s)
+        if bits <= passing:
+            return now_s + bits / rate_bps
+        now_s, bits = end_s, bits - passing
+        closed_pieces = 0 if rate_bps else closed_pieces + 1
+        if closed_pieces > MAX_CLOSED_PIECES:
+            break
+    raise ScenarioError(
+        "the links of one transfer are never open at the same time", key="clients.network.trace"
+    )
+
+
+def _slowest(traces: Sequence[RateTrace], start_s: float) -> Iterator[tuple[float, float]]:
+    """The constant pieces of the smallest of the rates, as `RateTrace.pieces`."""
+    walks = [trace.pieces(start_s) for trace in traces]
+    pieces = [next(walk) for walk in walks]
+    while True:
+        end_s = min(end_s for end_s, _ in pieces)
+        yield end_s, min(rate_bps for _, rate_bps in pieces)
+        pieces = [
+            next(walk) if piece[0] <= end_s else piece for piece, walk in zip(pieces, walks, strict=True)
+        ]

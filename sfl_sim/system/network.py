@@ -1,0 +1,109 @@
+"""The clients' links: how fast each one is, in which direction, and how that varies over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.system.links import Pattern, RateTrace
+from sfl_sim.system.per_client import FloatArray, PerClient, per_client
+from sfl_sim.system.profiles import available, find, read_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = "clients.network"
+DIRECTIONS = ("uplink_bps", "downlink_bps")
+
+
+def draw_links(
+    n: int,
+    rng: np.random.Generator,
+    profile: str | Path | None = None,
+    uplink_bps: PerClient | None = None,
+    downlink_bps: PerClient | None = None,
+    trace: str | Path | None = None,
+    latency_s: PerClient = 0.0,
+    scale: float = 1.0,
+) -> tuple[list[RateTrace], list[RateTrace], FloatArray]:
+    """Give each of n clients an uplink, a downlink, both `scale` times as fast, and a latency.
+
+    The mean rate of a direction is what is fixed for it (one rate for all, or one per client), else what
+    the client draws from the profile, else the trace's own mean. Around that mean the rate varies as the
+    trace does, or not at all without a trace.
+
+    A client draws one quantile for both directions, because who has a good radio and a good contract has
+    them both ways: drawn apart, the directions would give too many clients one fast and one slow link. It
+    also draws one phase, at which both directions start the trace. A client's draws depend on neither the
+    options nor n.
+
+    Raises:
+        ScenarioError: an unusable profile, trace or number, or nothing that says how fast a direction is.
+    """
+    quantiles, phases = rng.random((n, 2)).T
+    patterns = {} if trace is None else _read_trace(trace)
+    mean_bps = {direction: np.full(n, pattern.mean_bps) for direction, pattern in patterns.items()}
+    if profile is not None:
+        mean_bps |= _draw_rates(profile, quantiles)
+    for direction, rates_bps in (("uplink_bps", uplink_bps), ("downlink_bps", downlink_bps)):
+        if rates_bps is not None:
+            mean_bps[direction] = per_client(rates_bps, n, f"{KEY}.{direction}")
+        elif direction not in mean_bps:
+            raise ScenarioError(
+                f"needs a profile, a trace or {direction}", key=KEY, allowed=available("network")
+            )
+    factor = per_client(scale, n, f"{KEY}.scale")
+    uplinks, downlinks = (
+        _links(factor * mean_bps[direction], patterns.get(direction), phases) for direction in DIRECTIONS
+    )
+    return uplinks, downlinks, per_client(latency_s, n, f"{KEY}.latency_s", zero_allowed=True)
+
+
+def _links(mean_bps: FloatArray, pattern: Pattern | None, phases: FloatArray) -> list[RateTrace]:
+    """One link per client, begun at its phase, a fraction of the pattern's period."""
+    if pattern is None:
+        return [RateTrace(mean) for mean in mean_bps.tolist()]
+    begun_s = (phases * pattern.period_s).tolist()
+    return [
+        RateTrace(mean, pattern, phase_s) for mean, phase_s in zip(mean_bps.tolist(), begun_s, strict=True)
+    ]
+
+
+def _draw_rates(profile: str | Path, quantiles: FloatArray) -> dict[str, FloatArray]:
+    """Rates at `quantiles` by direction: linear between the profile's rows, level beyond its ends."""
+    key = f"{KEY}.profile"
+    table = read_table(find("network", profile, key), ["quantile", *DIRECTIONS], key)
+    grid = table.numbers("quantile")
+    table.require("quantile", (grid >= 0) & (grid <= 1), "0 to 1")
+    table.require("quantile", np.diff(grid, prepend=-1) > 0, "more than in the row before")
+    drawn = {}
+    for direction in DIRECTIONS:
+        rates_bps = table.numbers(direction)
+        table.require(direction, rates_bps > 0, "a number above 0")
+        table.require(direction, np.diff(rates_bps, prepend=0) >= 0, "at least the rate in the row before")
+        drawn[direction] = np.interp(quantiles, grid, rates_bps)
+    return drawn
+
+
+def _read_trace(trace: str | Path) -> dict[str, Pattern]:
+    """The patterns of a trace, by direction."""
+    key = f"{KEY}.trace"
+    table = read_table(find("network/traces", trace, key), ["time_s", *DIRECTIONS], key)
+    times_s = table.numbers("time_s")
+    table.require("time_s", times_s[:1] == 0, "0 in the first row")
+    table.require("time_s", np.diff(times_s, prepend=-1) > 0, "later than in the row before")
+    table.require(
+        "time_s", np.full(times_s.shape, times_s.size > 1), "another row below, which closes the trace"
+    )
+    closing = times_s == times_s[-1]
+    patterns = {}
+    for direction in DIRECTIONS:
+        rates_bps = table.numbers(direction)
+        as_first = rates_bps == rates_bps[0]
+        table.require(direction, rates_bps >= 0, "a number, 0 or above")
+        table.require(direction, as_first | ~closing, "the first row's rate again, where the trace closes")
+        table.require(direction, np.full(rates_bps.shape, rates_bps.any()), "a rate above 0 in some row")
+        patterns[direction] = Pattern(times_s.tolist(), rates_bps[:-1].tolist())
+    return patterns

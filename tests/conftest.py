@@ -1,0 +1,31 @@
+"""Fixtures that several rooms' tests share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+UNPACK = Path(__file__).parents[2] / "shared" / "data" / "unpack"
+
+
+@pytest.fixture(scope="session")
+def staged_data() -> Path:
+    """The folder where torchvision finds CIFAR-10 and FashionMNIST without a download.
+
+    It is $SFL_SIM_DATA if that is set, else a cache folder which this machine's first test process fills from
+    ../shared/data.
+    """
+    if root := os.environ.get("SFL_SIM_DATA"):
+        return Path(root)
+    if not UNPACK.exists():
+        pytest.skip(f"no real images: SFL_SIM_DATA is not set and {UNPACK} does not exist")
+    cache = Path.home() / ".cache" / "sfl-sim-tests"
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(cache / "unpack.lock"):  # others wait; unpacking again what is there costs nothing
+        subprocess.run([sys.executable, UNPACK, cache], check=True, stdout=subprocess.DEVNULL)
+    return cache

@@ -1,0 +1,107 @@
+"""Metrics: the golden values and I17 of METHODS.md, and a breakdown that adds up."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_world import fleet, simulate, task
+
+from sfl_sim.methods import METHODS
+from sfl_sim.metrics.accuracy import backward_transfer, headline, performance_gap
+from sfl_sim.metrics.breakdown import breakdown, traffic
+
+accuracies = st.lists(st.floats(0, 1), min_size=1, max_size=10)
+
+
+def test_golden_performance_gap_and_backward_transfer():
+    assert performance_gap([0.9, 0.5, 0.1]) == pytest.approx(0.4)
+    assert backward_transfer(np.array([[0.2, 0.9, 0.8], [0.5, 0.6, 0.7]]).T) == pytest.approx(0)
+
+
+@given(accuracies)
+def test_i17_the_gap_is_best_minus_mean_and_zero_only_if_all_are_equal(accuracy):
+    gap = performance_gap(accuracy)
+    assert gap == pytest.approx(max(accuracy) - sum(accuracy) / len(accuracy), abs=1e-12)
+    assert gap >= -1e-12
+    if max(accuracy) - min(accuracy) > 1e-9:
+        assert gap > 0
+
+
+@given(st.lists(accuracies.map(lambda a: (a * 10)[:3]), min_size=2, max_size=6))
+def test_i17_labels_that_only_improve_have_no_positive_backward_transfer(history):
+    assert backward_transfer(np.sort(np.array(history), axis=0)) <= 1e-12
+
+
+def test_labels_without_test_samples_do_not_count():
+    assert performance_gap([0.9, np.nan, 0.5]) == pytest.approx(0.2)
+    assert backward_transfer([[0.9, np.nan], [0.5, np.nan]]) == pytest.approx(0.4)
+
+
+def run_of(accuracy):
+    n = len(accuracy)
+    rounds = pd.DataFrame({
+        "round": range(1, n + 1), "ended_s": 10.0 * np.arange(1, n + 1), "accuracy": accuracy,
+        "performance_gap": 0.1, "bytes_up": 7, "bytes_down": 3,
+    })  # fmt: skip
+    labels = pd.DataFrame({"round": range(1, n + 1), "label": 0, "accuracy": accuracy})
+    return rounds, labels
+
+
+def test_the_headline_counts_rounds_seconds_and_bytes_to_the_target():
+    found = headline(*run_of([0.1, 0.5, 0.8, 0.7, 0.9, 0.6]), target_accuracy=0.75)
+    assert found["rounds_to_accuracy"] == 3
+    assert found["time_to_accuracy_s"] == 30.0
+    assert found["bytes_to_accuracy"] == 30
+    assert found["accuracy"] == pytest.approx(0.7)  # median of the last five
+    assert found["backward_transfer"] == pytest.approx(0.3)
+
+
+def test_a_target_that_no_round_reaches_is_null():
+    found = headline(*run_of([0.1, 0.2]), target_accuracy=0.75)
+    assert found["rounds_to_accuracy"] is found["time_to_accuracy_s"] is found["bytes_to_accuracy"] is None
+
+
+def test_a_timing_only_run_has_no_accuracy():
+    found = headline(*run_of([None, None]), target_accuracy=0.75)
+    assert found["accuracy"] is found["performance_gap"] is found["backward_transfer"] is None
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("order", ["fcfs", "cyclic"])
+def test_the_breakdown_adds_up_to_the_round(name, order):
+    world = fleet(3, [1e5, 3e5, 7e5], [1e5, 4e4, 9e4], [3e5, 2e5, 1e5], speedup=2.0)
+    _, simulator, rows = simulate(name, task(device=None), 1, order=order, world=world, workers=1)
+    spent = breakdown(rows, 3, 0.0, simulator.now_s)
+    assert sum(spent.values()) == pytest.approx(simulator.now_s, rel=1e-9)
+    assert min(spent.values()) >= 0
+
+
+def test_a_breakdown_by_hand():
+    """One client: model down, forward, up, server, down, backward, model up, average; nobody to wait for."""
+    world = fleet(1, 1e5, 1e5, 2e5)
+    _, simulator, rows = simulate("splitfed_v2", task([4], device=None), 1, world=world)
+    spent = breakdown(rows, 1, 0.0, simulator.now_s)
+    length_s = rows["ended_s"] - rows["started_s"]
+    assert spent["device"] == pytest.approx(length_s[rows["node"] == b"client"].sum())
+    assert spent["uplink"] == pytest.approx(length_s[rows["node"] == b"uplink"].sum())
+    assert spent["aggregate"] == pytest.approx(length_s[rows["kind"] == b"average"].sum())
+    assert spent["queue"] == 0
+    assert spent["barrier"] == pytest.approx(0, abs=1e-12)
+
+
+def test_a_fixed_order_turns_barrier_into_queue():
+    """The fast client waits at the server for the slow one's turn instead of at the end of the round."""
+    world = fleet(2, [1e5, 1e6])
+    spent = {}
+    for order in ("fcfs", "cyclic"):
+        _, simulator, rows = simulate("splitfed_v2", task([12, 12], device=None), 1, order=order, world=world)
+        spent[order] = breakdown(rows, 2, 0.0, simulator.now_s)
+    assert spent["fcfs"]["queue"] < 0.1 * spent["cyclic"]["queue"]
+    assert spent["cyclic"]["barrier"] < 0.5 * spent["fcfs"]["barrier"]
+
+
+def test_traffic_counts_messages_between_clients_once():
+    *_, rows = simulate("splitnn", task(device=None), 1)
+    found = traffic(rows)
+    assert found["bytes_up"] + found["bytes_down"] == rows["bytes"].sum()

@@ -1,0 +1,184 @@
+"""Networks: what layers cost, where they can be cut, and that a cut changes nothing."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.models.network import Network, as_input
+from sfl_sim.models.replica import average
+from sfl_sim.models.sgd import Sgd
+from sfl_sim.models.steps import Backward, Forward, Train
+from sfl_sim.models.zoo import MODELS, network
+from sfl_sim.ops import Value
+
+CPU = torch.device("cpu")
+INPUTS = {"cnn_small": (1, 8, 8), "lenet5": (1, 28, 28), "cnn8": (1, 28, 28), "mobilenet_v1": (3, 32, 32),
+          "resnet18": (3, 32, 32)}  # fmt: skip
+
+
+def batch_for(net, samples=4, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, *net.input_shape, generator=generator, dtype=net.dtype)
+    y = torch.randint(net.n_labels, (samples,), generator=generator)
+    return Value("batch", samples=samples, step=0, content=(as_input(x, True), y))
+
+
+@pytest.mark.parametrize("name", ["cnn_small", "lenet5", "mobilenet_v1"])
+def test_a_split_step_is_the_unsplit_step_for_every_cut_to_the_bit(name):
+    """I1 of METHODS.md, three steps with momentum and weight decay, batch norm included."""
+    net = network(name, INPUTS[name], 10)
+    sgd = Sgd(0.05, momentum=0.9, weight_decay=5e-4)
+    batches = [batch_for(net, seed=seed) for seed in range(3)]
+    (whole,) = net.split(seed=0, device=CPU)
+    for batch in batches:
+        Train(sgd).run(whole, batch)
+    expected = {key: tensor for key, tensor in whole.weights.named_tensors()}
+    for cut in range(1, len(net), 1 if len(net) < 10 else 7):
+        part1, part2 = net.split(cut, seed=0, device=CPU)
+        for batch in batches:
+            smashed = Value("smashed", samples=4, content=Forward().run(part1, batch))
+            Backward(sgd).run(part1, Value("gradients", content=Train(sgd).run(part2, smashed)))
+        found = dict(part1.weights.named_tensors()) | dict(part2.weights.named_tensors())
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize("name", ["lenet5", "mobilenet_v1"])
+def test_training_does_what_a_plain_torch_loop_does(name):
+    """The flat vectors, shared layers and fused step against nn.Module and torch.optim, to the bit."""
+    net = network(name, INPUTS[name], 10)
+    (whole,) = net.split(seed=3, device=CPU)
+    plain = MODELS[name](INPUTS[name], 10)
+    plain.load_state_dict(
+        {key: tensor.clone() for key, tensor in whole.weights.named_tensors()}, strict=False
+    )  # num_batches_tracked is no state of ours
+    plain = plain.to(memory_format=torch.channels_last)
+    optimiser = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, fused=True)
+    for seed in range(3):
+        batch = batch_for(net, seed=seed)
+        Train(Sgd(0.05, 0.9, 5e-4)).run(whole, batch)
+        x, y = batch.load()
+        optimiser.zero_grad()
+        cross_entropy(plain(x), y).backward()
+        optimiser.step()
+    state = plain.state_dict()
+    assert all(torch.equal(tensor, state[key]) for key, tensor in whole.weights.named_tensors())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "n_labels", "macs", "parameters"),
+    [
+        ("mobilenet_v1", (3, 224, 224), 1000, 568_740_352, 4_231_976),  # Howard et al. 2017: 569 M, 4.2 M
+        ("resnet18", (3, 224, 224), 1000, 1_814_073_344, 11_689_512),  # torchvision: 1.81 G, 11,689,512
+        ("cnn8", (1, 28, 28), 10, None, 3_868_170),  # HARMONY Table 1
+        ("lenet5", (1, 28, 28), 10, 416_520, 61_706),  # by hand below
+    ],
+)
+def test_prices_are_the_published_ones(name, shape, n_labels, macs, parameters):
+    net = network(name, shape, n_labels)
+    assert sum(layer.parameters for layer in net.layers) == parameters
+    assert macs is None or net.macs == macs
+
+
+def test_the_macs_of_lenet5_by_hand():
+    by_hand = [28 * 28 * 6 * 25, 10 * 10 * 16 * 6 * 25, 400 * 120, 120 * 84, 84 * 10]
+    assert [layer.macs for layer in network("lenet5", (1, 28, 28), 10).layers] == by_hand
+
+
+@pytest.mark.parametrize(("name", "layers"), [("mobilenet_v1", 26), ("resnet18", 12), ("cnn8", 8), ("cnn_small", 4)])
+def test_layers_are_numbered_as_the_papers_number_them(name, layers):
+    assert len(network(name, INPUTS[name], 10)) == layers
+
+
+def test_resnet18_cut_after_stem_and_two_blocks_has_the_published_part_1():
+    """METHODS.md 4.3 and 18: 65,536 activations a sample and 149,824 parameters."""
+    part1, _ = network("resnet18", (3, 32, 32), 10).split(4, seed=0, device=None)
+    assert part1.part.out_numel == 65_536
+    assert part1.part.n_parameters == 149_824
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_parts_add_up_to_the_whole(name):
+    net = network(name, INPUTS[name], 10)
+    (whole,) = net.split(seed=0, device=None)
+    for cut in range(1, len(net)):
+        part1, part2 = net.split(cut, seed=0, device=None)
+        assert part1.part.macs + part2.part.macs == net.macs
+        assert part1.size_bytes + part2.size_bytes == whole.size_bytes
+        assert part1.part.out_numel == part2.part.in_numel
+
+
+def test_a_cut_outside_the_network_lists_the_layers():
+    net = network("cnn_small", (1, 8, 8), 10)
+    with pytest.raises(ScenarioError, match=r"model\.cut.*found 4; allowed: 1 conv1, 2 conv2, 3 conv3"):
+        net.check_cut(4)
+
+
+def test_an_unknown_model_suggests_the_nearest_name():
+    with pytest.raises(ScenarioError, match="did you mean 'mobilenet_v1'"):
+        network("mobilenetv1", (3, 32, 32), 10)
+
+
+def test_an_input_too_small_for_the_model_is_one_clear_line():
+    with pytest.raises(ScenarioError, match="model 'lenet5' cannot take inputs of shape 1x4x4"):
+        network("lenet5", (1, 4, 4), 10)
+
+
+def test_an_operation_without_a_price_is_an_error_and_not_free():
+    class Odd(nn.Module):
+        def forward(self, x):
+            return torch.cumsum(x, dim=1)
+
+    def build(shape, n_labels):
+        return nn.Sequential(nn.Linear(4, n_labels), Odd())
+
+    with pytest.raises(ScenarioError, match="no price is known for the operations cumsum"):
+        Network("odd", build, (4,), 3)
+
+
+def test_a_snapshot_is_safe_from_later_training_and_starts_with_a_fresh_optimiser():
+    net = network("cnn_small", (1, 8, 8), 10)
+    (whole,) = net.split(seed=0, device=CPU)
+    Train(Sgd(0.1, 0.9)).run(whole, batch_for(net))
+    copy = whole.snapshot()
+    before = copy.weights.flat.clone()
+    Train(Sgd(0.1, 0.9)).run(whole, batch_for(net))
+    assert torch.equal(copy.weights.flat, before)
+    assert not torch.equal(whole.weights.flat, before)
+    assert copy.weights.momentum is None
+
+
+def test_the_weighted_average_covers_parameters_and_batch_norm_statistics():
+    net = network("mobilenet_v1", (3, 32, 32), 10)
+    replicas = [net.split(seed=seed, device=CPU)[0] for seed in range(3)]
+    for seed, replica in enumerate(replicas):
+        replica.weights(batch_for(net, seed=seed).load()[0], training=True)
+    into = net.split(seed=9, device=CPU)[0].weights
+    shares = [0.5, 0.3, 0.2]
+    average(into, [replica.weights for replica in replicas], shares)
+    for tensors in zip(into.named_tensors(), *(r.weights.named_tensors() for r in replicas), strict=True):
+        (_, found), *parts = tensors
+        expected = sum(share * tensor for share, (_, tensor) in zip(shares, parts, strict=True))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_changing_weights_between_forward_and_backward_is_caught():
+    """PERFORMANCE.md, traps: through `.data` it would silently give wrong gradients."""
+    net = network("cnn_small", (1, 8, 8), 10)
+    part1, part2 = net.split(2, seed=0, device=CPU)
+    batch = batch_for(net)
+    smashed = Value("smashed", samples=4, content=Forward().run(part1, batch))
+    gradient = Value("gradients", content=Train(Sgd(0.1)).run(part2, smashed))
+    with torch.no_grad():
+        part1.weights.flat.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        Backward(Sgd(0.1)).run(part1, gradient)
+
+
+def test_a_backward_needs_its_forward():
+    net = network("cnn_small", (1, 8, 8), 10)
+    part1, _ = net.split(2, seed=0, device=CPU)
+    with pytest.raises(AssertionError, match="backward without a forward"):
+        Backward(Sgd(0.1)).run(part1, Value("gradients"))

@@ -1,0 +1,93 @@
+"""A small world for tests: a few clients with random data and a small network in float64, under any clock."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from sfl_sim.data.batches import ClientData, Images
+from sfl_sim.data.datasets import Dataset
+from sfl_sim.execute.eager import Eager
+from sfl_sim.execute.timing import Timing
+from sfl_sim.methods import METHODS, Task
+from sfl_sim.models.network import Network
+from sfl_sim.rng import stream
+from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.orders import ORDERS
+from sfl_sim.system.fleet import build_fleet
+
+CPU = torch.device("cpu")
+N_LABELS = 3
+
+
+def mlp(shape, n_labels):
+    """Three layers without batch norm, for identities that need none."""
+    return nn.Sequential(
+        nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 8), nn.Tanh()),
+        nn.Sequential(nn.Linear(8, 6), nn.Tanh()),
+        nn.Linear(6, n_labels),
+    )
+
+
+def batch_norm_net(shape, n_labels):
+    """A small convolutional network with batch norm."""
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(shape[0], 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()),
+        nn.Linear(4 * shape[1] * shape[2], n_labels),
+    )
+
+
+def images(n, seed=0):
+    """Random 4x4 images of three labels as a data set."""
+    rng = stream(seed, "test images")
+    x = torch.from_numpy(rng.integers(0, 256, (n, 1, 4, 4), dtype=np.uint8))
+    y = torch.from_numpy(rng.integers(0, N_LABELS, n))
+    half = torch.full((1,), 0.5)
+    return Dataset("random", x, y, x[:9], y[:9], ("a", "b", "c"), half, half)
+
+
+def task(samples=(12, 8, 4), batch_size=4, build=mlp, cut=1, local_epochs=1, device=CPU, seed=0, **settings):
+    """A task whose client c holds `samples[c]` random images."""
+    net = Network("small", build, (1, 4, 4), N_LABELS, torch.float64)
+    shares = np.split(np.arange(sum(samples)), np.cumsum(samples)[:-1])
+    source = device and Images(images(sum(samples)), device, net.dtype, net.channels_last, augment=False)
+    data = ClientData(shares, batch_size, local_epochs, seed=seed, images=source or None)
+    return Task(network=net, cut=cut, data=data, seed=seed, device=device, **{"lr": 0.1, **settings})
+
+
+def fleet(n, macs_per_s=1e6, uplink_bps=1e6, downlink_bps=1e6, speedup=100.0, **network):
+    """Clients with the given rates (numbers or lists)."""
+    links = {"profile": None, "uplink_bps": uplink_bps, "downlink_bps": downlink_bps, **network}
+    return build_fleet(n, 0, {"profile": None, "macs_per_s": macs_per_s}, links, speedup)
+
+
+def simulate(name, work, rounds=2, order="fcfs", world=None, options=None, executor=None, clients=None, **settings):
+    """Run a method; its object, the simulator, and the operations of all rounds."""
+    kind = METHODS[name]
+    method = kind(work, kind.Options(**(options or {})))
+    simulator = Simulator(
+        world or fleet(len(work.data)),
+        executor or (Eager() if work.device else Timing()),
+        ORDERS[order],
+        **{"workers": float("inf"), **settings},
+    )
+    rows = []
+    for number in range(1, rounds + 1):
+        simulator.run(method.round(number, clients or range(len(work.data))), number)
+        rows.append(simulator.take_rows())
+    return method, simulator, np.concatenate(rows)
+
+
+def tensors(method):
+    """The global model's numbers, in the order of the layers whatever the cut."""
+    found = {}
+    for part in method.model():
+        found |= dict(part.weights.named_tensors())
+    return found
+
+
+def distance(one, other):
+    """The largest difference between two methods' global models."""
+    a, b = tensors(one), tensors(other)
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)

@@ -1,0 +1,180 @@
+"""Shipped profiles say where they come from; what cannot be used is refused with file, line and column."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.system.devices import draw_devices
+from sfl_sim.system.network import draw_links
+from sfl_sim.system.profiles import available, find, read_table
+
+SHIPPED = [(kind, name) for kind in ("devices", "network", "network/traces") for name in available(kind)]
+HEADER = {"what", "source", "unit", "n", "derived", "licence", "caution"}
+
+
+def draw(kind: str, profile: str | Path) -> None:
+    """Use a profile as a run does."""
+    rng = np.random.default_rng(0)
+    match kind:
+        case "devices":
+            draw_devices(2, rng, profile)
+        case "network":
+            draw_links(2, rng, profile)
+        case "network/traces":
+            draw_links(2, rng, trace=profile)
+
+
+def test_there_are_profiles_of_every_kind() -> None:
+    assert {"ai_benchmark"} <= set(available("devices"))
+    assert {"fedscale", "mobiperf"} <= set(available("network"))
+    assert len(available("network/traces")) >= 3
+
+
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_every_shipped_profile_loads_and_says_where_it_comes_from(kind: str, name: str) -> None:
+    draw(kind, name)
+    lines = find(kind, name, "clients").read_text(encoding="utf-8").splitlines()
+    header = dict(line.removeprefix("# ").split(": ", 1) for line in lines if line.startswith("#"))
+    assert set(header) == HEADER
+    assert all(header.values())
+
+
+@pytest.mark.parametrize(("kind", "name"), SHIPPED)
+def test_the_readme_describes_every_shipped_profile(kind: str, name: str) -> None:
+    readme = (find("devices", "ai_benchmark", "").parents[1] / "README.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## .*\b{name}\b", readme, re.MULTILINE)
+
+
+def test_the_examples_in_the_readme_can_be_used(tmp_path: Path) -> None:
+    readme = (find("devices", "ai_benchmark", "").parents[1] / "README.md").read_text(encoding="utf-8")
+    examples = re.findall(r"```csv\n(.*?)```", readme, re.DOTALL)
+    for kind, example in zip(("devices", "network", "network/traces"), examples, strict=True):
+        own = tmp_path / "own.csv"
+        own.write_text(example)
+        draw(kind, own)
+
+
+def test_a_misspelt_name_is_answered_with_the_names_there_are() -> None:
+    with pytest.raises(ScenarioError) as raised:
+        draw("network", "mobipref")
+    assert str(raised.value) == (
+        "clients.network.profile: no file and no shipped profile of this name "
+        "(found 'mobipref'; allowed: fedscale, mobiperf; did you mean 'mobiperf'?)"
+    )
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ScenarioError, match=r"clients.network.trace: no file .*found 'nowhere/ride.csv'"):
+        draw("network/traces", "nowhere/ride.csv")
+
+
+def test_a_shipped_name_wins_over_a_file_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mobiperf").write_text("not a profile")
+    draw("network", "mobiperf")
+
+
+def test_comments_blank_lines_other_columns_and_a_byte_order_mark_do_no_harm(tmp_path: Path) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text('\ufeff# source: me\n\nnote, rate\n"a, b", 5\n# later\nc, 7\n', encoding="utf-8")
+    table = read_table(own, ["rate"], "key")
+    assert table.numbers("rate").tolist() == [5, 7]
+    assert table.columns["note"] == ["a, b", "c"]
+    assert table.lines == [4, 6]
+
+
+DEVICES = "device,ms_per_frame,reference_macs\n"
+TRACE = "time_s,uplink_bps,downlink_bps\n"
+HEADINGS = {
+    "devices": DEVICES,
+    "network": "quantile,uplink_bps,downlink_bps\n",
+    "network/traces": TRACE,
+}
+KEYS = {
+    "devices": "clients.compute.profile",
+    "network": "clients.network.profile",
+    "network/traces": "clients.network.trace",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "problem"),
+    [
+        (
+            "",
+            "",
+            "column 'device' is missing (found []; allowed: columns device, ms_per_frame, reference_macs)",
+        ),
+        ("device,ms\na,1\n", ":1", "column 'ms_per_frame' is missing (found ['device', 'ms']; "),
+        ("device;ms_per_frame\na;1\n", ":1", "column 'device' is missing (found ['device;ms_per_frame']; "),
+        ("# source: me\n" + DEVICES, ":2", "no row follows the column names (allowed: 1 row or more)"),
+        (DEVICES + "a,1,1\nb,2\n", ":3", "row of another width (found 2; allowed: 3 cells)"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, text: str, place: str, problem: str) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text(text)
+    with pytest.raises(ScenarioError) as raised:
+        draw("devices", own)
+    assert str(raised.value).startswith(f"{own}{place}: clients.compute.profile: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "line", "column", "found", "allowed"),
+    [
+        ("devices", "a,1,1\nb,fast,1", 3, "ms_per_frame", "fast", "a number"),
+        ("devices", "a,nan,1", 2, "ms_per_frame", "nan", "a number"),
+        ("devices", "a,,1", 2, "ms_per_frame", "", "a number"),
+        ("devices", "a,0,1", 2, "ms_per_frame", "0", "a number above 0"),
+        ("devices", "a,1,-3", 2, "reference_macs", "-3", "a number above 0"),
+        ("network", "0,5,5\n1.5,6,6", 3, "quantile", "1.5", "0 to 1"),
+        ("network", "-.1,5,5", 2, "quantile", "-.1", "0 to 1"),
+        ("network", "0,5,5\n1,6,6\n1,7,7", 4, "quantile", "1", "more than in the row before"),
+        ("network", "0,0,5", 2, "uplink_bps", "0", "a number above 0"),
+        ("network", "0,5,inf", 2, "downlink_bps", "inf", "a number"),
+        ("network", "0,5,5\n1,6,4", 3, "downlink_bps", "4", "at least the rate in the row before"),
+        ("network/traces", "1,5,5\n2,5,5", 2, "time_s", "1", "0 in the first row"),
+        ("network/traces", "0,5,5\n2,5,5\n2,5,5", 4, "time_s", "2", "later than in the row before"),
+        ("network/traces", "0,5,5", 2, "time_s", "0", "another row below, which closes the trace"),
+        ("network/traces", "0,5,5\n1,-1,5\n2,5,5", 3, "uplink_bps", "-1", "a number, 0 or above"),
+        ("network/traces", "0,5,0\n1,0,0\n2,5,0", 2, "downlink_bps", "0", "a rate above 0 in some row"),
+        (
+            "network/traces",
+            "0,5,5\n1,6,5\n2,6,5",
+            4,
+            "uplink_bps",
+            "6",
+            "the first row's rate again, where the",
+        ),
+    ],
+)
+def test_a_cell_that_cannot_be_used_is_refused_in_one_line(
+    tmp_path: Path, kind: str, rows: str, line: int, column: str, found: str, allowed: str
+) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text(HEADINGS[kind] + rows)
+    with pytest.raises(ScenarioError) as raised:
+        draw(kind, own)
+    problem = f"column {column!r} cannot be used (found {found!r}; allowed: {allowed}"
+    assert str(raised.value).startswith(f"{own}:{line}: {KEYS[kind]}: {problem}")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    picture = tmp_path / "picture.csv"
+    picture.write_bytes(b"\x89PNG\r\n\xff\xfe\x00")
+    with pytest.raises(ScenarioError, match=r"picture\.csv: .*cannot be read as a CSV file"):
+        draw("devices", picture)
+
+
+def test_closed_stretches_are_allowed_in_a_trace(tmp_path: Path) -> None:
+    ride = tmp_path / "ride.csv"
+    ride.write_text(TRACE + "0,0,5\n1,8,0\n2,0,5\n")
+    uplinks, downlinks, _ = draw_links(1, np.random.default_rng(0), trace=ride)
+    assert (uplinks[0].mean_bps, downlinks[0].mean_bps) == (4.0, 2.5)

@@ -1,0 +1,104 @@
+"""Links are drawn as the profile has them, vary as the trace does, or have the rates that were given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.rng import stream
+from sfl_sim.system.links import RateTrace
+from sfl_sim.system.network import draw_links
+from sfl_sim.system.profiles import available, find, read_table
+
+
+def means_bps(links: list[RateTrace]) -> np.ndarray:
+    return np.array([link.mean_bps for link in links])
+
+
+@pytest.mark.parametrize("profile", available("network"))
+def test_drawn_rates_have_the_quantiles_of_the_table_and_one_quantile_serves_both_directions(
+    profile: str,
+) -> None:
+    n = 20_000
+    uplinks, downlinks, _ = draw_links(n, stream(0, "links"), profile)
+    table = read_table(find("network", profile, ""), ["quantile"], "")
+    grid = table.numbers("quantile")
+    up, down = (
+        np.interp(means_bps(links), table.numbers(column), grid)
+        for links, column in ((uplinks, "uplink_bps"), (downlinks, "downlink_bps"))
+    )
+    uniform = (np.arange(n) + 0.5) / n
+    assert np.abs(np.sort(up) - uniform).max() < 1.95 / np.sqrt(n)  # Kolmogorov-Smirnov, 0.1 %
+    assert up == pytest.approx(down, abs=1e-6)
+
+
+def test_mobiperf_has_the_medians_of_the_raw_tests() -> None:
+    uplinks, downlinks, _ = draw_links(20_001, stream(0, "links"), "mobiperf")
+    assert np.median(means_bps(uplinks)) == pytest.approx(1.369e6, rel=0.1)
+    assert np.median(means_bps(downlinks)) == pytest.approx(2.341e6, rel=0.1)
+
+
+def test_fixed_rates_are_constant_links() -> None:
+    uplinks, downlinks, latency_s = draw_links(
+        2, stream(0, "links"), uplink_bps=[1e6, 2e6], downlink_bps=8e6, latency_s=0.05, scale=2
+    )
+    assert uplinks == [RateTrace(2e6), RateTrace(4e6)]
+    assert downlinks == [RateTrace(16e6), RateTrace(16e6)]
+    assert latency_s.tolist() == [0.05, 0.05]
+
+
+def test_a_fixed_direction_leaves_the_other_to_the_profile() -> None:
+    uplinks, downlinks, _ = draw_links(5, stream(0, "links"), "mobiperf", uplink_bps=1e6)
+    assert means_bps(uplinks).tolist() == [1e6] * 5
+    assert downlinks == draw_links(5, stream(0, "links"), "mobiperf")[1]
+
+
+def test_a_trace_alone_is_the_rate_itself() -> None:
+    uplinks, _, _ = draw_links(3, stream(0, "links"), trace="hsdpa_bus")
+    table = read_table(find("network/traces", "hsdpa_bus", ""), ["time_s"], "")
+    times_s, rates_bps = table.numbers("time_s"), table.numbers("uplink_bps")[:-1]
+    measured_bps = np.average(rates_bps, weights=np.diff(times_s))
+    assert means_bps(uplinks) == pytest.approx(measured_bps)
+    assert uplinks[0].pattern is not None
+    assert uplinks[0].pattern.rates_bps == rates_bps.tolist()
+
+
+def test_a_trace_with_a_profile_varies_around_each_clients_own_mean() -> None:
+    steady, varying = (
+        draw_links(4, stream(0, "links"), "mobiperf", trace=trace)[0] for trace in (None, "hsdpa_bus")
+    )
+    assert means_bps(varying) == pytest.approx(means_bps(steady))
+    periods = 1000
+    for link, mean_bps in zip(varying, means_bps(steady), strict=True):
+        assert link.pattern is not None
+        size_bytes = mean_bps * periods * link.pattern.period_s / 8
+        assert link.finish_s(0.0, size_bytes) == pytest.approx(periods * link.pattern.period_s)
+
+
+def test_each_client_begins_somewhere_in_the_trace_with_both_directions_at_once() -> None:
+    uplinks, downlinks, _ = draw_links(1000, stream(0, "links"), "mobiperf", trace="hsdpa_metro")
+    phases_s = np.array([link.phase_s for link in uplinks])
+    assert phases_s.tolist() == [link.phase_s for link in downlinks]
+    assert np.abs(np.sort(phases_s) / 120 - np.arange(1000) / 1000).max() < 1.95 / np.sqrt(1000)
+
+
+def test_a_client_keeps_its_link_when_others_join() -> None:
+    few, many = (draw_links(n, stream(0, "links"), "mobiperf", trace="hsdpa_bus")[0] for n in (3, 30))
+    assert means_bps(few).tolist() == means_bps(many)[:3].tolist()
+    assert [link.phase_s for link in few] == [link.phase_s for link in many[:3]]
+
+
+def test_a_wrong_number_of_rates_is_refused() -> None:
+    with pytest.raises(ScenarioError, match=r"clients.network.uplink_bps: .*found 3; allowed: 2 entries"):
+        draw_links(2, stream(0, "links"), uplink_bps=[1, 2, 3], downlink_bps=1)
+
+
+def test_a_direction_without_any_rate_is_refused() -> None:
+    with pytest.raises(ScenarioError, match=r"clients.network: needs a profile, a trace or downlink_bps"):
+        draw_links(2, stream(0, "links"), uplink_bps=1e6)
+
+
+def test_latency_may_be_zero_but_not_negative() -> None:
+    with pytest.raises(ScenarioError, match=r"clients.network.latency_s: .*allowed: a number, 0 or above"):
+        draw_links(2, stream(0, "links"), "mobiperf", latency_s=-0.1)
