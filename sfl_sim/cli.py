@@ -35,6 +35,7 @@ def run(
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Variants and seeds to run side by side.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep what an interrupted run has finished.")] = False,
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Simulate time without training.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
@@ -49,7 +50,7 @@ def run(
     console = Console(stderr=True)
     study = load(shipped(scenario), overrides)
     with progress(study, console, quiet) as notify:
-        outcome = run_study(study, out, Settings(timing_only, device, jobs), notify)
+        outcome = run_study(study, out, Settings(timing_only, device, jobs, resume), notify)
     if not quiet:
         Console().print(results_in_terminal(outcome.folder))
     typer.echo(outcome.folder / "report.html")
@@ -91,7 +92,7 @@ def validate(
 def schema() -> None:
     """Print the JSON Schema of scenarios, for editors."""
     from sfl_sim.compose import choices
-    from sfl_sim.config.source import json_schema
+    from sfl_sim.config.schema import json_schema
     from sfl_sim.methods import METHODS
 
     options = {name: method.Options.model_json_schema() for name, method in METHODS.items()}

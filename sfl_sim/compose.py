@@ -156,9 +156,7 @@ class Experiment:
             self.dataset.n_labels,
             getattr(torch, train.precision),
         )
-        images = self.device and Images(
-            self.dataset, self.device, net.dtype, net.channels_last, scenario.data.augment
-        )
+        images = self.device and Images(self.dataset, self.device, net.dtype, net.channels_last, scenario.data.augment)
         data = ClientData(
             self.shares, train.batch_size, train.local_epochs, train.drop_last, scenario.seed, images or None
         )
@@ -220,9 +218,7 @@ def named(name: str, table: Mapping[str, Any], key: str) -> Any:
         return table[name]
     module, colon, thing = name.partition(":")
     if not colon:
-        raise ScenarioError(
-            "no such name, nor a package.module:name of your own", key=key, found=name, allowed=table
-        )
+        raise ScenarioError("no such name, nor a package.module:name of your own", key=key, found=name, allowed=table)
     try:
         return getattr(importlib.import_module(module), thing)
     except (ImportError, AttributeError) as error:
@@ -292,7 +288,9 @@ def pick_device(name: str) -> torch.device:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ScenarioError(f"cannot be used: {reason}", key="--device", found=name, allowed="auto, cpu, cuda") from error
+        raise ScenarioError(
+            f"cannot be used: {reason}", key="--device", found=name, allowed="auto, cpu, cuda"
+        ) from error
 
 
 @lru_cache(maxsize=2)

@@ -52,9 +52,7 @@ class Value:
 
     __slots__ = ("content", "kind", "maker", "samples", "size_bytes", "step")
 
-    def __init__(
-        self, kind: str, size_bytes: int = 0, samples: int = 0, step: int = -1, content: Any = None
-    ) -> None:
+    def __init__(self, kind: str, size_bytes: int = 0, samples: int = 0, step: int = -1, content: Any = None) -> None:
         self.kind = kind
         self.size_bytes = size_bytes
         self.samples = samples

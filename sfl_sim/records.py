@@ -9,7 +9,10 @@ import numpy as np
 
 OP_DTYPE = np.dtype(
     [
-        ("node", "S10"),  # client, server, aggregator; for messages the link: uplink, downlink, peer, backbone
+        (
+            "node",
+            "S10",
+        ),  # client, server, aggregator; for messages the link: uplink, downlink, peer, backbone
         ("kind", "S14"),  # the step's name, or what the message holds
         ("round", "<i4"),
         ("step", "<i4"),  # mini-batch index within the round, -1 if none
@@ -24,7 +27,16 @@ OP_DTYPE = np.dtype(
 
 OP_COLUMNS = list(OP_DTYPE.names or ())
 
-ROUND_COLUMNS = ["round", "started_s", "ended_s", "participants", "accuracy", "loss", "bytes_up", "bytes_down"]
+ROUND_COLUMNS = [
+    "round",
+    "started_s",
+    "ended_s",
+    "participants",
+    "accuracy",
+    "loss",
+    "bytes_up",
+    "bytes_down",
+]
 LABEL_COLUMNS = ["round", "label", "position", "accuracy", "samples"]
 CLIENT_COLUMNS = [
     "client", "device", "macs_per_s", "uplink_bps", "downlink_bps", "latency_s", "samples", "dominant_label"

@@ -1,4 +1,4 @@
-"""One folder a run: written beside its final place, moved there when it is whole, never over a different run.
+"""One folder a run: written beside its final place, moved there when whole, never over another run.
 
 While a run is under way its files lie in `<out>.partial`, one cell for every variant and seed; `publish` joins the cells
 into the tables that DESIGN.md section 6 names. A folder at `<out>` is therefore always readable.
@@ -43,6 +43,7 @@ class Cell:
         self.folder = folder
         self.variant = variant
         self.seed = seed
+        shutil.rmtree(folder, ignore_errors=True)  # what an earlier run left unfinished
         folder.mkdir(parents=True)
         self._rounds: list[dict[str, Any]] = []
         self._labels: list[dict[str, Any]] = []
@@ -111,29 +112,49 @@ class RunFolder:
     Args:
         out: its final place.
         digest: of the scenario; a folder with another digest is a different run.
+        resume: keep the cells that an interrupted or killed run of this scenario has finished.
+
+    Raises ScenarioError if something else lies there, or another process is writing there.
     """
 
-    def __init__(self, out: Path, digest: str) -> None:
+    def __init__(self, out: Path, digest: str, *, resume: bool = False) -> None:
         self.out = out
         self.digest = digest
         self.staging = out.with_name(out.name + ".partial")
-        if out.exists() and not self._ours(out):
-            raise ScenarioError(
-                "the folder holds something else than an earlier run of this scenario; choose another",
-                key="--out", found=str(out),
-            )  # fmt: skip
+        for folder in (self.out, self.staging):
+            self._refuse_others(folder)
         try:
-            shutil.rmtree(self.staging, ignore_errors=True)
-            self.staging.mkdir(parents=True)
+            if not resume:
+                shutil.rmtree(self.staging, ignore_errors=True)
+            elif self.out.exists() and not self.staging.exists() and read_manifest(out).get("status") != "complete":
+                self.out.rename(self.staging)
+            self.staging.mkdir(parents=True, exist_ok=True)
+            running = {"scenario": self.digest, "status": "running", "pid": os.getpid()}
+            _write_json(self.staging / "manifest.json", running)
         except OSError as error:
             raise ScenarioError(f"cannot write there: {error.strerror}", key="--out", found=str(out)) from error
 
-    def _ours(self, folder: Path) -> bool:
-        return folder.is_dir() and (not any(folder.iterdir()) or read_manifest(folder).get("scenario") == self.digest)
+    def _refuse_others(self, folder: Path) -> None:
+        if not folder.exists():
+            return
+        if not folder.is_dir():
+            raise ScenarioError("is a file; a run needs a folder", key="--out", found=str(folder))
+        manifest = read_manifest(folder)
+        if any(folder.iterdir()) and manifest.get("scenario") != self.digest:
+            raise ScenarioError(
+                "the folder holds something else than a run of this scenario; choose another",
+                key="--out", found=str(folder),
+            )  # fmt: skip
+        if manifest.get("status") == "running" and _alive(manifest["pid"]):
+            raise ScenarioError(f"process {manifest['pid']} is writing there", key="--out", found=str(folder))
 
-    def cell(self, number: int, variant: str, seed: int) -> Cell:
-        """A place for one variant and seed."""
-        return Cell(self.cell_folder(number), variant, seed)
+    def finished(self, number: int, rounds: int) -> bool:
+        """Whether cell `number` has been closed with all its rounds."""
+        try:
+            summary = json.loads((self.cell_folder(number) / "summary.json").read_text())
+        except (OSError, ValueError):
+            return False
+        return bool(summary["rounds"] == rounds)
 
     def cell_folder(self, number: int) -> Path:
         """Where cell `number` lies while the run is under way."""
@@ -147,11 +168,12 @@ class RunFolder:
         variants = [json.loads((cell / "summary.json").read_text()) for cell in cells]
         _write_json(self.staging / "summary.json", {"scenario": name, "variants": variants})
         checkpoints = self.staging / "checkpoints"
-        checkpoints.mkdir()
+        checkpoints.mkdir(exist_ok=True)
         for cell in cells:
             for path in cell.glob("checkpoint.*"):
-                path.rename(checkpoints / f"{cell.name}{path.suffix}")
-        shutil.rmtree(self.staging / "cells", ignore_errors=True)
+                shutil.copyfile(path, checkpoints / f"{cell.name}{path.suffix}")
+        if manifest["status"] == "complete":  # otherwise `resume` wants them
+            shutil.rmtree(self.staging / "cells", ignore_errors=True)
         (self.staging / "scenario.yaml").write_text(scenario_yaml)
         _write_json(self.staging / "manifest.json", {"scenario": self.digest, **manifest})
         return self.staging
@@ -171,6 +193,16 @@ class RunFolder:
     def discard(self) -> None:
         """Leave nothing behind."""
         shutil.rmtree(self.staging, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()
 
 
 def free_folder(parent: Path, name: str, digest: str) -> Path:

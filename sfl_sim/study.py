@@ -9,7 +9,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -38,11 +38,13 @@ class Settings:
         timing_only: walk the timeline without training.
         device: `auto`, `cpu`, `cuda`, ...
         jobs: cells run side by side in processes, the machine's threads divided among them.
+        resume: keep the cells that an interrupted run of the same scenario has finished.
     """
 
     timing_only: bool = False
     device: str = "auto"
     jobs: int = 1
+    resume: bool = False
 
 
 Notify = Callable[[int, Round], None]
@@ -75,11 +77,12 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     pick_device(settings.device)
     check(study)
     identity = digest(study) + ("-timing" if settings.timing_only else "")
-    folder = RunFolder(out or free_folder(Path("reports"), study.name, identity), identity)
+    folder = RunFolder(out or free_folder(Path("reports"), study.name, identity), identity, resume=settings.resume)
     began_s, status, failure = time.monotonic(), "complete", None
     try:
+        numbers = [n for n, v in enumerate(study.variants) if not folder.finished(n, v.scenario.train.rounds)]
         run = _one_by_one if settings.jobs == 1 else _side_by_side
-        run(study.variants, folder, settings, notify)
+        run({n: study.variants[n] for n in numbers}, folder, settings, notify)
     except KeyboardInterrupt:
         status = "interrupted"
     except Exception as error:
@@ -98,8 +101,8 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     return outcome
 
 
-def _one_by_one(variants: tuple[Variant, ...], folder: RunFolder, settings: Settings, notify: Notify) -> None:
-    for number, variant in enumerate(variants):
+def _one_by_one(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
+    for number, variant in variants.items():
         _run_cell(number, variant, folder.cell_folder(number), settings, notify)
 
 
@@ -142,7 +145,7 @@ def _summary(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, 
     }
 
 
-def _side_by_side(variants: tuple[Variant, ...], folder: RunFolder, settings: Settings, notify: Notify) -> None:
+def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
     """Every cell in a process of its own; a new interpreter each, since torch's threads do not survive a fork."""
     context = multiprocessing.get_context("spawn")
     threads = max(1, torch.get_num_threads() // settings.jobs)
@@ -151,7 +154,7 @@ def _side_by_side(variants: tuple[Variant, ...], folder: RunFolder, settings: Se
         with ProcessPoolExecutor(settings.jobs, context, torch.set_num_threads, (threads,)) as pool:
             running = {
                 pool.submit(_run_cell_apart, number, variant, folder.cell_folder(number), settings, news)
-                for number, variant in enumerate(variants)
+                for number, variant in variants.items()
             }
             try:
                 while running:

@@ -1,6 +1,6 @@
 """One paper, one file: what happens in a round, without a clock."""
 
-from sfl_sim.methods.base import Method, Options, Task
+from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.methods.fedavg import FedAvg
 from sfl_sim.methods.splitfed_v1 import SplitFedV1
 from sfl_sim.methods.splitfed_v2 import SplitFedV2
@@ -14,4 +14,4 @@ METHODS: dict[str, type[Method]] = {
 }
 """The methods by the name that a scenario gives them."""
 
-__all__ = ["METHODS", "Method", "Options", "Task"]
+__all__ = ["METHODS", "Method", "MethodOptions", "Task"]

@@ -61,7 +61,7 @@ class Task:
         return [self.data.samples(c) / total for c in clients]
 
 
-class Options(BaseModel):
+class MethodOptions(BaseModel):
     """A method's own keys in the scenario, below `method`; none unless the method has a subclass of it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -73,9 +73,9 @@ class Method(ABC):
     It never waits and never reads a clock. A subclass sets its states up in `__init__` and writes `round` and `model`.
     """
 
-    Options: ClassVar[type[Options]] = Options
+    Options: ClassVar[type[MethodOptions]] = MethodOptions
 
-    def __init__(self, task: Task, options: Options | None = None) -> None:
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         self.task = task
         self.data = task.data
         self.options = options or self.Options()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sfl_sim.methods.base import Method, Options, Task
+from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.steps import Train
 from sfl_sim.ops import AGGREGATOR, Flow, on, par, send
@@ -16,7 +16,7 @@ from sfl_sim.ops import AGGREGATOR, Flow, on, par, send
 class FedAvg(Method):
     """Clients train copies of the whole model; the aggregator averages them."""
 
-    def __init__(self, task: Task, options: Options | None = None) -> None:
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         (self.whole,) = task.split()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sfl_sim.data.batches import Batch
-from sfl_sim.methods.base import Method, Options, Task
+from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.steps import Backward, Forward, Train
 from sfl_sim.ops import SERVER, Flow, on, send
@@ -14,7 +14,7 @@ from sfl_sim.ops import SERVER, Flow, on, send
 class SplitMethod(Method):
     """A method whose model is cut once: part-1 at the clients, part-2 at the server."""
 
-    def __init__(self, task: Task, options: Options | None = None) -> None:
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         cut = task.network.check_cut(task.cut)
         self.part1, self.part2 = task.split(cut)

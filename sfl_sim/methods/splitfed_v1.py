@@ -11,13 +11,13 @@ from itertools import islice
 from typing import Literal
 
 from sfl_sim.data.batches import Batch
-from sfl_sim.methods import base
+from sfl_sim.methods.base import MethodOptions
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
 
 
-class Options(base.Options):
+class V1Options(MethodOptions):
     """`server_agg_every`: average the copies of part-2 after every mini-batch step, local epoch or round."""
 
     server_agg_every: Literal["step", "epoch", "round"] = "round"
@@ -26,8 +26,8 @@ class Options(base.Options):
 class SplitFedV1(SplitMethod):
     """Clients train side by side, each with its own copy of part-2; both parts are averaged."""
 
-    Options = Options
-    options: Options
+    Options = V1Options
+    options: V1Options
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Stretches of mini-batches, after each of which part-2 is averaged; part-1 is averaged after the last."""
@@ -45,9 +45,7 @@ class SplitFedV1(SplitMethod):
                 averages.append(self.average(AGGREGATOR, self.part1, [part1s[c] for c in clients], clients))
             yield par(averages)
 
-    def client(
-        self, c: int, part1s: dict[int, Replica], batches: Iterable[Batch], last: bool, round: int
-    ) -> Flow:
+    def client(self, c: int, part1s: dict[int, Replica], batches: Iterable[Batch], last: bool, round: int) -> Flow:
         """One stretch: part-1 comes before the first and goes after the last; part-2 is copied anew each time."""
         if c not in part1s:
             part1s[c] = yield send(self.part1, AGGREGATOR, c)

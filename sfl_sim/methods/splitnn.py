@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sfl_sim.methods.base import Options, Task
+from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.steps import Renew
 from sfl_sim.ops import SERVER, Flow, on, send
@@ -17,7 +17,7 @@ from sfl_sim.rng import stream
 class SplitNN(SplitMethod):
     """Clients train one after another, in a new random order every round; part-1 is handed on directly."""
 
-    def __init__(self, task: Task, options: Options | None = None) -> None:
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.holder = SERVER
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from sfl_sim.models.replica import Replica, Weights
 from sfl_sim.rng import torch_seed
 
 Builder = Callable[[tuple[int, ...], int], nn.Sequential]
+
 
 class Network:
     """The layers of `build(input_shape, n_labels)`, priced once; parts are cut out of it by layer index.
@@ -95,13 +97,13 @@ class Network:
         `device=None` gives ghosts: sizes without weights, for timing-only runs.
         """
         bounds = [0, *cuts, len(self)]
-        parts = [self.part(start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
+        parts = [self.part(start, stop) for start, stop in pairwise(bounds)]
         if device is None:
             return [Replica(part) for part in parts]
         whole = self._module(torch_seed(seed, "initial weights"))
         return [
             Replica(part, Weights.of(part, whole[start:stop], device))
-            for part, start, stop in zip(parts, bounds, bounds[1:], strict=False)
+            for part, start, stop in zip(parts, bounds[:-1], bounds[1:], strict=True)
         ]
 
     def _module(self, seed: int) -> nn.Sequential:

@@ -23,7 +23,14 @@ class Part:
     """
 
     def __init__(
-        self, skeleton: nn.Sequential, *, first: bool, macs: int, in_numel: int, out_numel: int, channels_last: bool
+        self,
+        skeleton: nn.Sequential,
+        *,
+        first: bool,
+        macs: int,
+        in_numel: int,
+        out_numel: int,
+        channels_last: bool,
     ) -> None:
         self.skeleton = skeleton
         self.first = first
@@ -51,7 +58,7 @@ class Part:
                 if parameter is not None:
                     self.names.append(prefix + name)
                     self.shapes.append(parameter.shape)
-                    self._slots.append((module._parameters, name))  # type: ignore[arg-type]
+                    self._slots.append((module._parameters, name))
             for name, buffer in module._buffers.items():
                 if buffer is None:
                     continue

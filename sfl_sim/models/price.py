@@ -11,9 +11,29 @@ import torch
 from torch import nn
 
 # fvcore counts these, but published MACs leave them out.
-UNPRICED = {"batch_norm", "group_norm", "layer_norm", "adaptive_avg_pool2d", "avg_pool2d", "upsample_nearest2d"}
+UNPRICED = {
+    "batch_norm",
+    "group_norm",
+    "layer_norm",
+    "adaptive_avg_pool2d",
+    "avg_pool2d",
+    "upsample_nearest2d",
+}
 # Elementwise or shape-only operations: no MACs.
-FREE = {"add", "add_", "relu", "relu_", "hardtanh_", "max_pool2d", "tanh", "flatten", "mean", "mul", "dropout", "pad"}
+FREE = {
+    "add",
+    "add_",
+    "relu",
+    "relu_",
+    "hardtanh_",
+    "max_pool2d",
+    "tanh",
+    "flatten",
+    "mean",
+    "mul",
+    "dropout",
+    "pad",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,16 @@ class Weights:
     its statistics between a forward and its backward.
     """
 
-    __slots__ = ("_grad", "_leaves", "awaiting_gradient", "buffer_views", "buffers", "flat", "momentum", "part")
+    __slots__ = (
+        "_grad",
+        "_leaves",
+        "awaiting_gradient",
+        "buffer_views",
+        "buffers",
+        "flat",
+        "momentum",
+        "part",
+    )
 
     def __init__(self, part: Part, flat: Tensor, buffers: Tensor) -> None:
         self.part = part

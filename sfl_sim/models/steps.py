@@ -68,7 +68,8 @@ class Train:
         x = x.detach().requires_grad_(not part.part.first)
         cross_entropy(part.weights(x, training=True), labels).backward()  # type: ignore[no-untyped-call]
         self.sgd.step(part.weights)
-        return x.grad
+        gradient: Tensor | None = x.grad
+        return gradient
 
 
 @dataclass(frozen=True)

@@ -93,9 +93,7 @@ def mobilenet_v1(shape: Shape, n_labels: int) -> nn.Sequential:
         layers[f"pw{block + 1}"] = Conv2dNormActivation(channels, width, 1)
         channels = width
     layers["dw1"] = nn.Sequential(stem, layers["dw1"])
-    layers["pw13"] = nn.Sequential(
-        layers["pw13"], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, n_labels)
-    )
+    layers["pw13"] = nn.Sequential(layers["pw13"], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, n_labels))
     return nn.Sequential(layers)
 
 
@@ -127,7 +125,11 @@ MODELS: dict[str, Builder] = {
 
 
 def network(
-    name: str, input_shape: Shape, n_labels: int, dtype: torch.dtype = torch.float32, channels_last: bool = True
+    name: str,
+    input_shape: Shape,
+    n_labels: int,
+    dtype: torch.dtype = torch.float32,
+    channels_last: bool = True,
 ) -> Network:
     """The model `name` for samples of `input_shape`; ScenarioError if there is none of that name."""
     if name not in MODELS:

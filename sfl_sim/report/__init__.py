@@ -1,1 +1,1 @@
-"""The HTML report: what a stored run found, in tables and Plotly figures. Reads the store, computes no science."""
+"""The HTML report: what stored runs found, in a table and Plotly figures. It computes no science."""

@@ -1,13 +1,18 @@
-"""Marks that several figures share: a variant's line with the range over its seeds, and separate bars on a time axis."""
+"""Marks that several figures share: a variant's line with its range over seeds, and bars on a time axis."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from sfl_sim.report import display
-from sfl_sim.report.frames import Variant
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from sfl_sim.report.frames import Variant
 
 MAX_POINTS = 400
 
@@ -37,9 +42,9 @@ def add_accuracy(figure: go.Figure, variant: Variant, rows: pd.DataFrame, by: st
 
 
 def bars(started: pd.Series, ended: pd.Series, level: pd.Series | float) -> dict[str, np.ndarray]:
-    """x and y of one line trace that draws a horizontal bar from `started` to `ended` at `level` for each row.
+    """x and y of one line trace that draws a horizontal bar from `started` to `ended` for each row.
 
-    One broken line is one path on the page: thousands of bars stay light, as thousands of rectangles would not.
+    One broken line is one path on the page: thousands of bars stay light, unlike thousands of rectangles.
     """
     x = np.full((len(started), 3), np.nan, dtype=np.float32)
     x[:, 0], x[:, 1] = started, ended

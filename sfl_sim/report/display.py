@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 TIME_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
 NBSP = "\u00a0"  # a number and its unit stay on one line
@@ -13,7 +17,7 @@ PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:
-    """Name and length in seconds of the unit in which `longest_s` reads as a small number: one for a whole axis."""
+    """Name and length in seconds of the unit in which `longest_s` is a small number: one for a whole axis."""
     return next(((name, size_s) for name, size_s in TIME_UNITS if longest_s >= 2 * size_s), TIME_UNITS[-1])
 
 
@@ -23,7 +27,7 @@ def duration(seconds: float) -> str:
         return f"{seconds:.3g}{NBSP}s" if seconds >= 1 or seconds == 0 else f"{seconds * 1e3:.3g}{NBSP}ms"
     units = TIME_UNITS[:4]
     # Round in the smaller of the two units first, so that 59.6 min reads 1 h and not 60 min.
-    for (large, large_s), (small, small_s) in zip(units, units[1:], strict=False):
+    for (large, large_s), (small, small_s) in itertools.pairwise(units):
         whole, rest = divmod(round(seconds / small_s), round(large_s / small_s))
         if whole:
             return f"{whole}{NBSP}{large} {rest}{NBSP}{small}" if rest else f"{whole}{NBSP}{large}"
@@ -45,7 +49,7 @@ def percent(share: float, digits: int = 1) -> str:
 
 def points(share: float) -> str:
     """A difference of shares in percentage points."""
-    return f"{100 * share:.1f}"
+    return f"{100 * share:.1f}".replace("-", "−")
 
 
 def plural(number: float, noun: str) -> str:
@@ -54,7 +58,7 @@ def plural(number: float, noun: str) -> str:
 
 
 def over_seeds(frame: pd.DataFrame, by: str, columns: Sequence[str]) -> pd.DataFrame:
-    """For each value of `by`: the median of each column, and its range over seeds as `<column>_low`, `_high`."""
+    """For each value of `by`: the median of each column, and its range as `<column>_low` and `_high`."""
     groups = frame.groupby(by)[list(columns)]
     return pd.concat([groups.median(), groups.min().add_suffix("_low"), groups.max().add_suffix("_high")], axis=1)
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 
 from sfl_sim.report import display, style
-from sfl_sim.report.frames import Frames
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from sfl_sim.report.frames import Frames, Variant
 
 MAX_POINTS = 400
-RATES = ["macs_per_s", "uplink_bps", "downlink_bps"]
-DASHES = {"macs_per_s": "solid", "uplink_bps": "solid", "downlink_bps": "dash"}
-PARTS = {"macs_per_s": "device", "uplink_bps": "uplink", "downlink_bps": "downlink"}
+MARKS = {
+    "macs_per_s": ("device", "solid"),
+    "uplink_bps": ("uplink", "solid"),
+    "downlink_bps": ("downlink", "dash"),
+}
+"""The resource of each rate, and the dash of its line."""
 
 
 def device_speeds(frames: Frames) -> go.Figure:
@@ -26,29 +34,38 @@ def link_rates(frames: Frames) -> go.Figure:
 
 
 def _shares(frames: Frames, columns: list[str]) -> go.Figure:
-    """Empirical distributions: one neutral fleet if all variants share it, else one per variant in its colour."""
-    fleets = [frames.clients[frames.clients["variant"] == variant.label] for variant in frames.variants]
-    first, *others = (fleet[["seed", "client", *RATES]].reset_index(drop=True) for fleet in fleets)
-    shared = all(first.equals(other) for other in others)
-    drawn = list(zip(frames.variants, fleets, strict=True))[: 1 if shared else None]
+    """Empirical distributions: of the fleet that all variants share, or else of each in a variant's colour."""
+    fleets = _fleets(frames)
     figure = style.canvas(290)
-    for variant, fleet in drawn:
+    for variants, fleet in fleets:
+        alike = f" and {len(variants) - 1} alike" if len(variants) > 1 else ""
         for column in columns:
-            part = PARTS[column]
+            part, dash = MARKS[column]
+            neutral = {"name": part, "line_color": style.RESOURCE_COLOURS[part]}
+            coloured = {"name": variants[0].label + alike, "line_color": variants[0].colour}
             figure.add_scatter(
-                **_steps(fleet[column]),
-                mode="lines",
-                name=part if shared else f"{variant.label}, {part}",
-                line={
-                    "shape": "hv", "width": 2.4, "dash": DASHES[column],
-                    "color": style.RESOURCE_COLOURS[part] if shared else variant.colour,
-                },
+                **_steps(fleet[column]), **(neutral if len(fleets) == 1 else coloured),
+                mode="lines", line_shape="hv", line_width=2.4, line_dash=dash,
                 hovertemplate="%{y:.0f} % are at most %{x:.3s}",
             )  # fmt: skip
     rates = np.log10(frames.clients[columns])
     low, high = rates.min(axis=None) - 0.05, rates.max(axis=None) + 0.05
-    figure.update_xaxes(type="log", exponentformat="SI", range=[low, high])
+    figure.update_xaxes(type="log", exponentformat="SI", range=[low, high], dtick="D2" if high - low < 3 else 1)
     return figure.update_yaxes(title="share of clients (%)", range=[0, 102])
+
+
+def _fleets(frames: Frames) -> list[tuple[list[Variant], pd.DataFrame]]:
+    """The distinct fleets, seeds pooled, each with the variants that have it."""
+    fleets: list[tuple[list[Variant], pd.DataFrame]] = []
+    for variant in frames.variants:
+        fleet = frames.clients.loc[frames.clients["variant"] == variant.label, ["seed", "client", *MARKS]]
+        fleet = fleet.reset_index(drop=True)
+        alike = next((variants for variants, known in fleets if known.equals(fleet)), None)
+        if alike is None:
+            fleets.append(([variant], fleet))
+        else:
+            alike.append(variant)
+    return fleets
 
 
 def _steps(rates: pd.Series) -> dict[str, np.ndarray]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from sfl_sim.report import style
-from sfl_sim.report.load import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sfl_sim.report.load import Run
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -59,10 +64,9 @@ class Frames:
 
     @cached_property
     def typical_round(self) -> int:
-        """The round that is drawn in detail: of the middle half, the nearest to every variant's median duration."""
+        """The round that is drawn in detail: of the middle half, the nearest to the variants' median durations."""
         first_seeds = pd.concat(
-            self.rounds[(self.rounds["variant"] == v.label) & (self.rounds["seed"] == v.seed)]
-            for v in self.variants
+            self.rounds[(self.rounds["variant"] == v.label) & (self.rounds["seed"] == v.seed)] for v in self.variants
         )
         duration_s = first_seeds.assign(duration_s=first_seeds["ended_s"] - first_seeds["started_s"]).pivot(
             index="round", columns="variant", values="duration_s"
@@ -73,7 +77,7 @@ class Frames:
 
 
 def merge(runs: Sequence[Run]) -> Frames:
-    """Put the variants of `runs` side by side. Names are escaped here, once, for HTML and for Plotly alike."""
+    """Put the variants of `runs` side by side. Names are escaped here, once, for HTML and Plotly alike."""
     variants: list[Variant] = []
     tables: dict[str, list[pd.DataFrame]] = {"summary": [], "rounds": [], "labels": [], "clients": []}
     for run, title in zip(runs, _titles(runs), strict=True):

@@ -2,70 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 from sfl_sim.report import display, style
 from sfl_sim.report.curves import bars
-from sfl_sim.report.frames import Frames
 from sfl_sim.report.labels import label_ranks
-from sfl_sim.report.snapshot import RoundView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+
+    from sfl_sim.report.frames import Frames
+    from sfl_sim.report.snapshot import RoundView
 
 MAX_CLIENTS = 30
 MAX_SERVER_LANES = 4
 MAX_OPS = 4000
 BATCHES_AT_FIRST_SIGHT = 8
 LANE_PX = 20
-BAR_PX = {"queue": 3, "device": 11, "uplink": 11, "server": 11, "downlink": 11, "aggregate": 11}
+CLIENT_SPANS = {
+    "queue": ("server", "requested_s", "started_s"),
+    "device": ("client", "started_s", "ended_s"),
+    "uplink": ("uplink", "started_s", "ended_s"),
+    "server": ("server", "started_s", "ended_s"),
+    "downlink": ("downlink", "started_s", "ended_s"),
+}
+"""What is drawn on a client's lane, by resource: the node of the operations, their start and their end."""
 
 
 def first_sight_s(views: Sequence[RoundView]) -> float:
-    """Seconds that all charts show at first, so that they compare: some batches of each client, at most a round."""
+    """Seconds that all charts show at first, so that they compare: some batches of each client, or the round."""
     return max(_first_sight_s(view) for view in views)
 
 
 def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
     """One lane per client (device, uplink, queue, server, downlink), under the lanes of the server.
 
-    Clients stand in the cyclic order of their dominant labels. A job at the server has the colour of its client: dark
-    for the first in that order, bright for the last. `until_s` is shown at first.
+    Clients stand in the cyclic order of their dominant labels. A job at the server has the colour of its client:
+    dark for the first in that order, bright for the last. `until_s` is shown at first.
     """
     unit, unit_s = display.time_unit(until_s)
-    ops = view.ops.nsmallest(MAX_OPS, "started_s")
-    clients = _clients(frames, view, ops)
+    clients = _clients(frames, view)
     shown = display.thin(clients, MAX_CLIENTS)
-    lane = pd.Series(range(len(shown)), shown.index)
-    jobs = ops[ops["node"] == "server"]
-    jobs = jobs.assign(lane=-1.3 - server_lanes(jobs)).query("lane > -1.3 - @MAX_SERVER_LANES")
+    ops = view.ops[view.ops["client"].isin(shown.index)].nsmallest(MAX_OPS, "started_s")
+    jobs = _server_jobs(view.ops, clients)
 
     top, bottom = min(jobs["lane"].min(), 0) - 0.7, len(shown) - 0.3
     figure = style.canvas(100 + round(LANE_PX * (bottom - top)))
-    for part, (started_s, ended_s, client) in _client_spans(ops).items():
+    lane = pd.Series(range(len(shown)), shown.index)
+    for part, (node, start, end) in CLIENT_SPANS.items():
+        rows = ops[ops["node"] == node]
         figure.add_scatter(
-            **bars(started_s / unit_s, ended_s / unit_s, client.map(lane)),
-            mode="lines", line={"color": style.RESOURCE_COLOURS[part], "width": BAR_PX[part], "simplify": False},
+            **bars(rows[start] / unit_s, rows[end] / unit_s, rows["client"].map(lane)),
+            mode="lines", line=_line(style.RESOURCE_COLOURS[part], 3 if part == "queue" else 11),
             name=style.RESOURCE_NAMES[part], hoverinfo="skip",
         )  # fmt: skip
-    for client, rows in jobs.groupby("client"):
+    for (colour, label), rows in jobs.groupby(["colour", "label"]):
         figure.add_scatter(
             **bars(rows["started_s"] / unit_s, rows["ended_s"] / unit_s, rows["lane"]),
-            mode="lines", line={"color": clients["colour"].get(client, style.MUTED), "width": 17, "simplify": False},
-            name=f"client {client}", hovertemplate="%{x:.4~g} " + unit, showlegend=False,
+            mode="lines", line=_line(colour, 17),
+            name=label, hovertemplate="%{x:.4~g} " + unit, showlegend=False,
         )  # fmt: skip
     figure.add_vline(view.duration_s / unit_s, line={"color": style.INK, "width": 1.2})
     figure.update_yaxes(
-        range=[bottom, top], showgrid=False,
-        tickvals=[jobs["lane"].mean(), *lane], ticktext=["server", *shown["text"]], tickfont_size=11,
+        range=[bottom, top], showgrid=False, tickfont_size=11,
+        tickvals=[jobs["lane"].mean(), *lane], ticktext=["server", *shown["text"]],
     )  # fmt: skip
-    return figure.update_xaxes(title=f"time since the round began ({unit})", range=[0, 1.01 * until_s / unit_s])
+    return figure.update_xaxes(title=f"time in the round ({unit})", range=[0, 1.01 * until_s / unit_s])
+
+
+def _line(colour: str, width_px: int) -> dict[str, object]:
+    return {"color": colour, "width": width_px, "dash": "solid", "simplify": False}
+
+
+def _server_jobs(ops: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
+    """The server's jobs with their lane on the chart, and the colour and label of their client."""
+    jobs = ops[ops["node"] == "server"].nsmallest(MAX_OPS, "started_s")
+    jobs = jobs.assign(lane=server_lanes(jobs)).query("lane < @MAX_SERVER_LANES")
+    jobs["lane"] = -1.3 - jobs["lane"]
+    jobs = jobs.join(clients[["colour", "label"]], on="client")
+    return jobs.fillna({"colour": style.MUTED, "label": "server"})
 
 
 def server_lanes(jobs: pd.DataFrame) -> pd.Series:
-    """For each job the lowest lane, from 0, that is free when it starts: as many lanes as jobs that overlap."""
+    """For each job the lowest lane, from 0, that is free when it starts."""
     free_at_s: list[float] = []
     lanes = pd.Series(0, jobs.index)
     for job in jobs.sort_values("started_s").itertuples():
@@ -82,11 +107,11 @@ def _first_sight_s(view: RoundView) -> float:
     return float(ended_s[last]) if last < len(ended_s) else view.duration_s
 
 
-def _clients(frames: Frames, view: RoundView, ops: pd.DataFrame) -> pd.DataFrame:
-    """The clients of the round in the order of their dominant labels: the colour and the text of each lane."""
+def _clients(frames: Frames, view: RoundView) -> pd.DataFrame:
+    """The clients of the round in the order of their dominant labels: their colour, label and text."""
     ours = "variant == @view.variant.label and seed == @view.variant.seed"
     clients = frames.clients.query(ours).set_index("client")
-    dominant = clients.loc[clients.index.isin(ops["client"]), "dominant_label"]
+    dominant = clients.loc[clients.index.isin(view.ops["client"]), "dominant_label"]
     labels = frames.labels.assign(rank=label_ranks(frames.labels)).query(ours).drop_duplicates("label")
     ranks = dict(zip(labels["label"], labels["rank"], strict=True))
     names = dict(zip(labels["label"], labels["label_name"], strict=True))
@@ -94,23 +119,9 @@ def _clients(frames: Frames, view: RoundView, ops: pd.DataFrame) -> pd.DataFrame
     rank = dominant.map(lambda label: ranks.get(label, label)).sort_values(kind="stable")
     dominant = dominant[rank.index]
     colour = sample_colorscale(style.TURN_SCALE, list(rank / max(rank.max(), 1)))
+    name = [names.get(label, f"label {label}") for label in dominant]
     text = [
-        f"{names.get(label, f'label {label}')} · {client} <span style='color:{c}'>■</span>"
-        for (client, label), c in zip(dominant.items(), colour, strict=True)
+        f"{label} · {client} <span style='color:{c}'>■</span>"
+        for label, client, c in zip(name, dominant.index, colour, strict=True)
     ]
-    return pd.DataFrame({"colour": colour, "text": text}, dominant.index)
-
-
-def _client_spans(ops: pd.DataFrame) -> dict[str, tuple[pd.Series, pd.Series, pd.Series]]:
-    """Start, end and client of what is drawn on the clients' lanes, by resource."""
-    spans = {}
-    for part, node, start, end in (
-        ("queue", "server", "requested_s", "started_s"),
-        ("device", "client", "started_s", "ended_s"),
-        ("uplink", "uplink", "started_s", "ended_s"),
-        ("server", "server", "started_s", "ended_s"),
-        ("downlink", "downlink", "started_s", "ended_s"),
-    ):
-        rows = ops[ops["node"] == node]
-        spans[part] = rows[start], rows[end], rows["client"]
-    return spans
+    return pd.DataFrame({"colour": colour, "label": name, "text": text}, dominant.index)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import html
 import math
+from typing import TYPE_CHECKING
 
-import pandas as pd
-
-from sfl_sim.report.display import plural, duration, percent, points
-from sfl_sim.report.frames import Frames, Variant
-from sfl_sim.report.load import Run
+from sfl_sim.report.display import duration, percent, plural, points
 from sfl_sim.report.results import medians, target
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.load import Run
 
 ARRIVAL_ORDER = "fcfs"
 MAX_COMPARISONS = 3
@@ -32,19 +35,22 @@ def headline(frames: Frames) -> list[str]:
 
 def warnings(frames: Frames) -> list[str]:
     """What a reader must know before believing the rest, as HTML sentences."""
-    return [text for run in frames.runs for text in _warnings(run, f"<b>{html.escape(run.name)}</b>")]
+    return [text for run in frames.runs for text in _warnings(run)]
 
 
-def _warnings(run: Run, name: str) -> list[str]:
+def _warnings(run: Run) -> list[str]:
     texts = []
     if (status := run.manifest.get("status")) != "complete":
         planned = (run.scenario.get("train") or {}).get("rounds", "?")
         texts.append(
-            f"{name} is {html.escape(str(status))} after round {run.rounds['round'].max()} of {planned}: "
-            "what follows is what was stored until then, and variants and seeds may have come to different rounds."
+            html.escape(f"{run.name}: {status} after round {run.rounds['round'].max()} of {planned}. ")
+            + "What follows is what was stored until then; variants and seeds may have come to different rounds."
         )
     if run.rounds["accuracy"].isna().all():
-        texts.append(f"{name} is timing-only: nothing was trained, so there is no accuracy. Times and bytes are complete.")
+        texts.append(
+            html.escape(f"{run.name}: timing-only. ")
+            + "Nothing was trained, so there is no accuracy; times and bytes are those of a training run."
+        )
     return texts
 
 
@@ -79,8 +85,8 @@ def _most_accurate(frames: Frames, middle: pd.DataFrame) -> str:
     first, *others = _ranked(frames, -accuracy)
     best = middle.loc[first.label]
     sentence = (
-        f"{first.html} ends with {'the best accuracy, ' if others else 'an accuracy of '}{percent(best['accuracy'])}, "
-        f"after {plural(best['rounds'], 'round')} and {duration(best['simulated_s'])} of simulated time"
+        f"{first.html} ends with {'the best accuracy, ' if others else 'an accuracy of '}"
+        f"{percent(best['accuracy'])}, after {plural(best['rounds'], 'round')} and {duration(best['simulated_s'])} of simulated time"
     )
     if others and accuracy[others[0].label] > 0:
         return f"{sentence}; the next is {others[0].html} with {percent(accuracy[others[0].label])}."
@@ -93,7 +99,7 @@ def _ranked(frames: Frames, cost: pd.Series) -> list[Variant]:
 
 
 def _order_costs(frames: Frames, middle: pd.DataFrame) -> list[str]:
-    """One sentence for each pair of variants that differ in nothing but arrival order against another order."""
+    """One sentence for each pair of variants that differ in their order alone, one of them in arrival order."""
     arrival = {_without_order(v): v for v in frames.variants if v.order == ARRIVAL_ORDER}
     pairs = [
         (variant, arrival[_without_order(variant)])
@@ -112,15 +118,16 @@ def _order_cost(fixed: Variant, free: Variant, middle: pd.DataFrame) -> str:
     ours, theirs = middle.loc[fixed.label], middle.loc[free.label]
     round_s, free_round_s = (row["simulated_s"] / row["rounds"] for row in (ours, theirs))
     change = round_s / free_round_s - 1
+    share = percent(abs(change), 0 if abs(change) >= 0.1 else 1)
     sentence = (
         f"With {html.escape(fixed.method)}, serving in {html.escape(str(fixed.order))} order takes "
-        f"{percent(abs(change), 0 if abs(change) >= 0.1 else 1)} {'more' if change >= 0 else 'less'} simulated time than arrival order "
+        f"{share} {'more' if change >= 0 else 'less'} simulated time than arrival order "
         f"({duration(round_s)} against {duration(free_round_s)} a round)"
     )
     if math.isnan(ours["accuracy"]) or math.isnan(theirs["accuracy"]):
         return sentence + "."
     return (
-        f"{sentence}; it ends with {percent(ours['accuracy'])} accuracy against {percent(theirs['accuracy'])}, "
-        f"and a performance gap of {points(ours['performance_gap'])} against "
+        f"{sentence}; it ends with {percent(ours['accuracy'])} accuracy "
+        f"against {percent(theirs['accuracy'])}, and a performance gap of {points(ours['performance_gap'])} against "
         f"{points(theirs['performance_gap'])} points."
     )

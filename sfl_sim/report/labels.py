@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from sfl_sim.report import display, style
 from sfl_sim.report.curves import add_accuracy
-from sfl_sim.report.frames import Frames, Variant
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from sfl_sim.report.frames import Frames, Variant
 
 MAX_ROUNDS = 120
 MAX_TICKS = 20
@@ -17,12 +22,12 @@ LAST_ROUNDS = 5
 
 
 def label_ranks(labels: pd.DataFrame) -> pd.Series:
-    """The row on which each label is drawn, from 0: its place in the cyclic order of its seed, or else its number."""
+    """The row on which each label is drawn, from 0: its place in its seed's cyclic order, or else its number."""
     return labels["position"].where(labels["position"] >= 0, labels["label"])
 
 
 def label_history(frames: Frames, variant: Variant) -> go.Figure:
-    """Accuracy of each label after each round (median over seeds), over the performance gap in the same rounds."""
+    """Accuracy of each label after each round (median over seeds), above the performance gap."""
     labels = frames.labels.assign(rank=label_ranks(frames.labels))
     labels = labels[labels["variant"] == variant.label]
     accuracy = labels.pivot_table(index="round", columns="rank", values="accuracy", aggfunc="median")
@@ -34,8 +39,8 @@ def label_history(frames: Frames, variant: Variant) -> go.Figure:
     figure.add_heatmap(
         x=accuracy.index.to_numpy(), y=names.index.to_numpy(), z=100 * accuracy.to_numpy().T,
         zmin=0, zmax=100, colorscale=style.ACCURACY_SCALE, customdata=np.tile(names, (len(accuracy), 1)).T,
-        colorbar={"thickness": 9, "outlinewidth": 0, "x": 1.01, "xpad": 2, "y": 1, "yanchor": "top", "len": 0.72,
-                  "title": {"text": "%"}, "tickvals": [0, 50, 100]},
+        colorbar={"thickness": 9, "outlinewidth": 0, "x": 1.01, "xpad": 2, "y": 1, "yanchor": "top",
+                  "len": 0.72, "title": {"text": "%"}, "tickvals": [0, 50, 100]},
         hovertemplate="%{customdata}: %{z:.1f} % after round %{x}<extra></extra>",
         row=1, col=1,
     )  # fmt: skip
@@ -50,7 +55,7 @@ def label_history(frames: Frames, variant: Variant) -> go.Figure:
     shown = names.iloc[:: -(-len(names) // MAX_TICKS)]
     figure.update_yaxes(row=1, autorange="reversed", showgrid=False, tickvals=shown.index, ticktext=shown)
     figure.update_yaxes(row=2, title="PG (points)", range=[0, 110 * frames.rounds["performance_gap"].max()], nticks=4)
-    figure.update_xaxes(row=2, title="round")
+    figure.update_xaxes(style.round_axis(frames.rounds["round"].max()), row=2)
     return style.tidy(figure)
 
 
@@ -69,7 +74,7 @@ def accuracy_by_rank(frames: Frames) -> go.Figure:
 
 
 def _rank_names(labels: pd.DataFrame) -> pd.Series:
-    """What is written beside each row: its place in the order, and the label's name where all seeds agree on it."""
+    """What is written beside each row: its place in the order, and the label if all seeds agree on it."""
     by_rank = labels.groupby("rank")["label_name"]
     names = by_rank.first().where(by_rank.nunique() == 1, "")
     return pd.Series([f"{name} {rank + 1}".strip() for rank, name in names.items()], names.index)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import plotly.graph_objects as go
+from typing import TYPE_CHECKING
 
 from sfl_sim.report import display, style
 from sfl_sim.report.curves import add_accuracy
-from sfl_sim.report.frames import Frames
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from sfl_sim.report.frames import Frames
 
 
 def accuracy_over_time(frames: Frames) -> go.Figure:
-    """Median accuracy after each round against the median simulated time at its end, with the range over seeds."""
+    """Median accuracy after each round against the median simulated time at its end, and the range over seeds."""
     unit, unit_s = display.time_unit(frames.rounds["ended_s"].max())
     return _curves(frames, "ended_s", unit_s).update_xaxes(title=f"simulated time ({unit})")
 
 
 def accuracy_over_rounds(frames: Frames) -> go.Figure:
     """Median accuracy after each round, with the range over seeds."""
-    return _curves(frames, "round", 1.0).update_xaxes(title="round")
+    return _curves(frames, "round", 1.0).update_xaxes(style.round_axis(frames.rounds["round"].max()))
 
 
 def _curves(frames: Frames, x: str, scale: float) -> go.Figure:
@@ -31,7 +35,10 @@ def _curves(frames: Frames, x: str, scale: float) -> go.Figure:
         figure.add_hline(
             100 * target,
             line={"color": style.MUTED, "dash": "dot", "width": 1.2},
-            annotation={"text": f"target {display.percent(target, 0)}", "font": {"color": style.MUTED, "size": 12}},
+            annotation={
+                "text": f"target {display.percent(target, 0)}",
+                "font": {"color": style.MUTED, "size": 12},
+            },
             annotation_position="top left",
         )
     return figure.update_xaxes(rangemode="tozero").update_yaxes(title="accuracy (%)", rangemode="tozero")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -14,6 +12,10 @@ import yaml
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.records import BREAKDOWN, CLIENT_COLUMNS, LABEL_COLUMNS, ROUND_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 SUMMARY_NUMBERS = [
     "rounds", "simulated_s", "accuracy", "performance_gap", "backward_transfer", "target_accuracy",

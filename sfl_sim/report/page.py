@@ -5,12 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from itertools import count
-from pathlib import Path
+from itertools import chain, count
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from sfl_sim.report import curves, gantt, labels, queueing, snapshot
@@ -20,6 +18,11 @@ from sfl_sim.report.headline import headline, warnings
 from sfl_sim.report.load import Run, load
 from sfl_sim.report.panels import Panel, panels
 from sfl_sim.report.results import results_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import plotly.graph_objects as go
 
 PLOT_CONFIG = {
     "responsive": True,
@@ -66,7 +69,10 @@ def _asset(name: str) -> str:
 
 def _about(frames: Frames) -> str:
     dates = dict.fromkeys(html.escape(str(run.manifest.get("created", "?"))[:10]) for run in frames.runs)
-    variants, seeds = plural(len(frames.variants), "variant"), plural(frames.summary["seed"].nunique(), "seed")
+    variants, seeds = (
+        plural(len(frames.variants), "variant"),
+        plural(frames.summary["seed"].nunique(), "seed"),
+    )
     return f"{variants}, {seeds}, run on {', '.join(dates)}"
 
 
@@ -86,19 +92,21 @@ def _panel(panel: Panel, figure_ids: Iterator[str]) -> str:
 
 
 def _legend(figures: Iterable[go.Figure]) -> str:
-    """One legend for all `figures`, made from their traces: unlike Plotly's own, it takes no room from the plots."""
-    entries = {
-        trace.name: trace.line if trace.type == "scatter" else {"color": trace.marker.color, "width": 10, "dash": None}
-        for figure in figures
-        for trace in figure.data
-        if trace.name and trace.showlegend is not False
-    }
-    lines = {"dash": "dashed", "dot": "dotted"}
-    items = "".join(
-        f'<li><i style="border-top: {line["width"]}px {lines.get(line["dash"], "solid")} {line["color"]}"></i>{name}</li>'
-        for name, line in entries.items()
-    )
+    """One legend for all `figures`, made from their traces. Unlike Plotly's own, it takes no room from plots."""
+    traces: dict[str, Any] = {}
+    for trace in chain.from_iterable(figure.data for figure in figures):
+        if trace.name and trace.showlegend is not False:
+            traces.setdefault(trace.name, trace)
+    items = "".join(f'<li><i style="border-top: {_mark(trace)}"></i>{name}</li>' for name, trace in traces.items())
     return f'<ul class="legend">{items}</ul>' if items else ""
+
+
+def _mark(trace: Any) -> str:
+    """The look of a trace as a CSS border."""
+    if trace.type == "bar":
+        return f"10px solid {trace.marker.color}"
+    dash = {"dash": "dashed", "dot": "dotted"}.get(trace.line.dash, "solid")
+    return f"{trace.line.width}px {dash} {trace.line.color}"
 
 
 def _plot(figure: go.Figure, div_id: str) -> str:
@@ -114,7 +122,9 @@ def _manifest(run: Run) -> str:
     rows = "".join(
         f"<tr><td>{html.escape(key)}</td><td>{html.escape(str(value))}</td></tr>" for key, value in _flat(run.manifest)
     )
-    return _details(f"{html.escape(run.name)}: machine and versions", f'<div class="scroll"><table>{rows}</table></div>')
+    return _details(
+        f"{html.escape(run.name)}: machine and versions", f'<div class="scroll"><table>{rows}</table></div>'
+    )
 
 
 def _details(summary: str, body: str) -> str:

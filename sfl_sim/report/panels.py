@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import plotly.graph_objects as go
+from typing import TYPE_CHECKING
 
 from sfl_sim.report import breakdown, fleet, gantt, labels, learning, queueing
-from sfl_sim.report.frames import Frames
+from sfl_sim.report.display import percent
 from sfl_sim.report.snapshot import RoundView, round_views
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from sfl_sim.report.frames import Frames
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One section of figures: a title, a sentence that says what to see, and each figure with its heading (HTML)."""
+    """One section of figures: a title, what to see in them, and each figure with its heading (HTML)."""
 
     title: str
     caption: str
@@ -31,8 +35,7 @@ def panels(frames: Frames) -> list[Panel]:
 def _learning(frames: Frames) -> Panel:
     return Panel(
         "Accuracy",
-        "The same rounds twice: a method that leads per round can trail on the clock. Lines are medians over seeds at "
-        "the end of each round, bands their range.",
+        "The same rounds twice: what leads per round can trail on the clock (lines: medians over seeds; bands: range).",
         [
             ("Against simulated time", learning.accuracy_over_time(frames)),
             ("Against rounds", learning.accuracy_over_rounds(frames)),
@@ -47,47 +50,54 @@ def _labels(frames: Frames) -> list[Panel]:
     return [
         Panel(
             "Which labels are forgotten",
-            "Rows are labels in the cyclic order of the seed, the first to be served on top: rows that stay pale are "
-            "forgotten, and paleness that fades downwards says that the labels served last overwrite the first. "
-            "Below, the performance gap (PG), by which the average label trails the best.",
+            "Rows are labels in the cyclic order of the seed, the first on top: where paleness fades downwards, "
+            "labels served last overwrite the first, and the performance gap (PG) below stays high.",
             [(variant.html, labels.label_history(frames, variant)) for variant in frames.variants],
             columns=min(len(frames.variants), 3),
         ),
         Panel(
             "What the last rounds remember",
-            f"Median over the last {labels.LAST_ROUNDS} rounds and over seeds, band: range over seeds. A flat line "
-            "forgets nobody; a slope is the price of the order of service.",
+            f"A flat line forgets nobody, a slope is the price of the order (median over the last "
+            f"{labels.LAST_ROUNDS} rounds and over seeds; bands: range over seeds).",
             [("Accuracy by place in the cyclic order", labels.accuracy_by_rank(frames))],
-            ),
+        ),
     ]
 
 
 def _breakdown(frames: Frames) -> Panel:
     return Panel(
         "Where the time goes",
-        "The round of the average participating client, averaged over rounds and seeds. Warm colours are waiting: in "
-        "the server's queue, or for slower clients at the end of the round.",
+        "Warm colours are waiting, in the server's queue or for slower clients; all else is work of the average "
+        "participating client (mean over rounds and seeds).",
         [("Mean time of a round by resource", breakdown.round_breakdown(frames))],
     )
 
 
 def _queue(frames: Frames, views: list[RoundView]) -> Panel:
+    longest_s = max(view.duration_s for view in views)
+    most_waiting = max([1, *(view.queue["waiting"].max() for view in views if len(view.queue))])
     return Panel(
         "The server's queue",
-        f"Jobs that wait, during round {frames.typical_round}, the most typical in duration. Dashed: the "
-        "mean over the whole run. Red marks: the server is idle although jobs wait, because it holds the turn for a "
-        "client that has not come.",
-        [("Jobs waiting for the server", queueing.server_queue(views))],
+        "Red marks are the price of a fixed order: jobs wait, yet the server idles for a client that has not come "
+        f"(round {frames.typical_round}, a typical one, of the first seed).",
+        [(_held(view), queueing.server_queue(view, longest_s, most_waiting)) for view in views],
     )
+
+
+def _held(view: RoundView) -> str:
+    held_s = (view.held["ended_s"] - view.held["started_s"]).sum()
+    return f"{view.variant.html}: held idle for {percent(held_s / view.duration_s, 0)} of the round"
 
 
 def _gantt(frames: Frames, views: list[RoundView]) -> Panel:
     until_s = gantt.first_sight_s(views)
+    clients = max(frames.rounds.loc[frames.rounds["round"] == frames.typical_round, "participants"])
+    cut = f" Of {clients} clients, {gantt.MAX_CLIENTS} are drawn." if clients > gantt.MAX_CLIENTS else ""
     return Panel(
         "One round, operation by operation",
-        f"Round {frames.typical_round}, first seed. Lanes (dominant label and client) stand in the cyclic order of the labels; a "
-        "job in the server's lane has its client's colour, so a cyclic order repeats one ramp from dark to bright and "
-        "arrival order mixes it. Blank is waiting for others. Drag to zoom; double-click for the whole round.",
+        "In the server's lane a job has its client's colour: a cyclic order repeats one ramp from dark to bright, "
+        f"arrival order mixes it. Round {frames.typical_round}, first seed; clients, with their dominant labels, in "
+        "cyclic order; blank is waiting for the others. Drag to zoom, double-click for the whole round." + cut,
         [(view.variant.html, gantt.gantt(frames, view, until_s)) for view in views],
     )
 
@@ -95,8 +105,10 @@ def _gantt(frames: Frames, views: list[RoundView]) -> Panel:
 def _fleet(frames: Frames) -> Panel:
     return Panel(
         "The fleet",
-        "How unequal the clients are: the wider a curve spreads along its logarithmic axis, the longer the fast wait "
-        "for the slow.",
-        [("Device speeds", fleet.device_speeds(frames)), ("Link rates", fleet.link_rates(frames))],
+        "The wider a curve spreads along its logarithmic axis, the longer the fast clients wait for the slow.",
+        [
+            ("Device speeds", fleet.device_speeds(frames)),
+            ("Link rates: uplink solid, downlink dashed", fleet.link_rates(frames)),
+        ],
         columns=2,
     )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from sfl_sim.report.display import plural, data_size, duration, percent, points
-from sfl_sim.report.frames import Frames, Variant
+from sfl_sim.report.display import data_size, duration, percent, plural, points
 from sfl_sim.report.load import SUMMARY_NUMBERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sfl_sim.report.frames import Frames, Variant
 
 TO_TARGET = ["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
 
@@ -87,12 +91,12 @@ def _row(frames: Frames, variant: Variant, columns: list[Column], middle: pd.Dat
 
 
 def _cell(column: Column, middle: pd.Series, label: str, seeds: pd.Series) -> str:
-    value = middle[label]
-    text = column.text(value) if math.isfinite(value) else "–"
-    mark = ' class="best"' if middle.nunique() > 1 and value == column.best(middle) else ""
+    texts = middle.map(lambda value: column.text(value) if math.isfinite(value) else "–")
+    is_best = texts.nunique() > 1 and texts[label] == column.text(column.best(middle))
     spread = ""
-    if seeds.isna().any() and column.key in TO_TARGET:
+    if column.key in TO_TARGET and len(seeds) > 1 and seeds.isna().any():
         spread = f"{seeds.notna().sum()} of {plural(len(seeds), 'seed')}"
     elif seeds.nunique() > 1:
         spread = f"± {column.text(seeds.std())}"
-    return f'<td{mark}>{text}<small>{spread}</small></td>'
+    mark = ' class="best"' if is_best else ""
+    return f"<td{mark}>{texts[label]}<small>{spread}</small></td>"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from sfl_sim.report.frames import Frames, Variant
+if TYPE_CHECKING:
+    from sfl_sim.report.frames import Frames, Variant
 
 MAX_VARIANTS = 6
 
@@ -24,6 +27,16 @@ class RoundView:
     duration_s: float
     ops: pd.DataFrame
     mean_waiting: float
+
+    @cached_property
+    def queue(self) -> pd.DataFrame:
+        """The server's queue over the round, as `queue_length` gives it."""
+        return queue_length(self.ops[self.ops["node"] == "server"])
+
+    @cached_property
+    def held(self) -> pd.DataFrame:
+        """When the server is held idle, as `held_idle` gives it."""
+        return held_idle(self.queue)
 
 
 def round_views(frames: Frames) -> list[RoundView]:

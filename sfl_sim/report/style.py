@@ -17,7 +17,15 @@ RESOURCE_COLOURS = dict(
 RESOURCE_NAMES = dict(
     zip(
         BREAKDOWN,
-        ("device", "uplink", "waiting in the queue", "server", "downlink", "waiting for the others", "aggregation"),
+        (
+            "device",
+            "uplink",
+            "waiting in the queue",
+            "server",
+            "downlink",
+            "waiting for the others",
+            "aggregation",
+        ),
         strict=True,
     )
 )
@@ -49,3 +57,8 @@ def tidy(figure: go.Figure) -> go.Figure:
     """Give every axis of `figure` the same quiet look."""
     axis = {"automargin": True, "gridcolor": GRID, "linecolor": GRID, "zeroline": False, "title_standoff": 10}
     return figure.update_xaxes(**axis).update_yaxes(**axis)
+
+
+def round_axis(last: int) -> dict[str, object]:
+    """An axis of rounds: whole numbers, even if there are few."""
+    return {"title": "round", "dtick": 1 if last <= 10 else None}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load
-from sfl_sim.report.results import columns_for, medians
+from sfl_sim.report.results import _columns as columns_for
+from sfl_sim.report.results import medians
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def results_in_terminal(folder: Path) -> Table:
@@ -23,6 +27,8 @@ def results_in_terminal(folder: Path) -> Table:
         table.add_column(column.title, justify="right")
     for variant in frames.variants:
         values = [middle.at[variant.label, column.key] for column in columns]
-        texts = [column.text(v) if math.isfinite(v) else "–" for column, v in zip(columns, values, strict=True)]
+        texts = [
+            column.text(v) if math.isfinite(v) else "–" for column, v in zip(columns, values, strict=True)
+        ]
         table.add_row(variant.name, *texts)
     return table

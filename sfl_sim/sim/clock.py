@@ -10,7 +10,7 @@ import simpy
 from numpy.typing import NDArray
 
 from sfl_sim.errors import StuckError
-from sfl_sim.ops import AGGREGATOR, NODE_NAMES, SERVER, Expect, Flow, On, Par, Read, Send, Value
+from sfl_sim.ops import NODE_NAMES, SERVER, Expect, Flow, On, Par, Read, Send, Value
 from sfl_sim.records import OP_DTYPE
 from sfl_sim.rng import stream
 from sfl_sim.sim.orders import Order, Roster
@@ -107,19 +107,19 @@ class Simulator:
                 op = flow.send(result)
             except StopIteration as stop:
                 return stop.value
-            kind = type(op)
-            if kind is On:
+            if isinstance(op, On):
                 result = yield from self._on_client(op) if op.node >= 0 else self._on_server(op)
-            elif kind is Send:
+            elif isinstance(op, Send):
                 result = yield from self._send(op)
-            elif kind is Par:
+            elif isinstance(op, Par):
                 branches = [self.env.process(self._drive(branch)) for branch in op.flows]
                 yield simpy.AllOf(self.env, branches)
                 result = [branch.value for branch in branches]
-            elif kind is Read:
+            elif isinstance(op, Read):
                 result = self.executor.read(op.value)
-            elif kind is Expect:
-                result = self._expect(op)
+            elif isinstance(op, Expect):
+                result = None
+                self._expect(op)
             else:
                 raise TypeError(f"a flow yielded {op!r}, which is no operation")
 
@@ -188,7 +188,18 @@ class Simulator:
             started_s, arrives_s = self._occupy(src, dst, requested_s, size_bytes)
             yield env.timeout(arrives_s - requested_s)
         self._rows.append(
-            (link, payload.kind, self.round, payload.step, client, requested_s, started_s, env.now, 0.0, size_bytes)
+            (
+                link,
+                payload.kind,
+                self.round,
+                payload.step,
+                client,
+                requested_s,
+                started_s,
+                env.now,
+                0.0,
+                size_bytes,
+            )
         )
         return payload
 
@@ -228,6 +239,3 @@ def _bringer(op: On) -> int:
         if isinstance(argument, Value):
             return argument.maker if argument.maker is not None and argument.maker >= 0 else -1
     return -1
-
-
-__all__ = ["AGGREGATOR", "Executor", "Simulator"]

@@ -61,9 +61,10 @@ class InTurn:
         """The client whose turn it is; None between two turns. The next turn is drawn when it is asked for."""
 
     def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Job | None:
+        """The job of the client whose turn it is, if it has come."""
         if self.turn is None:
             self.turn = next(self._turns, None)
-        if self.turn not in waiting:
+        if self.turn is None or self.turn not in waiting:
             return None
         job, self.turn = waiting[self.turn], None
         return job

@@ -10,7 +10,7 @@ from typing import Any
 
 import simpy
 
-LAST = 2
+LAST: Any = 2
 """SimPy's priorities are 0 and 1: at one instant, an event of priority 2 comes after all the others."""
 
 
@@ -123,20 +123,23 @@ class Station:
         if len(self._arrivals) > 1:
             self._arrivals.sort(key=lambda job: job.client)
         for job in self._arrivals:
-            queue = self._queues.get(job.state)
-            if queue is None:
-                queue = self._queues[job.state] = _Queue()
-            queue.waiting[job.client] = job
-            self._list(queue)
+            self._join(job)
         self._arrivals.clear()
         while self.free and self._heap:
-            *_, queue = heapq.heappop(self._heap)
+            queue = heapq.heappop(self._heap)[-1]
             queue.listed = False
-            job = queue.take(self.env.now)
-            if job is not None:  # otherwise held: the next arrival at this state lists it again
+            chosen = queue.take(self.env.now)
+            if chosen is not None:  # otherwise held: the next arrival at this state lists it again
                 self.free -= 1
-                assert job.started is not None
-                job.started.succeed()
+                assert chosen.started is not None
+                chosen.started.succeed()
+
+    def _join(self, job: Job) -> None:
+        queue = self._queues.get(job.state)
+        if queue is None:
+            queue = self._queues[job.state] = _Queue()
+        queue.waiting[job.client] = job
+        self._list(queue)
 
     def _list(self, queue: _Queue) -> None:
         if queue.waiting and not queue.busy and not queue.listed:

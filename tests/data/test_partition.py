@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sfl_sim.data.partition import PARTITIONS, cyclic_clients, label_counts, label_order, partition
@@ -26,9 +29,7 @@ def assert_disjoint_and_complete(parts: list[np.ndarray], n_samples: int) -> Non
 def dominant_counts(sizes: list[int], p: float, phi: int) -> np.ndarray:
     labels = labels_of(sizes)
     n_labels = len(sizes)
-    parts = partition(
-        "dominant_label", labels, phi * n_labels, n_labels, stream(0, "partition"), p=p, phi=phi
-    )
+    parts = partition("dominant_label", labels, phi * n_labels, n_labels, stream(0, "partition"), p=p, phi=phi)
     assert_disjoint_and_complete(parts, len(labels))
     return label_counts(labels, parts, n_labels)
 
@@ -50,9 +51,7 @@ def test_iid_uses_every_sample_once_in_chunks_of_equal_size(sizes, n_clients, se
 def test_dominant_label_uses_every_sample_and_splits_each_class_evenly_inside_each_group(sizes, phi, p, seed):
     n_labels = len(sizes)
     labels = labels_of(sizes)
-    parts = partition(
-        "dominant_label", labels, phi * n_labels, n_labels, stream(seed, "partition"), p=p, phi=phi
-    )
+    parts = partition("dominant_label", labels, phi * n_labels, n_labels, stream(seed, "partition"), p=p, phi=phi)
     assert_disjoint_and_complete(parts, len(labels))
     counts = label_counts(labels, parts, n_labels)
     for label, size in enumerate(sizes):
@@ -98,6 +97,33 @@ def test_equal_streams_give_equal_partitions(kind):
 def test_dominant_label_golden_values():
     counts = dominant_counts([20, 20, 20], p=0.7, phi=2)
     assert counts.T.tolist() == [[7, 7, 2, 2, 1, 1], [1, 1, 7, 7, 2, 2], [2, 2, 1, 1, 7, 7]]
+
+
+def as_written_in_methods(sizes: list[int], p: float, phi: int) -> np.ndarray:
+    """The loop of METHODS.md 2.1, line by line and without its repair."""
+    n_clients = phi * len(sizes)
+    counts = np.zeros((n_clients, len(sizes)), dtype=np.int64)
+    ext = [0] * n_clients
+    for label, size in enumerate(sizes):
+        dominants = [c for c in range(n_clients) if c // phi == label]
+        others = [c for c in range(n_clients) if c // phi != label]
+        n_dominant = math.floor(Fraction(str(p)) * size + Fraction(1, 2))
+        for k, clients in ((n_dominant, dominants), (size - n_dominant, others)):
+            q, rem = divmod(k, len(clients))
+            counts[clients, label] = q
+            for c in sorted(clients, key=lambda c: (ext[c], (c - dominants[0] - 1) % n_clients))[:rem]:
+                counts[c, label] += 1
+                ext[c] += 1
+    return counts
+
+
+@quick
+@given(st.integers(2, 7), st.integers(1, 4), st.integers(10, 60), st.sampled_from([0.1, 0.33, 0.5, 0.7, 0.8]))
+def test_dominant_label_gives_leftovers_to_whom_methods_says(n_labels, phi, per_class, p):
+    sizes = [per_class] * n_labels
+    expected = as_written_in_methods(sizes, p, phi)
+    assume(np.ptp(expected.sum(axis=1)) <= 1)  # else a repair follows
+    assert np.array_equal(dominant_counts(sizes, p, phi), expected)
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,7 @@ def test_random_crop_flip_reaches_every_offset_and_both_directions():
     pattern = torch.arange(1, 17, dtype=torch.uint8).view(1, 1, 4, 4)
     variants = random_crop_flip(pattern.expand(2000, 1, 4, 4), 2, stream(0, "augment"))
     assert len({tuple(image.flatten().tolist()) for image in variants}) == 5 * 5 * 2
-    unshifted = (variants == pattern).all(dim=(1, 2, 3)).sum() + (variants == pattern.flip(-1)).all(
-        dim=(1, 2, 3)
-    ).sum()
+    unshifted = (variants == pattern).all(dim=(1, 2, 3)).sum() + (variants == pattern.flip(-1)).all(dim=(1, 2, 3)).sum()
     assert 50 < unshifted < 120  # 1 in 25 of 2,000
 
 

@@ -50,12 +50,16 @@ def test_i4_one_client_is_centralised_sgd(name, cut):
     uniform=st.booleans(),
     build=st.sampled_from([None, batch_norm_net]),
 )
-def test_i2_splitfed_v1_is_fedavg_for_every_cut_and_any_number_of_steps(
-    cut, samples, momentum, epochs, uniform, build
-):
+def test_i2_splitfed_v1_is_fedavg_for_every_cut_and_any_number_of_steps(cut, samples, momentum, epochs, uniform, build):
     network = {"build": build} if build else {}
     work = task(
-        samples, cut=cut, local_epochs=epochs, momentum=momentum, weight_decay=1e-3, uniform_weights=uniform, **network
+        samples,
+        cut=cut,
+        local_epochs=epochs,
+        momentum=momentum,
+        weight_decay=1e-3,
+        uniform_weights=uniform,
+        **network,
     )
     v1, *_ = simulate("splitfed_v1", work)
     fedavg, *_ = simulate("fedavg", work)

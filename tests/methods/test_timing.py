@@ -165,7 +165,7 @@ def test_i19_bytes_of_v1_and_v2_are_equal_whatever_the_order(order):
 
 def test_bytes_are_the_formulas_of_section_4_3():
     work = task([12, 8, 6], device=None)
-    part1, part2 = work.split(1)
+    part1, _ = work.split(1)
     (whole,) = work.split()
     n, activations = 26, part1.part.out_numel * 8
     v2 = bytes_of(simulate("splitfed_v2", work, 1)[2])

@@ -34,7 +34,7 @@ def test_a_split_step_is_the_unsplit_step_for_every_cut_to_the_bit(name):
     (whole,) = net.split(seed=0, device=CPU)
     for batch in batches:
         Train(sgd).run(whole, batch)
-    expected = {key: tensor for key, tensor in whole.weights.named_tensors()}
+    expected = dict(whole.weights.named_tensors())
     for cut in range(1, len(net), 1 if len(net) < 10 else 7):
         part1, part2 = net.split(cut, seed=0, device=CPU)
         for batch in batches:

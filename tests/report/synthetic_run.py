@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from itertools import cycle
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import yaml
 
 from sfl_sim.records import BREAKDOWN, OP_COLUMNS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LABELS = ["airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 SMASHED_BYTES, MODEL_BYTES, FORWARD_MACS, SERVER_S, AGGREGATE_S = 1_050_000, 320_000, 2.4e9, 0.4, 0.5

@@ -40,9 +40,7 @@ def strangers(arrivals_s, services_s):
     """Every job from a client of its own, on one state."""
     server = Server()
     return np.array(
-        server.run(
-            *(server.visit(c, [a], [s]) for c, (a, s) in enumerate(zip(arrivals_s, services_s, strict=True)))
-        )
+        server.run(*(server.visit(c, [a], [s]) for c, (a, s) in enumerate(zip(arrivals_s, services_s, strict=True))))
     )
 
 

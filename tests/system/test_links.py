@@ -201,6 +201,11 @@ def test_jointly_the_payload_moves_at_the_smallest_rate_and_never_sooner_than_al
         assert is_no_earlier(finish_s, link.finish_s(start_s, size_bytes), link, size_bytes)
 
 
+def test_a_long_transfer_waits_through_any_number_of_closed_stretches() -> None:
+    every_other_second = RateTrace(4.0, Pattern([0, 1, 2], [8, 0]))
+    assert joint_finish_s([every_other_second, RateTrace(8.0)], 0.0, 110_000) == 219_999
+
+
 def test_links_that_are_never_open_together_are_an_error_and_no_endless_loop() -> None:
     even, odd = Pattern([0, 1, 2], [8, 0]), Pattern([0, 1, 2], [0, 8])
     with pytest.raises(ScenarioError, match="never open at the same time"):

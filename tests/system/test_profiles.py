@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.system import profiles
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.network import draw_links
 from sfl_sim.system.profiles import available, find, read_table
@@ -57,6 +58,16 @@ def test_the_examples_in_the_readme_can_be_used(tmp_path: Path) -> None:
         own = tmp_path / "own.csv"
         own.write_text(example)
         draw(kind, own)
+
+
+def test_an_installed_wheel_has_its_profiles_inside_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = tmp_path / "sfl_sim" / "profiles" / "devices"
+    inside.mkdir(parents=True)
+    (inside / "packed.csv").touch()
+    monkeypatch.setattr(profiles, "__file__", str(tmp_path / "sfl_sim" / "system" / "profiles.py"))
+    assert available("devices") == ["packed"]
 
 
 def test_a_misspelt_name_is_answered_with_the_names_there_are() -> None:
