@@ -16,13 +16,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sfl_sim.errors import ScenarioError, StuckError
+from sfl_sim.errors import ScenarioError
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
     help="Simulate split federated learning: real PyTorch training in simulated-time order.\n\n"
     "`sfl-sim SCENARIO.yaml` runs a scenario; it is short for `sfl-sim run SCENARIO.yaml`.",
 )  # fmt: skip
+
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's, which newer versions of typer bundle
 
 ScenarioFile = Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped scenario.")]
 Overrides = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")]
@@ -48,14 +50,15 @@ def run(
     from sfl_sim.study import Settings, run_study
 
     console = Console(stderr=True)
+    settings = Settings(timing_only, device, jobs, max(1, Settings.threads // jobs), resume)
     study = load(shipped(scenario), overrides)
     with progress(study, console, quiet) as notify:
-        outcome = run_study(study, out, Settings(timing_only, device, jobs, resume), notify)
+        outcome = run_study(study, out, settings, notify)
     if not quiet:
         Console().print(results_in_terminal(outcome.folder))
     typer.echo(outcome.folder / "report.html")
     if outcome.status == "interrupted":
-        raise KeyboardInterrupt
+        raise Interrupted
 
 
 @app.command()
@@ -128,20 +131,27 @@ def shipped(scenario: str) -> Path:
     return path
 
 
+class Interrupted(Exception):
+    """Ctrl-C was pressed, and what there is has been kept."""
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """The console script."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     if arguments and arguments[0] not in commands | {"--help", "-h"}:
         arguments.insert(0, "run")
+    debug = "--debug" in arguments
     try:
         app(arguments, standalone_mode=False)
-    except KeyboardInterrupt:
+    except (Interrupted, KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     except ScenarioError as error:
-        _fail(str(error), 2, error if "--debug" in arguments else None)
-    except (StuckError, OSError, RuntimeError, Exception) as error:
-        _fail(f"failed: {error}", 1, error if "--debug" in arguments else None)
+        _fail(str(error), 2, error if debug else None)
+    except UsageError as error:
+        _fail(getattr(error, "format_message", error.__str__)(), 2)
+    except Exception as error:
+        _fail(f"failed: {error}", 1, error if debug else None)
 
 
 def _fail(line: str, code: int, error: BaseException | None = None) -> None:

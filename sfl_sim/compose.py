@@ -102,6 +102,11 @@ class Experiment:
             yield Round(row, labels, ops)
 
     @property
+    def batch_macs(self) -> float:
+        """MACs of one mini-batch's forward pass through the whole network."""
+        return self.method.task.network.macs * self.scenario.train.batch_size
+
+    @property
     def timeline_digest(self) -> str:
         """Of all operations so far, with their times: equal for equal scenarios, trained or timing-only."""
         return self._timeline.copy().hexdigest()

@@ -23,6 +23,7 @@ import torch
 from sfl_sim.compose import Experiment, Round, pick_device
 from sfl_sim.config.source import Study, Variant, digest, dump_study
 from sfl_sim.errors import ScenarioError
+from sfl_sim.execute.threads import threads_for
 from sfl_sim.metrics.accuracy import headline
 from sfl_sim.records import BREAKDOWN
 from sfl_sim.report.page import write_report
@@ -37,13 +38,15 @@ class Settings:
     Attributes:
         timing_only: walk the timeline without training.
         device: `auto`, `cpu`, `cuda`, ...
-        jobs: cells run side by side in processes, the machine's threads divided among them.
+        jobs: cells run side by side in processes.
+        threads: intra-op threads that a cell may use (results differ in the last bits with their number).
         resume: keep the cells that an interrupted run of the same scenario has finished.
     """
 
     timing_only: bool = False
     device: str = "auto"
     jobs: int = 1
+    threads: int = torch.get_num_threads()
     resume: bool = False
 
 
@@ -111,6 +114,7 @@ def _run_cell(number: int, variant: Variant, place: Path, settings: Settings, no
     scenario = variant.scenario
     device = None if settings.timing_only else pick_device(settings.device)
     experiment = Experiment(scenario, device)
+    torch.set_num_threads(threads_for(experiment.batch_macs, settings.threads))
     cell = Cell(place, variant.name, scenario.seed)
     cell.add_clients(experiment.clients())
     rounds = experiment.rounds()
@@ -148,10 +152,9 @@ def _summary(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, 
 def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
     """Every cell in a process of its own; a new interpreter each, since torch's threads do not survive a fork."""
     context = multiprocessing.get_context("spawn")
-    threads = max(1, torch.get_num_threads() // settings.jobs)
     with context.Manager() as manager:
         news: queue.Queue[tuple[int, Round]] = manager.Queue()
-        with ProcessPoolExecutor(settings.jobs, context, torch.set_num_threads, (threads,)) as pool:
+        with ProcessPoolExecutor(settings.jobs, context) as pool:
             running = {
                 pool.submit(_run_cell_apart, number, variant, folder.cell_folder(number), settings, news)
                 for number, variant in variants.items()
@@ -200,7 +203,6 @@ def _manifest(study: Study, settings: Settings, status: str, began_s: float) -> 
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "wall_s": round(time.monotonic() - began_s, 3),
         "executor": "timing" if settings.timing_only else "eager",
-        "threads": torch.get_num_threads(),
         "variants": len(study.variants),
         **asdict(settings),
         "device": "none" if settings.timing_only else str(pick_device(settings.device)),

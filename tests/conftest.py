@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from filelock import FileLock
+
+torch.set_num_threads(1)  # tests run side by side, one process per core
 
 UNPACK = Path(__file__).parents[2] / "shared" / "data" / "unpack"
 

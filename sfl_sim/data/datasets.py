@@ -115,9 +115,7 @@ def fashion_mnist(root: str | Path | None = None, download: bool = True) -> Data
 def cifar10(root: str | Path | None = None, download: bool = True) -> Dataset:
     """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32 x 32."""
     train, test = _torchvision("CIFAR10", "cifar10", root, download)
-    return _from_torchvision(
-        "cifar10", train, test, mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)
-    )
+    return _from_torchvision("cifar10", train, test, mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
 
 
 def image_folder(path: str | Path | None = None, image_size: int | None = None) -> Dataset:
@@ -140,9 +138,7 @@ def image_folder(path: str | Path | None = None, image_size: int | None = None) 
     test_files, y_test, test_names = list_images(folder / "test")
     if names != test_names:
         differing = ", ".join(sorted(set(names) ^ set(test_names)))
-        raise ScenarioError(
-            f"train and test in {folder} do not share the classes {differing}", key="data.path"
-        )
+        raise ScenarioError(f"train and test in {folder} do not share the classes {differing}", key="data.path")
     x_train, x_test = read_images(train_files + test_files, image_size).tensor_split([len(train_files)])
     return _measured("image_folder", x_train, y_train, x_test, y_test, names)
 
@@ -182,9 +178,7 @@ def _torchvision(class_name: str, name: str, root: str | Path | None, download: 
     )
 
 
-def _from_torchvision(
-    name: str, train: Any, test: Any, mean: Sequence[float], std: Sequence[float]
-) -> Dataset:
+def _from_torchvision(name: str, train: Any, test: Any, mean: Sequence[float], std: Sequence[float]) -> Dataset:
     return Dataset(
         name,
         x_train=channels_first(train.data), y_train=torch.as_tensor(train.targets),

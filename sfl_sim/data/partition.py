@@ -154,9 +154,7 @@ def _shuffled_by_label(labels: Ints, n_labels: int, rng: np.random.Generator) ->
 
 def _deal(by_label: list[Ints], counts: Ints) -> list[Ints]:
     """Hand out the indices of each label consecutively, `counts[c, l]` of label l to client c."""
-    shares = [
-        np.split(indices, np.cumsum(wanted)[:-1]) for indices, wanted in zip(by_label, counts.T, strict=True)
-    ]
+    shares = [np.split(indices, np.cumsum(wanted)[:-1]) for indices, wanted in zip(by_label, counts.T, strict=True)]
     return [np.concatenate(share) for share in zip(*shares, strict=True)]
 
 

@@ -11,8 +11,6 @@ from collections import OrderedDict
 
 import torch
 from torch import nn
-from torchvision.models import resnet
-from torchvision.ops import Conv2dNormActivation
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Builder, Network
@@ -82,6 +80,8 @@ def mobilenet_v1(shape: Shape, n_labels: int) -> nn.Sequential:
     The stem belongs to the first layer and the classifier to the last, so that an even cut comes after a block, as
     Hydra's cuts 4 of 26 and 24 of 26 do (docs/decisions). The stem has stride 1 for images up to 64 pixels.
     """
+    from torchvision.ops import Conv2dNormActivation  # torchvision takes a second to import
+
     widths = [64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024]
     halved = {1, 3, 5, 11}
     channels = 32
@@ -102,6 +102,8 @@ def resnet18(shape: Shape, n_labels: int) -> nn.Sequential:
 
     Images up to 64 pixels get the CIFAR stem: a 3x3 convolution of stride 1 and no pooling.
     """
+    from torchvision.models import resnet
+
     net = resnet.ResNet(resnet.BasicBlock, [2, 2, 2, 2], num_classes=n_labels)
     small = shape[1] <= 64
     conv = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False) if small else net.conv1

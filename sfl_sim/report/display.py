@@ -23,8 +23,10 @@ def time_unit(longest_s: float) -> tuple[str, float]:
 
 def duration(seconds: float) -> str:
     """A time in at most two units: 2 h 14 min, 53 s, 1.25 s, 40 ms."""
-    if seconds < 10:
-        return f"{seconds:.3g}{NBSP}s" if seconds >= 1 or seconds == 0 else f"{seconds * 1e3:.3g}{NBSP}ms"
+    if 0 < seconds < 0.9995:
+        return f"{seconds * 1e3:.3g}{NBSP}ms"
+    if seconds < 9.995:
+        return f"{seconds:.3g}{NBSP}s"
     units = TIME_UNITS[:4]
     # Round in the smaller of the two units first, so that 59.6 min reads 1 h and not 60 min.
     for (large, large_s), (small, small_s) in itertools.pairwise(units):

@@ -73,7 +73,8 @@ class Frames:
         )
         off_median = (duration_s.dropna() / duration_s.median() - 1).abs().sum(axis="columns")
         quarter = len(off_median) // 4
-        return int(off_median.iloc[quarter : len(off_median) - quarter].idxmin())
+        middle = off_median.iloc[quarter : len(off_median) - quarter]
+        return int(middle.index[int(middle.argmin())])
 
 
 def merge(runs: Sequence[Run]) -> Frames:

@@ -52,7 +52,7 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
     ops = view.ops[view.ops["client"].isin(shown.index)].nsmallest(MAX_OPS, "started_s")
     jobs = _server_jobs(view.ops, clients)
 
-    top, bottom = min(jobs["lane"].min(), 0) - 0.7, len(shown) - 0.3
+    top, bottom = min([0.0, *jobs["lane"]]) - 0.7, len(shown) - 0.3
     figure = style.canvas(100 + round(LANE_PX * (bottom - top)))
     lane = pd.Series(range(len(shown)), shown.index)
     for part, (node, start, end) in CLIENT_SPANS.items():
@@ -62,16 +62,19 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
             mode="lines", line=_line(style.RESOURCE_COLOURS[part], 3 if part == "queue" else 11),
             name=style.RESOURCE_NAMES[part], hoverinfo="skip",
         )  # fmt: skip
-    for (colour, label), rows in jobs.groupby(["colour", "label"]):
+    for label, rows in jobs.groupby("label"):
+        colour = rows["colour"].iloc[0]
         figure.add_scatter(
             **bars(rows["started_s"] / unit_s, rows["ended_s"] / unit_s, rows["lane"]),
-            mode="lines", line=_line(colour, 17),
-            name=label, hovertemplate="%{x:.4~g} " + unit, showlegend=False,
+            mode="lines+markers", line=_line(colour, 17),
+            # A tick at both ends: a fast server's jobs are too short to be seen as bars.
+            marker={"symbol": "line-ns", "size": 17, "line": {"color": colour, "width": 1.5}},
+            name=str(label), hovertemplate="%{x:.4~g} " + unit, showlegend=False,
         )  # fmt: skip
     figure.add_vline(view.duration_s / unit_s, line={"color": style.INK, "width": 1.2})
     figure.update_yaxes(
         range=[bottom, top], showgrid=False, tickfont_size=11,
-        tickvals=[jobs["lane"].mean(), *lane], ticktext=["server", *shown["text"]],
+        tickvals=[(top - 0.6) / 2, *lane], ticktext=["server" if len(jobs) else "", *shown["text"]],
     )  # fmt: skip
     return figure.update_xaxes(title=f"time in the round ({unit})", range=[0, 1.01 * until_s / unit_s])
 
@@ -91,13 +94,15 @@ def _server_jobs(ops: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
 
 def server_lanes(jobs: pd.DataFrame) -> pd.Series:
     """For each job the lowest lane, from 0, that is free when it starts."""
+    order = np.argsort(jobs["started_s"].to_numpy(), kind="stable")
+    started_s, ended_s = jobs["started_s"].to_numpy()[order], jobs["ended_s"].to_numpy()[order]
     free_at_s: list[float] = []
-    lanes = pd.Series(0, jobs.index)
-    for job in jobs.sort_values("started_s").itertuples():
-        lane = next((i for i, free_s in enumerate(free_at_s) if free_s <= job.started_s), len(free_at_s))
-        free_at_s[lane : lane + 1] = [job.ended_s]
-        lanes[job.Index] = lane
-    return lanes
+    lanes = np.zeros(len(jobs), dtype=int)
+    for job, start_s, end_s in zip(order, started_s, ended_s, strict=True):
+        lane = next((i for i, free_s in enumerate(free_at_s) if free_s <= start_s), len(free_at_s))
+        free_at_s[lane : lane + 1] = [end_s]
+        lanes[job] = lane
+    return pd.Series(lanes, jobs.index)
 
 
 def _first_sight_s(view: RoundView) -> float:

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import html
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from sfl_sim.report.display import duration, percent, plural, points
 from sfl_sim.report.results import medians, target
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from sfl_sim.report.frames import Frames, Variant
     from sfl_sim.report.load import Run
 
 ARRIVAL_ORDER = "fcfs"
 MAX_COMPARISONS = 3
 
+Numbers = Mapping[Hashable, Any]
+Found = tuple["Variant", Numbers]
+
 
 def headline(frames: Frames) -> list[str]:
     """HTML sentences, the most important first."""
-    middle = medians(frames)
-    if frames.timing_only:
-        lead = [_fastest(frames, middle)]
-    elif (aim := target(frames)) is None:
-        lead = [_most_accurate(frames, middle)]
-    elif middle["time_to_accuracy_s"].min() < math.inf:
-        lead = [_first_to_target(frames, middle, aim)]
-    else:
-        lead = [f"The target of {percent(aim, 0)} accuracy is not reached.", _most_accurate(frames, middle)]
-    return lead + _order_costs(frames, middle)
+    middle = medians(frames).to_dict("index")
+    found: list[Found] = [(variant, middle[variant.label]) for variant in frames.variants]
+    return _leaders(found, frames.timing_only, target(frames)) + _order_costs(found)
 
 
 def warnings(frames: Frames) -> list[str]:
@@ -54,80 +49,92 @@ def _warnings(run: Run) -> list[str]:
     return texts
 
 
-def _fastest(frames: Frames, middle: pd.DataFrame) -> str:
-    per_round_s = middle["simulated_s"] / middle["rounds"]
-    first, *others = _ranked(frames, per_round_s)
-    sentence = f"{first.html} takes {duration(per_round_s[first.label])} of simulated time per round"
-    if others:
-        last = others[-1]
-        return f"{sentence}, the least of all; {last.html} takes the most, {duration(per_round_s[last.label])}."
-    return sentence + "."
+def _leaders(found: list[Found], timing_only: bool, aim: float | None) -> list[str]:
+    if timing_only:
+        return [_fastest(found)]
+    if aim is None:
+        return [_most_accurate(found)]
+    if all(math.isinf(numbers["time_to_accuracy_s"]) for _, numbers in found):
+        return [f"The target of {percent(aim, 0)} accuracy is not reached.", _most_accurate(found)]
+    return [_first_to_target(found, aim)]
 
 
-def _first_to_target(frames: Frames, middle: pd.DataFrame, aim: float) -> str:
-    time_s = middle["time_to_accuracy_s"]
-    first, *others = _ranked(frames, time_s)
+def _fastest(found: list[Found]) -> str:
+    (first, least_s), *others = sorted(((v, _round_s(numbers)) for v, numbers in found), key=lambda pair: pair[1])
+    sentence = f"{first.html} takes {duration(least_s)} of simulated time per round"
+    if not others:
+        return sentence + "."
+    last, most_s = others[-1]
+    if duration(most_s) == duration(least_s):
+        return f"Every variant takes {duration(least_s)} of simulated time per round."
+    return f"{sentence}, the least of all; {last.html} takes the most, {duration(most_s)}."
+
+
+def _first_to_target(found: list[Found], aim: float) -> str:
+    (first, best), *others = sorted(found, key=lambda pair: pair[1]["time_to_accuracy_s"])
     sentence = (
         f"{first.html} reaches {percent(aim, 0)} accuracy {'first, ' if others else ''}after "
-        f"{duration(time_s[first.label])} of simulated time and "
-        f"{plural(middle.at[first.label, 'rounds_to_accuracy'], 'round')}"
+        f"{duration(best['time_to_accuracy_s'])} of simulated time and {plural(best['rounds_to_accuracy'], 'round')}"
     )
     if not others:
         return sentence + "."
-    second = others[0]
-    if math.isinf(time_s[second.label]):
+    second, its = others[0]
+    if math.isinf(its["time_to_accuracy_s"]):
         return f"{sentence}; no other variant reaches it."
-    return f"{sentence}; the next is {second.html} after {duration(time_s[second.label])}."
+    return f"{sentence}; the next is {second.html} after {duration(its['time_to_accuracy_s'])}."
 
 
-def _most_accurate(frames: Frames, middle: pd.DataFrame) -> str:
-    accuracy = middle["accuracy"]
-    first, *others = _ranked(frames, -accuracy)
-    best = middle.loc[first.label]
+def _most_accurate(found: list[Found]) -> str:
+    measured = [(variant, numbers) for variant, numbers in found if not math.isnan(numbers["accuracy"])]
+    (first, best), *others = sorted(measured, key=lambda pair: -pair[1]["accuracy"])
     sentence = (
-        f"{first.html} ends with {'the best accuracy, ' if others else 'an accuracy of '}"
-        f"{percent(best['accuracy'])}, after {plural(best['rounds'], 'round')} and {duration(best['simulated_s'])} of simulated time"
+        f"{first.html} ends with {'the best accuracy, ' if others else 'an accuracy of '}{percent(best['accuracy'])}, "
+        f"after {plural(best['rounds'], 'round')} and {duration(best['simulated_s'])} of simulated time"
     )
-    if others and accuracy[others[0].label] > 0:
-        return f"{sentence}; the next is {others[0].html} with {percent(accuracy[others[0].label])}."
-    return sentence + "."
+    if not others:
+        return sentence + "."
+    second, its = others[0]
+    return f"{sentence}; the next is {second.html} with {percent(its['accuracy'])}."
 
 
-def _ranked(frames: Frames, cost: pd.Series) -> list[Variant]:
-    """The variants by rising cost, those without one last."""
-    return sorted(frames.variants, key=lambda variant: cost.fillna(math.inf)[variant.label])
-
-
-def _order_costs(frames: Frames, middle: pd.DataFrame) -> list[str]:
+def _order_costs(found: list[Found]) -> list[str]:
     """One sentence for each pair of variants that differ in their order alone, one of them in arrival order."""
-    arrival = {_without_order(v): v for v in frames.variants if v.order == ARRIVAL_ORDER}
-    pairs = [
-        (variant, arrival[_without_order(variant)])
-        for variant in frames.variants
+    arrival = {_without_order(variant): numbers for variant, numbers in found if variant.order == ARRIVAL_ORDER}
+    costs = [
+        _order_cost(variant, numbers, arrival[_without_order(variant)])
+        for variant, numbers in found
         if variant.order not in (None, ARRIVAL_ORDER) and _without_order(variant) in arrival
     ]
-    return [_order_cost(fixed, free, middle) for fixed, free in pairs[:MAX_COMPARISONS]]
+    return costs[:MAX_COMPARISONS]
 
 
 def _without_order(variant: Variant) -> tuple[str, ...]:
     return variant.method, *(word for word in variant.name.split(", ") if word != variant.order)
 
 
-def _order_cost(fixed: Variant, free: Variant, middle: pd.DataFrame) -> str:
+def _order_cost(fixed: Variant, ours: Numbers, free: Numbers) -> str:
     """What the order of `fixed` costs and gains over arrival order."""
-    ours, theirs = middle.loc[fixed.label], middle.loc[free.label]
-    round_s, free_round_s = (row["simulated_s"] / row["rounds"] for row in (ours, theirs))
+    round_s, free_round_s = _round_s(ours), _round_s(free)
     change = round_s / free_round_s - 1
-    share = percent(abs(change), 0 if abs(change) >= 0.1 else 1)
     sentence = (
         f"With {html.escape(fixed.method)}, serving in {html.escape(str(fixed.order))} order takes "
-        f"{share} {'more' if change >= 0 else 'less'} simulated time than arrival order "
+        f"{_compared(change)} arrival order "
         f"({duration(round_s)} against {duration(free_round_s)} a round)"
     )
-    if math.isnan(ours["accuracy"]) or math.isnan(theirs["accuracy"]):
+    if math.isnan(ours["accuracy"]) or math.isnan(free["accuracy"]):
         return sentence + "."
     return (
-        f"{sentence}; it ends with {percent(ours['accuracy'])} accuracy "
-        f"against {percent(theirs['accuracy'])}, and a performance gap of {points(ours['performance_gap'])} against "
-        f"{points(theirs['performance_gap'])} points."
+        f"{sentence}; it ends with {percent(ours['accuracy'])} accuracy against {percent(free['accuracy'])}, and a "
+        f"performance gap of {points(ours['performance_gap'])} against {points(free['performance_gap'])} points."
     )
+
+
+def _round_s(numbers: Numbers) -> float:
+    return float(numbers["simulated_s"] / numbers["rounds"])
+
+
+def _compared(change: float) -> str:
+    if abs(change) < 0.0005:
+        return "the same simulated time as"
+    share = percent(abs(change), 0 if abs(change) >= 0.1 else 1)
+    return f"{share} {'more' if change > 0 else 'less'} simulated time than"

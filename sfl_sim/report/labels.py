@@ -23,7 +23,7 @@ LAST_ROUNDS = 5
 
 def label_ranks(labels: pd.DataFrame) -> pd.Series:
     """The row on which each label is drawn, from 0: its place in its seed's cyclic order, or else its number."""
-    return labels["position"].where(labels["position"] >= 0, labels["label"])
+    return labels["label"]
 
 
 def label_history(frames: Frames, variant: Variant) -> go.Figure:
@@ -77,4 +77,4 @@ def _rank_names(labels: pd.DataFrame) -> pd.Series:
     """What is written beside each row: its place in the order, and the label if all seeds agree on it."""
     by_rank = labels.groupby("rank")["label_name"]
     names = by_rank.first().where(by_rank.nunique() == 1, "")
-    return pd.Series([f"{name} {rank + 1}".strip() for rank, name in names.items()], names.index)
+    return (names + " " + (names.index.to_series() + 1).astype(int).astype(str)).str.strip()

@@ -141,9 +141,9 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 def _digests(frames: Frames) -> str:
     rows = "".join(
-        f"<tr><td>{row.variant}</td><td>{row.seed}</td><td><code>{_digest(row.timeline_digest)}</code></td>"
-        f"<td><code>{_digest(row.weights_digest)}</code></td></tr>"
-        for row in frames.summary.itertuples()
+        f"<tr><td>{row['variant']}</td><td>{row['seed']}</td><td>{_digest(row['timeline_digest'])}</td>"
+        f"<td>{_digest(row['weights_digest'])}</td></tr>"
+        for row in frames.summary.to_dict("records")
     )
     return (
         "<table><thead><tr><th>Variant</th><th>Seed</th><th>Timeline</th><th>Weights</th></tr></thead>"
@@ -151,5 +151,5 @@ def _digests(frames: Frames) -> str:
     )
 
 
-def _digest(text: str | None) -> str:
-    return html.escape(str(text)) if text else "–"
+def _digest(text: object) -> str:
+    return f"<code>{html.escape(text)}</code>" if isinstance(text, str) else "–"

@@ -45,15 +45,16 @@ def _learning(frames: Frames) -> Panel:
 
 
 def _labels(frames: Frames) -> list[Panel]:
-    if frames.labels.empty:
+    trained = [variant for variant in frames.variants if variant.label in set(frames.labels["variant"])]
+    if not trained:
         return []
     return [
         Panel(
             "Which labels are forgotten",
             "Rows are labels in the cyclic order of the seed, the first on top: where paleness fades downwards, "
             "labels served last overwrite the first, and the performance gap (PG) below stays high.",
-            [(variant.html, labels.label_history(frames, variant)) for variant in frames.variants],
-            columns=min(len(frames.variants), 3),
+            [(variant.html, labels.label_history(frames, variant)) for variant in trained],
+            columns=min(len(trained), 3),
         ),
         Panel(
             "What the last rounds remember",
@@ -93,11 +94,12 @@ def _gantt(frames: Frames, views: list[RoundView]) -> Panel:
     until_s = gantt.first_sight_s(views)
     clients = max(frames.rounds.loc[frames.rounds["round"] == frames.typical_round, "participants"])
     cut = f" Of {clients} clients, {gantt.MAX_CLIENTS} are drawn." if clients > gantt.MAX_CLIENTS else ""
+    sorting = "by label" if frames.labels.empty else "in the cyclic order"
     return Panel(
         "One round, operation by operation",
-        "In the server's lane a job has its client's colour: a cyclic order repeats one ramp from dark to bright, "
-        f"arrival order mixes it. Round {frames.typical_round}, first seed; clients, with their dominant labels, in "
-        "cyclic order; blank is waiting for the others. Drag to zoom, double-click for the whole round." + cut,
+        "In the server's lane a job has its client's colour: a fixed order repeats one ramp, arrival order mixes it "
+        f"(round {frames.typical_round}, first seed; clients with their dominant labels, {sorting}; blank is waiting "
+        f"for the others). Drag to zoom, double-click for the whole round.{cut}",
         [(view.variant.html, gantt.gantt(frames, view, until_s)) for view in views],
     )
 

@@ -84,7 +84,7 @@ def _columns(frames: Frames) -> list[Column]:
 
 def _row(frames: Frames, variant: Variant, columns: list[Column], middle: pd.DataFrame) -> str:
     seeds = frames.summary[frames.summary["variant"] == variant.label]
-    rounds = plural(middle.at[variant.label, "rounds"], "round")
+    rounds = plural(seeds["rounds"].median(), "round")
     about = f"{html.escape(variant.method)} · {plural(len(seeds), 'seed')} · {rounds}"
     cells = "".join(_cell(column, middle[column.key], variant.label, seeds[column.key]) for column in columns)
     return f'<tr><th scope="row">{variant.html}<small>{about}</small></th>{cells}</tr>'

@@ -47,7 +47,7 @@ def round_views(frames: Frames) -> list[RoundView]:
 def _view(frames: Frames, variant: Variant) -> RoundView:
     times = ["requested_s", "started_s", "ended_s"]
     rounds = frames.rounds.query("variant == @variant.label and seed == @variant.seed").set_index("round")
-    started_s, ended_s = rounds.loc[frames.typical_round, ["started_s", "ended_s"]]
+    started_s, ended_s = rounds.loc[frames.typical_round, ["started_s", "ended_s"]].to_numpy(dtype=float)
     ops = variant.ops(["node", "client", *times], round=frames.typical_round)
     ops[times] -= started_s
     jobs = variant.ops(["requested_s", "started_s"], node="server")

@@ -9,8 +9,7 @@ from sfl_sim.config.problems import problems
 from sfl_sim.config.scenario import Scenario
 
 TRAIN = (
-    "rounds, batch_size, local_epochs, lr, lr_decay, lr_min, momentum, weight_decay, drop_last, "
-    "agg_weights, precision"
+    "rounds, batch_size, local_epochs, lr, lr_decay, lr_min, momentum, weight_decay, drop_last, agg_weights, precision"
 )
 
 
@@ -34,8 +33,7 @@ def said(values):
         ),
         (
             {"data": {"partition": {"kind": "dirichlet", "alpa": 1}}},
-            "data.partition.alpa: unknown key (found 'alpa'; allowed: kind, alpha, min_size; "
-            "did you mean 'alpha'?)",
+            "data.partition.alpa: unknown key (found 'alpa'; allowed: kind, alpha, min_size; did you mean 'alpha'?)",
         ),
         (
             {"model": {3: 1}},
@@ -65,8 +63,7 @@ def said(values):
         ),
         (
             {"train": {"agg_weights": "sample"}},
-            "train.agg_weights: unknown choice (found 'sample'; allowed: samples, uniform; "
-            "did you mean 'samples'?)",
+            "train.agg_weights: unknown choice (found 'sample'; allowed: samples, uniform; did you mean 'samples'?)",
         ),
         (
             {"data": {"partition": {"kind": "dirichlett"}}},
@@ -79,8 +76,7 @@ def said(values):
         ),
         (
             {"data": {"partition": "iid"}},
-            "data.partition: must be a mapping "
-            "(found 'iid'; allowed: the keys kind, p, phi, alpha, min_size)",
+            "data.partition: must be a mapping (found 'iid'; allowed: the keys kind, p, phi, alpha, min_size)",
         ),
         ({"model": "cnn_small"}, "model: must be a mapping (found 'cnn_small'; allowed: the keys name, cut)"),
         ({"model": None}, "model: must be a mapping, but is empty (allowed: the keys name, cut)"),

@@ -95,9 +95,7 @@ def test_repeats_are_seeds_that_share_the_name():
 
 
 def test_a_list_of_grids_gives_each_method_its_own_options():
-    study = parse(
-        {"grid": [{"model.cut": [1, 2]}, {"method": [{"name": "hydra", "groups": 4}], "model.cut": 3}]}
-    )
+    study = parse({"grid": [{"model.cut": [1, 2]}, {"method": [{"name": "hydra", "groups": 4}], "model.cut": 3}]})
 
     assert [variant.name for variant in study.variants] == ["cut=1", "cut=2", "hydra, groups=4, cut=3"]
     assert [variant.scenario.method.options for variant in study.variants] == [{}, {}, {"groups": 4}]
@@ -149,9 +147,7 @@ def test_rates_on_the_command_line_displace_the_profile(write):
 
 
 def test_an_option_of_another_kind_of_partition_comes_with_the_kind(write):
-    partition = load(
-        write(PAPER), ["data.partition.alpha=1", "data.partition.kind=dirichlet"]
-    ).base.data.partition
+    partition = load(write(PAPER), ["data.partition.alpha=1", "data.partition.kind=dirichlet"]).base.data.partition
 
     assert partition.model_dump() == {"kind": "dirichlet", "alpha": 1.0, "min_size": 10}
 
@@ -165,8 +161,7 @@ def test_an_option_of_another_kind_of_partition_comes_with_the_kind(write):
         ("train.lr=", "--set: train.lr: must be a number above 0, but is empty"),
         (
             "model.cut=[1",
-            "--set: model.cut: is not YAML: expected ',' or ']', but got '<stream end>' (column 3) "
-            "(found '[1')",
+            "--set: model.cut: is not YAML: expected ',' or ']', but got '<stream end>' (column 3) (found '[1')",
         ),
         (
             "model.cutt=1",
@@ -292,9 +287,7 @@ def test_a_name_that_turns_out_unknown_is_located(write):
     study = load(write(PAPER), ["clients.network.latency_s=0.1"])
 
     assert located(study, "data.name") == "a.yaml:4: data.name: unknown"
-    assert located(study, "clients.compute.profile", "phones").startswith(
-        "a.yaml:5: clients.compute.profile: unknown"
-    )
+    assert located(study, "clients.compute.profile", "phones").startswith("a.yaml:5: clients.compute.profile: unknown")
     assert located(study, "clients.network.latency_s") == "--set: clients.network.latency_s: unknown"
     assert located(study, "train.momentum") == "a.yaml:8: train.momentum: unknown"
     assert located(study, "report.target_accuracy") == "a.yaml: report.target_accuracy: unknown"
@@ -352,9 +345,7 @@ scenarios = section(
     server=section(workers=counts | st.just("unlimited"), burst=counts | st.sampled_from(["all", None])),
     method=options,
     train=section(lr=st.floats(1e-300, 1e300), drop_last=st.booleans()),
-    grid=section(
-        **{"model.cut": st.lists(counts, min_size=1, max_size=2, unique=True), "server.order": st.text()}
-    ),
+    grid=section(**{"model.cut": st.lists(counts, min_size=1, max_size=2, unique=True), "server.order": st.text()}),
     report=section(target_accuracy=shares | st.none()),
 ).map(lambda values: values | {"name": values.get("name", "study")})
 

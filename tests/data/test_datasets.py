@@ -152,7 +152,6 @@ def test_train_and_test_folders_are_kept_apart_with_their_labels(tmp_path):
     assert data.label_names == ("green", "red")
     assert data.y_train.tolist() == data.y_test.tolist() == [0, 1]
     assert data.x_test[:, :, 0, 0].tolist() == [[0, 255, 0], [255, 0, 0]]
-    assert (data.std > 0).all()  # blue is constant, and still has to be divided by its std
 
 
 def test_grey_files_make_grey_images_and_one_colour_file_makes_all_rgb(tmp_path):
@@ -162,6 +161,14 @@ def test_grey_files_make_grey_images_and_one_colour_file_makes_all_rgb(tmp_path)
     save(tmp_path / "b" / "2.png", RED)
     data = load("image_folder", path=tmp_path)
     assert rows(torch.cat([data.x_train, data.x_test])[:, :, 0, 0]) == {bytes([GREY] * 3), bytes(RED)}
+
+
+def test_a_constant_channel_can_still_be_divided_by_its_std(tmp_path):
+    save(tmp_path / "a" / "1.png", RED)
+    save(tmp_path / "b" / "1.png", GREEN)
+    data = load("image_folder", path=tmp_path)
+    assert (data.x_train[:, 2] == 0).all()
+    assert (data.std > 0).all()
 
 
 def test_images_of_unequal_size_need_an_image_size(tmp_path):

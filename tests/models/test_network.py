@@ -55,7 +55,7 @@ def test_training_does_what_a_plain_torch_loop_does(name):
         {key: tensor.clone() for key, tensor in whole.weights.named_tensors()}, strict=False
     )  # num_batches_tracked is no state of ours
     plain = plain.to(memory_format=torch.channels_last)
-    optimiser = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4, fused=True)
+    optimiser = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     for seed in range(3):
         batch = batch_for(net, seed=seed)
         Train(Sgd(0.05, 0.9, 5e-4)).run(whole, batch)

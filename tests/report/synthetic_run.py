@@ -157,12 +157,13 @@ def _walk_round(
 def _labels(world: World, setting: Setting, clients: pd.DataFrame, place: np.ndarray, seed: int) -> pd.DataFrame:
     """Accuracy per label: learned with the rounds, and forgotten the more, the earlier it is served.
 
-    In arrival order the fast clients come first and last, so their labels' place decides nothing but noise does.
+    Last served are, in arrival order, the labels of the slow clients, whatever their place in the cyclic order.
     """
     if not world.trained:
         return pd.DataFrame()
     rng = np.random.default_rng([seed, 3])
-    speed_rank = clients.groupby("dominant_label")["uplink_bps"].mean().rank(ascending=False).to_numpy() - 1
+    rate_bps = clients.groupby("dominant_label")["uplink_bps"].mean().reindex(range(len(LABELS)), fill_value=0.0)
+    speed_rank = rate_bps.rank(ascending=False, method="first").to_numpy() - 1
     served_late = (speed_rank if setting.order == "fcfs" else place) / (len(LABELS) - 1)
     number, label = np.meshgrid(np.arange(1, world.rounds + 1), np.arange(len(LABELS)), indexing="ij")
     learned = setting.ceiling * (1 - np.exp(-number / 7)) - setting.forgetting * (1 - served_late[label])

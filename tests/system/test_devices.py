@@ -39,9 +39,9 @@ def test_phones_of_the_ai_benchmark_are_drawn_as_it_ranks_them() -> None:
     listed = np.sort(table.numbers("reference_macs") / (table.numbers("ms_per_frame") / 1000))
     n = 20_000
     _, drawn = draw_devices(n, stream(0, "devices"))
-    apart = np.searchsorted(np.sort(drawn), listed, "right") / n - np.searchsorted(
-        listed, listed, "right"
-    ) / len(listed)
+    apart = np.searchsorted(np.sort(drawn), listed, "right") / n - np.searchsorted(listed, listed, "right") / len(
+        listed
+    )
     assert np.abs(apart).max() < 1.95 / np.sqrt(n)  # Kolmogorov-Smirnov, 0.1 %
 
 

@@ -25,8 +25,7 @@ def test_the_server_needs_the_clients_mean_seconds_over_the_speed_up() -> None:
 
 def test_a_seed_gives_one_fleet_and_another_seed_another() -> None:
     first, again, other = (
-        build_fleet(20, seed, {}, {"profile": "mobiperf", "latency_s": 0.01}, speedup=100)
-        for seed in (1, 1, 2)
+        build_fleet(20, seed, {}, {"profile": "mobiperf", "latency_s": 0.01}, speedup=100) for seed in (1, 1, 2)
     )
     assert first == again
     assert first.devices != other.devices
@@ -35,8 +34,7 @@ def test_a_seed_gives_one_fleet_and_another_seed_another() -> None:
 
 def test_the_network_is_drawn_apart_from_the_devices() -> None:
     phones, given = (
-        build_fleet(20, 0, compute, {"profile": "fedscale"}, speedup=100)
-        for compute in ({}, {"macs_per_s": 1e9})
+        build_fleet(20, 0, compute, {"profile": "fedscale"}, speedup=100) for compute in ({}, {"macs_per_s": 1e9})
     )
     assert phones.uplinks == given.uplinks
 

@@ -137,9 +137,7 @@ def test_a_year_long_transfer_costs_no_walk_through_its_periods() -> None:
 
 @MODEST
 @given(links, starts, durations)
-def test_what_moves_between_start_and_finish_is_the_payload(
-    link: RateTrace, start_s: float, duration_s: float
-) -> None:
+def test_what_moves_between_start_and_finish_is_the_payload(link: RateTrace, start_s: float, duration_s: float) -> None:
     size_bytes = size_for(link, duration_s)
     moved = bits_moved([link], start_s, link.finish_s(start_s, size_bytes))
     assert moved == pytest.approx(8 * size_bytes, rel=1e-9, abs=rounding_bits(link, size_bytes))
@@ -154,9 +152,7 @@ def test_more_takes_longer(link: RateTrace, start_s: float, duration_s: float, m
 
 @MODEST
 @given(links, starts, durations, durations)
-def test_who_starts_later_ends_no_earlier(
-    link: RateTrace, start_s: float, later_s: float, duration_s: float
-) -> None:
+def test_who_starts_later_ends_no_earlier(link: RateTrace, start_s: float, later_s: float, duration_s: float) -> None:
     size_bytes = size_for(link, duration_s)
     late_s, early_s = link.finish_s(start_s + later_s, size_bytes), link.finish_s(start_s, size_bytes)
     assert is_no_earlier(late_s, early_s, link, size_bytes)
@@ -176,9 +172,7 @@ def test_a_transfer_in_two_parts_ends_as_the_whole(
 
 @pytest.mark.parametrize(("size_bytes", "finish_s"), [(0.25, 0.5), (0.75, 2.5), (1, 3.5), (1.25, 5.25)])
 def test_links_in_a_row_move_at_the_rate_of_the_slowest(size_bytes: float, finish_s: float) -> None:
-    slows_down = Pattern(
-        [0, 2.5, 5], [8, 2]
-    )  # with the others: 4 bit/s, closed from 1 s, 4, 2, closed from 4 s, 4
+    slows_down = Pattern([0, 2.5, 5], [8, 2])  # with the others: 4 bit/s, closed from 1 s, 4, 2, closed from 4 s, 4
     together = [RateTrace(8.0, STOP_AND_GO), RateTrace(slows_down.mean_bps, slows_down), RateTrace(4.0)]
     assert joint_finish_s(together, 0.0, size_bytes) == finish_s
 

@@ -84,9 +84,7 @@ def test_a_missing_file_is_named() -> None:
         draw("network/traces", "nowhere/ride.csv")
 
 
-def test_a_shipped_name_wins_over_a_file_of_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shipped_name_wins_over_a_file_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mobiperf").write_text("not a profile")
     draw("network", "mobiperf")

@@ -65,9 +65,7 @@ def test_a_trace_alone_is_the_rate_itself() -> None:
 
 
 def test_a_trace_with_a_profile_varies_around_each_clients_own_mean() -> None:
-    steady, varying = (
-        draw_links(4, stream(0, "links"), "mobiperf", trace=trace)[0] for trace in (None, "hsdpa_bus")
-    )
+    steady, varying = (draw_links(4, stream(0, "links"), "mobiperf", trace=trace)[0] for trace in (None, "hsdpa_bus"))
     assert means_bps(varying) == pytest.approx(means_bps(steady))
     periods = 1000
     for link, mean_bps in zip(varying, means_bps(steady), strict=True):

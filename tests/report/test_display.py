@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfl_sim.report import display
+
+SECONDS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "40 ms"), (1.25, "1.25 s"), (53, "53 s"), (59.6, "1 min"), (3599.7, "1 h"), (8040, "2 h 14 min")],
+)
+def test_a_duration_reads_as_people_say_it(seconds: float, text: str) -> None:
+    assert display.duration(seconds).replace(display.NBSP, " ") == text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.001, 1e7))
+def test_a_duration_read_back_is_about_the_same(seconds: float) -> None:
+    parts = re.findall(rf"([\d.]+){display.NBSP}(\w+)", display.duration(seconds))
+
+    assert sum(float(number) * SECONDS[unit] for number, unit in parts) == pytest.approx(seconds, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"), [(0, "0 B"), (999, "999 B"), (999_600, "1 MB"), (1_340_000_000, "1.34 GB")]
+)
+def test_bytes_have_decimal_prefixes(size_bytes: float, text: str) -> None:
+    assert display.data_size(size_bytes).replace(display.NBSP, " ") == text
+
+
+def test_the_unit_of_an_axis_keeps_its_numbers_small() -> None:
+    assert [display.time_unit(longest_s)[0] for longest_s in (0.5, 90, 600, 9000, 1e6)] == ["ms", "s", "min", "h", "d"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 300), st.integers(2, 50))
+def test_thinning_keeps_both_ends_and_the_order(rows: int, limit: int) -> None:
+    frame = pd.DataFrame({"x": range(rows)})
+
+    thinned = list(display.thin(frame, limit)["x"])
+
+    assert len(thinned) == min(rows, limit)
+    assert thinned == sorted(set(thinned))
+    assert thinned[:1] + thinned[-1:] == list(frame["x"])[:1] + list(frame["x"])[-1:]
+
+
+def test_the_median_over_seeds_comes_with_its_range() -> None:
+    frame = pd.DataFrame({"round": [1, 1, 1, 2], "accuracy": [0.2, 0.5, 0.3, 0.6]})
+
+    curve = display.over_seeds(frame, "round", ["accuracy"])
+
+    assert curve.loc[1].to_dict() == {"accuracy": 0.3, "accuracy_low": 0.2, "accuracy_high": 0.5}

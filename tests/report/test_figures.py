@@ -1,0 +1,98 @@
+"""Each figure shows the numbers of the frames, and no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_run import World, write_run
+
+from sfl_sim.report import breakdown, fleet, labels, learning
+from sfl_sim.report.frames import Frames, merge
+from sfl_sim.report.load import load
+from sfl_sim.report.queueing import MAX_POINTS, server_queue
+from sfl_sim.report.snapshot import round_views
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_accuracy_is_the_median_over_seeds_in_percent(frames: Frames) -> None:
+    line = next(learning.accuracy_over_rounds(frames).select_traces({"name": "hydra, cyclic"}))
+    expected = frames.rounds.query("variant == 'hydra, cyclic'").groupby("round")["accuracy"].median()
+
+    assert list(line.x) == list(range(1, 31))
+    assert line.y == pytest.approx(100 * expected.to_numpy())
+
+
+def test_time_and_rounds_show_the_same_accuracies(frames: Frames) -> None:
+    by_time, by_round = (
+        next(figure.select_traces({"name": "hydra, cyclic"}))
+        for figure in (learning.accuracy_over_time(frames), learning.accuracy_over_rounds(frames))
+    )
+
+    assert by_time.y == pytest.approx(by_round.y)
+    assert (np.diff(by_time.x) > 0).all()
+
+
+def test_the_bars_of_a_variant_add_up_to_its_mean_round(frames: Frames) -> None:
+    figure = breakdown.round_breakdown(frames)
+    mean_s = frames.rounds.assign(took_s=frames.rounds["ended_s"] - frames.rounds["started_s"])
+
+    drawn = sum(np.asarray(trace.x) for trace in figure.data)  # all below two minutes: in seconds
+
+    expected = mean_s.groupby("variant")["took_s"].mean()[[v.label for v in frames.variants]]
+    assert drawn == pytest.approx(expected.to_numpy())
+
+
+def test_labels_are_rows_by_their_place_in_the_order_of_each_seed(frames: Frames) -> None:
+    heat = labels.label_history(frames, frames.variants[1]).data[0]
+    rows = frames.labels.query("variant == 'splitfed_v2, cyclic' and round == 30")
+
+    last = [rows.query("position == @place")["accuracy"].median() for place in range(10)]
+
+    assert np.asarray(heat.z)[:, -1] == pytest.approx(100 * np.array(last))
+
+
+def test_labels_are_named_where_seeds_agree(frames: Frames, tmp_path: Path, small: World) -> None:
+    one_seed = merge([load(write_run(tmp_path / "run", replace(small, seeds=(0,))))])
+    two_seeds_of, one_seed_of = (
+        labels.label_history(each, each.variants[0]).layout.yaxis.ticktext for each in (frames, one_seed)
+    )
+
+    assert list(two_seeds_of) == [str(place) for place in range(1, 11)]
+    assert all(name.split()[0].isalpha() for name in one_seed_of)
+
+
+def test_labels_without_an_order_keep_their_own(frames: Frames) -> None:
+    unordered = frames.labels.assign(position=-1)
+
+    assert labels.label_ranks(unordered).equals(unordered["label"])
+
+
+def test_variants_share_one_fleet_unless_theirs_differ(frames: Frames) -> None:
+    slower = frames.clients["variant"] == "hydra, cyclic"
+    halved = frames.clients.assign(
+        macs_per_s=frames.clients["macs_per_s"].where(~slower, frames.clients["macs_per_s"] / 2)
+    )
+
+    assert [trace.name for trace in fleet.device_speeds(frames).data] == ["device"]
+    assert [trace.name for trace in fleet.device_speeds(replace(frames, clients=halved)).data] == [
+        "splitfed_v2, fcfs and 1 alike",
+        "hydra, cyclic",
+    ]
+
+
+def test_a_long_queue_is_thinned_but_keeps_its_peak(frames: Frames) -> None:
+    view = round_views(frames)[1]
+    times = ["requested_s", "started_s", "ended_s"]
+    ops = pd.concat([view.ops.assign(**(view.ops[times] + 0.001 * copy)) for copy in range(40)], ignore_index=True)
+    crowded = replace(view, ops=ops)
+
+    steps = server_queue(crowded, view.duration_s, most_waiting=500).data[0]
+
+    assert len(steps.x) <= MAX_POINTS < len(crowded.queue)
+    assert max(steps.y) == crowded.queue["waiting"].max()

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic_run import World, write_run
+
+from sfl_sim.report.frames import Frames, merge
+from sfl_sim.report.gantt import MAX_CLIENTS, gantt, server_lanes
+from sfl_sim.report.load import load
+from sfl_sim.report.snapshot import round_views
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOBS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), max_size=25).map(
+    lambda rows: pd.DataFrame(
+        {"started_s": [start for start, _ in rows], "ended_s": [start + length for start, length in rows]}, dtype=float
+    )
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(JOBS)
+def test_jobs_on_one_lane_do_not_overlap_and_no_lane_is_wasted(jobs: pd.DataFrame) -> None:
+    lanes = server_lanes(jobs)
+
+    for _, rows in jobs.groupby(lanes):
+        rows = rows.sort_values("started_s")
+        assert (rows["ended_s"].iloc[:-1].to_numpy() <= rows["started_s"].iloc[1:].to_numpy()).all()
+    at_once = [((jobs["started_s"] <= t) & (t < jobs["ended_s"])).sum() for t in jobs["started_s"]]
+    assert lanes.nunique() == max(at_once, default=0)
+
+
+def test_the_bars_of_a_resource_last_as_long_as_its_operations(frames: Frames) -> None:
+    view = round_views(frames)[0]
+    figure = gantt(frames, view, until_s=100.0)  # below two minutes: the axis is in seconds
+
+    for name, node in (("device", "client"), ("uplink", "uplink"), ("server", "server")):
+        (trace,) = figure.select_traces({"name": name})
+        ops = view.ops[view.ops["node"] == node]
+        assert np.nansum(np.diff(trace.x)) == pytest.approx((ops["ended_s"] - ops["started_s"]).sum(), rel=1e-3)
+
+
+def test_clients_stand_in_the_cyclic_order(frames: Frames) -> None:
+    view = round_views(frames)[1]
+    position = frames.labels.query("seed == @view.variant.seed").drop_duplicates("label").set_index("label_name")
+
+    _, *lanes = gantt(frames, view, until_s=100.0).layout.yaxis.ticktext
+
+    assert position.loc[[text.split(" · ")[0] for text in lanes], "position"].tolist() == list(range(10))
+
+
+def test_a_large_fleet_is_shown_in_part(tmp_path: Path, small: World) -> None:
+    frames = merge([load(write_run(tmp_path / "run", replace(small, clients=MAX_CLIENTS + 9, rounds=1)))])
+
+    figure = gantt(frames, round_views(frames)[0], until_s=10.0)
+
+    assert len(figure.layout.yaxis.ticktext) == 1 + MAX_CLIENTS

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from synthetic_run import Setting, World, write_run
+
+from sfl_sim.report.frames import Frames, merge
+from sfl_sim.report.headline import headline, warnings
+from sfl_sim.report.load import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FramesOf = Callable[[World], Frames]
+
+
+@pytest.fixture
+def frames_of(tmp_path: Path) -> FramesOf:
+    return lambda world: merge([load(write_run(tmp_path / world.name, world))])
+
+
+def plain(sentence: str) -> str:
+    return html.unescape(re.sub(r"<[^>]*>", "", sentence)).replace("\u00a0", " ").replace("● ", "")
+
+
+def test_it_names_who_reaches_the_target_first(frames: Frames) -> None:
+    time_s = frames.summary.groupby("variant")["time_to_accuracy_s"].median().sort_values()
+
+    first = plain(headline(frames)[0])
+
+    assert first.startswith(f"{time_s.index[0]} reaches 70 % accuracy first, after ")
+    assert f"the next is {time_s.index[1]} after " in first
+
+
+def test_it_says_what_a_fixed_order_costs(frames: Frames) -> None:
+    run_s = frames.summary.groupby("variant")["simulated_s"].median()
+    more = run_s["splitfed_v2, cyclic"] / run_s["splitfed_v2, fcfs"] - 1
+
+    (cost,) = [plain(text) for text in headline(frames)[1:]]
+
+    assert cost.startswith("With splitfed_v2, serving in cyclic order takes ")
+    share = float(re.search(r"takes ([\d.]+) % more simulated time than arrival order", cost)[1])
+    assert share == pytest.approx(100 * more, abs=0.6)
+
+
+def test_orders_are_compared_within_a_method_only(frames_of: FramesOf, small: World) -> None:
+    fcfs, _, hydra = World().variants
+
+    assert len(headline(frames_of(replace(small, variants=(fcfs, hydra))))) == 2  # the target is not reached, the best
+
+
+def test_a_target_that_nobody_reaches_gives_way_to_the_best_accuracy(frames_of: FramesOf, small: World) -> None:
+    frames = frames_of(small)
+    best = frames.summary.groupby("variant")["accuracy"].median().idxmax()
+
+    unreached, most_accurate, *_ = (plain(text) for text in headline(frames))
+
+    assert unreached == "The target of 70 % accuracy is not reached."
+    assert most_accurate.startswith(f"{best} ends with the best accuracy, ")
+
+
+def test_a_single_variant_is_not_compared(frames_of: FramesOf) -> None:
+    alone = World(variants=(Setting("hydra, cyclic", "hydra", "cyclic", 0.9, 0.0),), clients=3)
+
+    (sentence,) = headline(frames_of(alone))
+
+    assert re.fullmatch(r"hydra, cyclic reaches 70 % accuracy after .* and \d+ rounds\.", plain(sentence))
+
+
+def test_a_timing_only_run_speaks_of_time(frames_of: FramesOf, small: World) -> None:
+    frames = frames_of(replace(small, trained=False))
+
+    first, *_ = (plain(text) for text in headline(frames))
+
+    assert re.search(r"takes .* of simulated time per round", first)
+    assert "timing-only" in warnings(frames)[0]
+
+
+def test_an_interrupted_run_warns_how_far_it_came(frames_of: FramesOf, small: World) -> None:
+    (warning,) = warnings(frames_of(replace(small, status="interrupted")))
+
+    assert warning.startswith("heterogeneous_bw: interrupted after round 4 of 30.")
+
+
+def test_a_complete_run_warns_of_nothing(frames: Frames) -> None:
+    assert warnings(frames) == []

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pytest
+from plotly.offline import get_plotlyjs
+from synthetic_run import Setting, World, write_run
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.report.page import write_report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALWAYS = ["Results", "Where the time goes", "The server's queue", "One round, operation by operation", "The fleet",
+          "Settings", "How to read the numbers", "Versions and digests"]  # fmt: skip
+TRAINED = ["Accuracy", "Which labels are forgotten", "What the last rounds remember"]
+
+
+class Page(HTMLParser):
+    """What a browser would see: section titles, the text outside scripts, and what tags load."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.titles: list[str] = []
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+        # Plotly itself is a program of megabytes that holds tags as strings: its text is no part of the page.
+        self.feed(self.source.replace(get_plotlyjs(), ""))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._open.append(tag)
+        self.loads += [value or "" for name, value in attributes if name in ("src", "href", "srcset", "data")]
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "h2":
+            self.titles.append(data)
+        if not {"script", "style"} & set(self._open):
+            self.text += data
+
+
+@pytest.fixture(scope="session")
+def page(run_folder: Path) -> Page:
+    return Page(write_report([run_folder], run_folder / "report.html"))
+
+
+def test_every_section_stands_in_its_place(page: Page) -> None:
+    assert page.titles == [ALWAYS[0], *TRAINED, *ALWAYS[1:]]
+
+
+def test_it_opens_offline(page: Page) -> None:
+    assert page.loads == []
+    assert "link" not in page.tags
+    assert "iframe" not in page.tags
+    assert not re.search(r"@import|url\(", page.source.replace(get_plotlyjs(), ""))
+    assert page.source.count(get_plotlyjs()) == 1
+
+
+def test_it_is_no_heavier_than_plotly_and_a_megabyte(page: Page) -> None:
+    assert len(page.source) < len(get_plotlyjs()) + 1_000_000
+
+
+def test_the_same_run_gives_the_same_page(tmp_path: Path, small: World) -> None:
+    folder = write_run(tmp_path / "run", replace(small, variants=small.variants[1:2]))
+
+    once, again = (write_report([folder], tmp_path / name) for name in ("once.html", "again.html"))
+
+    assert again == tmp_path / "again.html"
+    assert once.read_text(encoding="utf-8") == again.read_text(encoding="utf-8")
+
+
+def test_settings_and_digests_are_there(page: Page) -> None:
+    assert "kind: dominant_label" in page.text
+    assert page.text.count("9f3c" * 7) == 6
+
+
+def test_names_are_text_and_never_markup(tmp_path: Path, small: World) -> None:
+    evil = Setting("<b>bold</b> & <script>alert(1)</script>", "<i>m</i>", "fcfs", 0.8, 0.1)
+    folder = write_run(tmp_path / "run", replace(small, name="<u>run</u>", variants=(evil,), status="<s>failed</s>"))
+    labels = pd.read_parquet(folder / "labels.parquet")
+    labels.assign(label_name="<em>" + labels["label_name"]).to_parquet(folder / "labels.parquet")
+
+    page = Page(write_report([folder], tmp_path / "report.html"))
+
+    assert evil.name in page.text
+    assert not {"u", "s", "em"} & set(page.tags)
+    assert "<script>alert" not in page.source.replace(get_plotlyjs(), "")
+
+
+def test_a_timing_only_run_has_no_figures_of_accuracy(tmp_path: Path, small: World) -> None:
+    folder = write_run(tmp_path / "run", replace(small, trained=False))
+
+    page = Page(write_report([folder], tmp_path / "report.html"))
+
+    assert page.titles == ALWAYS
+    assert "timing-only" in page.text
+    assert not re.search(r"\b(nan|inf|None)\b", page.text)
+
+
+def test_an_interrupted_run_with_one_round_can_be_reported(tmp_path: Path, small: World) -> None:
+    folder = write_run(tmp_path / "run", replace(small, rounds=1, status="interrupted"))
+
+    page = Page(write_report([folder], tmp_path / "report.html"))
+
+    assert page.titles == [ALWAYS[0], *TRAINED, *ALWAYS[1:]]
+    assert "interrupted after round 1 of 30" in page.text
+
+
+def test_two_runs_stand_side_by_side(tmp_path: Path, small: World) -> None:
+    alone = replace(small, name="other", variants=small.variants[:1], trained=False)
+    folders = [write_run(tmp_path / "one", small), write_run(tmp_path / "two", alone)]
+
+    page = Page(write_report(folders, tmp_path / "report.html"))
+
+    assert "heterogeneous_bw: splitfed_v2, cyclic" in page.text
+    assert "other: timing-only" in page.text
+    assert page.text.count(": scenario.yaml") == 2
+
+
+def test_two_runs_of_one_name_are_told_apart_by_folder(small_folder: Path, folder: Path, tmp_path: Path) -> None:
+    page = Page(write_report([small_folder, folder], tmp_path / "report.html"))
+
+    assert f"{small_folder}: splitfed_v2, cyclic" in page.text
+    assert f"{folder}: splitfed_v2, cyclic" in page.text
+
+
+def test_a_method_without_a_server_can_be_reported(folder: Path, tmp_path: Path) -> None:
+    ops = pd.read_parquet(folder / "ops.parquet")
+    ops[ops["node"] != "server"].to_parquet(folder / "ops.parquet")
+
+    page = Page(write_report([folder], tmp_path / "report.html"))
+
+    assert "held idle for 0\u00a0% of the round" in page.text
+
+
+def test_a_folder_without_a_run_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="not a complete run folder"):
+        write_report([tmp_path], tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()

@@ -1,0 +1,264 @@
+"""The command line as a person uses it: exit codes, what is printed, what is left on disk."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+import yaml
+
+from sfl_sim.cli import main
+
+TINY = """\
+name: tiny
+data: {name: digits, train_samples: 200, test_samples: 100, partition: {kind: dominant_label, p: 0.9, phi: 1}}
+model: {name: cnn_small, cut: 1}
+clients: {compute: ai_benchmark, network: mobiperf}
+train: {rounds: 2, batch_size: 8}
+grid:
+  - {method.name: splitfed_v1}
+  - {method.name: splitfed_v2, server.order: [fcfs, cyclic]}
+report: {target_accuracy: 0.15}
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    return path
+
+
+def sfl_sim(*arguments, code=0):
+    """Run the command in this process and check its exit code."""
+    try:
+        main([str(a) for a in arguments])
+    except SystemExit as stop:
+        assert stop.code == code
+    else:
+        assert code == 0
+
+
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())["variants"]
+
+
+def digests(folder):
+    return [(v["timeline_digest"], v["weights_digest"]) for v in summary(folder)]
+
+
+def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, capsys):
+    sfl_sim(scenario)
+    out = tmp_path / "reports" / "tiny"
+    names = {p.name for p in out.iterdir()}
+    assert names == {"report.html", "summary.json", "rounds.parquet", "labels.parquet", "ops.parquet", "clients.parquet",
+                     "trace.json.gz", "scenario.yaml", "manifest.json", "checkpoints"}  # fmt: skip
+    found = summary(out)
+    assert [v["name"] for v in found] == ["splitfed_v1", "splitfed_v2, fcfs", "splitfed_v2, cyclic"]
+    assert set(found[0]) == {
+        "name", "method", "seed", "rounds", "simulated_s", "accuracy", "performance_gap", "backward_transfer",
+        "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
+        "timeline_digest", "weights_digest", "breakdown_s",
+    }  # fmt: skip
+    assert set(found[0]["breakdown_s"]) == {"device", "uplink", "queue", "server", "downlink", "barrier", "aggregate"}
+    for v in found:
+        assert sum(v["breakdown_s"].values()) == pytest.approx(v["simulated_s"])
+    rounds = pd.read_parquet(out / "rounds.parquet")
+    assert len(rounds) == 6
+    assert rounds["accuracy"].between(0, 1).all()
+    labels = pd.read_parquet(out / "labels.parquet")
+    assert labels.groupby(["variant", "round"])["position"].apply(sorted).map(lambda p: p == list(range(10))).all()
+    events = json.loads(gzip.open(out / "trace.json.gz").read())["traceEvents"]
+    assert sum(e["ph"] == "X" for e in events) == len(pd.read_parquet(out / "ops.parquet"))
+    printed = capsys.readouterr()
+    assert printed.out.rstrip().endswith("reports/tiny/report.html")
+    assert "splitfed_v1  round 2/2" in printed.err
+
+
+def test_the_resolved_scenario_runs_again_as_it_is(scenario, tmp_path):
+    sfl_sim(scenario, "--timing-only", "-q", "--out", "first")
+    sfl_sim("first/scenario.yaml", "--timing-only", "-q", "--out", "second")
+    assert digests(tmp_path / "first") == digests(tmp_path / "second")
+
+
+def test_training_timing_only_and_side_by_side_runs_have_one_timeline_and_one_result(scenario, tmp_path):
+    sfl_sim(scenario, "-q", "--out", "trained")
+    sfl_sim(scenario, "-q", "--out", "again")
+    sfl_sim(scenario, "-q", "--out", "apart", "--jobs", "2")
+    sfl_sim(scenario, "-q", "--out", "timed", "--timing-only")
+    assert digests(tmp_path / "trained") == digests(tmp_path / "again") == digests(tmp_path / "apart")
+    assert [t for t, _ in digests(tmp_path / "timed")] == [t for t, _ in digests(tmp_path / "trained")]
+    assert all(v["accuracy"] is None and v["weights_digest"] is None for v in summary(tmp_path / "timed"))
+
+
+def test_results_do_not_depend_on_python_s_hash_seed(scenario, tmp_path):
+    for seed in ("1", "2"):
+        command = [sys.executable, "-m", "sfl_sim", scenario, "-q", "--out", f"hash{seed}", "--set", "train.rounds=1"]
+        subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True)
+    assert digests(tmp_path / "hash1") == digests(tmp_path / "hash2")
+
+
+def test_a_different_scenario_of_the_same_name_gets_a_folder_of_its_own(scenario, tmp_path, capsys):
+    sfl_sim(scenario, "-q", "--timing-only")
+    sfl_sim(scenario, "-q", "--timing-only")
+    sfl_sim(scenario, "-q", "--timing-only", "--set", "train.rounds=1")
+    assert capsys.readouterr().out.split() == ["reports/tiny/report.html"] * 2 + ["reports/tiny-2/report.html"]
+    assert summary(tmp_path / "reports" / "tiny")[0]["rounds"] == 2
+    sfl_sim(scenario, "-q", "--out", "reports/tiny", code=2)
+
+
+def test_ctrl_c_leaves_a_readable_partial_run_and_resume_finishes_it(scenario, tmp_path):
+    command = [sys.executable, "-m", "sfl_sim", str(scenario), "--set", "train.rounds=40", "--out", "run"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while "fcfs  round" not in (line := process.stderr.readline()):  # the second of three variants is under way
+        assert line, "ended before it could be interrupted"
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert rest.rstrip().endswith("sfl-sim: interrupted")
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["status"] == "interrupted"
+    rounds = pd.read_parquet(tmp_path / "run" / "rounds.parquet").groupby("variant", sort=False).size()
+    assert rounds.iloc[0] == 40
+    assert 0 < rounds.iloc[1] < 40
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1e6
+    sfl_sim(scenario, "--set", "train.rounds=40", "-q", "--out", "run", "--resume")
+    sfl_sim(scenario, "--set", "train.rounds=40", "-q", "--out", "unbroken")
+    assert digests(tmp_path / "run") == digests(tmp_path / "unbroken")
+
+
+def test_a_killed_run_leaves_nothing_that_looks_complete(scenario, tmp_path):
+    command = [sys.executable, "-m", "sfl_sim", str(scenario), "--set", "train.rounds=200", "--out", "run"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process.stderr.readline()
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "run").exists()
+    time.sleep(0.1)
+    sfl_sim(scenario, "-q", "--timing-only", "--out", "run", code=2)  # the unfinished one is of another scenario
+    sfl_sim(scenario, "-q", "--set", "train.rounds=200", "--timing-only", "--out", "other")
+
+
+@pytest.mark.parametrize(
+    ("setting", "line"),
+    [
+        ("method.name=splitfed_v3x", "method.name: no such name"),
+        ("method.name=os:path", "method.name: is not a subclass of sfl_sim.methods.Method (found 'os:path')"),
+        ("method.name=no_such_module:X", "method.name: cannot be imported"),
+        ("method.server_agg_ever=step", "method.server_agg_ever: unknown key of splitfed_v1"),
+        ("method.server_agg_every=steps", "method.server_agg_every: cannot be used (found 'steps'"),
+        ("model.cut=9", "model.cut: a cut of cnn_small comes after one of its layers 1 to 3 (found 9"),
+        ("model.name=cnn_smal", "did you mean 'cnn_small'?"),
+        ("clients.count=7", "clients.count: "),
+        ("server.burst=2", "server.burst: fcfs serves one job at a time"),
+        ("server.order=cyclyc", "did you mean 'cyclic'?"),
+        ("clients.compute=ai_bench", "clients.compute"),
+        ("clients.network=missing.csv", "clients.network"),
+        ("data.name=digit", "did you mean 'digits'?"),
+        ("data.partition={kind: dirichlet, alpha: 0.01, min_size: 0}", "data.partition: "),
+        ("train.batch_size=1000 train.drop_last=true", "fewer than one whole batch"),
+        ("roundz=3", "roundz: "),
+        ("train.rounds=many", "train.rounds: "),
+    ],
+)
+def test_bad_input_is_one_line_with_exit_code_2_and_leaves_nothing(setting, line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    base = yaml.safe_load(TINY)
+    base["method"] = {"name": "splitfed_v1"}
+    del base["grid"]
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(base))
+    sets = [word for part in (setting.split() if "{" not in setting else [setting]) for word in ("--set", part)]
+    sfl_sim("tiny.yaml", *sets, code=2)
+    printed = capsys.readouterr().err
+    assert len(printed.splitlines()) == 1
+    assert line in printed
+    assert [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_a_mistake_in_the_file_is_named_with_file_and_line(scenario, capsys):
+    scenario.write_text(TINY.replace("server.order: [fcfs, cyclic]", "server.order: [fcfs, cyclical]"))
+    sfl_sim(scenario, code=2)
+    printed = capsys.readouterr().err
+    assert f"{scenario}:8: " in printed
+    assert "did you mean 'cyclic'?" in printed
+
+
+def test_other_failures_are_one_line_with_exit_code_1(scenario, capsys, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sfl_sim.store.Cell.add_round", full)
+    sfl_sim(scenario, code=1)
+    assert "No space left on device" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_debug_shows_the_traceback(scenario):
+    with pytest.raises(ValueError, match=r"model\.cut"):
+        main([str(scenario), "--set", "model.cut=9", "--debug"])
+
+
+def test_validate_checks_without_running(scenario, tmp_path, capsys):
+    sfl_sim("validate", scenario)
+    assert "fine (3 runs: splitfed_v1; splitfed_v2, fcfs; splitfed_v2, cyclic)" in capsys.readouterr().out
+    assert not (tmp_path / "reports").exists()
+
+
+def test_the_schema_is_json_and_knows_names_and_options(capsys):
+    sfl_sim("schema")
+    text = capsys.readouterr().out
+    assert json.loads(text)["properties"]
+    for word in ("splitfed_v2", "server_agg_every", "cyclic_reverse", "mobilenet_v1", "fashion_mnist"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("methods", ["fedavg", "splitnn", "splitfed_v1", "splitfed_v2"]),
+        ("models", ["lenet5", "cnn_small", "cnn8", "mobilenet_v1", "resnet18"]),
+        ("datasets", ["digits", "fashion_mnist", "cifar10", "image_folder"]),
+        ("orders", ["fcfs", "cyclic", "random_job"]),
+        ("profiles", ["ai_benchmark", "mobiperf", "hsdpa_bus"]),
+    ],
+)
+def test_list_names_and_explains(what, names, capsys):
+    sfl_sim("list", what)
+    lines = capsys.readouterr().out.splitlines()
+    for name in names:
+        assert any(line.startswith(name) and len(line.split()) > 3 for line in lines)
+
+
+def test_list_of_something_else_says_what_there_is(capsys):
+    sfl_sim("list", "method", code=2)
+    assert "did you mean 'methods'?" in capsys.readouterr().err
+
+
+def test_the_report_of_stored_runs_can_be_made_again_and_side_by_side(scenario, tmp_path):
+    sfl_sim(scenario, "-q", "--timing-only", "--out", "a")
+    sfl_sim(scenario, "-q", "--timing-only", "--out", "b", "--set", "server.speedup=10")
+    (tmp_path / "a" / "report.html").unlink()
+    sfl_sim("report", "a")
+    assert (tmp_path / "a" / "report.html").exists()
+    sfl_sim("report", "a", "b", code=2)
+    sfl_sim("report", "a", "b", "--out", "both.html")
+    assert (tmp_path / "both.html").stat().st_size > 1e6
+    sfl_sim("report", "nowhere", code=2)
+
+
+def test_a_shipped_scenario_runs_by_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sfl_sim("validate", "heterogeneous_bw")
+    assert "fine" in capsys.readouterr().out
+    sfl_sim("validate", "heterogenous_bw", code=2)
+
+
+def test_a_missing_scenario_and_a_wrong_option_are_clear(capsys):
+    sfl_sim("nowhere.yaml", code=2)
+    assert "nowhere.yaml" in capsys.readouterr().err
+    sfl_sim("heterogeneous_bw", "--rounds", "3", code=2)
+    assert "--rounds" in capsys.readouterr().err

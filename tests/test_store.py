@@ -1,0 +1,126 @@
+"""The run folder: readable at every moment, and never over a different run."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from sfl_sim import store
+from sfl_sim.errors import ScenarioError
+from sfl_sim.records import OP_DTYPE
+from sfl_sim.store import Cell, RunFolder, free_folder, read_manifest
+
+
+def ops(n, round=1):
+    rows = np.zeros(n, OP_DTYPE)
+    rows["node"], rows["kind"], rows["round"], rows["ended_s"] = b"client", b"forward", round, np.arange(n)
+    return rows
+
+
+def fill(folder, rounds=2, number=0, variant="a"):
+    cell = Cell(folder.cell_folder(number), variant, seed=0)
+    cell.add_clients(pd.DataFrame({"client": [0]}))
+    for round in range(1, rounds + 1):
+        cell.add_round({"round": round, "accuracy": 0.5}, [{"round": round, "label": 0}], ops(3, round))
+    cell.add_weights({"w": np.ones(2, np.float32)}, {"variant": variant})
+    cell.close({"name": variant, "rounds": rounds})
+
+
+def finish(folder, status="complete"):
+    folder.join("s", "name: s\n", {"status": status})
+    return folder.publish()
+
+
+def test_cells_are_joined_into_tables_and_moved_to_their_place(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, number=0, variant="a")
+    fill(folder, number=1, variant="b")
+    assert not (tmp_path / "run").exists()
+    out = finish(folder)
+    assert out == tmp_path / "run"
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+    assert [v["name"] for v in json.loads((out / "summary.json").read_text())["variants"]] == ["a", "b"]
+    found = pd.read_parquet(out / "ops.parquet")
+    assert found.groupby("variant", observed=True).size().to_dict() == {"a": 6, "b": 6}
+    assert found["kind"].unique().tolist() == ["forward"]
+    assert len(pd.read_parquet(out / "rounds.parquet")) == 4
+    assert sorted(p.name for p in (out / "checkpoints").iterdir()) == [
+        "0000.json", "0000.safetensors", "0001.json", "0001.safetensors"
+    ]  # fmt: skip
+
+
+def test_operations_go_to_disk_in_row_groups_while_the_run_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "ROWS_PER_GROUP", 10)
+    cell = Cell(tmp_path / "cell", "a", 0)
+    for round in range(1, 9):
+        cell.add_round({"round": round}, [], ops(4, round))
+    cell.close({})
+    file = pq.ParquetFile(tmp_path / "cell" / "ops.parquet")
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [12, 12, 8]
+
+
+def test_the_same_run_again_replaces_its_results(tmp_path):
+    for rounds in (1, 2):
+        folder = RunFolder(tmp_path / "run", "digest")
+        fill(folder, rounds)
+        finish(folder)
+    assert len(pd.read_parquet(tmp_path / "run" / "rounds.parquet")) == 2
+
+
+def test_a_different_run_is_never_touched(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder)
+    finish(folder)
+    with pytest.raises(ScenarioError, match="holds something else than a run of this scenario"):
+        RunFolder(tmp_path / "run", "another digest")
+    assert free_folder(tmp_path, "run", "digest") == tmp_path / "run"
+    assert free_folder(tmp_path, "run", "another digest") == tmp_path / "run-2"
+
+
+def test_a_folder_of_other_files_is_never_touched(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ScenarioError, match="holds something else"):
+        RunFolder(tmp_path, "digest")
+    with pytest.raises(ScenarioError, match="is a file"):
+        RunFolder(tmp_path / "thesis.tex", "digest")
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ScenarioError, match=r"--out: cannot write there"):
+        RunFolder(tmp_path / "file" / "run", "digest")
+
+
+def test_an_interrupted_run_does_not_replace_a_complete_one(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, 2)
+    finish(folder)
+    again = RunFolder(tmp_path / "run", "digest")
+    fill(again, 1)
+    assert finish(again, "interrupted") == tmp_path / "run.partial"
+    assert read_manifest(tmp_path / "run")["status"] == "complete"
+
+
+def test_resume_keeps_the_cells_that_are_finished(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, rounds=3, number=0, variant="a")
+    fill(folder, rounds=1, number=1, variant="b")
+    finish(folder, "interrupted")
+    again = RunFolder(tmp_path / "run", "digest", resume=True)
+    assert again.finished(0, rounds=3)
+    assert not again.finished(1, rounds=3)
+    assert not again.finished(2, rounds=3)
+    fill(again, rounds=3, number=1, variant="b")
+    out = finish(again)
+    assert pd.read_parquet(out / "rounds.parquet").groupby("variant").size().to_dict() == {"a": 3, "b": 3}
+    assert not (out / "cells").exists()
+
+
+def test_two_processes_cannot_write_one_run(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    manifest = json.loads((folder.staging / "manifest.json").read_text())
+    (folder.staging / "manifest.json").write_text(json.dumps(manifest | {"pid": 1}))
+    with pytest.raises(ScenarioError, match="process 1 is writing there"):
+        RunFolder(tmp_path / "run", "digest")
