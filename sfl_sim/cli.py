@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.shipped import scenario_file
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
@@ -51,7 +52,7 @@ def run(
 
     console = Console(stderr=True)
     settings = Settings(timing_only, device, jobs, max(1, Settings.threads // jobs), resume)
-    study = load(shipped(scenario), overrides)
+    study = load(scenario_file(scenario), overrides)
     with progress(study, console, quiet) as notify:
         outcome = run_study(study, out, settings, notify)
     if not quiet:
@@ -85,7 +86,7 @@ def validate(
     from sfl_sim.config.source import load
     from sfl_sim.study import check
 
-    study = load(shipped(scenario), overrides)
+    study = load(scenario_file(scenario), overrides)
     check(study)
     names = dict.fromkeys(variant.name for variant in study.variants)
     typer.echo(f"{scenario}: fine ({len(study.variants)} runs: {'; '.join(names)})")
@@ -117,18 +118,6 @@ def list_(
     for name, about in entries[what].items():
         table.add_row(name, about)
     Console(soft_wrap=True).print(table)
-
-
-def shipped(scenario: str) -> Path:
-    """The file itself, or the shipped scenario of that name if there is no such file."""
-    path = Path(scenario)
-    if path.exists():
-        return path
-    for folder in (Path(__file__).parent / "scenarios", Path(__file__).parent.parent / "scenarios"):
-        candidate = folder / f"{scenario.removesuffix('.yaml').removeprefix('scenarios/')}.yaml"
-        if candidate.is_file():
-            return candidate
-    return path
 
 
 class Interrupted(Exception):

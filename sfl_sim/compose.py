@@ -276,7 +276,11 @@ def catalogue() -> dict[str, dict[str, str]]:
         "methods": METHODS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS, "orders": ORDERS
     }  # fmt: skip
     found = {kind: {name: _first_line(thing) for name, thing in table.items()} for kind, table in tables.items()}
-    profiles = {"devices": "device rates", "network": "link rates", "network/traces": "link rates over time"}
+    profiles = {
+        "devices": "rates of the client devices",
+        "network": "mean rates of the client links",
+        "network/traces": "how link rates vary over time",
+    }
     found["profiles"] = {name: about for kind, about in profiles.items() for name in available(kind)}
     return found
 

@@ -64,7 +64,7 @@ def _lines(study: Study, console: Console) -> Notify:
     def notify(number: int, round: Round) -> None:
         of = study.variants[number].scenario.train.rounds
         done = round.row["round"]
-        if done == of or done % max(1, of // LINES_PER_CELL) == 0:
+        if done == of or done % -(-of // LINES_PER_CELL) == 0:
             parts = [
                 _name(study, number), f"round {done}/{of}",
                 f"{duration(round.row['ended_s'])} simulated", _found(round),

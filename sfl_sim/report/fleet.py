@@ -50,7 +50,7 @@ def _shares(frames: Frames, columns: list[str]) -> go.Figure:
             )  # fmt: skip
     rates = np.log10(frames.clients[columns])
     low, high = rates.min(axis=None) - 0.05, rates.max(axis=None) + 0.05
-    figure.update_xaxes(type="log", exponentformat="SI", range=[low, high], dtick="D2" if high - low < 3 else 1)
+    figure.update_xaxes(type="log", exponentformat="SI", range=[low, high], dtick="D2" if 1 < high - low < 3 else None)
     return figure.update_yaxes(title="share of clients (%)", range=[0, 102])
 
 

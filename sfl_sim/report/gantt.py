@@ -68,7 +68,7 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
             **bars(rows["started_s"] / unit_s, rows["ended_s"] / unit_s, rows["lane"]),
             mode="lines+markers", line=_line(colour, 17),
             # A tick at both ends: a fast server's jobs are too short to be seen as bars.
-            marker={"symbol": "line-ns", "size": 17, "line": {"color": colour, "width": 1.5}},
+            marker={"symbol": "line-ns", "size": 12, "line": {"color": colour, "width": 1.5}},
             name=str(label), hovertemplate="%{x:.4~g} " + unit, showlegend=False,
         )  # fmt: skip
     figure.add_vline(view.duration_s / unit_s, line={"color": style.INK, "width": 1.2})

@@ -23,7 +23,7 @@ LAST_ROUNDS = 5
 
 def label_ranks(labels: pd.DataFrame) -> pd.Series:
     """The row on which each label is drawn, from 0: its place in its seed's cyclic order, or else its number."""
-    return labels["label"]
+    return labels["position"].where(labels["position"] >= 0, labels["label"])
 
 
 def label_history(frames: Frames, variant: Variant) -> go.Figure:

@@ -1,4 +1,4 @@
-"""The results of a run as a table for the terminal: the same columns as the report's."""
+"""The results of a run as a table for the terminal: the report's most telling columns."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from sfl_sim.report.results import medians
 if TYPE_CHECKING:
     from pathlib import Path
 
+SHOWN = {"accuracy", "performance_gap", "time_to_accuracy_s", "rounds_to_accuracy", "simulated_s"}
+"""What fits into 80 columns; the report shows all."""
+
 
 def results_in_terminal(folder: Path) -> Table:
     """One row per variant, medians over seeds, of the stored run in `folder`."""
     frames = merge([load(folder)])
     middle = medians(frames)
-    columns = columns_for(frames)
+    columns = [column for column in columns_for(frames) if column.key in SHOWN]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("Variant")
+    table.add_column("Variant", no_wrap=True)
     for column in columns:
         table.add_column(column.title, justify="right")
     for variant in frames.variants:

@@ -1,0 +1,78 @@
+"""sfl-sim from Python: run a scenario and read its results as pandas frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sfl_sim.config.scenario import Scenario
+from sfl_sim.config.source import load, parse
+from sfl_sim.shipped import scenario_file
+from sfl_sim.study import Settings, run_study
+
+__all__ = ["Results", "Scenario", "run"]
+
+
+@dataclass(frozen=True)
+class Results:
+    """A stored run; its tables are read when they are asked for (columns: docs/output.md)."""
+
+    folder: Path
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row per variant and seed: the headline figures."""
+        return pd.json_normalize(json.loads((self.folder / "summary.json").read_text())["variants"])
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row per variant, seed and round."""
+        return pd.read_parquet(self.folder / "rounds.parquet")
+
+    @cached_property
+    def labels(self) -> pd.DataFrame:
+        """One row per variant, seed, round and label."""
+        return pd.read_parquet(self.folder / "labels.parquet")
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """One row per variant, seed and client: its device, links and data."""
+        return pd.read_parquet(self.folder / "clients.parquet")
+
+    @cached_property
+    def ops(self) -> pd.DataFrame:
+        """One row per operation; large runs have millions."""
+        return pd.read_parquet(self.folder / "ops.parquet")
+
+
+def run(
+    scenario: str | Path | Scenario | Mapping[str, Any],
+    *,
+    overrides: Sequence[str] = (),
+    out: str | Path | None = None,
+    jobs: int = 1,
+    timing_only: bool = False,
+    device: str = "auto",
+) -> Results:
+    """Run a scenario as the command line does, silently.
+
+    Args:
+        scenario: a YAML file, the name of a shipped scenario, a `Scenario`, or a mapping as in the YAML file.
+        overrides: `key=value` texts, for a file or a shipped scenario.
+        out: the run's folder; by default `reports/<name>`, or the next free number.
+        jobs: variants and seeds to run side by side.
+        timing_only: simulate time without training.
+        device: auto, cpu or cuda.
+
+    Raises:
+        ScenarioError: the scenario, the device or the folder cannot be used.
+    """
+    study = load(scenario_file(scenario), overrides) if isinstance(scenario, str | Path) else parse(scenario)
+    settings = Settings(timing_only, device, jobs, max(1, Settings.threads // jobs))
+    return Results(run_study(study, Path(out) if out else None, settings, lambda number, round: None).folder)
