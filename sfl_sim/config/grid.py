@@ -35,9 +35,7 @@ def points(grid: Grid) -> Iterator[Point]:
     Raises:
         ScenarioError: a key has no values, or cannot vary.
     """
-    grids = (
-        {"grid": grid} if isinstance(grid, Mapping) else {f"grid.{i}": part for i, part in enumerate(grid)}
-    )
+    grids = {"grid": grid} if isinstance(grid, Mapping) else {f"grid.{i}": part for i, part in enumerate(grid)}
     for path, part in (grids or {"grid": {}}).items():
         choices = [_choices(key, values, f"{path}.{key}") for key, values in part.items()]
         for combination in itertools.product(*choices):

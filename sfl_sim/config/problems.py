@@ -56,17 +56,13 @@ def _problem(detail: ErrorDetails, given: object) -> ScenarioError:
     key = ".".join(spot.path)
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, ScenarioError):
-        return ScenarioError(
-            cause.problem, key=f"{key}.{cause.key}", found=cause.found, allowed=cause.allowed
-        )
+        return ScenarioError(cause.problem, key=f"{key}.{cause.key}", found=cause.found, allowed=cause.allowed)
     if detail["type"] in ("extra_forbidden", "invalid_key") or detail["loc"][-1:] == ("[key]",):
         return ScenarioError("unknown key", key=key, found=spot.path[-1], allowed=spot.siblings or None)
     if detail["type"].startswith("union_tag"):
         kinds = [schema["properties"]["kind"]["const"] for schema in spot.schemas]
         kind = spot.value.get("kind")
-        return ScenarioError(
-            "unknown kind" if kind else "is missing", key=f"{key}.kind", found=kind, allowed=kinds
-        )
+        return ScenarioError("unknown kind" if kind else "is missing", key=f"{key}.kind", found=kind, allowed=kinds)
     return _mismatch(key or None, spot.value, spot.schemas)
 
 
@@ -81,9 +77,7 @@ def _mismatch(key: str | None, found: object, schemas: list[Schema]) -> Scenario
     if isinstance(found, float) and not math.isfinite(found):
         problem = problem.replace("a number", "a finite number")
     keys = dict.fromkeys(name for schema in schemas for name in schema.get("properties", ()))
-    return ScenarioError(
-        problem, key=key, found=found, allowed=f"the keys {', '.join(keys)}" if keys else None
-    )
+    return ScenarioError(problem, key=key, found=found, allowed=f"the keys {', '.join(keys)}" if keys else None)
 
 
 def _in_words(schema: Schema) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
-from pydantic_core import CoreSchema  # noqa: TC002  (pydantic reads the annotations at run time)
+from pydantic_core import CoreSchema
 
 from sfl_sim.errors import ScenarioError
 
@@ -63,9 +63,7 @@ class Rated(Section):
         return self
 
     @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         section = handler.resolve_ref_schema(handler(schema))
         bare = [
             next(kind for kind in section["properties"][field]["anyOf"] if kind["type"] == json_type)

@@ -55,9 +55,7 @@ def read(path: Path) -> tuple[Any, Places]:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise ScenarioError(
-            "is not UTF-8 text", found=raw[error.start : error.end], file=file, line=line
-        ) from None
+        raise ScenarioError("is not UTF-8 text", found=raw[error.start : error.end], file=file, line=line) from None
     return _parse(text, file)
 
 
@@ -88,9 +86,7 @@ def _lines(root: yaml.Node, file: str | None) -> dict[str, Place]:
     lines: dict[str, Place] = {}
     for key, line in _keys(root, "", set()):
         if key in lines:
-            raise ScenarioError(
-                f"is given twice, first in line {lines[key].line}", key=key, file=file, line=line
-            )
+            raise ScenarioError(f"is given twice, first in line {lines[key].line}", key=key, file=file, line=line)
         lines[key] = Place(file, line)
     return lines
 

@@ -3,8 +3,9 @@
 SMALL_BATCH_MACS = 20e6
 """Forward MACs of a mini-batch below which a second thread costs more than it gives.
 
-A second thread speeds lenet5 at batch 64 (27 M) up 1.7 times, and cnn_small on 8x8 digits at batch 16 (10 M) not at all;
-on a busy machine its spinning made the latter eight times slower. One thread also gives the same bits everywhere.
+A second thread speeds lenet5 at batch 64 (27 M) up 1.4 to 1.7 times. On cnn_small and 8x8 digits at batch 16 (10 M) it
+gives nothing, and on a busy machine its spinning makes a step eight times slower. One thread also gives the same bits
+whatever the number of cores.
 """
 
 

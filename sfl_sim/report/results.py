@@ -47,7 +47,7 @@ class Column:
 
 def results_table(frames: Frames) -> str:
     """The table as HTML: median and standard deviation over seeds, the best median marked."""
-    columns = _columns(frames)
+    columns = columns_for(frames)
     middle = medians(frames)
     head = "".join(f'<th scope="col">{column.title}</th>' for column in columns)
     rows = "".join(_row(frames, variant, columns, middle) for variant in frames.variants)
@@ -57,7 +57,8 @@ def results_table(frames: Frames) -> str:
     )
 
 
-def _columns(frames: Frames) -> list[Column]:
+def columns_for(frames: Frames) -> list[Column]:
+    """What the results show: what was learned and the way to the target, where anything was trained; time, bytes."""
     columns = [
         Column("Simulated time", "simulated_s", duration),
         Column("Sent up", "bytes_up", data_size),

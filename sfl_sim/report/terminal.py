@@ -9,8 +9,7 @@ from rich.table import Table
 
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load
-from sfl_sim.report.results import _columns as columns_for
-from sfl_sim.report.results import medians
+from sfl_sim.report.results import columns_for, medians
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,9 +28,7 @@ def results_in_terminal(folder: Path) -> Table:
     for column in columns:
         table.add_column(column.title, justify="right")
     for variant in frames.variants:
-        values = [middle.at[variant.label, column.key] for column in columns]
-        texts = [
-            column.text(v) if math.isfinite(v) else "–" for column, v in zip(columns, values, strict=True)
-        ]
+        values = [float(middle[column.key][variant.label]) for column in columns]
+        texts = [column.text(v) if math.isfinite(v) else "–" for column, v in zip(columns, values, strict=True)]
         table.add_row(variant.name, *texts)
     return table

@@ -120,9 +120,7 @@ def joint_finish_s(traces: Sequence[RateTrace], start_s: float, size_bytes: floa
         closed_pieces = 0 if rate_bps else closed_pieces + 1
         if closed_pieces > MAX_CLOSED_PIECES:
             break
-    raise ScenarioError(
-        "the links of one transfer are never open at the same time", key="clients.network.trace"
-    )
+    raise ScenarioError("the links of one transfer are never open at the same time", key="clients.network.trace")
 
 
 def _slowest(traces: Sequence[RateTrace], start_s: float) -> Iterator[tuple[float, float]]:
@@ -132,6 +130,4 @@ def _slowest(traces: Sequence[RateTrace], start_s: float) -> Iterator[tuple[floa
     while True:
         end_s = min(end_s for end_s, _ in pieces)
         yield end_s, min(rate_bps for _, rate_bps in pieces)
-        pieces = [
-            next(walk) if piece[0] <= end_s else piece for piece, walk in zip(pieces, walks, strict=True)
-        ]
+        pieces = [next(walk) if piece[0] <= end_s else piece for piece, walk in zip(pieces, walks, strict=True)]

@@ -51,9 +51,7 @@ def draw_links(
         if rates_bps is not None:
             mean_bps[direction] = per_client(rates_bps, n, f"{KEY}.{direction}")
         elif direction not in mean_bps:
-            raise ScenarioError(
-                f"needs a profile, a trace or {direction}", key=KEY, allowed=available("network")
-            )
+            raise ScenarioError(f"needs a profile, a trace or {direction}", key=KEY, allowed=available("network"))
     factor = per_client(scale, n, f"{KEY}.scale")
     uplinks, downlinks = (
         _links(factor * mean_bps[direction], patterns.get(direction), phases) for direction in DIRECTIONS
@@ -66,9 +64,7 @@ def _links(mean_bps: FloatArray, pattern: Pattern | None, phases: FloatArray) ->
     if pattern is None:
         return [RateTrace(mean) for mean in mean_bps.tolist()]
     begun_s = (phases * pattern.period_s).tolist()
-    return [
-        RateTrace(mean, pattern, phase_s) for mean, phase_s in zip(mean_bps.tolist(), begun_s, strict=True)
-    ]
+    return [RateTrace(mean, pattern, phase_s) for mean, phase_s in zip(mean_bps.tolist(), begun_s, strict=True)]
 
 
 def _draw_rates(profile: str | Path, quantiles: FloatArray) -> dict[str, FloatArray]:
@@ -94,9 +90,7 @@ def _read_trace(trace: str | Path) -> dict[str, Pattern]:
     times_s = table.numbers("time_s")
     table.require("time_s", times_s[:1] == 0, "0 in the first row")
     table.require("time_s", np.diff(times_s, prepend=-1) > 0, "later than in the row before")
-    table.require(
-        "time_s", np.full(times_s.shape, times_s.size > 1), "another row below, which closes the trace"
-    )
+    table.require("time_s", np.full(times_s.shape, times_s.size > 1), "another row below, which closes the trace")
     closing = times_s == times_s[-1]
     patterns = {}
     for direction in DIRECTIONS:

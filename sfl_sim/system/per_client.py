@@ -21,9 +21,7 @@ def per_client(value: PerClient, n: int, key: str, *, zero_allowed: bool = False
     """
     values = np.asarray(value, dtype=float)
     if values.ndim and values.shape != (n,):
-        raise ScenarioError(
-            "a list needs one entry per client", key=key, found=values.size, allowed=f"{n} entries"
-        )
+        raise ScenarioError("a list needs one entry per client", key=key, found=values.size, allowed=f"{n} entries")
     fits = np.isfinite(values) & ((values >= 0) if zero_allowed else (values > 0))
     if not fits.all():
         raise ScenarioError(

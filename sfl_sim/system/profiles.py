@@ -37,9 +37,7 @@ def find(kind: str, profile: str | Path, key: str) -> Path:
         return _folder(kind) / f"{profile}.csv"
     if Path(profile).is_file():
         return Path(profile)
-    raise ScenarioError(
-        "no file and no shipped profile of this name", key=key, found=str(profile), allowed=names
-    )
+    raise ScenarioError("no file and no shipped profile of this name", key=key, found=str(profile), allowed=names)
 
 
 def _folder(kind: str) -> Path:
