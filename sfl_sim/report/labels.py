@@ -77,4 +77,5 @@ def _rank_names(labels: pd.DataFrame) -> pd.Series:
     """What is written beside each row: its place in the order, and the label if all seeds agree on it."""
     by_rank = labels.groupby("rank")["label_name"]
     names = by_rank.first().where(by_rank.nunique() == 1, "")
-    return (names + " " + (names.index.to_series() + 1).astype(int).astype(str)).str.strip()
+    places = (names.index.to_series() + 1).astype(int).astype(str)
+    return places.where(names == "", places + ": " + names)

@@ -64,7 +64,7 @@ def test_labels_are_named_where_seeds_agree(frames: Frames, tmp_path: Path, smal
     )
 
     assert list(two_seeds_of) == [str(place) for place in range(1, 11)]
-    assert all(name.split()[0].isalpha() for name in one_seed_of)
+    assert all(name.split(": ")[1].isalpha() for name in one_seed_of)
 
 
 def test_labels_without_an_order_keep_their_own(frames: Frames) -> None:
