@@ -1,7 +1,7 @@
 """One folder a run: written beside its final place, moved there when whole, never over another run.
 
 While a run is under way its files lie in `<out>.partial`, one cell for every variant and seed; `join` makes of the
-cells the tables that docs/output.md describes, and `publish` moves them. A folder at `<out>` is therefore always readable.
+cells the tables that docs/output.md describes, and `publish` moves them. So a folder at `<out>` is always readable.
 """
 
 from __future__ import annotations

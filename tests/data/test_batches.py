@@ -1,0 +1,69 @@
+"""Mini-batches: sizes, order, augmentation, and what cannot be cut into batches."""
+
+import numpy as np
+import pytest
+import torch
+from small_world import images
+
+from sfl_sim.data.batches import ClientData, Images
+from sfl_sim.errors import ScenarioError
+
+
+def data(sizes, batch_size, augment=False, **more):
+    shares = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    source = Images(images(sum(sizes)), torch.device("cpu"), torch.float32, channels_last=True, augment=augment)
+    return ClientData(shares, batch_size, images=source, **more)
+
+
+def test_an_incomplete_last_batch_is_kept_or_dropped():
+    assert [b.samples for b in data([10], 4).batches(0, 1)] == [4, 4, 2]
+    assert [b.samples for b in data([10], 4, drop_last=True).batches(0, 1)] == [4, 4]
+
+
+def test_steps_count_through_all_local_epochs():
+    source = data([10], 4, local_epochs=2)
+    assert [b.step for b in source.batches(0, 1)] == [0, 1, 2, 3, 4, 5]
+    assert source.n_batches(0) == 6
+
+
+def test_every_epoch_shows_every_sample_once_in_a_new_order():
+    epochs = list(data([10, 6], 4, local_epochs=2).epochs(1, 1))
+    seen = [torch.cat([batch.load()[0] for batch in epoch]).flatten(1) for epoch in epochs]
+    assert sorted(seen[0].tolist()) == sorted(seen[1].tolist())
+    assert seen[0].tolist() != seen[1].tolist()
+
+
+def test_images_are_normalised_and_laid_out_channels_last():
+    source = data([8], 8)
+    (batch,) = source.batches(0, 1)
+    x, y = batch.load()
+    order = [int((source.images.x == ((row * 0.5 + 0.5) * 255).round()).flatten(1).all(1).nonzero()[0]) for row in x]
+    assert sorted(order) == list(range(8))
+    assert y.tolist() == source.images.y[order].tolist()
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    assert x.dtype == torch.float32
+
+
+def test_augmented_batches_are_the_same_when_they_are_made_again():
+    first, second = (torch.cat([b.load()[0] for b in data([9], 4, augment=True).batches(0, 1)]) for _ in range(2))
+    plain = torch.cat([b.load()[0] for b in data([9], 4).batches(0, 1)])
+    assert torch.equal(first, second)
+    assert not torch.equal(first, plain)
+
+
+def test_a_client_without_a_whole_batch_is_named():
+    with pytest.raises(ScenarioError, match=r"train\.batch_size: client 1 has 3 samples, fewer than one whole batch"):
+        data([10, 3], 4, drop_last=True)
+
+
+def test_a_batch_of_one_sample_is_refused_for_batch_norm():
+    data([8], 4).check_no_single()
+    with pytest.raises(ScenarioError, match="client 0 has 9 samples, so one of its batches holds a single sample"):
+        data([9], 4).check_no_single()
+
+
+def test_a_timing_only_batch_has_a_size_and_no_samples():
+    (batch,) = ClientData([np.arange(3)], 4).batches(0, 1)
+    assert batch.samples == 3
+    with pytest.raises(AssertionError, match="no samples"):
+        batch.load()

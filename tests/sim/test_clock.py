@@ -1,0 +1,172 @@
+"""The clock: who waits for whom, by flows written for the purpose."""
+
+import pytest
+from small_world import fleet
+
+from sfl_sim.errors import StuckError
+from sfl_sim.execute.timing import Timing
+from sfl_sim.ops import AGGREGATOR, SERVER, State, Value, expect, on, par, read, send
+from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.orders import ORDERS
+
+
+class Work:
+    """A step of so many MACs."""
+
+    def __init__(self, macs, name="work"):
+        self.macs = macs
+        self.name = name
+
+    def work(self, state, *args):
+        return self.macs
+
+    def out(self, state, *args):
+        return Value("result")
+
+    def run(self, state, *args):
+        return None
+
+
+def clock(n=2, order="fcfs", executor=None, **world):
+    """Devices of 1 MAC/s, links of 8 bit/s (1 byte a second), a server of 1 MAC/s."""
+    rates = {"macs_per_s": 1.0, "uplink_bps": 8.0, "downlink_bps": 8.0, "speedup": 1.0}
+    return Simulator(fleet(n, **(rates | world)), executor or Timing(), ORDERS[order])
+
+
+def rows_of(simulator, flow):
+    simulator.run(flow, 1)
+    return simulator.take_rows()
+
+
+def test_a_flow_does_one_thing_after_another():
+    def flow():
+        state = State("model")
+        yield on(0, Work(3), state)
+        yield send(Value("smashed", 5), 0, SERVER)
+        yield on(SERVER, Work(2), state)
+        yield send(Value("gradients", 4), SERVER, 0)
+
+    rows = rows_of(clock(), flow())
+    assert rows["ended_s"].tolist() == [3, 8, 10, 14]
+    assert rows["node"].tolist() == [b"client", b"uplink", b"server", b"downlink"]
+
+
+def test_flows_side_by_side_share_a_device_first_come_first_served():
+    def job(state):
+        yield on(0, Work(2), state)
+
+    def flow():
+        yield par(job(State("model")) for _ in range(3))
+
+    rows = rows_of(clock(), flow())
+    assert rows["requested_s"].tolist() == [0, 0, 0]
+    assert rows["started_s"].tolist() == [0, 2, 4]
+
+
+def test_uplink_and_downlink_are_two_links_and_each_sends_one_message_at_a_time():
+    def message(src, dst):
+        yield send(Value("smashed", 3), src, dst)
+
+    def flow():
+        yield par(message(*ends) for ends in [(0, SERVER), (0, SERVER), (SERVER, 0), (1, SERVER)])
+
+    rows = rows_of(clock(), flow())
+    assert sorted(zip(rows["node"].tolist(), rows["client"].tolist(), rows["ended_s"].tolist(), strict=True)) == [
+        (b"downlink", 0, 3), (b"uplink", 0, 3), (b"uplink", 0, 6), (b"uplink", 1, 3)
+    ]  # fmt: skip
+
+
+def test_latency_delays_a_message_but_does_not_hold_the_link():
+    def message():
+        yield send(Value("smashed", 3), 0, SERVER)
+
+    def flow():
+        yield par(message() for _ in range(2))
+
+    assert rows_of(clock(latency_s=10.0), flow())["ended_s"].tolist() == [13, 16]
+
+
+def test_a_hand_over_between_clients_takes_the_slower_link_and_both_latencies():
+    def flow():
+        yield send(Value("model", 4), 0, 1)
+
+    rows = rows_of(clock(uplink_bps=[16.0, 8.0], downlink_bps=[8.0, 4.0], latency_s=1.0), flow())
+    assert rows["node"].tolist() == [b"peer"]
+    assert rows["ended_s"].tolist() == [10]  # 4 bytes at half a byte a second, and twice a second
+
+
+def test_a_copy_at_the_node_itself_takes_no_time_and_no_record():
+    def flow():
+        yield send(State("model", 10**9), SERVER, SERVER)
+        yield send(State("model", 10**9), AGGREGATOR, SERVER)
+
+    simulator = clock()
+    assert len(rows_of(simulator, flow())) == 0
+    assert simulator.now_s == 0
+
+
+def test_par_gives_results_in_the_order_of_its_flows_whoever_is_done_first():
+    def job(node, macs):
+        yield on(node, Work(macs), State("model"))
+        return macs
+
+    def flow():
+        return (yield par([job(0, 5), job(1, 1)]))
+
+    simulator = clock()
+    assert simulator.run(flow(), 1) == [5, 1]
+    assert simulator.now_s == 5
+
+
+def test_the_clock_goes_on_from_round_to_round():
+    def flow():
+        yield on(0, Work(2), State("model"))
+
+    simulator = clock()
+    simulator.run(flow(), 1)
+    simulator.run(flow(), 2)
+    rows = simulator.take_rows()
+    assert rows["round"].tolist() == [1, 2]
+    assert rows["ended_s"].tolist() == [2, 4]
+    assert len(simulator.take_rows()) == 0
+
+
+def test_a_number_can_be_read():
+    class Knows(Timing):
+        def read(self, value):
+            return 7.0
+
+    def flow():
+        return (yield read(Value("norm")))
+
+    assert clock(executor=Knows()).run(flow(), 1) == 7.0
+
+
+def test_who_waits_for_whom_is_named_when_nothing_can_happen_any_more():
+    """Client 1 brings its job, but the order holds the server for client 0, which never comes."""
+
+    def flow():
+        state = State("model")
+        yield expect(state, {0: 1, 1: 1})
+        smashed = yield on(1, Work(1), State("model"))
+        yield on(SERVER, Work(1), state, smashed)
+
+    with pytest.raises(StuckError, match=r"round 1 is stuck at 1\.000 s: client 1 waits .* holds for client 0"):
+        clock(order="cyclic").run(flow(), 1)
+
+
+def test_an_error_in_a_flow_is_raised_as_it_is():
+    def flow():
+        yield on(0, Work(1), State("model"))
+        raise ZeroDivisionError("in the method")
+
+    with pytest.raises(ZeroDivisionError, match="in the method"):
+        clock().run(flow(), 1)
+
+
+def test_what_is_no_operation_is_refused():
+    def flow():
+        yield "train"
+
+    with pytest.raises(TypeError, match="'train', which is no operation"):
+        clock().run(flow(), 1)
