@@ -23,6 +23,7 @@ import torch
 from sfl_sim.compose import Experiment, Round, pick_device
 from sfl_sim.config.source import Study, Variant, digest, dump_study
 from sfl_sim.errors import ScenarioError
+from sfl_sim.execute.allocator import keep_freed_memory
 from sfl_sim.execute.threads import threads_for
 from sfl_sim.metrics.accuracy import headline
 from sfl_sim.records import BREAKDOWN
@@ -114,6 +115,7 @@ def _run_cell(number: int, variant: Variant, place: Path, settings: Settings, no
     scenario = variant.scenario
     device = None if settings.timing_only else pick_device(settings.device)
     experiment = Experiment(scenario, device)
+    keep_freed_memory()
     torch.set_num_threads(threads_for(experiment.batch_macs, settings.threads))
     cell = Cell(place, variant.name, scenario.seed)
     cell.add_clients(experiment.clients())
@@ -204,6 +206,7 @@ def _manifest(study: Study, settings: Settings, status: str, began_s: float) -> 
         "wall_s": round(time.monotonic() - began_s, 3),
         "executor": "timing" if settings.timing_only else "eager",
         "variants": len(study.variants),
+        "keeps_freed_memory": keep_freed_memory(),
         **asdict(settings),
         "device": "none" if settings.timing_only else str(pick_device(settings.device)),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
