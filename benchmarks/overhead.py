@@ -104,7 +104,7 @@ class Workload:
         self.expected = model.state_dict()
 
     def _batches(self, client, number):
-        order = stream(0, "batches", client, number).permutation(self.shares[client])
+        order = stream(0, "batches", client, number, 0).permutation(self.shares[client])
         x, y = self.dataset.x_train[order], self.dataset.y_train[order]
         for start in range(0, len(order), BATCH):
             piece = x[start : start + BATCH].to(torch.float32, memory_format=torch.channels_last)

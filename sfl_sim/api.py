@@ -59,6 +59,7 @@ def run(
     jobs: int = 1,
     timing_only: bool = False,
     device: str = "auto",
+    threads: int | None = None,
 ) -> Results:
     """Run a scenario as the command line does, silently.
 
@@ -69,10 +70,11 @@ def run(
         jobs: variants and seeds to run side by side.
         timing_only: simulate time without training.
         device: auto, cpu or cuda.
+        threads: intra-op threads of a run; all cores unless given.
 
     Raises:
         ScenarioError: the scenario, the device or the folder cannot be used.
     """
     study = load(scenario_file(scenario), overrides) if isinstance(scenario, str | Path) else parse(scenario)
-    settings = Settings(timing_only, device, jobs, max(1, Settings.threads // jobs))
+    settings = Settings(timing_only, device, jobs, threads or Settings.threads)
     return Results(run_study(study, Path(out) if out else None, settings, lambda number, round: None).folder)

@@ -38,6 +38,7 @@ def run(
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Variants and seeds to run side by side.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of a run; all cores unless given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep what an interrupted run has finished.")] = False,
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Simulate time without training.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -51,7 +52,7 @@ def run(
     from sfl_sim.study import Settings, run_study
 
     console = Console(stderr=True)
-    settings = Settings(timing_only, device, jobs, max(1, Settings.threads // jobs), resume)
+    settings = Settings(timing_only, device, jobs, threads or Settings.threads, resume)
     study = load(scenario_file(scenario), overrides)
     with progress(study, console, quiet) as notify:
         outcome = run_study(study, out, settings, notify)
@@ -95,7 +96,7 @@ def validate(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of scenarios, for editors."""
-    from sfl_sim.compose import choices
+    from sfl_sim.catalogue import choices
     from sfl_sim.config.schema import json_schema
     from sfl_sim.methods import METHODS
 
@@ -109,7 +110,7 @@ def list_(
     debug: Debug = False,
 ) -> None:
     """List what comes with sfl-sim, with a line of explanation each."""
-    from sfl_sim.compose import catalogue
+    from sfl_sim.catalogue import catalogue
 
     entries = catalogue()
     if what not in entries:

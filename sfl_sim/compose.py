@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,27 +10,26 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pydantic
 import torch
 from numpy.typing import NDArray
 
+from sfl_sim.catalogue import find_method, find_order, method_options
 from sfl_sim.config.scenario import Data, Scenario
 from sfl_sim.data.batches import ClientData, Images
-from sfl_sim.data.datasets import DATASETS, Dataset, load
-from sfl_sim.data.partition import PARTITIONS, cyclic_clients, label_counts, label_order, partition
-from sfl_sim.errors import ScenarioError
+from sfl_sim.data.datasets import Dataset, load
+from sfl_sim.data.partition import cyclic_clients, label_counts, label_order, partition
 from sfl_sim.execute.eager import Eager
 from sfl_sim.execute.evaluate import Evaluation, evaluate
 from sfl_sim.execute.timing import Timing
-from sfl_sim.methods import METHODS, Method, Task
+from sfl_sim.methods import Method, Task
 from sfl_sim.metrics.accuracy import performance_gap
 from sfl_sim.metrics.breakdown import breakdown, traffic
-from sfl_sim.models.zoo import MODELS, network
+from sfl_sim.models.replica import Replica
+from sfl_sim.models.zoo import network
 from sfl_sim.rng import stream
 from sfl_sim.sim.clock import Simulator
-from sfl_sim.sim.orders import ORDERS, check_burst, usual_burst
+from sfl_sim.sim.orders import check_burst, usual_burst
 from sfl_sim.system.fleet import build_fleet
-from sfl_sim.system.profiles import available
 
 
 @dataclass(frozen=True)
@@ -73,6 +70,7 @@ class Experiment:
         )
         self.method = self._method()
         self.simulator = self._simulator()
+        self._model: list[Replica] = []
         self._timeline = hashlib.blake2b(digest_size=16)
         if device is not None:
             torch.manual_seed(seed)  # for networks of a user's own that draw while they run
@@ -86,7 +84,6 @@ class Experiment:
             self.simulator.run(self.method.round(number, clients), number)
             ended_s = self.simulator.now_s
             ops = self.simulator.take_rows()
-            self._timeline.update(ops.tobytes())
             row: dict[str, Any] = {
                 "round": number, "started_s": started_s, "ended_s": ended_s, "participants": len(clients),
                 "accuracy": None, "loss": None, "performance_gap": None, **traffic(ops),
@@ -99,6 +96,9 @@ class Experiment:
                 row |= {"accuracy": found.accuracy, "loss": found.loss,
                         "performance_gap": performance_gap(found.by_label)}  # fmt: skip
                 labels = self._label_rows(number, found)
+            self._timeline.update(ops.tobytes())
+            if self.device is not None:
+                self._model = [part.snapshot() for part in self.method.model()]
             yield Round(row, labels, ops)
 
     @property
@@ -108,19 +108,19 @@ class Experiment:
 
     @property
     def timeline_digest(self) -> str:
-        """Of all operations so far, with their times: equal for equal scenarios, trained or timing-only."""
+        """Of all operations of whole rounds, with their times: equal for equal scenarios, trained or timing-only."""
         return self._timeline.copy().hexdigest()
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """The global model by part and name, in PyTorch's usual layout."""
+        """The global model after the last whole round, by part and name, in PyTorch's usual layout."""
         return {
             f"part{number}.{name}": tensor.contiguous().cpu().numpy()
-            for number, part in enumerate(self.method.model(), start=1)
+            for number, part in enumerate(self._model, start=1)
             for name, tensor in part.weights.named_tensors()
         }
 
     def weights_digest(self) -> str | None:
-        """Of the global model's numbers; None in a timing-only run."""
+        """Of the global model's numbers after the last whole round; None in a timing-only run."""
         if self.device is None:
             return None
         digest = hashlib.blake2b(digest_size=16)
@@ -176,7 +176,7 @@ class Experiment:
 
     def _simulator(self) -> Simulator:
         server = self.scenario.server
-        order = named(server.order, ORDERS, "server.order")
+        order = find_order(server.order)
         burst = usual_burst(server.order) if server.burst is None else float(_UNBOUNDED.get(server.burst, server.burst))
         check_burst(server.order, burst)
         return Simulator(
@@ -215,91 +215,6 @@ class Experiment:
             }
             for position, label in enumerate(map(int, self.label_order))
         ]
-
-
-def named(name: str, table: Mapping[str, Any], key: str) -> Any:
-    """What a scenario's `name` stands for: an entry of `table`, or a user's own `package.module:thing`."""
-    if name in table:
-        return table[name]
-    module, colon, thing = name.partition(":")
-    if not colon:
-        raise ScenarioError("no such name, nor a package.module:name of your own", key=key, found=name, allowed=table)
-    try:
-        return getattr(importlib.import_module(module), thing)
-    except (ImportError, AttributeError) as error:
-        raise ScenarioError(f"cannot be imported: {error}", key=key, found=name) from error
-
-
-def find_method(name: str) -> type[Method]:
-    """The method's class; ScenarioError if there is none."""
-    kind = named(name, METHODS, "method.name")
-    if not (isinstance(kind, type) and issubclass(kind, Method)):
-        raise ScenarioError("is not a subclass of sfl_sim.methods.Method", key="method.name", found=name)
-    return kind
-
-
-def method_options(kind: type[Method], scenario: Scenario) -> Any:
-    """The scenario's keys below `method` as the method's own options."""
-    try:
-        return kind.Options(**scenario.method.options)
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0])
-        if first["type"] == "extra_forbidden":
-            allowed = ["name", *kind.Options.model_fields]
-            raise ScenarioError(
-                f"unknown key of {scenario.method.name}", key=f"method.{key}", found=key, allowed=allowed
-            ) from error
-        raise ScenarioError(
-            "cannot be used", key=f"method.{key}", found=first["input"],
-            allowed=first.get("ctx", {}).get("expected") or first["msg"].lower(),
-        ) from error  # fmt: skip
-
-
-def choices() -> dict[str, list[str]]:
-    """The names that come with sfl-sim, by the scenario key that takes them."""
-    return {
-        "method.name": list(METHODS),
-        "model.name": list(MODELS),
-        "data.name": list(DATASETS),
-        "data.partition.kind": list(PARTITIONS),
-        "server.order": list(ORDERS),
-        "clients.compute.profile": available("devices"),
-        "clients.network.profile": available("network"),
-        "clients.network.trace": available("network/traces"),
-    }
-
-
-def catalogue() -> dict[str, dict[str, str]]:
-    """What comes with sfl-sim: name and one line of explanation, by kind."""
-    tables: dict[str, Mapping[str, Any]] = {
-        "methods": METHODS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS, "orders": ORDERS
-    }  # fmt: skip
-    found = {kind: {name: _first_line(thing) for name, thing in table.items()} for kind, table in tables.items()}
-    profiles = {
-        "devices": "rates of the client devices",
-        "network": "mean rates of the client links",
-        "network/traces": "how link rates vary over time",
-    }
-    found["profiles"] = {name: about for kind, about in profiles.items() for name in available(kind)}
-    return found
-
-
-def _first_line(thing: object) -> str:
-    return (inspect.getdoc(thing) or "").split("\n", 1)[0]
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is the first GPU if there is one, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ScenarioError(
-            f"cannot be used: {reason}", key="--device", found=name, allowed="auto, cpu, cuda"
-        ) from error
 
 
 @lru_cache(maxsize=2)

@@ -79,9 +79,13 @@ class State(Value):
 
 
 class Step(Protocol):
-    """Something a node can do to a state: priced without running it. `name` is the `kind` of its records."""
+    """Something a node can do to a state: priced without running it.
+
+    `name` is the `kind` of its records. `aggregates` marks the averaging of models, which belongs to model exchange.
+    """
 
     name: str
+    aggregates: bool
 
     def work(self, state: Any, *args: Any) -> float:
         """Price in MACs (multiply-accumulate operations)."""

@@ -55,7 +55,7 @@ class Cell:
         self._write("clients", clients)
 
     def add_round(self, row: Mapping[str, Any], labels: Sequence[Mapping[str, Any]], ops: NDArray[np.void]) -> None:
-        """What one round gave; operations go to disk in large row groups, so memory stays flat over rounds."""
+        """What one round gave; operations go to disk in large row groups, so memory hardly grows over rounds."""
         self._rounds.append(dict(row))
         self._labels.extend(map(dict, labels))
         self._waiting.append(ops)
@@ -184,6 +184,7 @@ class RunFolder:
         if interrupted and self.out.exists() and read_manifest(self.out).get("status") == "complete":
             return self.staging
         old = self.out.with_name(self.out.name + ".old")
+        shutil.rmtree(old, ignore_errors=True)
         if self.out.exists():
             self.out.rename(old)
         self.staging.rename(self.out)

@@ -20,27 +20,29 @@ from typing import Any
 
 import torch
 
-from sfl_sim.compose import Experiment, Round, pick_device
+from sfl_sim.compose import Experiment, Round
 from sfl_sim.config.source import Study, Variant, digest, dump_study
 from sfl_sim.errors import ScenarioError
 from sfl_sim.execute.allocator import keep_freed_memory
+from sfl_sim.execute.device import pick_device
 from sfl_sim.execute.threads import threads_for
 from sfl_sim.metrics.accuracy import headline
 from sfl_sim.records import BREAKDOWN
 from sfl_sim.report.page import write_report
 from sfl_sim.report.perfetto import write_trace
-from sfl_sim.store import Cell, RunFolder, free_folder
+from sfl_sim.store import Cell, RunFolder, free_folder, read_manifest
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a study is run; none of it changes what is simulated.
+    """How a study is run; none of it changes what is simulated, and `jobs` and `resume` not a single bit.
 
     Attributes:
         timing_only: walk the timeline without training.
         device: `auto`, `cpu`, `cuda`, ...
         jobs: cells run side by side in processes.
-        threads: intra-op threads that a cell may use (results differ in the last bits with their number).
+        threads: intra-op threads that a cell may use; results differ in the last bits with their number, so it does
+            not depend on `jobs`.
         resume: keep the cells that an interrupted run of the same scenario has finished.
     """
 
@@ -49,6 +51,11 @@ class Settings:
     jobs: int = 1
     threads: int = torch.get_num_threads()
     resume: bool = False
+
+    @property
+    def meaning(self) -> str:
+        """What besides the scenario decides the bits of a result."""
+        return "timing" if self.timing_only else f"{pick_device(self.device).type}-{self.threads}-threads"
 
 
 Notify = Callable[[int, Round], None]
@@ -80,8 +87,11 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     """
     pick_device(settings.device)
     check(study)
-    identity = digest(study) + ("-timing" if settings.timing_only else "")
-    folder = RunFolder(out or free_folder(Path("reports"), study.name, identity), identity, resume=settings.resume)
+    identity = f"{digest(study)}-{settings.meaning}"
+    place = out or free_folder(Path("reports"), study.name, identity)
+    if settings.resume and read_manifest(place).items() >= {"scenario": identity, "status": "complete"}.items():
+        return Outcome(place, "complete")
+    folder = RunFolder(place, identity, resume=settings.resume)
     began_s, status, failure = time.monotonic(), "complete", None
     try:
         numbers = [n for n, v in enumerate(study.variants) if not folder.finished(n, v.scenario.train.rounds)]
@@ -156,9 +166,10 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
         news: queue.Queue[tuple[int, Round]] = manager.Queue()
+        stop = manager.Event()
         with ProcessPoolExecutor(settings.jobs, context) as pool:
             running = {
-                pool.submit(_run_cell_apart, number, variant, folder.cell_folder(number), settings, news)
+                pool.submit(_run_cell_apart, number, variant, folder.cell_folder(number), settings, news, stop)
                 for number, variant in variants.items()
             }
             try:
@@ -168,15 +179,23 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
                         notify(*news.get())
                     for future in done:
                         future.result()
-            except BaseException:
+            except BaseException:  # of whatever kind: let the cells keep their whole rounds and end
+                stop.set()
                 pool.shutdown(cancel_futures=True)
                 raise
 
 
 def _run_cell_apart(
-    number: int, variant: Variant, place: Path, settings: Settings, news: queue.Queue[tuple[int, Round]]
+    number: int,
+    variant: Variant,
+    place: Path,
+    settings: Settings,
+    news: queue.Queue[tuple[int, Round]],
+    stop: threading.Event,
 ) -> None:
     def notify(number: int, round: Round) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
         news.put((number, Round(round.row, [], round.ops[:0])))
 
     _run_cell(number, variant, place, settings, notify)

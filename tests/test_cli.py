@@ -89,8 +89,10 @@ def test_the_resolved_scenario_runs_again_as_it_is(scenario, tmp_path):
 
 
 def test_training_timing_only_and_side_by_side_runs_have_one_timeline_and_one_result(scenario, tmp_path):
-    sfl_sim(scenario, "-q", "--out", "trained")
-    sfl_sim(scenario, "-q", "--out", "apart", "--jobs", "2")
+    # at batch 64 a step is worth several threads, whose number must not depend on the number of jobs
+    scenario.write_text(TINY.replace("batch_size: 8", "batch_size: 64"))
+    sfl_sim(scenario, "-q", "--threads", "2", "--out", "trained")
+    sfl_sim(scenario, "-q", "--threads", "2", "--out", "apart", "--jobs", "2")
     sfl_sim(scenario, "-q", "--out", "timed", "--timing-only")
     assert digests(tmp_path / "trained") == digests(tmp_path / "apart")
     assert [t for t, _ in digests(tmp_path / "timed")] == [t for t, _ in digests(tmp_path / "trained")]

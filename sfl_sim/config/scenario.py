@@ -136,11 +136,11 @@ class Server(Section):
     """The server and its queue."""
 
     speedup: Positive = 100.0
-    """Rate of the server as a multiple of the mean rate of the clients."""
+    """How many times less time than its clients on average the server needs for a multiply-accumulate (gamma)."""
     workers: Count | Literal["unlimited"] = 1
     """Jobs that the server can process at the same time."""
     order: str = "fcfs"
-    """Policy that picks the next job from the queue."""
+    """Who is served next where clients share a part-2 (splitfed_v2); other methods have no order to choose."""
     burst: Count | Literal["all"] | None = None
     """Consecutive jobs of a client that are served in one turn; null leaves it to the order."""
     include_model_exchange: bool = True

@@ -126,17 +126,21 @@ class ClientData:
         return self.local_epochs * len(self._sizes(self.samples(client)))
 
     def epochs(self, client: int, round: int) -> Iterator[list[Batch]]:
-        """The round's mini-batches, one list for each local epoch; permutations from the stream (client, round)."""
-        rng = stream(self.seed, "batches", client, round)
+        """The round's mini-batches, one list for each local epoch; every epoch has random streams of its own."""
         sizes = self._sizes(self.samples(client))
         for number in range(self.local_epochs):
-            epoch = _Epoch(self.images, rng.permutation(self.shares[client]), rng) if self.images else None
+            epoch = self._epoch(client, round, number) if self.images else None
             starts = np.cumsum([0, *sizes[:-1]])
             first = number * len(sizes)
             yield [
                 Batch(client, size, first + i, epoch, int(start))
                 for i, (size, start) in enumerate(zip(sizes, starts, strict=True))
             ]
+
+    def _epoch(self, client: int, round: int, number: int) -> _Epoch:
+        assert self.images is not None
+        order = stream(self.seed, "batches", client, round, number).permutation(self.shares[client])
+        return _Epoch(self.images, order, stream(self.seed, "augment", client, round, number))
 
     def batches(self, client: int, round: int) -> Iterator[Batch]:
         """The round's mini-batches in a row."""

@@ -19,8 +19,11 @@ def breakdown(rows: NDArray[np.void], participants: int, started_s: float, ended
         started_s, ended_s: of the round.
 
     `queue` is waiting at the server, for a lane or for one's turn; waiting for the own device or link counts as that
-    device or link. `aggregate` is averaging, which all participants wait for. `barrier` is what remains: waiting for
-    others (for the slowest, or, in SplitNN, for all predecessors).
+    device or link. `aggregate` is what server and aggregator do for nobody in particular, mostly averaging, for which
+    all participants wait. `barrier` is what remains: waiting for others (for the slowest, or, in SplitNN, for all
+    predecessors).
+
+    Raises ValueError if a client's operations overlap, for then the parts do not add up.
     """
     seconds = dict.fromkeys(BREAKDOWN, 0.0)
     held_s = rows["ended_s"] - rows["requested_s"]
@@ -29,8 +32,14 @@ def breakdown(rows: NDArray[np.void], participants: int, started_s: float, ended
     server = (rows["node"] == b"server") & (rows["client"] >= 0)
     seconds["queue"] = float((rows["started_s"] - rows["requested_s"])[server].sum()) / participants
     seconds["server"] = float((rows["ended_s"] - rows["started_s"])[server].sum()) / participants
-    seconds["aggregate"] = _covered_s(rows[(rows["kind"] == b"average") & (rows["client"] < 0)])
-    seconds["barrier"] = max(0.0, ended_s - started_s - sum(seconds.values()))
+    seconds["aggregate"] = _covered_s(rows[rows["client"] < 0])
+    length_s = ended_s - started_s
+    barrier_s = length_s - sum(seconds.values())
+    if barrier_s < -1e-9 * max(length_s, 1.0):
+        raise ValueError(
+            f"operations of one client overlap by {-barrier_s:.3g} s: their parts do not add up to the round"
+        )
+    seconds["barrier"] = max(0.0, barrier_s)
     return seconds
 
 

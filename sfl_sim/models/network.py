@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.part import Part
@@ -47,6 +47,7 @@ class Network:
         self._build = build
         try:
             self.layers = price(self._module(seed=0), self.input_shape)
+            self.needs_batches_of_two = not _trains_on_one_sample(self._module(seed=0), self.input_shape)
         except (RuntimeError, ValueError) as error:
             raise ScenarioError(
                 f"model {name!r} cannot take inputs of shape {'x'.join(map(str, input_shape))}: {error}",
@@ -60,11 +61,6 @@ class Network:
     def macs(self) -> int:
         """MACs of one sample's forward pass through the whole network."""
         return sum(layer.macs for layer in self.layers)
-
-    @property
-    def needs_batches_of_two(self) -> bool:
-        """Whether a batch norm over single values makes a batch of one sample impossible."""
-        return self.part(0, len(self)).has_batch_norm
 
     def check_cut(self, cut: int, key: str = "model.cut") -> int:
         """`cut` if both sides of it hold layers; otherwise an error that lists the layers."""
@@ -112,6 +108,13 @@ class Network:
             return self._build(self.input_shape, self.n_labels).to(self.dtype)
 
 
-def as_input(x: Tensor, channels_last: bool) -> Tensor:
-    """`x` in the layout that the network's convolutions want."""
-    return x.contiguous(memory_format=torch.channels_last) if channels_last and x.ndim == 4 else x
+def _trains_on_one_sample(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
+    """False if a batch norm sees a single value per channel then, which it cannot normalise."""
+    x = torch.zeros(1, *input_shape, dtype=next(module.parameters()).dtype)
+    try:
+        module.train()(x)
+    except ValueError as error:
+        if "more than 1 value per channel" in str(error):
+            return False
+        raise
+    return True

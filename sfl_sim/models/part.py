@@ -49,7 +49,6 @@ class Part:
         self.n_buffers = sum(map(math.prod, self.buffer_shapes))
         self.dtype = next((p.dtype for p in skeleton.parameters()), torch.float32)
         self.size_bytes = (self.n_parameters + self.n_buffers) * self.dtype.itemsize
-        self.has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in skeleton.modules())
 
     def _find_slots(self) -> None:
         for path, module in self.skeleton.named_modules():

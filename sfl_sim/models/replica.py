@@ -115,4 +115,3 @@ def average(into: Weights, replicas: Sequence[Weights], shares: Sequence[float])
             for weights, share in zip(replicas, shares, strict=True):
                 total.add_(getattr(weights, flat), alpha=share)
             getattr(into, flat).copy_(total)
-    into.momentum = None

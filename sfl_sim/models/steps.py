@@ -25,6 +25,7 @@ class Forward:
     """Part-1 on a batch; gives the smashed data: activations at the cut, with their labels."""
 
     name = "forward"
+    aggregates = False
 
     def work(self, part1: Replica, batch: Value) -> float:
         """MACs of the forward pass."""
@@ -52,6 +53,7 @@ class Train:
 
     sgd: Sgd
     name = "train"
+    aggregates = False
 
     def work(self, part: Replica, data: Value) -> float:
         """MACs of forward and backward."""
@@ -78,6 +80,7 @@ class Backward:
 
     sgd: Sgd
     name = "backward"
+    aggregates = False
 
     def work(self, part1: Replica, gradients: Value) -> float:
         """MACs of the backward pass: twice the forward's."""
@@ -100,6 +103,7 @@ class Average:
     """The state becomes the weighted average of replicas; one MAC per element and replica."""
 
     name = "average"
+    aggregates = True
 
     def work(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> float:
         """MACs of the weighted sum."""
@@ -118,6 +122,7 @@ class Renew:
     """Forget the optimiser's state, as at the start of every round (METHODS.md CHOICE 1)."""
 
     name = "renew"
+    aggregates = False
 
     def work(self, part: Replica) -> float:
         """Free."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from functools import lru_cache
 
 import torch
 from torch import nn
@@ -126,6 +127,7 @@ MODELS: dict[str, Builder] = {
 }
 
 
+@lru_cache(maxsize=16)  # pricing traces the model, and all variants and seeds of a study want the same
 def network(
     name: str,
     input_shape: Shape,

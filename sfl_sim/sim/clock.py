@@ -10,7 +10,7 @@ import simpy
 from numpy.typing import NDArray
 
 from sfl_sim.errors import StuckError
-from sfl_sim.ops import NODE_NAMES, SERVER, Expect, Flow, On, Par, Read, Send, Value
+from sfl_sim.ops import AGGREGATOR, NODE_NAMES, SERVER, Expect, Flow, On, Par, Read, Send, State, Value
 from sfl_sim.records import OP_DTYPE
 from sfl_sim.rng import stream
 from sfl_sim.sim.orders import Order, Roster
@@ -35,8 +35,8 @@ class Executor(Protocol):
 class Simulator:
     """One simulated world: clients with a device and two links each, an aggregator, and a server with a queue.
 
-    A device and a link serve one operation at a time, in the order of request. The server serves as `Station` says.
-    The aggregator computes at the server's rate.
+    A device and a link serve one operation at a time, in the order of request. The server serves as `Station` says; so
+    does the aggregator, with as many lanes as it needs, at the server's rate.
 
     Args:
         fleet: rates of devices, links and server.
@@ -66,7 +66,7 @@ class Simulator:
         self.burst = burst
         self.seed = seed
         self.include_model_exchange = include_model_exchange
-        self.station = Station(self.env, workers)
+        self.stations = {SERVER: Station(self.env, workers), AGGREGATOR: Station(self.env, float("inf"))}
         self.round = 0
         n = len(fleet.macs_per_s)
         self._device_free_s = [0.0] * n
@@ -149,20 +149,19 @@ class Simulator:
         env = self.env
         requested_s = env.now
         macs = op.step.work(op.state, *op.args)
-        if op.step.name == "average" and not self.include_model_exchange:
+        if op.step.aggregates and not self.include_model_exchange:
             macs = 0.0
         result = op.step.out(op.state, *op.args)
         result.maker = op.node
         client = _bringer(op)
         job = Job(client, op.state, requested_s, macs / self.fleet.server_macs_per_s)
-        if op.node == SERVER:
-            yield self.station.request(job)
+        station = self.stations[op.node]
+        yield station.request(job)
         started_s = env.now
         result.content = self.executor.run(op)
         if job.service_s:
             yield env.timeout(job.service_s)
-        if op.node == SERVER:
-            self.station.release(job)
+        station.release(job)
         self._rows.append(
             (NODE_NAMES[op.node], op.step.name, self.round, result.step, client, requested_s, started_s, env.now,
              macs, 0)
@@ -182,7 +181,7 @@ class Simulator:
             link, client = "uplink", src
         else:
             link, client = "peer", src
-        if payload.kind == "model" and not self.include_model_exchange:
+        if isinstance(payload, State) and not self.include_model_exchange:
             started_s = requested_s
         else:
             started_s, arrives_s = self._occupy(src, dst, requested_s, size_bytes)
@@ -222,11 +221,11 @@ class Simulator:
     def _expect(self, op: Expect) -> None:
         left = {client: jobs for client, jobs in op.jobs.items() if jobs}
         roster = Roster(list(left), left, self.burst, stream(self.seed, "order", self.round))
-        self.station.rank(op.state, self.order(roster), left)
+        self.stations[SERVER].rank(op.state, self.order(roster), left)
 
     def _who_waits(self) -> str:
         lines = []
-        for clients, turn in self.station.waiting():
+        for clients, turn in self.stations[SERVER].waiting():
             held = "" if turn is None else f", which the order holds for client {turn}"
             named = ", ".join(map(str, clients[:10])) + (", ..." if len(clients) > 10 else "")
             lines.append(f"client {named} waits for the server{held}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import simpy
@@ -34,33 +35,49 @@ def first_come(waiting: Mapping[int, Job], now_s: float) -> Job | None:
 
 
 class _Queue:
-    """The jobs that wait to change one state, by client and in order of arrival."""
+    """The jobs that wait to change one state: those that an order ranks, by client, and all others."""
 
-    __slots__ = ("busy", "left", "listed", "policy", "to_come", "waiting")
+    __slots__ = ("busy", "left", "listed", "others", "policy", "ranked", "to_come")
 
     def __init__(self) -> None:
         self.policy: Policy = first_come
         self.left: dict[int, int] = {}
         self.to_come = 0  # sum of `left`
-        self.waiting: OrderedDict[int, Job] = OrderedDict()
+        self.ranked: OrderedDict[int, Job] = OrderedDict()
+        self.others: deque[Job] = deque()
         self.busy = False
         self.listed = False  # whether it stands in the station's heap
 
+    def join(self, job: Job) -> None:
+        """A policy ranks the jobs that were announced; whatever else comes is served as it comes, and first."""
+        if not self.left.get(job.client):
+            self.others.append(job)
+        elif job.client in self.ranked:
+            raise RuntimeError(f"client {job.client} brings a job to an ordered state before its last one was served")
+        else:
+            self.ranked[job.client] = job
+
     def take(self, now_s: float) -> Job | None:
-        """The job that the policy chooses, removed from the queue; None if it holds the server."""
-        job = self.policy(self.waiting, now_s)
+        """The next job, removed from the queue; None if the policy holds the server."""
+        job = self.others.popleft() if self.others else self.policy(self.ranked, now_s)
         if job is not None:
-            del self.waiting[job.client]
             self.busy = True
-            if job.client in self.left:
+            if self.ranked.get(job.client) is job:
+                del self.ranked[job.client]
                 self.left[job.client] -= 1
                 self.to_come -= 1
         return job
 
     @property
+    def oldest(self) -> Job | None:
+        """Of the jobs that wait, the one that came first."""
+        heads = [*islice(self.others, 1), *islice(self.ranked.values(), 1)]
+        return min(heads, key=lambda job: job.arrived_s, default=None)
+
+    @property
     def forgettable(self) -> bool:
         """Whether a new queue would do as well."""
-        return not (self.busy or self.waiting or self.to_come)
+        return not (self.busy or self.others or self.ranked or self.to_come)
 
 
 class Station:
@@ -68,8 +85,8 @@ class Station:
 
     A free lane takes, among the states that nobody changes, the one whose oldest job came first, and that state's
     policy picks the job. Ties go by (arrival time, client id, sequence): choices are made at the end of an instant,
-    when everybody who arrives at it has arrived. A client has at most one job at a time on a state, because its flow
-    waits for it.
+    when everybody who arrives at it has arrived. A policy that holds the server is asked again when somebody arrives,
+    not because time passes.
     """
 
     def __init__(self, env: simpy.Environment, workers: float) -> None:
@@ -107,8 +124,9 @@ class Station:
     def waiting(self) -> Iterator[tuple[list[int], int | None]]:
         """For every state with waiting jobs: their clients, and the client for whom a strict order holds it."""
         for queue in self._queues.values():
-            if queue.waiting:
-                yield list(queue.waiting), getattr(queue.policy, "turn", None)
+            if queue.oldest:
+                clients = [job.client for job in (*queue.others, *queue.ranked.values())]
+                yield clients, getattr(queue.policy, "turn", None)
 
     def _decide_soon(self) -> None:
         if not self._deciding:
@@ -138,12 +156,14 @@ class Station:
         queue = self._queues.get(job.state)
         if queue is None:
             queue = self._queues[job.state] = _Queue()
-        queue.waiting[job.client] = job
+        queue.join(job)
         self._list(queue)
 
     def _list(self, queue: _Queue) -> None:
-        if queue.waiting and not queue.busy and not queue.listed:
+        if queue.busy or queue.listed:
+            return
+        oldest = queue.oldest
+        if oldest is not None:
             queue.listed = True
-            oldest = next(iter(queue.waiting.values()))
             self._sequence += 1
             heapq.heappush(self._heap, (oldest.arrived_s, oldest.client, self._sequence, queue))

@@ -51,6 +51,15 @@ def test_augmented_batches_are_the_same_when_they_are_made_again():
     assert not torch.equal(first, plain)
 
 
+def test_samples_do_not_depend_on_when_a_batch_is_loaded():
+    source = data([9], 4, augment=True, local_epochs=2)
+    one_by_one = [batch.load() for batch in source.batches(0, 1)]
+    late_and_backwards = [batch.load() for batch in reversed(list(source.batches(0, 1)))]
+    for (x, y), (late_x, late_y) in zip(one_by_one, reversed(late_and_backwards), strict=True):
+        assert torch.equal(x, late_x)
+        assert torch.equal(y, late_y)
+
+
 def test_a_client_without_a_whole_batch_is_named():
     with pytest.raises(ScenarioError, match=r"train\.batch_size: client 1 has 3 samples, fewer than one whole batch"):
         data([10, 3], 4, drop_last=True)

@@ -1,5 +1,6 @@
 """Identities between methods (METHODS.md section 13), in float64."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,8 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from sfl_sim.execute.eager import Eager
 from sfl_sim.methods import METHODS
+from sfl_sim.models.replica import average
 from sfl_sim.models.sgd import Sgd
-from sfl_sim.models.steps import Train
+from sfl_sim.models.steps import Backward, Forward, Train
+from sfl_sim.ops import Value
 from sfl_sim.sim.orders import ORDERS
 
 EXACT = 1e-10
@@ -35,7 +38,7 @@ def centralised(work, rounds):
 @pytest.mark.parametrize("cut", [1, 2])
 @pytest.mark.parametrize("name", ["fedavg", "splitnn", "splitfed_v1", "splitfed_v2"])
 def test_i4_one_client_is_centralised_sgd(name, cut):
-    work = task(samples=[14], cut=cut, momentum=0.9, weight_decay=1e-3, local_epochs=2)
+    work = task(samples=[14], cut=cut, momentum=0.9, weight_decay=1e-3, local_epochs=2, lr_decay=0.5)
     method, *_ = simulate(name, work, rounds=3)
     expected = centralised(work, rounds=3)
     assert all((tensor - expected[key]).abs().max() < EXACT for key, tensor in tensors(method).items())
@@ -148,26 +151,30 @@ def test_v1_averaging_every_epoch_is_v1_averaging_every_round_with_one_epoch():
     assert distance(often, once) == 0
 
 
-def test_v1_averaging_every_step_keeps_one_part_2_for_all():
-    """Against a hand-written loop: every step, part-2 of all active clients is their weighted mean."""
-    work = task(samples=[12, 8])
-    method, *_ = simulate("splitfed_v1", work, rounds=1, options={"server_agg_every": "step"})
+@pytest.mark.parametrize(("every", "epochs"), [("step", 1), ("epoch", 2)])
+def test_v1_averaging_more_often_is_what_a_hand_written_loop_does(every, epochs):
+    """After every stretch, part-2 of all active clients is their weighted mean; clients of different sizes."""
+    work = task(samples=[12, 8], local_epochs=epochs)
+    method, *_ = simulate("splitfed_v1", work, rounds=1, options={"server_agg_every": every})
     nets = []
     for _ in range(2):
         (whole,) = work.split()
         net = work.network._build(work.network.input_shape, work.network.n_labels).double()
         net.load_state_dict(dict(whole.weights.named_tensors()))
         nets.append(net)
-    batches = [list(work.data.batches(c, 1)) for c in range(2)]
-    for step in range(3):
-        active = [c for c in range(2) if step < len(batches[c])]
+    stretches = [
+        list(work.data.epochs(c, 1)) if every == "epoch" else [[b] for b in work.data.batches(c, 1)] for c in range(2)
+    ]
+    for number in range(max(map(len, stretches))):
+        active = [c for c in range(2) if number < len(stretches[c])]
         for c in active:
-            x, y = batches[c][step].load()
-            nets[c].zero_grad()
-            cross_entropy(nets[c](x), y).backward()
-            with torch.no_grad():
-                for parameter in nets[c].parameters():
-                    parameter -= 0.1 * parameter.grad
+            for batch in stretches[c][number]:
+                x, y = batch.load()
+                nets[c].zero_grad()
+                cross_entropy(nets[c](x), y).backward()
+                with torch.no_grad():
+                    for parameter in nets[c].parameters():
+                        parameter -= 0.1 * parameter.grad
         _average_after_cut([nets[c] for c in active], work.shares(active))
     states = [dict(net.named_parameters()) for net in nets]
     for key, tensor in tensors(method).items():
@@ -228,3 +235,39 @@ def test_only_participants_train():
         Train(Sgd(0.1)).run(whole, batch)
     expected = dict(whole.weights.named_tensors())
     assert all((tensor - expected[key]).abs().max() < EXACT for key, tensor in tensors(alone).items())
+
+
+def replayed(work, rows, rounds):
+    """SplitFedV2's weights by plain sequential steps in the order in which the server served, without any clock."""
+    part1, part2 = work.split(work.cut)
+    clients = range(len(work.data))
+    for number in range(1, rounds + 1):
+        served = rows[(rows["kind"] == b"train") & (rows["round"] == number)]
+        copies = [part1.snapshot() for _ in clients]
+        batches = [list(work.data.batches(c, number)) for c in clients]
+        part2.weights.momentum = None
+        sgd = work.sgd(number)
+        for job in np.sort(served, order="started_s"):
+            client, batch = job["client"], batches[job["client"]][job["step"]]
+            smashed = Value("smashed", content=Forward().run(copies[client], batch))
+            Backward(sgd).run(copies[client], Value("gradients", content=Train(sgd).run(part2, smashed)))
+        average(part1.weights, [copy.weights for copy in copies], work.shares(clients))
+    return dict(part1.weights.named_tensors()) | dict(part2.weights.named_tensors())
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    order=st.sampled_from(sorted(ORDERS)),
+    samples=st.lists(st.integers(2, 14), min_size=2, max_size=4),
+    rates=st.lists(st.floats(1e4, 1e6), min_size=4, max_size=4),
+    speedup=st.sampled_from([0.5, 3.0, 100.0]),
+    momentum=st.sampled_from([0.0, 0.9]),
+)
+def test_training_in_simulated_time_is_sequential_training_in_the_order_of_service(
+    order, samples, rates, speedup, momentum
+):
+    """The theorem of DESIGN.md section 3: what was learned is what the recorded order of service says."""
+    work, world = task(samples, momentum=momentum), fleet(len(samples), rates[: len(samples)], speedup=speedup)
+    method, _, rows = simulate("splitfed_v2", work, order=order, world=world, workers=1)
+    expected = replayed(work, rows, 2)
+    assert all(torch.equal(tensor, expected[key]) for key, tensor in tensors(method).items())

@@ -12,6 +12,7 @@ from small_world import fleet, simulate, task
 
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.zoo import network
+from sfl_sim.system.links import Pattern, RateTrace
 
 ORDERS = ["fcfs", "cyclic", "random_job"]
 
@@ -81,11 +82,28 @@ def test_averaging_every_step_waits_for_the_slowest_at_every_step():
     assert found == pytest.approx(sum(map(max, active)), rel=1e-9)
 
 
-def test_averaging_every_epoch_waits_once_an_epoch():
-    work, world = task([20, 12, 8], device=None, local_epochs=2), fleet(3, **WORLD)
-    batch_s, _ = times(work, world)
-    found = ended_s("splitfed_v1", work, world, options={"server_agg_every": "epoch"})
-    assert found == pytest.approx(2 * max(batch_s * [5, 3, 2]), rel=1e-9)
+def test_averaging_every_epoch_waits_for_the_slowest_in_every_epoch():
+    """Links that change turn by turn make another client the slowest in the second epoch: more than once a round."""
+    work = task([8, 8], device=None, local_epochs=2)
+    one_epoch_s, _ = times(work, fleet(2, 1e9, [1e4, 1e5], 1e9))
+    slow_s = 2 * one_epoch_s.max()
+    turns = Pattern([0.0, slow_s, 2 * slow_s], [1.0, 10.0])
+    world = fleet(2, 1e9, [1e4, 1e4], 1e9)
+    mean_bps = 1e4 * turns.mean_bps
+    uplinks = [RateTrace(mean_bps, turns, 0.0), RateTrace(mean_bps, turns, slow_s)]
+    world = replace(world, uplinks=uplinks)
+    once_s = ended_s("splitfed_v1", work, world)
+    every_epoch_s = ended_s("splitfed_v1", work, world, options={"server_agg_every": "epoch"})
+    assert every_epoch_s > 1.3 * once_s
+
+
+def test_who_is_done_early_uploads_part_1_while_the_others_go_on():
+    work, world = task([4, 12], device=None), fleet(2, 1e6, [1e4, 1e6], 1e6)
+    *_, rows = simulate("splitfed_v1", work, 1, world=world, options={"server_agg_every": "step"})
+    upload = rows[(rows["kind"] == b"model") & (rows["node"] == b"uplink") & (rows["client"] == 0)]
+    others = rows[(rows["kind"] == b"forward") & (rows["client"] == 1) & (rows["step"] == 1)]
+    assert others["started_s"] < upload["ended_s"]
+    assert rows["ended_s"].max() >= upload["ended_s"]
 
 
 def test_splitnn_takes_one_client_after_another():

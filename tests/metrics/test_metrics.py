@@ -10,6 +10,7 @@ from small_world import fleet, simulate, task
 from sfl_sim.methods import METHODS
 from sfl_sim.metrics.accuracy import backward_transfer, headline, performance_gap
 from sfl_sim.metrics.breakdown import breakdown, traffic
+from sfl_sim.records import OP_DTYPE
 
 accuracies = st.lists(st.floats(0, 1), min_size=1, max_size=10)
 
@@ -99,6 +100,13 @@ def test_a_fixed_order_turns_barrier_into_queue():
         spent[order] = breakdown(rows, 2, 0.0, simulator.now_s)
     assert spent["fcfs"]["queue"] < 0.1 * spent["cyclic"]["queue"]
     assert spent["cyclic"]["barrier"] < 0.5 * spent["fcfs"]["barrier"]
+
+
+def test_overlapping_operations_of_one_client_are_not_added_up_in_silence():
+    rows = np.zeros(2, OP_DTYPE)
+    rows["node"], rows["ended_s"] = b"uplink", 8.0
+    with pytest.raises(ValueError, match="overlap by 8 s"):
+        breakdown(rows, 1, 0.0, 8.0)
 
 
 def test_traffic_counts_messages_between_clients_once():

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.models.network import Network, as_input
+from sfl_sim.models.network import Network
 from sfl_sim.models.replica import average
 from sfl_sim.models.sgd import Sgd
 from sfl_sim.models.steps import Backward, Forward, Train
@@ -22,7 +22,8 @@ def batch_for(net, samples=4, seed=0):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(samples, *net.input_shape, generator=generator, dtype=net.dtype)
     y = torch.randint(net.n_labels, (samples,), generator=generator)
-    return Value("batch", samples=samples, step=0, content=(as_input(x, True), y))
+    x = x.contiguous(memory_format=torch.channels_last)
+    return Value("batch", samples=samples, step=0, content=(x, y))
 
 
 @pytest.mark.parametrize("name", ["cnn_small", "lenet5", "mobilenet_v1"])

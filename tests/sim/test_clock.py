@@ -1,5 +1,7 @@
 """The clock: who waits for whom, by flows written for the purpose."""
 
+from dataclasses import replace
+
 import pytest
 from small_world import fleet
 
@@ -8,10 +10,13 @@ from sfl_sim.execute.timing import Timing
 from sfl_sim.ops import AGGREGATOR, SERVER, State, Value, expect, on, par, read, send
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import ORDERS
+from sfl_sim.system.links import Pattern, RateTrace
 
 
 class Work:
     """A step of so many MACs."""
+
+    aggregates = False
 
     def __init__(self, macs, name="work"):
         self.macs = macs
@@ -116,6 +121,61 @@ def test_par_gives_results_in_the_order_of_its_flows_whoever_is_done_first():
     simulator = clock()
     assert simulator.run(flow(), 1) == [5, 1]
     assert simulator.now_s == 5
+
+
+def test_a_link_with_a_trace_takes_as_long_as_its_integral_says():
+    """One byte a second for 4 s, then two: a message of 6 bytes that starts at 2 s ends at 6 s."""
+    simulator = clock()
+    trace = RateTrace(12.0, Pattern([0.0, 4.0, 8.0], [8.0, 16.0]), 0.0)
+    simulator.fleet = replace(simulator.fleet, uplinks=[trace, trace])
+
+    def flow():
+        yield on(0, Work(2), State("model"))
+        yield send(Value("smashed", 6), 0, SERVER)
+
+    assert rows_of(simulator, flow())["ended_s"].tolist() == [2, 6]
+
+
+def test_a_state_is_copied_when_it_is_sent_and_not_when_it_arrives():
+    class Counter(State):
+        def __init__(self, content):
+            super().__init__("model", 5, content=content)
+
+        def snapshot(self):
+            return Counter(self.content)
+
+    class Add(Work):
+        def run(self, state, *args):
+            state.content += 1
+
+    class Runs(Timing):
+        def run(self, op):
+            return op.step.run(op.state)
+
+    state = Counter(0)
+
+    def sender():
+        return (yield send(state, SERVER, 0)).content
+
+    def changer():
+        yield on(SERVER, Add(1), state)
+
+    def flow():
+        return (yield par([sender(), changer()]))
+
+    assert clock(executor=Runs()).run(flow(), 1)[0] == 0
+    assert state.content == 1
+
+
+def test_averages_of_one_state_at_the_aggregator_do_not_overlap():
+    def average(state):
+        yield on(AGGREGATOR, Work(3), state)
+
+    def flow():
+        state = State("model")
+        yield par([average(state), average(state), average(State("model"))])
+
+    assert rows_of(clock(), flow())["ended_s"].tolist() == [3, 3, 6]
 
 
 def test_the_clock_goes_on_from_round_to_round():

@@ -83,6 +83,42 @@ def test_jobs_on_different_states_share_the_lanes():
     assert [row[2] for row in seen] == [0.0, 0.0, 1.0, 1.0]
 
 
+def test_a_free_lane_goes_to_the_state_whose_oldest_job_came_first():
+    server = Server()
+    seen = server.run(
+        server.visit(0, [0.0], [10.0], state="busy"),
+        server.visit(9, [1.0], [1.0], state="old"),
+        server.visit(2, [2.0], [1.0], state="young"),
+    )
+    assert [row[0] for row in seen] == [0, 9, 2]
+
+
+def test_jobs_of_nobody_and_several_of_one_client_are_served_as_they_come():
+    server = Server()
+    seen = server.run(*(server.visit(c, [0.0], [1.0]) for c in (-1, 4, -1, 4)))
+    assert [row[0] for row in seen] == [-1, -1, 4, 4]
+    assert [row[2] for row in seen] == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_policy_ranks_announced_jobs_only_and_the_rest_comes_first():
+    """An average of the shared state between two jobs of a strict order."""
+    server = Server()
+    left = {0: 1, 1: 1}
+    server.station.rank("w2", ORDERS["cyclic"](Roster([0, 1], left)), left)
+    seen = server.run(server.visit(1, [0.0], [1.0]), server.visit(-1, [1.0], [1.0]), server.visit(0, [5.0], [1.0]))
+    assert [row[0] for row in seen] == [-1, 0, 1]
+    assert [row[2] for row in seen] == [1.0, 5.0, 6.0]
+
+
+def test_two_jobs_of_one_client_at_once_cannot_be_ordered():
+    server = Server()
+    left = {0: 2}
+    server.station.rank("w2", ORDERS["cyclic"](Roster([0], left)), left)
+    server.env.process(server.visit(7, [0.0], [9.0]))
+    with pytest.raises(RuntimeError, match="client 0 brings a job to an ordered state before its last one was served"):
+        server.run(server.visit(0, [1.0], [1.0]), server.visit(0, [1.0], [1.0]))
+
+
 def test_a_d_d_1_queue_is_periodic():
     """Arrivals every 2 s, service 1.5 s: nobody waits; service 3 s: the n-th job waits n seconds."""
     arrivals_s = 2.0 * np.arange(50)

@@ -1,0 +1,99 @@
+"""What a scenario may name: what comes with sfl-sim, and a user's own by `package.module:name`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+
+from sfl_sim.config.scenario import Scenario
+from sfl_sim.data.datasets import DATASETS
+from sfl_sim.data.partition import PARTITIONS
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS, Method
+from sfl_sim.models.zoo import MODELS
+from sfl_sim.sim.orders import ORDERS, Order
+from sfl_sim.system.profiles import available
+
+
+def named(name: str, table: Mapping[str, Any], key: str) -> Any:
+    """What a scenario's `name` stands for: an entry of `table`, or a user's own `package.module:thing`."""
+    if name in table:
+        return table[name]
+    module, colon, thing = name.partition(":")
+    if not colon:
+        raise ScenarioError("no such name, nor a package.module:name of your own", key=key, found=name, allowed=table)
+    try:
+        return getattr(importlib.import_module(module), thing)
+    except (ImportError, AttributeError) as error:
+        raise ScenarioError(f"cannot be imported: {error}", key=key, found=name) from error
+
+
+def find_method(name: str) -> type[Method]:
+    """The method's class; ScenarioError if there is none."""
+    kind = named(name, METHODS, "method.name")
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise ScenarioError("is not a subclass of sfl_sim.methods.Method", key="method.name", found=name)
+    return kind
+
+
+def find_order(name: str) -> Order:
+    """The order's function; ScenarioError if there is none."""
+    order: Order = named(name, ORDERS, "server.order")
+    if not callable(order):
+        raise ScenarioError("is not a function that makes a policy of a roster", key="server.order", found=name)
+    return order
+
+
+def method_options(kind: type[Method], scenario: Scenario) -> Any:
+    """The scenario's keys below `method` as the method's own options."""
+    try:
+        return kind.Options(**scenario.method.options)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            allowed = ["name", *kind.Options.model_fields]
+            raise ScenarioError(
+                f"unknown key of {scenario.method.name}", key=f"method.{key}", found=key, allowed=allowed
+            ) from error
+        raise ScenarioError(
+            "cannot be used", key=f"method.{key}", found=first["input"],
+            allowed=first.get("ctx", {}).get("expected") or first["msg"].lower(),
+        ) from error  # fmt: skip
+
+
+def choices() -> dict[str, list[str]]:
+    """The names that come with sfl-sim, by the scenario key that takes them."""
+    return {
+        "method.name": list(METHODS),
+        "model.name": list(MODELS),
+        "data.name": list(DATASETS),
+        "data.partition.kind": list(PARTITIONS),
+        "server.order": list(ORDERS),
+        "clients.compute.profile": available("devices"),
+        "clients.network.profile": available("network"),
+        "clients.network.trace": available("network/traces"),
+    }
+
+
+def catalogue() -> dict[str, dict[str, str]]:
+    """What comes with sfl-sim: name and one line of explanation, by kind."""
+    tables: dict[str, Mapping[str, Any]] = {
+        "methods": METHODS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS, "orders": ORDERS
+    }  # fmt: skip
+    found = {kind: {name: _first_line(thing) for name, thing in table.items()} for kind, table in tables.items()}
+    profiles = {
+        "devices": "rates of the client devices",
+        "network": "mean rates of the client links",
+        "network/traces": "how link rates vary over time",
+    }
+    found["profiles"] = {name: about for kind, about in profiles.items() for name in available(kind)}
+    return found
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").split("\n", 1)[0]

@@ -1,0 +1,160 @@
+"""The composition root: every key of a scenario arrives where it works, and interrupted runs tell the truth."""
+
+import hashlib
+
+import pytest
+import torch
+
+from sfl_sim.compose import Experiment
+from sfl_sim.config.source import parse
+from sfl_sim.ops import State
+
+BASE = {
+    "data": {"train_samples": 200, "test_samples": 50, "partition": {"kind": "dominant_label"}},
+    "train": {"rounds": 3, "batch_size": 8},
+    "server": {"order": "cyclic"},
+}
+CPU = torch.device("cpu")
+
+
+def experiment(changes=None, device=None):
+    values = {section: dict(keys) for section, keys in BASE.items()}
+    for key, value in (changes or {}).items():
+        section, _, name = key.partition(".")
+        if name:
+            values.setdefault(section, {})[name] = value
+        else:
+            values[section] = value
+    return Experiment(parse(values).variants[0].scenario, device)
+
+
+def finished(changes=None, device=None):
+    run = experiment(changes, device)
+    for _ in run.rounds():
+        pass
+    return run
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return finished(device=CPU)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seed", 1),
+        ("data.partition", {"kind": "iid"}),
+        ("data.train_samples", 300),
+        ("model.cut", 2),
+        ("clients.participation", 0.5),
+        ("clients.compute", 1e9),
+        ("clients.network", "fedscale"),
+        ("clients.network", {"trace": "hsdpa_bus"}),
+        ("clients.network", {"latency_s": 0.1}),
+        ("server.speedup", 1.0),
+        ("server.order", "fcfs"),
+        ("server.burst", 3),
+        ("server.include_model_exchange", False),
+        ("method", {"name": "fedavg"}),
+        ("train.batch_size", 5),
+        ("train.local_epochs", 2),
+        ("train.drop_last", True),
+    ],
+)
+def test_a_key_of_the_world_changes_the_timeline(key, value, usual):
+    assert finished({key: value}).timeline_digest != usual.timeline_digest
+
+
+def test_more_workers_matter_where_clients_have_states_of_their_own():
+    fast_links = {"uplink_bps": 1e12, "downlink_bps": 1e12}
+    slow_server = {"method": {"name": "splitfed_v1"}, "server.speedup": 0.1, "clients.network": fast_links}
+    one, many = (finished({**slow_server, "server.workers": n}) for n in (1, "unlimited"))
+    assert one.simulator.now_s > 2 * many.simulator.now_s
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("train.lr", 0.1),
+        ("train.lr_decay", 0.5),
+        ("train.momentum", 0.9),
+        ("train.weight_decay", 0.01),
+        ("train.precision", "float64"),
+        ("data.augment", True),
+        ("data.partition", {"kind": "dominant_label", "p": 0.5}),
+    ],
+)
+def test_a_key_of_training_changes_the_weights_and_not_the_timeline(key, value, usual):
+    run = finished({key: value}, CPU)
+    assert run.weights_digest() != usual.weights_digest()
+    assert key == "train.precision" or run.timeline_digest == usual.timeline_digest
+
+
+def test_the_learning_rate_s_floor_and_the_weights_of_the_average_arrive():
+    decayed = {"train.lr_decay": 0.1}
+    floor = {**decayed, "train.lr_min": 0.04}
+    assert finished(decayed, CPU).weights_digest() != finished(floor, CPU).weights_digest()
+    unequal = {"data.partition": {"kind": "dirichlet", "alpha": 0.5, "min_size": 1}}
+    uniform = {**unequal, "train.agg_weights": "uniform"}
+    assert finished(unequal, CPU).weights_digest() != finished(uniform, CPU).weights_digest()
+
+
+def test_every_round_has_its_own_participants_in_cyclic_order():
+    run = experiment({"clients.participation": 0.3, "train.rounds": 20})
+    rounds = [round.ops for round in run.rounds()]
+    seen = [set(ops["client"][ops["node"] == b"client"]) for ops in rounds]
+    assert all(len(clients) == 3 for clients in seen)
+    assert len(set(map(frozenset, seen))) > 10
+    assert set().union(*seen) == set(range(10))
+    served = rounds[0]["client"][(rounds[0]["kind"] == b"train")][:3].tolist()
+    assert served == sorted(served, key=run.cyclic.index)
+
+
+def test_the_cyclic_order_groups_clients_by_label_in_the_run_s_label_order():
+    run = experiment({"data.partition": {"kind": "dominant_label", "phi": 2}, "train.batch_size": 2})
+    dominant = run.counts.argmax(axis=1)[run.cyclic]
+    assert dominant.tolist() == [label for label in run.label_order for _ in range(2)]
+
+
+def test_every_round_is_evaluated():
+    run = experiment(device=CPU)
+    losses = [round.row["loss"] for round in run.rounds()]
+    assert len(set(losses)) == 3
+
+
+def test_what_is_kept_of_an_interrupted_run_is_its_last_whole_round():
+    """Ctrl-C in the middle of round 2, and again while round 2 is evaluated, keeps weights and digests of round 1."""
+    one = finished({"train.rounds": 1}, CPU)
+
+    class Pressed(KeyboardInterrupt):
+        pass
+
+    for where in ("training", "evaluation"):
+        run = experiment(device=CPU)
+        rounds = run.rounds()
+        next(rounds)
+        if where == "training":
+            inner, calls = run.simulator.executor.run, iter(range(30))
+
+            def stops(op, inner=inner, calls=calls):
+                if next(calls, None) is None:
+                    raise Pressed
+                return inner(op)
+
+            run.simulator.executor.run = stops
+        else:
+            run._evaluate = lambda: (_ for _ in ()).throw(Pressed())
+        with pytest.raises(Pressed):
+            next(rounds)
+        assert run.weights_digest() == one.weights_digest()
+        assert run.timeline_digest == one.timeline_digest
+
+
+def test_the_weights_digest_is_of_names_and_numbers(usual):
+    digest = hashlib.blake2b(digest_size=16)
+    for name, values in usual.weights().items():
+        digest.update(name.encode() + values.tobytes())
+    assert usual.weights_digest() == digest.hexdigest()
+    assert [name.split(".")[0] for name in usual.weights()] == ["part1"] * 2 + ["part2"] * 6
+    assert isinstance(usual.method.model()[0], State)
