@@ -15,7 +15,8 @@ from sfl_sim.data.partition import PARTITIONS
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, Method
 from sfl_sim.models.zoo import MODELS
-from sfl_sim.sim.orders import ORDERS, Order
+from sfl_sim.shipped import scenario_names
+from sfl_sim.sim.orders import ORDERS, Order, Roster
 from sfl_sim.system.profiles import available
 
 
@@ -43,7 +44,11 @@ def find_method(name: str) -> type[Method]:
 def find_order(name: str) -> Order:
     """The order's function; ScenarioError if there is none."""
     order: Order = named(name, ORDERS, "server.order")
-    if not callable(order):
+    try:
+        fits = callable(order(Roster([0], {0: 1})))
+    except Exception:  # whatever a stranger's function does with a roster
+        fits = False
+    if not fits:
         raise ScenarioError("is not a function that makes a policy of a roster", key="server.order", found=name)
     return order
 
@@ -92,6 +97,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "network/traces": "how link rates vary over time",
     }
     found["profiles"] = {name: about for kind, about in profiles.items() for name in available(kind)}
+    found["scenarios"] = scenario_names()
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -21,15 +22,32 @@ from sfl_sim.shipped import scenario_file
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Simulate split federated learning: real PyTorch training in simulated-time order.\n\n"
     "`sfl-sim SCENARIO.yaml` runs a scenario; it is short for `sfl-sim run SCENARIO.yaml`.",
 )  # fmt: skip
 
+INTERRUPTED = 130
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's, which newer versions of typer bundle
 
 ScenarioFile = Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped scenario.")]
 Overrides = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("sfl-sim"))
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    show: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """What all commands share."""
 
 
 @app.command()
@@ -106,7 +124,7 @@ def schema() -> None:
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, models, datasets, partitions, orders or profiles.")],
+    what: Annotated[str, typer.Argument(help="methods, models, datasets, partitions, orders, profiles or scenarios.")],
     debug: Debug = False,
 ) -> None:
     """List what comes with sfl-sim, with a line of explanation each."""
@@ -129,16 +147,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The console script."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    if arguments and arguments[0] not in commands | {"--help", "-h"}:
+    if arguments and arguments[0] not in commands | {"--help", "-h", "--version"}:
         arguments.insert(0, "run")
     debug = "--debug" in arguments
+    sys.path.insert(0, "")  # methods and orders of a user's own may lie where the command is called
     try:
-        app(arguments, standalone_mode=False)
+        if app(arguments, standalone_mode=False) == INTERRUPTED:  # newer versions of typer catch Ctrl-C themselves
+            raise KeyboardInterrupt
     except (Interrupted, KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", 130)
+        _fail("interrupted", INTERRUPTED)
     except ScenarioError as error:
         _fail(str(error), 2, error if debug else None)
     except UsageError as error:
+        if not arguments:
+            raise SystemExit(2) from error  # the help has been shown
         _fail(getattr(error, "format_message", error.__str__)(), 2)
     except Exception as error:
         _fail(f"failed: {error}", 1, error if debug else None)

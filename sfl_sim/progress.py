@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from sfl_sim.compose import Round
 from sfl_sim.config.source import Study
@@ -35,27 +37,31 @@ def _name(study: Study, number: int) -> str:
 
 def _found(round: Round) -> str:
     accuracy = round.row["accuracy"]
-    return "" if accuracy is None else f"accuracy {accuracy:.3f}"
+    if accuracy is None:
+        return ""
+    return f"accuracy {accuracy:.3f}" if math.isfinite(round.row["loss"]) else f"diverged, loss {round.row['loss']}"
 
 
 @contextmanager
 def _bars(study: Study, console: Console) -> Iterator[Notify]:
+    whole = Column(no_wrap=True)
     columns = [
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"),
-        TextColumn("{task.fields[simulated]}"), TextColumn("{task.fields[found]}"), TimeRemainingColumn(),
+        TextColumn("{task.description}", table_column=whole), BarColumn(bar_width=12), MofNCompleteColumn(),
+        TimeRemainingColumn(), TextColumn("{task.fields[news]}", table_column=whole),
     ]  # fmt: skip
     with Progress(*columns, console=console) as bars:
-        total = bars.add_task("[bold]all", total=0, simulated="", found="")
-        bars.update(total, total=sum(v.scenario.train.rounds for v in study.variants))
-        tasks: dict[int, object] = {}
+        total = sum(variant.scenario.train.rounds for variant in study.variants)
+        everything = bars.add_task("[bold]rounds", total=total, news="")
+        tasks: dict[int, TaskID] = {}
 
         def notify(number: int, round: Round) -> None:
+            rounds = study.variants[number].scenario.train.rounds
             if number not in tasks:
-                of = study.variants[number].scenario.train.rounds
-                tasks[number] = bars.add_task(_name(study, number), total=of, simulated="", found="")
-            simulated = f"{duration(round.row['ended_s'])} simulated"
-            bars.update(tasks[number], advance=1, simulated=simulated, found=_found(round))  # type: ignore[arg-type]
-            bars.advance(total)
+                tasks[number] = bars.add_task(_name(study, number), total=rounds, news="")
+            news = f"{_found(round)} at {duration(round.row['ended_s'])}".strip()
+            # A cell that is done leaves the screen to those that run; the table at the end shows them all.
+            bars.update(tasks[number], advance=1, news=news, visible=round.row["round"] < rounds)
+            bars.advance(everything)
 
         yield notify
 

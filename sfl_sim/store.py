@@ -120,6 +120,8 @@ class RunFolder:
     def __init__(self, out: Path, digest: str, *, resume: bool = False) -> None:
         self.out = out
         self.digest = digest
+        if not out.name:
+            raise ScenarioError("a run needs a folder of its own", key="--out", found=str(out))
         self.staging = out.with_name(out.name + ".partial")
         for folder in (self.out, self.staging):
             self._refuse_others(folder)
@@ -142,7 +144,7 @@ class RunFolder:
         manifest = read_manifest(folder)
         if any(folder.iterdir()) and manifest.get("scenario") != self.digest:
             raise ScenarioError(
-                "the folder holds something else than a run of this scenario; choose another",
+                "the folder holds something else than a run of this scenario with these settings; choose another",
                 key="--out", found=str(folder),
             )  # fmt: skip
         if manifest.get("status") == "running" and _alive(manifest["pid"]):

@@ -32,6 +32,9 @@ from sfl_sim.report.page import write_report
 from sfl_sim.report.perfetto import write_trace
 from sfl_sim.store import Cell, RunFolder, free_folder, read_manifest
 
+MAX_NAME = 100
+MAX_NUMBER = 2**31
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -86,6 +89,7 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     training, and whatever made a cell fail after what there is has been published.
     """
     pick_device(settings.device)
+    _check_limits(study)
     check(study)
     identity = f"{digest(study)}-{settings.meaning}"
     place = out or free_folder(Path("reports"), study.name, identity)
@@ -106,13 +110,25 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
         if failure:
             raise failure
         raise KeyboardInterrupt
-    staged = folder.join(study.name, dump_study(study), _manifest(study, settings, status, began_s))
-    write_trace(staged)
-    write_report([staged], staged / "report.html")
-    outcome = Outcome(folder.publish(), status)
+    with _uninterrupted():
+        staged = folder.join(study.name, dump_study(study), _manifest(study, settings, status, began_s))
+        write_trace(staged)
+        write_report([staged], staged / "report.html")
+        outcome = Outcome(folder.publish(), status)
     if failure:
         raise failure
     return outcome
+
+
+def _check_limits(study: Study) -> None:
+    """The name is that of a folder, and seeds and rounds are whole numbers of 32 bits in the tables."""
+    for key, number in [("seed", study.base.seed + study.base.repeats), ("train.rounds", study.base.train.rounds)]:
+        if number > MAX_NUMBER:
+            raise study.located(ScenarioError("is too large", key=key, allowed=f"less than {MAX_NUMBER}"))
+    if Path(study.name).name != study.name or study.name.startswith(".") or len(study.name) > MAX_NAME:
+        allowed = f"up to {MAX_NAME} characters without a slash, not starting with a dot"
+        error = ScenarioError("cannot name a folder", key="name", found=study.name, allowed=allowed)
+        raise study.located(error)
 
 
 def _one_by_one(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:

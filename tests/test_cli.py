@@ -116,7 +116,18 @@ def test_a_different_scenario_of_the_same_name_gets_a_folder_of_its_own(scenario
 
 
 def test_ctrl_c_leaves_a_readable_partial_run_and_resume_finishes_it(scenario, tmp_path):
-    command = [sys.executable, "-m", "sfl_sim", str(scenario), "--set", "train.rounds=12", "--out", "run"]
+    command = [
+        sys.executable,
+        "-m",
+        "sfl_sim",
+        str(scenario),
+        "--set",
+        "train.rounds=12",
+        "--threads",
+        "1",
+        "--out",
+        "run",
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         while "fcfs  round" not in (line := process.stderr.readline()):  # the second of three variants is under way
             assert line, "ended before it could be interrupted"
@@ -129,8 +140,8 @@ def test_ctrl_c_leaves_a_readable_partial_run_and_resume_finishes_it(scenario, t
     assert rounds.iloc[0] == 12
     assert 0 < rounds.iloc[1] < 12
     assert (tmp_path / "run" / "report.html").stat().st_size > 1e6
-    sfl_sim(scenario, "--set", "train.rounds=12", "-q", "--out", "run", "--resume")
-    sfl_sim(scenario, "--set", "train.rounds=12", "-q", "--out", "unbroken")
+    sfl_sim(scenario, "--set", "train.rounds=12", "--threads", "1", "-q", "--out", "run", "--resume")
+    sfl_sim(scenario, "--set", "train.rounds=12", "--threads", "1", "-q", "--out", "unbroken")
     assert digests(tmp_path / "run") == digests(tmp_path / "unbroken")
 
 
@@ -144,9 +155,52 @@ def test_a_killed_run_leaves_nothing_that_looks_complete(scenario, tmp_path):
     sfl_sim(scenario, "-q", "--set", "train.rounds=200", "--timing-only", "--out", "other")
 
 
+def test_ctrl_c_before_anything_is_trained_is_said_and_leaves_nothing(scenario, tmp_path):
+    """Newer versions of typer turn Ctrl-C into an exit code of their own."""
+    code = "import sfl_sim.study as s, os, signal; s.check = lambda study: os.kill(os.getpid(), signal.SIGINT); " \
+           "from sfl_sim.cli import main; main(['tiny.yaml', '--out', 'run'])"  # fmt: skip
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 130
+    assert found.stderr.strip() == "sfl-sim: interrupted"
+    assert [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_a_report_that_cannot_be_written_leaves_the_earlier_one_whole(scenario, tmp_path, monkeypatch, capsys):
+    sfl_sim(scenario, "-q", "--timing-only", "--out", "run")
+    before = (tmp_path / "run" / "report.html").read_bytes()
+
+    def full(path, text, **_):
+        path.write_bytes(text[:100].encode())
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.write_text", full)
+        sfl_sim("report", "run", code=2)
+    assert "cannot be written: No space left on device" in capsys.readouterr().err
+    assert (tmp_path / "run" / "report.html").read_bytes() == before
+    assert not (tmp_path / "run" / "report.html.part").exists()
+
+
+def test_divergence_is_said(scenario, tmp_path, capsys):
+    sfl_sim(scenario, "--set", "train.lr=1e30", "--set", "grid=[]", "--out", "run")
+    assert "diverged, loss nan" in capsys.readouterr().err
+    assert "diverged in round 1" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_the_help_and_bare_sfl_sim(capsys):
+    for option in ("-h", "--help"):
+        sfl_sim(option)
+        assert "Run a scenario" in capsys.readouterr().out
+    sfl_sim(code=2)
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("setting", "line"),
     [
+        ("name=../evil", "name: cannot name a folder"),
+        ("seed=99999999999999999999", "seed: "),
+        ("server.order=os.path:join", "server.order: is not a function that makes a policy of a roster"),
         ("method.name=splitfed_v3x", "method.name: no such name"),
         ("method.name=os:path", "method.name: is not a subclass of sfl_sim.methods.Method (found 'os:path')"),
         ("method.name=no_such_module:X", "method.name: cannot be imported"),
@@ -258,6 +312,9 @@ def test_a_shipped_scenario_runs_by_its_name(tmp_path, monkeypatch, capsys):
 
 
 def test_a_missing_scenario_and_a_wrong_option_are_clear(capsys):
+    sfl_sim("heterogenous_bw", code=2)
+    assert "did you mean 'heterogeneous_bw'?" in capsys.readouterr().err
+    sfl_sim("heterogeneous_bw", "--out", "/", code=2)
     sfl_sim("nowhere.yaml", code=2)
     assert "nowhere.yaml" in capsys.readouterr().err
     sfl_sim("heterogeneous_bw", "--rounds", "3", code=2)

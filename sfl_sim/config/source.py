@@ -62,7 +62,11 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     study = _study(base, places, path.stem)
     for key in layer:
         if not any(variant.places.of(key) == _COMMAND_LINE for variant in study.variants):
-            raise ScenarioError("has no effect, the grid sets it in every variant", key=key, file=_COMMAND_LINE.file)
+            raise ScenarioError(
+                "has no effect, since the grid sets it in every variant; override the grid, as in --set 'grid={...}'",
+                key=key,
+                file=_COMMAND_LINE.file,
+            )
     return study
 
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sfl_sim.report.display import duration, percent, plural, points
 from sfl_sim.report.results import medians, target
 
@@ -40,6 +42,12 @@ def _warnings(run: Run) -> list[str]:
         texts.append(
             html.escape(f"{run.name}: {status} after round {run.rounds['round'].max()} of {planned}. ")
             + "What follows is what was stored until then; variants and seeds may have come to different rounds."
+        )
+    diverged = run.rounds[run.rounds["accuracy"].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
+    for (variant, seed), rounds in diverged.groupby(["variant", "seed"], sort=False):
+        texts.append(
+            html.escape(f"{run.name}: {variant} with seed {seed} diverged in round {rounds['round'].min()}. ")
+            + "Its loss is no number any more, and its accuracy that of guessing; a smaller learning rate may help."
         )
     if run.rounds["accuracy"].isna().all():
         texts.append(

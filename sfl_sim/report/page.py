@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from plotly.offline import get_plotlyjs
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.report import curves, gantt, labels, queueing, snapshot
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import Frames, merge
@@ -35,7 +36,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write the report on one run, or on several side by side, to the file `out` and return its path.
 
     Raises:
-        ScenarioError: a folder holds no complete run.
+        ScenarioError: a folder holds no complete run, or the page cannot be written.
     """
     frames = merge([load(folder) for folder in dict.fromkeys(runs)])
     figure_ids = (f"figure-{number}" for number in count(1))
@@ -59,7 +60,13 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         script=_asset("page.js"),
         plotly=get_plotlyjs(),
     )
-    out.write_text(page, encoding="utf-8")
+    part = out.with_name(out.name + ".part")
+    try:
+        part.write_text(page, encoding="utf-8")
+        part.replace(out)  # an earlier page stays whole until the new one is
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise ScenarioError(f"cannot be written: {error.strerror}", key="report", found=str(out)) from error
     return out
 
 

@@ -180,7 +180,8 @@ def test_a_slip_on_the_command_line_is_told_as_such(write, option, line):
 def test_an_option_that_the_grid_overrides_everywhere_is_refused(write):
     assert (
         refused(write(PAPER), "server.order=lifo")
-        == "--set: server.order: has no effect, the grid sets it in every variant"
+        == "--set: server.order: has no effect, since the grid sets it in every variant; "
+        "override the grid, as in --set 'grid={...}'"
     )
 
     file = write("grid: [{server.order: cyclic}, {model.cut: 2}]")
