@@ -23,7 +23,7 @@ def results_in_terminal(folder: Path) -> Table:
     frames = merge([load(folder)])
     middle = medians(frames)
     columns = [column for column in columns_for(frames) if column.key in SHOWN]
-    caption = None if frames.timing_only else "Accuracy and PG: medians over the last five rounds, then over seeds."
+    caption = None if frames.timing_only else "Accuracy and PG: medians of the last five rounds."
     table = Table(box=None, header_style="bold", pad_edge=False, caption=caption, caption_justify="left")
     table.add_column("Variant", no_wrap=True)
     for column in columns:
