@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from sfl_sim.catalogue import find_method, find_order, method_options
-from sfl_sim.config.scenario import Data, Scenario
+from sfl_sim.config.data import Data
+from sfl_sim.config.scenario import Scenario
 from sfl_sim.data.batches import ClientData, Images
 from sfl_sim.data.datasets import Dataset, load
 from sfl_sim.data.partition import cyclic_clients, label_counts, label_order, partition

@@ -7,17 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from sfl_sim.config.scenario import (
-    Clients,
-    Compute,
-    Dirichlet,
-    DominantLabel,
-    Iid,
-    Method,
-    Network,
-    Scenario,
-    Server,
-)
+from sfl_sim.config.data import Dirichlet, DominantLabel, Iid
+from sfl_sim.config.scenario import Clients, Compute, Method, Network, Scenario, Server
 
 
 def sections(model: type[BaseModel]) -> list[type[BaseModel]]:
