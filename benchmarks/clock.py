@@ -2,19 +2,25 @@
 
     python -m benchmarks.clock [CLIENTS ...]
 
-SplitFedV2 under arrival order; every client brings so many mini-batches that about the same number of operations is
-simulated whatever the number of clients. Each size runs in a process of its own, pinned to one core. Goals: 150,000
-operations per second at 1,000 clients, and 2 kB of memory per idle client. The machine drifts: SimPy's own speed, which
-is 1.2 to 1.6 million bare timeouts per second when nothing else runs, is measured beside it.
+SplitFedV2 with every client bringing so many mini-batches that about the same number of operations is simulated
+whatever the number of clients: by the event loop, and by recursion (`sim/foresight.py`; first round, in which the flow
+is written down, and later ones) in arrival order and in cyclic order. Each size runs in a process of its own, pinned to
+one core; seconds are the process's own, so that others on the core count less. Beside it what Python gives at that
+moment: bare SimPy timeouts, and the same client loop as nothing but a heap and floats.
+
+Goals: event loop 200,000 operations/s at 1,000 clients and 80,000 at 100,000; recursion 5,000,000; 2 kB per idle
+client.
 """
 
+import heapq
 import json
 import os
 import resource
 import statistics
 import subprocess
 import sys
-import time
+from functools import partial
+from time import process_time
 
 import numpy as np
 import simpy
@@ -36,7 +42,8 @@ def measure(clients):
     from sfl_sim.methods import METHODS, Task
     from sfl_sim.models.zoo import network
     from sfl_sim.sim.clock import Simulator
-    from sfl_sim.sim.orders import fcfs
+    from sfl_sim.sim.foresight import Foresight
+    from sfl_sim.sim.orders import ORDERS
     from sfl_sim.system.fleet import build_fleet
 
     net = network("lenet5", (1, 28, 28), 10)
@@ -44,19 +51,30 @@ def measure(clients):
     before = memory_bytes()
     fleet = build_fleet(clients, 0, {}, {"profile": "mobiperf"}, 100.0)
     one = np.arange(batches)  # every client may point at the same samples: nothing is trained
-    task = Task(net, 2, ClientData([one] * clients, batch_size=1))
+    task = Task(net, [2] * clients, ClientData([one] * clients, batch_size=1))
     method = METHODS["splitfed_v2"](task)
-    simulator = Simulator(fleet, Timing(), fcfs)
-    idle = (memory_bytes() - before) / clients
-    began_s = time.perf_counter()
-    simulator.run(method.round(1, range(clients)), 1)
-    wall_s = time.perf_counter() - began_s
-    operations = len(simulator.take_rows())
-    return {"operations": operations, "ops/s": operations / wall_s, "idle": idle, "simpy": bare_simpy()}
+    loop, *foreseen = (Simulator(fleet, Timing(), ORDERS[order]) for order in ("fcfs", "fcfs", "cyclic"))
+    found = {"idle": (memory_bytes() - before) / clients}
+
+    def speed(run, simulator):
+        began_s = process_time()
+        run()
+        operations = len(simulator.take_rows())
+        return operations / (process_time() - began_s)
+
+    def flow():
+        return method.round(1, range(clients))
+
+    found["event loop"] = speed(lambda: loop.run(flow(), 1), loop)
+    for order, simulator in zip(("arrival", "cyclic"), foreseen, strict=True):
+        again = partial(Foresight(simulator).run, flow, 1, like="all")
+        found[f"{order}, first"] = speed(again, simulator)
+        found[order] = statistics.median(speed(again, simulator) for _ in range(3))
+    return found | {"simpy": bare_simpy(), "heapq": bare_heapq(clients, batches)}
 
 
 def bare_simpy(processes=1_000, rounds=200):
-    """Timeouts per second of SimPy with nothing around it, here and now: what the machine gives."""
+    """Timeouts per second of SimPy with nothing around it."""
     env = simpy.Environment()
 
     def tick():
@@ -65,9 +83,32 @@ def bare_simpy(processes=1_000, rounds=200):
 
     for _ in range(processes):
         env.process(tick())
-    began_s = time.perf_counter()
+    began_s = process_time()
     env.run(until=rounds)
-    return processes * rounds / (time.perf_counter() - began_s)
+    return processes * rounds / (process_time() - began_s)
+
+
+def bare_heapq(clients, batches):
+    """Operations per second of the same client loop as one heap of (time, client, stage, batch)."""
+    seconds = [1.0, 0.5, 0.01, 0.5, 2.0]
+    heap = [(c * 1e-3, c, 0, 0) for c in range(clients)]
+    free_s, rows = 0.0, []
+    began_s = process_time()
+    while heap:
+        now_s, client, stage, batch = heap[0]
+        if stage == 2:
+            free_s = ended_s = max(now_s, free_s) + seconds[stage]
+        else:
+            ended_s = now_s + seconds[stage]
+        rows.append((client, stage, batch, now_s, ended_s))
+        stage += 1
+        if stage == 5:
+            stage, batch = 0, batch + 1
+        if batch < batches:
+            heapq.heapreplace(heap, (ended_s, client, stage, batch))
+        else:
+            heapq.heappop(heap)
+    return len(rows) / (process_time() - began_s)
 
 
 def main():
@@ -79,17 +120,20 @@ def main():
     for clients in map(int, sys.argv[1:] or SIZES):
         command = [sys.executable, "-m", "benchmarks.clock", "--one", str(clients)]
         found = [json.loads(subprocess.check_output(command)) for _ in range(REPEATS)]
-        speeds = sorted(f["ops/s"] for f in found)
-        rows.append(
+        middle = {name: statistics.median(one[name] for one in found) for name in found[0]}
+        idle = round(middle.pop("idle"))
+        rows += [
             {
                 "clients": clients,
-                "operations": found[0]["operations"],
-                "ops/s (median)": round(speeds[REPEATS // 2]),
-                "ops/s (range)": [round(speeds[0]), round(speeds[-1])],
-                "of bare SimPy timeouts/s": round(statistics.median(f["ops/s"] / f["simpy"] for f in found), 3),
-                "idle bytes/client": round(found[0]["idle"]),
+                "engine": name,
+                "1000 ops/s (median)": round(speed / 1000),
+                "range": [round(edge / 1000) for edge in (min(o[name] for o in found), max(o[name] for o in found))],
+                "of bare SimPy": round(speed / middle["simpy"], 3),
+                "of bare heapq": round(speed / middle["heapq"], 3),
+                "idle bytes/client": idle,
             }
-        )
+            for name, speed in middle.items()
+        ]
     publish("clock", rows)
 
 

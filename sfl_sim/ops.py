@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 SERVER = -1
 """The main server, which holds part-2. Clients are the nodes 0, 1, 2, ..."""
@@ -78,6 +78,31 @@ class State(Value):
     __slots__ = ()
 
 
+KINDS = ("conv", "depthwise", "dense", "attention")
+"""Kinds of layers that devices may take differently long for. `depthwise`: convolutions with a group per input channel.
+`attention`: all matrix products of a self-attention block, its projections included. `dense`: any other matrix product.
+`conv`: any other convolution."""
+
+
+class Work(NamedTuple):
+    """What a step computes.
+
+    Attributes:
+        macs: multiply-accumulate operations.
+        by_kind: the same by kind of layer, in the order of `KINDS`; they add up to `macs`.
+        n_ops: calls of convolutions, linear maps and attention blocks; a call takes a whole mini-batch.
+    """
+
+    macs: float
+    by_kind: tuple[float, float, float, float]
+    n_ops: float
+
+    @classmethod
+    def of(cls, macs: float) -> Work:
+        """Work without layers, such as the sum of an average: as if dense, and called for nothing."""
+        return cls(macs, (0, 0, macs, 0), 0)
+
+
 class Step(Protocol):
     """Something a node can do to a state: priced without running it.
 
@@ -87,8 +112,8 @@ class Step(Protocol):
     name: str
     aggregates: bool
 
-    def work(self, state: Any, *args: Any) -> float:
-        """Price in MACs (multiply-accumulate operations)."""
+    def work(self, state: Any, *args: Any) -> Work:
+        """What it computes."""
 
     def out(self, state: Any, *args: Any) -> Value:
         """The result without its content."""

@@ -6,6 +6,7 @@ Times are simulated seconds since the start of the run. `round` counts from 1.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 OP_DTYPE = np.dtype(
     [
@@ -33,13 +34,31 @@ ROUND_COLUMNS = [
     "ended_s",
     "participants",
     "accuracy",
+    "client_accuracy",
     "loss",
     "bytes_up",
     "bytes_down",
 ]
 LABEL_COLUMNS = ["round", "label", "position", "accuracy", "samples"]
 CLIENT_COLUMNS = [
-    "client", "device", "macs_per_s", "uplink_bps", "downlink_bps", "latency_s", "samples", "dominant_label"
+    "client", "device", "macs_per_s", "uplink_bps", "downlink_bps", "latency_s", "samples", "dominant_label",
+    "label_samples", "cut",
+]  # fmt: skip
+LAYER_COLUMNS = [
+    "model", "layer", "name", "out_shape", "macs", "parameters", "activation_bytes", "pareto"
 ]  # fmt: skip
 
 BREAKDOWN = ["device", "uplink", "queue", "server", "downlink", "barrier", "aggregate"]
+
+
+def in_order(rows: NDArray[np.void]) -> NDArray[np.void]:
+    """Operations by their end; those that end together in an order that nothing but themselves decides.
+
+    So the same operations are the same table, and the same digest, however they were found.
+    """
+    ended_s = rows["ended_s"]
+    if (ended_s[1:] > ended_s[:-1]).all():
+        return rows
+    numbers = ("bytes", "macs", "step", "started_s", "requested_s", "client", "ended_s")
+    names = [np.unique(rows[column], return_inverse=True)[1] for column in ("node", "kind")]
+    return rows[np.lexsort((*names, *(rows[column] for column in numbers)))]

@@ -56,14 +56,14 @@ class InTurn:
     """A strict policy: serve the clients in the sequence `turns`, and hold the server for whoever is late."""
 
     def __init__(self, turns: Iterator[int]) -> None:
-        self._turns = turns
+        self.turns = turns
         self.turn: int | None = None
         """The client whose turn it is; None between two turns. The next turn is drawn when it is asked for."""
 
     def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Job | None:
         """The job of the client whose turn it is, if it has come."""
         if self.turn is None:
-            self.turn = next(self._turns, None)
+            self.turn = next(self.turns, None)
         if self.turn is None or self.turn not in waiting:
             return None
         job, self.turn = waiting[self.turn], None

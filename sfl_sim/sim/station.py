@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from math import nan
 from typing import Any
 
 import simpy
@@ -17,13 +18,18 @@ LAST: Any = 2
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Work that a client's flow brings to the server. `client` is -1 if it is nobody's."""
+    """Work that a client's flow brings to the server. `client` is -1 if it is nobody's.
+
+    `begin` is called when the service starts, at `started_s`.
+    """
 
     client: int
     state: Any
     arrived_s: float
     service_s: float
-    started: simpy.Event | None = None
+    begin: Callable[[], None] = lambda: None
+    started_s: float = nan
+    ended: simpy.Event | None = None
 
 
 Policy = Callable[[Mapping[int, Job], float], Job | None]
@@ -103,20 +109,29 @@ class Station:
         queue = self._queues.setdefault(state, _Queue())
         queue.policy, queue.left, queue.to_come = policy, left, sum(left.values())
 
-    def request(self, job: Job) -> simpy.Event:
-        """An event that happens when the job's service starts; afterwards the caller must `release` it."""
-        job.started = simpy.Event(self.env)
+    def serve(self, job: Job) -> simpy.Event:
+        """An event that happens when the job has been served, and its lane and its state are free again."""
+        job.ended = simpy.Event(self.env)
+        job.ended.callbacks.append(self._release)
         self._arrivals.append(job)
         self._decide_soon()
-        return job.started
+        return job.ended
 
-    def release(self, job: Job) -> None:
-        """The service is over: its lane and its state are free."""
+    def _start(self, job: Job) -> None:
+        """One kernel event for the whole service: its end."""
+        self.free -= 1
+        job.started_s = self.env.now
+        job.begin()
+        assert job.ended is not None
+        job.ended._ok, job.ended._value = True, job
+        self.env.schedule(job.ended, delay=job.service_s)
+
+    def _release(self, ended: simpy.Event) -> None:
         self.free += 1
-        queue = self._queues[job.state]
+        queue = self._queues[ended._value.state]
         queue.busy = False
         if queue.forgettable:
-            del self._queues[job.state]
+            del self._queues[ended._value.state]
         self._list(queue)
         if self._heap:
             self._decide_soon()
@@ -148,9 +163,7 @@ class Station:
             queue.listed = False
             chosen = queue.take(self.env.now)
             if chosen is not None:  # otherwise held: the next arrival at this state lists it again
-                self.free -= 1
-                assert chosen.started is not None
-                chosen.started.succeed()
+                self._start(chosen)
 
     def _join(self, job: Job) -> None:
         queue = self._queues.get(job.state)

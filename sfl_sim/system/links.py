@@ -71,15 +71,18 @@ class RateTrace:
     pattern: Pattern | None = None
     phase_s: float = 0.0
 
-    def finish_s(self, start_s: float, size_bytes: float) -> float:
-        """When the last bit of a transfer begun at `start_s` has left: the integral of the rate, inverted."""
+    def transfer_s(self, start_s: float, size_bytes: float) -> float:
+        """Seconds until the last bit of a transfer begun at `start_s` has left: the integral of the rate, inverted.
+
+        Over a constant rate they do not depend on the start, not even in the last bit.
+        """
         pattern = self.pattern
         if pattern is None:
-            return start_s + BITS_PER_BYTE * size_bytes / self.mean_bps
+            return BITS_PER_BYTE * size_bytes / self.mean_bps
         here_s = (start_s + self.phase_s) % pattern.period_s
         pattern_bits = BITS_PER_BYTE * size_bytes / (self.mean_bps / pattern.mean_bps)
         there_s = pattern.passed_s(pattern.bits_by(here_s) + pattern_bits)
-        return max(start_s, start_s + (there_s - here_s))
+        return max(0.0, there_s - here_s)
 
     def pieces(self, start_s: float) -> Iterator[tuple[float, float]]:
         """The constant pieces from `start_s` on, without end: when each ends, and its rate in bit/s."""
@@ -98,8 +101,8 @@ class RateTrace:
             first = 0
 
 
-def joint_finish_s(traces: Sequence[RateTrace], start_s: float, size_bytes: float) -> float:
-    """When the last bit has passed several links at once, at each instant at the rate of the slowest of them.
+def joint_transfer_s(traces: Sequence[RateTrace], start_s: float, size_bytes: float) -> float:
+    """Seconds until the last bit has passed several links at once, at each instant at the rate of the slowest.
 
     The periods need not agree, so the pieces are walked one by one: over links that vary, the cost grows with
     the pieces that the transfer outlasts.
@@ -108,14 +111,14 @@ def joint_finish_s(traces: Sequence[RateTrace], start_s: float, size_bytes: floa
         ScenarioError: the links are never open at the same time.
     """
     if all(trace.pattern is None for trace in traces):
-        return start_s + BITS_PER_BYTE * size_bytes / min(trace.mean_bps for trace in traces)
+        return BITS_PER_BYTE * size_bytes / min(trace.mean_bps for trace in traces)
     if not size_bytes:
-        return start_s
+        return 0.0
     now_s, bits, closed_pieces = start_s, BITS_PER_BYTE * size_bytes, 0
     for end_s, rate_bps in _slowest(traces, start_s):
         passing = rate_bps * (end_s - now_s)
         if bits <= passing:
-            return now_s + bits / rate_bps
+            return now_s - start_s + bits / rate_bps
         now_s, bits = end_s, bits - passing
         closed_pieces = 0 if rate_bps else closed_pieces + 1
         if closed_pieces > MAX_CLOSED_PIECES:

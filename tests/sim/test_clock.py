@@ -7,13 +7,13 @@ from small_world import fleet
 
 from sfl_sim.errors import StuckError
 from sfl_sim.execute.timing import Timing
-from sfl_sim.ops import AGGREGATOR, SERVER, State, Value, expect, on, par, read, send
+from sfl_sim.ops import AGGREGATOR, SERVER, State, Value, Work, expect, on, par, read, send
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.links import Pattern, RateTrace
 
 
-class Work:
+class Compute:
     """A step of so many MACs."""
 
     aggregates = False
@@ -23,7 +23,7 @@ class Work:
         self.name = name
 
     def work(self, state, *args):
-        return self.macs
+        return Work.of(self.macs)
 
     def out(self, state, *args):
         return Value("result")
@@ -46,9 +46,9 @@ def rows_of(simulator, flow):
 def test_a_flow_does_one_thing_after_another():
     def flow():
         state = State("model")
-        yield on(0, Work(3), state)
+        yield on(0, Compute(3), state)
         yield send(Value("smashed", 5), 0, SERVER)
-        yield on(SERVER, Work(2), state)
+        yield on(SERVER, Compute(2), state)
         yield send(Value("gradients", 4), SERVER, 0)
 
     rows = rows_of(clock(), flow())
@@ -58,7 +58,7 @@ def test_a_flow_does_one_thing_after_another():
 
 def test_flows_side_by_side_share_a_device_first_come_first_served():
     def job(state):
-        yield on(0, Work(2), state)
+        yield on(0, Compute(2), state)
 
     def flow():
         yield par(job(State("model")) for _ in range(3))
@@ -112,7 +112,7 @@ def test_a_copy_at_the_node_itself_takes_no_time_and_no_record():
 
 def test_par_gives_results_in_the_order_of_its_flows_whoever_is_done_first():
     def job(node, macs):
-        yield on(node, Work(macs), State("model"))
+        yield on(node, Compute(macs), State("model"))
         return macs
 
     def flow():
@@ -127,10 +127,10 @@ def test_a_link_with_a_trace_takes_as_long_as_its_integral_says():
     """One byte a second for 4 s, then two: a message of 6 bytes that starts at 2 s ends at 6 s."""
     simulator = clock()
     trace = RateTrace(12.0, Pattern([0.0, 4.0, 8.0], [8.0, 16.0]), 0.0)
-    simulator.fleet = replace(simulator.fleet, uplinks=[trace, trace])
+    simulator.prices = replace(simulator.prices, fleet=replace(simulator.prices.fleet, uplinks=[trace, trace]))
 
     def flow():
-        yield on(0, Work(2), State("model"))
+        yield on(0, Compute(2), State("model"))
         yield send(Value("smashed", 6), 0, SERVER)
 
     assert rows_of(simulator, flow())["ended_s"].tolist() == [2, 6]
@@ -144,7 +144,7 @@ def test_a_state_is_copied_when_it_is_sent_and_not_when_it_arrives():
         def snapshot(self):
             return Counter(self.content)
 
-    class Add(Work):
+    class Add(Compute):
         def run(self, state, *args):
             state.content += 1
 
@@ -169,7 +169,7 @@ def test_a_state_is_copied_when_it_is_sent_and_not_when_it_arrives():
 
 def test_averages_of_one_state_at_the_aggregator_do_not_overlap():
     def average(state):
-        yield on(AGGREGATOR, Work(3), state)
+        yield on(AGGREGATOR, Compute(3), state)
 
     def flow():
         state = State("model")
@@ -180,7 +180,7 @@ def test_averages_of_one_state_at_the_aggregator_do_not_overlap():
 
 def test_the_clock_goes_on_from_round_to_round():
     def flow():
-        yield on(0, Work(2), State("model"))
+        yield on(0, Compute(2), State("model"))
 
     simulator = clock()
     simulator.run(flow(), 1)
@@ -208,8 +208,8 @@ def test_who_waits_for_whom_is_named_when_nothing_can_happen_any_more():
     def flow():
         state = State("model")
         yield expect(state, {0: 1, 1: 1})
-        smashed = yield on(1, Work(1), State("model"))
-        yield on(SERVER, Work(1), state, smashed)
+        smashed = yield on(1, Compute(1), State("model"))
+        yield on(SERVER, Compute(1), state, smashed)
 
     with pytest.raises(StuckError, match=r"round 1 is stuck at 1\.000 s: client 1 waits .* holds for client 0"):
         clock(order="cyclic").run(flow(), 1)
@@ -217,7 +217,7 @@ def test_who_waits_for_whom_is_named_when_nothing_can_happen_any_more():
 
 def test_an_error_in_a_flow_is_raised_as_it_is():
     def flow():
-        yield on(0, Work(1), State("model"))
+        yield on(0, Compute(1), State("model"))
         raise ZeroDivisionError("in the method")
 
     with pytest.raises(ZeroDivisionError, match="in the method"):

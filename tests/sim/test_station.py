@@ -23,11 +23,8 @@ class Server:
             if arrives_s > self.env.now:
                 yield self.env.timeout(arrives_s - self.env.now)
             job = Job(client, state, self.env.now, service_s)
-            yield self.station.request(job)
-            started_s = self.env.now
-            yield self.env.timeout(service_s)
-            self.station.release(job)
-            self.seen.append((client, job.arrived_s, started_s, self.env.now))
+            yield self.station.serve(job)
+            self.seen.append((client, job.arrived_s, job.started_s, self.env.now))
 
     def run(self, *flows):
         for flow in flows:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.system.links import Pattern, RateTrace, joint_finish_s
+from sfl_sim.system.links import Pattern, RateTrace, joint_transfer_s
 
 FloatArray = npt.NDArray[np.float64]
 MODEST = settings(max_examples=80, deadline=None)
@@ -30,6 +30,14 @@ def varying(draw: st.DrawFn) -> RateTrace:
     pattern = draw(patterns())
     mean_bps = draw(st.just(pattern.mean_bps) | st.floats(1e3, 1e8))
     return RateTrace(mean_bps, pattern, draw(st.floats(0, 1)) * pattern.period_s)
+
+
+def finish_s(link: RateTrace, start_s: float, size_bytes: float) -> float:
+    return start_s + link.transfer_s(start_s, size_bytes)
+
+
+def joint_finish_s(links: list[RateTrace], start_s: float, size_bytes: float) -> float:
+    return start_s + joint_transfer_s(links, start_s, size_bytes)
 
 
 links = varying() | st.builds(RateTrace, st.floats(1e3, 1e8))
@@ -82,12 +90,12 @@ def is_no_earlier(late_s: float, early_s: float, trace: RateTrace, size_bytes: f
 
 
 def test_a_constant_link_needs_the_payload_over_the_rate() -> None:
-    assert RateTrace(8e6).finish_s(10.0, 1e6) == 11.0
+    assert finish_s(RateTrace(8e6), 10.0, 1e6) == 11.0
     assert joint_finish_s([RateTrace(8e6), RateTrace(2e6)], 10.0, 1e6) == 14.0
 
 
 @pytest.mark.parametrize(
-    ("start_s", "size_bytes", "finish_s"),
+    ("start_s", "size_bytes", "done_s"),
     [
         (0, 0.5, 0.5),
         (0, 1, 1.0),  # the last bit leaves before the link closes, not after
@@ -99,47 +107,47 @@ def test_a_constant_link_needs_the_payload_over_the_rate() -> None:
         (300, 1, 301.0),
     ],
 )
-def test_a_link_that_opens_and_closes(start_s: float, size_bytes: float, finish_s: float) -> None:
-    assert RateTrace(8.0, STOP_AND_GO).finish_s(start_s, size_bytes) == finish_s
+def test_a_link_that_opens_and_closes(start_s: float, size_bytes: float, done_s: float) -> None:
+    assert finish_s(RateTrace(8.0, STOP_AND_GO), start_s, size_bytes) == done_s
 
 
 def test_the_phase_is_where_in_the_pattern_the_clock_begins() -> None:
-    assert RateTrace(8.0, STOP_AND_GO, phase_s=2.0).finish_s(0, 2.5) == 1.5
-    assert RateTrace(8.0, STOP_AND_GO, phase_s=2.0).finish_s(1.5, 1) == 3.25
+    assert finish_s(RateTrace(8.0, STOP_AND_GO, phase_s=2.0), 0, 2.5) == 1.5
+    assert finish_s(RateTrace(8.0, STOP_AND_GO, phase_s=2.0), 1.5, 1) == 3.25
 
 
 def test_the_mean_rate_scales_the_pattern() -> None:
-    assert RateTrace(16.0, STOP_AND_GO).finish_s(0, 2) == 1.0
-    assert RateTrace(4.0, STOP_AND_GO).finish_s(0, 1) == 2.5
+    assert finish_s(RateTrace(16.0, STOP_AND_GO), 0, 2) == 1.0
+    assert finish_s(RateTrace(4.0, STOP_AND_GO), 0, 1) == 2.5
 
 
 def test_a_closed_last_piece_is_not_waited_for() -> None:
     closes = Pattern([0, 1, 4], [8, 0])
-    assert RateTrace(closes.mean_bps, closes).finish_s(0, 1) == 1.0
-    assert RateTrace(closes.mean_bps, closes).finish_s(0, 3) == 9.0
+    assert finish_s(RateTrace(closes.mean_bps, closes), 0, 1) == 1.0
+    assert finish_s(RateTrace(closes.mean_bps, closes), 0, 3) == 9.0
 
 
 def test_nothing_takes_no_time_even_on_a_closed_link() -> None:
     link = RateTrace(8.0, STOP_AND_GO)
-    assert link.finish_s(1.5, 0) == 1.5
+    assert finish_s(link, 1.5, 0) == 1.5
     assert joint_finish_s([link, link], 1.5, 0) == 1.5
 
 
 def test_a_pattern_of_one_piece_is_a_constant_link() -> None:
     flat = RateTrace(2e6, Pattern([0, 7], [5]))
-    assert flat.finish_s(3.0, 1e7) == pytest.approx(RateTrace(2e6).finish_s(3.0, 1e7), rel=1e-12)
+    assert finish_s(flat, 3.0, 1e7) == pytest.approx(finish_s(RateTrace(2e6), 3.0, 1e7), rel=1e-12)
 
 
 def test_a_year_long_transfer_costs_no_walk_through_its_periods() -> None:
     periods = 10**12
-    assert RateTrace(8.0, STOP_AND_GO).finish_s(0, 3 * periods) == 3.0 * periods
+    assert finish_s(RateTrace(8.0, STOP_AND_GO), 0, 3 * periods) == 3.0 * periods
 
 
 @MODEST
 @given(links, starts, durations)
 def test_what_moves_between_start_and_finish_is_the_payload(link: RateTrace, start_s: float, duration_s: float) -> None:
     size_bytes = size_for(link, duration_s)
-    moved = bits_moved([link], start_s, link.finish_s(start_s, size_bytes))
+    moved = bits_moved([link], start_s, finish_s(link, start_s, size_bytes))
     assert moved == pytest.approx(8 * size_bytes, rel=1e-9, abs=rounding_bits(link, size_bytes))
 
 
@@ -147,14 +155,14 @@ def test_what_moves_between_start_and_finish_is_the_payload(link: RateTrace, sta
 @given(links, starts, durations, durations)
 def test_more_takes_longer(link: RateTrace, start_s: float, duration_s: float, more_s: float) -> None:
     small, big = size_for(link, duration_s), size_for(link, duration_s + more_s)
-    assert is_no_earlier(link.finish_s(start_s, big), link.finish_s(start_s, small), link, big)
+    assert is_no_earlier(finish_s(link, start_s, big), finish_s(link, start_s, small), link, big)
 
 
 @MODEST
 @given(links, starts, durations, durations)
 def test_who_starts_later_ends_no_earlier(link: RateTrace, start_s: float, later_s: float, duration_s: float) -> None:
     size_bytes = size_for(link, duration_s)
-    late_s, early_s = link.finish_s(start_s + later_s, size_bytes), link.finish_s(start_s, size_bytes)
+    late_s, early_s = finish_s(link, start_s + later_s, size_bytes), finish_s(link, start_s, size_bytes)
     assert is_no_earlier(late_s, early_s, link, size_bytes)
 
 
@@ -164,17 +172,17 @@ def test_a_transfer_in_two_parts_ends_as_the_whole(
     link: RateTrace, start_s: float, duration_s: float, share: float
 ) -> None:
     size_bytes = size_for(link, duration_s)
-    whole_s = link.finish_s(start_s, size_bytes)
-    parts_s = link.finish_s(link.finish_s(start_s, share * size_bytes), (1 - share) * size_bytes)
+    whole_s = finish_s(link, start_s, size_bytes)
+    parts_s = finish_s(link, finish_s(link, start_s, share * size_bytes), (1 - share) * size_bytes)
     assert is_no_earlier(whole_s, parts_s, link, size_bytes)
     assert is_no_earlier(parts_s, whole_s, link, size_bytes)
 
 
-@pytest.mark.parametrize(("size_bytes", "finish_s"), [(0.25, 0.5), (0.75, 2.5), (1, 3.5), (1.25, 5.25)])
-def test_links_in_a_row_move_at_the_rate_of_the_slowest(size_bytes: float, finish_s: float) -> None:
+@pytest.mark.parametrize(("size_bytes", "done_s"), [(0.25, 0.5), (0.75, 2.5), (1, 3.5), (1.25, 5.25)])
+def test_links_in_a_row_move_at_the_rate_of_the_slowest(size_bytes: float, done_s: float) -> None:
     slows_down = Pattern([0, 2.5, 5], [8, 2])  # with the others: 4 bit/s, closed from 1 s, 4, 2, closed from 4 s, 4
     together = [RateTrace(8.0, STOP_AND_GO), RateTrace(slows_down.mean_bps, slows_down), RateTrace(4.0)]
-    assert joint_finish_s(together, 0.0, size_bytes) == finish_s
+    assert joint_finish_s(together, 0.0, size_bytes) == done_s
 
 
 @MODEST
@@ -185,14 +193,14 @@ def test_jointly_the_payload_moves_at_the_smallest_rate_and_never_sooner_than_al
     slowest = min(together, key=lambda link: link.mean_bps)
     size_bytes = size_for(slowest, duration_s)
     try:
-        finish_s = joint_finish_s(together, start_s, size_bytes)
+        done_s = joint_finish_s(together, start_s, size_bytes)
     except ScenarioError:  # their open stretches never meet
         assert bits_moved(together, start_s, start_s + 1000) == 0
         return
     tolerance = max(rounding_bits(link, size_bytes) for link in together)
-    assert bits_moved(together, start_s, finish_s) == pytest.approx(8 * size_bytes, rel=1e-9, abs=tolerance)
+    assert bits_moved(together, start_s, done_s) == pytest.approx(8 * size_bytes, rel=1e-9, abs=tolerance)
     for link in together:
-        assert is_no_earlier(finish_s, link.finish_s(start_s, size_bytes), link, size_bytes)
+        assert is_no_earlier(done_s, finish_s(link, start_s, size_bytes), link, size_bytes)
 
 
 def test_a_long_transfer_waits_through_any_number_of_closed_stretches() -> None:

@@ -71,7 +71,7 @@ def test_a_trace_with_a_profile_varies_around_each_clients_own_mean() -> None:
     for link, mean_bps in zip(varying, means_bps(steady), strict=True):
         assert link.pattern is not None
         size_bytes = mean_bps * periods * link.pattern.period_s / 8
-        assert link.finish_s(0.0, size_bytes) == pytest.approx(periods * link.pattern.period_s)
+        assert link.transfer_s(0.0, size_bytes) == pytest.approx(periods * link.pattern.period_s)
 
 
 def test_each_client_begins_somewhere_in_the_trace_with_both_directions_at_once() -> None:

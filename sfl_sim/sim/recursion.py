@@ -1,0 +1,172 @@
+"""A stage of a round, timed by recursion instead of by an event loop.
+
+A stage is branches that run side by side. Each is a chain of operations on the client's own device and links, broken by
+jobs at the server, the only place where branches meet. So only the jobs are walked one by one (Lindley's recursion: a
+job starts at the later of its arrival and the server's last departure); all the rest are sums, taken for all clients at
+once. Sums are taken in the order in which an event loop takes them, so the times are the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfl_sim.ops import Expect
+from sfl_sim.sim.trace import Entry, Unforeseen
+
+Floats = NDArray[np.float64]
+
+
+class Stage:
+    """Branches that begin together, compiled once; `times` gives their times from any start on.
+
+    Raises Unforeseen if branches meet anywhere but at the server, or change each other's states without an order.
+
+    Attributes:
+        entries: the operations, branch by branch.
+        announced: the jobs on the one state that all branches change; None where every branch has its own.
+    """
+
+    def __init__(self, branches: Sequence[Sequence[Entry]], announced: Expect | None = None) -> None:
+        _check(branches, announced)
+        self.announced = announced
+        branches = [branch for branch in branches if branch]
+        self.entries = [entry for branch in branches for entry in branch]
+        n = len(self.entries)
+        self._jobs = np.array([i for i, entry in enumerate(self.entries) if entry.node == "server"], dtype=int)
+        self._firsts = np.cumsum([0, *map(len, branches)])[:-1]
+        self._heads = np.union1d(self._firsts, self._jobs)
+        duration_s = np.array([entry.duration_s for entry in self.entries])
+        self._head_s = duration_s[self._heads]
+        self._chains = [(chain, duration_s[chain]) for chain in _by_rank(n, self._heads)]
+        self._queue = _Queue(branches)
+
+    def times(
+        self, start_s: float, lanes: float, turns: Iterable[int] | None, left: dict[int, int]
+    ) -> tuple[Floats, Floats, Floats]:
+        """When the operations are requested, start and end.
+
+        Args:
+            start_s: when the branches begin.
+            lanes: of the server; 1 where all branches change one state.
+            turns: the clients in the sequence in which they are served; None: first come, first served.
+            left: jobs of each client, counted down for `turns`.
+        """
+        jobs_s = self._queue.by_arrival(start_s, lanes) if turns is None else self._queue.in_turn(start_s, turns, left)
+        begins_s = np.full(len(self.entries), start_s)
+        begins_s[self._jobs] = jobs_s
+        ended_s = np.empty(len(self.entries))
+        ended_s[self._heads] = begins_s[self._heads] + self._head_s
+        for chain, duration_s in self._chains:
+            ended_s[chain] = ended_s[chain - 1] + duration_s
+        requested_s = np.roll(ended_s, 1)
+        requested_s[self._firsts] = start_s
+        started_s = requested_s.copy()
+        started_s[self._jobs] = jobs_s
+        return requested_s, started_s, ended_s
+
+
+class _Queue:
+    """The server as the branches see it. Their jobs are numbered through, branch by branch.
+
+    Attributes:
+        clients: of the branches that bring jobs.
+        first, last: numbers of each branch's first and last job.
+        before_s: seconds of each operation that comes before a branch's first job.
+        service_s, after_s: seconds of each job, and of each operation between it and the branch's next.
+    """
+
+    def __init__(self, branches: Sequence[Sequence[Entry]]) -> None:
+        self.clients: list[int] = []
+        self.first: list[int] = []
+        self.last: list[int] = []
+        self.before_s: list[list[float]] = []
+        self.service_s: list[float] = []
+        self.after_s: list[list[float]] = []
+        for branch in branches:
+            jobs = [i for i, entry in enumerate(branch) if entry.node == "server"]
+            if not jobs:
+                continue
+            self.clients.append(branch[jobs[0]].client)
+            self.first.append(len(self.service_s))
+            self.last.append(len(self.service_s) + len(jobs) - 1)
+            self.before_s.append([entry.duration_s for entry in branch[: jobs[0]]])
+            for i, following in zip(jobs, [*jobs[1:], len(branch)], strict=True):
+                self.service_s.append(branch[i].duration_s)
+                self.after_s.append([entry.duration_s for entry in branch[i + 1 : following]])
+
+    def by_arrival(self, start_s: float, lanes: float) -> Floats:
+        """When each job starts, first come, first served on `lanes` lanes; ties go by client."""
+        service_s, after_s = self.service_s, self.after_s
+        started_s = [0.0] * len(service_s)
+        lead_s = (_after(start_s, before_s) for before_s in self.before_s)
+        coming = list(zip(lead_s, self.clients, self.first, self.last, strict=True))
+        heapq.heapify(coming)
+        free_s = [start_s] * int(min(lanes, max(1, len(coming))))
+        while coming:
+            now_s, client, job, last = coming[0]
+            if free_s[0] > now_s:
+                now_s = free_s[0]
+            started_s[job] = now_s
+            now_s += service_s[job]
+            heapq.heapreplace(free_s, now_s)
+            if job == last:
+                heapq.heappop(coming)
+            else:
+                for seconds in after_s[job]:
+                    now_s += seconds
+                heapq.heapreplace(coming, (now_s, client, job + 1, last))
+        return np.array(started_s)
+
+    def in_turn(self, start_s: float, turns: Iterable[int], left: dict[int, int]) -> Floats:
+        """When each job starts, if one lane serves the clients in the sequence `turns`; `left` counts down."""
+        started_s = [0.0] * len(self.service_s)
+        arrives_s = dict(zip(self.clients, (_after(start_s, before_s) for before_s in self.before_s), strict=True))
+        jobs = dict(zip(self.clients, self.first, strict=True))
+        now_s = start_s
+        for client in turns:
+            job = jobs[client]
+            if arrives_s[client] > now_s:
+                now_s = arrives_s[client]
+            started_s[job] = now_s
+            now_s += self.service_s[job]
+            arrives_s[client] = _after(now_s, self.after_s[job])
+            jobs[client] = job + 1
+            left[client] -= 1
+        return np.array(started_s)
+
+
+def _after(now_s: float, seconds: Iterable[float]) -> float:
+    for duration_s in seconds:
+        now_s += duration_s
+    return now_s
+
+
+def _by_rank(n: int, heads: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Of `n` operations in chains that begin at `heads`: the second ones, the third ones, ..."""
+    if not n:
+        return []
+    rank = np.arange(n) - heads[np.searchsorted(heads, np.arange(n), side="right") - 1]
+    return np.split(np.argsort(rank, kind="stable"), np.cumsum(np.bincount(rank)))[1:-1]
+
+
+def _check(branches: Sequence[Sequence[Entry]], announced: Expect | None) -> None:
+    """Branches meet only at the server, each with states of its own or all with the announced jobs for one state."""
+    local = [{entry.client for entry in branch if entry.state is None} for branch in branches]
+    states = [{entry.state for entry in branch if entry.state is not None} for branch in branches]
+    bringers = [{entry.client for entry in branch if entry.state is not None} for branch in branches]
+    if sum(map(len, local)) > len(set().union(*local)):
+        raise Unforeseen("branches share a client's device or links")
+    if max(map(len, bringers), default=0) > 1:
+        raise Unforeseen("a branch brings jobs of several clients")
+    if announced is None:
+        if sum(map(len, states)) > len(set().union(*states)):
+            raise Unforeseen("branches change one state without an order")
+        return
+    jobs = Counter(entry.client for branch in branches for entry in branch if entry.state is not None)
+    if set().union(*states) != {announced.state} or jobs != Counter(announced.jobs):
+        raise Unforeseen("the jobs are not those that were announced")
