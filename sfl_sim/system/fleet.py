@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfl_sim.rng import stream
+from sfl_sim.system.cost import Processor, read_cost
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.network import draw_links
 from sfl_sim.system.per_client import per_client
@@ -20,14 +21,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What is fixed about the nodes during a run. Every list has one entry per client."""
+    """What is fixed about the nodes during a run. Every list has one entry per client.
+
+    Attributes:
+        devices: names.
+        macs_per_s: rates of the devices; where a cost profile is used, at its reference network.
+        processors: how long the devices take for a step.
+        server: how long the server takes.
+        server_macs_per_s: its rate, as the devices'.
+        cost: how time follows from work: `macs`, or the name of the cost profile.
+    """
 
     devices: list[str]
     macs_per_s: list[float]
+    processors: list[Processor]
     uplinks: list[RateTrace]
     downlinks: list[RateTrace]
     latency_s: list[float]
+    server: Processor
     server_macs_per_s: float
+    cost: str
 
     @property
     def uplink_bps(self) -> list[float]:
@@ -45,20 +58,28 @@ def build_fleet(
 ) -> Fleet:
     """Draw the fleet of a run: `compute` and `network` hold the options of `draw_devices` and `draw_links`.
 
-    The server needs, for a multiply-accumulate, 1/`speedup` of the seconds that a client needs on average
-    (SMoFi, Eq. 13: T_srv = work * s_mean / gamma). A mean of seconds, not of rates: slow clients weigh most.
+    `compute` may have a `cost` too, the profile of `read_cost`. The server needs, for whatever work, 1/`speedup` of the
+    seconds that a client needs on average (SMoFi, Eq. 13: T_srv = work * s_mean / gamma). A mean of seconds, not of
+    rates: slow clients weigh most.
 
     Raises:
         ScenarioError: an option cannot be used.
     """
     (gamma,) = per_client(speedup, 1, "server.speedup")
-    devices, macs_per_s = draw_devices(n_clients, stream(seed, "devices"), **compute)
+    options = dict(compute)
+    cost = read_cost(options.pop("cost", None))
+    rng = stream(seed, "devices")
+    devices, macs_per_s = draw_devices(n_clients, rng, **options, reference_macs=cost.reference_macs)
     uplinks, downlinks, latency_s = draw_links(n_clients, stream(seed, "links"), **network)
+    rates, server_macs_per_s = macs_per_s.tolist(), float(gamma / np.mean(1 / macs_per_s))
     return Fleet(
         devices,
-        macs_per_s.tolist(),
+        rates,
+        list(map(cost.processor, rates)),
         uplinks,
         downlinks,
         latency_s.tolist(),
-        server_macs_per_s=float(gamma / np.mean(1 / macs_per_s)),
+        cost.processor(server_macs_per_s),
+        server_macs_per_s,
+        cost.name,
     )

@@ -64,3 +64,13 @@ def test_a_wrong_number_of_rates_is_refused() -> None:
 def test_without_profile_and_rates_there_is_nothing_to_draw() -> None:
     with pytest.raises(ScenarioError, match=r"clients.compute: needs a profile or macs_per_s"):
         draw_devices(2, stream(0, "devices"), None)
+
+
+def test_latencies_of_another_network_than_a_cost_profile_needs_are_refused(tmp_path: Path) -> None:
+    own = tmp_path / "own.csv"
+    own.write_text("device,ms_per_frame,reference_macs\nPi,250,1000\nPhone,20,1e9\n")
+    with pytest.raises(
+        ScenarioError, match=r"own.csv:3: .*'reference_macs' .*found '1e9'; allowed: 1000, as in .*cost"
+    ):
+        draw_devices(2, stream(0, "devices"), own, reference_macs=1000)
+    assert draw_devices(2, stream(0, "devices"), macs_per_s=5.0, reference_macs=1000)[1].tolist() == [5.0, 5.0]

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.ops import Work
 from sfl_sim.system.fleet import build_fleet
+
+
+def job(by_kind: tuple[float, float, float, float], n_ops: float) -> Work:
+    return Work(sum(by_kind), by_kind, n_ops)
+
+
+FLEETS = {
+    name: build_fleet(20, 0, {"cost": profile}, {"profile": "mobiperf"}, speedup=100)
+    for name, profile in {"macs": None, "ncnn": "ncnn"}.items()
+}
+works = st.builds(job, st.tuples(*[st.floats(0, 1e12)] * 4), st.integers(0, 1000))
 
 
 def test_the_server_needs_the_clients_mean_seconds_over_the_speed_up() -> None:
@@ -42,3 +57,27 @@ def test_the_network_is_drawn_apart_from_the_devices() -> None:
 def test_a_server_needs_a_speed_up() -> None:
     with pytest.raises(ScenarioError, match=r"server.speedup: .*found 0.0; allowed: a number above 0"):
         build_fleet(2, 0, {}, {"profile": "mobiperf"}, speedup=0)
+
+
+@given(work=works)
+@settings(deadline=None)
+def test_without_a_cost_profile_time_is_macs_over_rate_to_the_bit(work: Work) -> None:
+    assert FLEETS["macs"].cost == "macs"
+    assert [p.seconds(work) for p in FLEETS["macs"].processors] == [work.macs / r for r in FLEETS["macs"].macs_per_s]
+    assert FLEETS["macs"].server.seconds(work) == work.macs / FLEETS["macs"].server_macs_per_s
+
+
+@pytest.mark.parametrize("cost", FLEETS)
+@given(work=works)
+@settings(deadline=None)
+def test_the_server_needs_the_clients_mean_seconds_over_the_speed_up_for_any_work(cost: str, work: Work) -> None:
+    clients_s = [processor.seconds(work) for processor in FLEETS[cost].processors]
+    assert FLEETS[cost].server.seconds(work) == pytest.approx(np.mean(clients_s) / 100)
+
+
+def test_a_cost_profile_changes_times_and_neither_devices_nor_rates() -> None:
+    plain, fitted = FLEETS.values()
+    assert fitted.cost == "ncnn"
+    assert (fitted.devices, fitted.macs_per_s) == (plain.devices, plain.macs_per_s)
+    depthwise = job((0, 1e9, 0, 0), 13)
+    assert fitted.processors[0].seconds(depthwise) > 2 * plain.processors[0].seconds(depthwise)

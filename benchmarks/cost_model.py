@@ -1,0 +1,69 @@
+"""How well latency is predicted for a network that was never measured: plain MACs against the fitted cost profile.
+
+    python -m benchmarks.cost_model
+
+Each of ncnn's networks is left out in turn, and the others give the costs (profiles/fit_ncnn.py). A machine's speed
+comes from its latency of the reference network, as with profiles/devices/ai_benchmark.csv, or of all other networks.
+Goals, on machines that could be clients: a median absolute relative error of at most 0.25, and a rank correlation
+across networks on a machine of at least 0.95.
+"""
+
+from benchmarks.pairs import publish
+from profiles import fit_ncnn as ncnn
+
+FITS = {"plain": ncnn.plain, "fitted": ncnn.fitted}
+
+
+def compare(work, fleets):
+    """How well each fit predicts the machines of a fleet, which come with the ones that give the costs."""
+    for machines, (networks, costs_ms, latency_ms, rate_from) in fleets.items():
+        known = work.loc[networks]
+        for name, fit in FITS.items():
+            predicted = ncnn.left_out(known, ncnn.relative(costs_ms), latency_ms, fit, rate_from)
+            found = {key: round(value, 3) for key, value in ncnn.errors(predicted, latency_ms).items()}
+            yield {
+                "machines": machines,
+                "rows": len(latency_ms),
+                "costs": name,
+                "error": found["error"],
+                "error, quartiles": [found["error_25"], found["error_75"]],
+                "rank correlation": found["rank"],
+                "rank, quartiles": [found["rank_25"], found["rank_75"]],
+            }
+
+
+def by_network(work, latency_ms):
+    """The median over machines of each network's relative error."""
+    ratios = ncnn.relative(latency_ms)
+    predicted = {name: ncnn.left_out(work, ratios, latency_ms, fit, [ncnn.REFERENCE]) for name, fit in FITS.items()}
+    for network in work.index.drop(ncnn.REFERENCE):
+        yield {
+            "network": network,
+            "million MACs": round(work.loc[network, ncnn.KINDS].sum() / 1e6, 1),
+            "ops": int(work.loc[network, "n_ops"]),
+            "latency / reference": round(ratios[network], 2),
+            **{
+                f"{name}, error": round((predicted_ms[network] / latency_ms[network] - 1).median(), 2)
+                for name, predicted_ms in predicted.items()
+            },
+        }
+
+
+def main():
+    work, measured_ms = ncnn.networks(), ncnn.measurements()
+    clients_ms = ncnn.clients(measured_ms)
+    everything, reference = work.index, [ncnn.REFERENCE]
+    fleets = {
+        "clients": (everything, clients_ms, clients_ms, reference),
+        "clients, speed from all other networks": (everything, clients_ms, clients_ms, list(everything)),
+        "clients, without ViT": (everything.drop("vision_transformer"), clients_ms, clients_ms, reference),
+    }
+    for kind, latency_ms in measured_ms.groupby(level="device_class"):
+        others_ms = clients_ms.drop(index=kind, level="device_class", errors="ignore")
+        fleets[f"{kind}, costs from other clients"] = (everything, others_ms, latency_ms, reference)
+    publish("cost_model", list(compare(work, fleets)))
+    publish("cost_model_networks", list(by_network(work, clients_ms)))
+
+
+if __name__ == "__main__":
+    main()

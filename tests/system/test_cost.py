@@ -1,0 +1,129 @@
+"""Time follows from MACs alone, or from a cost profile, which leaves the reference network its measured time."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.models import price
+from sfl_sim.ops import KINDS, Work
+from sfl_sim.system.cost import PlainProcessor, read_cost
+from sfl_sim.system.profiles import find, read_table
+
+COLUMNS = [
+    *(f"{kind}_efficiency" for kind in KINDS), "overhead_macs", *(f"reference_{kind}_macs" for kind in KINDS),
+    "reference_ops",
+]  # fmt: skip
+GOOD = dict(zip(COLUMNS, ["2", "0.25", "0.5", "1", "1000", "8000", "500", "1000", "0", "4"], strict=True))
+
+
+def job(by_kind: tuple[float, float, float, float], n_ops: float) -> Work:
+    return Work(sum(by_kind), by_kind, n_ops)
+
+
+def write(path: Path, *rows: dict[str, str]) -> Path:
+    path.write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows)]))
+    return path
+
+
+def shipped_reference() -> Work:
+    table = read_table(find("costs", "ncnn", ""), COLUMNS, "")
+    *macs, n_ops = (float(table.numbers(column)[0]) for column in COLUMNS[-5:])
+    return job((macs[0], macs[1], macs[2], macs[3]), n_ops)
+
+
+@given(macs=st.integers(0, 10**15) | st.floats(0, 1e15), macs_per_s=st.floats(1e3, 1e15))
+@settings(deadline=None)
+def test_plain_time_is_macs_over_rate_to_the_bit(macs: float, macs_per_s: float) -> None:
+    assert PlainProcessor(macs_per_s).seconds(job((macs, 0, 0, 0), 7)) == macs / macs_per_s
+    assert read_cost(None).processor(macs_per_s) == PlainProcessor(macs_per_s)
+
+
+@given(ms_per_frame=st.floats(0.1, 1e5))
+@settings(deadline=None, max_examples=20)
+def test_the_reference_network_takes_what_was_measured(ms_per_frame: float) -> None:
+    cost, reference = read_cost("ncnn"), shipped_reference()
+    assert cost.reference_macs == reference.macs
+    seconds = cost.processor(reference.macs / (ms_per_frame / 1000)).seconds(reference)
+    assert seconds == pytest.approx(ms_per_frame / 1000, rel=1e-12)
+
+
+def test_the_reference_of_the_shipped_profile_is_mobilenet_v2_as_models_are_priced() -> None:
+    from torchvision.models import mobilenet_v2
+
+    macs, n_ops = price.macs_by_kind(mobilenet_v2(), torch.zeros(1, 3, 224, 224))
+    assert shipped_reference() == job(tuple(macs[kind] for kind in KINDS), n_ops)
+
+
+def test_kinds_cost_by_their_efficiency_and_every_call_an_overhead(tmp_path: Path) -> None:
+    processor = read_cost(write(tmp_path / "own.csv", GOOD)).processor(9500.0)
+    # The reference: 8000 / 2 + 500 / 0.25 + 1000 / 0.5 + 4 * 1000 = 12 000 for its 9500 MACs, which take 1 s.
+    second = 12_000
+    assert processor.seconds(job((8000, 500, 1000, 0), 4)) == pytest.approx(1)
+    assert processor.seconds(job((100, 0, 0, 0), 0)) == pytest.approx(50 / second)
+    assert processor.seconds(job((0, 100, 0, 0), 0)) == pytest.approx(400 / second)
+    assert processor.seconds(job((0, 0, 100, 0), 0)) == pytest.approx(200 / second)
+    assert processor.seconds(job((0, 0, 0, 100), 0)) == pytest.approx(100 / second)
+    assert processor.seconds(job((0, 0, 0, 0), 3)) == pytest.approx(3000 / second)
+
+
+@pytest.mark.parametrize(
+    ("slip", "line"),
+    [
+        (
+            {"conv_efficiency": "0"},
+            r":2: clients.compute.cost: column 'conv_efficiency' .*'0'; allowed: a number above 0",
+        ),
+        ({"dense_efficiency": "fast"}, r":2: .*column 'dense_efficiency' .*'fast'; allowed: a number"),
+        ({"overhead_macs": "-1"}, r":2: .*column 'overhead_macs' .*'-1'; allowed: a number, 0 or above"),
+        ({"reference_ops": ""}, r":2: .*column 'reference_ops' .*allowed: a number"),
+        (dict.fromkeys(COLUMNS[-5:-1], "0"), r":2: .*column 'reference_conv_macs' .*allowed: MACs above 0"),
+    ],
+)
+def test_what_cannot_be_used_is_named(tmp_path: Path, slip: dict[str, str], line: str) -> None:
+    with pytest.raises(ScenarioError, match=line) as error:
+        read_cost(write(tmp_path / "own.csv", GOOD | slip))
+    assert "\n" not in str(error.value)
+
+
+def test_a_table_has_all_columns_and_one_row(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"own.csv:3: clients.compute.cost: a second row .*allowed: one row"):
+        read_cost(write(tmp_path / "own.csv", GOOD, GOOD))
+    with pytest.raises(ScenarioError, match=r"column 'reference_ops' is missing"):
+        read_cost(write(tmp_path / "own.csv", {column: GOOD[column] for column in COLUMNS[:-1]}))
+
+
+def test_an_unknown_profile_is_refused_with_the_shipped_ones() -> None:
+    with pytest.raises(ScenarioError, match=r"clients.compute.cost: .*found 'ncn'; allowed: ncnn; did you mean 'ncnn'"):
+        read_cost("ncn")
+
+
+def test_the_shipped_profile_says_where_it_comes_from_and_how_well_it_predicts() -> None:
+    text = find("costs", "ncnn", "").read_text(encoding="utf-8")
+    header = dict(line.removeprefix("# ").split(": ", 1) for line in text.splitlines() if line.startswith("#"))
+    assert set(header) == {"what", "source", "unit", "n", "derived", "licence", "caution"}
+    fitted, fitted_rank, plain, _ = map(float, re.findall(r"(0\.\d+) \(", header["derived"]))
+    assert fitted <= 0.25 < plain
+    assert fitted_rank >= 0.95
+
+
+def test_the_fit_finds_the_costs_that_machines_have_in_common() -> None:
+    script = runpy.run_path(str(find("costs", "ncnn", "").parents[1] / "fit_ncnn.py"))
+    rng = np.random.default_rng(0)
+    networks = ["mobilenet_v2", *"abcdefg"]
+    work = pd.DataFrame(rng.lognormal([20, 17, 17, 17, 4], 1, (len(networks), 5)), networks, [*KINDS, "n_ops"])
+    costs = pd.Series([0.5, 4.0, 2.0, 2.0, 2e6], work.columns)
+    latency_ms = pd.DataFrame(rng.lognormal(0, 1, (9, 1)) * (work @ costs).to_numpy(), columns=networks)
+    latency_ms.loc[0] = rng.lognormal(0, 1, len(networks))  # one machine is like no other
+    found = script["fitted"](work, script["relative"](latency_ms))
+    assert (found / found["conv"]).to_numpy() == pytest.approx((costs / costs["conv"]).to_numpy(), rel=1e-4)
+    assert work.loc["mobilenet_v2"] @ found == pytest.approx(work.loc["mobilenet_v2", list(KINDS)].sum())
