@@ -1,50 +1,57 @@
-"""What a layer costs: multiply-accumulates by fvcore, activations, parameters."""
+"""What a layer costs: multiply-accumulates (MACs) by kind, counted by fvcore, activations and parameters."""
 
 from __future__ import annotations
 
 import logging
 import math
 import warnings
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-# fvcore counts these, but published MACs leave them out.
-UNPRICED = {
-    "batch_norm",
-    "group_norm",
-    "layer_norm",
-    "adaptive_avg_pool2d",
-    "avg_pool2d",
-    "upsample_nearest2d",
-}
-# Elementwise or shape-only operations: no MACs.
+from sfl_sim.ops import KINDS
+
 FREE = {
-    "add",
-    "add_",
-    "relu",
-    "relu_",
-    "hardtanh_",
-    "max_pool2d",
-    "tanh",
-    "flatten",
-    "mean",
-    "mul",
-    "dropout",
-    "pad",
-}
+    # Norms, pooling and resizing: published MACs leave them out.
+    "batch_norm", "group_norm", "instance_norm", "layer_norm",
+    "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "max_pool2d", "mean",
+    "upsample_bilinear2d", "upsample_nearest2d",
+    # Elementwise: no products to accumulate.
+    "add", "sub", "mul", "div", "dropout", "relu", "leaky_relu", "elu", "gelu", "silu", "softmax", "log_softmax",
+    "sigmoid", "tanh", "hardsigmoid", "hardswish", "hardtanh",
+    # Only look up or move numbers.
+    "embedding", "flatten", "unflatten", "pad",
+}  # fmt: skip
+"""Operations without MACs, in place or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one sample costs in a layer: `macs` of its forward pass, and `out_numel` activations that it gives."""
+    """What one sample costs in a layer.
+
+    Attributes:
+        macs_by_kind: MACs of its forward pass, for each of `KINDS`.
+        n_ops: modules in it that run MACs of their own (convolutions, linear maps, attention blocks), each of which
+            may cost an overhead per call.
+        parameters, buffers: trainable elements, and elements of floating buffers.
+        out_shape: shape of its output, without the batch dimension.
+    """
 
     name: str
-    macs: int
+    macs_by_kind: dict[str, int]
+    n_ops: int
     parameters: int
     buffers: int
     out_shape: tuple[int, ...]
+
+    @property
+    def macs(self) -> int:
+        """MACs of one sample's forward pass."""
+        return sum(self.macs_by_kind.values())
 
     @property
     def out_numel(self) -> int:
@@ -52,40 +59,103 @@ class Layer:
         return math.prod(self.out_shape)
 
 
+def one_sample(module: nn.Module, input_shape: tuple[int, ...]) -> Tensor:
+    """A batch of one sample of zeros: int64 tokens if its shape has one dimension, else floats as the weights are."""
+    tokens = len(input_shape) == 1
+    return torch.zeros(1, *input_shape, dtype=torch.int64 if tokens else next(module.parameters()).dtype)
+
+
 def price(module: nn.Sequential, input_shape: tuple[int, ...]) -> tuple[Layer, ...]:
-    """Price every child of `module` with one traced sample (fvcore: one MAC is one count)."""
-    module.eval()
-    x = torch.zeros(1, *input_shape, dtype=next(module.parameters()).dtype)
-    with warnings.catch_warnings():  # fvcore scripts and traces with torch.jit, which torch has deprecated
-        warnings.simplefilter("ignore")
-        macs, unsupported = _count(module, x)
-    unknown = unsupported - FREE - UNPRICED
-    if unknown:
-        raise ValueError(f"no price is known for the operations {', '.join(sorted(unknown))}")
+    """Price every child of `module` with one traced sample. Puts the module into eval mode."""
+    x = one_sample(module, input_shape)
+    own = _own_macs(module, x)
     layers = []
     with torch.no_grad():
-        for name, child in module.named_children():
+        for name, child in zip(module._modules, module, strict=True):  # named_children leaves out a child's second use
             x = child(x)
+            macs, n_ops = _total(own, f"{name}.")
             layers.append(
                 Layer(
-                    name,
-                    int(macs[name]),
-                    sum(p.numel() for p in child.parameters()),
-                    sum(b.numel() for b in child.buffers() if b.is_floating_point()),
-                    tuple(x.shape[1:]),
+                    name=name,
+                    macs_by_kind=macs,
+                    n_ops=n_ops,
+                    parameters=sum(p.numel() for p in child.parameters()),
+                    buffers=sum(b.numel() for b in child.buffers() if b.is_floating_point()),
+                    out_shape=tuple(x.shape[1:]),
                 )
             )
     return tuple(layers)
 
 
-def _count(module: nn.Module, x: torch.Tensor) -> tuple[dict[str, float], set[str]]:
-    """MACs by submodule, and the names of the operations that fvcore could not price."""
-    from fvcore.nn import FlopCountAnalysis
+def macs_by_kind(module: nn.Module, x: Tensor) -> tuple[dict[str, int], int]:
+    """MACs of `module(x)` for each of `KINDS`, and `n_ops` as in `Layer`, for any module and a batch `x` of one.
 
-    logging.getLogger("fvcore.nn.jit_analysis").setLevel(logging.ERROR)
-    analysis = FlopCountAnalysis(module, x).uncalled_modules_warnings(False).unsupported_ops_warnings(False)
-    macs = {
-        name: sum(count for operator, count in counts.items() if operator not in UNPRICED)
-        for name, counts in analysis.by_module_and_operator().items()
+    Puts the module into eval mode. Raises ValueError for operations without a known price.
+    """
+    return _total(_own_macs(module, x), "")
+
+
+def _total(own: dict[str, Counter[str]], prefix: str) -> tuple[dict[str, int], int]:
+    """MACs by kind of the submodules whose dotted name starts with `prefix`, and how many these are."""
+    inside = [macs for name, macs in own.items() if f"{name}.".startswith(prefix)]
+    return {kind: int(sum(macs[kind] for macs in inside)) for kind in KINDS}, len(inside)
+
+
+def _own_macs(module: nn.Module, x: Tensor) -> dict[str, Counter[str]]:
+    """MACs by kind that submodules run outside of their children, by name; those that run none are left out."""
+    with warnings.catch_warnings():  # fvcore scripts and traces with torch.jit, which torch has deprecated
+        warnings.simplefilter("ignore")
+        from fvcore.nn import FlopCountAnalysis
+
+        logging.getLogger("fvcore.nn.jit_analysis").setLevel(logging.ERROR)
+        analysis = FlopCountAnalysis(module.eval(), x).clear_op_handles().set_op_handle(**_handles())
+        counts = analysis.by_module_and_operator()
+    unknown = {op.removeprefix("aten::") for op in analysis.unsupported_ops()}
+    if unknown:
+        raise ValueError(f"no price is known for the operations {', '.join(sorted(unknown))}")
+    own = {}
+    for name, submodule in module.named_modules():
+        macs = counts[name].copy()
+        for child, _ in submodule.named_children():
+            macs -= counts.get(f"{name}.{child}".removeprefix("."), Counter())
+        if isinstance(submodule, nn.MultiheadAttention):
+            macs = Counter(attention=macs.total())
+        if macs.total():
+            own[name] = macs
+    return own
+
+
+Count = Callable[[list[Any], list[Any]], int]
+Handle = Callable[[list[Any], list[Any]], Counter[str]]
+
+
+def _handles() -> dict[str, Handle]:
+    """MACs by kind of one call of an operator, from its inputs and outputs: what is not named here has no price."""
+    from fvcore.nn import jit_handles as fvcore
+
+    def dense(count: Count) -> Handle:
+        return lambda inputs, outputs: Counter(dense=count(inputs, outputs))
+
+    def convolution(inputs: list[Any], outputs: list[Any]) -> Counter[str]:
+        channels, groups = fvcore.get_shape(inputs[0])[1], inputs[8].toIValue()
+        kind = "depthwise" if 1 < groups == channels else "conv"
+        return Counter({kind: fvcore.conv_flop_jit(inputs, outputs)["conv"]})
+
+    def attention(inputs: list[Any], outputs: list[Any]) -> Counter[str]:
+        query, key, value = (fvcore.get_shape(tensor) for tensor in inputs[:3])
+        return Counter(attention=math.prod(query[:-1]) * key[-2] * (key[-1] + value[-1]))
+
+    handles: dict[str, Handle] = {
+        name + suffix: lambda inputs, outputs: Counter() for name in FREE for suffix in ("", "_")
     }
-    return macs, {op.removeprefix("aten::") for op in analysis.unsupported_ops()}
+    handles |= {
+        "_convolution": convolution,
+        "scaled_dot_product_attention": attention,
+        "addmm": dense(fvcore.addmm_flop_jit),
+        "bmm": dense(fvcore.bmm_flop_jit),
+        "einsum": dense(fvcore.einsum_flop_jit),
+        "linear": dense(fvcore.linear_flop_jit),
+        "matmul": dense(fvcore.matmul_flop_jit),
+        "mm": dense(fvcore.matmul_flop_jit),
+    }
+    return {f"aten::{name}": handle for name, handle in handles.items()}

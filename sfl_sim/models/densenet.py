@@ -1,0 +1,65 @@
+"""DenseNets (Huang et al. 2017) of torchvision's layers.
+
+Every dense layer is a layer that can be cut after: it takes all features of its block so far and gives them with its
+own new ones, so that what crosses a cut is the concatenation. A transition between blocks is a layer too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+
+from sfl_sim.models.layers import Shape, image, is_small
+
+
+class Grow(nn.Module):
+    """The input's channels followed by those that `layer` makes of them."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, C, H, W) to (n, C + growth, H, W)."""
+        return torch.cat([x, self.layer(x)], dim=1)
+
+
+def densenet121(shape: Shape, n_labels: int) -> nn.Sequential:
+    """DenseNet-121 (Huang et al. 2017) as 64 layers: stem, 58 dense layers and 3 transitions, norm, classifier."""
+    return _densenet("densenet121", shape, n_labels)
+
+
+def densenet161(shape: Shape, n_labels: int) -> nn.Sequential:
+    """DenseNet-161 (Huang et al. 2017) as 84 layers: stem, 78 dense layers and 3 transitions, norm, classifier."""
+    return _densenet("densenet161", shape, n_labels)
+
+
+def densenet169(shape: Shape, n_labels: int) -> nn.Sequential:
+    """DenseNet-169 (Huang et al. 2017) as 88 layers: stem, 82 dense layers and 3 transitions, norm, classifier."""
+    return _densenet("densenet169", shape, n_labels)
+
+
+def _densenet(name: str, shape: Shape, n_labels: int) -> nn.Sequential:
+    """Images below 64 pixels get the CIFAR stem: a 3x3 convolution of stride 1 and no pooling."""
+    from torchvision.models import get_model  # torchvision takes a second to import
+
+    channels, _, _ = image(shape, at_least=8)
+    net = get_model(name, num_classes=n_labels)
+    features = dict(net.features.named_children())
+    conv, pool = features["conv0"], features["pool0"]
+    if is_small(shape):
+        conv, pool = nn.Conv2d(channels, conv.out_channels, 3, padding=1, bias=False), nn.Identity()
+    elif channels != 3:
+        conv = nn.Conv2d(channels, conv.out_channels, 7, stride=2, padding=3, bias=False)
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    layers["stem"] = nn.Sequential(conv, features["norm0"], features["relu0"], pool)
+    for block in range(1, 5):
+        for number, layer in enumerate(features[f"denseblock{block}"].values(), start=1):
+            layers[f"dense{block}_{number}"] = Grow(layer)
+        if block < 4:
+            layers[f"transition{block}"] = features[f"transition{block}"]
+    layers["norm"] = nn.Sequential(features["norm5"], nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    layers["fc"] = net.classifier
+    return nn.Sequential(layers)

@@ -1,0 +1,77 @@
+"""Multi-exit models: where a client may leave a network early, and the heads it answers with there.
+
+The families of HARMONY's Table 1 as METHODS.md 12.1 reconstructs them; the networks are those of the zoo. A client's
+front end phi is the layers up to its cut, h its exit head, and the server's theta the layers after the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.models.layers import Shape, named
+from sfl_sim.models.network import Network
+from sfl_sim.models.price import Layer
+from sfl_sim.models.transformer import Token
+from sfl_sim.models.zoo import MODELS
+
+
+def _pooled(shape: Shape, n_labels: int, side: int) -> nn.Sequential:
+    """Features (C, H, W) averaged to `side` x `side`, then linear."""
+    return named(pool=nn.AdaptiveAvgPool2d(side), flatten=nn.Flatten(), fc=nn.Linear(shape[0] * side * side, n_labels))
+
+
+def _class_token(shape: Shape, n_labels: int) -> nn.Sequential:
+    """The class token of features (T, D), normalised, then linear."""
+    return named(token=Token(0), norm=nn.LayerNorm(shape[1]), fc=nn.Linear(shape[1], n_labels))
+
+
+@dataclass(frozen=True, slots=True)
+class _Exits:
+    cuts: tuple[int, ...]
+    head: Callable[[Shape, int], nn.Sequential]
+
+
+_EXITS = {
+    "cnn8": _Exits((2, 3, 4), partial(_pooled, side=3)),
+    "vgg11_bn": _Exits((2, 3, 4), partial(_pooled, side=2)),
+    # Not after the 16- and 24-channel blocks, whose heads would be smaller than the smallest in the table.
+    "mobilenet_v2": _Exits((1, *range(5, 12)), partial(_pooled, side=1)),
+    "resnet50": _Exits((3, 4, 5, 6, 7), partial(_pooled, side=1)),
+    "vit_s16": _Exits((3, 4, 5, 6, 7), _class_token),
+}
+
+
+def _exits(name: str) -> _Exits:
+    if name not in _EXITS:
+        raise ScenarioError("has no exits", key="model.name", found=name, allowed=_EXITS)
+    return _EXITS[name]
+
+
+def exit_cuts(name: str) -> tuple[int, ...]:
+    """After how many layers clients may leave the zoo's model `name`, increasing."""
+    return _exits(name).cuts
+
+
+def exit_head(name: str, layer: Layer, n_labels: int) -> nn.Sequential:
+    """A new head that answers from what `layer` of the zoo's model `name` gives."""
+    return _exits(name).head(layer.out_shape, n_labels)
+
+
+def exit_network(net: Network, cut: int) -> Network:
+    """The model of a client that leaves `net` after `cut` layers: these, and its head as one layer more.
+
+    Split at `cut` it gives the parts phi and h, priced; phi starts as the first part of `net` with the same seed does.
+    """
+
+    def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
+        layers = MODELS[net.name](input_shape, n_labels)[:cut]
+        layers.add_module("exit", exit_head(net.name, net.layers[cut - 1], n_labels))
+        return layers
+
+    small = Network(net.name, build, net.input_shape, net.n_labels, net.dtype, net.channels_last)
+    return small.called(net.calling)

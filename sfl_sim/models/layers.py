@@ -1,0 +1,39 @@
+"""What the model builders share: layers by name, and which samples a model takes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+Shape = tuple[int, ...]
+
+
+def named(**layers: nn.Module) -> nn.Sequential:
+    """Layers in the order given, under their names."""
+    return nn.Sequential(OrderedDict(layers))
+
+
+def image(shape: Shape, at_least: int = 1) -> tuple[int, int, int]:
+    """Channels, height and width of a sample; ValueError unless it is an image of `at_least` so many pixels a side."""
+    if len(shape) != 3:
+        raise ValueError("it takes images (channels, height, width)")
+    channels, height, width = shape
+    if min(height, width) < at_least:
+        raise ValueError(f"it takes images of at least {at_least}x{at_least} pixels")
+    return channels, height, width
+
+
+def sequence(shape: Shape) -> int:
+    """Length of a sample of tokens; ValueError for another kind of sample."""
+    if len(shape) != 1:
+        raise ValueError("it takes sequences of tokens (length,)")
+    return shape[0]
+
+
+def is_small(shape: Shape) -> bool:
+    """Whether a model for 224x224 images gets the stem that is usual for CIFAR: the first layers halve nothing.
+
+    Images of 64 pixels (Tiny ImageNet) get the ImageNet stem, as in HARMONY's Table 1.
+    """
+    return min(shape[1:]) < 64

@@ -1,0 +1,56 @@
+"""MobileNets: depthwise convolutions between pointwise ones."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+from sfl_sim.models.layers import Shape, image, is_small, named
+
+
+def mobilenet_v1(shape: Shape, n_labels: int) -> nn.Sequential:
+    """MobileNetV1 (Howard et al. 2017) as 26 layers: 13 depthwise and 13 pointwise convolutions.
+
+    The stem belongs to the first layer and the classifier to the last, so that an even cut comes after a block, as
+    Hydra's cuts 4 of 26 and 24 of 26 do (docs/decisions). The stem has stride 1 for images below 64 pixels.
+    """
+    from torchvision.ops import Conv2dNormActivation  # torchvision takes a second to import
+
+    widths = [64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024]
+    halved = {1, 3, 5, 11}
+    in_channels, _, _ = image(shape)
+    channels = 32
+    stem = Conv2dNormActivation(in_channels, channels, 3, stride=1 if is_small(shape) else 2)
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for block, width in enumerate(widths):
+        stride = 2 if block in halved else 1
+        layers[f"dw{block + 1}"] = Conv2dNormActivation(channels, channels, 3, stride=stride, groups=channels)
+        layers[f"pw{block + 1}"] = Conv2dNormActivation(channels, width, 1)
+        channels = width
+    layers["dw1"] = nn.Sequential(stem, layers["dw1"])
+    layers["pw13"] = nn.Sequential(layers["pw13"], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, n_labels))
+    return nn.Sequential(layers)
+
+
+def mobilenet_v2(shape: Shape, n_labels: int) -> nn.Sequential:
+    """MobileNetV2 (Sandler et al. 2018) as 20 layers: stem, 17 inverted residual blocks, convolution, classifier.
+
+    torchvision's without dropout. For images below 64 pixels the stem and the first 24-channel block have stride 1,
+    as is usual for CIFAR.
+    """
+    from torchvision.models import get_model
+
+    in_channels, _, _ = image(shape)
+    net = get_model("mobilenet_v2", num_classes=n_labels, dropout=0.0)
+    stem, *blocks, conv = net.features
+    stem[0] = nn.Conv2d(in_channels, 32, 3, stride=2, padding=1, bias=False)
+    if is_small(shape):
+        depthwise = blocks[1].conv[1][0]
+        stem[0].stride = depthwise.stride = (1, 1)
+    return named(
+        stem=stem,
+        **{f"block{i}": block for i, block in enumerate(blocks, start=1)},
+        conv=nn.Sequential(conv, nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        fc=net.classifier[1],
+    )

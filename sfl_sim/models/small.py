@@ -1,0 +1,61 @@
+"""Small networks for small images, layer by layer."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from sfl_sim.models.layers import Shape, image, named
+
+
+def _conv(in_channels: int, out_channels: int, *, pool: int = 1) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Conv2d(in_channels, out_channels, 3, padding=1), nn.ReLU()]
+    if pool > 1:
+        layers.append(nn.MaxPool2d(pool))
+    return nn.Sequential(*layers)
+
+
+def _fc(in_features: int, out_features: int) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(in_features, out_features), nn.ReLU())
+
+
+def cnn_small(shape: Shape, n_labels: int) -> nn.Sequential:
+    """Three convolutions and a classifier for small images (8x8 digits): 4 layers, no batch norm."""
+    channels, height, width = image(shape, at_least=4)
+    return named(
+        conv1=_conv(channels, 16),
+        conv2=_conv(16, 32, pool=2),
+        conv3=_conv(32, 64, pool=2),
+        fc=nn.Sequential(nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), n_labels)),
+    )
+
+
+def lenet5(shape: Shape, n_labels: int) -> nn.Sequential:
+    """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling: 5 layers; 28x28 inputs are padded to 32x32."""
+    channels, height, width = image(shape, at_least=12)
+    padding = 2 if height <= 28 else 0
+    side = [(size + 2 * padding - 4) // 2 for size in (height, width)]
+    features = 16 * math.prod((size - 4) // 2 for size in side)
+    return named(
+        conv1=nn.Sequential(nn.Conv2d(channels, 6, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)),
+        conv2=nn.Sequential(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        fc1=_fc(features, 120),
+        fc2=_fc(120, 84),
+        fc3=nn.Linear(84, n_labels),
+    )
+
+
+def cnn8(shape: Shape, n_labels: int) -> nn.Sequential:
+    """HARMONY's 8-layer CNN, 5 convolutions and 3 fully connected layers (METHODS.md 12.1): 3,868,170 parameters."""
+    channels, height, width = image(shape, at_least=8)
+    return named(
+        conv1=_conv(channels, 32),
+        conv2=_conv(32, 64, pool=2),
+        conv3=_conv(64, 128, pool=2),
+        conv4=_conv(128, 256),
+        conv5=_conv(256, 256, pool=2),
+        fc1=_fc(256 * (height // 8) * (width // 8), 1024),
+        fc2=_fc(1024, 512),
+        fc3=nn.Linear(512, n_labels),
+    )

@@ -1,0 +1,101 @@
+"""Transformers: of images cut into patches, and of characters. Every encoder block is a layer."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from sfl_sim.models.layers import Shape, image, named, sequence
+
+
+class Patches(nn.Module):
+    """Images as sequences: a vector per patch, after that of the class token, plus that of its position."""
+
+    def __init__(self, project: nn.Module, class_token: nn.Parameter, position: nn.Parameter) -> None:
+        super().__init__()
+        self.project = project
+        self.class_token = class_token
+        self.position = position
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, C, H, W) to (n, 1 + patches, D)."""
+        patches = self.project(x).flatten(2).transpose(1, 2)
+        class_token = self.class_token.expand(len(x), -1, -1)
+        return torch.cat([class_token, patches], dim=1) + self.position
+
+
+class Characters(nn.Module):
+    """Characters as vectors, plus those of their positions."""
+
+    def __init__(self, vocabulary: int, length: int, dim: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, dim)
+        self.position = nn.Embedding(length, dim)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(n, T) integers to (n, T, D)."""
+        vectors: Tensor = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
+        return vectors + self.position.weight
+
+
+class Token(nn.Module):
+    """One vector of each sequence."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index = index
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, T, D) to (n, D)."""
+        return x[:, self.index]
+
+
+def patch_size(shape: Shape) -> int:
+    """The largest power of two up to 16 that cuts the image into at least 7x7 patches; 1 if there is none.
+
+    It is 16 at 224 pixels, 8 at 64, 4 at 32 and 28, and 1 at 8.
+    """
+    _, side, _ = shape
+    return next((size for size in (16, 8, 4, 2) if side % size == 0 and side // size >= 7), 1)
+
+
+def vit_s16(shape: Shape, n_labels: int) -> nn.Sequential:
+    """ViT-S/16 (Touvron et al. 2021) as 14 layers: patches, 12 blocks, classifier; smaller patches below 112 pixels.
+
+    torchvision's without dropout, for square images; `patch_size` says how they are cut.
+    """
+    from torchvision.models import VisionTransformer  # torchvision takes a second to import
+
+    channels, height, width = image(shape)
+    if height != width:
+        raise ValueError("it takes square images")
+    size = patch_size(shape)
+    net = VisionTransformer(
+        height, size, num_layers=12, num_heads=6, hidden_dim=384, mlp_dim=1536, num_classes=n_labels
+    )
+    if channels != 3:
+        net.conv_proj = nn.Conv2d(channels, 384, size, stride=size)
+    return named(
+        patches=Patches(net.conv_proj, net.class_token, net.encoder.pos_embedding),
+        **{f"block{i}": block for i, block in enumerate(net.encoder.layers, start=1)},
+        head=nn.Sequential(net.encoder.ln, Token(0), net.heads.head),
+    )
+
+
+def char_transformer(shape: Shape, n_labels: int) -> nn.Sequential:
+    """Transformer that predicts the next character of a text, as 8 layers: embedding, 6 blocks, classifier.
+
+    The vocabulary has `n_labels` characters. Sizes are those of FedNAR's Shakespeare model (Li et al. 2023), whose
+    settings SMoFi follows. The answer is read off the last position; the others may look ahead, for all is input.
+    """
+    length, dim = sequence(shape), 128
+    return named(
+        embedding=Characters(n_labels, length, dim),
+        **{
+            f"block{i}": nn.TransformerEncoderLayer(dim, nhead=4, dim_feedforward=512, dropout=0.0, batch_first=True)
+            for i in range(1, 7)
+        },
+        head=nn.Sequential(Token(-1), nn.Linear(dim, n_labels)),
+    )

@@ -1,0 +1,79 @@
+"""Early exits: HARMONY's Table 1 as METHODS.md 12.1 reconstructs it, to the unit."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.models.exits import exit_cuts, exit_head, exit_network
+from sfl_sim.models.price import Layer
+from sfl_sim.models.zoo import network
+
+CPU = torch.device("cpu")
+
+
+def parameters(layers):
+    return sum(layer.parameters for layer in layers)
+
+
+@pytest.mark.parametrize(
+    ("name", "sample", "n_labels", "phi", "head", "full"),
+    [
+        ("cnn8", (1, 28, 28), 10, (18_816, 387_840), (5_770, 23_050), 3_868_170),  # FashionMNIST
+        ("vgg11_bn", (3, 32, 32), 10, (76_032, 962_304), (5_130, 10_250), 9_231_114),  # CIFAR-10
+        ("mobilenet_v2", (3, 32, 32), 100, (928, 239_360), (3_300, 6_500), 2_351_972),  # CIFAR-100
+        ("resnet50", (3, 64, 64), 200, (84_544, 884_800), (51_400, 102_600), 23_917_832),  # Tiny ImageNet
+        ("vit_s16", (3, 224, 224), 100, (3_920_256, 11_018_112), (39_268, 39_268), 21_704_164),  # printed as 21704.2k
+    ],
+)
+def test_the_sizes_are_those_of_harmonys_table_1(name, sample, n_labels, phi, head, full):
+    net = network(name, sample, n_labels)
+    cuts = exit_cuts(name)
+    assert parameters(net.layers) == full
+    fronts = [parameters(net.layers[:cut]) for cut in cuts]
+    backs = [parameters(net.layers[cut:]) for cut in cuts]
+    heads = [exit_head(name, net.layers[cut - 1], n_labels) for cut in cuts]
+    sizes = [sum(p.numel() for p in module.parameters()) for module in heads]
+    assert (min(fronts), max(fronts)) == phi
+    assert (min(sizes), max(sizes)) == head
+    assert (min(backs), max(backs)) == (full - phi[1], full - phi[0])
+    assert all(earlier < later for earlier, later in pairwise(cuts))
+
+
+def test_the_latency_example_counts_a_vgg_client_of_two_convolutions():
+    """METHODS.md 18: |phi| + |h| = 81,162 and |theta| = 9,155,082."""
+    net = network("vgg11_bn", (3, 32, 32), 10)
+    phi, head = exit_network(net, 2).split(2, seed=0, device=None)
+    assert phi.part.n_parameters + head.part.n_parameters == 81_162
+    _, theta = net.split(2, seed=0, device=None)
+    assert theta.part.n_parameters == 9_155_082
+
+
+@pytest.mark.parametrize(("name", "sample"), [("cnn8", (1, 8, 8)), ("vit_s16", (1, 8, 8))])
+def test_a_client_answers_from_the_front_end_of_the_whole_network(name, sample):
+    net = network(name, sample, 10)
+    cut = exit_cuts(name)[0]
+    small = exit_network(net, cut)
+    assert [layer.name for layer in small.layers] == [*(layer.name for layer in net.layers[:cut]), "exit"]
+    phi, head = small.split(cut, seed=7, device=CPU)
+    front, _ = net.split(cut, seed=7, device=CPU)
+    assert torch.equal(phi.weights.flat, front.weights.flat)
+    assert not head.part.first, "the head gives the gradient at its input"
+    features = phi.weights(torch.randn(2, *sample), training=False)
+    assert head.weights(features, training=False).shape == (2, 10)
+    assert small.layers[-1].macs > 0
+
+
+def test_a_model_without_exits_names_those_that_have_some():
+    with pytest.raises(ScenarioError, match=r"model.name: has no exits \(found 'lenet5'; allowed: cnn8, vgg11_bn"):
+        exit_cuts("lenet5")
+
+
+def test_a_vision_transformers_head_reads_the_class_token_alone():
+    layer = Layer("block2", {}, 0, 0, 0, (5, 8))
+    head = exit_head("vit_s16", layer, 3)
+    features = torch.randn(2, 5, 8)
+    changed = features.clone()
+    changed[:, 1:] = 0
+    assert torch.equal(head(features), head(changed))

@@ -1,0 +1,83 @@
+"""Prices: MACs by kind against published figures and by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+from sfl_sim.models.price import macs_by_kind, price
+from sfl_sim.ops import KINDS
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x1_0", "efficientnet_b0", "mnasnet1_0", "alexnet"],
+)
+def test_whole_torchvision_networks_cost_what_torchvision_publishes(name):
+    """The `GFLOPS` of torchvision's model pages, where one is a MAC."""
+    from torchvision.models import get_model, get_model_weights
+
+    with torch.device("meta"):
+        model = get_model(name)
+    macs, n_ops = macs_by_kind(model.to_empty(device="cpu"), torch.zeros(1, 3, 224, 224))
+    published = next(iter(get_model_weights(name))).meta["_ops"]
+    assert sum(macs.values()) / 1e9 == pytest.approx(published, abs=6e-4)  # printed to three digits
+    assert n_ops == sum(isinstance(module, nn.Conv2d | nn.Linear) for module in model.modules())
+
+
+class Scores(nn.Module):
+    """Attention without projections of its own."""
+
+    def forward(self, x):
+        return nn.functional.scaled_dot_product_attention(x, x[:, :3], x[:, :3, :2])
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "kind", "by_hand"),
+    [
+        (nn.Conv2d(3, 8, 3, padding=1), (3, 10, 10), "conv", 100 * 8 * 3 * 9),
+        (nn.Conv2d(4, 8, 3, groups=2, padding=1), (4, 10, 10), "conv", 100 * 8 * 2 * 9),
+        (nn.Conv2d(4, 8, 3, groups=4, padding=1), (4, 10, 10), "depthwise", 100 * 8 * 9),
+        (nn.Conv2d(1, 8, 3, padding=1), (1, 10, 10), "conv", 100 * 8 * 9),
+        (nn.Linear(6, 5), (7, 6), "dense", 7 * 6 * 5),
+        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (5, 8), "attention", 5 * 4 * 8 * 8 + 2 * 5 * 5 * 8),
+        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (5, 8), "dense", 2 * 5 * 8 * 16),
+        (Scores(), (5, 4), "attention", 5 * 3 * 4 + 5 * 3 * 2),
+    ],
+)
+def test_a_kind_of_product_by_hand(module, shape, kind, by_hand):
+    macs, _ = macs_by_kind(module, torch.zeros(1, *shape))
+    assert macs[kind] == by_hand
+    assert tuple(macs) == KINDS
+
+
+def test_layers_add_up_to_the_whole_and_count_what_runs_macs():
+    activation = nn.ReLU()  # used twice, as people do
+    model = nn.Sequential(
+        nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), activation),
+        activation,
+        nn.Sequential(nn.Conv2d(6, 6, 3, groups=6), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)),
+    )
+    layers = price(model, (3, 8, 8))
+    assert [(layer.name, layer.n_ops, layer.out_shape) for layer in layers] == [
+        ("0", 1, (6, 6, 6)), ("1", 0, (6, 6, 6)), ("2", 2, (4,))
+    ]  # fmt: skip
+    whole, n_ops = macs_by_kind(model, torch.zeros(1, 3, 8, 8))
+    assert whole == {kind: sum(layer.macs_by_kind[kind] for layer in layers) for kind in KINDS}
+    assert sum(layer.macs for layer in layers) == sum(whole.values()) == 36 * 6 * 27 + 16 * 6 * 9 + 24
+    assert n_ops == 3
+
+
+def test_tokens_are_priced_as_integers():
+    (embedding, fc) = price(nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2)), (7,))
+    assert (embedding.macs, embedding.out_shape) == (0, (7, 4))
+    assert fc.macs == 7 * 4 * 2
+
+
+class Sampled(nn.Module):
+    def forward(self, x):
+        return nn.functional.grid_sample(x, x[:, :2].movedim(1, -1), align_corners=False)
+
+
+def test_an_operation_that_nobody_priced_is_an_error_even_if_fvcore_knows_one():
+    with pytest.raises(ValueError, match="no price is known for the operations grid_sampler, movedim"):
+        macs_by_kind(Sampled(), torch.zeros(1, 3, 4, 4))

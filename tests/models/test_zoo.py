@@ -1,0 +1,213 @@
+"""The models by name: published sizes, cuts that change nothing, clear refusals; and models of a user's own."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.models.price import price
+from sfl_sim.models.sgd import Sgd
+from sfl_sim.models.transformer import patch_size
+from sfl_sim.models.zoo import MODELS, as_builder, network
+
+CPU = torch.device("cpu")
+IMAGENET = (3, 224, 224)
+
+
+@pytest.mark.parametrize(
+    ("name", "giga_macs", "parameters"),
+    [
+        ("resnet50", 4.089, 25_557_032),  # torchvision's model page (He et al.: 3.8e9 with the stride in the 1x1)
+        ("mobilenet_v2", 0.3, 3_504_872),  # Sandler et al. 2018, Table 4: 300 M MAdds, 3.4 M parameters
+        ("vgg11_bn", 7.61, 132_868_840),  # torchvision's model page: 7.61 GFLOPS
+        ("vgg16_bn", 15.47, 138_365_992),  # torchvision's model page: 15.47 GFLOPS
+        ("densenet121", 2.834, 7_978_856),  # torchvision's model page: 2.83 GFLOPS
+        ("vit_s16", 4.6, 22_050_664),  # Touvron et al. 2021, DeiT-S: 22 M parameters; Liu et al. 2021, Table 1: 4.6 G
+    ],
+)
+def test_macs_and_parameters_are_the_published_ones(name, giga_macs, parameters):
+    """Those of ResNet-18 and MobileNetV1 are in test_network.py."""
+    with torch.device("meta"):
+        model = MODELS[name](IMAGENET, 1000)
+    layers = price(model.to_empty(device="cpu"), IMAGENET)  # prices do not depend on weights
+    assert sum(layer.macs for layer in layers) == pytest.approx(giga_macs * 1e9, rel=0.02)
+    assert sum(layer.parameters for layer in layers) == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("resnet18", 12), ("resnet34", 20), ("resnet50", 20), ("resnet101", 37), ("mobilenet_v1", 26),
+        ("mobilenet_v2", 20), ("vgg11_bn", 11), ("vgg16_bn", 16), ("densenet121", 64), ("densenet161", 84),
+        ("densenet169", 88), ("vit_s16", 14),
+    ],
+)  # fmt: skip
+def test_layers_are_counted_as_the_docstrings_count_them(name, layers):
+    with torch.device("meta"):
+        assert len(MODELS[name](IMAGENET, 1000)) == layers
+
+
+SAMPLES = {
+    "cnn8": (1, 8, 8),
+    "mobilenet_v2": (1, 16, 16),
+    "resnet18": (1, 16, 16),
+    "vgg11_bn": (3, 32, 32),
+    "densenet121": (1, 16, 16),
+    "vit_s16": (1, 8, 8),
+    "char_transformer": (12,),
+}
+"""A small sample for one model of every family, as test_network.py has for the oldest: siblings share their lines."""
+
+
+def samples_for(net, n=2):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(net.n_labels, (n,), generator=generator)
+    if len(net.input_shape) == 1:
+        return torch.randint(net.n_labels, (n, *net.input_shape), generator=generator), labels
+    x = torch.randn(n, *net.input_shape, generator=generator)
+    return x.contiguous(memory_format=torch.channels_last), labels
+
+
+def train_step(parts, x, y):
+    """One split step over any number of parts: activations and gradients pass between them as detached tensors."""
+    calls = []
+    for part in parts:
+        taken = x.detach().requires_grad_(not part.part.first)
+        x = part.weights(taken, training=True)
+        calls.append((taken, x))
+    logits = x.detach().requires_grad_()
+    cross_entropy(logits, y).backward()
+    gradient = logits.grad
+    for part, (taken, given) in zip(reversed(parts), reversed(calls), strict=True):
+        given.backward(gradient)
+        gradient = taken.grad
+        Sgd(1e-3, momentum=0.9).step(part.weights)
+
+
+def answers(parts, x):
+    with torch.inference_mode():
+        for part in parts:
+            x = part.weights(x, training=False)
+    return x
+
+
+def tensors(parts):
+    return {name: tensor for part in parts for name, tensor in part.weights.named_tensors()}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_cut_in_many_places_at_once_a_model_learns_and_answers_the_same_to_the_bit(name):
+    net = network(name, SAMPLES[name], 10)
+    x, y = samples_for(net)
+    whole = net.split(seed=0, device=CPU)
+    parts = net.split(*range(1, len(net), 1 + len(net) // 8), seed=0, device=CPU)
+    for _ in range(2):  # the head of vit_s16 starts at zero, so that its blocks learn from the second step on
+        train_step(whole, x, y)
+        train_step(parts, x, y)
+    expected, found = tensors(whole), tensors(parts)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert torch.equal(answers(parts, x), answers(whole, x))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_layers_with_lent_weights_do_what_the_plain_module_does(name):
+    net = network(name, SAMPLES[name], 10)
+    x, _ = samples_for(net)
+    whole = net.split(seed=0, device=CPU)
+    plain = MODELS[name](SAMPLES[name], 10)
+    plain.load_state_dict({key: tensor.clone() for key, tensor in tensors(whole).items()}, strict=False)
+    plain = plain.to(memory_format=torch.channels_last)
+    random_state = torch.get_rng_state()
+    assert torch.equal(whole[0].weights(x, training=True), plain.train()(x))
+    assert torch.equal(torch.get_rng_state(), random_state), "something draws random numbers while it runs"
+    with torch.inference_mode():
+        assert torch.equal(whole[0].weights(x, training=False), plain.eval()(x))
+
+
+def test_tokens_stay_integers_and_cost_their_length():
+    net = network("char_transformer", (80,), 65)
+    part1, part2 = net.split(1, seed=0, device=None)
+    assert (part1.part.in_numel, part1.part.out_numel, part2.part.out_numel) == (80, 80 * 128, 65)
+    assert net.layers[0].macs == 0
+    block = 80 * 4 * 128 * 128 + 2 * 80 * 80 * 128  # projections; scores and their sums
+    assert net.layers[1].macs_by_kind["attention"] == block
+    assert net.layers[1].macs_by_kind["dense"] == 2 * 80 * 128 * 512
+
+
+@pytest.mark.parametrize(("side", "size"), [(224, 16), (112, 16), (96, 8), (64, 8), (32, 4), (28, 4), (8, 1), (13, 1)])
+def test_a_vision_transformer_sees_at_least_49_patches_of_a_small_image(side, size):
+    assert patch_size((3, side, side)) == size
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "reason"),
+    [
+        ("lenet5", (1, 8, 8), "1x8x8: it takes images of at least 12x12 pixels"),
+        ("vgg11_bn", (3, 28, 28), "3x28x28: it takes images of at least 32x32 pixels"),
+        ("vit_s16", (3, 32, 28), "3x32x28: it takes square images"),
+        ("resnet18", (80,), r"80: it takes images \(channels, height, width\)"),
+        ("char_transformer", (1, 8, 8), r"1x8x8: it takes sequences of tokens \(length,\)"),
+    ],
+)
+def test_a_model_says_which_samples_it_does_not_take(name, shape, reason):
+    with pytest.raises(ScenarioError, match=f"model: model '{name}' cannot take inputs of shape {reason}"):
+        network(name, shape, 10)
+
+
+def own_model(input_shape, n_labels):
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Linear(5, n_labels))
+
+
+def test_a_factory_of_a_users_own_is_built_for_the_data():
+    net = network(own_model, (1, 2, 2), 3)
+    assert [layer.macs for layer in net.layers] == [0, 20, 15]
+    assert net.name == "own_model"
+    assert len(net.split(2, seed=0, device=CPU)) == 2
+
+
+def test_a_users_own_sequential_keeps_its_weights_and_is_never_trained():
+    own = own_model((1, 2, 2), 3)
+    before = {key: tensor.clone() for key, tensor in own.state_dict().items()}
+    net = network(own, (1, 2, 2), 3)
+    (first,), (second,) = (net.split(seed=seed, device=CPU) for seed in (1, 2))
+    assert all(torch.equal(tensor, before[key]) for key, tensor in tensors([first]).items())
+    train_step([first], torch.ones(1, 1, 2, 2), torch.tensor([0]))
+    for untouched in (own.state_dict(), tensors([second])):
+        assert all(torch.equal(tensor, before[key]) for key, tensor in untouched.items())
+
+
+class Doubled(nn.Sequential):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+linear = nn.Linear(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ({}, "is no model .*found {}"),
+        (7, "is no model .*found 7; allowed: an nn.Sequential, or a function"),
+        (nn.Linear(4, 3), "is no model"),
+        (lambda: nn.Sequential(), "is no model"),
+        (lambda shape, n_labels: nn.Linear(4, 3), "is not an nn.Sequential .*found 'Linear'"),
+        (Doubled(nn.Linear(4, 3)), "is not an nn.Sequential .*found 'Doubled'"),
+        (nn.Sequential(linear, nn.ReLU(), linear, nn.Linear(4, 3)), "uses the same weights in two layers"),
+        (nn.Sequential(nn.Linear(4, 4)), r"a score for each label .*found \(1, 2, 4\); allowed: \(3,\)"),
+    ],
+)
+def test_what_is_no_model_is_one_clear_line(model, problem):
+    with pytest.raises(ScenarioError, match=f"model.factory: .*{problem}"):
+        network(model, (1, 2, 4), 3)
+
+
+def test_a_subclass_of_sequential_that_only_builds_itself_can_be_cut():
+    class Own(nn.Sequential):
+        def __init__(self, input_shape, n_labels):
+            super().__init__(nn.Flatten(), nn.Linear(4, n_labels))
+
+    assert [layer.name for layer in network(Own, (1, 2, 2), 3).layers] == ["0", "1"]
+    assert as_builder(Own)((1, 2, 2), 3)[1].out_features == 3
