@@ -46,13 +46,14 @@ def images(n, seed=0):
     return Dataset("random", x, y, x[:9], y[:9], ("a", "b", "c"), half, half)
 
 
-def task(samples=(12, 8, 4), batch_size=4, build=mlp, cut=1, local_epochs=1, device=CPU, seed=0, **settings):
-    """A task whose client c holds `samples[c]` random images."""
+def task(samples=(12, 8, 4), batch_size=4, build=mlp, cut=1, cuts=None, local_epochs=1, device=CPU, seed=0, **settings):
+    """A task whose client c holds `samples[c]` random images; `cuts` are those of the clients, if they differ."""
     net = Network("small", build, (1, 4, 4), N_LABELS, torch.float64)
     shares = np.split(np.arange(sum(samples)), np.cumsum(samples)[:-1])
     source = device and Images(images(sum(samples)), device, net.dtype, net.channels_last, augment=False)
     data = ClientData(shares, batch_size, local_epochs, seed=seed, images=source or None)
-    return Task(network=net, cut=cut, data=data, seed=seed, device=device, **{"lr": 0.1, **settings})
+    cuts = cuts or [cut] * len(samples)
+    return Task(network=net, cuts=cuts, data=data, seed=seed, device=device, **{"lr": 0.1, **settings})
 
 
 def fleet(n, macs_per_s=1e6, uplink_bps=1e6, downlink_bps=1e6, speedup=100.0, **network):

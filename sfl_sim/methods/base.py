@@ -11,6 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from sfl_sim.data.batches import ClientData
+from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.sgd import Sgd
@@ -24,7 +25,7 @@ class Task:
 
     Attributes:
         network: the model.
-        cut: part-1 is layers 1 to `cut`.
+        cuts: part-1 of client c is layers 1 to `cuts[c]`; empty for a method that is not split.
         data: the clients' mini-batches.
         lr, lr_decay, lr_min: lr of round r (from 1) is max(lr * lr_decay^(r-1), lr_min).
         momentum, weight_decay: of the local optimisers, alike on both sides.
@@ -33,7 +34,7 @@ class Task:
     """
 
     network: Network
-    cut: int
+    cuts: Sequence[int]
     data: ClientData
     lr: float = 0.05
     lr_decay: float = 1.0
@@ -43,6 +44,17 @@ class Task:
     uniform_weights: bool = False
     seed: int = 0
     device: torch.device | None = None
+
+    @property
+    def cut(self) -> int:
+        """The cut that all clients share, for methods whose clients share a part-2; ScenarioError if cuts differ."""
+        cut, *others = sorted(set(self.cuts))
+        if others:
+            raise ScenarioError(
+                "must be the same for all clients, which share one part-2 with this method",
+                key="model.cut", found=[cut, *others],
+            )  # fmt: skip
+        return cut
 
     def split(self, *cuts: int) -> list[Replica]:
         """The initial model, cut into parts; the same numbers whatever the cuts."""
@@ -77,6 +89,8 @@ class Method(ABC):
         >>> from sfl_sim.models.steps import Train
         >>> from sfl_sim.ops import AGGREGATOR, par, send
         >>> class Averaging(Method):
+        ...     is_split = False
+        ...
         ...     def __init__(self, task, options=None):
         ...         super().__init__(task, options)
         ...         (self.whole,) = task.split()
@@ -96,7 +110,7 @@ class Method(ABC):
         >>> import numpy as np
         >>> from sfl_sim.models.zoo import network
         >>> data = ClientData([np.arange(4), np.arange(4)], batch_size=2)
-        >>> method = Averaging(Task(network("cnn_small", (1, 8, 8), 10), cut=1, data=data))
+        >>> method = Averaging(Task(network("cnn_small", (1, 8, 8), 10), cuts=[], data=data))
         >>> flow = method.round(1, [0, 1])
         >>> branches = next(flow).flows
         >>> next(branches[1])
@@ -106,6 +120,14 @@ class Method(ABC):
     """
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
+    regular: ClassVar[bool] = False
+    """Whether every round of the same clients issues the same operations, whoever is served when. Timing-only runs of
+    such a method need no event loop. Said as `class MyMethod(Method, regular=True)`, and not inherited."""
+    is_split: ClassVar[bool] = True
+    """Whether the model is cut between clients and server, so that the task must say where."""
+
+    def __init_subclass__(cls, regular: bool = False) -> None:
+        cls.regular = regular
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         self.task = task

@@ -13,8 +13,10 @@ from sfl_sim.models.steps import Train
 from sfl_sim.ops import AGGREGATOR, Flow, on, par, send
 
 
-class FedAvg(Method):
+class FedAvg(Method, regular=True):
     """Clients train copies of the whole model; the aggregator averages them."""
+
+    is_split = False
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

@@ -12,7 +12,7 @@ from sfl_sim.models.steps import Renew
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, expect, on, par, send
 
 
-class SplitFedV2(SplitMethod):
+class SplitFedV2(SplitMethod, regular=True):
     """Part-1 is averaged every round; part-2 is one state, changed in the order in which the server serves."""
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:

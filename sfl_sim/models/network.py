@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
+from difflib import get_close_matches
 from itertools import pairwise
 
 import torch
 from torch import nn
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.models.calling import Calling
 from sfl_sim.models.part import Part
-from sfl_sim.models.price import price
+from sfl_sim.models.price import one_sample, price
 from sfl_sim.models.replica import Replica, Weights
 from sfl_sim.rng import torch_seed
 
@@ -24,7 +27,7 @@ class Network:
     Args:
         name: for messages.
         build: gives an `nn.Sequential` whose children are the layers.
-        input_shape: one sample's shape, without the batch dimension.
+        input_shape: one sample's shape, without the batch dimension; of one dimension for a sequence of tokens.
         n_labels: number of classes.
         dtype: floating type of weights and activations.
         channels_last: lay 4-d weights and images out as NHWC, the exact and faster choice on CPUs (1.1 to 1.5x).
@@ -44,15 +47,25 @@ class Network:
         self.n_labels = n_labels
         self.dtype = dtype
         self.channels_last = channels_last and len(self.input_shape) == 3
+        self.calling = Calling()
         self._build = build
         try:
-            self.layers = price(self._module(seed=0), self.input_shape)
-            self.needs_batches_of_two = not _trains_on_one_sample(self._module(seed=0), self.input_shape)
+            module = self._module(seed=0)
+            self.layers = price(module, self.input_shape)
+            self.needs_batches_of_two = not _trains_on_one_sample(module, self.input_shape)
+        except ScenarioError:
+            raise
         except (RuntimeError, ValueError) as error:
             raise ScenarioError(
                 f"model {name!r} cannot take inputs of shape {'x'.join(map(str, input_shape))}: {error}",
-                key="model.name",
+                key="model",
             ) from error
+
+    def called(self, calling: Calling) -> Network:
+        """The same network with parts that are called so."""
+        network = copy(self)
+        network.calling = calling
+        return network
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -62,15 +75,30 @@ class Network:
         """MACs of one sample's forward pass through the whole network."""
         return sum(layer.macs for layer in self.layers)
 
-    def check_cut(self, cut: int, key: str = "model.cut") -> int:
-        """`cut` if both sides of it hold layers; otherwise an error that lists the layers."""
-        if 1 <= cut < len(self):
-            return cut
-        named = ", ".join(f"{i} {layer.name}" for i, layer in enumerate(self.layers[:-1], start=1))
-        raise ScenarioError(
-            f"a cut of {self.name} comes after one of its layers 1 to {len(self) - 1}",
-            key=key, found=cut, allowed=named,
-        )  # fmt: skip
+    def cut_at(self, cut: int | str | float, key: str = "model.cut", above: int = 0) -> int:
+        """How many layers come before `cut`: more than `above`, and not all of them.
+
+        Args:
+            cut: a layer's index (from 1) or its name, after which the cut comes; or the share of the layers that come
+                before it, a float in (0, 1), rounded and kept within the bounds.
+            key: where the cut stands in the scenario, for messages.
+            above: layers before an earlier cut.
+
+        Raises ScenarioError that lists the layers.
+        """
+        places = {layer.name: index for index, layer in enumerate(self.layers, 1) if above < index < len(self)}
+        if not places:
+            after = f" after layer {above}" if above else ""
+            raise ScenarioError(f"{self.name} has {len(self)} layers and cannot be cut{after}", key=key, found=cut)
+        if isinstance(cut, float):
+            return min(max(int(cut * len(self) + 0.5), above + 1), len(self) - 1)
+        index = places.get(cut, 0) if isinstance(cut, str) else cut
+        if index in places.values():
+            return index
+        problem = f"a cut of {self.name} comes after one of its layers {above + 1} to {len(self) - 1}"
+        if isinstance(cut, str) and (nearest := get_close_matches(cut, places, n=1)):
+            problem += f", did you mean {nearest[0]!r}?"
+        raise ScenarioError(problem, key=key, found=cut, allowed=", ".join(f"{i} {name}" for name, i in places.items()))
 
     def part(self, start: int, stop: int) -> Part:
         """Layers `start` to `stop` (0-based, `stop` excluded) without weights."""
@@ -81,17 +109,20 @@ class Network:
         return Part(
             skeleton.to(self.dtype),
             first=start == 0,
-            macs=sum(layer.macs for layer in layers),
+            layers=layers,
             in_numel=before,
             out_numel=layers[-1].out_numel if layers else before,
             channels_last=self.channels_last,
+            calling=self.calling,
         )
 
     def split(self, *cuts: int, seed: int, device: torch.device | None) -> list[Replica]:
         """Replicas of the parts between `cuts`, initialised as one whole network, so that every cut starts alike.
 
-        `device=None` gives ghosts: sizes without weights, for timing-only runs.
+        `device=None` gives ghosts: sizes without weights, for timing-only runs. Cuts are layer indices and increase.
         """
+        for before, cut in pairwise([0, *cuts]):
+            self.cut_at(cut, above=before)
         bounds = [0, *cuts, len(self)]
         parts = [self.part(start, stop) for start, stop in pairwise(bounds)]
         if device is None:
@@ -110,9 +141,8 @@ class Network:
 
 def _trains_on_one_sample(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
     """False if a batch norm sees a single value per channel then, which it cannot normalise."""
-    x = torch.zeros(1, *input_shape, dtype=next(module.parameters()).dtype)
     try:
-        module.train()(x)
+        module.train()(one_sample(module, input_shape))
     except ValueError as error:
         if "more than 1 value per channel" in str(error):
             return False

@@ -12,6 +12,7 @@ from small_world import fleet, simulate, task
 
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.zoo import network
+from sfl_sim.ops import Work
 from sfl_sim.system.links import Pattern, RateTrace
 
 ORDERS = ["fcfs", "cyclic", "random_job"]
@@ -51,12 +52,16 @@ def test_splitfed_v1_takes_what_eqs_11_to_14_say():
 def given_parts(work, macs, cut_macs, cut_numel):
     """The task with parts of given prices instead of those of a real network; fp32, no weights."""
 
-    def part(**prices):
-        return Replica(SimpleNamespace(dtype=torch.float32, n_parameters=0, n_buffers=0, size_bytes=0, **prices))
+    def part(macs, **prices):
+        def work(samples, passes):
+            return Work.of(samples * passes * macs)
+
+        empty = {"wire_dtype": torch.float32, "n_parameters": 0, "n_buffers": 0, "size_bytes": 0}
+        return Replica(SimpleNamespace(work=work, **empty, **prices))
 
     parts = [part(macs=cut_macs, out_numel=cut_numel, first=True),
              part(macs=macs - cut_macs, in_numel=cut_numel, first=False)]  # fmt: skip
-    network = SimpleNamespace(check_cut=lambda cut: cut, split=lambda *cuts, **_: parts, macs=macs)
+    network = SimpleNamespace(split=lambda *cuts, **_: parts, macs=macs)
     return replace(work, network=network)
 
 

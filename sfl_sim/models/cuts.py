@@ -1,0 +1,42 @@
+"""Cuts that differ between clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.models.network import Network
+
+KEY = "model.cut.values"
+
+
+def client_cuts(
+    network: Network, by: str, values: Sequence[int | str | float], macs_per_s: Sequence[float]
+) -> list[int]:
+    """How many layers each client holds.
+
+    Args:
+        by: `client`: there is one value for each client, in their order; `device_speed`: the clients, ranked by their
+            device, form as many groups as there are values, of equal size or one client more, the slowest first.
+        values: cuts as `Network.cut_at` takes them.
+        macs_per_s: rate of each client's device; of equal ones, the lower client number counts as the slower.
+
+    Raises ScenarioError for a wrong number of values, and for a value that is no cut of the network.
+    """
+    cuts = [network.cut_at(value, f"{KEY}.{i}") for i, value in enumerate(values)]
+    n_clients = len(macs_per_s)
+    if by == "client":
+        if len(cuts) != n_clients:
+            raise ScenarioError("needs one cut for each client", key=KEY, found=len(cuts), allowed=[n_clients])
+        return cuts
+    if len(cuts) > n_clients:
+        raise ScenarioError(
+            "has more cuts than there are clients", key=KEY, found=len(cuts), allowed=f"1 to {n_clients}"
+        )
+    slowest_first = np.argsort(macs_per_s, kind="stable")
+    of_client = np.empty(n_clients, dtype=int)
+    for cut, group in zip(cuts, np.array_split(slowest_first, len(cuts)), strict=True):
+        of_client[group] = cut
+    return of_client.tolist()
