@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sfl_sim.data.datasets import Dataset
-from sfl_sim.data.transforms import normalise, random_crop_flip
+from sfl_sim.data.transforms import normalise, random_crop_flip, to_device
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import Value
 from sfl_sim.rng import stream
@@ -20,21 +20,29 @@ CROP_PADDING = 4
 
 
 class Images:
-    """The training images on the device where steps run, as uint8, and how a batch of them is prepared."""
+    """The training images, or sequences of tokens, where steps run, as uint8, and how a batch of them is prepared.
+
+    Raises:
+        ScenarioError: tokens shall be augmented.
+    """
 
     def __init__(
         self, dataset: Dataset, device: torch.device, dtype: torch.dtype, channels_last: bool, augment: bool
     ) -> None:
+        if augment and dataset.mean is None:
+            raise ScenarioError("text has no crops and flips", key="data.augment", found=augment, allowed="false")
         self.x = dataset.x_train.to(device)
         self.y = dataset.y_train.to(device)
-        self.mean = dataset.mean.to(device)
-        self.std = dataset.std.to(device)
+        self.mean = None if dataset.mean is None else dataset.mean.to(device)
+        self.std = None if dataset.std is None else dataset.std.to(device)
         self.dtype = dtype
         self.channels_last = channels_last
         self.augment = augment
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Normalised floating images of uint8 ones (n, C, H, W)."""
+        """Normalised floating images of uint8 ones (n, C, H, W); int64 tokens of uint8 ones (n, T)."""
+        if self.mean is None or self.std is None:
+            return x.long()
         return normalise(x, self.mean, self.std, self.dtype, self.channels_last)
 
 
@@ -52,7 +60,7 @@ class _Epoch:
 
     def slice(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         if self.x is None:
-            index = torch.from_numpy(self.order).to(self.images.x.device)
+            index = to_device(torch.from_numpy(self.order), self.images.x.device)
             self.x, self.y = self.images.x[index], self.images.y[index]
             if self.images.augment:
                 self.x = random_crop_flip(self.x, CROP_PADDING, self.rng)
@@ -72,7 +80,7 @@ class Batch(Value):
         self._start = start
 
     def load(self) -> tuple[Tensor, Tensor]:
-        """Images (n, C, H, W) and labels (n,)."""
+        """Images (n, C, H, W) or tokens (n, T), and labels (n,)."""
         assert self._epoch is not None, "a timing-only batch has no samples"
         return self._epoch.slice(self._start, self._start + self.samples)
 

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def to_device(x: Tensor, device: torch.device) -> Tensor:
+    """x, from the host's memory, on `device`; a GPU gets it in its turn while the host goes on."""
+    return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
+
+
 def normalise(x_uint8: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
     """(x / 255 - mean) / std per channel, for images (N, C, H, W), in `dtype` and the wanted memory format.
 
@@ -36,8 +41,8 @@ def random_crop_flip(x_uint8: Tensor, padding: int, generator: np.random.Generat
         generator: source of the draws.
     """
     n = len(x_uint8)
-    corners = torch.from_numpy(generator.integers(2 * padding + 1, size=(2, n))).to(x_uint8.device)
-    mirrored = torch.from_numpy(generator.random(n) < 0.5).to(x_uint8.device)
+    corners = to_device(torch.from_numpy(generator.integers(2 * padding + 1, size=(2, n))), x_uint8.device)
+    mirrored = torch.from_numpy(generator.random(n) < 0.5)
     return crop_flip(x_uint8, padding, corners[0], corners[1], mirrored)
 
 
@@ -48,7 +53,7 @@ def crop_flip(x: Tensor, padding: int, top: Tensor, left: Tensor, mirrored: Tens
         x: (N, C, H, W).
         padding: zero pixels on each side.
         top, left: (N,) integers in 0 .. 2 padding, in pixels of the padded image.
-        mirrored: (N,) booleans.
+        mirrored: (N,) booleans, in the host's memory: whoever looks for them on a GPU waits for it.
     """
     n, channels, height, width = x.shape
     padded = F.pad(x, (padding,) * 4).contiguous()
@@ -58,5 +63,5 @@ def crop_flip(x: Tensor, padding: int, top: Tensor, left: Tensor, mirrored: Tens
     start = plane.view(n, channels, 1) * padded[0, 0].numel()
     start = start + ((top[:, None] + row) * padded.shape[3] + left[:, None])[:, None]
     crops = rows.index_select(0, start.flatten()).view(x.shape)
-    chosen = mirrored.nonzero().flatten()
+    chosen = to_device(mirrored.nonzero().flatten(), x.device)
     return crops.index_copy_(0, chosen, crops.index_select(0, chosen).flip(-1))

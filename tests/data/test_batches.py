@@ -6,6 +6,7 @@ import torch
 from small_world import images
 
 from sfl_sim.data.batches import ClientData, Images
+from sfl_sim.data.datasets import load
 from sfl_sim.errors import ScenarioError
 
 
@@ -76,3 +77,17 @@ def test_a_timing_only_batch_has_a_size_and_no_samples():
     assert batch.samples == 3
     with pytest.raises(AssertionError, match="no samples"):
         batch.load()
+
+
+def test_tokens_stay_whole_numbers():
+    text = load("synthetic", shape=(12,), n_labels=7, samples=40)
+    source = Images(text, torch.device("cpu"), torch.float32, channels_last=False, augment=False)
+    (batch,) = ClientData([np.arange(40)], 40, images=source).batches(0, 1)
+    x, _ = batch.load()
+    assert x.dtype == torch.int64
+    assert sorted(x.tolist()) == sorted(text.x_train.tolist())
+
+
+def test_tokens_have_no_crops_and_flips():
+    with pytest.raises(ScenarioError, match=r"data\.augment: text has no crops and flips"):
+        Images(load("synthetic", shape=(12,), samples=40), torch.device("cpu"), torch.float32, False, augment=True)

@@ -1,0 +1,98 @@
+"""Data sets that need no files and no network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.nn.functional import interpolate
+
+from sfl_sim.data.dataset import Dataset, measured, split_off_test
+from sfl_sim.errors import ScenarioError
+from sfl_sim.rng import stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+
+def digits() -> Dataset:
+    """scikit-learn's handwritten digits: 1,797 grey images of 8 x 8; needs no files and no network."""
+    sklearn = find_spec("sklearn")  # its file is read without importing it, which takes as long as importing torch
+    assert sklearn is not None
+    assert sklearn.origin is not None
+    table = np.loadtxt(Path(sklearn.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
+    x = torch.from_numpy(table[:, :-1] * (255 / 16)).round().to(torch.uint8).view(-1, 1, 8, 8)
+    return split_off_test("digits", x, torch.from_numpy(table[:, -1]).long(), list("0123456789"))
+
+
+def synthetic(
+    shape: Sequence[int] = (3, 32, 32),
+    n_labels: int = 10,
+    samples: int = 10_000,
+    separation: float = 10.0,
+    owners: int | None = None,
+) -> Dataset:
+    """Seeded noise around one pattern per label, of any shape and size: for tests and capacity planning.
+
+    The patterns of images are coarse, 4 x 4 patches, so that convolutional networks learn them quickly.
+
+    Args:
+        shape: of one sample: (channels, height, width), or (tokens,) for sequences of tokens 0 .. n_labels - 1.
+        n_labels: all equally frequent.
+        samples: training samples; a quarter as many test samples come on top.
+        separation: about the distance of two patterns, in standard deviations of the noise; even the best classifier
+            takes one label for a certain other with probability Phi(-separation / 2).
+        owners: how many people the samples are dealt to at random; None for none.
+
+    Raises:
+        ScenarioError: a shape that is neither an image's nor a sequence's, or more than 256 different tokens.
+    """
+    if len(shape) not in (1, 3):
+        raise ScenarioError("is neither [channels, height, width] nor [tokens]", key="data.shape", found=list(shape))
+    if len(shape) == 1 and n_labels > 256:
+        raise ScenarioError("a token is a byte", key="data.n_labels", found=n_labels, allowed="1 to 256")
+    rng = stream(0, "synthetic", *shape, n_labels)
+    patterns = _patterns(shape, n_labels, rng) * (separation / np.sqrt(2))
+    levels = 256 if len(shape) == 3 else n_labels
+
+    def draw(n: int) -> tuple[Tensor, Tensor, Tensor]:
+        y = rng.permutation(np.arange(n) % n_labels)
+        pieces = np.array_split(y, n // 1000 + 1)  # so that the floating noise needs little memory
+        x = np.concatenate([_noisy(patterns[piece], levels, rng) for piece in pieces])
+        return torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(rng.integers(owners or 1, size=n))
+
+    x_train, y_train, train_owners = draw(samples)
+    x_test, y_test, test_owners = draw(max(1, samples // 4))
+    data = Dataset("synthetic", x_train, y_train, x_test, y_test, _numbered(n_labels))
+    if owners:
+        data = replace(data, owners=train_owners, test_owners=test_owners, owner_names=_numbered(owners))
+    return measured(data) if len(shape) == 3 else data
+
+
+def _numbered(n: int) -> tuple[str, ...]:
+    return tuple(map(str, range(n)))
+
+
+def _patterns(shape: Sequence[int], n_labels: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """(n_labels, *shape): random directions of length 1; those of images are constant in each of 4 x 4 patches."""
+    if len(shape) == 3:
+        channels, *sides = shape
+        patches = rng.standard_normal((n_labels, channels, *(min(side, 4) for side in sides)))
+        flat = interpolate(torch.from_numpy(patches), sides).reshape(n_labels, -1)
+    else:
+        flat = torch.from_numpy(rng.standard_normal((n_labels, *shape)))
+    unit: NDArray[np.float64] = (flat / flat.norm(dim=1, keepdim=True)).reshape(n_labels, *shape).numpy()
+    return unit
+
+
+def _noisy(patterns: NDArray[np.float64], levels: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Patterns with noise of standard deviation 1, as integers 0 .. levels - 1 of which 8 deviations are the range."""
+    noisy = patterns + rng.standard_normal(patterns.shape)
+    return ((noisy / 8 + 0.5) * levels).clip(0, levels - 1).astype(np.uint8)

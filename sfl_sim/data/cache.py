@@ -1,0 +1,113 @@
+"""Data sets as they were read once: one file each, mapped into memory, so that runs side by side share its pages."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import zlib
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sfl_sim.data.dataset import Dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+FOLDER = "sfl-sim-cache"
+VERSION = 1
+"""To be raised when a loader makes something else of the same files."""
+
+
+def cached(
+    root: Path,
+    name: str,
+    options: Mapping[str, str | int | None],
+    sources: Sequence[Path],
+    read: Callable[[], Dataset],
+) -> Dataset:
+    """What `read()` gives, from the cache if it was read with these options from these sources before.
+
+    A cache that is damaged, strange or older than its sources is made anew; where none can be written, there is none.
+    The tensors are private mappings of the file: writing to one changes neither the file nor another process.
+
+    Args:
+        root: the cache lies in its `FOLDER`.
+        name: of the data set.
+        options: whatever else decides what is read.
+        sources: files and folders that are read; a change of any name, size or time below them is noticed.
+        read: reads the sources, after it has fetched them if need be.
+    """
+    asked = json.dumps([VERSION, name, dict(options)])
+    file = root / FOLDER / f"{name}-{hashlib.blake2b(asked.encode(), digest_size=4).hexdigest()}.safetensors"
+    found = _open(file, asked, _fingerprint(sources))
+    if found is None:
+        data = read()
+        _save(file, asked, _fingerprint(sources), data)
+        found = _open(file, asked, _fingerprint(sources)) or data
+    return found
+
+
+def _open(file: Path, asked: str, fingerprint: str) -> Dataset | None:
+    try:
+        with safe_open(file, "pt") as archive:
+            notes = archive.metadata() or {}
+            if (notes["asked"], notes["sources"]) != (asked, fingerprint):
+                return None
+            tensors = {key: archive.get_tensor(key) for key in archive.keys()}  # noqa: SIM118  (it is no mapping)
+        if notes["checksum"] != _checksum(tensors):
+            return None
+        names: dict[str, Any] = {key: tuple(json.loads(notes[key])) for key in ("label_names", "owner_names")}
+        return Dataset(notes["name"], **tensors, **names)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):  # not there, or not made by `_save`
+        return None
+
+
+def _save(file: Path, asked: str, fingerprint: str, data: Dataset) -> None:
+    values = {field.name: getattr(data, field.name) for field in fields(data)}
+    tensors = {key: value.contiguous() for key, value in values.items() if isinstance(value, Tensor)}
+    notes = {
+        "asked": asked, "sources": fingerprint, "checksum": _checksum(tensors), "name": data.name,
+        "label_names": json.dumps(data.label_names), "owner_names": json.dumps(data.owner_names),
+    }  # fmt: skip
+    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            save_file(tensors, partial, notes)
+            partial.replace(file)
+        finally:
+            partial.unlink(missing_ok=True)
+    except (OSError, SafetensorError):  # a disk that is full or only to be read: the next run reads the sources again
+        pass
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    checksum = 0
+    for key in sorted(tensors):
+        checksum = zlib.crc32(tensors[key].numpy().data, checksum)
+    return str(checksum)
+
+
+def _fingerprint(sources: Sequence[Path]) -> str:
+    """Of the names, sizes and times of all files."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in _files(sources):
+        with contextlib.suppress(OSError):  # a link to nowhere
+            stat = os.stat(file)
+            digest.update(os.fsencode(file) + f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def _files(sources: Sequence[Path]) -> Iterator[str]:
+    for source in sources:
+        yield str(source)
+        for folder, folders, names in os.walk(source, followlinks=True):
+            folders.sort()
+            yield from (os.path.join(folder, name) for name in sorted(names))

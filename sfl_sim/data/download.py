@@ -1,0 +1,136 @@
+"""Where data sets lie, and how the published ones get there: resumed if interrupted, and verified."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from sfl_sim.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TIMEOUT_S = 30
+"""How long a server may be silent."""
+CHUNK_BYTES = 1 << 20
+
+
+def data_root(root: str | Path | None) -> Path:
+    """The folder of all data sets: `root`, or else $SFL_SIM_DATA, or else ~/.cache/sfl-sim."""
+    return Path(root or os.environ.get("SFL_SIM_DATA") or "~/.cache/sfl-sim").expanduser()
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A published file: where it can be fetched, where it belongs, and its checksum, as `md5:...` or `sha256:...`."""
+
+    urls: tuple[str, ...]
+    file: Path
+    checksum: str
+
+
+def fetch(name: str, remotes: Sequence[Remote], download: bool) -> None:
+    """Have the published files of the data set `name` where they belong.
+
+    Raises:
+        ScenarioError: some are not there, and `download` is off or failed.
+    """
+    missing = [remote for remote in remotes if not _is_sound(remote.file, remote.checksum)]
+    if not missing:
+        return
+    reason = "data.download is off"
+    if download:
+        try:
+            for remote in missing:
+                _fetch_from_any(remote)
+            return
+        except (OSError, HTTPException) as error:
+            reason = f"downloading it failed ({' '.join(str(error).split())})"
+    raise absent(name, missing[0].file.parent, reason, "download " + ", ".join(remote.urls[0] for remote in missing))
+
+
+def fetch_folder(name: str, folder: Path, remote: Remote, download: bool) -> None:
+    """Have `folder`, which the published archive `remote` holds: its content, or a folder of that name.
+
+    Raises:
+        ScenarioError: it is not there, nor is the archive, and `download` is off or failed.
+    """
+    if folder.is_dir():
+        return
+    fetch(name, [remote], download)
+    from torchvision.datasets.utils import extract_archive  # torchvision takes a second to import
+
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    extract_archive(remote.file, partial)
+    inner = partial / folder.name
+    (inner if inner.is_dir() else partial).rename(folder)
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def absent(name: str, place: Path, reason: str, remedy: str) -> ScenarioError:
+    """The one line for a data set that is not there."""
+    return ScenarioError(
+        f"{name} is not in {place} and {reason}: {remedy} to that folder, "
+        "or set SFL_SIM_DATA or data.root to one that has it",
+        key="data.name",
+    )
+
+
+def _fetch_from_any(remote: Remote) -> None:
+    remote.file.parent.mkdir(parents=True, exist_ok=True)
+    for url in remote.urls[:-1]:
+        try:
+            return _fetch_from(url, remote)
+        except (OSError, HTTPException):
+            pass  # the next may do better
+    return _fetch_from(remote.urls[-1], remote)
+
+
+def _fetch_from(url: str, remote: Remote) -> None:
+    """Raises OSError or HTTPException; what has come until then is kept for the next time."""
+    part = remote.file.with_name(f"{remote.file.name}.part")
+    resumed = part.exists()
+    _append(url, part)
+    if _is_sound(part, remote.checksum):
+        part.replace(remote.file)
+        return
+    part.unlink()
+    if not resumed:
+        raise OSError(f"{url} is not the file with the checksum {remote.checksum}")
+    _fetch_from(url, remote)  # what was there may have been of something else
+
+
+def _append(url: str, part: Path) -> None:
+    """Fetch what `part` lacks, or all of it from a server that cannot resume."""
+    have = part.stat().st_size if part.exists() else 0
+    request = Request(url, headers={"User-Agent": "sfl-sim"} | ({"Range": f"bytes={have}-"} if have else {}))
+    try:
+        response = urlopen(request, timeout=TIMEOUT_S)
+    except HTTPError as error:
+        error.close()
+        if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return  # there is no more
+        raise
+    with response, part.open("ab" if response.status == HTTPStatus.PARTIAL_CONTENT else "wb") as file:
+        print(f"downloading {url} ({(response.length or 0) / 1e6:.1f} MB)", file=sys.stderr)
+        shutil.copyfileobj(response, file, CHUNK_BYTES)
+        if response.length:
+            raise OSError(f"{url} broke off {response.length:,} bytes before its end; run again to resume")
+
+
+def _is_sound(file: Path, checksum: str) -> bool:
+    if not file.is_file():
+        return False
+    kind, _, expected = checksum.partition(":")
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, kind).hexdigest() == expected

@@ -1,0 +1,97 @@
+"""Data sets of image files in folders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from sfl_sim.data.cache import cached
+from sfl_sim.data.dataset import Dataset, measured, split_off_test
+from sfl_sim.data.download import Remote, data_root, fetch_folder
+from sfl_sim.data.image_files import list_images, read_images
+from sfl_sim.errors import ScenarioError
+
+
+def cinic10(root: str | Path | None = None, download: bool = True) -> Dataset:
+    """CINIC-10 (Darlow et al. 2018): 90,000 + 90,000 colour images of 32 x 32; its validation images stay unused."""
+    folder = data_root(root) / "CINIC-10"
+    urls = tuple(
+        f"https://{host}/bitstream/handle/10283/3192/CINIC-10.tar.gz"
+        for host in ("datashare.ed.ac.uk", "datashare.is.ed.ac.uk")
+    )
+    mean, std = (0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835)
+
+    def read() -> Dataset:
+        archive = Remote(urls, folder.with_name("CINIC-10.tar.gz"), "md5:6ee4d0c996905fe93221de577967a372")
+        fetch_folder("cinic10", folder, archive, download)
+        return replace(_train_and_test("cinic10", folder), mean=torch.tensor(mean), std=torch.tensor(std))
+
+    return cached(data_root(root), "cinic10", {}, [folder / "train", folder / "test"], read)
+
+
+def tiny_imagenet(root: str | Path | None = None, download: bool = True) -> Dataset:
+    """Tiny ImageNet (Stanford CS231n): 100,000 + 10,000 colour images of 64 x 64, 200 classes.
+
+    The test images are the published validation images, since the labels of its test images are secret.
+    """
+    folder = data_root(root) / "tiny-imagenet-200"
+    url = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+
+    def read() -> Dataset:
+        archive = Remote((url,), folder.with_name("tiny-imagenet-200.zip"), "md5:90528d7ca1a48142e341f4ef8d21d0de")
+        fetch_folder("tiny_imagenet", folder, archive, download)
+        return _read_tiny_imagenet(folder)
+
+    return cached(data_root(root), "tiny_imagenet", {}, [folder / "train", folder / "val"], read)
+
+
+def image_folder(path: str | Path | None = None, image_size: int | None = None) -> Dataset:
+    """The user's own images: one folder for each class, in `path` or in both `path`/train and `path`/test.
+
+    Without train and test folders a stratified fifth of the images becomes the test set. Images are grey if
+    all files are, else RGB.
+
+    Raises:
+        ScenarioError: no path, fewer than two classes, unequal classes in train and test, an unreadable file,
+            or files of unequal size without an `image_size`.
+    """
+    if path is None:
+        raise ScenarioError("image_folder needs the folder of the images", key="data.path")
+    folder = Path(path).expanduser().resolve()
+
+    def read() -> Dataset:
+        if (folder / "train").is_dir() and (folder / "test").is_dir():
+            return _train_and_test("image_folder", folder, image_size)
+        files, y, names = list_images(folder)
+        return split_off_test("image_folder", read_images(files, image_size), y, names)
+
+    return cached(data_root(None), "image_folder", {"path": str(folder), "image_size": image_size}, [folder], read)
+
+
+def _train_and_test(name: str, folder: Path, image_size: int | None = None) -> Dataset:
+    train_files, y_train, names = list_images(folder / "train")
+    test_files, y_test, test_names = list_images(folder / "test")
+    if names != test_names:
+        differing = ", ".join(sorted(set(names) ^ set(test_names)))
+        raise ScenarioError(f"train and test in {folder} do not share the classes {differing}", key="data.path")
+    x_train, x_test = read_images(train_files + test_files, image_size).tensor_split([len(train_files)])
+    return measured(Dataset(name, x_train, y_train, x_test, y_test, tuple(names)))
+
+
+def _read_tiny_imagenet(folder: Path) -> Dataset:
+    try:
+        ids = sorted((folder / "wnids.txt").read_text().split())
+        words = dict(line.split("\t") for line in (folder / "words.txt").read_text().splitlines())
+        annotated = [line.split("\t")[:2] for line in (folder / "val" / "val_annotations.txt").read_text().splitlines()]
+        label = {wnid: number for number, wnid in enumerate(ids)}
+        train = [(file, label[wnid]) for wnid in ids for file in sorted((folder / "train" / wnid).glob("images/*"))]
+        test = [(folder / "val" / "images" / file, label[wnid]) for file, wnid in annotated]
+        names = tuple(words[wnid].partition(",")[0] for wnid in ids)
+    except (OSError, ValueError, KeyError) as error:
+        raise ScenarioError(f"{folder} is not Tiny ImageNet: {error}", key="data.name") from error
+    x = read_images([file for file, _ in train + test], image_size=None)
+    y = torch.tensor([number for _, number in train + test])
+    (x_train, x_test), (y_train, y_test) = x.tensor_split([len(train)]), y.tensor_split([len(train)])
+    return measured(Dataset("tiny_imagenet", x_train, y_train, x_test, y_test, names))

@@ -1,0 +1,90 @@
+"""LEAF (Caldas et al. 2018): JSON files with the samples of each user, and its FEMNIST."""
+
+from __future__ import annotations
+
+import json
+import string
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sfl_sim.data.cache import cached
+from sfl_sim.data.dataset import Dataset, measured
+from sfl_sim.data.download import absent, data_root
+from sfl_sim.data.owners import XY, drawn, joined
+from sfl_sim.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LABELS = string.digits + string.ascii_uppercase + string.ascii_lowercase
+MIN_SAMPLES = 64
+"""Fewest training samples of a writer who is kept (METHODS.md CHOICE 6), so that each can be a client."""
+
+
+def femnist(root: str | Path | None = None, owners: int | None = None) -> Dataset:
+    """FEMNIST (Caldas et al. 2018): grey images of 28 x 28, 62 handwritten digits and letters, by writer.
+
+    Writers with fewer than `MIN_SAMPLES` training samples are left out.
+
+    Args:
+        root: of all data sets; LEAF's data/train and data/test lie in its folder femnist.
+        owners: keep so many writers, drawn at random; None keeps all.
+    """
+    folder = data_root(root) / "femnist"
+
+    def read() -> Dataset:
+        train, test = read_leaf("femnist", folder, "-s niid --sf 1.0 -k 64 -t sample", _decode)
+        enough = [writer for writer, (_, y) in train.items() if len(y) >= MIN_SAMPLES]
+        return measured(joined("femnist", train, test, drawn(enough, owners, "femnist"), LABELS))
+
+    return cached(data_root(root), "femnist", {"owners": owners}, [folder], read)
+
+
+def read_leaf(
+    name: str, folder: Path, arguments: str, decode: Callable[[list[Any], list[Any]], XY]
+) -> tuple[dict[str, XY], dict[str, XY]]:
+    """Training and test samples of each user, from the JSON files in `folder`/train and `folder`/test.
+
+    Args:
+        name: of the data set.
+        folder: where they lie.
+        arguments: LEAF's preprocess.sh with these makes the files.
+        decode: x and y of a user, as they stand in the file, as arrays.
+
+    Raises:
+        ScenarioError: no files, unreadable files, or a split by user instead of by sample.
+    """
+    parts = []
+    for part in ("train", "test"):
+        files = sorted((folder / part).glob("*.json"))
+        if not files:
+            remedy = f"run `data/{name}/preprocess.sh {arguments}` of https://github.com/TalwalkarLab/leaf, copy "
+            raise absent(name, folder, f"{part}/*.json is missing", f"{remedy} its data/train and data/test")
+        users: dict[str, XY] = {}
+        for file in files:
+            try:
+                content = json.loads(file.read_bytes())
+                for user in content["users"]:  # user_data holds others too, without samples
+                    x, y = users[user] = decode(content["user_data"][user]["x"], content["user_data"][user]["y"])
+                    if len(x) != len(y):
+                        raise ValueError(f"{user} has not as many x as y")
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ScenarioError(f"{file} is not {name} in LEAF's JSON: {error}", key="data.name") from error
+        parts.append(users)
+    train, test = parts
+    if strangers := sorted(train.keys() ^ test.keys()):
+        raise ScenarioError(
+            f"{folder} must hold the same users in train and test (LEAF's `-t sample`), unlike {strangers[0]}",
+            key="data.name",
+        )
+    return train, test
+
+
+def _decode(x: list[Any], y: list[Any]) -> XY:
+    pixels = np.asarray(x, dtype=np.float32).reshape(-1, 1, 28, 28) * 255
+    labels = np.asarray(y, dtype=np.int64)
+    if not (((pixels >= 0) & (pixels <= 255)).all() and ((labels >= 0) & (labels < len(LABELS))).all()):
+        raise ValueError(f"pixels are not in 0 to 1, or labels not in 0 to {len(LABELS) - 1}")
+    return pixels.round().astype(np.uint8), labels

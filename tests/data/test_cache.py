@@ -1,0 +1,149 @@
+"""The cache of what was read: made once, shared, and never trusted blindly."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from sfl_sim.data.cache import FOLDER, cached
+from sfl_sim.data.dataset import Dataset
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "pixels.bin").write_bytes(bytes(range(200)))
+    return folder
+
+
+class Reader:
+    """Reads `source` and counts how often."""
+
+    def __init__(self, root: Path, source: Path) -> None:
+        self.root, self.source, self.times = root, source, 0
+
+    def read(self) -> Dataset:
+        self.times += 1
+        x = torch.tensor(list((self.source / "pixels.bin").read_bytes()), dtype=torch.uint8).reshape(-1, 1, 2, 2)
+        y, half = torch.arange(len(x)) % 2, torch.tensor([0.5])
+        return Dataset(
+            "pixels", x[10:], y[10:], x[:10], y[:10], ("éven", "odd"), half, half + 0.1, owners=1 - y[10:],
+            owner_names=("a", "b"),
+        )  # fmt: skip
+
+    def __call__(self, **options: int | None) -> Dataset:
+        return cached(self.root, "pixels", options, [self.source], self.read)
+
+    @property
+    def file(self) -> Path:
+        (file,) = (self.root / FOLDER).iterdir()
+        return file
+
+
+@pytest.fixture
+def reader(tmp_path, source) -> Reader:
+    return Reader(tmp_path, source)
+
+
+def assert_equal(one: Dataset, other: Dataset) -> None:
+    for name in Dataset.__slots__:
+        a, b = getattr(one, name), getattr(other, name)
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def test_the_second_start_reads_the_cache_and_finds_everything(reader):
+    first, second = reader(), reader()
+    assert reader.times == 1
+    assert_equal(first, reader.read())
+    assert_equal(second, reader.read())
+
+
+def test_other_options_are_cached_apart(reader):
+    reader(size=1), reader(size=2), reader(size=1), reader(size=None)
+    assert reader.times == 3
+
+
+def test_a_changed_new_or_removed_source_is_noticed(reader):
+    reader()
+    (reader.source / "more").mkdir()
+    (reader.source / "more" / "pixels.bin").write_bytes(b"12")
+    reader()
+    assert reader.times == 2
+    (reader.source / "more" / "pixels.bin").write_bytes(b"123")
+    reader()
+    assert reader.times == 3
+    before = (reader.source / "pixels.bin").stat()
+    (reader.source / "pixels.bin").write_bytes(bytes(range(1, 201)))
+    os.utime(reader.source / "pixels.bin", ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert reader().x_test[0, 0, 0, 0] == 1
+    assert reader.times == 4
+    (reader.source / "more" / "pixels.bin").unlink()
+    reader()
+    assert reader.times == 5
+    assert len(list((reader.root / FOLDER).iterdir())) == 1  # what is out of date does not pile up
+
+
+@pytest.mark.parametrize("place", [0, 8, 40, -1])
+def test_a_single_wrong_byte_is_noticed_and_repaired(reader, place):
+    whole = bytearray(reader() and reader.file.read_bytes())
+    whole[place] ^= 1
+    reader.file.write_bytes(whole)
+    assert_equal(reader(), reader.read())
+    reader.times = 0
+    reader()
+    assert reader.times == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"not safetensors", "truncated", "foreign"])
+def test_a_truncated_or_foreign_file_is_replaced(reader, content, tmp_path):
+    reader()
+    if content == "truncated":
+        content = reader.file.read_bytes()[:-50]
+    elif content == "foreign":
+        from safetensors.torch import save
+
+        content = save({"weights": torch.ones(3)})
+    reader.file.write_bytes(content)
+    assert_equal(reader(), reader.read())
+    assert reader.times == 3
+
+
+def test_where_nothing_can_be_written_the_data_are_read_each_time(reader):
+    (reader.root / FOLDER).write_text("a file where the folder should be")
+    assert_equal(reader(), reader.read())
+    reader()
+    assert reader.times == 3
+
+
+def test_a_full_disk_leaves_nothing_behind(reader, monkeypatch):
+    def full(tensors: object, file: Path, notes: object) -> None:
+        file.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sfl_sim.data.cache.save_file", full)
+    assert_equal(reader(), reader.read())
+    assert list((reader.root / FOLDER).iterdir()) == []
+
+
+def smaps(file: Path) -> dict[str, int]:
+    """What the kernel says of the mapping of `file` in this process, in kB."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    next(line for line in lines if str(file) in line)
+    fields = [line.split() for _, line in zip(range(14), lines, strict=False)]
+    return {name: int(number) for name, number, *_ in fields if name.endswith(":")}
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells what a process shares")
+def test_runs_side_by_side_share_one_copy_until_they_write(reader):
+    (reader.source / "pixels.bin").write_bytes(bytes(4096 * 40))
+    data = reader()
+    data.x_train.sum()
+    found = smaps(reader.file)
+    assert found["Rss:"] > 100
+    assert found["Anonymous:"] == 0  # no page is this process's own
+    data.x_train.fill_(7)
+    assert smaps(reader.file)["Anonymous:"] > 100
+    assert reader().x_train.max() == 0  # writing has not reached the file
+    assert reader.times == 1

@@ -1,0 +1,137 @@
+"""Downloads: resumed, verified, and honest about what failed."""
+
+import hashlib
+import tarfile
+import zipfile
+
+import pytest
+
+from sfl_sim.data.download import Remote, data_root, fetch, fetch_folder
+from sfl_sim.errors import ScenarioError
+
+CONTENT = bytes(range(256)) * 1000
+
+
+def sha256(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+@pytest.fixture
+def remote(server, tmp_path) -> Remote:
+    server.files["set.bin"] = CONTENT
+    return Remote((server.url + "set.bin",), tmp_path / "sets" / "set.bin", sha256(CONTENT))
+
+
+def test_a_file_is_fetched_once(server, remote, capsys):
+    fetch("set", [remote], download=True)
+    fetch("set", [remote], download=True)
+    assert remote.file.read_bytes() == CONTENT
+    assert server.requests == [("set.bin", None)]
+    assert capsys.readouterr().err == f"downloading {remote.urls[0]} (0.3 MB)\n"
+    assert [path.name for path in remote.file.parent.iterdir()] == ["set.bin"]
+
+
+def test_an_interrupted_download_goes_on_where_it_broke_off(server, remote):
+    server.breaks_after = 100_000
+    with pytest.raises(ScenarioError, match=r"broke off 156,000 bytes before its end; run again to resume"):
+        fetch("set", [remote], download=True)
+    assert not remote.file.exists()
+    server.breaks_after = None
+    fetch("set", [remote], download=True)
+    assert remote.file.read_bytes() == CONTENT
+    assert server.requests[1:] == [("set.bin", "bytes=100000-")]
+
+
+def part_of(remote: Remote, content: bytes) -> None:
+    part = remote.file.with_name("set.bin.part")
+    part.parent.mkdir()
+    part.write_bytes(content)
+
+
+def test_a_server_that_cannot_resume_sends_all_again(server, remote):
+    server.resumes = False
+    part_of(remote, CONTENT[:1000])
+    fetch("set", [remote], download=True)
+    assert remote.file.read_bytes() == CONTENT
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("rest", [b"", b"surplus"])
+def test_a_part_without_a_rest_is_the_file_or_is_fetched_anew(server, remote, rest):
+    part_of(remote, CONTENT + rest)
+    fetch("set", [remote], download=True)
+    assert remote.file.read_bytes() == CONTENT
+    assert len(server.requests) == (2 if rest else 1)
+
+
+def test_the_part_of_another_file_is_thrown_away(server, remote):
+    part_of(remote, b"?" * 1000)
+    fetch("set", [remote], download=True)
+    assert remote.file.read_bytes() == CONTENT
+    assert server.requests == [("set.bin", "bytes=1000-"), ("set.bin", None)]
+
+
+def test_a_server_that_lies_about_the_range_gets_a_second_chance_and_no_third(server, remote):
+    server.shift = 1
+    part_of(remote, CONTENT[:1000])
+    with pytest.raises(ScenarioError, match="is not the file with the checksum sha256:"):
+        fetch("set", [remote], download=True)
+    assert list(remote.file.parent.iterdir()) == []
+    server.shift = 0
+    fetch("set", [remote], download=True)
+    assert remote.file.read_bytes() == CONTENT
+
+
+def test_a_damaged_file_is_replaced(server, remote):
+    remote.file.parent.mkdir()
+    remote.file.write_bytes(b"damaged")
+    fetch("set", [remote], download=True)
+    assert remote.file.read_bytes() == CONTENT
+
+
+def test_the_second_address_is_tried_if_the_first_fails(server, remote):
+    two = Remote((server.url + "moved.bin", *remote.urls), remote.file, remote.checksum)
+    fetch("set", [two], download=True)
+    assert [name for name, _ in server.requests] == ["moved.bin", "set.bin"]
+
+
+def test_a_missing_set_is_one_line_that_says_what_goes_where(server, remote):
+    with pytest.raises(ScenarioError) as refused:
+        fetch("my_set", [remote], download=False)
+    assert str(refused.value) == (
+        f"data.name: my_set is not in {remote.file.parent} and data.download is off: download {remote.urls[0]} to that "
+        "folder, or set SFL_SIM_DATA or data.root to one that has it"
+    )
+    del server.files["set.bin"]
+    with pytest.raises(ScenarioError, match=r"downloading it failed \(HTTP Error 404: Not Found\)") as failed:
+        fetch("my_set", [remote], download=True)
+    assert "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize("top", ["", "pictures/"])
+@pytest.mark.parametrize("kind", ["tar.gz", "zip"])
+def test_an_archive_becomes_its_folder_whether_or_not_it_has_one_inside(server, tmp_path, kind, top):
+    (tmp_path / "cat.txt").write_text("cat")
+    made = tmp_path / f"made.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(made, "w") as archive:
+            archive.write(tmp_path / "cat.txt", f"{top}a/cat.txt")
+    else:
+        with tarfile.open(made, "w:gz") as archive:
+            archive.add(tmp_path / "cat.txt", f"{top}a/cat.txt")
+    server.files["pictures"] = made.read_bytes()
+    folder = tmp_path / "root" / "pictures"
+    remote = Remote((server.url + "pictures",), folder.with_name(f"pictures.{kind}"), sha256(made.read_bytes()))
+    fetch_folder("pictures", folder, remote, download=True)
+    assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.txt")] == ["a/cat.txt"]
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["pictures", f"pictures.{kind}"]
+    fetch_folder("pictures", folder, remote, download=False)
+
+
+def test_the_data_root_is_what_is_given_or_the_variable_or_the_users_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("SFL_SIM_DATA", "/big/disk")
+    assert str(data_root("~/sets")) == "/home/me/sets"
+    assert str(data_root(None)) == "/big/disk"
+    monkeypatch.delenv("SFL_SIM_DATA")
+    assert str(data_root(None)) == "/home/me/.cache/sfl-sim"

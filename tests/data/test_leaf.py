@@ -1,0 +1,109 @@
+"""FEMNIST from LEAF's JSON files."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from well_formed import assert_normalised_by_mean_and_std
+
+from sfl_sim.data.datasets import load
+from sfl_sim.errors import ScenarioError
+
+WRITERS = {"f0001_41": 70, "f0000_14": 64, "f0002_99": 63, "f0003_07": 90}
+N_TEST = 5
+
+
+def write(root, part, users, samples):
+    """One file as LEAF's split_data.py writes it."""
+    content = {
+        "users": list(users),
+        "num_samples": [len(samples[user]["y"]) for user in users],
+        "user_data": {user: samples[user] for user in users},
+    }
+    folder = root / "femnist" / part
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"all_data_{len(list(folder.iterdir()))}_niid_0_keep_0_{part}_9.json").write_text(json.dumps(content))
+
+
+def drawings(writer, part, n):
+    """Whatever the writer draws has the grey of its label, with the writer's number in its corner."""
+    y = [(i + len(part)) % 62 for i in range(n)]
+    x = np.tile(np.array(y)[:, None] / 255, 784)
+    x[:, 0] = list(WRITERS).index(writer) / 255
+    return {"x": x.round(3).tolist(), "y": y}
+
+
+@pytest.fixture
+def root(tmp_path):
+    for part in ("train", "test"):
+        n = {writer: N_TEST if part == "test" else n for writer, n in WRITERS.items()}
+        samples = {writer: drawings(writer, part, n[writer]) for writer in WRITERS}
+        first, *rest = WRITERS
+        write(tmp_path, part, [first], samples)
+        write(tmp_path, part, rest, samples)
+    return tmp_path
+
+
+def test_every_writer_keeps_their_own_drawings(root):
+    data = load("femnist", root=root)
+    assert data.owner_names == ("f0000_14", "f0001_41", "f0003_07")  # f0002_99 drew too few
+    assert data.x_train.shape == (64 + 70 + 90, 1, 28, 28)
+    assert data.x_train.dtype is torch.uint8
+    assert torch.bincount(data.owners).tolist() == [64, 70, 90]
+    assert torch.bincount(data.test_owners).tolist() == [N_TEST] * 3
+    for x, y, owners in ((data.x_train, data.y_train, data.owners), (data.x_test, data.y_test, data.test_owners)):
+        assert torch.equal(x[:, 0, 5, 5].long(), y)
+        assert [list(WRITERS)[corner] for corner in x[:, 0, 0, 0]] == [data.owner_names[owner] for owner in owners]
+    assert_normalised_by_mean_and_std(data)
+
+
+def test_labels_are_digits_capitals_and_small_letters(root):
+    names = load("femnist", root=root).label_names
+    assert len(names) == 62
+    assert (names[9], names[10], names[35], names[36], names[61]) == ("9", "A", "Z", "a", "z")
+
+
+def test_so_many_writers_can_be_drawn_the_same_each_time(root):
+    whole, two, again = load("femnist", root=root), *(load("femnist", root=root, owners=2) for _ in range(2))
+    assert len(two.owner_names) == 2
+    assert set(two.owner_names) < set(whole.owner_names)
+    assert torch.equal(two.x_train, again.x_train)
+    assert len(two.x_test) == 2 * N_TEST
+    with pytest.raises(ScenarioError, match=r"data\.owners: not so many.*found 4; allowed: 1 to 3"):
+        load("femnist", root=root, owners=4)
+
+
+def test_missing_files_are_one_line_that_says_how_to_make_them(tmp_path):
+    with pytest.raises(ScenarioError, match=r"preprocess\.sh .*-t sample.*github\.com/TalwalkarLab/leaf") as failure:
+        load("femnist", root=tmp_path)
+    assert str(tmp_path / "femnist") in str(failure.value)
+    assert "\n" not in str(failure.value)
+
+
+def test_a_split_by_user_is_refused(root):
+    write(root, "test", ["f0004_01"], {"f0004_01": {"x": [[0.0] * 784], "y": [1]}})
+    with pytest.raises(ScenarioError, match=r"same users in train and test \(LEAF's `-t sample`\), unlike f0004_01"):
+        load("femnist", root=root)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "problem"),
+    [
+        ([[0.5] * 783], [1], "cannot reshape"),
+        ([[128.0] * 784], [1], "pixels are not in 0 to 1"),
+        ([[0.5] * 784], [62], "labels not in 0 to 61"),
+        ([[0.5] * 784], [1, 2], "f0 has not as many x as y"),
+    ],
+)
+def test_what_is_not_femnist_is_named(root, x, y, problem):
+    write(root, "train", ["f0"], {"f0": {"x": x, "y": y}})
+    with pytest.raises(ScenarioError, match=re.compile(rf"all_data_2.*\.json is not femnist.*{problem}")):
+        load("femnist", root=root)
+
+
+def test_a_broken_file_is_named(root):
+    (root / "femnist" / "train" / "broken.json").write_text('{"users": [')
+    with pytest.raises(ScenarioError, match=r"broken\.json is not femnist in LEAF's JSON"):
+        load("femnist", root=root)
