@@ -46,14 +46,14 @@ def headline(rounds: pd.DataFrame, labels: pd.DataFrame, target_accuracy: float 
         target_accuracy: for the `*_to_accuracy` figures; None, or a target that no round reaches, gives null.
     """
     found: dict[str, float | None] = dict.fromkeys(
-        ["accuracy", "performance_gap", "backward_transfer", "target_accuracy", "rounds_to_accuracy",
+        ["accuracy", "client_accuracy", "performance_gap", "backward_transfer", "target_accuracy", "rounds_to_accuracy",
          "time_to_accuracy_s", "bytes_to_accuracy"]
     )  # fmt: skip
     found["target_accuracy"] = target_accuracy
     if rounds.empty or rounds["accuracy"].isna().all():
         return found
-    found["accuracy"] = float(rounds["accuracy"].tail(LAST_ROUNDS).median())
-    found["performance_gap"] = float(rounds["performance_gap"].tail(LAST_ROUNDS).median())
+    last = rounds.filter(["accuracy", "client_accuracy", "performance_gap"]).tail(LAST_ROUNDS).astype(float)
+    found |= {str(column): value for column, value in last.median().dropna().items()}
     found["backward_transfer"] = backward_transfer(label_history(labels).to_numpy())
     if target_accuracy is not None:
         reached = rounds[rounds["accuracy"] >= target_accuracy]

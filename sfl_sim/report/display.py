@@ -38,10 +38,15 @@ def duration(seconds: float) -> str:
 
 def data_size(size_bytes: float) -> str:
     """A number of bytes with three digits and a decimal prefix: 1.34 GB, 250 kB."""
+    return prefixed(size_bytes, "B")
+
+
+def prefixed(number: float, unit: str = "") -> str:
+    """A number with three digits and a decimal prefix: 1.34 G, 250 k."""
     power = 0
-    while power < len(PREFIXES) - 1 and size_bytes >= 999.5:
-        size_bytes, power = size_bytes / 1000, power + 1
-    return f"{size_bytes:.3g}{NBSP}{PREFIXES[power]}B"
+    while power < len(PREFIXES) - 1 and number >= 999.5:
+        number, power = number / 1000, power + 1
+    return f"{number:.3g}{NBSP}{PREFIXES[power]}{unit}".rstrip()
 
 
 def percent(share: float, digits: int = 1) -> str:

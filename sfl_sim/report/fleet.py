@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sfl_sim.report import display, style
+from sfl_sim.report.frames import distinct
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -39,14 +40,15 @@ def _shares(frames: Frames, columns: list[str]) -> go.Figure:
     figure = style.canvas(290)
     for variants, fleet in fleets:
         alike = f" and {len(variants) - 1} alike" if len(variants) > 1 else ""
+        cuts = _cuts(frames, variants)
         for column in columns:
             part, dash = MARKS[column]
             neutral = {"name": part, "line_color": style.RESOURCE_COLOURS[part]}
             coloured = {"name": variants[0].label + alike, "line_color": variants[0].colour}
             figure.add_scatter(
-                **_steps(fleet[column]), **(neutral if len(fleets) == 1 else coloured),
+                **_steps(fleet[column], cuts), **(neutral if len(fleets) == 1 else coloured),
                 mode="lines", line_shape="hv", line_width=2.4, line_dash=dash,
-                hovertemplate="%{y:.0f} % are at most %{x:.3s}",
+                hovertemplate="%{y:.0f} % are at most %{x:.3s}%{customdata}",
             )  # fmt: skip
     rates = np.log10(frames.clients[columns])
     low, high = rates.min(axis=None) - 0.05, rates.max(axis=None) + 0.05
@@ -56,19 +58,22 @@ def _shares(frames: Frames, columns: list[str]) -> go.Figure:
 
 def _fleets(frames: Frames) -> list[tuple[list[Variant], pd.DataFrame]]:
     """The distinct fleets, seeds pooled, each with the variants that have it."""
-    fleets: list[tuple[list[Variant], pd.DataFrame]] = []
-    for variant in frames.variants:
-        fleet = frames.clients.loc[frames.clients["variant"] == variant.label, ["seed", "client", *MARKS]]
-        fleet = fleet.reset_index(drop=True)
-        alike = next((variants for variants, known in fleets if known.equals(fleet)), None)
-        if alike is None:
-            fleets.append(([variant], fleet))
-        else:
-            alike.append(variant)
-    return fleets
+    fleets = frames.clients[["variant", "seed", "client", *MARKS]].groupby("variant")
+    return distinct(
+        (variant, fleets.get_group(variant.label).drop(columns="variant").reset_index(drop=True))
+        for variant in frames.variants
+    )
 
 
-def _steps(rates: pd.Series) -> dict[str, np.ndarray]:
-    steps = pd.DataFrame({"x": np.sort(rates), "y": 100 * np.arange(1, len(rates) + 1) / len(rates)})
+def _cuts(frames: Frames, variants: list[Variant]) -> pd.Series:
+    """Each client's cut as the end of a sentence, clients in the order of their fleet; empty where variants differ."""
+    clients = frames.clients[frames.clients["variant"].isin([variant.label for variant in variants])]
+    cut = clients.groupby(["seed", "client"], sort=False)["cut"].agg(["min", "max"])
+    return cut["min"].map(", cut after layer {:.0f}".format).where(cut["min"] == cut["max"], "").reset_index(drop=True)
+
+
+def _steps(rates: pd.Series, customdata: pd.Series) -> dict[str, np.ndarray]:
+    steps = pd.DataFrame({"x": rates, "customdata": customdata}).sort_values("x", kind="stable")
+    steps["y"] = 100 * np.arange(1, len(rates) + 1) / len(rates)
     steps = pd.concat([steps.head(1).assign(y=0.0), display.thin(steps, MAX_POINTS)])
-    return {"x": steps["x"].to_numpy(), "y": steps["y"].to_numpy()}
+    return {axis: steps[axis].to_numpy() for axis in ("x", "y", "customdata")}

@@ -5,16 +5,19 @@ from __future__ import annotations
 import html
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pandas as pd
 
 from sfl_sim.report import style
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sfl_sim.report.load import Run
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,17 @@ class Frames:
     rounds: pd.DataFrame
     labels: pd.DataFrame
     clients: pd.DataFrame
+    layers: pd.DataFrame
 
     @cached_property
     def timing_only(self) -> bool:
         """Whether nothing was trained, so that no figure of accuracy can be drawn."""
         return bool(self.rounds["accuracy"].isna().all())
+
+    @cached_property
+    def has_client_accuracy(self) -> bool:
+        """Whether clients were tested on test sets of their own."""
+        return bool(self.rounds["client_accuracy"].notna().any())
 
     @cached_property
     def typical_round(self) -> int:
@@ -77,10 +86,22 @@ class Frames:
         return int(middle.index[int(middle.argmin())])
 
 
+def distinct(tables: Iterable[tuple[T, pd.DataFrame]]) -> list[tuple[list[T], pd.DataFrame]]:
+    """The tables that differ, each with all (variants, or names) that have it."""
+    found: list[tuple[list[T], pd.DataFrame]] = []
+    for one, table in tables:
+        alike = next((others for others, known in found if known.equals(table)), None)
+        if alike is None:
+            found.append(([one], table))
+        else:
+            alike.append(one)
+    return found
+
+
 def merge(runs: Sequence[Run]) -> Frames:
     """Put the variants of `runs` side by side. Names are escaped here, once, for HTML and Plotly alike."""
     variants: list[Variant] = []
-    tables: dict[str, list[pd.DataFrame]] = {"summary": [], "rounds": [], "labels": [], "clients": []}
+    tables: dict[str, list[pd.DataFrame]] = {"summary": [], "rounds": [], "labels": [], "clients": [], "layers": []}
     for run, title in zip(runs, _titles(runs), strict=True):
         names = list(run.rounds["variant"].unique())
         labels = {name: html.escape(_label(name, names, title)) for name in names}
@@ -90,7 +111,8 @@ def merge(runs: Sequence[Run]) -> Frames:
             frame = frame[frame["variant"].isin(names)]
             frames.append(frame.assign(variant=frame["variant"].map(labels)))
     merged = {table: _stack(frames) for table, frames in tables.items()}
-    merged["labels"]["label_name"] = merged["labels"]["label_name"].astype(str).map(html.escape)
+    for table, column in (("labels", "label_name"), ("layers", "name"), ("layers", "model")):
+        merged[table][column] = merged[table][column].astype(str).map(html.escape)
     return Frames(list(runs), variants, **merged)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from sfl_sim.report import display, style
 from sfl_sim.report.curves import add_accuracy
 
@@ -24,14 +26,20 @@ def accuracy_over_rounds(frames: Frames) -> go.Figure:
     return _curves(frames, "round", 1.0).update_xaxes(style.round_axis(frames.rounds["round"].max()))
 
 
-def _curves(frames: Frames, x: str, scale: float) -> go.Figure:
+def client_accuracy_over_rounds(frames: Frames) -> go.Figure:
+    """Mean over the clients of the accuracy on their own test sets, median over seeds and their range."""
+    figure = _curves(frames, "round", 1.0, "client_accuracy")
+    return figure.update_xaxes(style.round_axis(frames.rounds["round"].max()))
+
+
+def _curves(frames: Frames, x: str, scale: float, column: str = "accuracy") -> go.Figure:
     figure = style.canvas(330)
-    rounds = frames.rounds.dropna(subset="accuracy")
-    rounds = rounds.assign(x=rounds[x] / scale)
+    rounds = frames.rounds.assign(x=frames.rounds[x] / scale, accuracy=frames.rounds[column]).dropna(subset="accuracy")
     for variant in frames.variants:
         rows = rounds[rounds["variant"] == variant.label]
         add_accuracy(figure, variant, rows, by="round", x="x")
-    for target in sorted(frames.summary["target_accuracy"].dropna().unique()):
+    targets = frames.summary["target_accuracy"].dropna() if column == "accuracy" else pd.Series(dtype=float)
+    for target in sorted(targets.unique()):
         figure.add_hline(
             100 * target,
             line={"color": style.MUTED, "dash": "dot", "width": 1.2},

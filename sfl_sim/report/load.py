@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import yaml
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.records import BREAKDOWN, CLIENT_COLUMNS, LABEL_COLUMNS, ROUND_COLUMNS
+from sfl_sim.records import BREAKDOWN, CLIENT_COLUMNS, LABEL_COLUMNS, LAYER_COLUMNS, ROUND_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 SUMMARY_NUMBERS = [
-    "rounds", "simulated_s", "accuracy", "performance_gap", "backward_transfer", "target_accuracy",
+    "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap", "backward_transfer", "target_accuracy",
     "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
 ]  # fmt: skip
 SUMMARY_COLUMNS = ["name", "method", "seed", *SUMMARY_NUMBERS, "timeline_digest", "weights_digest"]
@@ -27,9 +27,12 @@ TABLES = {
     "rounds.parquet": [*KEY, *ROUND_COLUMNS, "performance_gap", *(f"{part}_s" for part in BREAKDOWN)],
     "labels.parquet": [*KEY, *LABEL_COLUMNS, "label_name"],
     "clients.parquet": [*KEY, *CLIENT_COLUMNS],
+    "layers.parquet": [*KEY, *LAYER_COLUMNS],
 }
-MEASURED = ["accuracy", "loss", "performance_gap"]  # null throughout in timing-only runs
-FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *TABLES]
+MEASURED = ["accuracy", "client_accuracy", "loss", "performance_gap"]  # null throughout in timing-only runs
+NEWER = ["client_accuracy", "label_samples", "cut", "layers.parquet"]
+"""What runs of earlier versions lack: unknown there."""
+FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *(set(TABLES) - set(NEWER))]
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Run:
     rounds: pd.DataFrame
     labels: pd.DataFrame
     clients: pd.DataFrame
+    layers: pd.DataFrame
 
     @property
     def name(self) -> str:
@@ -83,12 +87,17 @@ def load(folder: Path) -> Run:
 
 
 def _table(path: Path, columns: list[str]) -> pd.DataFrame:
+    if path.name in NEWER and not path.exists():
+        return pd.DataFrame(columns=columns)
     if pq.read_metadata(path).num_rows == 0:  # without rows, the store knows no columns either
         return pd.DataFrame(columns=columns)
-    frame = pd.read_parquet(path, columns=columns)
+    lacking = [column for column in NEWER if column in columns and column not in pq.read_schema(path).names]
+    frame = pd.read_parquet(path, columns=[column for column in columns if column not in lacking])
+    frame = frame.assign(**dict.fromkeys(lacking))
     return frame.astype({column: float for column in MEASURED if column in frame})
 
 
 def _summary(stored: dict[str, Any]) -> pd.DataFrame:
-    frame = pd.DataFrame(stored["variants"])[SUMMARY_COLUMNS].rename(columns={"name": "variant"})
+    frame = pd.DataFrame([dict.fromkeys(NEWER) | variant for variant in stored["variants"]])
+    frame = frame[SUMMARY_COLUMNS].rename(columns={"name": "variant"})
     return frame.astype(dict.fromkeys(SUMMARY_NUMBERS, float))

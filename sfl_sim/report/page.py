@@ -40,13 +40,14 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     """
     frames = merge([load(folder) for folder in dict.fromkeys(runs)])
     figure_ids = (f"figure-{number}" for number in count(1))
-    page = Template(_asset("page.html")).substitute(
-        title=html.escape(" · ".join(dict.fromkeys(run.name for run in frames.runs))),
+    title = html.escape(" · ".join(dict.fromkeys(run.name for run in frames.runs)))
+    body = Template(asset("page.html")).substitute(
+        title=title,
         about=_about(frames),
-        headline=_paragraphs(headline(frames), "headline"),
-        warnings=_paragraphs(warnings(frames), "warning"),
+        headline=paragraphs(headline(frames), "headline"),
+        warnings=paragraphs(warnings(frames), "warning"),
         table=results_table(frames),
-        panels="\n".join(_panel(panel, figure_ids) for panel in panels(frames)),
+        panels="\n".join(panel_html(panel, figure_ids) for panel in panels(frames)),
         settings="\n".join(_settings(run) for run in frames.runs),
         digests=_digests(frames),
         manifests="\n".join(_manifest(run) for run in frames.runs),
@@ -56,12 +57,22 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         gantt_ops=gantt.MAX_OPS,
         gantt_clients=gantt.MAX_CLIENTS,
         drawn_variants=snapshot.MAX_VARIANTS,
-        css=_asset("page.css"),
-        script=_asset("page.js"),
-        plotly=get_plotlyjs(),
+    )
+    return write_page(title, body, out)
+
+
+def write_page(title: str, body: str, out: Path) -> Path:
+    """Write HTML between the head and the foot that all pages share, to the file `out`, and return its path.
+
+    Raises:
+        ScenarioError: the page cannot be written.
+    """
+    page = Template(asset("frame.html")).substitute(
+        title=title, body=body, css=asset("page.css"), script=asset("page.js"), plotly=get_plotlyjs()
     )
     part = out.with_name(out.name + ".part")
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(page, encoding="utf-8")
         part.replace(out)  # an earlier page stays whole until the new one is
     except OSError as error:
@@ -70,7 +81,8 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a file beside this one."""
     return files("sfl_sim.report").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -83,11 +95,13 @@ def _about(frames: Frames) -> str:
     return f"{variants}, {seeds}, run on {', '.join(dates)}"
 
 
-def _paragraphs(sentences: Sequence[str], css_class: str) -> str:
+def paragraphs(sentences: Sequence[str], css_class: str) -> str:
+    """HTML sentences as a paragraph each."""
     return "\n".join(f'<p class="{css_class}">{sentence}</p>' for sentence in sentences)
 
 
-def _panel(panel: Panel, figure_ids: Iterator[str]) -> str:
+def panel_html(panel: Panel, figure_ids: Iterator[str]) -> str:
+    """The section of a panel; its figures take the next ids."""
     figures = "\n".join(
         f"<figure><h3>{heading}</h3>{_plot(figure, next(figure_ids))}</figure>" for heading, figure in panel.figures
     )

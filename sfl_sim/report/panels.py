@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sfl_sim.report import breakdown, fleet, gantt, labels, learning, queueing
+from sfl_sim.report import breakdown, fleet, gantt, labels, layers, learning, partition, queueing
 from sfl_sim.report.display import percent
 from sfl_sim.report.snapshot import RoundView, round_views
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames
@@ -29,18 +30,22 @@ def panels(frames: Frames) -> list[Panel]:
     """All sections that the runs have data for."""
     views = round_views(frames)
     learned = [] if frames.timing_only else [_learning(frames), *_labels(frames)]
-    return [*learned, _breakdown(frames), _queue(frames, views), _gantt(frames, views), _fleet(frames)]
+    world = [*_cuts(frames), *_holdings(frames), _fleet(frames)]
+    return [*learned, _breakdown(frames), _queue(frames, views), _gantt(frames, views), *world]
 
 
 def _learning(frames: Frames) -> Panel:
+    figures = [
+        ("Against simulated time", learning.accuracy_over_time(frames)),
+        ("Against rounds", learning.accuracy_over_rounds(frames)),
+    ]
+    if frames.has_client_accuracy:
+        figures.append(("Client accuracy", learning.client_accuracy_over_rounds(frames)))
     return Panel(
         "Accuracy",
         "The same rounds twice: what leads per round can trail on the clock (lines: medians over seeds; bands: range).",
-        [
-            ("Against simulated time", learning.accuracy_over_time(frames)),
-            ("Against rounds", learning.accuracy_over_rounds(frames)),
-        ],
-        columns=2,
+        figures,
+        columns=len(figures),
     )
 
 
@@ -101,6 +106,34 @@ def _gantt(frames: Frames, views: list[RoundView]) -> Panel:
         f"(round {frames.typical_round}, first seed; clients with their dominant labels, {sorting}; blank is waiting "
         f"for the others). Drag to zoom, double-click for the whole round.{cut}",
         [(view.variant.html, gantt.gantt(frames, view, until_s)) for view in views],
+    )
+
+
+def _cuts(frames: Frames) -> list[Panel]:
+    models = layers.models(frames)
+    caption = (
+        "A bar for every cut: what a sample's activations take on the uplink (and their gradient on the downlink), and "
+        "below it how much of the model the client computes. Strong colours are Pareto cuts: no other saves bytes or "
+        "work at no cost in the other. Triangles are the cuts in use, larger where more clients have them."
+    )
+    figures = [(layers.model_title(model), layers.cut_costs(frames, variants, model)) for variants, model in models]
+    return [Panel("Where to cut", caption, figures)] if figures else []
+
+
+def _holdings(frames: Frames) -> list[Panel]:
+    held = partition.held(frames)
+    return [holdings_panel(held)] if held else []
+
+
+def holdings_panel(held: list[tuple[list[str], pd.DataFrame]]) -> Panel:
+    """Heat maps of label counts (clients x labels), each with the names (HTML) of those who have it."""
+    headings = [names[0] + (f" and {len(names) - 1} alike" if len(names) > 1 else "") for names, _ in held]
+    return Panel(
+        "Who holds what",
+        "One column a client, with its number of samples above: the darker, the larger the share of a label among its "
+        "samples; white is none. On a diagonal every client has labels of its own, on an even field all are alike.",
+        [(heading, partition.holdings(counts)) for heading, (_, counts) in zip(headings, held, strict=True)],
+        columns=min(len(held), 2),
     )
 
 

@@ -71,6 +71,8 @@ def columns_for(frames: Frames) -> list[Column]:
         Column("Performance gap (points)", "performance_gap", points),
         Column("Backward transfer (points)", "backward_transfer", points),
     ]
+    if frames.has_client_accuracy:
+        learned.insert(1, Column("Client accuracy", "client_accuracy", percent, pd.Series.max))
     if frames.summary["target_accuracy"].isna().all():
         return learned + columns
     aim = target(frames)

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 LABELS = ["airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 SMASHED_BYTES, MODEL_BYTES, FORWARD_MACS, SERVER_S, AGGREGATE_S = 1_050_000, 320_000, 2.4e9, 0.4, 0.5
 TARGET = 0.7
+LAYERS = pd.DataFrame(
+    {
+        "model": "cnn_small", "layer": [1, 2, 3, 4], "name": ["conv1", "conv2", "conv3", "fc"],
+        "out_shape": ["16x8x8", "32x4x4", "64x4x4", "10"], "macs": [100, 300, 500, 100],
+        "parameters": [160, 4640, 18496, 2570], "activation_bytes": [4096, 2048, 4096, 40],
+        "pareto": [True, True, False, False],
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ class World:
 def write_run(folder: Path, world: World) -> Path:
     """Write a run of `world` into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    tables: dict[str, list[pd.DataFrame]] = {"rounds": [], "labels": [], "clients": [], "ops": []}
+    tables: dict[str, list[pd.DataFrame]] = {"rounds": [], "labels": [], "clients": [], "layers": [], "ops": []}
     summaries = []
     for setting in world.variants:
         for seed in world.seeds:
@@ -63,7 +71,8 @@ def write_run(folder: Path, world: World) -> Path:
             labels = _labels(world, setting, clients, place, seed)
             rounds = _rounds(world, ops, labels)
             summaries.append(_summary(world, setting, seed, rounds, labels))
-            for table, frame in {"rounds": rounds, "labels": labels, "clients": clients, "ops": ops}.items():
+            ours = {"rounds": rounds, "labels": labels, "clients": clients, "layers": LAYERS, "ops": ops}
+            for table, frame in ours.items():
                 tables[table].append(frame.assign(variant=setting.name, seed=seed))
     for table, frames in tables.items():
         pd.concat(frames, ignore_index=True).to_parquet(folder / f"{table}.parquet", index=False)
@@ -85,6 +94,7 @@ def _fleet(world: World, seed: int) -> pd.DataFrame:
             "latency_s": 0.03,
             "samples": 500,
             "dominant_label": np.arange(world.clients) % len(LABELS),
+            "cut": 2,
         }
     )
 

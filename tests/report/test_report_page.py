@@ -16,8 +16,8 @@ from sfl_sim.report.page import write_report
 if TYPE_CHECKING:
     from pathlib import Path
 
-ALWAYS = ["Results", "Where the time goes", "The server's queue", "One round, operation by operation", "The fleet",
-          "Settings", "How to read the numbers", "Versions and digests"]  # fmt: skip
+ALWAYS = ["Results", "Where the time goes", "The server's queue", "One round, operation by operation", "Where to cut",
+          "The fleet", "Settings", "How to read the numbers", "Versions and digests"]  # fmt: skip
 TRAINED = ["Accuracy", "Which labels are forgotten", "What the last rounds remember"]
 
 

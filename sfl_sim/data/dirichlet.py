@@ -1,0 +1,137 @@
+"""Partitions by symmetric Dirichlet distributions: of labels over clients, of clients over labels, or of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfl_sim.data.samples import Ints, Samples, deal
+from sfl_sim.errors import ScenarioError
+
+MAX_DRAWS = 1000
+"""Draws after which no client below `min_size` is hoped for any more."""
+
+
+def dirichlet(
+    samples: Samples,
+    n_clients: int,
+    rng: np.random.Generator,
+    *,
+    alpha: float = 0.3,
+    by: str = "class",
+    min_size: int = 10,
+) -> list[Ints]:
+    """Dir(alpha): each label over the clients (NIID-Bench), or each client over the labels (Hsu et al. 2019).
+
+    All is drawn again until every client has at least `min_size` samples (METHODS.md 2.3).
+
+    Args:
+        samples, n_clients, rng: as for every partition.
+        alpha: concentration; the smaller, the more unequal.
+        by: `class`: each label is split in proportions drawn from Dir(alpha) over the clients, except those who hold
+            N/C samples by then; `class_plain`: over all clients (MergeSFL, with `min_size` 0). `client`: each client
+            draws its wishes from Dir(alpha) over the labels, and every label is split in proportion to them;
+            `client_equal`: one client after another draws N/C samples by its wishes, as long as there are some.
+        min_size: fewest samples of a client.
+
+    Raises:
+        ScenarioError: `min_size` was not reached in `MAX_DRAWS` draws.
+    """
+    by_label = samples.by_label(rng)
+    class_sizes = np.array([len(indices) for indices in by_label])
+    draw = partial(_DRAWS[by], class_sizes, n_clients, alpha, rng)
+    return deal(by_label, _large_enough(draw, len(samples), n_clients, min_size, alpha=alpha))
+
+
+def quantity_skew(
+    samples: Samples, n_clients: int, rng: np.random.Generator, *, beta: float = 0.5, min_size: int = 10
+) -> list[Ints]:
+    """All clients draw from one label distribution, but so many samples as Dir(beta) gives them (NIID-Bench).
+
+    Raises:
+        ScenarioError: `min_size` was not reached in `MAX_DRAWS` draws.
+    """
+    shuffled = rng.permutation(len(samples))
+
+    def draw() -> Ints:
+        return _cut(len(samples), rng.dirichlet(np.full(n_clients, beta)))[:, None]
+
+    return deal([shuffled], _large_enough(draw, len(samples), n_clients, min_size, beta=beta))
+
+
+def _large_enough(draw: Callable[[], Ints], n_samples: int, n_clients: int, min_size: int, **how: float) -> Ints:
+    """The first draw (C, L) whose rows all sum to `min_size` or more; errors name the one parameter `how`."""
+    if n_clients * min_size > n_samples:
+        raise ScenarioError(
+            f"{n_clients} clients share {n_samples} samples", key="data.partition.min_size", found=min_size,
+            allowed=f"at most {n_samples // n_clients}",
+        )  # fmt: skip
+    for _ in range(MAX_DRAWS):
+        counts = draw()
+        if counts.sum(axis=1).min() >= min_size:
+            return counts
+    [(name, concentration)] = how.items()
+    raise ScenarioError(
+        f"{MAX_DRAWS:,} Dirichlet draws ({name} {concentration:g}) of {n_samples} samples for {n_clients} clients "
+        f"all left some client with fewer: use a smaller min_size, a larger {name} or fewer clients",
+        key="data.partition.min_size", found=min_size,
+    )  # fmt: skip
+
+
+def _by_class(class_sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
+    counts = np.zeros((n_clients, len(class_sizes)), dtype=np.int64)
+    for label in np.flatnonzero(class_sizes):
+        below_mean = np.flatnonzero(counts.sum(axis=1) * n_clients < class_sizes.sum())
+        # A Dirichlet vector restricted to some clients and renormalised is Dirichlet: draw for those.
+        counts[below_mean, label] = _cut(class_sizes[label], rng.dirichlet(np.full(len(below_mean), alpha)))
+    return counts
+
+
+def _by_class_plain(class_sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
+    shares = rng.dirichlet(np.full(n_clients, alpha), len(class_sizes))
+    return np.stack([_cut(size, share) for size, share in zip(class_sizes, shares, strict=True)], axis=1)
+
+
+def _by_client(class_sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
+    wanted = rng.dirichlet(np.full(len(class_sizes), alpha), n_clients)
+    wanted += np.finfo(float).tiny  # a label that nobody wants at all is split evenly
+    shares = wanted / wanted.sum(axis=0)
+    return np.stack([_cut(size, share) for size, share in zip(class_sizes, shares.T, strict=True)], axis=1)
+
+
+def _by_client_equal(class_sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
+    """As if drawn sample by sample: whoever finds a label used up keeps what there was and draws the rest again."""
+    n_labels, n_samples = len(class_sizes), int(class_sizes.sum())
+    wanted = rng.dirichlet(np.full(n_labels, alpha), n_clients)
+    counts = np.zeros((n_clients, n_labels), dtype=np.int64)
+    missing = n_samples // n_clients + (np.arange(n_clients) < n_samples % n_clients)
+    left = class_sizes.copy()
+    done = 0
+    while left.any():  # once more for each label that is used up
+        weights = wanted[done:] * (left > 0)
+        weights[~weights.any(axis=1)] = left  # who wants nothing of what there is
+        drawn = rng.multinomial(missing[done:], weights / weights.sum(axis=1, keepdims=True))
+        fits = (drawn.cumsum(axis=0) <= left).all(axis=1)
+        whole = len(drawn) if fits.all() else int(fits.argmin())
+        taken = drawn[: whole + 1]
+        taken[whole:] = np.minimum(taken[whole:], left - taken[:whole].sum(axis=0))
+        counts[done : done + len(taken)] += taken
+        missing[done : done + len(taken)] -= taken.sum(axis=1)
+        left -= taken.sum(axis=0)
+        done += whole
+    return counts
+
+
+_DRAWS: dict[str, Callable[..., Ints]] = {
+    "class": _by_class, "class_plain": _by_class_plain, "client": _by_client, "client_equal": _by_client_equal
+}  # fmt: skip
+"""Functions that draw (C, L): how many samples of each label each client gets."""
+
+
+def _cut(size: int, shares: NDArray[np.float64]) -> Ints:
+    """`size` samples in the proportions of `shares`, which sum to 1: floor of the cumulative sums."""
+    cuts = (np.cumsum(shares)[:-1] * size).astype(np.int64)
+    return np.diff(np.concatenate([[0], cuts, [size]]))
