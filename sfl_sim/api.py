@@ -42,8 +42,13 @@ class Results:
 
     @cached_property
     def clients(self) -> pd.DataFrame:
-        """One row per variant, seed and client: its device, links and data."""
+        """One row per variant, seed and client: its device, links, data and cut."""
         return pd.read_parquet(self.folder / "clients.parquet")
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """One row per variant, seed and layer of the model: what it costs."""
+        return pd.read_parquet(self.folder / "layers.parquet")
 
     @cached_property
     def ops(self) -> pd.DataFrame:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import pydantic
+from torch import nn
 
-from sfl_sim.config.scenario import Scenario
+from sfl_sim.config.scenario import Model, Scenario
 from sfl_sim.data.datasets import DATASETS
 from sfl_sim.data.partition import PARTITIONS
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, Method
-from sfl_sim.models.zoo import MODELS
+from sfl_sim.models.network import Builder
+from sfl_sim.models.zoo import MODELS, as_builder
 from sfl_sim.shipped import scenario_names
 from sfl_sim.sim.orders import ORDERS, Order, Roster
 from sfl_sim.system.profiles import available
@@ -26,11 +29,21 @@ def named(name: str, table: Mapping[str, Any], key: str) -> Any:
         return table[name]
     module, colon, thing = name.partition(":")
     if not colon:
-        raise ScenarioError("no such name, nor a package.module:name of your own", key=key, found=name, allowed=table)
+        problem = f"{'no such name, nor' if table else 'is not'} a package.module:name of your own"
+        raise ScenarioError(problem, key=key, found=name, allowed=table or None)
     try:
-        return getattr(importlib.import_module(module), thing)
-    except (ImportError, AttributeError) as error:
+        return attrgetter(thing)(importlib.import_module(module))
+    except (ImportError, AttributeError, ValueError) as error:
         raise ScenarioError(f"cannot be imported: {error}", key=key, found=name) from error
+
+
+def find_model(model: Model) -> str | Builder | nn.Sequential:
+    """What `zoo.network` makes a network of: a name of the zoo, or a user's own; ScenarioError if that is no model."""
+    if model.factory is None:
+        return str(model.name)
+    thing: Builder | nn.Sequential = named(model.factory, {}, "model.factory")
+    as_builder(thing)
+    return thing
 
 
 def find_method(name: str) -> type[Method]:
@@ -80,6 +93,7 @@ def choices() -> dict[str, list[str]]:
         "data.partition.kind": list(PARTITIONS),
         "server.order": list(ORDERS),
         "clients.compute.profile": available("devices"),
+        "clients.compute.cost": available("costs"),
         "clients.network.profile": available("network"),
         "clients.network.trace": available("network/traces"),
     }
@@ -93,6 +107,7 @@ def catalogue() -> dict[str, dict[str, str]]:
     found = {kind: {name: _first_line(thing) for name, thing in table.items()} for kind, table in tables.items()}
     profiles = {
         "devices": "rates of the client devices",
+        "costs": "what kinds of layers cost on a device",
         "network": "mean rates of the client links",
         "network/traces": "how link rates vary over time",
     }

@@ -59,19 +59,25 @@ def run(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of a run; all cores unless given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep what an interrupted run has finished.")] = False,
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Simulate time without training.")] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Only measure, for a minute, which settings are fastest here.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
     debug: Debug = False,
 ) -> None:
     """Run a scenario and write its report."""
     from sfl_sim.config.source import load
-    from sfl_sim.progress import progress
+    from sfl_sim.progress import progress, show_calibration
     from sfl_sim.report.terminal import results_in_terminal
     from sfl_sim.study import Settings, run_study
 
     console = Console(stderr=True)
     settings = Settings(timing_only, device, jobs, threads or Settings.threads, resume)
     study = load(scenario_file(scenario), overrides)
+    if calibrate:
+        show_calibration(study, settings, console)
+        return
     with progress(study, console, quiet) as notify:
         outcome = run_study(study, out, settings, notify)
     if not quiet:
@@ -112,6 +118,23 @@ def validate(
 
 
 @app.command()
+def partition(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="The page; by default reports/<name>-partition.html.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Show which samples the clients would hold, before anything is trained."""
+    from sfl_sim.config.source import load
+    from sfl_sim.partitions import preview
+    from sfl_sim.report.preview import preview_in_terminal, write_preview
+
+    found = preview(load(scenario_file(scenario), overrides))
+    Console().print(preview_in_terminal(found))
+    typer.echo(write_preview(found, out or Path("reports", f"{found.name}-partition.html")))
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of scenarios, for editors."""
     from sfl_sim.catalogue import choices
@@ -120,6 +143,37 @@ def schema() -> None:
 
     options = {name: method.Options.model_json_schema() for name, method in METHODS.items()}
     typer.echo(json.dumps(json_schema(options, choices()), indent=2))
+
+
+@app.command()
+def model(
+    name: Annotated[str, typer.Argument(help="A model's name, or package.module:make for one of your own.")],
+    input_shape: Annotated[
+        str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x32x32; 80 for 80 tokens.")
+    ] = None,
+    n_labels: Annotated[int | None, typer.Option("--labels", min=1, help="Number of labels.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Show what the layers of a model cost, and where it is best cut."""
+    from sfl_sim.catalogue import find_model
+    from sfl_sim.config.scenario import Model
+    from sfl_sim.models.layer_table import layer_table, usual_data
+    from sfl_sim.models.zoo import network
+    from sfl_sim.report.layers import layers_in_terminal
+
+    usual_shape, usual_labels = usual_data(name)
+    shape = _shape(input_shape) if input_shape else usual_shape
+    chosen = find_model(Model(factory=name, name=None) if ":" in name else Model(name=name))
+    net = network(chosen, shape, n_labels or usual_labels)
+    table = layers_in_terminal(layer_table(net).assign(model=name), shape, net.n_labels)
+    Console(soft_wrap=True, markup=False, emoji=False).print(table)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = text.split("x")
+    if not all(size.isdecimal() and int(size) for size in sizes):
+        raise ScenarioError("is not the shape of a sample", key="--input", found=text, allowed="such as 3x32x32 or 80")
+    return tuple(map(int, sizes))
 
 
 @app.command("list")

@@ -13,22 +13,34 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from sfl_sim.catalogue import find_method, find_order, method_options
+from sfl_sim.catalogue import find_method, find_model, find_order, method_options
 from sfl_sim.config.data import Data
-from sfl_sim.config.scenario import Scenario
+from sfl_sim.config.scenario import ClientCuts, Scenario, Train
 from sfl_sim.data.batches import ClientData, Images
 from sfl_sim.data.datasets import Dataset, load
-from sfl_sim.data.partition import cyclic_clients, label_counts, label_order, partition
+from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order, partition
+from sfl_sim.data.samples import Samples
+from sfl_sim.data.testsets import client_test_sets
+from sfl_sim.errors import ScenarioError
+from sfl_sim.execute.batched import MAX_GROUP, Batched
+from sfl_sim.execute.compiling import check_compiler
 from sfl_sim.execute.eager import Eager
 from sfl_sim.execute.evaluate import Evaluation, evaluate
+from sfl_sim.execute.precision import PRECISIONS, check_precision
 from sfl_sim.execute.timing import Timing
 from sfl_sim.methods import Method, Task
 from sfl_sim.metrics.accuracy import performance_gap
 from sfl_sim.metrics.breakdown import breakdown, traffic
+from sfl_sim.models.calling import Calling
+from sfl_sim.models.cuts import client_cuts
+from sfl_sim.models.graphs import Graphs
+from sfl_sim.models.layer_table import layer_table
+from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.zoo import network
 from sfl_sim.rng import stream
 from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.foresight import Foresight
 from sfl_sim.sim.orders import check_burst, usual_burst
 from sfl_sim.system.fleet import build_fleet
 
@@ -58,19 +70,22 @@ class Experiment:
     def __init__(self, scenario: Scenario, device: torch.device | None) -> None:
         self.scenario = scenario
         self.device = device
-        self.dataset = _dataset(scenario.data)
+        self.dataset, self.shares = deal_data(scenario)
+        check_none_empty(self.shares)
         seed, dataset = scenario.seed, self.dataset
-        labels = dataset.y_train.numpy()
         self.label_order = label_order(dataset.n_labels, stream(seed, "label order"))
-        self.shares = self._partition(labels)
-        self.counts = label_counts(labels, self.shares, dataset.n_labels)
+        self.counts = label_counts(dataset.y_train.numpy(), self.shares, dataset.n_labels)
+        self.test_sets = self._test_sets()
         self.cyclic = cyclic_clients(self.counts, self.label_order)
         compute, links = scenario.clients.compute, scenario.clients.network
         self.fleet = build_fleet(
             len(self.shares), seed, compute.model_dump(), links.model_dump(), scenario.server.speedup
         )
+        self.calling = _calling(scenario.train)
         self.method = self._method()
+        self.executor = self._executor()
         self.simulator = self._simulator()
+        self.foresight = Foresight(self.simulator)
         self._model: list[Replica] = []
         self._timeline = hashlib.blake2b(digest_size=16)
         if device is not None:
@@ -80,27 +95,45 @@ class Experiment:
     def rounds(self) -> Iterator[Round]:
         """Run the rounds one by one."""
         for number in range(1, self.scenario.train.rounds + 1):
-            clients = self._participants(number)
+            clients = self.participants(number)
             started_s = self.simulator.now_s
-            self.simulator.run(self.method.round(number, clients), number)
+            self.run_round(number, clients)
             ended_s = self.simulator.now_s
             ops = self.simulator.take_rows()
             row: dict[str, Any] = {
                 "round": number, "started_s": started_s, "ended_s": ended_s, "participants": len(clients),
-                "accuracy": None, "loss": None, "performance_gap": None, **traffic(ops),
+                "accuracy": None, "client_accuracy": None, "loss": None, "performance_gap": None, **traffic(ops),
             }  # fmt: skip
             spent = breakdown(ops, len(clients), started_s, ended_s)
             row |= {f"{name}_s": seconds for name, seconds in spent.items()}
             labels = []
             if self.device is not None:
                 found = self._evaluate()
-                row |= {"accuracy": found.accuracy, "loss": found.loss,
-                        "performance_gap": performance_gap(found.by_label)}  # fmt: skip
+                row |= {"accuracy": found.accuracy, "client_accuracy": found.client_accuracy(self.test_sets),
+                        "loss": found.loss, "performance_gap": performance_gap(found.by_label)}  # fmt: skip
                 labels = self._label_rows(number, found)
             self._timeline.update(ops.tobytes())
             if self.device is not None:
                 self._model = [part.snapshot() for part in self.method.model()]
             yield Round(row, labels, ops)
+
+    def check_device(self, device: torch.device) -> None:
+        """Refuse what `device` cannot compute, or only slower. A timing-only run needs none of it."""
+        train = self.scenario.train
+        check_precision(train.precision, device, self.method.task.network, train.batch_size)
+        if train.compile:
+            if max(map(len, self.shares)) < train.batch_size:
+                raise ScenarioError("no client has a whole mini-batch; only those are compiled", key="train.compile")
+            check_compiler(device)
+
+    def run_round(self, number: int, clients: list[int]) -> None:
+        """Let the clients train, and the clock run, without evaluation."""
+        if self.device is None and self.method.regular:
+            self.foresight.run(lambda: self.method.round(number, clients), number, like=tuple(clients))
+        else:
+            self.simulator.run(self.method.round(number, clients), number)
+        if isinstance(self.executor, Batched):
+            self.executor.finish()
 
     @property
     def batch_macs(self) -> float:
@@ -131,7 +164,7 @@ class Experiment:
         return digest.hexdigest()
 
     def clients(self) -> pd.DataFrame:
-        """One row per client: device, rates, samples, dominant label."""
+        """One row per client: device, rates, samples, dominant label, and the last layer that it holds."""
         return pd.DataFrame(
             {
                 "client": np.arange(len(self.shares)),
@@ -142,26 +175,30 @@ class Experiment:
                 "latency_s": self.fleet.latency_s,
                 "samples": [len(share) for share in self.shares],
                 "dominant_label": self.counts.argmax(axis=1),
+                "label_samples": list(self.counts),
+                "cut": pd.Series(self.method.task.cuts, dtype="Int64").reindex(range(len(self.shares))),
             }
         )
 
-    def _partition(self, labels: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        how = self.scenario.data.partition.model_dump()
-        n_labels = self.dataset.n_labels
-        usual = how["phi"] * n_labels if how["kind"] == "dominant_label" else 10
-        count = self.scenario.clients.count or usual
-        rng = stream(self.scenario.seed, "partition")
-        return partition(how.pop("kind"), labels, count, n_labels, rng, **how)
+    def layers(self) -> pd.DataFrame:
+        """One row per layer of the model: what it costs, and whether a cut after it is Pareto-optimal."""
+        table = layer_table(self.method.task.network)
+        return table.assign(model=self.scenario.model.name or self.scenario.model.factory)
+
+    def _test_sets(self) -> list[NDArray[np.int64]]:
+        how = self.scenario.data.test.model_dump()
+        samples = Samples(self.dataset.y_test.numpy(), self.dataset.n_labels)
+        return client_test_sets(how.pop("kind"), samples, self.counts, stream(self.scenario.seed, "test sets"), **how)
 
     def _method(self) -> Method:
         scenario, train = self.scenario, self.scenario.train
         kind = find_method(scenario.method.name)
         net = network(
-            scenario.model.name,
+            find_model(scenario.model),
             tuple(self.dataset.x_train.shape[1:]),
             self.dataset.n_labels,
-            getattr(torch, train.precision),
-        )
+            PRECISIONS[train.precision].weights,
+        ).called(self.calling)
         images = self.device and Images(self.dataset, self.device, net.dtype, net.channels_last, scenario.data.augment)
         data = ClientData(
             self.shares, train.batch_size, train.local_epochs, train.drop_last, scenario.seed, images or None
@@ -169,11 +206,17 @@ class Experiment:
         if net.needs_batches_of_two:
             data.check_no_single()
         task = Task(
-            network=net, cut=net.check_cut(scenario.model.cut), data=data, lr=train.lr, lr_decay=train.lr_decay,
+            network=net, cuts=self._cuts(net) if kind.is_split else [], data=data, lr=train.lr, lr_decay=train.lr_decay,
             lr_min=train.lr_min, momentum=train.momentum, weight_decay=train.weight_decay,
             uniform_weights=train.agg_weights == "uniform", seed=scenario.seed, device=self.device,
         )  # fmt: skip
         return kind(task, method_options(kind, scenario))
+
+    def _cuts(self, net: Network) -> list[int]:
+        cut = self.scenario.model.cut
+        if isinstance(cut, ClientCuts):
+            return client_cuts(net, cut.by, cut.values, self.fleet.macs_per_s)
+        return [net.cut_at(cut)] * len(self.shares)
 
     def _simulator(self) -> Simulator:
         server = self.scenario.server
@@ -182,7 +225,7 @@ class Experiment:
         check_burst(server.order, burst)
         return Simulator(
             self.fleet,
-            Timing() if self.device is None else Eager(),
+            self.executor,
             order,
             workers=float(_UNBOUNDED.get(server.workers, server.workers)),
             burst=burst,
@@ -190,7 +233,15 @@ class Experiment:
             include_model_exchange=server.include_model_exchange,
         )
 
-    def _participants(self, round: int) -> list[int]:
+    def _executor(self) -> Eager | Timing:
+        train = self.scenario.train
+        if train.executor == "batched" and train.compile:
+            raise ScenarioError("cannot be batched: compiled code runs for one client", key="train.compile", found=True)
+        if self.device is None:
+            return Timing()
+        return Batched(train.max_graphs or MAX_GROUP) if train.executor == "batched" else Eager()
+
+    def participants(self, round: int) -> list[int]:
         """The round's clients in cyclic order: a draw without replacement."""
         n = max(1, int(self.scenario.clients.participation * len(self.cyclic) + 0.5))
         if n == len(self.cyclic):
@@ -218,6 +269,24 @@ class Experiment:
         ]
 
 
+def deal_data(scenario: Scenario) -> tuple[Dataset, list[NDArray[np.int64]]]:
+    """The data set, and each client's training samples by the scenario's partition; some clients may get none."""
+    dataset = _dataset(scenario.data)
+    owners = None if dataset.owners is None else dataset.owners.numpy()
+    samples = Samples(dataset.y_train.numpy(), dataset.n_labels, owners)
+    how = scenario.data.partition.model_dump()
+    rng = stream(scenario.seed, "partition")
+    return dataset, partition(how.pop("kind"), samples, scenario.clients.count, rng, **how)
+
+
+def _calling(train: Train) -> Calling:
+    return Calling(
+        autocast=PRECISIONS[train.precision].autocast,
+        compiled_batch=train.batch_size if train.compile else None,
+        graphs=Graphs(train.max_graphs),
+    )
+
+
 @lru_cache(maxsize=2)
 def _load(**options: Any) -> Dataset:
     return load(**options)
@@ -225,4 +294,4 @@ def _load(**options: Any) -> Dataset:
 
 def _dataset(data: Data) -> Dataset:
     """Loaded once per process and shared by all variants that want the same."""
-    return _load(**data.model_dump(exclude={"partition", "augment"}))
+    return _load(**data.model_dump(exclude={"partition", "test", "augment"}))

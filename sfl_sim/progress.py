@@ -8,12 +8,13 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column
+from rich.table import Column, Table
 
+from sfl_sim.calibrate import calibrate, proposal
 from sfl_sim.compose import Round
 from sfl_sim.config.source import Study
 from sfl_sim.report.display import duration
-from sfl_sim.study import Notify
+from sfl_sim.study import Notify, Settings
 
 LINES_PER_CELL = 10
 
@@ -78,3 +79,26 @@ def _lines(study: Study, console: Console) -> Notify:
             console.print("  ".join(filter(None, parts)), highlight=False, soft_wrap=True)
 
     return notify
+
+
+def show_calibration(study: Study, settings: Settings, console: Console) -> None:
+    """Calibrate; what is being measured goes to `console`, the findings and the proposal to the standard output."""
+    findings = calibrate(study, settings, lambda what: console.print(f"measuring {what}", highlight=False))
+    out = Console(soft_wrap=True, highlight=False)
+    table = Table("setting", "ms per step", "of the time now", "weights", box=None, pad_edge=False)
+    for finding in findings:
+        if finding.refusal is None:
+            weights = "equal to the bit" if finding.exact else "rounding differs"
+            name = finding.choice.flags or "as it is"
+            table.add_row(name, f"{1000 * finding.step_s:.3g}", f"{finding.ratio:.2f}", weights)
+    out.print(table)
+    for finding in findings:
+        if finding.refusal is not None:
+            out.print(f"not {finding.choice.flags}: {finding.refusal}")
+    if len(study.variants) > 1:
+        out.print(f"Measured on the first of {len(study.variants)} runs, {study.variants[0].name}.")
+    best = proposal(findings)
+    if best is None:
+        out.print("Nothing is clearly faster: leave the settings as they are.")
+    else:
+        out.print(f"Fastest, in {best.ratio:.2f} of the time: {best.choice.flags}")

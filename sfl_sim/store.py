@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 from sfl_sim.errors import ScenarioError
 from sfl_sim.records import OP_COLUMNS
 
-TABLES = ["rounds", "labels", "clients", "ops"]
+TABLES = ["rounds", "labels", "clients", "layers", "ops"]
 ROWS_PER_GROUP = 100_000
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
@@ -53,6 +53,10 @@ class Cell:
     def add_clients(self, clients: pd.DataFrame) -> None:
         """The fleet: one row per client."""
         self._write("clients", clients)
+
+    def add_layers(self, layers: pd.DataFrame) -> None:
+        """The model: one row per layer."""
+        self._write("layers", layers)
 
     def add_round(self, row: Mapping[str, Any], labels: Sequence[Mapping[str, Any]], ops: NDArray[np.void]) -> None:
         """What one round gave; operations go to disk in large row groups, so memory hardly grows over rounds."""

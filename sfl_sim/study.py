@@ -25,6 +25,7 @@ from sfl_sim.config.source import Study, Variant, digest, dump_study
 from sfl_sim.errors import ScenarioError
 from sfl_sim.execute.allocator import keep_freed_memory
 from sfl_sim.execute.device import pick_device
+from sfl_sim.execute.precision import PRECISIONS
 from sfl_sim.execute.threads import threads_for
 from sfl_sim.metrics.accuracy import headline
 from sfl_sim.records import BREAKDOWN
@@ -39,6 +40,8 @@ MAX_NUMBER = 2**31
 @dataclass(frozen=True)
 class Settings:
     """How a study is run; none of it changes what is simulated, and `jobs` and `resume` not a single bit.
+
+    What a user may trade bits for speed with besides, `train.precision` and `train.compile`, stands in the scenario.
 
     Attributes:
         timing_only: walk the timeline without training.
@@ -73,11 +76,16 @@ class Outcome:
     status: str
 
 
-def check(study: Study) -> None:
-    """Compose every variant without running it, so that a mistake in the last one shows before the first trains."""
+def check(study: Study, device: torch.device | None = None) -> None:
+    """Compose every variant without running it, so that a mistake in the last one shows before the first trains.
+
+    With a `device` that is to train, refuse what it cannot compute.
+    """
     for variant in study.variants:
         try:
-            Experiment(variant.scenario, device=None)
+            experiment = Experiment(variant.scenario, device=None)
+            if device is not None:
+                experiment.check_device(device)
         except ScenarioError as error:
             raise variant.places.located(error) from error
 
@@ -88,9 +96,9 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     An interrupted or failed study keeps the rounds that were finished. Raises ScenarioError for bad input before any
     training, and whatever made a cell fail after what there is has been published.
     """
-    pick_device(settings.device)
+    device = pick_device(settings.device)
     _check_limits(study)
-    check(study)
+    check(study, None if settings.timing_only else device)
     identity = f"{digest(study)}-{settings.meaning}"
     place = out or free_folder(Path("reports"), study.name, identity)
     if settings.resume and read_manifest(place).items() >= {"scenario": identity, "status": "complete"}.items():
@@ -143,8 +151,10 @@ def _run_cell(number: int, variant: Variant, place: Path, settings: Settings, no
     experiment = Experiment(scenario, device)
     keep_freed_memory()
     torch.set_num_threads(threads_for(experiment.batch_macs, settings.threads))
+    PRECISIONS[scenario.train.precision].activate()
     cell = Cell(place, variant.name, scenario.seed)
     cell.add_clients(experiment.clients())
+    cell.add_layers(experiment.layers())
     rounds = experiment.rounds()
     try:
         while (round := next(rounds, None)) is not None:
@@ -174,6 +184,8 @@ def _summary(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, 
         "timeline_digest": experiment.timeline_digest,
         "weights_digest": experiment.weights_digest(),
         "breakdown_s": {name: float(rounds[f"{name}_s"].sum()) for name in BREAKDOWN},
+        "threads": torch.get_num_threads(),
+        "peak_graphs": None if experiment.device is None else experiment.calling.graphs.peak,
     }
 
 
@@ -239,8 +251,11 @@ def _manifest(study: Study, settings: Settings, status: str, began_s: float) -> 
         "status": status,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "wall_s": round(time.monotonic() - began_s, 3),
-        "executor": "timing" if settings.timing_only else "eager",
         "variants": len(study.variants),
+        "computing": {
+            key: list(dict.fromkeys(getattr(v.scenario.train, key) for v in study.variants))
+            for key in ("executor", "precision", "compile", "max_graphs")
+        },
         "keeps_freed_memory": keep_freed_memory(),
         **asdict(settings),
         "device": "none" if settings.timing_only else str(pick_device(settings.device)),

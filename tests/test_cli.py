@@ -1,6 +1,7 @@
 """The command line as a person uses it: exit codes, what is printed, what is left on disk."""
 
 import gzip
+import importlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from sfl_sim.api import run
 from sfl_sim.cli import main
 
 TINY = """\
@@ -58,14 +60,15 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
     names = {p.name for p in out.iterdir()}
     assert names == {
         "report.html", "summary.json", "rounds.parquet", "labels.parquet", "ops.parquet", "clients.parquet",
-        "trace.json.gz", "scenario.yaml", "manifest.json", "checkpoints",
+        "layers.parquet", "trace.json.gz", "scenario.yaml", "manifest.json", "checkpoints",
     }  # fmt: skip
     found = summary(out)
     assert [v["name"] for v in found] == ["splitfed_v1", "splitfed_v2, fcfs", "splitfed_v2, cyclic"]
     assert set(found[0]) == {
-        "name", "method", "seed", "rounds", "simulated_s", "accuracy", "performance_gap", "backward_transfer",
+        "name", "method", "seed", "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap",
+        "backward_transfer",
         "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
-        "timeline_digest", "weights_digest", "breakdown_s",
+        "timeline_digest", "weights_digest", "breakdown_s", "threads", "peak_graphs",
     }  # fmt: skip
     assert set(found[0]["breakdown_s"]) == {"device", "uplink", "queue", "server", "downlink", "barrier", "aggregate"}
     for v in found:
@@ -207,6 +210,12 @@ def test_the_help_and_bare_sfl_sim(capsys):
         ("method.server_agg_ever=step", "method.server_agg_ever: unknown key of splitfed_v1"),
         ("method.server_agg_every=steps", "method.server_agg_every: cannot be used (found 'steps'"),
         ("model.cut=9", "model.cut: a cut of cnn_small comes after one of its layers 1 to 3 (found 9"),
+        ("model.cut=conv33", "1 to 3, did you mean 'conv3'? (found 'conv33'; allowed: 1 conv1, 2 conv2, 3 conv3)"),
+        ("model.cut=1.5", "model.cut: must be a whole number of at least 1 or text or a number above 0 and below 1"),
+        ("model.cut={by: client, values: [1]}", "model.cut.values: needs one cut for each client (found 1; allowed"),
+        ("model.factory=os.path", "model.factory: is not a package.module:name of your own (found 'os.path')"),
+        ("model.factory=no_such_module:make", "model.factory: cannot be imported: No module named 'no_such_module'"),
+        ("model.factory=os:sep", "model.factory: is no model (found '/'"),
         ("model.name=cnn_smal", "did you mean 'cnn_small'?"),
         ("clients.count=7", "clients.count: "),
         ("server.burst=2", "server.burst: fcfs serves one job at a time"),
@@ -215,6 +224,8 @@ def test_the_help_and_bare_sfl_sim(capsys):
         ("clients.network=missing.csv", "clients.network"),
         ("data.name=digit", "did you mean 'digits'?"),
         ("data.partition={kind: dirichlet, alpha: 0.01, min_size: 0}", "data.partition: "),
+        ("data.partition={kind: natural}", "data.partition.kind: this data set does not tell whose its samples are"),
+        ("data.test={kind: rho_ood, rho: 0.001}", "data.test.rho: no client gets a test sample of a label"),
         ("train.batch_size=1000 train.drop_last=true", "fewer than one whole batch"),
         ("roundz=3", "roundz: "),
         ("train.rounds=many", "train.rounds: "),
@@ -262,6 +273,18 @@ def test_validate_checks_without_running(scenario, tmp_path, capsys):
     assert not (tmp_path / "reports").exists()
 
 
+def test_a_partition_is_shown_before_anyone_trains(scenario, tmp_path, capsys):
+    sfl_sim("partition", scenario, "--set", "data.partition.phi=2", "--set", "repeats=2")
+    printed = capsys.readouterr().out
+    assert "dominant_label, p=0.9, phi=2" in printed
+    assert all(f"seed {seed}          20      0" in printed for seed in (0, 1))
+    assert printed.rstrip().endswith("reports/tiny-partition.html")
+    assert "Who holds what" in (tmp_path / "reports" / "tiny-partition.html").read_text()
+    sfl_sim("partition", scenario, "--set", "clients.count=7", "--out", "mine.html", code=2)
+    assert "--set: clients.count: dominant_label needs phi clients for each label" in capsys.readouterr().err
+    assert not (tmp_path / "mine.html").exists()
+
+
 def test_the_schema_is_json_and_knows_names_and_options(capsys):
     sfl_sim("schema")
     text = capsys.readouterr().out
@@ -277,6 +300,7 @@ def test_the_schema_is_json_and_knows_names_and_options(capsys):
         ("models", ["lenet5", "cnn_small", "cnn8", "mobilenet_v1", "resnet18"]),
         ("datasets", ["digits", "fashion_mnist", "cifar10", "image_folder"]),
         ("orders", ["fcfs", "cyclic", "random_job"]),
+        ("partitions", ["iid", "dominant_label", "sharding", "label_shards", "dirichlet", "quantity_skew", "natural"]),
         ("profiles", ["ai_benchmark", "mobiperf", "hsdpa_bus"]),
     ],
 )
@@ -285,6 +309,67 @@ def test_list_names_and_explains(what, names, capsys):
     lines = capsys.readouterr().out.splitlines()
     for name in names:
         assert any(line.startswith(name) and len(line.split()) > 3 for line in lines)
+
+
+MY_NETS = """\
+from torch import nn
+
+def make(input_shape, n_labels):
+    channels, height, width = input_shape
+    features = nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 12), nn.ReLU())
+    return nn.Sequential(features, nn.Linear(12, 8), nn.Linear(8, n_labels))
+
+ready = make((1, 8, 8), 10)
+"""
+
+
+@pytest.fixture
+def my_nets(tmp_path, monkeypatch):
+    (tmp_path / "my_nets.py").write_text(MY_NETS)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("my_nets")
+    sys.modules.pop("my_nets")
+
+
+@pytest.mark.parametrize("thing", ["make", "ready"])
+def test_a_network_of_one_s_own_takes_the_name_s_place(thing, my_nets, scenario, tmp_path):
+    sfl_sim(scenario, "-q", "--set", f"model.factory=my_nets:{thing}", "--set", "model.cut=2", "--out", "mine")
+    layers = pd.read_parquet(tmp_path / "mine" / "layers.parquet")
+    assert layers.groupby("variant")["name"].apply(list).tolist() == [["0", "1", "2"]] * 3
+    assert layers["model"].unique().tolist() == [f"my_nets:{thing}"]
+
+
+def test_a_network_of_one_s_own_from_python(my_nets, scenario, tmp_path):
+    settings = yaml.safe_load(TINY) | {"model": {"factory": my_nets.make, "cut": 0.5}}
+    results = run(settings, out=tmp_path / "mine", jobs=2)
+    assert results.layers["model"].unique().tolist() == ["my_nets:make"]
+    assert results.clients["cut"].unique().tolist() == [2]
+
+
+def test_the_layers_of_a_model_with_their_costs(my_nets, capsys):
+    sfl_sim("model", "my_nets:make", "--input", "3x4x4", "--labels", "7")
+    title, data, _, *rows, _ = capsys.readouterr().out.splitlines()
+    assert title.startswith("my_nets:make: 3 layers")
+    assert data == "for samples of 3x4x4 and 7 labels"
+    assert [row.split()[2] for row in rows] == ["12", "8", "7"]
+
+
+def test_the_layers_of_a_model_of_the_zoo_without_saying_for_which_data(capsys):
+    sfl_sim("model", "lenet5")
+    assert "for samples of 1x28x28 and 10 labels" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["lenet"], "did you mean 'lenet5'?"),
+        (["lenet5", "--input", "28"], "cannot take inputs of shape 28"),
+        (["lenet5", "--input", "3x0"], "--input: is not the shape of a sample (found '3x0'"),
+    ],
+)
+def test_a_model_that_cannot_be_shown_is_one_line(arguments, line, capsys):
+    sfl_sim("model", *arguments, code=2)
+    assert line in capsys.readouterr().err
 
 
 def test_list_of_something_else_says_what_there_is(capsys):

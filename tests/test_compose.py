@@ -1,12 +1,15 @@
 """The composition root: every key of a scenario arrives where it works, and interrupted runs tell the truth."""
 
 import hashlib
+import math
 
 import pytest
 import torch
+from torch import nn
 
 from sfl_sim.compose import Experiment
 from sfl_sim.config.source import parse
+from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import State
 
 BASE = {
@@ -98,6 +101,23 @@ def test_the_learning_rate_s_floor_and_the_weights_of_the_average_arrive():
     unequal = {"data.partition": {"kind": "dirichlet", "alpha": 0.5, "min_size": 1}}
     uniform = {**unequal, "train.agg_weights": "uniform"}
     assert finished(unequal, CPU).weights_digest() != finished(uniform, CPU).weights_digest()
+
+
+def test_clients_with_slow_devices_hold_the_fewest_layers():
+    run = experiment({"method": {"name": "splitfed_v1"}, "model.cut": {"by": "device_speed", "values": [1, "conv3"]}})
+    clients = run.clients().sort_values("macs_per_s")
+    assert clients["cut"].tolist() == [1] * 5 + [3] * 5
+
+
+def one_layer(input_shape, n_labels):
+    return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), n_labels)))
+
+
+def test_fedavg_has_no_cut_and_trains_networks_that_cannot_be_cut():
+    run = experiment({"method": {"name": "fedavg"}, "model": {"factory": one_layer}})
+    assert run.clients()["cut"].isna().all()
+    with pytest.raises(ScenarioError, match=r"model\.cut: one_layer has 1 layers? and cannot be cut"):
+        experiment({"model": {"factory": one_layer}})
 
 
 def test_every_round_has_its_own_participants_in_cyclic_order():

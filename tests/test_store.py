@@ -22,6 +22,7 @@ def ops(n, round=1):
 def fill(folder, rounds=2, number=0, variant="a"):
     cell = Cell(folder.cell_folder(number), variant, seed=0)
     cell.add_clients(pd.DataFrame({"client": [0]}))
+    cell.add_layers(pd.DataFrame({"layer": [1]}))
     for round in range(1, rounds + 1):
         cell.add_round({"round": round, "accuracy": 0.5}, [{"round": round, "label": 0}], ops(3, round))
     cell.add_weights({"w": np.ones(2, np.float32)}, {"variant": variant})

@@ -88,7 +88,7 @@ def _label(key: str, value: Any) -> str:
 def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the nested `values` in which the dotted keys of `layer` are set.
 
-    What they exclude falls away: a profile where rates are set, the options of another kind of partition.
+    What they exclude falls away: a profile where rates are set, the options of another kind of partition or test set.
 
     Raises:
         ScenarioError: a key lies below a value, or below another key of the layer.
@@ -99,7 +99,7 @@ def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, A
         if clash:
             raise ScenarioError(f"cannot be set together with {clash}", key=key)
         home = _home(result, key)
-        if key == "data.partition.kind" and home["kind"] != value:
+        if key in ("data.partition.kind", "data.test.kind") and home["kind"] != value:
             home.clear()
         if value is not None:
             for excluded in EXCLUDES.get(key, ()):

@@ -59,6 +59,8 @@ def _problem(detail: ErrorDetails, given: object) -> ScenarioError:
         return ScenarioError(cause.problem, key=f"{key}.{cause.key}", found=cause.found, allowed=cause.allowed)
     if detail["type"] in ("extra_forbidden", "invalid_key") or detail["loc"][-1:] == ("[key]",):
         return ScenarioError("unknown key", key=key, found=spot.path[-1], allowed=spot.siblings or None)
+    if detail["type"] == "missing":
+        return ScenarioError("is missing", key=f"{key}.{detail['loc'][-1]}")
     if detail["type"].startswith("union_tag"):
         kinds = [schema["properties"]["kind"]["const"] for schema in spot.schemas]
         kind = spot.value.get("kind")

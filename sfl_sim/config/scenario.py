@@ -6,21 +6,63 @@ data sets and orders exist is not known here; the composition root checks those 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from sfl_sim.config.data import Data
 from sfl_sim.config.section import Count, Natural, NonNegative, PerClient, Positive, PositiveShare, Rated, Section
+from sfl_sim.errors import ScenarioError
+
+Cut = Count | Annotated[str, Field(min_length=1)] | Annotated[float, Field(gt=0, lt=1)]
+"""After which layer: its index, its name, or its relative depth."""
+
+
+class ClientCuts(Section):
+    """Cuts that differ between clients."""
+
+    by: Literal["client", "device_speed"]
+    """client: a value for each client; device_speed: one for each of equally large groups, slowest devices first."""
+    values: Annotated[list[Cut], Field(min_length=1)]
+    """Where they are cut: a layer's index, its name, or its relative depth between 0 and 1."""
 
 
 class Model(Section):
     """The network and where it is cut."""
 
-    name: str = "cnn_small"
+    name: str | None = "cnn_small"
     """Network."""
-    cut: Count = 1
-    """Blocks of part-1, which the clients train; the server trains the rest."""
+    factory: str | None = None
+    """Your own network: package.module:make, where make(input_shape, n_labels) gives an nn.Sequential, or is one."""
+    cut: Cut | ClientCuts = 1
+    """The layer after which the server takes over from the clients: its index, its name, or its relative depth, a
+    number between 0 and 1; or a section, for clients that differ."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _factory_yields_no_name(cls, value: object) -> object:
+        if isinstance(value, Mapping) and value.get("factory") is not None:
+            return {"name": None, **value, "factory": _path_of(value["factory"])}
+        return value
+
+    @model_validator(mode="after")
+    def _is_one_network(self) -> Model:
+        if self.name is not None and self.factory is not None:
+            raise ScenarioError("cannot be given together with a name", key="factory")
+        if self.name is None and self.factory is None:
+            raise ScenarioError("must not be empty without a factory", key="name")
+        return self
+
+
+def _path_of(factory: object) -> object:
+    """A function given from Python as its path, by which every process of a run can import it."""
+    if not callable(factory):
+        return factory
+    name = getattr(factory, "__qualname__", "<")
+    if "<" in name:
+        raise ScenarioError("must be a function at the top level of a module, or package.module:thing", key="factory")
+    return f"{factory.__module__}:{name}"
 
 
 class Compute(Rated):
@@ -35,6 +77,9 @@ class Compute(Rated):
     """Multiply-accumulates per second: one rate for all clients, or a list of one for each."""
     scale: Positive = 1.0
     """Factor on every device's rate."""
+    cost: str | None = None
+    """How long a step takes at a rate: a cost profile's name or file, by kind of layer with an overhead per call; null
+    means MACs over MAC/s."""
 
 
 class Network(Rated):
@@ -62,7 +107,8 @@ class Clients(Section):
     """The fleet."""
 
     count: Count | None = None
-    """Number of clients; null means phi x labels with the partition dominant_label, else 10."""
+    """Number of clients; null means phi x labels with dominant_label and sharding, 100 / shards with label_shards, all
+    owners with natural, else 10."""
     participation: PositiveShare = 1.0
     """Share of the clients that take part in a round."""
     compute: Compute = Compute()
@@ -124,8 +170,16 @@ class Train(Section):
     """Leave out a client's last mini-batch if it is not full."""
     agg_weights: Literal["samples", "uniform"] = "samples"
     """Weights of the clients in the aggregation: their numbers of samples, or all equal."""
-    precision: Literal["float32", "float64"] = "float32"
-    """Floating-point type of parameters and activations."""
+    precision: Literal["float32", "float64", "bf16", "tf32"] = "float32"
+    """Floating-point type of parameters and activations. With bf16, parameters stay float32, activations and gradients
+    are bfloat16 on the wire too; tf32 rounds the factors of float32 products, on a GPU."""
+    compile: bool = False
+    """Train whole mini-batches by compiled code (torch.compile), which rounds differently."""
+    executor: Literal["eager", "batched"] = "eager"
+    """How steps are computed: each when it starts, or those of many clients as one where they are alike, which rounds
+    differently and pays on a GPU or for tiny networks."""
+    max_graphs: Count | None = None
+    """Clients that hold activations in this machine's memory at once; others compute them again, with equal results."""
 
 
 class Report(Section):
@@ -163,6 +217,8 @@ class Scenario(Section):
 
 
 EXCLUDES = {
+    "model.name": ("factory",),
+    "model.factory": ("name",),
     "clients.compute.profile": Compute.rates,
     "clients.compute.macs_per_s": ("profile",),
     "clients.network.profile": Network.rates,

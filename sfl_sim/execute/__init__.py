@@ -1,1 +1,1 @@
-"""How steps are really computed: at once, or not at all."""
+"""How steps are really computed: at once, many as one, or not at all."""

@@ -14,7 +14,7 @@ def pick_device(name: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ScenarioError(
-            f"cannot be used: {reason}", key="--device", found=name, allowed="auto, cpu, cuda"
-        ) from error
+        reason = "there is no such device"
+        if name.startswith("cuda"):  # what is missing; of other names torch lists every type that it was ever built for
+            reason = f"cannot be used: {str(error).splitlines()[0]}"
+        raise ScenarioError(reason, key="--device", found=name, allowed="auto, cpu, cuda") from error

@@ -18,8 +18,9 @@ BATCH = 1000
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`correct` and `samples` by label, and the mean cross-entropy."""
+    """`hits`: was each test sample (N,) answered correctly; by label `correct` and `samples`; mean cross-entropy."""
 
+    hits: NDArray[np.bool_]
     correct: NDArray[np.int64]
     samples: NDArray[np.int64]
     loss: float
@@ -35,6 +36,10 @@ class Evaluation:
         with np.errstate(invalid="ignore"):
             return np.asarray(self.correct / self.samples, dtype=np.float64)
 
+    def client_accuracy(self, test_sets: Sequence[NDArray[np.int64]]) -> float | None:
+        """Mean over clients of the accuracy on their own test sets, indices into the test samples; None if none."""
+        return float(np.mean([self.hits[own].mean() for own in test_sets])) if test_sets else None
+
 
 def evaluate(
     model: Sequence[Replica], x: Tensor, y: Tensor, n_labels: int, prepare: Callable[[Tensor], Tensor]
@@ -49,6 +54,7 @@ def evaluate(
             out = prepare(x[start : start + BATCH])
             for part in model:
                 out = part.weights(out, training=False)
+            out = out.to(model[-1].part.dtype)
             target = y[start : start + BATCH]
             hits.append(out.argmax(dim=1) == target)
             losses.append(cross_entropy(out, target, reduction="sum"))
@@ -56,4 +62,4 @@ def evaluate(
         correct = torch.bincount(y[right], minlength=n_labels)
         samples = torch.bincount(y, minlength=n_labels)
         loss = float(torch.stack(losses).sum() / len(x))
-    return Evaluation(correct.cpu().numpy(), samples.cpu().numpy(), loss)
+    return Evaluation(right.cpu().numpy(), correct.cpu().numpy(), samples.cpu().numpy(), loss)

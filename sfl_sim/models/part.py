@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+
+from sfl_sim.models.calling import Calling, compiled
+from sfl_sim.models.price import Layer
+from sfl_sim.ops import KINDS, Work
 
 CACHE_LINE_BYTES = 64
 
@@ -16,10 +21,12 @@ class Part:
 
     Attributes:
         first: whether it takes the data themselves, so that nobody wants the gradient of its input.
-        macs: MACs of one sample's forward pass.
         in_numel, out_numel: elements per sample at its input and output.
         n_parameters, n_buffers: trainable elements, and floating buffers (batch-norm statistics).
         size_bytes: bytes of parameters and floating buffers on the wire (`P*bp` of METHODS.md 0.1).
+        dtype: type of the weights.
+        wire_dtype: type of the activations that it gives, and so of what crosses the wire at a cut, gradients as well:
+            that of autocast where the network uses it (2 bytes an element for bfloat16), else that of the weights.
     """
 
     def __init__(
@@ -27,17 +34,19 @@ class Part:
         skeleton: nn.Sequential,
         *,
         first: bool,
-        macs: int,
+        layers: Sequence[Layer],
         in_numel: int,
         out_numel: int,
         channels_last: bool,
+        calling: Calling,
     ) -> None:
         self.skeleton = skeleton
         self.first = first
-        self.macs = macs
+        self._sample = _work(layers)
         self.in_numel = in_numel
         self.out_numel = out_numel
         self.channels_last = channels_last
+        self.calling = calling
         self.names: list[str] = []
         self.shapes: list[torch.Size] = []
         self.buffer_names: list[str] = []
@@ -48,7 +57,20 @@ class Part:
         self.n_parameters = sum(map(math.prod, self.shapes))
         self.n_buffers = sum(map(math.prod, self.buffer_shapes))
         self.dtype = next((p.dtype for p in skeleton.parameters()), torch.float32)
+        self.wire_dtype = calling.autocast or self.dtype
         self.size_bytes = (self.n_parameters + self.n_buffers) * self.dtype.itemsize
+
+    @property
+    def macs(self) -> float:
+        """MACs of one sample's forward pass."""
+        return self._sample.macs
+
+    def work(self, samples: int, passes: int) -> Work:
+        """What `passes` times a forward pass of a mini-batch computes."""
+        macs, by_kind, n_ops = self._sample
+        n = samples * passes
+        conv, depthwise, dense, attention = by_kind
+        return Work(n * macs, (n * conv, n * depthwise, n * dense, n * attention), passes * n_ops)
 
     def _find_slots(self) -> None:
         for path, module in self.skeleton.named_modules():
@@ -72,6 +94,18 @@ class Part:
         """Elements of the vector that holds tensors of these shapes, each at an aligned place."""
         return sum(_aligned(shape, self.dtype) for shape in shapes)
 
+    def where(self, part: Part) -> tuple[slice, slice]:
+        """Where the layers of `part`, which are some of these, lie in the flat vectors of parameters and of buffers."""
+        return (
+            self._span(self.names, self.shapes, part.names),
+            self._span(self.buffer_names, self.buffer_shapes, part.buffer_names),
+        )
+
+    def _span(self, names: Sequence[str], shapes: Sequence[torch.Size], wanted: Sequence[str]) -> slice:
+        first = names.index(wanted[0]) if wanted else 0
+        start = self.flat_length(shapes[:first])
+        return slice(start, start + self.flat_length(shapes[first : first + len(wanted)]))
+
     def views(self, flat: Tensor) -> list[Tensor]:
         """The parameters as views of the flat vector, 4-d ones channels_last where the network is."""
         return _views(flat, self.shapes, self.channels_last)
@@ -93,7 +127,25 @@ class Part:
             place[name] = buffer
         if self.skeleton.training != training:
             self.skeleton.train(training)
-        return self.skeleton(x)  # type: ignore[no-any-return]
+        run = self._compiled if training and len(x) == self.calling.compiled_batch else self.skeleton
+        if self.calling.autocast is None:
+            return run(x)
+        with torch.autocast(x.device.type, self.calling.autocast):
+            return run(x).to(self.wire_dtype)  # autocast leaves some operations in the weights' type
+
+    @cached_property
+    def _compiled(self) -> Callable[[Tensor], Tensor]:
+        return compiled(self.skeleton)
+
+
+def _work(layers: Sequence[Layer]) -> Work:
+    """What a sample's forward pass through the layers computes."""
+    conv, depthwise, dense, attention = (sum(layer.macs_by_kind[kind] for layer in layers) for kind in KINDS)
+    return Work(
+        conv + depthwise + dense + attention,
+        (conv, depthwise, dense, attention),
+        sum(layer.n_ops for layer in layers),
+    )
 
 
 def _aligned(shape: torch.Size, dtype: torch.dtype) -> int:

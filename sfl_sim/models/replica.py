@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import get_device_states, set_device_states
 
 from sfl_sim.models.part import Part
 from sfl_sim.ops import State
@@ -20,6 +21,8 @@ class Weights:
     """
 
     __slots__ = (
+        "__weakref__",
+        "_forgotten",
         "_grad",
         "_leaves",
         "awaiting_gradient",
@@ -38,6 +41,7 @@ class Weights:
         self.momentum: Tensor | None = None
         self.awaiting_gradient: Tensor | None = None
         """Cut-layer activations whose gradient has not come back yet; they carry the client's graph."""
+        self._forgotten: Forgotten | None = None
         self._leaves: list[Tensor] | None = None
         self._grad: Tensor | None = None
 
@@ -58,6 +62,13 @@ class Weights:
     def copy(self) -> Weights:
         """The same numbers in new memory, without optimiser state (fresh for every round, METHODS.md 0.3)."""
         return Weights(self.part, self.flat.clone(), self.buffers.clone())
+
+    def only(self, part: Part) -> Weights:
+        """The weights of the layers of `part`, which are some of these, in the same memory."""
+        if part is self.part:
+            return self
+        parameters, buffers = self.part.where(part)
+        return Weights(part, self.flat[parameters], self.buffers[buffers])
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -80,10 +91,48 @@ class Weights:
         parameters = self.leaves if training else self.part.views(self.flat)
         return self.part.call(parameters, self.buffer_views, x, training)
 
+    def forward(self, x: Tensor) -> Tensor:
+        """The activations of a training batch x; its graph waits here for `backward`, or is computed again then."""
+        hold = self.part.calling.graphs.admit(self)
+        self._forgotten = None if hold else Forgotten(self, x)
+        activations = self(x, training=True)
+        self.awaiting_gradient = activations if hold else None
+        return activations.detach()
+
+    def backward(self, gradient: Tensor) -> None:
+        """Accumulate the parameters' gradients from that of the activations which `forward` gave."""
+        activations = self._forgotten.again(self) if self._forgotten else self.awaiting_gradient
+        assert activations is not None, "backward without a forward"
+        self.awaiting_gradient = self._forgotten = None
+        torch.autograd.backward(activations, gradient)
+        self.part.calling.graphs.release(self)
+
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Names and views as in the `state_dict` of the part's layers."""
         yield from zip(self.part.names, self.part.views(self.flat), strict=True)
         yield from zip(self.part.buffer_names, self.buffer_views, strict=True)
+
+
+class Forgotten:
+    """A forward pass whose graph was not kept: what it takes to run it once more, to the bit."""
+
+    __slots__ = ("buffers", "devices", "draws", "version", "x")
+
+    def __init__(self, weights: Weights, x: Tensor) -> None:
+        self.x = x
+        self.buffers = weights.buffers.clone()
+        self.version = weights.flat._version
+        self.draws = torch.get_rng_state()
+        self.devices = get_device_states(x)
+
+    def again(self, weights: Weights) -> Tensor:
+        """The activations with their graph: random draws repeat, and running statistics do not move twice."""
+        if weights.flat._version != self.version:
+            raise RuntimeError("weights have been modified by an inplace operation between forward and backward")
+        with torch.random.fork_rng(self.devices[0], device_type=self.x.device.type):
+            torch.set_rng_state(self.draws)
+            set_device_states(*self.devices)
+            return weights.part.call(weights.leaves, weights.part.buffer_views(self.buffers), self.x, training=True)
 
 
 class Replica(State):
@@ -107,8 +156,31 @@ class Replica(State):
         return Replica(self.part, self.content and self.content.copy())
 
 
+class Joined(State):
+    """Replicas of consecutive parts as one state: it can be copied, not changed."""
+
+    __slots__ = ("part", "replicas")
+
+    def __init__(self, part: Part, replicas: Sequence[Replica]) -> None:
+        super().__init__("model", part.size_bytes)
+        self.part = part
+        self.replicas = replicas
+
+    def snapshot(self) -> Replica:
+        """One replica of all the layers, with the same numbers and a fresh optimiser."""
+        weights = [replica.content for replica in self.replicas if replica.content]
+        if not weights:
+            return Replica(self.part)
+        flat, buffers = torch.cat([w.flat for w in weights]), torch.cat([w.buffers for w in weights])
+        return Replica(self.part, Weights(self.part, flat, buffers))
+
+
 def average(into: Weights, replicas: Sequence[Weights], shares: Sequence[float]) -> None:
-    """`into` becomes the average of `replicas` weighted by `shares`: a running sum, bound by memory bandwidth."""
+    """`into` becomes the average of `replicas` weighted by `shares`: a running sum, bound by memory bandwidth.
+
+    Replicas may hold more layers than `into`.
+    """
+    replicas = [weights.only(into.part) for weights in replicas]
     with torch.no_grad():
         for flat in ("flat", "buffers"):
             total = torch.zeros_like(getattr(into, flat))

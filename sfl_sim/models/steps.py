@@ -7,45 +7,61 @@ client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from sfl_sim.models import stacked
 from sfl_sim.models.replica import Replica, average
 from sfl_sim.models.sgd import Sgd
-from sfl_sim.ops import Value
+from sfl_sim.ops import Value, Work
 
 LABEL_BYTES = 8  # a torch int64 on the wire (METHODS.md CHOICE 12)
 
 
-class Forward:
+class PartStep:
+    """What steps on a part and a value say to be run as one for many replicas (execute/batched.py)."""
+
+    def batch_key(self, part: Replica, data: Value) -> Hashable:
+        """Equal steps on replicas of the same part, with equally large batches."""
+        return self, part.part, data.samples
+
+    def refusal(self, part: Replica, data: Value) -> str | None:
+        """Why the part's layers cannot be run for many replicas at once."""
+        return stacked.refusal(part, data.load()[0])
+
+
+@dataclass(frozen=True)
+class Forward(PartStep):
     """Part-1 on a batch; gives the smashed data: activations at the cut, with their labels."""
 
     name = "forward"
     aggregates = False
 
-    def work(self, part1: Replica, batch: Value) -> float:
-        """MACs of the forward pass."""
-        return part1.part.macs * batch.samples
+    def work(self, part1: Replica, batch: Value) -> Work:
+        """The forward pass."""
+        return part1.part.work(batch.samples, passes=1)
 
     def out(self, part1: Replica, batch: Value) -> Value:
         """n * (A*be + by) bytes (METHODS.md 4.3)."""
-        per_sample = part1.part.out_numel * part1.part.dtype.itemsize + LABEL_BYTES
+        per_sample = part1.part.out_numel * part1.part.wire_dtype.itemsize + LABEL_BYTES
         return Value("smashed", batch.samples * per_sample, batch.samples, batch.step)
 
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, Tensor]:
         """Activations (n, ...) detached from the graph, which waits in the replica, and labels (n,)."""
         x, labels = batch.load()
-        activations = part1.weights(x, training=True)
-        part1.weights.awaiting_gradient = activations
-        return activations.detach(), labels
+        return part1.weights.forward(x), labels
+
+    def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> list[tuple[Tensor, Tensor]]:
+        """`run` for replicas of one part."""
+        inputs, labels = zip(*(batch.load() for (batch,) in args), strict=True)
+        return list(zip(stacked.forward(parts, inputs), labels, strict=True))
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(PartStep):
     """Forward, mean cross-entropy, backward and optimiser step; gives the gradient at the part's input.
 
     On smashed data it is the server's job; on a batch with a whole network it is local training.
@@ -55,36 +71,42 @@ class Train:
     name = "train"
     aggregates = False
 
-    def work(self, part: Replica, data: Value) -> float:
-        """MACs of forward and backward."""
-        return 3 * part.part.macs * data.samples
+    def work(self, part: Replica, data: Value) -> Work:
+        """Forward and backward."""
+        return part.part.work(data.samples, passes=3)
 
     def out(self, part: Replica, data: Value) -> Value:
         """n * A*be bytes; nothing where the part takes the data themselves."""
         numel = 0 if part.part.first else part.part.in_numel
-        return Value("gradients", data.samples * numel * part.part.dtype.itemsize, data.samples, data.step)
+        return Value("gradients", data.samples * numel * part.part.wire_dtype.itemsize, data.samples, data.step)
 
     def run(self, part: Replica, data: Value) -> Tensor | None:
         """The gradient of the mean loss at the input (n, ...), evaluated before the step; None for the first part."""
         x, labels = data.load()
         x = x.detach().requires_grad_(not part.part.first)
-        cross_entropy(part.weights(x, training=True), labels).backward()  # type: ignore[no-untyped-call]
+        out = part.weights(x, training=True).to(part.part.dtype)
+        cross_entropy(out, labels).backward()  # type: ignore[no-untyped-call]
         self.sgd.step(part.weights)
         gradient: Tensor | None = x.grad
         return gradient
 
+    def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> Sequence[Tensor | None]:
+        """`run` for replicas of one part."""
+        inputs, labels = zip(*(data.load() for (data,) in args), strict=True)
+        return stacked.train(parts, inputs, labels, self.sgd)
+
 
 @dataclass(frozen=True)
-class Backward:
+class Backward(PartStep):
     """Part-1's backward pass from the gradient at the cut, and its optimiser step."""
 
     sgd: Sgd
     name = "backward"
     aggregates = False
 
-    def work(self, part1: Replica, gradients: Value) -> float:
-        """MACs of the backward pass: twice the forward's."""
-        return 2 * part1.part.macs * gradients.samples
+    def work(self, part1: Replica, gradients: Value) -> Work:
+        """The backward pass: twice the forward's."""
+        return part1.part.work(gradients.samples, passes=2)
 
     def out(self, part1: Replica, gradients: Value) -> Value:
         """Nothing."""
@@ -92,11 +114,16 @@ class Backward:
 
     def run(self, part1: Replica, gradients: Value) -> None:
         """Backward through the graph that `Forward` left, then step."""
-        weights = part1.weights
-        assert weights.awaiting_gradient is not None, "backward without a forward"
-        torch.autograd.backward(weights.awaiting_gradient, gradients.load())
-        weights.awaiting_gradient = None
-        self.sgd.step(weights)
+        part1.weights.backward(gradients.load())
+        self.sgd.step(part1.weights)
+
+    def refusal(self, part: Replica, data: Value) -> None:
+        """None, since the forward pass was asked."""
+
+    def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> list[None]:
+        """`run` for replicas of one part."""
+        stacked.backward(parts, [gradients.load() for (gradients,) in args], self.sgd)
+        return [None] * len(parts)
 
 
 class Average:
@@ -105,9 +132,9 @@ class Average:
     name = "average"
     aggregates = True
 
-    def work(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> float:
-        """MACs of the weighted sum."""
-        return len(replicas) * (into.part.n_parameters + into.part.n_buffers)
+    def work(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> Work:
+        """The weighted sum."""
+        return Work.of(len(replicas) * (into.part.n_parameters + into.part.n_buffers))
 
     def out(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> Value:
         """Nothing."""
@@ -124,9 +151,9 @@ class Renew:
     name = "renew"
     aggregates = False
 
-    def work(self, part: Replica) -> float:
+    def work(self, part: Replica) -> Work:
         """Free."""
-        return 0.0
+        return Work.of(0)
 
     def out(self, part: Replica) -> Value:
         """Nothing."""

@@ -128,6 +128,11 @@ def test_rates_displace_a_profile_and_a_profile_the_rates():
     assert set_keys(rates, {"clients.network.profile": None}) == rates
 
 
+def test_another_kind_of_test_set_starts_afresh():
+    base = {"data": {"test": {"kind": "rho_ood", "rho": 0.4}}}
+    assert set_keys(base, {"data.test.kind": "global"}) == {"data": {"test": {"kind": "global"}}}
+
+
 def test_another_kind_of_partition_starts_afresh_and_the_same_kind_does_not():
     base = {"data": {"partition": {"kind": "dominant_label", "p": 0.9, "phi": 2}}}
 

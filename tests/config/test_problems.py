@@ -8,9 +8,8 @@ from pydantic import ValidationError
 from sfl_sim.config.problems import problems
 from sfl_sim.config.scenario import Scenario
 
-TRAIN = (
-    "rounds, batch_size, local_epochs, lr, lr_decay, lr_min, momentum, weight_decay, drop_last, agg_weights, precision"
-)
+TRAIN = "rounds, batch_size, local_epochs, lr, lr_decay, lr_min, momentum, weight_decay, drop_last, agg_weights, "
+    "precision, compile, executor, max_graphs"
 
 
 def said(values):
@@ -33,17 +32,38 @@ def said(values):
         ),
         (
             {"data": {"partition": {"kind": "dirichlet", "alpa": 1}}},
-            "data.partition.alpa: unknown key (found 'alpa'; allowed: kind, alpha, min_size; did you mean 'alpha'?)",
+            "data.partition.alpa: unknown key (found 'alpa'; allowed: kind, alpha, by, min_size; "
+            "did you mean 'alpha'?)",
         ),
         (
             {"model": {3: 1}},
-            "model.3: unknown key (found '3'; allowed: name, cut)",
+            "model.3: unknown key (found '3'; allowed: name, factory, cut)",
         ),
         ({"grid": {3: [1]}}, "grid.3: unknown key (found '3')"),
-        ({"model": {"cut": "2"}}, "model.cut: must be a whole number of at least 1 (found '2')"),
-        ({"model": {"cut": 2.0}}, "model.cut: must be a whole number of at least 1 (found 2.0)"),
-        ({"model": {"cut": None}}, "model.cut: must be a whole number of at least 1, but is empty"),
-        ({"model": {"name": 7}}, "model.name: must be text (found 7)"),
+        ({"train": {"rounds": "2"}}, "train.rounds: must be a whole number of at least 1 (found '2')"),
+        ({"train": {"rounds": 2.0}}, "train.rounds: must be a whole number of at least 1 (found 2.0)"),
+        ({"train": {"rounds": None}}, "train.rounds: must be a whole number of at least 1, but is empty"),
+        (
+            {"model": {"cut": 2.0}},
+            "model.cut: must be a whole number of at least 1 or text or a number above 0 and below 1 or a mapping "
+            "(found 2.0; allowed: the keys by, values)",
+        ),
+        (
+            {"model": {"cut": {"by": "speed", "values": [1]}}},
+            "model.cut.by: unknown choice (found 'speed'; allowed: client, device_speed; did you mean 'device_speed'?)",
+        ),
+        (
+            {"model": {"cut": {"by": "client", "values": [1, 1.5]}}},
+            "model.cut.values.1: must be a whole number of at least 1 or text or a number above 0 and below 1 "
+            "(found 1.5)",
+        ),
+        ({"model": {"name": "lenet5", "factory": "nets:make"}}, "model.factory: cannot be given together with a name"),
+        ({"model": {"name": None}}, "model.name: must not be empty without a factory"),
+        (
+            {"model": {"factory": lambda shape, n_labels: None}},
+            "model.factory: must be a function at the top level of a module, or package.module:thing",
+        ),
+        ({"model": {"name": 7}}, "model.name: must be text or null (found 7)"),
         ({"data": {"path": 7}}, "data.path: must be text or null (found 7)"),
         ({"data": {"download": 1}}, "data.download: must be true or false (found 1)"),
         (
@@ -67,23 +87,30 @@ def said(values):
         ),
         (
             {"data": {"partition": {"kind": "dirichlett"}}},
-            "data.partition.kind: unknown kind (found 'dirichlett'; allowed: iid, dominant_label, dirichlet; "
+            "data.partition.kind: unknown kind (found 'dirichlett'; allowed: iid, dominant_label, sharding, "
+            "label_shards, dirichlet, quantity_skew, natural; "
             "did you mean 'dirichlet'?)",
         ),
         (
             {"data": {"partition": {"p": 0.5}}},
-            "data.partition.kind: is missing (allowed: iid, dominant_label, dirichlet)",
+            "data.partition.kind: is missing (allowed: iid, dominant_label, sharding, label_shards, dirichlet, "
+            "quantity_skew, natural)",
+        ),
+        (
+            {"data": {"test": {"kind": "rho_ood"}}},
+            "data.test.rho: is missing",
         ),
         (
             {"data": {"partition": "iid"}},
-            "data.partition: must be a mapping (found 'iid'; allowed: the keys kind, p, phi, alpha, min_size)",
+            "data.partition: must be a mapping (found 'iid'; allowed: the keys kind, p, phi, balance, "
+            "dominants, shards, alpha, by, min_size, beta)",
         ),
-        ({"model": "cnn_small"}, "model: must be a mapping (found 'cnn_small'; allowed: the keys name, cut)"),
-        ({"model": None}, "model: must be a mapping, but is empty (allowed: the keys name, cut)"),
+        ({"model": "cnn_small"}, "model: must be a mapping (found 'cnn_small'; allowed: the keys name, factory, cut)"),
+        ({"model": None}, "model: must be a mapping, but is empty (allowed: the keys name, factory, cut)"),
         (
             {"clients": {"compute": True}},
             "clients.compute: must be text or a number above 0 or a mapping "
-            "(found True; allowed: the keys profile, macs_per_s, scale)",
+            "(found True; allowed: the keys profile, macs_per_s, scale, cost)",
         ),
         (
             {"clients": {"compute": {"macs_per_s": [1, -1]}}},

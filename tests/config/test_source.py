@@ -149,7 +149,7 @@ def test_rates_on_the_command_line_displace_the_profile(write):
 def test_an_option_of_another_kind_of_partition_comes_with_the_kind(write):
     partition = load(write(PAPER), ["data.partition.alpha=1", "data.partition.kind=dirichlet"]).base.data.partition
 
-    assert partition.model_dump() == {"kind": "dirichlet", "alpha": 1.0, "min_size": 10}
+    assert partition.model_dump() == {"kind": "dirichlet", "alpha": 1.0, "by": "class", "min_size": 10}
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ def test_an_option_of_another_kind_of_partition_comes_with_the_kind(write):
         ),
         (
             "model.cutt=1",
-            "--set: model.cutt: unknown key (found 'cutt'; allowed: name, cut; did you mean 'cut'?)",
+            "--set: model.cutt: unknown key (found 'cutt'; allowed: name, factory, cut; did you mean 'cut'?)",
         ),
         ("model.cut.deep=1", "--set: model.cut.deep: unknown key, cut holds a value"),
         ("clients.network.uplink_bps=1", "--set: clients.network.uplink_bps: needs downlink_bps too"),
-        ("grid.model.cut=[0, 1]", "--set: model.cut: must be a whole number of at least 1 (found 0)"),
+        ("grid.train.rounds=[0, 1]", "--set: train.rounds: must be a whole number of at least 1 (found 0)"),
         ("grid.seed=[0, 1]", "--set: grid.seed: cannot vary in a grid, use repeats for several seeds"),
     ],
 )
@@ -186,6 +186,14 @@ def test_an_option_that_the_grid_overrides_everywhere_is_refused(write):
 
     file = write("grid: [{server.order: cyclic}, {model.cut: 2}]")
     assert [v.scenario.server.order for v in load(file, ["server.order=lifo"]).variants] == ["cyclic", "lifo"]
+
+
+def test_a_network_of_one_s_own_and_a_name_displace_each_other(write):
+    model = load(write("model: {name: lenet5}"), ["model.factory=nets:make"]).base.model
+    assert (model.name, model.factory) == (None, "nets:make")
+
+    model = load(write("model: {factory: 'nets:make'}"), ["model.name=lenet5"]).base.model
+    assert (model.name, model.factory) == ("lenet5", None)
 
 
 def test_a_misspelt_section_on_the_command_line(write):
@@ -212,8 +220,8 @@ TOP = "name, seed, repeats, data, model, clients, server, method, train, grid, r
             f"a.yaml:2: sede: unknown key (found 'sede'; allowed: {TOP}; did you mean 'seed'?)",
         ),
         (
-            "model:\n  name: cnn\n  cut: '2'\n",
-            "a.yaml:3: model.cut: must be a whole number of at least 1 (found '2')",
+            "train:\n  lr: 0.1\n  rounds: '2'\n",
+            "a.yaml:3: train.rounds: must be a whole number of at least 1 (found '2')",
         ),
         (
             "clients:\n  count: 5\n\n  participation: 1.5\n",
@@ -233,7 +241,8 @@ TOP = "name, seed, repeats, data, model, clients, server, method, train, grid, r
         ),
         (
             "data:\n  partition:\n    p: 0.5\n",
-            "a.yaml:2: data.partition.kind: is missing (allowed: iid, dominant_label, dirichlet)",
+            "a.yaml:2: data.partition.kind: is missing (allowed: iid, dominant_label, sharding, label_shards, "
+            "dirichlet, quantity_skew, natural)",
         ),
         (
             "grid:\n  model.cut: [1, 2]\n  server.orders: [fcfs]\n",
@@ -241,8 +250,8 @@ TOP = "name, seed, repeats, data, model, clients, server, method, train, grid, r
             "include_model_exchange; did you mean 'order'?)",
         ),
         (
-            "model: {cut: 4}\ngrid:\n- train.lr: 0.1\n- model.cut:\n  - 1\n  - x\n",
-            "a.yaml:6: model.cut: must be a whole number of at least 1 (found 'x')",
+            "train: {rounds: 4}\ngrid:\n- train.lr: 0.1\n- train.rounds:\n  - 1\n  - x\n",
+            "a.yaml:6: train.rounds: must be a whole number of at least 1 (found 'x')",
         ),
         ("grid:\n  model.cut.x: [1]\n", "a.yaml:2: model.cut.x: unknown key, cut holds a value"),
         (
@@ -272,9 +281,9 @@ def test_a_missing_file_is_told(write):
 
 def test_a_slip_in_python_is_told_with_its_key():
     with pytest.raises(ScenarioError) as caught:
-        parse({"model": {"cut": 0}})
+        parse({"train": {"rounds": 0}})
 
-    assert str(caught.value) == "model.cut: must be a whole number of at least 1 (found 0)"
+    assert str(caught.value) == "train.rounds: must be a whole number of at least 1 (found 0)"
 
 
 # --- what is found wrong later ------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def test_resnet18_cut_after_stem_and_two_blocks_has_the_published_part_1():
     assert part1.part.n_parameters == 149_824
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", sorted(INPUTS))
 def test_parts_add_up_to_the_whole(name):
     net = network(name, INPUTS[name], 10)
     (whole,) = net.split(seed=0, device=None)
@@ -111,10 +111,11 @@ def test_parts_add_up_to_the_whole(name):
         assert part1.part.out_numel == part2.part.in_numel
 
 
-def test_a_cut_outside_the_network_lists_the_layers():
+@pytest.mark.parametrize("cuts", [(4,), (2, 2), (3, 1)])
+def test_a_network_is_not_split_where_a_part_would_be_empty(cuts):
     net = network("cnn_small", (1, 8, 8), 10)
-    with pytest.raises(ScenarioError, match=r"model\.cut.*found 4; allowed: 1 conv1, 2 conv2, 3 conv3"):
-        net.check_cut(4)
+    with pytest.raises(ScenarioError, match=r"^model\.cut: .*layers"):
+        net.split(*cuts, seed=0, device=None)
 
 
 def test_an_unknown_model_suggests_the_nearest_name():
@@ -136,7 +137,7 @@ def test_an_operation_without_a_price_is_an_error_and_not_free():
         return nn.Sequential(nn.Linear(4, n_labels), Odd())
 
     with pytest.raises(ScenarioError, match="no price is known for the operations cumsum"):
-        Network("odd", build, (4,), 3)
+        Network("odd", build, (2, 4), 3)
 
 
 def test_a_snapshot_is_safe_from_later_training_and_starts_with_a_fresh_optimiser():

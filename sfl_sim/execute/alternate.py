@@ -1,0 +1,30 @@
+"""A ratio of times that can be believed: the two sides alternate, and the median of many pairs counts.
+
+A machine that others use drifts by 30 %, and a fixed order once showed a false 1.3x between two equal builds
+(shared/PERFORMANCE.md): only ratios taken in one run mean anything.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+
+def alternate(a: Callable[[], object], b: Callable[[], object], pairs: int) -> tuple[list[float], list[float]]:
+    """Seconds of `a()` and `b()`, `pairs` times each, in the order a b b a; one untimed call of each first."""
+    a()
+    b()
+    sides: list[tuple[Callable[[], object], list[float]]] = [(a, []), (b, [])]
+    for number in range(pairs):
+        for side, seconds in sides if number % 2 == 0 else reversed(sides):
+            began_s = time.perf_counter()
+            side()
+            seconds.append(time.perf_counter() - began_s)
+    return sides[0][1], sides[1][1]
+
+
+def quartiles(ours_s: Sequence[float], theirs_s: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile of the ratios ours / theirs, pair by pair; of two pairs or more."""
+    low, middle, high = statistics.quantiles([x / y for x, y in zip(ours_s, theirs_s, strict=True)], n=4)
+    return low, middle, high

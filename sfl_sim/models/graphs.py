@@ -1,0 +1,41 @@
+"""How many clients hold the autograd graph of a forward pass until its gradient comes back."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from sfl_sim.models.replica import Weights
+
+
+class Graphs:
+    """The replicas that hold a graph, at most `limit` at once: what bounds memory where many clients are in flight.
+
+    Per client, at a shallow cut and batch 64, a graph takes 76 MB (mobilenet_v1) to 456 MB (mobilenet_v2). Beyond the
+    limit a replica keeps only its input, and its backward pass runs the forward again: the same numbers to the bit, for
+    one more forward pass of this machine's time. Simulated time knows nothing of it: the devices hold their own graphs,
+    each its one.
+
+    Attributes:
+        limit: of graphs held at once; the one of the step that is just being computed comes on top.
+        peak: the most graphs that were held at once.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = math.inf if limit is None else limit
+        self.peak = 0
+        self._holders: WeakSet[Weights] = WeakSet()  # weak: a client that is lost takes its graph along
+
+    def admit(self, weights: Weights) -> bool:
+        """Whether `weights` may hold a graph; if so, it counts as a holder until its `release` or its end."""
+        if weights not in self._holders and len(self._holders) >= self.limit:
+            return False
+        self._holders.add(weights)
+        self.peak = max(self.peak, len(self._holders))
+        return True
+
+    def release(self, weights: Weights) -> None:
+        """The graph has been used."""
+        self._holders.discard(weights)
