@@ -1,5 +1,5 @@
 # One command runs every check: `make check`. `make bench` runs the benchmarks, which no test times.
-.PHONY: check test bench format
+.PHONY: check test bench peers-environment format
 
 check:
 	ruff format --check .
@@ -15,6 +15,26 @@ format:
 	ruff format .
 	ruff check --fix .
 
+# The environment of pfl-research and Flower; without it, `make bench` leaves the peers out.
+PEERS ?= build/peers
+export PEERS
+
+# `make bench QUICK=--quick` sees whether they work, and keeps no figures.
 bench:
-	python -m benchmarks.overhead
+	python -m benchmarks.overhead $(QUICK)
+	python -m benchmarks.naive $(QUICK)
+	python -m benchmarks.peers $(QUICK)
+	python -m benchmarks.data_path $(QUICK)
+	python -m benchmarks.aggregation $(QUICK)
+	python -m benchmarks.seeds $(QUICK)
+	python -m benchmarks.startup $(QUICK)
+	python -m benchmarks.batched $(QUICK)
+	python -m benchmarks.memory $(QUICK)
+ifndef QUICK
 	python -m benchmarks.clock
+	python -m benchmarks.cost_model
+endif
+
+peers-environment:
+	python3 -m venv $(PEERS)
+	$(PEERS)/bin/pip install '.[bench]'

@@ -1,35 +1,20 @@
-"""Measure a ratio that can be believed: alternate the two sides (A B B A), report median and spread.
-
-The machine is shared and drifts by 30 %, so only ratios taken in one run mean anything (shared/PERFORMANCE.md).
-"""
+"""Measure a ratio that can be believed: `alternate` the two sides, report median and spread."""
 
 import json
 import os
 import platform
-import statistics
 import sys
-import time
 from pathlib import Path
 
 import torch
 
-
-def alternate(a, b, pairs):
-    """Seconds of `a()` and `b()`, `pairs` times each, in the order a b b a; one untimed call of each first."""
-    a(), b()
-    seconds = {a: [], b: []}
-    for number in range(pairs):
-        for side in (a, b) if number % 2 == 0 else (b, a):
-            began_s = time.perf_counter()
-            side()
-            seconds[side].append(time.perf_counter() - began_s)
-    return seconds[a], seconds[b]
+from sfl_sim.execute.alternate import alternate as alternate
+from sfl_sim.execute.alternate import quartiles
 
 
 def ratio(ours_s, theirs_s):
     """Median of the pairwise ratios, and their quartiles."""
-    ratios = [x / y for x, y in zip(ours_s, theirs_s, strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
+    low, middle, high = quartiles(ours_s, theirs_s)
     return {"median": round(middle, 4), "quartiles": [round(low, 4), round(high, 4)]}
 
 

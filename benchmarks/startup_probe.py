@@ -1,0 +1,65 @@
+"""What `benchmarks.startup` starts: the command line's run of a scenario, which tells when each phase ended.
+
+Apart from it, so that nothing is imported before its turn. Arguments: when the process was started, the run's folder,
+the scenario and its overrides.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ended_s = {"python": time.perf_counter()}  # one clock for all processes of a Linux machine
+
+
+def mark(phase: str) -> None:
+    ended_s.setdefault(phase, time.perf_counter())
+
+
+def marked(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
+    """`function`, whose first call ends the phase."""
+
+    def call(*arguments: Any) -> Any:
+        result = function(*arguments)
+        mark(phase)
+        return result
+
+    return call
+
+
+def end(number: int, round: object) -> None:
+    """After the first round: say what each phase took, and stop."""
+    mark("round 1")
+    starts_s = [float(sys.argv[1]), *ended_s.values()]
+    print(json.dumps({phase: s - start_s for (phase, s), start_s in zip(ended_s.items(), starts_s, strict=False)}))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def main() -> None:
+    _, _, folder, scenario, *overrides = sys.argv
+    import sfl_sim.cli
+
+    mark("command line")
+    import torch  # noqa: F401  (its share of the imports)
+
+    mark("torch")
+    import sfl_sim.progress
+    import sfl_sim.report.terminal  # noqa: F401  (what `sfl_sim.cli.run` imports)
+    from sfl_sim import compose, study
+    from sfl_sim.config.source import load
+    from sfl_sim.shipped import scenario_file
+
+    mark("other imports")
+    given = load(scenario_file(scenario), overrides)
+    mark("read scenario")
+    study.check = marked(study.check, "check")
+    compose.Experiment.rounds = marked(compose.Experiment.rounds, "compose")
+    study.run_study(given, Path(folder) / "run", study.Settings(), end)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What overhead and naive train: a model, random images shared by a few clients, and the simulator's side of it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sfl_sim.data.batches import ClientData, Images
+from sfl_sim.data.datasets import Dataset
+from sfl_sim.execute.eager import Eager
+from sfl_sim.execute.timing import Timing
+from sfl_sim.methods import METHODS, Task
+from sfl_sim.models.network import Network
+from sfl_sim.models.zoo import network
+from sfl_sim.rng import stream
+from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.orders import fcfs
+from sfl_sim.system.fleet import build_fleet
+
+CPU = torch.device("cpu")
+LABELS, LR, MOMENTUM = 10, 0.01, 0.9
+MODELS = {  # input shape, cut, samples per client
+    "lenet5": ((1, 28, 28), 2, 512),
+    "cnn8": ((1, 28, 28), 2, 256),
+    "mobilenet_v1": ((3, 32, 32), 4, 128),
+    "resnet18": ((3, 32, 32), 3, 128),
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One method training one model: `clients` clients in mini-batches of `batch`, `samples` samples each."""
+
+    model: str
+    method: str
+    quick: bool = False
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return MODELS[self.model][0]
+
+    @property
+    def cut(self) -> int:
+        return MODELS[self.model][1]
+
+    @property
+    def clients(self) -> int:
+        return 2 if self.quick else 4
+
+    @property
+    def batch(self) -> int:
+        return 8 if self.quick else 64
+
+    @property
+    def samples(self) -> int:
+        return 16 if self.quick else MODELS[self.model][2]
+
+    @property
+    def steps(self) -> int:
+        """Mini-batches of one client's round."""
+        return self.samples // self.batch
+
+    @cached_property
+    def shares(self) -> list[NDArray[np.int64]]:
+        return np.split(np.arange(self.clients * self.samples), self.clients)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """Random images, with a mean and a standard deviation of 1/2."""
+        rng = stream(0, "benchmark images")
+        n = self.clients * self.samples
+        x = torch.from_numpy(rng.integers(0, 256, (n, *self.shape), dtype=np.uint8))
+        y = torch.from_numpy(rng.integers(0, LABELS, n))
+        half = torch.full(self.shape[:1], 0.5, dtype=self.dtype)
+        return Dataset("random", x, y, x[:1], y[:1], tuple(map(str, range(LABELS))), half, half)
+
+    @cached_property
+    def network(self) -> Network:
+        return network(self.model, self.shape, LABELS, self.dtype)
+
+    def order(self, client: int, round: int) -> NDArray[np.int64]:
+        """The client's samples in the order of its round, as the simulator draws it."""
+        return order(self.shares[client], client, round)
+
+    def schedule(self, rounds: int) -> list[list[int]]:
+        """For every round the client of each step: where clients share a part-2, in the order of the server's clock."""
+        if self.method != "splitfed_v2":
+            return [[c for c in range(self.clients) for _ in range(self.steps)]] * rounds
+        timed = Simulated(self, train=False)
+        return [timed.round() for _ in range(rounds)]
+
+
+class Simulated:
+    """The simulator's side: a method on the clock, without evaluation and storage."""
+
+    def __init__(self, workload: Workload, train: bool = True) -> None:
+        device = CPU if train else None
+        images = Images(workload.dataset, CPU, workload.dtype, True, augment=False) if train else None
+        data = ClientData(workload.shares, workload.batch, images=images)
+        kind = METHODS[workload.method]
+        cuts = [workload.cut] * workload.clients if kind.is_split else []
+        task = Task(workload.network, cuts, data, lr=LR, momentum=MOMENTUM, device=device)
+        fleet = build_fleet(workload.clients, 0, {}, {"profile": "mobiperf"}, 100.0)
+        self.clients = range(workload.clients)
+        self.method = kind(task)
+        self.simulator = Simulator(fleet, Eager() if train else Timing(), fcfs)
+        self.number = 0
+
+    def round(self) -> list[int]:
+        """Run one more round; the clients of the server's training jobs, in the order of service."""
+        self.number += 1
+        self.simulator.run(self.method.round(self.number, self.clients), self.number)
+        rows = self.simulator.take_rows()
+        jobs = rows[(rows["kind"] == b"train") & (rows["node"] == b"server")]
+        return np.sort(jobs, order="started_s")["client"].tolist()
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The global model, named as in the whole network's `state_dict`."""
+        return {name: tensor for part in self.method.model() for name, tensor in part.weights.named_tensors()}
+
+
+def order(share: NDArray[np.int64], client: int, round: int) -> NDArray[np.int64]:
+    """A client's samples in the order of its first epoch of a round, in a run with seed 0."""
+    return stream(0, "batches", client, round, 0).permutation(share)
