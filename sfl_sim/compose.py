@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from sfl_sim.catalogue import find_method, find_model, find_order, method_options
-from sfl_sim.config.data import Data
 from sfl_sim.config.scenario import ClientCuts, Scenario, Train
 from sfl_sim.data.batches import ClientData, Images
-from sfl_sim.data.datasets import Dataset, load
-from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order, partition
-from sfl_sim.data.samples import Samples
-from sfl_sim.data.testsets import client_test_sets
+from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order
+from sfl_sim.dealing import deal_data, deal_tests
 from sfl_sim.errors import ScenarioError
 from sfl_sim.execute.batched import MAX_GROUP, Batched
 from sfl_sim.execute.compiling import check_compiler
@@ -75,7 +71,7 @@ class Experiment:
         seed, dataset = scenario.seed, self.dataset
         self.label_order = label_order(dataset.n_labels, stream(seed, "label order"))
         self.counts = label_counts(dataset.y_train.numpy(), self.shares, dataset.n_labels)
-        self.test_sets = self._test_sets()
+        self.test_sets = deal_tests(scenario, dataset, self.counts)
         self.cyclic = cyclic_clients(self.counts, self.label_order)
         compute, links = scenario.clients.compute, scenario.clients.network
         self.fleet = build_fleet(
@@ -185,11 +181,6 @@ class Experiment:
         table = layer_table(self.method.task.network)
         return table.assign(model=self.scenario.model.name or self.scenario.model.factory)
 
-    def _test_sets(self) -> list[NDArray[np.int64]]:
-        how = self.scenario.data.test.model_dump()
-        samples = Samples(self.dataset.y_test.numpy(), self.dataset.n_labels)
-        return client_test_sets(how.pop("kind"), samples, self.counts, stream(self.scenario.seed, "test sets"), **how)
-
     def _method(self) -> Method:
         scenario, train = self.scenario, self.scenario.train
         kind = find_method(scenario.method.name)
@@ -269,29 +260,9 @@ class Experiment:
         ]
 
 
-def deal_data(scenario: Scenario) -> tuple[Dataset, list[NDArray[np.int64]]]:
-    """The data set, and each client's training samples by the scenario's partition; some clients may get none."""
-    dataset = _dataset(scenario.data)
-    owners = None if dataset.owners is None else dataset.owners.numpy()
-    samples = Samples(dataset.y_train.numpy(), dataset.n_labels, owners)
-    how = scenario.data.partition.model_dump()
-    rng = stream(scenario.seed, "partition")
-    return dataset, partition(how.pop("kind"), samples, scenario.clients.count, rng, **how)
-
-
 def _calling(train: Train) -> Calling:
     return Calling(
         autocast=PRECISIONS[train.precision].autocast,
         compiled_batch=train.batch_size if train.compile else None,
         graphs=Graphs(train.max_graphs),
     )
-
-
-@lru_cache(maxsize=2)
-def _load(**options: Any) -> Dataset:
-    return load(**options)
-
-
-def _dataset(data: Data) -> Dataset:
-    """Loaded once per process and shared by all variants that want the same."""
-    return _load(**data.model_dump(exclude={"partition", "test", "augment"}))

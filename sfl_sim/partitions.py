@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.compose import deal_data
 from sfl_sim.config.scenario import Scenario
 from sfl_sim.config.source import Study, Variant
 from sfl_sim.data.partition import label_counts
+from sfl_sim.dealing import deal_data
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.preview import Partition, Preview
 
