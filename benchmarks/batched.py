@@ -2,8 +2,8 @@
 
     python -m benchmarks.batched [--quick] [MODEL ...]
 
-A client has four mini-batches a round. One round in float64 is asserted equal but for rounding. Memory is what a process
-of its own takes for two rounds; freed memory stays in the process, so it is the most that was ever taken.
+A client has four mini-batches a round. One round in float64 is asserted equal but for rounding. Memory is what a
+process of its own takes for two rounds; freed memory stays in the process, so it is the most that was ever taken.
 """
 
 import multiprocessing

@@ -26,7 +26,7 @@ from sfl_sim.study import Settings, check
 
 WORTH = 0.95
 """Share of the usual time below which a choice is proposed."""
-COMPARISON_S = 8.0
+COMPARISON_S = 5.0
 """About how long two settings are compared, in at least `MIN_PAIRS` and at most `MAX_PAIRS` pairs of rounds."""
 MIN_PAIRS, MAX_PAIRS = 3, 10
 CPU_ROUND_MACS = 1e11
@@ -84,7 +84,11 @@ def calibrate(study: Study, settings: Settings, notify: Callable[[str], None]) -
 
     Args:
         notify: called with the flags of what is measured next.
+
+    Raises ScenarioError for a timing-only run, and for whatever in the study cannot be used.
     """
+    if settings.timing_only:
+        raise ScenarioError("a timing-only run computes nothing", key="--calibrate")
     device = pick_device(settings.device)
     check(study, device)
     keep_freed_memory()

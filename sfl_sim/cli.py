@@ -69,7 +69,6 @@ def run(
     """Run a scenario and write its report."""
     from sfl_sim.config.source import load
     from sfl_sim.progress import progress, show_calibration
-    from sfl_sim.report.terminal import results_in_terminal
     from sfl_sim.study import Settings, run_study
 
     console = Console(stderr=True)
@@ -81,6 +80,8 @@ def run(
     with progress(study, console, quiet) as notify:
         outcome = run_study(study, out, settings, notify)
     if not quiet:
+        from sfl_sim.report.terminal import results_in_terminal
+
         Console().print(results_in_terminal(outcome.folder))
     typer.echo(outcome.folder / "report.html")
     if outcome.status == "interrupted":

@@ -85,7 +85,9 @@ def show_calibration(study: Study, settings: Settings, console: Console) -> None
     """Calibrate; what is being measured goes to `console`, the findings and the proposal to the standard output."""
     findings = calibrate(study, settings, lambda what: console.print(f"measuring {what}", highlight=False))
     out = Console(soft_wrap=True, highlight=False)
-    table = Table("setting", "ms per step", "of the time now", "weights", box=None, pad_edge=False)
+    table = Table(
+        Column("setting", no_wrap=True), "ms per step", "of the time now", "weights", box=None, pad_edge=False
+    )
     for finding in findings:
         if finding.refusal is None:
             weights = "equal to the bit" if finding.exact else "rounding differs"

@@ -29,8 +29,6 @@ from sfl_sim.execute.precision import PRECISIONS
 from sfl_sim.execute.threads import threads_for
 from sfl_sim.metrics.accuracy import headline
 from sfl_sim.records import BREAKDOWN
-from sfl_sim.report.page import write_report
-from sfl_sim.report.perfetto import write_trace
 from sfl_sim.store import Cell, RunFolder, free_folder, read_manifest
 
 MAX_NAME = 100
@@ -120,6 +118,9 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
         raise KeyboardInterrupt
     with _uninterrupted():
         staged = folder.join(study.name, dump_study(study), _manifest(study, settings, status, began_s))
+        from sfl_sim.report.page import write_report  # plotly is imported when the first round has long begun
+        from sfl_sim.report.perfetto import write_trace
+
         write_trace(staged)
         write_report([staged], staged / "report.html")
         outcome = Outcome(folder.publish(), status)

@@ -160,7 +160,7 @@ def test_a_killed_run_leaves_nothing_that_looks_complete(scenario, tmp_path):
 
 def test_ctrl_c_before_anything_is_trained_is_said_and_leaves_nothing(scenario, tmp_path):
     """Newer versions of typer turn Ctrl-C into an exit code of their own."""
-    code = "import sfl_sim.study as s, os, signal; s.check = lambda study: os.kill(os.getpid(), signal.SIGINT); " \
+    code = "import sfl_sim.study as s, os, signal; s.check = lambda *_: os.kill(os.getpid(), signal.SIGINT); " \
            "from sfl_sim.cli import main; main(['tiny.yaml', '--out', 'run'])"  # fmt: skip
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.returncode == 130

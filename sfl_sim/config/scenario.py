@@ -177,7 +177,7 @@ class Train(Section):
     """Train whole mini-batches by compiled code (torch.compile), which rounds differently."""
     executor: Literal["eager", "batched"] = "eager"
     """How steps are computed: each when it starts, or those of many clients as one where they are alike, which rounds
-    differently and pays on a GPU or for tiny networks."""
+    differently and is for GPUs and tiny networks."""
     max_graphs: Count | None = None
     """Clients that hold activations in this machine's memory at once; others compute them again, with equal results."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -126,8 +126,9 @@ class Method(ABC):
     is_split: ClassVar[bool] = True
     """Whether the model is cut between clients and server, so that the task must say where."""
 
-    def __init_subclass__(cls, regular: bool = False) -> None:
-        cls.regular = regular
+    def __init_subclass__(cls, regular: bool = False, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        cls.regular = vars(cls).get("regular", regular)
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         self.task = task

@@ -93,13 +93,16 @@ class Simulator:
         Raises StuckError if nothing can happen any more although flows wait.
         """
         self.round = round
+        self._failure: BaseException | None = None
         process = self.env.process(self._drive(flow))
         try:
             with rare_garbage_collection():
-                while not process.processed:
+                while not (process.processed or self._failure):
                     self.env.step()
         except EmptySchedule as error:
             raise StuckError(self._who_waits()) from error
+        if self._failure:
+            raise self._failure
         return process.value
 
     def take_rows(self) -> NDArray[np.void]:
@@ -115,27 +118,31 @@ class Simulator:
 
     def _drive(self, flow: Flow) -> Generator[simpy.Event, Any, Any]:
         """Carry out one flow's operations one after another."""
-        result: Any = None
-        while True:
-            try:
-                op = flow.send(result)
-            except StopIteration as stop:
-                return stop.value
-            if isinstance(op, On):
-                result = yield from self._on_client(op) if op.node >= 0 else self._on_server(op)
-            elif isinstance(op, Send):
-                result = yield from self._send(op)
-            elif isinstance(op, Par):
-                branches = [self.env.process(self._drive(branch)) for branch in op.flows]
-                yield simpy.AllOf(self.env, branches)
-                result = [branch.value for branch in branches]
-            elif isinstance(op, Read):
-                result = self.executor.read(op.value)
-            elif isinstance(op, Expect):
-                result = None
-                self.stations[SERVER].rank(op.state, *self.policy(op.jobs, self.round))
-            else:
-                raise TypeError(f"a flow yielded {op!r}, which is no operation")
+        try:
+            result: Any = None
+            while True:
+                try:
+                    op = flow.send(result)
+                except StopIteration as stop:
+                    return stop.value
+                if isinstance(op, On):
+                    result = yield from self._on_client(op) if op.node >= 0 else self._on_server(op)
+                elif isinstance(op, Send):
+                    result = yield from self._send(op)
+                elif isinstance(op, Par):
+                    branches = [self.env.process(self._drive(branch)) for branch in op.flows]
+                    yield simpy.AllOf(self.env, branches)
+                    result = [branch.value for branch in branches]
+                elif isinstance(op, Read):
+                    result = self.executor.read(op.value)
+                elif isinstance(op, Expect):
+                    result = None
+                    self.stations[SERVER].rank(op.state, *self.policy(op.jobs, self.round))
+                else:
+                    raise TypeError(f"a flow yielded {op!r}, which is no operation")
+        except Exception as error:  # SimPy passes copies on, made of the arguments alone
+            self._failure = self._failure or error
+            raise
 
     def _on_client(self, op: On) -> Generator[simpy.Event, Any, Value]:
         env, node = self.env, op.node

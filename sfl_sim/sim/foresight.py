@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.ops import Expect, Flow
-from sfl_sim.records import OP_DTYPE
 from sfl_sim.sim.clock import Simulator, rare_garbage_collection
-from sfl_sim.sim.orders import InTurn, Roster
+from sfl_sim.sim.orders import InTurn
 from sfl_sim.sim.recursion import Stage
-from sfl_sim.sim.station import first_come
+from sfl_sim.sim.station import Policy, first_come
 from sfl_sim.sim.trace import Entry, Fork, Trace, Unforeseen, trace
 
 
@@ -26,38 +25,36 @@ class Foresight:
 
     def __init__(self, simulator: Simulator) -> None:
         self.simulator = simulator
+        self.refused: str | None = None
+        """Why the event loop is needed after all, once that has turned out."""
         self._known: Hashable = None
         self._plan: Plan | None = None
 
     def run(self, flow: Callable[[], Flow], round: int, like: Hashable) -> None:
         """Run `flow()` as round number `round`; flows that are `like` each other issue the same operations."""
-        if like != self._known:
-            self._known, self._plan = like, self._foresee(flow)
-        if self._plan is None:
-            self.simulator.run(flow(), round)
-        else:
-            self.simulator.skip(*self._plan.run(self.simulator, round))
+        if self.refused is None:
+            try:
+                self.simulator.skip(*self._foresee(flow, like).run(self.simulator, round))
+                return
+            except Unforeseen as reason:
+                self.refused, self._plan = str(reason), None
+        self.simulator.run(flow(), round)
 
-    def _foresee(self, flow: Callable[[], Flow]) -> Plan | None:
-        policy = self.simulator.order(Roster([0], {0: 1}))
-        if not (policy is first_come or isinstance(policy, InTurn)):
-            return None
-        try:
+    def _foresee(self, flow: Callable[[], Flow], like: Hashable) -> Plan:
+        if self._plan is None or like != self._known:
             with rare_garbage_collection():
-                return Plan(stages(trace(flow(), self.simulator.prices)))
-        except Unforeseen:
-            return None
+                self._known, self._plan = like, Plan(stages(trace(flow(), self.simulator.prices)))
+        return self._plan
 
 
 class Plan:
     """A round whose stages follow upon one another, and its rows, complete but for the times."""
 
     def __init__(self, stages: list[Stage]) -> None:
+        if not stages:
+            raise Unforeseen("nothing happens")
         self.stages = stages
-        entries = [entry[:6] for stage in stages for entry in stage.entries]
-        self.rows = np.zeros(len(entries), dtype=OP_DTYPE)
-        for column, values in zip(Entry._fields, zip(*entries, strict=True), strict=False):
-            self.rows[column] = values
+        self.rows = np.concatenate([stage.rows for stage in stages])
 
     def run(self, simulator: Simulator, round: int) -> tuple[NDArray[np.void], float]:
         """The rows of one round that begins now, in order of their end, and when it ends."""
@@ -66,7 +63,7 @@ class Plan:
             lanes, turns, left = simulator.workers, None, dict[int, int]()
             if stage.announced:
                 policy, left = simulator.policy(stage.announced.jobs, round)
-                lanes, turns = 1, policy.turns if isinstance(policy, InTurn) else None
+                lanes, turns = 1, _turns(policy)
             found.append(stage.times(now_s, lanes, turns, left))
             now_s = float(found[-1][-1].max(initial=now_s))
         times_s = np.concatenate(found, axis=1)
@@ -77,12 +74,23 @@ class Plan:
         return rows, now_s
 
 
+def _turns(policy: Policy) -> Iterator[int] | None:
+    """The sequence in which clients are served; None for arrival order."""
+    if policy is first_come:
+        return None
+    if type(policy) is InTurn:  # not a subclass, which may do anything
+        return policy.turns
+    raise Unforeseen("the order is neither arrival nor a sequence of turns")
+
+
 def stages(found: Trace) -> list[Stage]:
     """The parts of a round that follow upon one another; Unforeseen if it does not come apart so."""
     plan: list[Stage] = []
     announced: Expect | None = None
     for item in found:
         if isinstance(item, Expect):
+            if announced:
+                raise Unforeseen("jobs are announced for two states")
             announced = item
             continue
         branches = item.branches if isinstance(item, Fork) else [[item]]
@@ -91,4 +99,6 @@ def stages(found: Trace) -> list[Stage]:
             raise Unforeseen("a branch forks or announces jobs")
         plan.append(Stage(chains, announced))
         announced = None
+    if announced:
+        raise Unforeseen("jobs are announced that do not come")
     return plan

@@ -89,8 +89,12 @@ def random_job(roster: Roster) -> Policy:
     """Before each burst, any client that still has a job, all alike (the `random` of Hydra's released code)."""
 
     def turns() -> Iterator[int]:
-        while unfinished := [client for client in roster.clients if roster.left[client]]:
-            yield from roster.turns_of(int(roster.rng.choice(unfinished)))
+        unfinished = [client for client in roster.clients if roster.left[client]]
+        while unfinished:
+            chosen = int(roster.rng.integers(len(unfinished)))
+            yield from roster.turns_of(unfinished[chosen])
+            if not roster.left[unfinished[chosen]]:
+                del unfinished[chosen]
 
     return InTurn(turns())
 

@@ -11,11 +11,14 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.ops import Expect
+from sfl_sim.records import OP_DTYPE
 from sfl_sim.sim.trace import Entry, Unforeseen
 
 Floats = NDArray[np.float64]
@@ -27,7 +30,7 @@ class Stage:
     Raises Unforeseen if branches meet anywhere but at the server, or change each other's states without an order.
 
     Attributes:
-        entries: the operations, branch by branch.
+        rows: the operations, branch by branch, complete but for round and times.
         announced: the jobs on the one state that all branches change; None where every branch has its own.
     """
 
@@ -35,14 +38,14 @@ class Stage:
         _check(branches, announced)
         self.announced = announced
         branches = [branch for branch in branches if branch]
-        self.entries = [entry for branch in branches for entry in branch]
-        n = len(self.entries)
-        self._jobs = np.array([i for i, entry in enumerate(self.entries) if entry.node == "server"], dtype=int)
+        entries = [entry for branch in branches for entry in branch]
+        self.rows = _rows(entries)
+        self._jobs = np.flatnonzero(self.rows["node"] == b"server")
         self._firsts = np.cumsum([0, *map(len, branches)])[:-1]
         self._heads = np.union1d(self._firsts, self._jobs)
-        duration_s = np.array([entry.duration_s for entry in self.entries])
+        duration_s = np.array([entry.duration_s for entry in entries])
         self._head_s = duration_s[self._heads]
-        self._chains = [(chain, duration_s[chain]) for chain in _by_rank(n, self._heads)]
+        self._chains = [(chain, duration_s[chain]) for chain in _by_rank(len(entries), self._heads)]
         self._queue = _Queue(branches)
 
     def times(
@@ -57,9 +60,9 @@ class Stage:
             left: jobs of each client, counted down for `turns`.
         """
         jobs_s = self._queue.by_arrival(start_s, lanes) if turns is None else self._queue.in_turn(start_s, turns, left)
-        begins_s = np.full(len(self.entries), start_s)
+        begins_s = np.full(len(self.rows), start_s)
         begins_s[self._jobs] = jobs_s
-        ended_s = np.empty(len(self.entries))
+        ended_s = np.empty(len(self.rows))
         ended_s[self._heads] = begins_s[self._heads] + self._head_s
         for chain, duration_s in self._chains:
             ended_s[chain] = ended_s[chain - 1] + duration_s
@@ -123,13 +126,20 @@ class _Queue:
         return np.array(started_s)
 
     def in_turn(self, start_s: float, turns: Iterable[int], left: dict[int, int]) -> Floats:
-        """When each job starts, if one lane serves the clients in the sequence `turns`; `left` counts down."""
+        """When each job starts, if one lane serves the clients in the sequence `turns`; `left` counts down.
+
+        Raises Unforeseen if the turns are not those of the jobs: an event loop would get stuck, and can say on whom.
+        """
         started_s = [0.0] * len(self.service_s)
         arrives_s = dict(zip(self.clients, (_after(start_s, before_s) for before_s in self.before_s), strict=True))
         jobs = dict(zip(self.clients, self.first, strict=True))
+        lasts = dict(zip(self.clients, self.last, strict=True))
         now_s = start_s
-        for client in turns:
-            job = jobs[client]
+        served = 0
+        for served, client in enumerate(islice(turns, len(self.service_s)), start=1):  # noqa: B007
+            job = jobs.get(client, 0)
+            if job > lasts.get(client, -1):
+                raise Unforeseen(f"a turn of client {client}, which has no job")
             if arrives_s[client] > now_s:
                 now_s = arrives_s[client]
             started_s[job] = now_s
@@ -137,6 +147,8 @@ class _Queue:
             arrives_s[client] = _after(now_s, self.after_s[job])
             jobs[client] = job + 1
             left[client] -= 1
+        if served < len(self.service_s):
+            raise Unforeseen("there are fewer turns than jobs")
         return np.array(started_s)
 
 
@@ -154,19 +166,36 @@ def _by_rank(n: int, heads: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return np.split(np.argsort(rank, kind="stable"), np.cumsum(np.bincount(rank)))[1:-1]
 
 
+def _rows(entries: Sequence[Entry]) -> NDArray[np.void]:
+    rows = np.zeros(len(entries), dtype=OP_DTYPE)
+    for column in ("node", "kind", "step", "client", "macs", "bytes"):
+        rows[column] = [getattr(entry, column) for entry in entries]
+    return rows
+
+
 def _check(branches: Sequence[Sequence[Entry]], announced: Expect | None) -> None:
     """Branches meet only at the server, each with states of its own or all with the announced jobs for one state."""
-    local = [{entry.client for entry in branch if entry.state is None} for branch in branches]
-    states = [{entry.state for entry in branch if entry.state is not None} for branch in branches]
-    bringers = [{entry.client for entry in branch if entry.state is not None} for branch in branches]
-    if sum(map(len, local)) > len(set().union(*local)):
-        raise Unforeseen("branches share a client's device or links")
-    if max(map(len, bringers), default=0) > 1:
+    if any(entry.node == "peer" for branch in branches for entry in branch):
+        raise Unforeseen("a message takes links of two clients")
+    if len(branches) == 1 and announced is None:
+        return
+    jobs = [[entry for entry in branch if entry.state is not None] for branch in branches]
+    if any(job.node != "server" or not job.duration_s for brought in jobs for job in brought):
+        raise Unforeseen(
+            "a job takes no time, or is not at the server: who comes next depends on events of one instant"
+        )
+    _check_own([{entry.client for entry in branch if entry.state is None} for branch in branches], "devices or links")
+    _check_own([{job.client for job in brought} for brought in jobs], "clients who bring jobs")
+    if any(len({job.client for job in brought}) > 1 for brought in jobs):
         raise Unforeseen("a branch brings jobs of several clients")
     if announced is None:
-        if sum(map(len, states)) > len(set().union(*states)):
-            raise Unforeseen("branches change one state without an order")
+        _check_own([{job.state for job in brought} for brought in jobs], "states")
         return
-    jobs = Counter(entry.client for branch in branches for entry in branch if entry.state is not None)
-    if set().union(*states) != {announced.state} or jobs != Counter(announced.jobs):
+    states = {job.state for brought in jobs for job in brought}
+    if states != {announced.state} or Counter(job.client for b in jobs for job in b) != Counter(announced.jobs):
         raise Unforeseen("the jobs are not those that were announced")
+
+
+def _check_own(belongings: Sequence[set[Any]], what: str) -> None:
+    if sum(map(len, belongings)) > len(set().union(*belongings)):
+        raise Unforeseen(f"branches share {what}")

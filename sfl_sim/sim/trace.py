@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sfl_sim.ops import Expect, Flow, On, Par, Send, State
+from sfl_sim.ops import Expect, Flow, On, Par, Send, State, Value
 from sfl_sim.sim.prices import Prices, is_local, link_of, place_of
 
 
@@ -65,7 +65,7 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
         elif isinstance(op, Send):
             result = op.payload.snapshot()
             if not is_local(op.src, op.dst):
-                found.append(_message(op, prices))
+                found.append(_message(op, result, prices))
         elif isinstance(op, Par):
             branches = [_trace(branch, prices) for branch in op.flows]
             found.append(Fork([branch for branch, _ in branches]))
@@ -83,11 +83,8 @@ def _job(op: On, step: int, prices: Prices) -> Entry:
     return Entry(node, op.step.name, step, client, macs, 0, service_s, state)
 
 
-def _message(op: Send, prices: Prices) -> Entry:
-    payload = op.payload
+def _message(op: Send, payload: Value, prices: Prices) -> Entry:
     node, client = link_of(op.src, op.dst)
-    if node == "peer":
-        raise Unforeseen("a message takes links of two clients")
     duration_s = 0.0
     if prices.travels(payload):
         taken_s, latency_s = prices.transfer_s(op.src, op.dst, 0.0, payload.size_bytes)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sfl_sim.config.problems import problems
-from sfl_sim.config.scenario import Scenario, Train
+from sfl_sim.config.scenario import Scenario
 
 TRAIN = (
     "rounds, batch_size, local_epochs, lr, lr_decay, lr_min, momentum, weight_decay, drop_last, agg_weights, "

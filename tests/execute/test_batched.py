@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 def batched(name, work, max_group=64, **settings):
     """A method after its rounds under the batched executor; the executor; the operations."""
-    executor = Batched(max_group)
+    executor = Batched(max_group, min_group=2)
     method, _, rows = simulate(name, work, executor=executor, **settings)
     executor.finish()
     return method, executor, rows
@@ -47,7 +47,7 @@ def test_batched_is_eager(data):
     samples = draw(st.lists(st.integers(2, 10), min_size=2, max_size=4))
     rate = st.floats(1e4, 1e6)
     rates = [draw(st.lists(rate, min_size=len(samples), max_size=len(samples))) for _ in range(2)]
-    settings = {
+    world = {
         "rounds": 2,
         "options": options,
         "order": draw(st.sampled_from(sorted(ORDERS))),
@@ -66,8 +66,8 @@ def test_batched_is_eager(data):
         momentum=draw(st.sampled_from([0.0, 0.9])),
         weight_decay=draw(st.sampled_from([0.0, 1e-2])),
     )
-    eager, _, rows = simulate(name, work, **settings)
-    late, executor, late_rows = batched(name, work, max_group=draw(st.integers(2, 6)), **settings)
+    eager, _, rows = simulate(name, work, **world)
+    late, executor, late_rows = batched(name, work, max_group=draw(st.integers(2, 6)), **world)
     assert executor.one_by_one is None
     assert late_rows.tobytes() == rows.tobytes()
     assert distance(eager, late) < EXACT

@@ -119,10 +119,10 @@ def outcome(program, executor):
             executor.finish()
     if isinstance(executor, Batched):
         executor.finish()
-    return [number(state) for state in states], [executor.read(value) for value in values], read
+    return [number(replica) for replica in states], [executor.read(value) for value in values], read
 
 
 @settings(deadline=None, max_examples=200)
-@given(PROGRAM, st.integers(2, 4))
-def test_whatever_the_program_the_numbers_are_those_of_running_everything_at_once(program, max_group):
-    assert outcome(program, Batched(max_group)) == outcome(program, Eager())
+@given(PROGRAM, st.integers(2, 4), st.integers(2, 3))
+def test_whatever_the_program_the_numbers_are_those_of_running_everything_at_once(program, max_group, min_group):
+    assert outcome(program, Batched(max_group, min_group)) == outcome(program, Eager())

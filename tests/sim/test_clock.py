@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from small_world import fleet
 
-from sfl_sim.errors import StuckError
+from sfl_sim.errors import ScenarioError, StuckError
 from sfl_sim.execute.timing import Timing
 from sfl_sim.ops import AGGREGATOR, SERVER, State, Value, Work, expect, on, par, read, send
 from sfl_sim.sim.clock import Simulator
@@ -215,13 +215,23 @@ def test_who_waits_for_whom_is_named_when_nothing_can_happen_any_more():
         clock(order="cyclic").run(flow(), 1)
 
 
-def test_an_error_in_a_flow_is_raised_as_it_is():
-    def flow():
-        yield on(0, Compute(1), State("model"))
-        raise ZeroDivisionError("in the method")
+@pytest.mark.parametrize("node", [0, SERVER])
+def test_an_error_in_a_flow_or_a_step_is_raised_as_it_is(node):
+    error = ScenarioError("in the method", key="method.name", found=3)
 
-    with pytest.raises(ZeroDivisionError, match="in the method"):
+    class Fails(Compute):
+        def out(self, state, *args):
+            raise error
+
+    def branch():
+        yield on(node, Fails(1), State("model"))
+
+    def flow():
+        yield par([branch(), branch()])
+
+    with pytest.raises(ScenarioError) as raised:
         clock().run(flow(), 1)
+    assert raised.value is error
 
 
 def test_what_is_no_operation_is_refused():

@@ -1,5 +1,7 @@
 """Timing without an event loop: the same timeline as with one, operation for operation and bit for bit."""
 
+from itertools import cycle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,10 +11,11 @@ from small_world import fleet, task
 from sfl_sim.errors import StuckError
 from sfl_sim.execute.timing import Timing
 from sfl_sim.methods import METHODS
-from sfl_sim.ops import SERVER, Expect, State, Value, Work, expect, on, par, read, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Expect, State, Value, Work, expect, on, par, read, send
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.foresight import Foresight, stages
-from sfl_sim.sim.orders import ORDERS
+from sfl_sim.sim.orders import ORDERS, InTurn
+from sfl_sim.sim.station import first_come
 from sfl_sim.sim.trace import Entry, Fork, Unforeseen, trace
 
 V1 = [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch", "round")]
@@ -131,13 +134,14 @@ class Compute:
         return Value("result")
 
 
-def flows_that_meet():
-    """Flows whose branches do meet elsewhere than at the server, or ask for a number."""
-    shared = State("model")
+def job(client, state, node=SERVER):
+    done = yield on(client, Compute(), State("model"))
+    yield on(node, Compute(), state, done)
 
-    def job(client, state, node=None):
-        done = yield on(client, Compute(), State("model"))
-        yield on(SERVER if node is None else node, Compute(), state, done)
+
+def flows_that_meet():
+    """Flows whose branches do meet elsewhere than at the server, or do not do what they announce."""
+    shared = State("model")
 
     def one_device():
         yield par(job(0, State("model")) for _ in range(2))
@@ -145,9 +149,41 @@ def flows_that_meet():
     def one_state_without_an_order():
         yield par(job(c, shared) for c in range(2))
 
+    def another_state_than_announced():
+        yield expect(shared, {0: 1, 1: 1})
+        yield par(job(c, State("model")) for c in range(2))
+
     def more_jobs_than_announced():
         yield expect(shared, {0: 1})
         yield par(job(c, shared) for c in range(2))
+
+    def jobs_at_the_aggregator():
+        yield expect(shared, {0: 1, 1: 1})
+        yield par(job(c, shared, AGGREGATOR) for c in range(2))
+
+    def announced_and_never_brought():
+        yield par(job(c, State("model")) for c in range(2))
+        yield expect(shared, {0: 1})
+
+    def jobs_of_nobody():
+        def nobody(client):
+            yield on(client, Compute(), State("model"))
+            yield on(SERVER, Compute(), State("model"))
+
+        yield par(nobody(c) for c in range(2))
+
+    def jobs_of_several_clients():
+        def several():
+            for client in (0, 1):
+                yield from job(client, State("model"))
+
+        yield par([several(), job(2, State("model"))])
+
+    def between_clients():
+        def hand_over():
+            yield send(State("model", 100), 0, 1)
+
+        yield par([hand_over()])
 
     def forks_twice():
         def outer():
@@ -158,26 +194,85 @@ def flows_that_meet():
     def reads():
         yield read(Value("norm"))
 
-    return [one_device, one_state_without_an_order, more_jobs_than_announced, forks_twice, reads]
+    return [
+        one_device, one_state_without_an_order, another_state_than_announced, more_jobs_than_announced,
+        jobs_at_the_aggregator, announced_and_never_brought, jobs_of_nobody, jobs_of_several_clients, between_clients,
+        forks_twice, reads,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("flow", flows_that_meet(), ids=lambda flow: flow.__name__)
 def test_flows_that_meet_elsewhere_need_the_event_loop(flow):
     with pytest.raises(Unforeseen):
-        stages(trace(flow(), Simulator(fleet(2), Timing(), ORDERS["fcfs"]).prices))
+        stages(trace(flow(), Simulator(fleet(3), Timing(), ORDERS["fcfs"]).prices))
 
 
-def test_a_server_that_is_held_for_ever_is_named():
-    def round():
-        shared = State("model")
-        yield expect(shared, {0: 1})
-        yield par([job()])
+def test_a_flow_that_cannot_be_foreseen_is_driven_to_its_end_before_it_runs_again():
+    ends = []
 
-    def job():
-        yield send(Value("smashed", 10), 0, SERVER)
+    def flow():
+        yield send(State("model", 100), 0, 1)
+        ends.append("whole")
 
-    with pytest.raises((StuckError, Unforeseen)):
-        stages(trace(round(), Simulator(fleet(1), Timing(), ORDERS["cyclic"]).prices))
+    Foresight(Simulator(fleet(2), Timing(), ORDERS["fcfs"])).run(flow, 1, like=1)
+    assert ends == ["whole", "whole"]
+
+
+class Patient(InTurn):
+    """A policy of one's own that is made like turns and behaves otherwise."""
+
+    def __call__(self, waiting, now_s):
+        return first_come(waiting, now_s) if len(waiting) == 2 else None
+
+
+OWN_ORDERS = {
+    "too few turns": lambda roster: InTurn(iter(roster.clients)),
+    "turns without end": lambda roster: InTurn(cycle(roster.clients)),
+    "turns of a stranger": lambda roster: InTurn(iter([7, 0, 1])),
+    "a policy of its own": Patient,
+    "arrival for one client alone": lambda roster: first_come if len(roster.clients) == 1 else Patient(roster),
+}
+
+
+@pytest.mark.parametrize("name", OWN_ORDERS)
+def test_an_order_of_ones_own_is_timed_as_the_event_loop_times_it(name):
+    def outcome(foresee):
+        simulator = Simulator(fleet(2, [1e3, 3e3]), Timing(), OWN_ORDERS[name])
+        try:
+            if foresee:
+                Foresight(simulator).run(lambda: method.round(1, [0, 1]), 1, like=1)
+            else:
+                simulator.run(method.round(1, [0, 1]), 1)
+        except StuckError as error:
+            return str(error)
+        return simulator.take_rows().tobytes()
+
+    method = method_of("splitfed_v2", {}, (4, 8))
+    assert outcome(True) == outcome(False)
+
+
+def test_a_message_is_priced_as_it_is_when_it_is_sent():
+    class Shrinks(State):
+        def snapshot(self):
+            return State("model", self.size_bytes // 4)
+
+    def flow():
+        yield send(Shrinks("model", 4000), 0, SERVER)
+
+    (entry,) = trace(flow(), Simulator(fleet(1, uplink_bps=8.0), Timing(), ORDERS["fcfs"]).prices)
+    assert entry.duration_s == 1000
+
+
+def test_foreseen_and_simulated_rounds_may_follow_upon_each_other():
+    method = method_of("splitfed_v2", {}, (4, 7, 5))
+    mixed, plain = (Simulator(fleet(3, [1e3, 2e3, 3e3]), Timing(), ORDERS["cyclic"]) for _ in range(2))
+    for number in range(1, 6):
+        if number % 2:
+            Foresight(mixed).run(lambda number=number: method.round(number, [2, 0, 1]), number, like=1)
+        else:
+            mixed.run(method.round(number, [2, 0, 1]), number)
+        plain.run(method.round(number, [2, 0, 1]), number)
+    assert mixed.take_rows().tobytes() == plain.take_rows().tobytes()
 
 
 def test_rows_that_end_together_stand_in_an_order_of_their_own():
