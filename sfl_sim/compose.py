@@ -172,6 +172,7 @@ class Experiment:
                 "samples": [len(share) for share in self.shares],
                 "dominant_label": self.counts.argmax(axis=1),
                 "label_samples": list(self.counts),
+                "cost": self.fleet.cost,
                 "cut": pd.Series(self.method.task.cuts, dtype="Int64").reindex(range(len(self.shares))),
             }
         )
@@ -228,6 +229,8 @@ class Experiment:
         train = self.scenario.train
         if train.executor == "batched" and train.compile:
             raise ScenarioError("cannot be batched: compiled code runs for one client", key="train.compile", found=True)
+        if train.executor == "batched" and PRECISIONS[train.precision].autocast:
+            raise ScenarioError("cannot be batched: torch.func does not autocast", key="train.precision", found="bf16")
         if self.device is None:
             return Timing()
         return Batched(train.max_graphs or MAX_GROUP) if train.executor == "batched" else Eager()

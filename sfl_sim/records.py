@@ -42,7 +42,7 @@ ROUND_COLUMNS = [
 LABEL_COLUMNS = ["round", "label", "position", "accuracy", "samples"]
 CLIENT_COLUMNS = [
     "client", "device", "macs_per_s", "uplink_bps", "downlink_bps", "latency_s", "samples", "dominant_label",
-    "label_samples", "cut",
+    "label_samples", "cut", "cost",
 ]  # fmt: skip
 LAYER_COLUMNS = [
     "model", "layer", "name", "out_shape", "macs", "parameters", "activation_bytes", "pareto"

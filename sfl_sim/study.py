@@ -185,6 +185,7 @@ def _summary(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, 
         "timeline_digest": experiment.timeline_digest,
         "weights_digest": experiment.weights_digest(),
         "breakdown_s": {name: float(rounds[f"{name}_s"].sum()) for name in BREAKDOWN},
+        "executor": experiment.executor.name,
         "threads": torch.get_num_threads(),
         "peak_graphs": None if experiment.device is None else experiment.calling.graphs.peak,
     }

@@ -34,6 +34,14 @@ def link_rates(frames: Frames) -> go.Figure:
     return _shares(frames, ["uplink_bps", "downlink_bps"]).update_xaxes(title="link rate (bit/s)")
 
 
+def cost_model(frames: Frames) -> str:
+    """How the time of a step follows from its work, in a sentence; nothing about runs that do not say."""
+    costs = frames.clients["cost"].dropna().unique()
+    fitted = " or ".join(f"by kind of layer and call, as the profile {cost} has it" for cost in costs if cost != "macs")
+    plain = "as its MACs over the device's MAC/s" if "macs" in costs else ""
+    return f"A step takes {' or '.join(filter(None, [plain, fitted]))}." if len(costs) else ""
+
+
 def _shares(frames: Frames, columns: list[str]) -> go.Figure:
     """Empirical distributions: of the fleet that all variants share, or else of each in a variant's colour."""
     fleets = _fleets(frames)

@@ -30,7 +30,7 @@ TABLES = {
     "layers.parquet": [*KEY, *LAYER_COLUMNS],
 }
 MEASURED = ["accuracy", "client_accuracy", "loss", "performance_gap"]  # null throughout in timing-only runs
-NEWER = ["client_accuracy", "label_samples", "cut", "layers.parquet"]
+NEWER = ["client_accuracy", "label_samples", "cut", "cost", "layers.parquet"]
 """What runs of earlier versions lack: unknown there."""
 FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *(set(TABLES) - set(NEWER))]
 

@@ -140,7 +140,8 @@ def holdings_panel(held: list[tuple[list[str], pd.DataFrame]]) -> Panel:
 def _fleet(frames: Frames) -> Panel:
     return Panel(
         "The fleet",
-        "The wider a curve spreads along its logarithmic axis, the longer the fast clients wait for the slow.",
+        "The wider a curve spreads along its logarithmic axis, the longer the fast clients wait for the slow. "
+        + fleet.cost_model(frames),
         [
             ("Device speeds", fleet.device_speeds(frames)),
             ("Link rates: uplink solid, downlink dashed", fleet.link_rates(frames)),

@@ -95,6 +95,7 @@ def _fleet(world: World, seed: int) -> pd.DataFrame:
             "samples": 500,
             "dominant_label": np.arange(world.clients) % len(LABELS),
             "cut": 2,
+            "cost": "macs",
         }
     )
 
