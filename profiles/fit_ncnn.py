@@ -137,7 +137,8 @@ def main() -> None:
         "licence": "facts, stated with their source; ncnn is BSD-3-Clause",
         "caution": "forward passes of single images, not training; dense layers are slow with one image, since a batch"
         " would share the loading of weights; 3x3 convolutions are faster than others (Winograd), so a network of"
-        " nothing else (VGG) is predicted 2.2 times too slow, and without the vision transformer the order of networks is no better than by plain MACs; attention is taken to cost what dense layers cost",
+        " nothing else (VGG) is predicted 2.2 times too slow, and without the vision transformer"
+        " the order of networks is no better than by plain MACs; attention is taken to cost what dense layers cost",
     }
     row = {
         "reference_network": f"{REFERENCE} 224x224",

@@ -68,7 +68,7 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
         "name", "method", "seed", "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap",
         "backward_transfer",
         "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
-        "timeline_digest", "weights_digest", "breakdown_s", "threads", "peak_graphs",
+        "timeline_digest", "weights_digest", "breakdown_s", "executor", "threads", "peak_graphs",
     }  # fmt: skip
     assert set(found[0]["breakdown_s"]) == {"device", "uplink", "queue", "server", "downlink", "barrier", "aggregate"}
     for v in found:
