@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sfl_sim.catalogue import find_method, find_model, find_order, method_options
 from sfl_sim.config.scenario import ClientCuts, Scenario, Train
-from sfl_sim.data.batches import ClientData, Images
+from sfl_sim.data.batches import ClientData, Images, check_augmentable
 from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order
 from sfl_sim.dealing import deal_data, deal_tests
 from sfl_sim.errors import ScenarioError
@@ -191,6 +191,8 @@ class Experiment:
             self.dataset.n_labels,
             PRECISIONS[train.precision].weights,
         ).called(self.calling)
+        if scenario.data.augment:
+            check_augmentable(self.dataset)
         images = self.device and Images(self.dataset, self.device, net.dtype, net.channels_last, scenario.data.augment)
         data = ClientData(
             self.shares, train.batch_size, train.local_epochs, train.drop_last, scenario.seed, images or None

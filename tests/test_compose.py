@@ -178,3 +178,12 @@ def test_the_weights_digest_is_of_names_and_numbers(usual):
     assert usual.weights_digest() == digest.hexdigest()
     assert [name.split(".")[0] for name in usual.weights()] == ["part1"] * 2 + ["part2"] * 6
     assert isinstance(usual.method.model()[0], State)
+
+
+def test_a_text_cannot_be_augmented_not_even_in_time_alone():
+    text = {
+        "data": {"name": "synthetic", "shape": [12], "samples": 100, "augment": True},
+        "model": {"name": "char_transformer"},
+    }
+    with pytest.raises(ScenarioError, match="text has no crops"):
+        experiment(text)

@@ -19,6 +19,12 @@ from sfl_sim.rng import stream
 CROP_PADDING = 4
 
 
+def check_augmentable(dataset: Dataset) -> None:
+    """ScenarioError if there is nothing to crop and flip."""
+    if dataset.mean is None:
+        raise ScenarioError("text has no crops and flips", key="data.augment", found=True, allowed="false")
+
+
 class Images:
     """The training images, or sequences of tokens, where steps run, as uint8, and how a batch of them is prepared.
 
@@ -29,8 +35,8 @@ class Images:
     def __init__(
         self, dataset: Dataset, device: torch.device, dtype: torch.dtype, channels_last: bool, augment: bool
     ) -> None:
-        if augment and dataset.mean is None:
-            raise ScenarioError("text has no crops and flips", key="data.augment", found=augment, allowed="false")
+        if augment:
+            check_augmentable(dataset)
         self.x = dataset.x_train.to(device)
         self.y = dataset.y_train.to(device)
         self.mean = None if dataset.mean is None else dataset.mean.to(device)

@@ -36,10 +36,11 @@ def link_rates(frames: Frames) -> go.Figure:
 
 def cost_model(frames: Frames) -> str:
     """How the time of a step follows from its work, in a sentence; nothing about runs that do not say."""
-    costs = frames.clients["cost"].dropna().unique()
-    fitted = " or ".join(f"by kind of layer and call, as the profile {cost} has it" for cost in costs if cost != "macs")
-    plain = "as its MACs over the device's MAC/s" if "macs" in costs else ""
-    return f"A step takes {' or '.join(filter(None, [plain, fitted]))}." if len(costs) else ""
+    follows = [
+        "its MACs" if cost == "macs" else f"its kinds of layers and their calls (cost profile {cost})"
+        for cost in frames.clients["cost"].dropna().unique()
+    ]
+    return f"A step's time follows from {' or '.join(follows)}." if follows else ""
 
 
 def _shares(frames: Frames, columns: list[str]) -> go.Figure:
