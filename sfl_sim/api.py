@@ -11,10 +11,11 @@ from typing import Any
 
 import pandas as pd
 
+from sfl_sim.cells import Settings
 from sfl_sim.config.scenario import Scenario
 from sfl_sim.config.source import load, parse
 from sfl_sim.shipped import scenario_file
-from sfl_sim.study import Settings, run_study
+from sfl_sim.study import run_study
 
 __all__ = ["Results", "Scenario", "run"]
 

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import torch
 
+from sfl_sim.cells import Settings
 from sfl_sim.compose import Experiment
 from sfl_sim.config.scenario import Scenario, Train
 from sfl_sim.config.source import Study
@@ -22,7 +23,7 @@ from sfl_sim.execute.device import pick_device
 from sfl_sim.execute.precision import PRECISIONS
 from sfl_sim.execute.threads import threads_for
 from sfl_sim.methods import Method
-from sfl_sim.study import Settings, check
+from sfl_sim.study import check
 
 WORTH = 0.95
 """Share of the usual time below which a choice is proposed."""

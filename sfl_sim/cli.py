@@ -67,9 +67,10 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Run a scenario and write its report."""
+    from sfl_sim.cells import Settings
     from sfl_sim.config.source import load
     from sfl_sim.progress import progress, show_calibration
-    from sfl_sim.study import Settings, run_study
+    from sfl_sim.study import run_study
 
     console = Console(stderr=True)
     settings = Settings(timing_only, device, jobs, threads or Settings.threads, resume)

@@ -11,10 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 
 from sfl_sim.calibrate import calibrate, proposal
+from sfl_sim.cells import Notify, Settings
 from sfl_sim.compose import Round
 from sfl_sim.config.source import Study
 from sfl_sim.report.display import duration
-from sfl_sim.study import Notify, Settings
 
 LINES_PER_CELL = 10
 

@@ -5,10 +5,10 @@ import yaml
 
 from sfl_sim import calibrate as module
 from sfl_sim.calibrate import Choice, Finding, calibrate, proposal
+from sfl_sim.cells import Settings
 from sfl_sim.cli import main
 from sfl_sim.config.source import parse
 from sfl_sim.errors import ScenarioError
-from sfl_sim.study import Settings
 
 SCENARIO = {
     "data": {"name": "digits", "train_samples": 200, "test_samples": 20},
