@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+PIECE_BYTES = 32 << 20
+"""Of floating noise, which is drawn in pieces, since it takes eight times as much memory as the pixels."""
+
+
 def digits() -> Dataset:
     """scikit-learn's handwritten digits: 1,797 grey images of 8 x 8; needs no files and no network."""
     sklearn = find_spec("sklearn")  # its file is read without importing it, which takes as long as importing torch
@@ -64,8 +68,11 @@ def synthetic(
 
     def draw(n: int) -> tuple[Tensor, Tensor, Tensor]:
         y = rng.permutation(np.arange(n) % n_labels)
-        pieces = np.array_split(y, n // 1000 + 1)  # so that the floating noise needs little memory
-        x = np.concatenate([_noisy(patterns[piece], levels, rng) for piece in pieces])
+        x = np.empty((n, *shape), dtype=np.uint8)
+        step = max(1, PIECE_BYTES // patterns[0].nbytes)
+        for first in range(0, n, step):
+            piece = slice(first, first + step)
+            x[piece] = _noisy(patterns[y[piece]], levels, rng)
         return torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(rng.integers(owners or 1, size=n))
 
     x_train, y_train, train_owners = draw(samples)

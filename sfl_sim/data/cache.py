@@ -35,6 +35,7 @@ def cached(
     """What `read()` gives, from the cache if it was read with these options from these sources before.
 
     A cache that is damaged, strange or older than its sources is made anew; where none can be written, there is none.
+    Nor is what was read of sources that changed meanwhile: what `read` has just fetched is cached by the next start.
     The tensors are private mappings of the file: writing to one changes neither the file nor another process.
 
     Args:
@@ -46,11 +47,13 @@ def cached(
     """
     asked = json.dumps([VERSION, name, dict(options)])
     file = root / FOLDER / f"{name}-{hashlib.blake2b(asked.encode(), digest_size=4).hexdigest()}.safetensors"
-    found = _open(file, asked, _fingerprint(sources))
+    fingerprint = _fingerprint(sources)
+    found = _open(file, asked, fingerprint)
     if found is None:
-        data = read()
-        _save(file, asked, _fingerprint(sources), data)
-        found = _open(file, asked, _fingerprint(sources)) or data
+        found = read()
+        if _fingerprint(sources) == fingerprint:
+            _save(file, asked, fingerprint, found)
+            found = _open(file, asked, fingerprint) or found
     return found
 
 
@@ -81,11 +84,18 @@ def _save(file: Path, asked: str, fingerprint: str, data: Dataset) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             save_file(tensors, partial, notes)
+            partial.chmod(0o666 & ~_umask())  # safetensors lets nobody else read it
             partial.replace(file)
         finally:
             partial.unlink(missing_ok=True)
     except (OSError, SafetensorError):  # a disk that is full or only to be read: the next run reads the sources again
         pass
+
+
+def _umask() -> int:
+    umask = os.umask(0)  # it cannot be read without being set
+    os.umask(umask)
+    return umask
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
@@ -96,18 +106,19 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _fingerprint(sources: Sequence[Path]) -> str:
-    """Of the names, sizes and times of all files."""
+    """Of the names, sizes and times of all files; where the sources lie, and how that is spelled, does not matter."""
     digest = hashlib.blake2b(digest_size=16)
-    for file in _files(sources):
-        with contextlib.suppress(OSError):  # a link to nowhere
-            stat = os.stat(file)
-            digest.update(os.fsencode(file) + f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+    for source in sources:
+        for file in _files(source):
+            with contextlib.suppress(OSError):  # a link to nowhere
+                stat = os.stat(file)
+                name = os.fsencode(os.path.relpath(file, source))
+                digest.update(name + f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
     return digest.hexdigest()
 
 
-def _files(sources: Sequence[Path]) -> Iterator[str]:
-    for source in sources:
-        yield str(source)
-        for folder, folders, names in os.walk(source, followlinks=True):
-            folders.sort()
-            yield from (os.path.join(folder, name) for name in sorted(names))
+def _files(source: Path) -> Iterator[str]:
+    yield str(source)
+    for folder, folders, names in os.walk(source, followlinks=True):
+        folders.sort()
+        yield from (os.path.join(folder, name) for name in sorted(names))

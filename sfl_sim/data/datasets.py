@@ -55,7 +55,8 @@ def load(
 
     Raises:
         ScenarioError: unknown name, an option that the data set does not have, missing or unreadable files,
-            more samples wanted than there are.
+            more samples wanted than there are,
+            or no training or test samples at all.
     """
     if name not in DATASETS:
         raise ScenarioError("unknown data set", key="data.name", found=name, allowed=DATASETS)
@@ -67,4 +68,8 @@ def load(
             raise ScenarioError(f"not an option of {name}", key=f"data.{option}", found=str(value))
     if "download" in accepted:
         given["download"] = download
-    return loader(**given).subset(train_samples, test_samples)
+    data = loader(**given)
+    for part, samples in (("training", data.y_train), ("test", data.y_test)):
+        if not len(samples):
+            raise ScenarioError(f"no {part} samples", key="data.name", found=name)
+    return data.subset(train_samples, test_samples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -16,8 +17,13 @@ from urllib.request import Request, urlopen
 
 from sfl_sim.errors import ScenarioError
 
+try:
+    import fcntl
+except ImportError:  # Windows: two processes must not fetch the same set at once
+    fcntl = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 TIMEOUT_S = 30
 """How long a server may be silent."""
@@ -69,12 +75,24 @@ def fetch_folder(name: str, folder: Path, remote: Remote, download: bool) -> Non
     fetch(name, [remote], download)
     from torchvision.datasets.utils import extract_archive  # torchvision takes a second to import
 
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    extract_archive(remote.file, partial)
-    inner = partial / folder.name
-    (inner if inner.is_dir() else partial).rename(folder)
-    shutil.rmtree(partial, ignore_errors=True)
+    with locked(folder):
+        if folder.is_dir():  # another process has unpacked it meanwhile
+            return
+        partial = folder.with_name(f"{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        extract_archive(remote.file, partial)
+        inner = partial / folder.name
+        (inner if inner.is_dir() else partial).rename(folder)
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(target: Path) -> Iterator[None]:
+    """One process at a time makes `target`; the empty lock file beside it stays, since others may wait for it."""
+    with target.with_name(f".{target.name}.lock").open("a") as file:
+        if fcntl:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+        yield
 
 
 def absent(name: str, place: Path, reason: str, remedy: str) -> ScenarioError:
@@ -88,12 +106,15 @@ def absent(name: str, place: Path, reason: str, remedy: str) -> ScenarioError:
 
 def _fetch_from_any(remote: Remote) -> None:
     remote.file.parent.mkdir(parents=True, exist_ok=True)
-    for url in remote.urls[:-1]:
-        try:
-            return _fetch_from(url, remote)
-        except (OSError, HTTPException):
-            pass  # the next may do better
-    return _fetch_from(remote.urls[-1], remote)
+    with locked(remote.file):
+        if _is_sound(remote.file, remote.checksum):  # another process has fetched it meanwhile
+            return None
+        for url in remote.urls[:-1]:
+            try:
+                return _fetch_from(url, remote)
+            except (OSError, HTTPException):
+                pass  # the next may do better
+        return _fetch_from(remote.urls[-1], remote)
 
 
 def _fetch_from(url: str, remote: Remote) -> None:

@@ -13,6 +13,9 @@ from sfl_sim.data.download import Remote, data_root, fetch_folder
 from sfl_sim.data.image_files import list_images, read_images
 from sfl_sim.errors import ScenarioError
 
+PARTS = {"train", "val", "valid", "validation", "test"}
+"""Folders that are no classes."""
+
 
 def cinic10(root: str | Path | None = None, download: bool = True) -> Dataset:
     """CINIC-10 (Darlow et al. 2018): 90,000 + 90,000 colour images of 32 x 32; its validation images stay unused."""
@@ -26,7 +29,9 @@ def cinic10(root: str | Path | None = None, download: bool = True) -> Dataset:
     def read() -> Dataset:
         archive = Remote(urls, folder.with_name("CINIC-10.tar.gz"), "md5:6ee4d0c996905fe93221de577967a372")
         fetch_folder("cinic10", folder, archive, download)
-        return replace(_train_and_test("cinic10", folder), mean=torch.tensor(mean), std=torch.tensor(std))
+        return replace(
+            _train_and_test("cinic10", folder, None, "data.name"), mean=torch.tensor(mean), std=torch.tensor(std)
+        )
 
     return cached(data_root(root), "cinic10", {}, [folder / "train", folder / "test"], read)
 
@@ -54,8 +59,8 @@ def image_folder(path: str | Path | None = None, image_size: int | None = None) 
     all files are, else RGB.
 
     Raises:
-        ScenarioError: no path, fewer than two classes, unequal classes in train and test, an unreadable file,
-            or files of unequal size without an `image_size`.
+        ScenarioError: no path, fewer than two classes, unequal classes in train and test, one of them
+            without the other, an unreadable file, or files of unequal size without an `image_size`.
     """
     if path is None:
         raise ScenarioError("image_folder needs the folder of the images", key="data.path")
@@ -63,20 +68,24 @@ def image_folder(path: str | Path | None = None, image_size: int | None = None) 
 
     def read() -> Dataset:
         if (folder / "train").is_dir() and (folder / "test").is_dir():
-            return _train_and_test("image_folder", folder, image_size)
-        files, y, names = list_images(folder)
-        return split_off_test("image_folder", read_images(files, image_size), y, names)
+            return _train_and_test("image_folder", folder, image_size, "data.path")
+        if parts := sorted(part.name for part in folder.glob("*") if part.name.lower() in PARTS and part.is_dir()):
+            raise ScenarioError(
+                f"{folder} needs both train and test, or class folders alone", key="data.path", found=", ".join(parts)
+            )
+        files, y, names = list_images(folder, "data.path")
+        return split_off_test("image_folder", read_images(files, image_size, "data.path"), y, names)
 
     return cached(data_root(None), "image_folder", {"path": str(folder), "image_size": image_size}, [folder], read)
 
 
-def _train_and_test(name: str, folder: Path, image_size: int | None = None) -> Dataset:
-    train_files, y_train, names = list_images(folder / "train")
-    test_files, y_test, test_names = list_images(folder / "test")
+def _train_and_test(name: str, folder: Path, image_size: int | None, key: str) -> Dataset:
+    train_files, y_train, names = list_images(folder / "train", key)
+    test_files, y_test, test_names = list_images(folder / "test", key)
     if names != test_names:
         differing = ", ".join(sorted(set(names) ^ set(test_names)))
-        raise ScenarioError(f"train and test in {folder} do not share the classes {differing}", key="data.path")
-    x_train, x_test = read_images(train_files + test_files, image_size).tensor_split([len(train_files)])
+        raise ScenarioError(f"train and test in {folder} do not share the classes {differing}", key=key)
+    x_train, x_test = read_images(train_files + test_files, image_size, key).tensor_split([len(train_files)])
     return measured(Dataset(name, x_train, y_train, x_test, y_test, tuple(names)))
 
 
@@ -91,7 +100,7 @@ def _read_tiny_imagenet(folder: Path) -> Dataset:
         names = tuple(words[wnid].partition(",")[0] for wnid in ids)
     except (OSError, ValueError, KeyError) as error:
         raise ScenarioError(f"{folder} is not Tiny ImageNet: {error}", key="data.name") from error
-    x = read_images([file for file, _ in train + test], image_size=None)
+    x = read_images([file for file, _ in train + test], image_size=None, key="data.name")
     y = torch.tensor([number for _, number in train + test])
     (x_train, x_test), (y_train, y_test) = x.tensor_split([len(train)]), y.tensor_split([len(train)])
     return measured(Dataset("tiny_imagenet", x_train, y_train, x_test, y_test, names))

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 LABELS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 MIN_SAMPLES = 64
-"""Fewest training samples of a writer who is kept (METHODS.md CHOICE 6), so that each can be a client."""
+"""Fewest samples, training and test together, of a writer who is kept (METHODS.md CHOICE 6; LEAF's `-k 64`)."""
 
 
 def femnist(root: str | Path | None = None, owners: int | None = None) -> Dataset:
     """FEMNIST (Caldas et al. 2018): grey images of 28 x 28, 62 handwritten digits and letters, by writer.
 
-    Writers with fewer than `MIN_SAMPLES` training samples are left out.
+    Writers with fewer than `MIN_SAMPLES` samples are left out.
 
     Args:
         root: of all data sets; LEAF's data/train and data/test lie in its folder femnist.
@@ -36,7 +36,7 @@ def femnist(root: str | Path | None = None, owners: int | None = None) -> Datase
 
     def read() -> Dataset:
         train, test = read_leaf("femnist", folder, "-s niid --sf 1.0 -k 64 -t sample", _decode)
-        enough = [writer for writer, (_, y) in train.items() if len(y) >= MIN_SAMPLES]
+        enough = [writer for writer in train if len(train[writer][1]) + len(test[writer][1]) >= MIN_SAMPLES]
         return measured(joined("femnist", train, test, drawn(enough, owners, "femnist"), LABELS))
 
     return cached(data_root(root), "femnist", {"owners": owners}, [folder], read)
@@ -54,19 +54,21 @@ def read_leaf(
         decode: x and y of a user, as they stand in the file, as arrays.
 
     Raises:
-        ScenarioError: no files, unreadable files, or a split by user instead of by sample.
+        ScenarioError: no files, unreadable files, a user in two of them, or a split by user instead of by sample.
     """
     parts = []
     for part in ("train", "test"):
         files = sorted((folder / part).glob("*.json"))
         if not files:
-            remedy = f"run `data/{name}/preprocess.sh {arguments}` of https://github.com/TalwalkarLab/leaf, copy "
+            remedy = f"run `data/{name}/preprocess.sh {arguments}` of https://github.com/TalwalkarLab/leaf, copy"
             raise absent(name, folder, f"{part}/*.json is missing", f"{remedy} its data/train and data/test")
         users: dict[str, XY] = {}
         for file in files:
             try:
                 content = json.loads(file.read_bytes())
                 for user in content["users"]:  # user_data holds others too, without samples
+                    if user in users:
+                        raise ValueError(f"{user} is there already")
                     x, y = users[user] = decode(content["user_data"][user]["x"], content["user_data"][user]["y"])
                     if len(x) != len(y):
                         raise ValueError(f"{user} has not as many x as y")

@@ -11,7 +11,7 @@ import torch
 
 from sfl_sim.data.cache import cached
 from sfl_sim.data.dataset import Dataset
-from sfl_sim.data.download import Remote, data_root, fetch
+from sfl_sim.data.download import Remote, data_root, fetch, locked
 from sfl_sim.data.image_files import channels_first
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     Published = Callable[[Any, Path], list[Remote]]
 
 DIGITS = tuple("0123456789")
+UNSOUND = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
+"""What torchvision raises for files that are not there or damaged."""
 
 
 def mnist(root: str | Path | None = None, download: bool = True) -> Dataset:
@@ -103,12 +105,23 @@ def _opened(
 
     def open_both(unpack: bool) -> list[Any]:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            return [dataset_class(folder, download=unpack, **part) for part in parts]
+            opened = [dataset_class(folder, download=unpack, **part) for part in parts]
+        for part in opened:
+            x, y = len(part.data), len(part.labels if class_name == "SVHN" else part.targets)
+            if x != y:
+                raise RuntimeError(f"{name} has {x:,} images and {y:,} labels")
+        return opened
 
-    try:
+    with contextlib.suppress(*UNSOUND):
         return open_both(unpack=False)
-    except RuntimeError:  # not there or not sound
-        fetch(name, published(dataset_class, folder), download)
+    remotes = published(dataset_class, folder)
+    fetch(name, remotes, download)
+    with locked(folder / name):
+        with contextlib.suppress(*UNSOUND):
+            return open_both(unpack=False)  # another process has unpacked them meanwhile
+        for remote in remotes:
+            if remote.file.suffixes == [".gz"]:  # MNIST's: torchvision takes any unpacked file for a sound one
+                remote.file.with_suffix("").unlink(missing_ok=True)
         return open_both(unpack=True)  # it finds the sound archives and downloads none
 
 

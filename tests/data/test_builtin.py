@@ -1,6 +1,7 @@
 """Digits, and synthetic data of any shape."""
 
 import math
+import tracemalloc
 
 import pytest
 import torch
@@ -66,6 +67,15 @@ def test_synthetic_owners_are_as_many_as_asked_for():
     assert_well_formed(data)
     assert data.owner_names == tuple("01234")
     assert torch.bincount(data.owners).min() > 150
+
+
+def test_large_images_are_drawn_in_little_memory():
+    tracemalloc.start()
+    try:
+        load("synthetic", shape=(3, 224, 224), samples=100)  # 120 MB of float64, 15 MB of uint8
+        assert tracemalloc.get_traced_memory()[1] < 250e6
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("shape", [(), (28, 28)])

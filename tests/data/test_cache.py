@@ -85,6 +85,40 @@ def test_a_changed_new_or_removed_source_is_noticed(reader):
     assert len(list((reader.root / FOLDER).iterdir())) == 1  # what is out of date does not pile up
 
 
+def test_sources_that_change_while_they_are_read_are_not_cached(reader, monkeypatch):
+    read = reader.read
+
+    def overtaken() -> Dataset:
+        data = read()
+        (reader.source / "pixels.bin").write_bytes(bytes(100))
+        return data
+
+    monkeypatch.setattr(reader, "read", overtaken)
+    assert len(reader().y_train) == 40
+    monkeypatch.setattr(reader, "read", read)
+    assert len(reader().y_train) == 15
+    assert_equal(reader(), read())
+    assert reader.times == 3
+
+
+def test_a_root_may_be_spelled_relatively(reader, monkeypatch):
+    reader()
+    monkeypatch.chdir(reader.root)
+    cached(Path(), "pixels", {}, [Path("source")], reader.read)
+    assert reader.times == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no modes")
+def test_others_can_read_the_cache_as_far_as_the_umask_lets_them(reader):
+    before = os.umask(0o027)
+    try:
+        reader()
+        assert os.umask(0o027) == 0o027  # left as it was
+    finally:
+        os.umask(before)
+    assert reader.file.stat().st_mode & 0o777 == 0o640
+
+
 @pytest.mark.parametrize("place", [0, 8, 40, -1])
 def test_a_single_wrong_byte_is_noticed_and_repaired(reader, place):
     whole = bytearray(reader() and reader.file.read_bytes())

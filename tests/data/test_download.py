@@ -1,8 +1,13 @@
 """Downloads: resumed, verified, and honest about what failed."""
 
 import hashlib
+import os
 import tarfile
+import threading
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +19,11 @@ CONTENT = bytes(range(256)) * 1000
 
 def sha256(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def names_in(folder: Path) -> list[str]:
+    """Lock files apart."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
 @pytest.fixture
@@ -28,7 +38,7 @@ def test_a_file_is_fetched_once(server, remote, capsys):
     assert remote.file.read_bytes() == CONTENT
     assert server.requests == [("set.bin", None)]
     assert capsys.readouterr().err == f"downloading {remote.urls[0]} (0.3 MB)\n"
-    assert [path.name for path in remote.file.parent.iterdir()] == ["set.bin"]
+    assert names_in(remote.file.parent) == ["set.bin"]
 
 
 def test_an_interrupted_download_goes_on_where_it_broke_off(server, remote):
@@ -76,7 +86,7 @@ def test_a_server_that_lies_about_the_range_gets_a_second_chance_and_no_third(se
     part_of(remote, CONTENT[:1000])
     with pytest.raises(ScenarioError, match="is not the file with the checksum sha256:"):
         fetch("set", [remote], download=True)
-    assert list(remote.file.parent.iterdir()) == []
+    assert names_in(remote.file.parent) == []
     server.shift = 0
     fetch("set", [remote], download=True)
     assert remote.file.read_bytes() == CONTENT
@@ -124,8 +134,39 @@ def test_an_archive_becomes_its_folder_whether_or_not_it_has_one_inside(server, 
     remote = Remote((server.url + "pictures",), folder.with_name(f"pictures.{kind}"), sha256(made.read_bytes()))
     fetch_folder("pictures", folder, remote, download=True)
     assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.txt")] == ["a/cat.txt"]
-    assert sorted(path.name for path in folder.parent.iterdir()) == ["pictures", f"pictures.{kind}"]
+    assert names_in(folder.parent) == ["pictures", f"pictures.{kind}"]
     fetch_folder("pictures", folder, remote, download=False)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no flock")
+def test_two_at_once_fetch_and_unpack_one_after_the_other(server, tmp_path, monkeypatch):
+    made = tmp_path / "made.zip"
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("cat.txt", "cat")
+        archive.writestr("dog.txt", "dog")
+    server.files["pictures"] = made.read_bytes()
+    folder = tmp_path / "root" / "pictures"
+    remote = Remote((server.url + "pictures",), folder.with_name("pictures.zip"), sha256(made.read_bytes()))
+    both, unpacked = threading.Barrier(2), []
+
+    def together(*args: object) -> None:
+        both.wait()
+        fetch(*args)
+
+    def slowly(archive: Path, partial: Path) -> None:
+        unpacked.append(partial)
+        partial.mkdir()
+        for name in ("cat.txt", "dog.txt"):
+            time.sleep(0.1)
+            (partial / name).touch()
+
+    monkeypatch.setattr("sfl_sim.data.download.fetch", together)
+    monkeypatch.setattr("torchvision.datasets.utils.extract_archive", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        for run in [pool.submit(fetch_folder, "pictures", folder, remote, True) for _ in range(2)]:
+            run.result()
+    assert names_in(folder) == ["cat.txt", "dog.txt"]
+    assert len(server.requests) == len(unpacked) == 1
 
 
 def test_the_data_root_is_what_is_given_or_the_variable_or_the_users_cache(tmp_path, monkeypatch):

@@ -58,6 +58,7 @@ def test_train_and_test_folders_are_kept_apart_with_their_labels(tmp_path):
 
 def test_grey_files_make_grey_images_and_one_colour_file_makes_all_rgb(tmp_path):
     save(tmp_path / "a" / "1.png", GREY)
+    save(tmp_path / "a" / "2.png", GREY)
     save(tmp_path / "b" / "1.png", GREY)
     assert load("image_folder", path=tmp_path).x_train.shape[1] == 1
     save(tmp_path / "b" / "2.png", RED)
@@ -68,6 +69,7 @@ def test_grey_files_make_grey_images_and_one_colour_file_makes_all_rgb(tmp_path)
 def test_a_constant_channel_can_still_be_divided_by_its_std(tmp_path):
     save(tmp_path / "a" / "1.png", RED)
     save(tmp_path / "b" / "1.png", GREEN)
+    save(tmp_path / "b" / "2.png", GREEN)
     data = load("image_folder", path=tmp_path)
     assert (data.x_train[:, 2] == 0).all()
     assert (data.std > 0).all()
@@ -76,6 +78,7 @@ def test_a_constant_channel_can_still_be_divided_by_its_std(tmp_path):
 def test_images_of_unequal_size_need_an_image_size(tmp_path):
     save(tmp_path / "a" / "1.png", RED, size=(6, 4))
     save(tmp_path / "b" / "2.png", RED, size=(5, 5))
+    save(tmp_path / "b" / "3.png", RED, size=(5, 5))
     with pytest.raises(ScenarioError, match=r"6 x 4 pixels.*5 x 5") as failure:
         load("image_folder", path=tmp_path)
     assert failure.value.key == "data.image_size"
@@ -128,6 +131,23 @@ def test_train_and_test_need_the_same_classes(tmp_path):
         load("image_folder", path=tmp_path)
 
 
+@pytest.mark.parametrize("parts", [("train", "val"), ("Train", "valid"), ("Validation", "test"), ("train",)])
+def test_parts_other_than_train_and_test_are_not_taken_for_classes(tmp_path, parts):
+    for part in parts:
+        save(tmp_path / part / "cats" / "1.png", RED)
+        save(tmp_path / part / "dogs" / "1.png", RED)
+    with pytest.raises(ScenarioError, match=f"needs both train and test.*found '{', '.join(parts)}'") as failure:
+        load("image_folder", path=tmp_path)
+    assert failure.value.key == "data.path"
+
+
+def test_too_few_images_to_split_are_refused(tmp_path):
+    save(tmp_path / "cats" / "1.png", RED)
+    save(tmp_path / "dogs" / "1.png", RED)
+    with pytest.raises(ScenarioError, match=r"data\.name: no test samples \(found 'image_folder'\)"):
+        load("image_folder", path=tmp_path)
+
+
 def test_image_folder_needs_its_path():
     with pytest.raises(ScenarioError, match=r"data.path"):
         load("image_folder")
@@ -136,6 +156,7 @@ def test_image_folder_needs_its_path():
 def test_a_second_start_reads_no_image_again(tmp_path, monkeypatch):
     for name in ("a", "b"):
         save(tmp_path / name / "1.png", RED)
+        save(tmp_path / name / "2.png", RED)
     first = load("image_folder", path=tmp_path)
     monkeypatch.setattr("sfl_sim.data.folders.read_images", None)
     assert torch.equal(load("image_folder", path=tmp_path).x_train, first.x_train)
@@ -160,7 +181,19 @@ def test_cinic10_is_its_train_and_test_folders_with_the_published_constants(tmp_
     assert colours(data.x_train) == [[255, 0, 0], [0, 255, 0]]
     assert colours(data.x_test) == [[100, 0, 0], [0, 100, 0]]
     assert data.label_names == ("airplane", "truck")
-    assert data.mean.tolist() == pytest.approx([0.4789, 0.4723, 0.4305], abs=1e-4)
+    assert data.mean.tolist() == pytest.approx([0.47889522, 0.47227842, 0.43047404])
+    assert data.std.tolist() == pytest.approx([0.24205776, 0.23828046, 0.25874835])
+
+
+@pytest.mark.parametrize("size", [(32, 32), (8, 8)])
+def test_errors_of_a_published_set_name_no_option_that_it_lacks(tmp_path, size):
+    file = cinic10(tmp_path) / "CINIC-10" / "test" / "truck" / "cifar10-test-2.png"
+    save(file, RED, size)
+    if size == (32, 32):
+        file.write_bytes(b"no image")
+    with pytest.raises(ScenarioError, match=r"cifar10-test-2\.png") as failure:
+        load("cinic10", root=tmp_path, download=False)
+    assert failure.value.key == "data.name"
 
 
 # Tiny ImageNet

@@ -3,9 +3,11 @@
 import gzip
 import hashlib
 import io
+import math
 import pickle
 import tarfile
 import urllib.error
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -48,6 +50,27 @@ def test_cached_cifar10_equals_what_torchvision_reads(staged_data):
         image, label = train[i]
         assert np.array_equal(data.x_train[i].permute(1, 2, 0), np.asarray(image))
         assert data.y_train[i] == label
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std"),
+    [
+        ("mnist", [0.1307], [0.3081]),
+        ("fashion_mnist", [0.2860], [0.3530]),
+        ("cifar10", [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
+        ("cifar100", [0.5071, 0.4865, 0.4409], [0.2673, 0.2564, 0.2762]),
+        ("svhn", [0.4377, 0.4438, 0.4728], [0.1980, 0.2010, 0.1970]),
+    ],
+)
+def test_images_are_normalised_with_the_published_constants(monkeypatch, name, mean, std):
+    parts = [
+        SimpleNamespace(data=np.zeros((2, 8, 8, 3), dtype=np.uint8), targets=[0, 1], labels=[0, 1], classes=["a", "b"])
+        for _ in range(2)
+    ]
+    monkeypatch.setattr("sfl_sim.data.torchvision_sets._opened", lambda *args: parts)
+    data = load(name)
+    assert data.mean.tolist() == pytest.approx(mean)
+    assert data.std.tolist() == pytest.approx(std)
 
 
 # Missing
@@ -140,7 +163,9 @@ def test_a_damaged_batch_is_replaced_from_the_archive(cifar100, data_folder):
     assert torch.equal(load("cifar100", download=False).x_train, cifar100["train"])
 
 
-def test_mnist_comes_from_the_mirror_that_works(server, monkeypatch):
+@pytest.fixture
+def mnist(server, monkeypatch):
+    """20 + 10 images of MNIST, of which the first mirror is gone."""
     kind = torchvision.datasets.MNIST
     x = {"train": RNG.integers(0, 256, (20, 28, 28), dtype=np.uint8), "t10k": np.zeros((10, 28, 28), dtype=np.uint8)}
     resources = []
@@ -153,11 +178,28 @@ def test_mnist_comes_from_the_mirror_that_works(server, monkeypatch):
             resources.append((file, md5(server.files[file])))
     monkeypatch.setattr(kind, "resources", resources)
     monkeypatch.setattr(kind, "mirrors", [server.url + "gone/", server.url])
+    return torch.from_numpy(x["train"])[:, None]
+
+
+def test_mnist_comes_from_the_mirror_that_works(mnist):
     data = load("mnist")
     assert_well_formed(data)
-    assert torch.equal(data.x_train, torch.from_numpy(x["train"])[:, None])
+    assert torch.equal(data.x_train, mnist)
     assert data.x_test.shape == (10, 1, 28, 28)
     assert data.label_names[3] == "3"
+
+
+def idx(*shape):
+    return bytes([0, 0, 8, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape) + bytes(math.prod(shape))
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"", b"damaged", idx(20, 28, 28)[:-1], idx(19, 28, 28)], ids=["empty", "other", "truncated", "too few"]
+)
+def test_a_damaged_unpacked_file_of_mnist_is_replaced_from_its_archive(mnist, data_folder, damaged):
+    load("mnist")
+    (data_folder / "MNIST" / "raw" / "train-images-idx3-ubyte").write_bytes(damaged)
+    assert torch.equal(load("mnist", download=False).x_train, mnist)
 
 
 def test_svhn_counts_its_label_ten_as_zero(server, monkeypatch):
