@@ -11,7 +11,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from sfl_sim.models.layers import Shape, image, is_small
+from sfl_sim.models.layers import Shape, image, is_small, stem
 
 
 class Grow(nn.Module):
@@ -48,11 +48,8 @@ def _densenet(name: str, shape: Shape, n_labels: int) -> nn.Sequential:
     channels, _, _ = image(shape, at_least=8)
     net = get_model(name, num_classes=n_labels)
     features = dict(net.features.named_children())
-    conv, pool = features["conv0"], features["pool0"]
-    if is_small(shape):
-        conv, pool = nn.Conv2d(channels, conv.out_channels, 3, padding=1, bias=False), nn.Identity()
-    elif channels != 3:
-        conv = nn.Conv2d(channels, conv.out_channels, 7, stride=2, padding=3, bias=False)
+    conv = stem(features["conv0"], channels, nn.init.kaiming_normal_, small=is_small(shape))
+    pool = nn.Identity() if is_small(shape) else features["pool0"]
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["stem"] = nn.Sequential(conv, features["norm0"], features["relu0"], pool)
     for block in range(1, 5):

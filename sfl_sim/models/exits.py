@@ -17,7 +17,6 @@ from sfl_sim.models.layers import Shape, named
 from sfl_sim.models.network import Network
 from sfl_sim.models.price import Layer
 from sfl_sim.models.transformer import Token
-from sfl_sim.models.zoo import MODELS
 
 
 def _pooled(shape: Shape, n_labels: int, side: int) -> nn.Sequential:
@@ -66,10 +65,14 @@ def exit_network(net: Network, cut: int) -> Network:
     """The model of a client that leaves `net` after `cut` layers: these, and its head as one layer more.
 
     Split at `cut` it gives the parts phi and h, priced; phi starts as the first part of `net` with the same seed does.
+    Raises ScenarioError if clients cannot leave there.
     """
+    cuts = exit_cuts(net.name)
+    if cut not in cuts:
+        raise ScenarioError(f"{net.name} has no exit after that layer", key="model.cut", found=cut, allowed=cuts)
 
     def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
-        layers = MODELS[net.name](input_shape, n_labels)[:cut]
+        layers = net._build(input_shape, n_labels)[:cut]
         layers.add_module("exit", exit_head(net.name, net.layers[cut - 1], n_labels))
         return layers
 

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 
 Shape = tuple[int, ...]
+
+kaiming_fan_out = partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu")
+"""How torchvision initialises the convolutions of ResNets, VGGs and MobileNets."""
 
 
 def named(**layers: nn.Module) -> nn.Sequential:
     """Layers in the order given, under their names."""
     return nn.Sequential(OrderedDict(layers))
+
+
+def stem(conv: nn.Conv2d, in_channels: int, initialise: Callable[[Tensor], Tensor], small: bool = False) -> nn.Conv2d:
+    """torchvision's stem convolution `conv`, or one like it for `in_channels`, that `initialise` fills.
+
+    A `small` one has a 3x3 window and stride 1.
+    """
+    if in_channels == conv.in_channels and not small:
+        return conv
+    kernel, stride, padding = (3, 1, 1) if small else (conv.kernel_size[0], conv.stride[0], conv.padding[0])
+    new = nn.Conv2d(in_channels, conv.out_channels, kernel, stride, padding, bias=conv.bias is not None)
+    initialise(new.weight)
+    if new.bias is not None:
+        nn.init.zeros_(new.bias)
+    return new
 
 
 def image(shape: Shape, at_least: int = 1) -> tuple[int, int, int]:

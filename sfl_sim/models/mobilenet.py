@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from sfl_sim.models.layers import Shape, image, is_small, named
+from sfl_sim.models.layers import Shape, image, is_small, kaiming_fan_out, named, stem
 
 
 def mobilenet_v1(shape: Shape, n_labels: int) -> nn.Sequential:
@@ -21,14 +21,14 @@ def mobilenet_v1(shape: Shape, n_labels: int) -> nn.Sequential:
     halved = {1, 3, 5, 11}
     in_channels, _, _ = image(shape)
     channels = 32
-    stem = Conv2dNormActivation(in_channels, channels, 3, stride=1 if is_small(shape) else 2)
+    first = Conv2dNormActivation(in_channels, channels, 3, stride=1 if is_small(shape) else 2)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for block, width in enumerate(widths):
         stride = 2 if block in halved else 1
         layers[f"dw{block + 1}"] = Conv2dNormActivation(channels, channels, 3, stride=stride, groups=channels)
         layers[f"pw{block + 1}"] = Conv2dNormActivation(channels, width, 1)
         channels = width
-    layers["dw1"] = nn.Sequential(stem, layers["dw1"])
+    layers["dw1"] = nn.Sequential(first, layers["dw1"])
     layers["pw13"] = nn.Sequential(layers["pw13"], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, n_labels))
     return nn.Sequential(layers)
 
@@ -43,13 +43,12 @@ def mobilenet_v2(shape: Shape, n_labels: int) -> nn.Sequential:
 
     in_channels, _, _ = image(shape)
     net = get_model("mobilenet_v2", num_classes=n_labels, dropout=0.0)
-    stem, *blocks, conv = net.features
-    stem[0] = nn.Conv2d(in_channels, 32, 3, stride=2, padding=1, bias=False)
+    first, *blocks, conv = net.features
+    first[0] = stem(first[0], in_channels, kaiming_fan_out, small=is_small(shape))
     if is_small(shape):
-        depthwise = blocks[1].conv[1][0]
-        stem[0].stride = depthwise.stride = (1, 1)
+        blocks[1].conv[1][0].stride = (1, 1)
     return named(
-        stem=stem,
+        stem=first,
         **{f"block{i}": block for i, block in enumerate(blocks, start=1)},
         conv=nn.Sequential(conv, nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         fc=net.classifier[1],

@@ -55,9 +55,9 @@ class Network:
             self.needs_batches_of_two = not _trains_on_one_sample(module, self.input_shape)
         except ScenarioError:
             raise
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:  # a user's own layers may do anything
             raise ScenarioError(
-                f"model {name!r} cannot take inputs of shape {'x'.join(map(str, input_shape))}: {error}",
+                f"model {name!r} cannot take inputs of shape {'x'.join(map(str, input_shape))}: {in_one_line(error)}",
                 key="model",
             ) from error
 
@@ -102,8 +102,7 @@ class Network:
 
     def part(self, start: int, stop: int) -> Part:
         """Layers `start` to `stop` (0-based, `stop` excluded) without weights."""
-        with torch.device("meta"):
-            skeleton = self._build(self.input_shape, self.n_labels)[start:stop]
+        skeleton = self._skeleton()[start:stop]
         layers = self.layers[start:stop]
         before = self.layers[start - 1].out_numel if start else math.prod(self.input_shape)
         return Part(
@@ -133,10 +132,23 @@ class Network:
             for part, start, stop in zip(parts, bounds[:-1], bounds[1:], strict=True)
         ]
 
+    def _skeleton(self) -> nn.Sequential:
+        try:
+            with torch.device("meta"):
+                return self._build(self.input_shape, self.n_labels)
+        except Exception:  # a user's factory may read numbers, of which there are none
+            return self._module(seed=0).to("meta")
+
     def _module(self, seed: int) -> nn.Sequential:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self._build(self.input_shape, self.n_labels).to(self.dtype)
+
+
+def in_one_line(error: Exception) -> str:
+    """The first line of what it says, after its type where the text alone may say little, as a KeyError's does."""
+    text = str(error).partition("\n")[0]
+    return text if isinstance(error, RuntimeError | ValueError) and text else f"{type(error).__name__}: {text}"
 
 
 def _trains_on_one_sample(module: nn.Module, input_shape: tuple[int, ...]) -> bool:

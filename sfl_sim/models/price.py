@@ -13,18 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import KINDS
 
 FREE = {
     # Norms, pooling and resizing: published MACs leave them out.
-    "batch_norm", "group_norm", "instance_norm", "layer_norm",
-    "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "max_pool2d", "mean",
+    "batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm", "linalg_vector_norm", "mean", "sum",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+    "avg_pool1d", "avg_pool2d", "max_pool1d", "max_pool2d",
     "upsample_bilinear2d", "upsample_nearest2d",
     # Elementwise: no products to accumulate.
-    "add", "sub", "mul", "div", "dropout", "relu", "leaky_relu", "elu", "gelu", "silu", "softmax", "log_softmax",
-    "sigmoid", "tanh", "hardsigmoid", "hardswish", "hardtanh",
+    "add", "sub", "rsub", "mul", "div", "neg", "pow", "exp", "dropout", "feature_dropout",
+    "relu", "leaky_relu", "prelu", "elu", "selu", "celu", "gelu", "glu", "silu", "mish", "softplus",
+    "sigmoid", "log_sigmoid", "softmax", "log_softmax", "tanh", "hardsigmoid", "hardswish", "hardtanh",
     # Only look up or move numbers.
-    "embedding", "flatten", "unflatten", "pad",
+    "embedding", "flatten", "unflatten", "pad", "pixel_shuffle",
 }  # fmt: skip
 """Operations without MACs, in place or not."""
 
@@ -90,7 +93,7 @@ def price(module: nn.Sequential, input_shape: tuple[int, ...]) -> tuple[Layer, .
 def macs_by_kind(module: nn.Module, x: Tensor) -> tuple[dict[str, int], int]:
     """MACs of `module(x)` for each of `KINDS`, and `n_ops` as in `Layer`, for any module and a batch `x` of one.
 
-    Puts the module into eval mode. Raises ValueError for operations without a known price.
+    Puts the module into eval mode. Raises ScenarioError for operations without a known price.
     """
     return _total(_own_macs(module, x), "")
 
@@ -112,7 +115,7 @@ def _own_macs(module: nn.Module, x: Tensor) -> dict[str, Counter[str]]:
         counts = analysis.by_module_and_operator()
     unknown = {op.removeprefix("aten::") for op in analysis.unsupported_ops()}
     if unknown:
-        raise ValueError(f"no price is known for the operations {', '.join(sorted(unknown))}")
+        raise ScenarioError(f"no price is known for the operations {', '.join(sorted(unknown))}", key="model")
     own = {}
     for name, submodule in module.named_modules():
         macs = counts[name].copy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from sfl_sim.models.layers import Shape, image, is_small, named
+from sfl_sim.models.layers import Shape, image, is_small, kaiming_fan_out, named, stem
 
 
 def resnet18(shape: Shape, n_labels: int) -> nn.Sequential:
@@ -33,15 +33,11 @@ def _resnet(name: str, shape: Shape, n_labels: int) -> nn.Sequential:
 
     channels, _, _ = image(shape)
     net = get_model(name, num_classes=n_labels)
-    if is_small(shape):
-        net.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
-        net.maxpool = nn.Identity()
-    elif channels != 3:
-        net.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+    conv = stem(net.conv1, channels, kaiming_fan_out, small=is_small(shape))
     blocks = [*net.layer1, *net.layer2, *net.layer3, *net.layer4]
     return named(
-        stem=nn.Sequential(net.conv1, net.bn1, net.relu),
-        pool=net.maxpool,
+        stem=nn.Sequential(conv, net.bn1, net.relu),
+        pool=nn.Identity() if is_small(shape) else net.maxpool,
         **{f"block{i}": block for i, block in enumerate(blocks, start=1)},
         avgpool=nn.Sequential(net.avgpool, nn.Flatten()),
         fc=net.fc,

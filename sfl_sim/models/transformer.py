@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from sfl_sim.models.layers import Shape, image, named, sequence
+from sfl_sim.models.layers import Shape, image, named, sequence, stem
 
 
 class Patches(nn.Module):
@@ -72,13 +73,15 @@ def vit_s16(shape: Shape, n_labels: int) -> nn.Sequential:
     if height != width:
         raise ValueError("it takes square images")
     size = patch_size(shape)
+    if size == 1 and height > 13:
+        raise ValueError("it takes images of an even number of pixels a side, or of at most 13")
     net = VisionTransformer(
         height, size, num_layers=12, num_heads=6, hidden_dim=384, mlp_dim=1536, num_classes=n_labels
     )
-    if channels != 3:
-        net.conv_proj = nn.Conv2d(channels, 384, size, stride=size)
+    fan_in = channels * size**2
+    project = stem(net.conv_proj, channels, partial(nn.init.trunc_normal_, std=math.sqrt(1 / fan_in)))
     return named(
-        patches=Patches(net.conv_proj, net.class_token, net.encoder.pos_embedding),
+        patches=Patches(project, net.class_token, net.encoder.pos_embedding),
         **{f"block{i}": block for i, block in enumerate(net.encoder.layers, start=1)},
         head=nn.Sequential(net.encoder.ln, Token(0), net.heads.head),
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from sfl_sim.models.layers import Shape, image, named
+from sfl_sim.models.layers import Shape, image, kaiming_fan_out, named
 
 
 def vgg11_bn(shape: Shape, n_labels: int) -> nn.Sequential:
@@ -23,16 +23,23 @@ def _vgg(column: str, shape: Shape, n_labels: int) -> nn.Sequential:
     """The network in this column of the paper's Table 1; a convolution's norm, activation and pooling belong to it.
 
     From 224 pixels the classifier is the paper's, on 7x7 features and without dropout. Smaller images leave fewer
-    features and get what is usual for CIFAR: average pooling and a single linear layer.
+    features and get what is usual for CIFAR: average pooling and a single linear layer. Below 32 pixels, too small for
+    five halvings, poolings round up. Weights start as torchvision's do.
     """
     from torchvision.models import vgg  # torchvision takes a second to import
 
-    channels, height, width = image(shape, at_least=32)
+    channels, height, width = image(shape)
     features = vgg.make_layers(vgg.cfgs[column], batch_norm=True)
     if channels != 3:
         features[0] = nn.Conv2d(channels, 64, 3, padding=1)
+    if min(height, width) < 32:
+        for module in features:
+            if isinstance(module, nn.MaxPool2d):
+                module.ceil_mode = True
     if min(height, width) < 224:
         pool, classifier = nn.AdaptiveAvgPool2d(1), [nn.Linear(512, n_labels)]
+        for module in (*features, *classifier):
+            _initialise(module)
     else:
         net = vgg.VGG(features, num_classes=n_labels, dropout=0.0)
         pool, classifier = net.avgpool, net.classifier
@@ -40,6 +47,18 @@ def _vgg(column: str, shape: Shape, n_labels: int) -> nn.Sequential:
         **_groups("conv", nn.Conv2d, [*features, pool, nn.Flatten()]),
         **_groups("fc", nn.Linear, classifier),
     )
+
+
+def _initialise(module: nn.Module) -> None:
+    """As torchvision's VGG, whose own initialisation comes with its large classifier."""
+    if isinstance(module, nn.Conv2d):
+        kaiming_fan_out(module.weight)
+    elif isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, 0, 0.01)
+    else:
+        return
+    if module.bias is not None:
+        nn.init.zeros_(module.bias)
 
 
 def _groups(name: str, first: type[nn.Module], modules: Iterable[nn.Module]) -> dict[str, nn.Sequential]:

@@ -22,7 +22,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.models.densenet import densenet121, densenet161, densenet169
 from sfl_sim.models.layers import Shape
 from sfl_sim.models.mobilenet import mobilenet_v1, mobilenet_v2
-from sfl_sim.models.network import Builder, Network
+from sfl_sim.models.network import Builder, Network, in_one_line
 from sfl_sim.models.resnet import resnet18, resnet34, resnet50, resnet101
 from sfl_sim.models.small import cnn8, cnn_small, lenet5
 from sfl_sim.models.transformer import char_transformer, vit_s16
@@ -90,7 +90,8 @@ def as_builder(model: object) -> Builder:
         model: a factory `make(input_shape, n_labels) -> nn.Sequential`, which is also called on torch's meta device; or
             an `nn.Sequential`, whose weights are then the initial ones. Every build is a model of its own.
 
-    Raises ScenarioError for anything else; the builder does so if what the factory makes has no layers to cut between.
+    Raises ScenarioError for anything else; the builder does so if the factory fails, or if
+    what it makes cannot be trained in parts.
     """
     if isinstance(model, nn.Sequential):
         layers = _plain(model)
@@ -100,7 +101,17 @@ def as_builder(model: object) -> Builder:
             "is no model", key="model.factory", found=model,
             allowed="an nn.Sequential, or a function (input_shape, n_labels) that makes one",
         )  # fmt: skip
-    return lambda input_shape, n_labels: _plain(model(input_shape, n_labels))
+
+    def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
+        try:
+            made = model(input_shape, n_labels)
+        except Exception as error:
+            raise ScenarioError(
+                f"fails with {in_one_line(error)}", key="model.factory", found=getattr(model, "__name__", model)
+            ) from error
+        return _plain(made)
+
+    return build
 
 
 def _takes_two(function: Callable[..., object]) -> bool:
@@ -116,6 +127,8 @@ def _plain(model: object) -> nn.Sequential:
     if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
         raise ScenarioError("is not an nn.Sequential", key="model.factory", found=type(model).__name__)
     weights = [parameter for layer in model for parameter in layer.parameters()]
+    if not weights:
+        raise ScenarioError("has no weights to learn", key="model.factory")
     if len(weights) > len(set(weights)):
         raise ScenarioError("uses the same weights in two layers, which a cut would part", key="model.factory")
     return nn.Sequential(OrderedDict(model._modules))

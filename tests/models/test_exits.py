@@ -32,13 +32,24 @@ def test_the_sizes_are_those_of_harmonys_table_1(name, sample, n_labels, phi, he
     cuts = exit_cuts(name)
     assert parameters(net.layers) == full
     fronts = [parameters(net.layers[:cut]) for cut in cuts]
-    backs = [parameters(net.layers[cut:]) for cut in cuts]
     heads = [exit_head(name, net.layers[cut - 1], n_labels) for cut in cuts]
     sizes = [sum(p.numel() for p in module.parameters()) for module in heads]
     assert (min(fronts), max(fronts)) == phi
     assert (min(sizes), max(sizes)) == head
-    assert (min(backs), max(backs)) == (full - phi[1], full - phi[0])
     assert all(earlier < later for earlier, later in pairwise(cuts))
+
+
+def test_clients_leave_between_harmonys_smallest_and_largest_front_end():
+    assert exit_cuts("mobilenet_v2") == (1, 5, 6, 7, 8, 9, 10, 11)
+    assert exit_cuts("resnet50") == (3, 4, 5, 6, 7)
+
+
+def test_nobody_leaves_where_the_paper_has_no_exit():
+    net = network("cnn8", (1, 8, 8), 10)
+    with pytest.raises(
+        ScenarioError, match=r"model.cut: cnn8 has no exit after that layer \(found 5; allowed: 2, 3, 4"
+    ):
+        exit_network(net, 5)
 
 
 def test_the_latency_example_counts_a_vgg_client_of_two_convolutions():

@@ -73,6 +73,30 @@ def test_tokens_are_priced_as_integers():
     assert fc.macs == 7 * 4 * 2
 
 
+class Elementwise(nn.Module):
+    def forward(self, x):
+        return 1 - (-x).exp() ** 2 + x.sum(-1, keepdim=True) + x.norm(dim=-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.PReLU(), nn.Mish(), nn.Softplus(), nn.SELU(), nn.CELU(), nn.GLU(), nn.LogSigmoid(), nn.RMSNorm(4),
+        nn.AvgPool1d(2), nn.MaxPool1d(2), nn.AdaptiveAvgPool1d(1), nn.AdaptiveMaxPool1d(1), nn.Dropout1d(),
+        Elementwise(),
+    ],
+    ids=lambda module: type(module).__name__,
+)  # fmt: skip
+def test_what_has_no_products_to_accumulate_is_free(module):
+    macs, n_ops = macs_by_kind(module, torch.ones(1, 4, 4))
+    assert (sum(macs.values()), n_ops) == (0, 0)
+
+
+def test_moving_pixels_is_free():
+    macs, _ = macs_by_kind(nn.PixelShuffle(2), torch.ones(1, 4, 4, 4))
+    assert sum(macs.values()) == 0
+
+
 class Sampled(nn.Module):
     def forward(self, x):
         return nn.functional.grid_sample(x, x[:, :2].movedim(1, -1), align_corners=False)

@@ -3,7 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
+from torchvision.models import get_model
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.price import price
@@ -145,7 +147,8 @@ def test_a_vision_transformer_sees_at_least_49_patches_of_a_small_image(side, si
     ("name", "shape", "reason"),
     [
         ("lenet5", (1, 8, 8), "1x8x8: it takes images of at least 12x12 pixels"),
-        ("vgg11_bn", (3, 28, 28), "3x28x28: it takes images of at least 32x32 pixels"),
+        ("densenet121", (3, 4, 4), "3x4x4: it takes images of at least 8x8 pixels"),
+        ("vit_s16", (3, 99, 99), "3x99x99: it takes images of an even number of pixels a side, or of at most 13"),
         ("vit_s16", (3, 32, 28), "3x32x28: it takes square images"),
         ("resnet18", (80,), r"80: it takes images \(channels, height, width\)"),
         ("char_transformer", (1, 8, 8), r"1x8x8: it takes sequences of tokens \(length,\)"),
@@ -154,6 +157,86 @@ def test_a_vision_transformer_sees_at_least_49_patches_of_a_small_image(side, si
 def test_a_model_says_which_samples_it_does_not_take(name, shape, reason):
     with pytest.raises(ScenarioError, match=f"model: model '{name}' cannot take inputs of shape {reason}"):
         network(name, shape, 10)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "vgg11_bn", "densenet121", "mobilenet_v2"])
+def test_a_seed_gives_torchvisions_own_model(name):
+    """Weights and arithmetic: 3 channels and 224 pixels need no other stem."""
+    without_dropout = {"dropout": 0.0} if name in ("vgg11_bn", "mobilenet_v2") else {}
+    torch.manual_seed(3)
+    expected = get_model(name, num_classes=10, **without_dropout).eval()
+    torch.manual_seed(3)
+    found = MODELS[name](IMAGENET, 10).eval()
+    x = torch.randn(1, *IMAGENET)
+    with torch.inference_mode():
+        assert torch.equal(found(x), expected(x))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg11_bn", "densenet121", "mobilenet_v2", "vit_s16"])
+@pytest.mark.parametrize("side", [32, 64])
+def test_a_replaced_stem_starts_as_torchvision_starts_its_own(name, side):
+    torch.manual_seed(0)
+    stem = MODELS[name]((1, side, side), 10)[0]
+    conv = next(module for module in stem.modules() if isinstance(module, nn.Conv2d))
+    fan_in, fan_out = conv.weight[0].numel(), conv.weight[:, 0].numel()
+    variance = {"densenet121": 2 / fan_in, "vit_s16": 1 / fan_in}.get(name, 2 / fan_out)
+    assert conv.weight.std().item() == pytest.approx(variance**0.5, rel=0.15)
+    assert conv.bias is None or not conv.bias.any()
+
+
+def test_a_small_vgg_starts_as_torchvisions_does_in_every_layer():
+    torch.manual_seed(0)
+    model = MODELS["vgg11_bn"]((3, 32, 32), 10)
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    for conv in convolutions:
+        assert conv.weight.std().item() == pytest.approx((2 / (9 * conv.out_channels)) ** 0.5, rel=0.05)
+        assert not conv.bias.any()
+    assert model.fc1[0].weight.std().item() == pytest.approx(0.01, rel=0.05)
+    assert not model.fc1[0].bias.any()
+
+
+@pytest.mark.parametrize("side", [8, 16, 28, 32])
+def test_a_vgg_leaves_one_pixel_of_a_small_image(side):
+    """KoReA trains VGG-16 on FEMNIST, 28x28."""
+    with torch.device("meta"):
+        model = MODELS["vgg16_bn"]((1, side, side), 10).eval()
+        features = nn.Sequential(*model[:13])
+        features[-1] = features[-1][:-2]  # without average pooling and flattening
+        assert features(torch.empty(1, 1, side, side)).shape == (1, 512, 1, 1)
+
+
+def test_cnn_small_is_what_its_docstring_says():
+    model = MODELS["cnn_small"]((1, 8, 8), 10)
+    w1, b1, w2, b2, w3, b3, w4, b4 = model.parameters()
+    x = torch.randn(2, 1, 8, 8)
+    h = F.relu(F.conv2d(x, w1, b1, padding=1))
+    h = F.max_pool2d(F.relu(F.conv2d(h, w2, b2, padding=1)), 2)
+    h = F.max_pool2d(F.relu(F.conv2d(h, w3, b3, padding=1)), 2)
+    torch.testing.assert_close(model(x), F.linear(h.flatten(1), w4, b4))
+
+
+def test_cnn8_is_harmonys():
+    """METHODS.md 12.1: pooling after the second, third and fifth convolution."""
+    model = MODELS["cnn8"]((1, 28, 28), 10)
+    weights = list(model.parameters())
+    x = h = torch.randn(2, 1, 28, 28)
+    for number, (weight, bias) in enumerate(zip(weights[0:10:2], weights[1:10:2], strict=True), start=1):
+        h = F.relu(F.conv2d(h, weight, bias, padding=1))
+        if number in (2, 3, 5):
+            h = F.max_pool2d(h, 2)
+    h = h.flatten(1)
+    for weight, bias in zip(weights[10::2], weights[11::2], strict=True):
+        h = F.linear(h if h.shape[1] == 2304 else F.relu(h), weight, bias)
+    torch.testing.assert_close(model(x), h)
+
+
+def test_char_transformer_adds_positions_and_reads_the_last_character():
+    model = MODELS["char_transformer"]((12,), 10).eval()
+    tokens = torch.randint(10, (2, 12), generator=torch.Generator().manual_seed(0))
+    x = model.embedding.embedding.weight[tokens] * 128**0.5 + model.embedding.position.weight[torch.arange(12)]
+    for number in range(1, 7):
+        x = getattr(model, f"block{number}")(x)
+    torch.testing.assert_close(model(tokens), model.head[1](x[:, 11]))
 
 
 def own_model(input_shape, n_labels):
@@ -202,6 +285,39 @@ linear = nn.Linear(4, 4)
 def test_what_is_no_model_is_one_clear_line(model, problem):
     with pytest.raises(ScenarioError, match=f"model.factory: .*{problem}"):
         network(model, (1, 2, 4), 3)
+
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return x, x
+
+
+def knows_no_label(shape, n_labels):
+    return {10: nn.Sequential(nn.Linear(4, 10))}[n_labels]
+
+
+@pytest.mark.parametrize(
+    ("factory", "problem"),
+    [
+        (lambda shape, n_labels: nn.Sequential(), "model.factory: has no weights to learn"),
+        (lambda shape, n_labels: nn.Sequential(nn.Flatten()), "model.factory: has no weights to learn"),
+        (knows_no_label, r"model.factory: fails with KeyError: 3 \(found 'knows_no_label'\)"),
+        (lambda shape, n_labels: nn.Sequential(nn.Linear(4, n_labels), Pair()), "model: .*Error: .*tuple"),
+    ],
+)
+def test_whatever_a_factory_does_wrong_is_one_clear_line(factory, problem):
+    with pytest.raises(ScenarioError, match=f"^{problem}.*$"):
+        network(factory, (1, 2, 4), 3)
+
+
+def test_a_factory_may_read_the_numbers_of_its_weights():
+    def scaled(shape, n_labels):
+        linear = nn.Linear(4, n_labels)
+        linear.weight.data /= linear.weight.abs().max().item()
+        return nn.Sequential(nn.Flatten(), linear)
+
+    part1, part2 = network(scaled, (1, 2, 2), 3).split(1, seed=0, device=CPU)
+    assert answers([part1, part2], torch.ones(2, 1, 2, 2)).shape == (2, 3)
 
 
 def test_a_subclass_of_sequential_that_only_builds_itself_can_be_cut():
