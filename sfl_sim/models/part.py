@@ -43,6 +43,7 @@ class Part:
         self.skeleton = skeleton
         self.first = first
         self._sample = _work(layers)
+        self._works: dict[tuple[int, int], Work] = {}
         self.in_numel = in_numel
         self.out_numel = out_numel
         self.channels_last = channels_last
@@ -67,10 +68,12 @@ class Part:
 
     def work(self, samples: int, passes: int) -> Work:
         """What `passes` times a forward pass of a mini-batch computes."""
-        macs, by_kind, n_ops = self._sample
-        n = samples * passes
-        conv, depthwise, dense, attention = by_kind
-        return Work(n * macs, (n * conv, n * depthwise, n * dense, n * attention), passes * n_ops)
+        work = self._works.get((samples, passes))
+        if work is None:  # every operation asks, but batches have few sizes
+            n, (macs, (conv, depthwise, dense, attention), n_ops) = samples * passes, self._sample
+            work = Work(n * macs, (n * conv, n * depthwise, n * dense, n * attention), passes * n_ops)
+            self._works[samples, passes] = work
+        return work
 
     def _find_slots(self) -> None:
         for path, module in self.skeleton.named_modules():
