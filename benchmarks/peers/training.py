@@ -18,7 +18,7 @@ class Workload:
     """
 
     def __init__(self, file: str | Path) -> None:
-        given: dict[str, Any] = torch.load(file, weights_only=False)
+        given: dict[str, Any] = torch.load(file, weights_only=False)  # a module, written by benchmarks.peers itself
         self.model, self.x, self.y, self.visits = (given[key] for key in ("model", "x", "y", "visits"))
 
     def samples(self, round: int, visit: int) -> list[torch.Tensor]:

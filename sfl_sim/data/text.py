@@ -83,13 +83,15 @@ def _tokens(text: str) -> NDArray[np.uint8]:
 
 def _read_play(file: Path) -> tuple[dict[str, XY], dict[str, XY]]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"cannot be read: {error}", key="data.path", found=str(file)) from error
     speeches = defaultdict(list)
-    for block in re.split(r"\n{2,}", text):
-        role, _, speech = block.partition(":\n")
-        if speech and "\n" not in role:
+    for block in re.split(r"\n\s*\n", text):
+        role, _, speech = block.partition("\n")
+        role = role.rstrip()
+        if speech and role.endswith(":"):
+            role = role[:-1]
             speeches[role].append(speech)
     if not speeches:
         raise ScenarioError("has no speeches below headings `ROLE:`", key="data.path", found=str(file))

@@ -141,3 +141,10 @@ def test_an_m_m_1_queue_waits_as_theory_says():
     n = 20_000
     seen = strangers(np.cumsum(rng.exponential(2.0, n)), rng.exponential(1.0, n))
     assert (seen[:, 2] - seen[:, 1]).mean() == pytest.approx(1.0, abs=0.12)
+
+
+def test_of_states_whose_jobs_came_together_the_one_of_the_lowest_client_is_served_first():
+    """Clients 2 and 1 come at one instant, their states listed in that order: ties go to the lowest client."""
+    server = Server()
+    flows = [server.visit(0, [0.0], [5.0], "a"), server.visit(2, [1.0], [1.0], "b"), server.visit(1, [1.0], [1.0], "c")]
+    assert [client for client, *_ in server.run(*flows)] == [0, 1, 2]

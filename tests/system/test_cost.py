@@ -116,6 +116,17 @@ def test_the_shipped_profile_says_where_it_comes_from_and_how_well_it_predicts()
     assert fitted_rank >= 0.95
 
 
+def test_the_shipped_profile_is_the_fit_to_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Path(__file__).parents[2] / "profiles" / "fit_ncnn.py"
+    monkeypatch.syspath_prepend(script.parents[1])
+    fit = runpy.run_path(str(script))
+    costs = fit["fitted"](fit["networks"](), fit["relative"](fit["clients"](fit["measurements"]())))
+    table = read_table(find("costs", "ncnn", ""), COLUMNS, "")
+    efficiencies = [float(table.numbers(f"{kind}_efficiency")[0]) for kind in KINDS]
+    assert efficiencies == pytest.approx((1 / costs[list(KINDS)]).tolist(), rel=5e-3)
+    assert float(table.numbers("overhead_macs")[0]) == pytest.approx(costs["n_ops"], rel=5e-3)
+
+
 def test_the_fit_finds_the_costs_that_machines_have_in_common() -> None:
     script = runpy.run_path(str(find("costs", "ncnn", "").parents[1] / "fit_ncnn.py"))
     rng = np.random.default_rng(0)
