@@ -144,7 +144,7 @@ def test_an_m_m_1_queue_waits_as_theory_says():
 
 
 def test_of_states_whose_jobs_came_together_the_one_of_the_lowest_client_is_served_first():
-    """Clients 2 and 1 come at one instant, their states listed in that order: ties go to the lowest client."""
+    """Client 1 comes for the state that is being changed, so the state for which client 2 came is listed before it."""
     server = Server()
-    flows = [server.visit(0, [0.0], [5.0], "a"), server.visit(2, [1.0], [1.0], "b"), server.visit(1, [1.0], [1.0], "c")]
+    flows = [server.visit(0, [0.0], [5.0], "a"), server.visit(2, [1.0], [1.0], "b"), server.visit(1, [1.0], [1.0], "a")]
     assert [client for client, *_ in server.run(*flows)] == [0, 1, 2]
