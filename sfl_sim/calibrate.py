@@ -23,6 +23,7 @@ from sfl_sim.execute.device import pick_device
 from sfl_sim.execute.precision import PRECISIONS
 from sfl_sim.execute.threads import threads_for
 from sfl_sim.methods import Method
+from sfl_sim.models.alternatives import replicas_by_name
 from sfl_sim.study import check
 
 WORTH = 0.95
@@ -158,7 +159,8 @@ class _Trial:
         self._numbers = count(1)
         torch.manual_seed(scenario.seed)
         self()  # compiles, and loads libraries
-        self._learned = [part.weights.flat.clone() for part in self._experiment.method.model()]
+        model = replicas_by_name(self._experiment.method.model())
+        self._learned = [replica.weights.flat.clone() for replica in model.values()]
 
     def with_(self, choice: Choice) -> _Trial:
         """Another trial of the same scenario. Raises ScenarioError if the choice cannot be made."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
@@ -18,6 +19,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, Method
 from sfl_sim.models.network import Builder
 from sfl_sim.models.zoo import MODELS, as_builder
+from sfl_sim.presets import PRESETS
 from sfl_sim.shipped import scenario_names
 from sfl_sim.sim.orders import ORDERS, Order, Roster
 from sfl_sim.system.profiles import available
@@ -56,7 +58,7 @@ def find_method(name: str) -> type[Method]:
 
 def find_order(name: str) -> Order:
     """The order's function; ScenarioError if there is none."""
-    order: Order = named(name, ORDERS, "server.order")
+    order: Order = named(name, ORDERS | PRESETS, "server.order")  # a preset is expanded before, but may be suggested
     try:
         fits = callable(order(Roster([0], {0: 1})))
     except Exception:  # whatever a stranger's function does with a roster
@@ -91,7 +93,7 @@ def choices() -> dict[str, list[str]]:
         "model.name": list(MODELS),
         "data.name": list(DATASETS),
         "data.partition.kind": list(PARTITIONS),
-        "server.order": list(ORDERS),
+        "server.order": [*ORDERS, *PRESETS],
         "clients.compute.profile": available("devices"),
         "clients.compute.cost": available("costs"),
         "clients.network.profile": available("network"),
@@ -100,11 +102,13 @@ def choices() -> dict[str, list[str]]:
 
 
 def catalogue() -> dict[str, dict[str, str]]:
-    """What comes with sfl-sim: name and one line of explanation, by kind."""
+    """What comes with sfl-sim: name and one line of explanation, for methods up to three, by kind."""
     tables: dict[str, Mapping[str, Any]] = {
-        "methods": METHODS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS, "orders": ORDERS
+        "methods": METHODS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS,
+        "orders": ORDERS | PRESETS,
     }  # fmt: skip
     found = {kind: {name: _first_line(thing) for name, thing in table.items()} for kind, table in tables.items()}
+    found["methods"] = {name: _method_lines(kind) for name, kind in METHODS.items()}
     profiles = {
         "devices": "rates of the client devices",
         "costs": "what kinds of layers cost on a device",
@@ -118,3 +122,13 @@ def catalogue() -> dict[str, dict[str, str]]:
 
 def _first_line(thing: object) -> str:
     return (inspect.getdoc(thing) or "").split("\n", 1)[0]
+
+
+def _method_lines(kind: type[Method]) -> str:
+    """What the method does; its paper, which its module names below the first line, up to the year; its options."""
+    lines = [_first_line(kind)]
+    if paper := re.search(r"\n\n(.*?\b\d{4})\b", inspect.getdoc(inspect.getmodule(kind)) or "", re.DOTALL):
+        lines.append(" ".join(paper[1].split()))
+    if kind.Options.model_fields:
+        lines.append("options: " + ", ".join(kind.Options.model_fields))
+    return "\n".join(lines)

@@ -83,7 +83,7 @@ def _run_cell(number: int, variant: Variant, place: Path, settings: Settings, no
     try:
         while (round := next(rounds, None)) is not None:
             with uninterrupted():
-                cell.add_round(round.row, round.labels, round.ops)
+                cell.add_round(round.row, round.labels, round.ops, round.confusion)
                 notify(number, round)
     finally:
         with uninterrupted():
@@ -108,6 +108,7 @@ def _summary(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, 
         "timeline_digest": experiment.timeline_digest,
         "weights_digest": experiment.weights_digest(),
         "breakdown_s": {name: float(rounds[f"{name}_s"].sum()) for name in BREAKDOWN},
+        "server_model_bytes": experiment.server_model_bytes,
         "executor": experiment.executor.name,
         "threads": torch.get_num_threads(),
         "peak_graphs": None if experiment.device is None else experiment.calling.graphs.peak,

@@ -18,6 +18,7 @@ from sfl_sim.data.batches import ClientData, Images, check_augmentable
 from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order
 from sfl_sim.dealing import deal_data, deal_tests
 from sfl_sim.errors import ScenarioError
+from sfl_sim.estimate import seconds_per_sample
 from sfl_sim.execute.batched import MAX_GROUP, Batched
 from sfl_sim.execute.compiling import check_compiler
 from sfl_sim.execute.eager import Eager
@@ -27,27 +28,31 @@ from sfl_sim.execute.timing import Timing
 from sfl_sim.methods import Method, Task
 from sfl_sim.metrics.accuracy import performance_gap
 from sfl_sim.metrics.breakdown import breakdown, traffic
+from sfl_sim.models.alternatives import Model, replicas_by_name
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.cuts import client_cuts
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.layer_table import layer_table
 from sfl_sim.models.network import Network
-from sfl_sim.models.replica import Replica
 from sfl_sim.models.zoo import network
+from sfl_sim.presets import expand
 from sfl_sim.rng import stream
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.foresight import Foresight
-from sfl_sim.sim.orders import check_burst, usual_burst
+from sfl_sim.sim.orders import check_burst, check_max_wait, usual_burst
+from sfl_sim.snapshots import Snapshots, check_snapshots
 from sfl_sim.system.fleet import build_fleet
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round gave: its row of rounds.parquet, rows of labels.parquet, and operations (`OP_DTYPE`)."""
+    """What one round gave: its row of rounds.parquet, rows of labels.parquet, operations (`OP_DTYPE`), and rows of
+    confusion.parquet, if the scenario asks for any."""
 
     row: Mapping[str, Any]
     labels: list[dict[str, Any]]
     ops: NDArray[np.void]
+    confusion: pd.DataFrame | None = None
 
 
 _UNBOUNDED: dict[object, str] = {"all": "inf", "unlimited": "inf"}
@@ -64,7 +69,7 @@ class Experiment:
     """
 
     def __init__(self, scenario: Scenario, device: torch.device | None) -> None:
-        self.scenario = scenario
+        self.scenario = scenario = expand(scenario)
         self.device = device
         self.dataset, self.shares = deal_data(scenario)
         check_none_empty(self.shares)
@@ -79,10 +84,14 @@ class Experiment:
         )
         self.calling = _calling(scenario.train)
         self.method = self._method()
+        check_snapshots(scenario, self.method)
+        self.snapshots = self._snapshots()
         self.executor = self._executor()
         self.simulator = self._simulator()
         self.foresight = Foresight(self.simulator)
-        self._model: list[Replica] = []
+        self.server_model_bytes: int | None = 0
+        """The most bytes of models that the main server has held at once; None if the method does not tell."""
+        self._model: Model = []
         self._timeline = hashlib.blake2b(digest_size=16)
         if device is not None:
             torch.manual_seed(seed)  # for networks of a user's own that draw while they run
@@ -91,8 +100,12 @@ class Experiment:
     def rounds(self) -> Iterator[Round]:
         """Run the rounds one by one."""
         for number in range(1, self.scenario.train.rounds + 1):
-            clients = self.participants(number)
+            clients = list(self.method.choose(number, self.participants(number)))
+            held = self.method.server_bytes(clients)
+            self.server_model_bytes = None if held is None else max(held, self.server_model_bytes or 0)
             started_s = self.simulator.now_s
+            if self.snapshots:
+                self.snapshots.begin(number, len(clients))
             self.run_round(number, clients)
             ended_s = self.simulator.now_s
             ops = self.simulator.take_rows()
@@ -100,18 +113,18 @@ class Experiment:
                 "round": number, "started_s": started_s, "ended_s": ended_s, "participants": len(clients),
                 "accuracy": None, "client_accuracy": None, "loss": None, "performance_gap": None, **traffic(ops),
             }  # fmt: skip
-            spent = breakdown(ops, len(clients), started_s, ended_s)
+            spent = breakdown(ops, clients, started_s, ended_s)
             row |= {f"{name}_s": seconds for name, seconds in spent.items()}
             labels = []
             if self.device is not None:
-                found = self._evaluate()
+                found = self._evaluate(self.method.model())
                 row |= {"accuracy": found.accuracy, "client_accuracy": found.client_accuracy(self.test_sets),
                         "loss": found.loss, "performance_gap": performance_gap(found.by_label)}  # fmt: skip
                 labels = self._label_rows(number, found)
             self._timeline.update(ops.tobytes())
             if self.device is not None:
                 self._model = [part.snapshot() for part in self.method.model()]
-            yield Round(row, labels, ops)
+            yield Round(row, labels, ops, self.snapshots.take() if self.snapshots else None)
 
     def check_device(self, device: torch.device) -> None:
         """Refuse what `device` cannot compute, or only slower. A timing-only run needs none of it."""
@@ -124,6 +137,8 @@ class Experiment:
 
     def run_round(self, number: int, clients: list[int]) -> None:
         """Let the clients train, and the clock run, without evaluation."""
+        if number == 1:
+            self.simulator.run(self.method.setup(), number)
         if self.device is None and self.method.regular:
             self.foresight.run(lambda: self.method.round(number, clients), number, like=tuple(clients))
         else:
@@ -144,9 +159,9 @@ class Experiment:
     def weights(self) -> dict[str, NDArray[Any]]:
         """The global model after the last whole round, by part and name, in PyTorch's usual layout."""
         return {
-            f"part{number}.{name}": tensor.contiguous().cpu().numpy()
-            for number, part in enumerate(self._model, start=1)
-            for name, tensor in part.weights.named_tensors()
+            f"{part}.{name}": tensor.contiguous().cpu().numpy()
+            for part, replica in replicas_by_name(self._model).items()
+            for name, tensor in replica.weights.named_tensors()
         }
 
     def weights_digest(self) -> str | None:
@@ -199,10 +214,13 @@ class Experiment:
         )
         if net.needs_batches_of_two:
             data.check_no_single()
+        cuts = self._cuts(net) if kind.is_split else []
         task = Task(
-            network=net, cuts=self._cuts(net) if kind.is_split else [], data=data, lr=train.lr, lr_decay=train.lr_decay,
+            network=net, cuts=cuts, data=data, lr=train.lr, lr_decay=train.lr_decay,
             lr_min=train.lr_min, momentum=train.momentum, weight_decay=train.weight_decay,
-            uniform_weights=train.agg_weights == "uniform", seed=scenario.seed, device=self.device,
+            uniform_weights=train.agg_weights == "uniform", label_counts=self.counts,
+            label_names=self.dataset.label_names, seed=scenario.seed, device=self.device,
+            sample_s=seconds_per_sample(net, cuts, train.batch_size, self.fleet),
         )  # fmt: skip
         return kind(task, method_options(kind, scenario))
 
@@ -217,12 +235,15 @@ class Experiment:
         order = find_order(server.order)
         burst = usual_burst(server.order) if server.burst is None else float(_UNBOUNDED.get(server.burst, server.burst))
         check_burst(server.order, burst)
+        check_max_wait(server.order, server.max_wait_s)
         return Simulator(
             self.fleet,
             self.executor,
             order,
             workers=float(_UNBOUNDED.get(server.workers, server.workers)),
             burst=burst,
+            labels=self.counts.argmax(axis=1).tolist(),
+            max_wait_s=float("inf") if server.max_wait_s is None else server.max_wait_s,
             seed=self.scenario.seed,
             include_model_exchange=server.include_model_exchange,
         )
@@ -235,6 +256,8 @@ class Experiment:
             raise ScenarioError("cannot be batched: torch.func does not autocast", key="train.precision", found="bf16")
         if self.device is None:
             return Timing()
+        if self.snapshots:
+            return self.snapshots.executor
         return Batched(train.max_graphs or MAX_GROUP) if train.executor == "batched" else Eager()
 
     def participants(self, round: int) -> list[int]:
@@ -245,11 +268,16 @@ class Experiment:
         chosen = stream(self.scenario.seed, "participants", round).choice(len(self.cyclic), n, replace=False)
         return [self.cyclic[i] for i in sorted(chosen)]
 
-    def _evaluate(self) -> Evaluation:
+    def _snapshots(self) -> Snapshots | None:
+        if self.device is None or self.scenario.report.snapshots is None:
+            return None
+        return Snapshots(self.scenario, self.method, self._evaluate, lambda: self.simulator.now_s)
+
+    def _evaluate(self, model: Model) -> Evaluation:
         assert self.device is not None
         images = self.method.data.images
         assert images is not None
-        return evaluate(self.method.model(), *self._test, self.dataset.n_labels, images.prepare)
+        return evaluate(model, *self._test, self.dataset.n_labels, images.prepare)
 
     def _label_rows(self, number: int, found: Evaluation) -> list[dict[str, Any]]:
         return [

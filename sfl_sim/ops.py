@@ -2,7 +2,8 @@
 
 A method is a generator (a *flow*) that yields operations and receives their results:
 
-    on(node, step, state, *args)   run `step` at `node`, changing `state`; gives the step's result
+    on(node, step, state, *args)   run `step` at `node`, changing `state`; gives the step's result. What one step
+                                   changes at once is joined into one state, serialised by the first of its members
     send(payload, src, dst)        move a payload; a state is snapshotted when the operation is issued
     par(flows)                     run flows side by side; gives the list of what they return
     read(value)                    the number in `value`: the only way to branch on what training produced
@@ -73,9 +74,14 @@ class Value:
 
 
 class State(Value):
-    """A value that operations may change. Operations on one state are serialised in service order."""
+    """A value that operations may change. Operations on states with one `guard` are serialised in service order."""
 
     __slots__ = ()
+
+    @property
+    def guard(self) -> State:
+        """The state for whose turn a change of this one waits: itself, unless it is made of several."""
+        return self
 
 
 KINDS = ("conv", "depthwise", "dense", "attention")

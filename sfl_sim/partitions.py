@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -12,6 +13,7 @@ from sfl_sim.config.source import Study, Variant
 from sfl_sim.data.partition import label_counts
 from sfl_sim.dealing import deal_data
 from sfl_sim.errors import ScenarioError
+from sfl_sim.presets import expand
 from sfl_sim.report.preview import Partition, Preview
 
 MAX_PARTITIONS = 6
@@ -28,7 +30,7 @@ def preview(study: Study) -> Preview:
         ScenarioError: the data or the partition cannot be used.
     """
     distinct: dict[str, Variant] = {}
-    for variant in study.variants:
+    for variant in map(_expanded, study.variants):
         distinct.setdefault(_identity(variant.scenario), variant)
     variants = sorted(distinct.values(), key=lambda variant: variant.scenario.seed)
     shown = variants[:MAX_PARTITIONS]
@@ -39,6 +41,13 @@ def preview(study: Study) -> Preview:
         for variant, words in zip(shown, names, strict=True)
     ]
     return Preview(study.name, ", ".join(common), partitions, len(variants) - len(shown))
+
+
+def _expanded(variant: Variant) -> Variant:
+    try:
+        return replace(variant, scenario=expand(variant.scenario))
+    except ScenarioError as error:
+        raise variant.places.located(error) from error
 
 
 def _identity(scenario: Scenario) -> str:

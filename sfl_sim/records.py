@@ -40,6 +40,7 @@ ROUND_COLUMNS = [
     "bytes_down",
 ]
 LABEL_COLUMNS = ["round", "label", "position", "accuracy", "samples"]
+CONFUSION_COLUMNS = ["round", "job", "time_s", "true_label", "predicted_label", "share"]
 CLIENT_COLUMNS = [
     "client", "device", "macs_per_s", "uplink_bps", "downlink_bps", "latency_s", "samples", "dominant_label",
     "label_samples", "cut", "cost",

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.records import OP_COLUMNS
+from sfl_sim.records import CONFUSION_COLUMNS, OP_COLUMNS
 
-TABLES = ["rounds", "labels", "clients", "layers", "ops"]
+TABLES = ["rounds", "labels", "confusion", "clients", "layers", "ops"]
 ROWS_PER_GROUP = 100_000
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
@@ -47,6 +47,7 @@ class Cell:
         folder.mkdir(parents=True)
         self._rounds: list[dict[str, Any]] = []
         self._labels: list[dict[str, Any]] = []
+        self._confusion: list[pd.DataFrame] = []
         self._waiting: list[NDArray[np.void]] = []
         self._ops = pq.ParquetWriter(folder / "ops.parquet", _OP_SCHEMA, compression="zstd")
 
@@ -58,11 +59,19 @@ class Cell:
         """The model: one row per layer."""
         self._write("layers", layers)
 
-    def add_round(self, row: Mapping[str, Any], labels: Sequence[Mapping[str, Any]], ops: NDArray[np.void]) -> None:
+    def add_round(
+        self,
+        row: Mapping[str, Any],
+        labels: Sequence[Mapping[str, Any]],
+        ops: NDArray[np.void],
+        confusion: pd.DataFrame | None = None,
+    ) -> None:
         """What one round gave; operations go to disk in large row groups, so memory hardly grows over rounds."""
         self._rounds.append(dict(row))
         self._labels.extend(map(dict, labels))
         self._waiting.append(ops)
+        if confusion is not None and len(confusion):
+            self._confusion.append(confusion[CONFUSION_COLUMNS])
         if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
             self._flush()
 
@@ -88,6 +97,8 @@ class Cell:
         self._ops.close()
         self._write("rounds", self.rounds)
         self._write("labels", self.labels)
+        if self._confusion:
+            self._write("confusion", pd.concat(self._confusion))
         _write_json(self.folder / "summary.json", summary)
 
     def _write(self, table: str, frame: pd.DataFrame) -> None:
@@ -170,7 +181,8 @@ class RunFolder:
         """Join the closed cells into the run's tables, in the staging folder, and give that folder."""
         cells = sorted(path.parent for path in self.staging.glob("cells/*/summary.json"))
         for table in TABLES:
-            _concatenate([cell / f"{table}.parquet" for cell in cells], self.staging / f"{table}.parquet")
+            parts = [cell / f"{table}.parquet" for cell in cells]
+            _concatenate([part for part in parts if part.exists()], self.staging / f"{table}.parquet")
         variants = [json.loads((cell / "summary.json").read_text()) for cell in cells]
         _write_json(self.staging / "summary.json", {"scenario": name, "variants": variants})
         checkpoints = self.staging / "checkpoints"

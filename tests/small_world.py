@@ -6,9 +6,11 @@ from torch import nn
 
 from sfl_sim.data.batches import ClientData, Images
 from sfl_sim.data.datasets import Dataset
+from sfl_sim.data.partition import label_counts
 from sfl_sim.execute.eager import Eager
 from sfl_sim.execute.timing import Timing
 from sfl_sim.methods import METHODS, Task
+from sfl_sim.models.alternatives import Alternatives
 from sfl_sim.models.network import Network
 from sfl_sim.rng import stream
 from sfl_sim.sim.clock import Simulator
@@ -50,10 +52,14 @@ def task(samples=(12, 8, 4), batch_size=4, build=mlp, cut=1, cuts=None, local_ep
     """A task whose client c holds `samples[c]` random images; `cuts` are those of the clients, if they differ."""
     net = Network("small", build, (1, 4, 4), N_LABELS, torch.float64)
     shares = np.split(np.arange(sum(samples)), np.cumsum(samples)[:-1])
-    source = device and Images(images(sum(samples)), device, net.dtype, net.channels_last, augment=False)
+    dataset = images(sum(samples))
+    source = device and Images(dataset, device, net.dtype, net.channels_last, augment=False)
     data = ClientData(shares, batch_size, local_epochs, seed=seed, images=source or None)
-    cuts = cuts or [cut] * len(samples)
-    return Task(network=net, cuts=cuts, data=data, seed=seed, device=device, **{"lr": 0.1, **settings})
+    settings = {
+        "cuts": cuts or [cut] * len(samples), "lr": 0.1, "label_names": dataset.label_names,
+        "label_counts": label_counts(dataset.y_train.numpy(), shares, N_LABELS), **settings,
+    }  # fmt: skip
+    return Task(network=net, data=data, seed=seed, device=device, **settings)
 
 
 def fleet(n, macs_per_s=1e6, uplink_bps=1e6, downlink_bps=1e6, speedup=100.0, **network):
@@ -73,6 +79,7 @@ def simulate(name, work, rounds=2, order="fcfs", world=None, options=None, execu
         **{"workers": float("inf"), **settings},
     )
     rows = []
+    simulator.run(method.setup(), 1)
     for number in range(1, rounds + 1):
         simulator.run(method.round(number, clients or range(len(work.data))), number)
         rows.append(simulator.take_rows())
@@ -80,10 +87,13 @@ def simulate(name, work, rounds=2, order="fcfs", world=None, options=None, execu
 
 
 def tensors(method):
-    """The global model's numbers, in the order of the layers whatever the cut."""
+    """The global model's numbers, in the order of the layers whatever the cut; of alternatives, under their names."""
     found = {}
     for part in method.model():
-        found |= dict(part.weights.named_tensors())
+        alternatives = part.replicas if isinstance(part, Alternatives) else {"": part}
+        for name, replica in alternatives.items():
+            prefix = f"{name}." if len(alternatives) > 1 else ""
+            found |= {prefix + key: tensor for key, tensor in replica.weights.named_tensors()}
     return found
 
 

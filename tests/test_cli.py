@@ -4,6 +4,7 @@ import gzip
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,9 @@ import pytest
 import yaml
 
 from sfl_sim.api import run
+from sfl_sim.catalogue import catalogue
 from sfl_sim.cli import main
+from sfl_sim.methods import METHODS
 
 TINY = """\
 name: tiny
@@ -68,7 +71,8 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
         "name", "method", "seed", "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap",
         "backward_transfer",
         "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
-        "timeline_digest", "weights_digest", "breakdown_s", "executor", "threads", "peak_graphs",
+        "timeline_digest", "weights_digest", "breakdown_s", "executor", "threads",
+        "peak_graphs", "server_model_bytes",
     }  # fmt: skip
     assert set(found[0]["breakdown_s"]) == {"device", "uplink", "queue", "server", "downlink", "barrier", "aggregate"}
     for v in found:
@@ -299,7 +303,7 @@ def test_the_schema_is_json_and_knows_names_and_options(capsys):
         ("methods", ["fedavg", "splitnn", "splitfed_v1", "splitfed_v2"]),
         ("models", ["lenet5", "cnn_small", "cnn8", "mobilenet_v1", "resnet18"]),
         ("datasets", ["digits", "fashion_mnist", "cifar10", "image_folder"]),
-        ("orders", ["fcfs", "cyclic", "random_job"]),
+        ("orders", ["fcfs", "cyclic", "random_job", "bounded_wait", "hydra_code"]),
         ("partitions", ["iid", "dominant_label", "sharding", "label_shards", "dirichlet", "quantity_skew", "natural"]),
         ("profiles", ["ai_benchmark", "mobiperf", "hsdpa_bus"]),
     ],
@@ -309,6 +313,16 @@ def test_list_names_and_explains(what, names, capsys):
     lines = capsys.readouterr().out.splitlines()
     for name in names:
         assert any(line.startswith(name) and len(line.split()) > 3 for line in lines)
+
+
+def test_list_names_every_method_s_paper_its_year_and_its_options(capsys):
+    sfl_sim("list", "methods")
+    printed = " ".join(capsys.readouterr().out.split())
+    for name, about in catalogue()["methods"].items():
+        _, paper, *options = about.split("\n")
+        assert re.fullmatch(r"\w+ et al\..* (19|20)\d\d", paper)
+        assert options == ["options: " + ", ".join(fields) for fields in [METHODS[name].Options.model_fields] if fields]
+        assert f"{name} {' '.join(about.split())}" in printed
 
 
 MY_NETS = """\

@@ -11,6 +11,7 @@ from sfl_sim.compose import Experiment
 from sfl_sim.config.source import parse
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import State
+from sfl_sim.records import BREAKDOWN
 
 BASE = {
     "data": {"train_samples": 200, "test_samples": 50, "partition": {"kind": "dominant_label"}},
@@ -67,6 +68,18 @@ def usual():
 )
 def test_a_key_of_the_world_changes_the_timeline(key, value, usual):
     assert finished({key: value}).timeline_digest != usual.timeline_digest
+
+
+def test_unbounded_patience_is_the_cyclic_order_and_none_is_another(usual):
+    def digest(max_wait_s):
+        return finished({"server": {"order": "bounded_wait", "max_wait_s": max_wait_s}}).timeline_digest
+
+    assert digest(1e9) == usual.timeline_digest != digest(0)
+
+
+def test_orders_know_the_dominant_labels():
+    run = experiment({"data.partition": {"kind": "dominant_label", "phi": 2}})
+    assert run.simulator.labels == run.clients()["dominant_label"].tolist()
 
 
 def test_more_workers_matter_where_clients_have_states_of_their_own():
@@ -164,7 +177,7 @@ def test_what_is_kept_of_an_interrupted_run_is_its_last_whole_round():
 
             run.simulator.executor.run = stops
         else:
-            run._evaluate = lambda: (_ for _ in ()).throw(Pressed())
+            run._evaluate = lambda _: (_ for _ in ()).throw(Pressed())
         with pytest.raises(Pressed):
             next(rounds)
         assert run.weights_digest() == one.weights_digest()
@@ -187,3 +200,30 @@ def test_a_text_cannot_be_augmented_not_even_in_time_alone():
     }
     with pytest.raises(ScenarioError, match="text has no crops"):
         experiment(text)
+
+
+def test_what_happens_once_belongs_to_the_first_round_and_leaves_its_breakdown_whole():
+    """Of 40 clients 4 take part, but all tell Hydra's server how many samples of each label they have."""
+    run = experiment(
+        {
+            "method": {"name": "hydra"},
+            "clients.participation": 0.1,
+            "data.partition": {"kind": "iid"},
+            "clients.count": 40,
+        }
+    )
+    first, second, _ = run.rounds()
+    parts_s = [f"{part}_s" for part in BREAKDOWN]
+    for round in (first, second):
+        assert round.row["participants"] == 4
+        length_s = round.row["ended_s"] - round.row["started_s"]
+        assert sum(round.row[part] for part in parts_s) == pytest.approx(length_s)
+    told = first.ops[first.ops["kind"] == b"label counts"]
+    assert sorted(told["client"]) == list(range(40))
+    assert set(told["bytes"]) == {4 * 10}
+    assert b"label counts" not in second.ops["kind"]
+
+
+def test_the_most_that_the_server_has_held_at_once_is_kept():
+    held = {name: finished({"method": {"name": name}}).server_model_bytes for name in ("splitfed_v1", "splitfed_v2")}
+    assert held["splitfed_v1"] == 10 * held["splitfed_v2"] > 0

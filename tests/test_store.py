@@ -52,6 +52,25 @@ def test_cells_are_joined_into_tables_and_moved_to_their_place(tmp_path):
     ]  # fmt: skip
 
 
+def test_snapshots_are_a_table_where_there_are_any(tmp_path):
+    look = pd.DataFrame(
+        {"round": [1], "job": [3], "time_s": [0.5], "true_label": [0], "predicted_label": [0], "share": [1.0]}
+    )
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, number=0, variant="never looked into")
+    assert not (finish(folder) / "confusion.parquet").exists()
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, number=0, variant="never looked into")
+    cell = Cell(folder.cell_folder(1), "b", seed=7)
+    cell.add_clients(pd.DataFrame({"client": [0]}))
+    cell.add_layers(pd.DataFrame({"layer": [1]}))
+    cell.add_round({"round": 1, "accuracy": 0.5}, [{"round": 1, "label": 0}], ops(3), look)
+    cell.add_round({"round": 2, "accuracy": 0.5}, [{"round": 2, "label": 0}], ops(3), look.head(0))
+    cell.close({"rounds": 2})
+    found = pd.read_parquet(finish(folder) / "confusion.parquet")
+    pd.testing.assert_frame_equal(found, look.assign(variant="b", seed=7)[list(found)])
+
+
 def test_operations_go_to_disk_in_row_groups_while_the_run_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "ROWS_PER_GROUP", 10)
     cell = Cell(tmp_path / "cell", "a", 0)

@@ -125,9 +125,11 @@ class Server(Section):
     workers: Count | Literal["unlimited"] = 1
     """Jobs that the server can process at the same time."""
     order: str = "fcfs"
-    """Who is served next where clients share a part-2 (splitfed_v2); other methods have no order to choose."""
+    """Who is served next where clients share a part-2 (splitfed_v2, hydra); other methods have no order to choose."""
     burst: Count | Literal["all"] | None = None
     """Consecutive jobs of a client that are served in one turn; null leaves it to the order."""
+    max_wait_s: NonNegative | None = None
+    """bounded_wait: for how many seconds at most the server is held for the client whose turn it is."""
     include_model_exchange: bool = True
     """Whether the transfers of part-1 at the start and the end of a round take time."""
 
@@ -182,11 +184,25 @@ class Train(Section):
     """Clients that hold activations in this machine's memory at once; others compute them again, with equal results."""
 
 
+class Snapshots(Section):
+    """Looking into rounds: which labels the global model would know if a round ended now."""
+
+    rounds: Annotated[list[Count], Field(min_length=1)]
+    """Rounds that are looked into."""
+    every: Count | None = None
+    """Training jobs at the server between two snapshots; null means the participants per label, so that in cyclic order
+    there is one after every label's turn."""
+    shadow: Literal["average", "last_client"] = "average"
+    """Whose part-1 is asked: the average of the clients' current ones, or that of the client served last."""
+
+
 class Report(Section):
     """What the report asks of the run."""
 
     target_accuracy: PositiveShare | None = None
     """Test accuracy whose time and rounds are reported."""
+    snapshots: Snapshots | None = None
+    """Confusion matrices on the test set while a round goes on, without a trace in training; null for none."""
 
 
 class Scenario(Section):

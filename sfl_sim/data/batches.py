@@ -135,13 +135,20 @@ class ClientData:
         """Training samples that the client holds."""
         return len(self.shares[client])
 
+    def seen(self, client: int) -> int:
+        """Training samples that the client's mini-batches of a round hold."""
+        return self.local_epochs * sum(self._sizes(self.samples(client)))
+
     def n_batches(self, client: int) -> int:
         """Mini-batches that the client runs in a round: B_c of METHODS.md."""
         return self.local_epochs * len(self._sizes(self.samples(client)))
 
-    def epochs(self, client: int, round: int) -> Iterator[list[Batch]]:
-        """The round's mini-batches, one list for each local epoch; every epoch has random streams of its own."""
-        sizes = self._sizes(self.samples(client))
+    def epochs(self, client: int, round: int, batch_size: int | None = None) -> Iterator[list[Batch]]:
+        """The round's mini-batches, one list for each local epoch; every epoch has random streams of its own.
+
+        A `batch_size` other than the run's cuts the same samples in the same order.
+        """
+        sizes = self._sizes(self.samples(client), batch_size)
         for number in range(self.local_epochs):
             epoch = self._epoch(client, round, number) if self.images else None
             starts = np.cumsum([0, *sizes[:-1]])
@@ -156,11 +163,12 @@ class ClientData:
         order = stream(self.seed, "batches", client, round, number).permutation(self.shares[client])
         return _Epoch(self.images, order, stream(self.seed, "augment", client, round, number))
 
-    def batches(self, client: int, round: int) -> Iterator[Batch]:
+    def batches(self, client: int, round: int, batch_size: int | None = None) -> Iterator[Batch]:
         """The round's mini-batches in a row."""
-        for epoch in self.epochs(client, round):
+        for epoch in self.epochs(client, round, batch_size):
             yield from epoch
 
-    def _sizes(self, samples: int) -> list[int]:
-        whole, rest = divmod(samples, self.batch_size)
-        return [self.batch_size] * whole + ([rest] if rest and not self.drop_last else [])
+    def _sizes(self, samples: int, batch_size: int | None = None) -> list[int]:
+        size = batch_size or self.batch_size
+        whole, rest = divmod(samples, size)
+        return [size] * whole + ([rest] if rest and not self.drop_last else [])

@@ -80,6 +80,8 @@ class Batched(Eager):
             return super().run(op)
         if not _runs_many(type(op.step)):  # nobody knows what else it touches
             return self._defer(self._ledger.add(op.step.run, op.state, op.args, names_all=False))
+        if type(op.state) is not Replica:  # several states at once, which others may change with it
+            return self._defer(self._ledger.add(op.step.run, op.state, op.args))
         step = cast(BatchedStep, op.step)
         key = step.batch_key(op.state, *op.args)
         kind = self._kinds.setdefault(key, _Kind(key, step))

@@ -71,7 +71,7 @@ class Ledger:
         """Enter the next task. Those that may touch more than they name keep their order among themselves."""
         task = Deferred(act, state, args, kind)
         before = [value.content for value in _values_in(args) if isinstance(value.content, Deferred)]
-        for changed in [state] if names_all else [state, self._unnamed]:
+        for changed in [*_states_in(state), *([] if names_all else [self._unnamed])]:
             uses = self._use(task, changed)
             before += uses.writer + uses.readers
             uses.writer, uses.readers = [task], []
@@ -127,6 +127,6 @@ def _values_in(args: Any) -> Iterator[Value]:
 def _states_in(args: Any) -> Iterator[State]:
     for value in _values_in(args):
         if isinstance(value, Joined):
-            yield from value.replicas
+            yield from value.members
         elif isinstance(value, State):
             yield value

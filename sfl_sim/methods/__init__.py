@@ -2,8 +2,12 @@
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.methods.fedavg import FedAvg
+from sfl_sim.methods.hydra import Hydra
+from sfl_sim.methods.mergesfl import MergeSFL
+from sfl_sim.methods.multihead import MultiHead
 from sfl_sim.methods.splitfed_v1 import SplitFedV1
 from sfl_sim.methods.splitfed_v2 import SplitFedV2
+from sfl_sim.methods.splitfed_v3 import SplitFedV3
 from sfl_sim.methods.splitnn import SplitNN
 
 METHODS: dict[str, type[Method]] = {
@@ -11,6 +15,10 @@ METHODS: dict[str, type[Method]] = {
     "splitnn": SplitNN,
     "splitfed_v1": SplitFedV1,
     "splitfed_v2": SplitFedV2,
+    "splitfed_v3": SplitFedV3,
+    "multihead": MultiHead,
+    "mergesfl": MergeSFL,
+    "hydra": Hydra,
 }
 """The methods by the name that a scenario gives them."""
 

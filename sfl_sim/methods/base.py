@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
+from sfl_sim.models.alternatives import Model
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.sgd import Sgd
@@ -27,6 +30,10 @@ class Task:
         network: the model.
         cuts: part-1 of client c is layers 1 to `cuts[c]`; empty for a method that is not split.
         data: the clients' mini-batches.
+        label_counts: (C, L) training samples of each label that each client holds.
+        label_names: the labels' names.
+        sample_s: seconds that a client needs for a sample of its own, as a server would measure them; for methods that
+            suit their demands to the clients, not for timing.
         lr, lr_decay, lr_min: lr of round r (from 1) is max(lr * lr_decay^(r-1), lr_min).
         momentum, weight_decay: of the local optimisers, alike on both sides.
         uniform_weights: k_c = 1/n instead of |D_c| / sum |D| (METHODS.md 0.1).
@@ -42,6 +49,9 @@ class Task:
     momentum: float = 0.0
     weight_decay: float = 0.0
     uniform_weights: bool = False
+    label_counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    label_names: Sequence[str] = ()
+    sample_s: Callable[[int], float] = lambda client: 1.0
     seed: int = 0
     device: torch.device | None = None
 
@@ -139,10 +149,32 @@ class Method(ABC):
         """`state` <- sum_c k_c replica_c at `node`: federated averaging."""
         yield on(node, Average(), state, replicas, self.task.shares(clients))
 
+    def setup(self) -> Flow:
+        """The flow of what happens once, before the first round, whose records take it in."""
+        yield from ()
+
+    def choose(self, round: int, clients: Sequence[int]) -> Sequence[int]:
+        """Who of the `clients` drawn for a round takes part, in cyclic order: all, unless the method selects."""
+        return clients
+
     @abstractmethod
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """The flow of round number `round` (from 1) with the participants `clients`, in cyclic order."""
 
     @abstractmethod
-    def model(self) -> list[Replica]:
+    def model(self) -> Model:
         """The parts of the global model, to be applied one after another."""
+
+    def current(self, part1_of: int | None = None) -> list[Replica]:
+        """The parts of the global model if the round ended now: to be read only (METHODS.md CHOICE 10).
+
+        Args:
+            part1_of: the client whose part-1 stands for all; None for their average.
+
+        Raises ScenarioError if the method has no such model before a round's end.
+        """
+        raise ScenarioError("has no global model within a round", key="method.name", found=type(self).__name__)
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """Bytes of models that the main server holds while `clients` train; None if the method does not tell."""
+        return None

@@ -38,3 +38,7 @@ class FedAvg(Method, regular=True):
     def model(self) -> list[Replica]:
         """The averaged model."""
         return [self.whole]
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """There is no main server."""
+        return 0

@@ -1,29 +1,40 @@
-"""The mini-batch that all split methods share."""
+"""The mini-batch that all split methods share, and what methods with one server state for all clients share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.methods.base import Method, MethodOptions, Task
-from sfl_sim.models.replica import Replica
+from sfl_sim.models.alternatives import Model
+from sfl_sim.models.replica import Joined, Replica, average
+from sfl_sim.models.sgd import Sgd
 from sfl_sim.models.steps import Backward, Forward, Train
-from sfl_sim.ops import SERVER, Flow, on, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, send
 
 
 class SplitStep(Method):
     """A method whose clients train part-1 and whose server trains part-2, one mini-batch after another."""
 
-    def batches(self, c: int, part1: Replica, part2: Replica, batches: Iterable[Batch], round: int) -> Flow:
+    forward = Forward()
+
+    def batches(self, c: int, part1: Replica, part2: Replica | Joined, batches: Iterable[Batch], round: int) -> Flow:
         """Train both parts on the mini-batches of client `c`, one after another (SPLITSTEP, METHODS.md 0.2)."""
-        sgd = self.task.sgd(round)
-        forward, train, backward = Forward(), Train(sgd), Backward(sgd)
+        train, backward = Train(self.part2_sgd(round)), Backward(self.part1_sgd(round))
         for batch in batches:
-            smashed = yield on(c, forward, part1, batch)
+            smashed = yield on(c, self.forward, part1, batch)
             smashed = yield send(smashed, c, SERVER)
             gradient = yield on(SERVER, train, part2, smashed)
             gradient = yield send(gradient, SERVER, c)
             yield on(c, backward, part1, gradient)
+
+    def part1_sgd(self, round: int) -> Sgd:
+        """The optimiser of the clients."""
+        return self.task.sgd(round)
+
+    def part2_sgd(self, round: int) -> Sgd:
+        """The optimiser of the server."""
+        return self.task.sgd(round)
 
 
 class SplitMethod(SplitStep):
@@ -33,6 +44,42 @@ class SplitMethod(SplitStep):
         super().__init__(task, options)
         self.part1, self.part2 = task.split(task.cut)
 
-    def model(self) -> list[Replica]:
+    def model(self) -> Model:
         """Part-1, then part-2."""
         return [self.part1, self.part2]
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """One part-2 for all."""
+        return self.part2.size_bytes
+
+
+class SharedServer(SplitStep):
+    """A method whose clients have a replica of part-1 each, averaged every round, and share a state at the server."""
+
+    part1: Replica
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        self.replicas: dict[int, Replica] = {}
+        """Part-1 of each client that has begun the round."""
+
+    def begin(self, clients: Sequence[int]) -> dict[int, int]:
+        """The jobs that `clients` will bring to the shared state in the round that begins."""
+        self.replicas = dict.fromkeys(clients, self.part1)
+        return {c: self.data.n_batches(c) for c in clients}
+
+    def client(self, c: int, part2: Replica | Joined, round: int) -> Flow:
+        """Download part-1, train it with `part2`, upload it."""
+        self.replicas[c] = part1 = yield send(self.part1, AGGREGATOR, c)
+        yield from self.batches(c, part1, part2, self.data.batches(c, round), round)
+        self.replicas[c] = part1 = yield send(part1, c, AGGREGATOR)
+        return part1
+
+    def part1_now(self, of: int | None) -> Replica:
+        """Client `of`'s current replica, or the average of all, of the round's start where a client has not begun."""
+        if of is not None:
+            return self.replicas[of]
+        now = self.part1.snapshot()
+        clients = list(self.replicas)
+        average(now.weights, [self.replicas[c].weights for c in clients], self.task.shares(clients))
+        return now

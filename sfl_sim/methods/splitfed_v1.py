@@ -112,3 +112,7 @@ class SplitFedV1(SplitStep, regular=True):
     def model(self) -> list[Replica]:
         """The pieces."""
         return self.pieces
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """A part-2 for every client."""
+        return sum(self.parts[self.task.cuts[c]][1].size_bytes for c in clients)

@@ -1,29 +1,66 @@
 """SplitFedV2: one part-2, trained by all clients in turn.
 
-Thapa et al., "SplitFed: When Federated Learning Meets Split Learning", AAAI 2022 (the SFL of Tirana et al. 2026).
+Thapa et al., "SplitFed: When Federated Learning Meets Split Learning", AAAI 2022 (the SFL of Tirana et al. 2026, whose
+comparison adds the L2 regularisation).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
-from sfl_sim.methods.split import SplitMethod
-from sfl_sim.models.steps import Renew
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, expect, on, par, send
+from pydantic import Field
+
+from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.split import SharedServer, SplitMethod
+from sfl_sim.models.replica import Replica
+from sfl_sim.models.sgd import ProximalSgd, Sgd
+from sfl_sim.models.steps import Forward, Renew
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, expect, on, par
+
+PENALTY_BYTES = 4  # a float32
 
 
-class SplitFedV2(SplitMethod, regular=True):
+class V2Options(MethodOptions):
+    """`l2`: mu of the penalty (mu/2) ||w - w_start||^2 on what a round changes. `l2_on`: part-2, or the whole model,
+    whose clients then report their share of the penalty with every mini-batch.
+    """
+
+    l2: Annotated[float, Field(ge=0, strict=False)] = 0.0
+    l2_on: Literal["part2", "model"] = "part2"
+
+
+class SplitFedV2(SharedServer, SplitMethod, regular=True):
     """Part-1 is averaged every round; part-2 is one state, changed in the order in which the server serves."""
+
+    Options = V2Options
+    options: V2Options
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        if self.options.l2 and self.options.l2_on == "model":
+            self.forward = Forward(PENALTY_BYTES)
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """w2 by every job in turn; w1 <- sum_c k_c w1_c."""
         yield on(SERVER, Renew(), self.part2)
-        yield expect(self.part2, {c: self.data.n_batches(c) for c in clients})
-        copies = yield par(self.client(c, round) for c in clients)
+        yield expect(self.part2, self.begin(clients))
+        copies = yield par(self.client(c, self.part2, round) for c in clients)
         yield from self.average(AGGREGATOR, self.part1, copies, clients)
 
-    def client(self, c: int, round: int) -> Flow:
-        """Download part-1, train it with the server's part-2, upload it."""
-        part1 = yield send(self.part1, AGGREGATOR, c)
-        yield from self.batches(c, part1, self.part2, self.data.batches(c, round), round)
-        return (yield send(part1, c, AGGREGATOR))
+    def part1_sgd(self, round: int) -> Sgd:
+        """With the penalty, if it is on the whole model."""
+        return self._regularised(self.task.sgd(round)) if self.options.l2_on == "model" else self.task.sgd(round)
+
+    def part2_sgd(self, round: int) -> Sgd:
+        """With the penalty."""
+        return self._regularised(self.task.sgd(round))
+
+    def _regularised(self, sgd: Sgd) -> Sgd:
+        if not self.options.l2:
+            return sgd
+        return ProximalSgd(sgd.lr, sgd.momentum, sgd.weight_decay, self.options.l2)
+
+    def current(self, part1_of: int | None = None) -> list[Replica]:
+        """Part-1 of the clients, or of one of them, and part-2."""
+        return [self.part1_now(part1_of), self.part2]

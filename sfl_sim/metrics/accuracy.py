@@ -37,6 +37,17 @@ def label_history(labels: pd.DataFrame) -> pd.DataFrame:
     return labels.pivot(index="round", columns="label", values="accuracy").sort_index()
 
 
+def paper_like(history: ArrayLike) -> tuple[float, float]:
+    """Median and spread of a (rounds, seeds) history in the second reading of METHODS.md CHOICE 8.
+
+    Per round the median over seeds; then its median and standard deviation over the last rounds. So small spreads as
+    Hydra prints seem to come about: they tell how restless the median is, not how far seeds lie apart. The spread of a
+    single round is NaN.
+    """
+    last = pd.Series(np.median(np.asarray(history, dtype=float)[-LAST_ROUNDS:], axis=1))
+    return float(last.median()), float(last.std())
+
+
 def headline(rounds: pd.DataFrame, labels: pd.DataFrame, target_accuracy: float | None) -> dict[str, float | None]:
     """The accuracy figures of one run (one variant and seed) for `summary.json`.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,12 +12,14 @@ from sfl_sim.records import BREAKDOWN
 _WHERE = {b"client": "device", b"uplink": "uplink", b"downlink": "downlink", b"peer": "uplink"}
 
 
-def breakdown(rows: NDArray[np.void], participants: int, started_s: float, ended_s: float) -> dict[str, float]:
+def breakdown(
+    rows: NDArray[np.void], participants: Sequence[int], started_s: float, ended_s: float
+) -> dict[str, float]:
     """Seconds of a round by where its average participant spent them; they add up to the round's length.
 
     Args:
         rows: the round's operations (`OP_DTYPE`).
-        participants: clients that took part.
+        participants: clients that took part; operations of others, such as a method's setup, are left out.
         started_s, ended_s: of the round.
 
     `queue` is waiting at the server, for a lane or for one's turn; waiting for the own device or link counts as that
@@ -26,12 +30,13 @@ def breakdown(rows: NDArray[np.void], participants: int, started_s: float, ended
     Raises ValueError if a client's operations overlap, for then the parts do not add up.
     """
     seconds = dict.fromkeys(BREAKDOWN, 0.0)
+    rows = rows[(rows["client"] < 0) | np.isin(rows["client"], participants)]
     held_s = rows["ended_s"] - rows["requested_s"]
     for node, name in _WHERE.items():
-        seconds[name] += float(held_s[rows["node"] == node].sum()) / participants
+        seconds[name] += float(held_s[rows["node"] == node].sum()) / len(participants)
     server = (rows["node"] == b"server") & (rows["client"] >= 0)
-    seconds["queue"] = float((rows["started_s"] - rows["requested_s"])[server].sum()) / participants
-    seconds["server"] = float((rows["ended_s"] - rows["started_s"])[server].sum()) / participants
+    seconds["queue"] = float((rows["started_s"] - rows["requested_s"])[server].sum()) / len(participants)
+    seconds["server"] = float((rows["ended_s"] - rows["started_s"])[server].sum()) / len(participants)
     seconds["aggregate"] = _covered_s(rows[rows["client"] < 0])
     length_s = ended_s - started_s
     barrier_s = length_s - sum(seconds.values())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
 
 from sfl_sim.models.network import Network
+from sfl_sim.pareto import non_dominated
 
 IMAGE = ((3, 32, 32), 10)
 USUAL = {"cnn_small": ((1, 8, 8), 10), "lenet5": ((1, 28, 28), 10), "cnn8": ((1, 28, 28), 10),
@@ -24,8 +23,8 @@ def layer_table(network: Network) -> pd.DataFrame:
 
     Columns: layer (from 1), name, out_shape (`64x32x32`), macs of one sample's forward pass, parameters,
     activation_bytes of one sample after the layer (what goes up, and its gradient down, where the layer is the last
-    before the cut), pareto: whether a cut after the layer is Pareto-optimal, as `pareto_cuts` says; the last layer
-    leaves no cut.
+    before the cut), pareto: whether no other cut has no more client MACs and no more activation bytes, and less of one
+    of them; the last layer leaves no cut.
     """
     wire_dtype = network.calling.autocast or network.dtype
     table = pd.DataFrame(
@@ -39,20 +38,5 @@ def layer_table(network: Network) -> pd.DataFrame:
         }
     )
     cuts = table[:-1]
-    table["pareto"] = [*pareto_cuts(cuts["macs"].cumsum(), cuts["activation_bytes"]), False]
+    table["pareto"] = [*non_dominated(cuts["macs"].cumsum(), cuts["activation_bytes"]), False]
     return table
-
-
-def pareto_cuts(client_macs: ArrayLike, activation_bytes: ArrayLike) -> NDArray[np.bool_]:
-    """Whether each cut is Pareto-optimal in what it costs a client: computing and sending.
-
-    A cut is, unless another has no more client MACs and no more activation bytes, and less of one of them.
-
-    Args:
-        client_macs: MACs up to each cut.
-        activation_bytes: bytes of one sample's activations at each cut.
-    """
-    costs = np.stack([np.asarray(client_macs), np.asarray(activation_bytes)])
-    other, this = costs[:, :, None], costs[:, None, :]
-    beaten = (other <= this).all(axis=0) & (other < this).any(axis=0)
-    return np.asarray(~beaten.any(axis=0))

@@ -111,6 +111,7 @@ class Network:
             layers=layers,
             in_numel=before,
             out_numel=layers[-1].out_numel if layers else before,
+            dtype=self.dtype,
             channels_last=self.channels_last,
             calling=self.calling,
         )
@@ -118,11 +119,12 @@ class Network:
     def split(self, *cuts: int, seed: int, device: torch.device | None) -> list[Replica]:
         """Replicas of the parts between `cuts`, initialised as one whole network, so that every cut starts alike.
 
-        `device=None` gives ghosts: sizes without weights, for timing-only runs. Cuts are layer indices and increase.
+        `device=None` gives ghosts: sizes without weights, for timing-only runs. Cuts are layer indices and do not
+        decrease; between two equal ones lies a part without layers.
         """
-        for before, cut in pairwise([0, *cuts]):
-            self.cut_at(cut, above=before)
         bounds = [0, *cuts, len(self)]
+        if bounds != sorted(bounds):
+            raise ValueError(f"cuts {cuts} of {len(self)} layers are out of order")
         parts = [self.part(start, stop) for start, stop in pairwise(bounds)]
         if device is None:
             return [Replica(part) for part in parts]

@@ -37,6 +37,7 @@ class Part:
         layers: Sequence[Layer],
         in_numel: int,
         out_numel: int,
+        dtype: torch.dtype,
         channels_last: bool,
         calling: Calling,
     ) -> None:
@@ -57,7 +58,7 @@ class Part:
         self._find_slots()
         self.n_parameters = sum(map(math.prod, self.shapes))
         self.n_buffers = sum(map(math.prod, self.buffer_shapes))
-        self.dtype = next((p.dtype for p in skeleton.parameters()), torch.float32)
+        self.dtype = dtype
         self.wire_dtype = calling.autocast or self.dtype
         self.size_bytes = (self.n_parameters + self.n_buffers) * self.dtype.itemsize
 

@@ -34,6 +34,7 @@ class Weights:
         "flat",
         "momentum",
         "part",
+        "start",
     )
 
     def __init__(self, part: Part, flat: Tensor, buffers: Tensor) -> None:
@@ -42,6 +43,8 @@ class Weights:
         self.buffers = buffers
         self.buffer_views = part.buffer_views(buffers)
         self.momentum: Tensor | None = None
+        self.start: Tensor | None = None
+        """What `flat` was before the round's first step; kept by `ProximalSgd` alone."""
         self.awaiting_gradient: Tensor | None = None
         """Cut-layer activations whose gradient has not come back yet; they carry the client's graph."""
         self._forgotten: Forgotten | None = None
@@ -149,6 +152,11 @@ class Replica(State):
         self.part = part
 
     @property
+    def members(self) -> Sequence[Replica]:
+        """The replicas that this state is made of, to be applied one after another: itself."""
+        return (self,)
+
+    @property
     def weights(self) -> Weights:
         """The content of a replica that is not a ghost."""
         assert self.content is not None, "a timing-only replica has no weights"
@@ -160,18 +168,27 @@ class Replica(State):
 
 
 class Joined(State):
-    """Replicas of consecutive parts as one state: it can be copied, not changed."""
+    """Replicas of consecutive parts as one state, which a step changes together; its copy is one replica.
 
-    __slots__ = ("part", "replicas")
+    A change of any of them waits for the turn of the first. Another joined state may share later members, so long as it
+    shares the first as well: heads on one trunk.
+    """
 
-    def __init__(self, part: Part, replicas: Sequence[Replica]) -> None:
+    __slots__ = ("members", "part")
+
+    def __init__(self, part: Part, members: Sequence[Replica]) -> None:
         super().__init__("model", part.size_bytes)
         self.part = part
-        self.replicas = replicas
+        self.members = members
+
+    @property
+    def guard(self) -> State:
+        """The first member."""
+        return self.members[0]
 
     def snapshot(self) -> Replica:
         """One replica of all the layers, with the same numbers and a fresh optimiser."""
-        weights = [replica.content for replica in self.replicas if replica.content]
+        weights = [replica.content for replica in self.members if replica.content]
         if not weights:
             return Replica(self.part)
         flat, buffers = torch.cat([w.flat for w in weights]), torch.cat([w.buffers for w in weights])

@@ -1,4 +1,4 @@
-"""The local optimiser: stochastic gradient descent on one flat vector."""
+"""The local optimisers: stochastic gradient descent on one flat vector."""
 
 from __future__ import annotations
 
@@ -34,3 +34,22 @@ class Sgd:
             )  # fmt: skip
             weights.grad.zero_()
         weights.momentum = buffers[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ProximalSgd(Sgd):
+    """SGD on the loss plus (mu/2) ||w - w_start||^2, where w_start is w before the round's first step.
+
+    The L2 regularisation against forgetting, and the proximal term of FedProx (Li et al., "Federated Optimization in
+    Heterogeneous Networks", MLSys 2020, Eq. 2). Its gradient is separable: each part adds its own.
+    """
+
+    mu: float = 0.0
+
+    def step(self, weights: Weights) -> None:
+        """One step; the first one since the state was copied or renewed remembers where it starts."""
+        if weights.start is None:
+            weights.start = weights.flat.clone()
+        else:
+            weights.grad.add_(weights.flat - weights.start, alpha=self.mu)
+        Sgd.step(self, weights)

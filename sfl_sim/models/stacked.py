@@ -134,9 +134,10 @@ class Row(Weights):
 
     def _leave(self) -> None:
         if self.stack:
-            momentum = self.momentum
+            momentum, start = self.momentum, self.start
             super().__init__(self.part, self.flat.clone(), self.buffers.clone())
             self.momentum = None if momentum is None else momentum.clone()
+            self.start = start
             self.stack = None
 
 
@@ -198,7 +199,9 @@ class Stack:
             return stack
         stack = cls(weights)
         for index, replica in enumerate(replicas):
-            replica.content = Row(stack, index)
+            row = Row(stack, index)
+            row.start = replica.weights.start
+            replica.content = row
         return stack
 
     def forward(self, x: Tensor, keep_graph: bool) -> Tensor:

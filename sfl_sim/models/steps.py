@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.models import stacked
-from sfl_sim.models.replica import Replica, average
+from sfl_sim.models.replica import Joined, Replica, average
 from sfl_sim.models.sgd import Sgd
 from sfl_sim.ops import Value, Work
 
@@ -35,8 +35,13 @@ class PartStep:
 
 @dataclass(frozen=True)
 class Forward(PartStep):
-    """Part-1 on a batch; gives the smashed data: activations at the cut, with their labels."""
+    """Part-1 on a batch; gives the smashed data: activations at the cut, with their labels.
 
+    Attributes:
+        extra_bytes: of whatever else travels along.
+    """
+
+    extra_bytes: int = 0
     name = "forward"
     aggregates = False
 
@@ -47,7 +52,7 @@ class Forward(PartStep):
     def out(self, part1: Replica, batch: Value) -> Value:
         """n * (A*be + by) bytes (METHODS.md 4.3)."""
         per_sample = part1.part.out_numel * part1.part.wire_dtype.itemsize + LABEL_BYTES
-        return Value("smashed", batch.samples * per_sample, batch.samples, batch.step)
+        return Value("smashed", batch.samples * per_sample + self.extra_bytes, batch.samples, batch.step)
 
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, Tensor]:
         """Activations (n, ...) detached from the graph, which waits in the replica, and labels (n,)."""
@@ -64,29 +69,32 @@ class Forward(PartStep):
 class Train(PartStep):
     """Forward, mean cross-entropy, backward and optimiser step; gives the gradient at the part's input.
 
-    On smashed data it is the server's job; on a batch with a whole network it is local training.
+    On smashed data it is the server's job; on a batch with a whole network it is local training. Members of a joined
+    state are stepped together, after the gradient of all.
     """
 
     sgd: Sgd
     name = "train"
     aggregates = False
 
-    def work(self, part: Replica, data: Value) -> Work:
+    def work(self, part: Replica | Joined, data: Value) -> Work:
         """Forward and backward."""
         return part.part.work(data.samples, passes=3)
 
-    def out(self, part: Replica, data: Value) -> Value:
+    def out(self, part: Replica | Joined, data: Value) -> Value:
         """n * A*be bytes; nothing where the part takes the data themselves."""
         numel = 0 if part.part.first else part.part.in_numel
         return Value("gradients", data.samples * numel * part.part.wire_dtype.itemsize, data.samples, data.step)
 
-    def run(self, part: Replica, data: Value) -> Tensor | None:
+    def run(self, part: Replica | Joined, data: Value) -> Tensor | None:
         """The gradient of the mean loss at the input (n, ...), evaluated before the step; None for the first part."""
         x, labels = data.load()
-        x = x.detach().requires_grad_(not part.part.first)
-        out = part.weights(x, training=True).to(part.part.dtype)
-        cross_entropy(out, labels).backward()  # type: ignore[no-untyped-call]
-        self.sgd.step(part.weights)
+        x = out = x.detach().requires_grad_(not part.part.first)
+        for member in part.members:
+            out = member.weights(out, training=True)
+        cross_entropy(out.to(part.part.dtype), labels).backward()  # type: ignore[no-untyped-call]
+        for member in part.members:
+            self.sgd.step(member.weights)
         gradient: Tensor | None = x.grad
         return gradient
 
@@ -160,5 +168,5 @@ class Renew:
         return Value("done")
 
     def run(self, part: Replica) -> None:
-        """Drop the momentum buffer."""
-        part.weights.momentum = None
+        """Drop the momentum buffer, and the weights that a proximal term refers to."""
+        part.weights.momentum = part.weights.start = None

@@ -1,4 +1,4 @@
-"""Marks that several figures share: a variant's line with its range over seeds, and bars on a time axis."""
+"""Marks that several figures share: a variant's line with its spread over seeds, and bars on a time axis."""
 
 from __future__ import annotations
 
@@ -15,29 +15,43 @@ if TYPE_CHECKING:
     from sfl_sim.report.frames import Variant
 
 MAX_POINTS = 400
+BANDS = "lines: medians over seeds; bands: ± standard deviation"
+"""What `add_share` draws, for captions."""
 
 
-def add_accuracy(figure: go.Figure, variant: Variant, rows: pd.DataFrame, by: str, x: str) -> None:
-    """Draw the median of `accuracy` over seeds in each group of `by`, and its range if seeds differ.
+def add_share(
+    figure: go.Figure,
+    variant: Variant,
+    rows: pd.DataFrame,
+    by: str,
+    x: str,
+    y: str = "accuracy",
+    hover: str = "%{y:.1f} % at %{x:.4~g}",
+    **place: object,
+) -> None:
+    """Draw the median of `y` over seeds in each group of `by`, in percent, and a band around it if seeds differ.
 
     Args:
-        rows: columns `by`, `x` and accuracy in [0, 1]; one row per seed and group.
+        rows: columns `by`, `x` and `y`; one row per seed and group.
         x: the column on the x axis, whose median over seeds is taken as well.
+        y: a column of shares in [0, 1]; the band ends there.
+        place: row and column of the subplot.
     """
-    curve = display.thin(display.over_seeds(rows, by, [x, "accuracy"]), MAX_POINTS)
-    if (curve["accuracy_high"] > curve["accuracy_low"]).any():
-        outline = pd.concat([curve["accuracy_high"], curve["accuracy_low"][::-1]])
+    curve = display.thin(display.over_seeds(rows, by, [x, y]), MAX_POINTS)
+    low, high = curve[f"{y}_low"], curve[f"{y}_high"]
+    if (high > low).any():
+        outline = pd.concat([high, low[::-1]]).clip(0, 1)
         figure.add_scatter(
             x=np.r_[curve[x], curve[x][::-1]], y=100 * outline.to_numpy(),
             fill="toself", fillcolor=variant.colour, opacity=0.16, line={"width": 0},
-            legendgroup=variant.label, showlegend=False, hoverinfo="skip",
+            legendgroup=variant.label, showlegend=False, hoverinfo="skip", **place,
         )  # fmt: skip
     figure.add_scatter(
-        x=curve[x].to_numpy(), y=100 * curve["accuracy"].to_numpy(),
+        x=curve[x].to_numpy(), y=100 * curve[y].to_numpy(),
         name=variant.label, legendgroup=variant.label,
         mode="lines" if len(curve) > 1 else "markers",
         line={"color": variant.colour, "dash": variant.dash, "width": 2.2},
-        hovertemplate="%{y:.1f} % at %{x:.4~g}",
+        hovertemplate=hover, **place,
     )  # fmt: skip
 
 

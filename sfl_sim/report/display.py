@@ -59,15 +59,21 @@ def points(share: float) -> str:
     return f"{100 * share:.1f}".replace("-", "−")
 
 
+def tenths(number: float) -> str:
+    """A number that is often whole: 12, 12.5, 0.4."""
+    return f"{number:,.1f}".removesuffix(".0")
+
+
 def plural(number: float, noun: str) -> str:
     """A number and its noun: 1 seed, 12 rounds."""
     return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
 
 
 def over_seeds(frame: pd.DataFrame, by: str, columns: Sequence[str]) -> pd.DataFrame:
-    """For each value of `by`: the median of each column, and its range as `<column>_low` and `_high`."""
+    """For each value of `by`: the median of each column, and it ± standard deviation: `<column>_low`, `_high`."""
     groups = frame.groupby(by)[list(columns)]
-    return pd.concat([groups.median(), groups.min().add_suffix("_low"), groups.max().add_suffix("_high")], axis=1)
+    middle, spread = groups.median(), groups.std().fillna(0.0)
+    return pd.concat([middle, (middle - spread).add_suffix("_low"), (middle + spread).add_suffix("_high")], axis=1)
 
 
 def thin(frame: pd.DataFrame, limit: int) -> pd.DataFrame:

@@ -58,6 +58,7 @@ class Frames:
     summary: pd.DataFrame
     rounds: pd.DataFrame
     labels: pd.DataFrame
+    confusion: pd.DataFrame
     clients: pd.DataFrame
     layers: pd.DataFrame
 
@@ -101,7 +102,9 @@ def distinct(tables: Iterable[tuple[T, pd.DataFrame]]) -> list[tuple[list[T], pd
 def merge(runs: Sequence[Run]) -> Frames:
     """Put the variants of `runs` side by side. Names are escaped here, once, for HTML and Plotly alike."""
     variants: list[Variant] = []
-    tables: dict[str, list[pd.DataFrame]] = {"summary": [], "rounds": [], "labels": [], "clients": [], "layers": []}
+    tables: dict[str, list[pd.DataFrame]] = {
+        table: [] for table in ("summary", "rounds", "labels", "confusion", "clients", "layers")
+    }
     for run, title in zip(runs, _titles(runs), strict=True):
         names = list(run.rounds["variant"].unique())
         labels = {name: html.escape(_label(name, names, title)) for name in names}

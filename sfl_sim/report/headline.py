@@ -1,4 +1,4 @@
-"""What was found, in plain sentences: who reaches the target first, and what a fixed order costs."""
+"""What was found, in plain sentences: who reaches the target first, what a fixed order costs, who is on the front."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfl_sim.report.display import duration, percent, plural, points
+from sfl_sim.report.frontier import choice
 from sfl_sim.report.results import medians, target
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def headline(frames: Frames) -> list[str]:
     """HTML sentences, the most important first."""
     middle = medians(frames).to_dict("index")
     found: list[Found] = [(variant, middle[variant.label]) for variant in frames.variants]
-    return _leaders(found, frames.timing_only, target(frames)) + _order_costs(found)
+    return _leaders(found, frames.timing_only, target(frames)) + _order_costs(frames, found) + choice(frames)
 
 
 def warnings(frames: Frames) -> list[str]:
@@ -105,19 +106,24 @@ def _most_accurate(found: list[Found]) -> str:
     return f"{sentence}; the next is {second.html} with {percent(its['accuracy'])}."
 
 
-def _order_costs(found: list[Found]) -> list[str]:
-    """One sentence for each pair of variants that differ in their order alone, one of them in arrival order."""
-    arrival = {_without_order(variant): numbers for variant, numbers in found if variant.order == ARRIVAL_ORDER}
+def _order_costs(frames: Frames, found: list[Found]) -> list[str]:
+    """One sentence for each pair of variants that differ in their order alone, one of them in arrival order.
+
+    A preset may come with a number of clients of its own; then more than the order differs.
+    """
+    clients = frames.clients.groupby("variant")["client"].nunique()
+
+    def rest(variant: Variant) -> tuple[object, ...]:
+        words = (word for word in variant.name.split(", ") if word != variant.order)
+        return clients[variant.label], variant.method, *words
+
+    arrival = {rest(variant): numbers for variant, numbers in found if variant.order == ARRIVAL_ORDER}
     costs = [
-        _order_cost(variant, numbers, arrival[_without_order(variant)])
+        _order_cost(variant, numbers, arrival[rest(variant)])
         for variant, numbers in found
-        if variant.order not in (None, ARRIVAL_ORDER) and _without_order(variant) in arrival
+        if variant.order not in (None, ARRIVAL_ORDER) and rest(variant) in arrival
     ]
     return costs[:MAX_COMPARISONS]
-
-
-def _without_order(variant: Variant) -> tuple[str, ...]:
-    return variant.method, *(word for word in variant.name.split(", ") if word != variant.order)
 
 
 def _order_cost(fixed: Variant, ours: Numbers, free: Numbers) -> str:

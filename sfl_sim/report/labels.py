@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from plotly.subplots import make_subplots
 
+from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report import display, style
-from sfl_sim.report.curves import add_accuracy
+from sfl_sim.report.curves import add_share
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -18,12 +19,17 @@ if TYPE_CHECKING:
 
 MAX_ROUNDS = 120
 MAX_TICKS = 20
-LAST_ROUNDS = 5
 
 
 def label_ranks(labels: pd.DataFrame) -> pd.Series:
     """The row on which each label is drawn, from 0: its place in its seed's cyclic order, or else its number."""
     return labels["position"].where(labels["position"] >= 0, labels["label"])
+
+
+def label_names(frames: Frames, variant: Variant) -> pd.Series:
+    """The labels' names by their numbers, in the cyclic order of the first seed; none if nothing was trained."""
+    labels = frames.labels.query("variant == @variant.label and seed == @variant.seed").drop_duplicates("label")
+    return labels.assign(rank=label_ranks(labels)).sort_values("rank").set_index("label")["label_name"]
 
 
 def label_history(frames: Frames, variant: Variant) -> go.Figure:
@@ -45,13 +51,9 @@ def label_history(frames: Frames, variant: Variant) -> go.Figure:
         row=1, col=1,
     )  # fmt: skip
     gap = frames.rounds[frames.rounds["variant"] == variant.label]
-    gap = display.thin(display.over_seeds(gap, "round", ["performance_gap"]), 2 * MAX_ROUNDS)
-    figure.add_scatter(
-        x=gap.index.to_numpy(), y=100 * gap["performance_gap"].to_numpy(),
-        mode="lines+markers" if len(gap) == 1 else "lines", line={"color": variant.colour, "width": 2},
-        hovertemplate="PG %{y:.1f} points after round %{x}<extra></extra>",
-        row=2, col=1,
-    )  # fmt: skip
+    hover = "PG %{y:.1f} points after round %{x}<extra></extra>"
+    add_share(figure, variant, gap, by="round", x="round", y="performance_gap", hover=hover, row=2, col=1)
+    figure.update_traces(showlegend=False, selector={"type": "scatter"})  # the heading names the variant
     shown = names.iloc[:: -(-len(names) // MAX_TICKS)]
     figure.update_yaxes(row=1, autorange="reversed", showgrid=False, tickvals=shown.index, ticktext=shown)
     figure.update_yaxes(row=2, title="PG (points)", range=[0, 110 * frames.rounds["performance_gap"].max()], nticks=4)
@@ -60,7 +62,7 @@ def label_history(frames: Frames, variant: Variant) -> go.Figure:
 
 
 def accuracy_by_rank(frames: Frames) -> go.Figure:
-    """Accuracy of the labels over the last rounds by their place in the order: one line per variant."""
+    """Accuracy of the labels over the last rounds by their place in the order: one line per variant, ± over seeds."""
     figure = style.canvas(280)
     labels = frames.labels.assign(place=label_ranks(frames.labels) + 1)
     last = labels.groupby(["variant", "seed"])["round"].transform("max")
@@ -68,7 +70,7 @@ def accuracy_by_rank(frames: Frames) -> go.Figure:
     for variant in frames.variants:
         rows = labels[labels["variant"] == variant.label]
         rows = rows.groupby(["seed", "place"])["accuracy"].median().reset_index()
-        add_accuracy(figure, variant, rows, by="place", x="place")
+        add_share(figure, variant, rows, by="place", x="place")
     figure.update_xaxes(title="place of the label in the cyclic order", tickformat="d")
     return figure.update_yaxes(title="accuracy (%)", rangemode="tozero")
 

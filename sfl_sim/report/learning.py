@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from sfl_sim.report import display, style
-from sfl_sim.report.curves import add_accuracy
+from sfl_sim.report.curves import add_share
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 
 def accuracy_over_time(frames: Frames) -> go.Figure:
-    """Median accuracy after each round against the median simulated time at its end, and the range over seeds."""
+    """Median accuracy after each round against the median simulated time at its end, ± over seeds."""
     unit, unit_s = display.time_unit(frames.rounds["ended_s"].max())
     return _curves(frames, "ended_s", unit_s).update_xaxes(title=f"simulated time ({unit})")
 
 
 def accuracy_over_rounds(frames: Frames) -> go.Figure:
-    """Median accuracy after each round, with the range over seeds."""
+    """Median accuracy after each round, ± over seeds."""
     return _curves(frames, "round", 1.0).update_xaxes(style.round_axis(frames.rounds["round"].max()))
 
 
 def client_accuracy_over_rounds(frames: Frames) -> go.Figure:
-    """Mean over the clients of the accuracy on their own test sets, median over seeds and their range."""
+    """Mean over the clients of the accuracy on their own test sets, median ± over seeds."""
     figure = _curves(frames, "round", 1.0, "client_accuracy")
     return figure.update_xaxes(style.round_axis(frames.rounds["round"].max()))
 
 
 def _curves(frames: Frames, x: str, scale: float, column: str = "accuracy") -> go.Figure:
     figure = style.canvas(330)
-    rounds = frames.rounds.assign(x=frames.rounds[x] / scale, accuracy=frames.rounds[column]).dropna(subset="accuracy")
+    rounds = frames.rounds.assign(x=frames.rounds[x] / scale).dropna(subset=column)
     for variant in frames.variants:
         rows = rounds[rounds["variant"] == variant.label]
-        add_accuracy(figure, variant, rows, by="round", x="x")
+        add_share(figure, variant, rows, by="round", x="x", y=column)
     targets = frames.summary["target_accuracy"].dropna() if column == "accuracy" else pd.Series(dtype=float)
     for target in sorted(targets.unique()):
         figure.add_hline(

@@ -11,7 +11,14 @@ import pyarrow.parquet as pq
 import yaml
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.records import BREAKDOWN, CLIENT_COLUMNS, LABEL_COLUMNS, LAYER_COLUMNS, ROUND_COLUMNS
+from sfl_sim.records import (
+    BREAKDOWN,
+    CLIENT_COLUMNS,
+    CONFUSION_COLUMNS,
+    LABEL_COLUMNS,
+    LAYER_COLUMNS,
+    ROUND_COLUMNS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,19 +26,20 @@ if TYPE_CHECKING:
 
 SUMMARY_NUMBERS = [
     "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap", "backward_transfer", "target_accuracy",
-    "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
+    "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down", "server_model_bytes",
 ]  # fmt: skip
 SUMMARY_COLUMNS = ["name", "method", "seed", *SUMMARY_NUMBERS, "timeline_digest", "weights_digest"]
 KEY = ["variant", "seed"]
 TABLES = {
     "rounds.parquet": [*KEY, *ROUND_COLUMNS, "performance_gap", *(f"{part}_s" for part in BREAKDOWN)],
     "labels.parquet": [*KEY, *LABEL_COLUMNS, "label_name"],
+    "confusion.parquet": [*KEY, *CONFUSION_COLUMNS],
     "clients.parquet": [*KEY, *CLIENT_COLUMNS],
     "layers.parquet": [*KEY, *LAYER_COLUMNS],
 }
 MEASURED = ["accuracy", "client_accuracy", "loss", "performance_gap"]  # null throughout in timing-only runs
-NEWER = ["client_accuracy", "label_samples", "cut", "cost", "layers.parquet"]
-"""What runs of earlier versions lack: unknown there."""
+NEWER = ["client_accuracy", "label_samples", "cut", "cost", "layers.parquet", "confusion.parquet", "server_model_bytes"]
+"""What runs of earlier versions lack, or nobody asked for: unknown there."""
 FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *(set(TABLES) - set(NEWER))]
 
 
@@ -46,6 +54,7 @@ class Run:
     summary: pd.DataFrame
     rounds: pd.DataFrame
     labels: pd.DataFrame
+    confusion: pd.DataFrame
     clients: pd.DataFrame
     layers: pd.DataFrame
 

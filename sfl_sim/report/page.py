@@ -18,7 +18,7 @@ from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.headline import headline, warnings
 from sfl_sim.report.load import Run, load
 from sfl_sim.report.panels import Panel, panels
-from sfl_sim.report.results import results_table
+from sfl_sim.report.results import paper_table, results_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +30,10 @@ PLOT_CONFIG = {
     "displaylogo": False,
     "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
 }
+PAPER = (
+    '<p class="caption">Per round the median over seeds, then median ± standard deviation over the last 5 rounds, as '
+    "Hydra's tables seem to be made. The ± tells how restless that median is, and not how far the seeds lie apart.</p>"
+)
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -47,6 +51,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         headline=paragraphs(headline(frames), "headline"),
         warnings=paragraphs(warnings(frames), "warning"),
         table=results_table(frames),
+        paper_table=_paper(frames),
         panels="\n".join(panel_html(panel, figure_ids) for panel in panels(frames)),
         settings="\n".join(_settings(run) for run in frames.runs),
         digests=_digests(frames),
@@ -84,6 +89,11 @@ def write_page(title: str, body: str, out: Path) -> Path:
 def asset(name: str) -> str:
     """The text of a file beside this one."""
     return files("sfl_sim.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _paper(frames: Frames) -> str:
+    table = paper_table(frames)
+    return _details("As the paper counts", f'{PAPER}<div class="scroll">{table}</div>') if table else ""
 
 
 def _about(frames: Frames) -> str:
@@ -126,6 +136,8 @@ def _mark(trace: Any) -> str:
     """The look of a trace as a CSS border."""
     if trace.type == "bar":
         return f"10px solid {trace.marker.color}"
+    if trace.mode == "markers" and trace.marker.symbol == "circle":
+        return f"10px solid {trace.marker.color}; width: 10px; border-radius: 50%"
     dash = {"dash": "dashed", "dot": "dotted"}.get(trace.line.dash, "solid")
     return f"{trace.line.width}px {dash} {trace.line.color}"
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sfl_sim.report import breakdown, fleet, gantt, labels, layers, learning, partition, queueing
+from sfl_sim.metrics.accuracy import LAST_ROUNDS
+from sfl_sim.report import breakdown, confusion, fleet, frontier, gantt, labels, layers, learning, partition, queueing
+from sfl_sim.report.curves import BANDS
 from sfl_sim.report.display import percent
 from sfl_sim.report.snapshot import RoundView, round_views
 
@@ -29,7 +31,7 @@ class Panel:
 def panels(frames: Frames) -> list[Panel]:
     """All sections that the runs have data for."""
     views = round_views(frames)
-    learned = [] if frames.timing_only else [_learning(frames), *_labels(frames)]
+    learned = [] if frames.timing_only else [_learning(frames), *_labels(frames), *_inside(frames), *_frontier(frames)]
     world = [*_cuts(frames), *_holdings(frames), _fleet(frames)]
     return [*learned, _breakdown(frames), _queue(frames, views), _gantt(frames, views), *world]
 
@@ -43,7 +45,7 @@ def _learning(frames: Frames) -> Panel:
         figures.append(("Client accuracy", learning.client_accuracy_over_rounds(frames)))
     return Panel(
         "Accuracy",
-        "The same rounds twice: what leads per round can trail on the clock (lines: medians over seeds; bands: range).",
+        f"The same rounds twice: what leads per round can trail on the clock ({BANDS}).",
         figures,
         columns=len(figures),
     )
@@ -57,16 +59,50 @@ def _labels(frames: Frames) -> list[Panel]:
         Panel(
             "Which labels are forgotten",
             "Rows are labels in the cyclic order of the seed, the first on top: where paleness fades downwards, "
-            "labels served last overwrite the first, and the performance gap (PG) below stays high.",
+            "labels served last overwrite the first, and the performance gap (PG) below stays high "
+            f"({BANDS}; colours: medians).",
             [(variant.html, labels.label_history(frames, variant)) for variant in trained],
             columns=min(len(trained), 3),
         ),
         Panel(
             "What the last rounds remember",
-            f"A flat line forgets nobody, a slope is the price of the order (median over the last "
-            f"{labels.LAST_ROUNDS} rounds and over seeds; bands: range over seeds).",
+            f"A flat line forgets nobody, a slope is the price of the order (per seed the median of the last "
+            f"{LAST_ROUNDS} rounds; {BANDS}).",
             [("Accuracy by place in the cyclic order", labels.accuracy_by_rank(frames))],
         ),
+    ]
+
+
+def _inside(frames: Frames) -> list[Panel]:
+    films = confusion.round_films(frames)
+    if not films:
+        return []
+    return [
+        Panel(
+            "What is known while a round goes on",
+            "Above, the share of each label that the global model would answer right if the round ended there; dots "
+            "are the server's jobs, at their clients' dominant labels. A row that darkens at its dots and pales after "
+            "them is learned and forgotten within the round. Below, what is taken for what: a dark column is a label "
+            "that everything is taken for (first seed; labels in its cyclic order).",
+            [(f"{film.variant.html}, round {film.round}", confusion.round_film(film)) for film in films],
+            columns=min(len({film.round for film in films}), confusion.MAX_ROUNDS),
+        )
+    ]
+
+
+def _frontier(frames: Frames) -> list[Panel]:
+    found = frontier.frontier(frames)
+    if found is None:
+        return []
+    late = ", or does not reach the target" if found.anyone_late else ""
+    return [
+        Panel(
+            "What less forgetting costs on the clock",
+            "The best corner is the lower left. Along the line, the Pareto front, less forgetting costs more time; a "
+            f"pale variant has a rival that is no worse in both{late} (large: medians over seeds with ± standard "
+            "deviation; small: single seeds).",
+            [(f"Performance gap against {found.cost}", frontier.figure(frames, found))],
+        )
     ]
 
 
@@ -84,7 +120,8 @@ def _queue(frames: Frames, views: list[RoundView]) -> Panel:
     most_waiting = max([1, *(view.queue["waiting"].max() for view in views if len(view.queue))])
     return Panel(
         "The server's queue",
-        "Red marks are the price of a fixed order: jobs wait, yet the server idles for a client that has not come "
+        "Red marks are the price of a fixed order: jobs wait, yet the server idles for a client that has not come. "
+        "Above, which labels the server trains when: what is dark in turn is overwritten in turn "
         f"(round {frames.typical_round}, a typical one, of the first seed).",
         [(_held(view), queueing.server_queue(view, longest_s, most_waiting)) for view in views],
     )

@@ -1,4 +1,4 @@
-"""Figure: the server's queue during one round, and the times when the server was held idle."""
+"""Figure: the server's queue during one round, the times when it was held idle, and which labels it trained when."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ import numpy as np
 
 from sfl_sim.report import display, style
 from sfl_sim.report.curves import bars
+from sfl_sim.report.partition import SHARE_SCALE
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+    from numpy.typing import NDArray
 
     from sfl_sim.report.snapshot import RoundView
 
 MAX_POINTS = 1500
+BINS = 400
+FIGURE_PX = 190
+PLOT_PX, GAP_PX = 112, 12
+PX_PER_LABEL, MAX_STRIP_PX, PX_PER_TICK = 12, 160, 12
 
 
 def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Figure:
-    """Jobs that wait for the server over one round; red marks at the foot: held idle.
+    """Jobs that wait for the server over one round; red marks at the foot: held idle. Above: labels in training.
 
     Args:
         view: the round.
@@ -28,7 +34,7 @@ def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Fig
     """
     unit, unit_s = display.time_unit(longest_s)
     queue = _thin_steps(view.queue)
-    figure = style.canvas(190)
+    figure = style.canvas(FIGURE_PX)
     figure.add_scatter(
         x=(queue["time_s"] / unit_s).to_numpy(), y=queue["waiting"].to_numpy(), mode="lines", fill="tozeroy",
         line={"shape": "hv", "color": view.variant.colour, "width": 1, "dash": "solid"},
@@ -45,7 +51,31 @@ def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Fig
         hoverinfo="skip", name="server held idle while jobs wait",
     )  # fmt: skip
     figure.update_yaxes(title="waiting jobs", range=[-0.04 * most_waiting, 1.08 * most_waiting], nticks=4)
+    if view.label_samples.size:
+        _add_labels(figure, view, np.linspace(0, longest_s, BINS + 1), unit_s)
     return figure.update_xaxes(title=f"time in the round ({unit})", range=[0, longest_s / unit_s])
+
+
+def _add_labels(figure: go.Figure, view: RoundView, edges_s: NDArray[np.float64], unit_s: float) -> None:
+    """Put a strip on top: of what the server trains in each bin of time, the share of each label."""
+    work = view.trained(edges_s)
+    share = (work / work.sum().replace(0, 1)).to_numpy(dtype=np.float32)
+    strip_px = min(PX_PER_LABEL * len(work), MAX_STRIP_PX)
+    below = PLOT_PX / (PLOT_PX + GAP_PX + strip_px)
+    figure.add_heatmap(
+        x=edges_s / unit_s, y=list(work.index), z=(100 * share).round(1), yaxis="y2",
+        zmin=0, zmax=100, colorscale=SHARE_SCALE, showscale=False,
+        hovertemplate="%{y}: %{z:.0f} % of what is trained<extra></extra>",
+    )  # fmt: skip
+    figure.update_layout(
+        height=FIGURE_PX + GAP_PX + strip_px,
+        yaxis={"domain": [0, below]},
+        yaxis2={
+            "domain": [1 - (1 - below) * strip_px / (GAP_PX + strip_px), 1], "anchor": "x", "autorange": "reversed",
+            "type": "category", "tickvals": list(work.index[:: -(-len(work) * PX_PER_TICK // strip_px)]),
+            "tickfont": {"size": 11}, "showgrid": False, "zeroline": False, "automargin": True, "linecolor": style.GRID,
+        },
+    )  # fmt: skip
 
 
 def _thin_steps(queue: pd.DataFrame) -> pd.DataFrame:

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
+from sfl_sim.report.labels import label_names
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from sfl_sim.report.frames import Frames, Variant
 
 MAX_VARIANTS = 6
@@ -19,14 +24,17 @@ class RoundView:
     """The operations of the round that is drawn, of one variant and seed; times are seconds since its start.
 
     Attributes:
-        ops: columns node, client, requested_s, started_s, ended_s.
+        ops: columns node, kind, client, requested_s, started_s, ended_s, macs.
         mean_waiting: jobs in the server's queue, averaged over the time of the whole run.
+        label_samples: (clients x labels in the cyclic order) how many samples of each label they hold; without columns
+            if unknown.
     """
 
     variant: Variant
     duration_s: float
     ops: pd.DataFrame
     mean_waiting: float
+    label_samples: pd.DataFrame
 
     @cached_property
     def queue(self) -> pd.DataFrame:
@@ -38,6 +46,11 @@ class RoundView:
         """When the server is held idle, as `held_idle` gives it."""
         return held_idle(self.queue)
 
+    def trained(self, edges_s: NDArray[np.float64]) -> pd.DataFrame:
+        """What the server trains between two instants, as `work_by_label` gives it."""
+        jobs = self.ops[(self.ops["node"] == "server") & (self.ops["kind"] == "train")]
+        return work_by_label(jobs, self.label_samples, edges_s)
+
 
 def round_views(frames: Frames) -> list[RoundView]:
     """The typical round of each of the first variants."""
@@ -48,12 +61,21 @@ def _view(frames: Frames, variant: Variant) -> RoundView:
     times = ["requested_s", "started_s", "ended_s"]
     rounds = frames.rounds.query("variant == @variant.label and seed == @variant.seed").set_index("round")
     started_s, ended_s = rounds.loc[frames.typical_round, ["started_s", "ended_s"]].to_numpy(dtype=float)
-    ops = variant.ops(["node", "client", *times], round=frames.typical_round)
+    ops = variant.ops(["node", "kind", "client", *times, "macs"], round=frames.typical_round)
     ops[times] -= started_s
     jobs = variant.ops(["requested_s", "started_s"], node="server")
     waited_s = (jobs["started_s"] - jobs["requested_s"]).sum()
     run_s = rounds["ended_s"].max() - rounds["started_s"].min()
-    return RoundView(variant, ended_s - started_s, ops, float(waited_s / run_s))
+    return RoundView(variant, ended_s - started_s, ops, float(waited_s / run_s), _label_samples(frames, variant))
+
+
+def _label_samples(frames: Frames, variant: Variant) -> pd.DataFrame:
+    clients = frames.clients.query("variant == @variant.label and seed == @variant.seed").set_index("client")
+    if clients["label_samples"].isna().any():
+        return pd.DataFrame(index=clients.index)
+    samples = pd.DataFrame(np.stack(list(clients["label_samples"])), clients.index)
+    names = label_names(frames, variant)
+    return samples[names.index].set_axis(list(names), axis=1) if len(names) else samples.add_prefix("label ")
 
 
 def queue_length(jobs: pd.DataFrame) -> pd.DataFrame:
@@ -80,3 +102,25 @@ def held_idle(queue: pd.DataFrame) -> pd.DataFrame:
     """
     spans = pd.DataFrame({"started_s": queue["time_s"], "ended_s": queue["time_s"].shift(-1)})
     return spans[(queue["waiting"] > 0) & (queue["serving"] == 0)].dropna()
+
+
+def work_by_label(jobs: pd.DataFrame, label_samples: pd.DataFrame, edges_s: NDArray[np.float64]) -> pd.DataFrame:
+    """MACs of training jobs by label and time; with one cut for all clients they are proportional to samples.
+
+    Args:
+        jobs: columns client, started_s, ended_s, macs. The work of a job is spread evenly over its service, and over
+            labels as its client's samples are, or as those of all clients if it is nobody's (client -1).
+        label_samples: clients x labels.
+        edges_s: N + 1 increasing instants.
+
+    Returns:
+        Labels x N.
+    """
+    samples = pd.concat([label_samples, label_samples.sum().rename(-1).to_frame().T])
+    shares = samples.div(samples.sum(axis=1).clip(lower=1), axis=0)
+    work = np.zeros((len(samples), len(edges_s) - 1))
+    for client, own in jobs.sort_values("started_s").groupby("client"):
+        times_s = own[["started_s", "ended_s"]].to_numpy().ravel()
+        done = np.repeat(np.r_[0.0, own["macs"].cumsum()], 2)[1:-1]
+        work[samples.index.get_loc(client)] = np.diff(np.interp(edges_s, times_s, done))
+    return pd.DataFrame(shares.to_numpy().T @ work, index=samples.columns)

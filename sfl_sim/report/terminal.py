@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from rich.table import Table
+from rich.text import Text
 
+from sfl_sim.report.display import plural
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load
 from sfl_sim.report.results import columns_for, medians
@@ -19,17 +20,24 @@ SHOWN = {"accuracy": "Accuracy", "performance_gap": "PG (points)", "time_to_accu
 
 
 def results_in_terminal(folder: Path) -> Table:
-    """One row per variant, medians over seeds, of the stored run in `folder`."""
+    """One row per variant of the stored run in `folder`: medians over seeds, and below them their spread."""
     frames = merge([load(folder)])
     middle = medians(frames)
     columns = [column for column in columns_for(frames) if column.key in SHOWN]
-    caption = None if frames.timing_only else "Accuracy and PG: medians of the last five rounds."
-    table = Table(box=None, header_style="bold", pad_edge=False, caption=caption, caption_justify="left")
+    about = [] if frames.timing_only else ["Accuracy and PG: medians of the last five rounds."]
+    if frames.summary["seed"].nunique() > 1:
+        about.append("Over seeds: median ± standard deviation.")
+    table = Table(box=None, header_style="bold", pad_edge=False, caption="\n".join(about), caption_justify="left")
     table.add_column("Variant", no_wrap=True)
     for column in columns:
         table.add_column(SHOWN[column.key] or column.title, no_wrap=True, justify="right")
     for variant in frames.variants:
-        values = [float(middle[column.key][variant.label]) for column in columns]
-        texts = [column.text(v) if math.isfinite(v) else "–" for column, v in zip(columns, values, strict=True)]
-        table.add_row(variant.name, *texts)
+        seeds = frames.summary[frames.summary["variant"] == variant.label]
+        cells = [(c.read(middle[c.key][variant.label]), c.spread(seeds[c.key])) for c in columns]
+        number = plural(len(seeds), "seed") if len(seeds) > 1 else ""
+        table.add_row(*(_two_lines(*cell) for cell in [(variant.name, number), *cells]))
     return table
+
+
+def _two_lines(text: str, below: str) -> Text:
+    return Text.assemble(text, ("\n" + below, "dim") if below else "")

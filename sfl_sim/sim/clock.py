@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from sfl_sim.errors import StuckError
 from sfl_sim.ops import AGGREGATOR, SERVER, Expect, Flow, On, Par, Read, Send, Value
 from sfl_sim.records import OP_DTYPE, in_order
 from sfl_sim.rng import stream
-from sfl_sim.sim.orders import Order, Roster
+from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, Order, Roster
 from sfl_sim.sim.prices import Prices, is_local, link_of, place_of
 from sfl_sim.sim.station import Job, Policy, Station
 from sfl_sim.system.fleet import Fleet
@@ -47,6 +48,8 @@ class Simulator:
         order: makes each round's order policy for states that a flow `expect`s jobs on.
         workers: lanes of the server.
         burst: consecutive jobs of a chosen client.
+        labels: the clients' dominant labels, for orders that ask.
+        max_wait_s: how long the server is held for a job, for orders that ask.
         seed: of the run; the order's random stream is (seed, round).
         include_model_exchange: False lets models and averages take no time (METHODS.md 4.1, as SMoFi's A.3).
     """
@@ -59,6 +62,8 @@ class Simulator:
         *,
         workers: float = 1,
         burst: float = 1,
+        labels: Sequence[int] = LABELS_OF_THEIR_OWN,
+        max_wait_s: float = inf,
         seed: int = 0,
         include_model_exchange: bool = True,
     ) -> None:
@@ -67,6 +72,8 @@ class Simulator:
         self.order = order
         self.workers = workers
         self.burst = burst
+        self.labels = labels
+        self.max_wait_s = max_wait_s
         self.seed = seed
         self.round = 0
         self._begin(0.0)
@@ -137,7 +144,7 @@ class Simulator:
                     result = self.executor.read(op.value)
                 elif isinstance(op, Expect):
                     result = None
-                    self.stations[SERVER].rank(op.state, *self.policy(op.jobs, self.round))
+                    self.stations[SERVER].rank(op.state.guard, *self.policy(op.jobs, self.round))
                 else:
                     raise TypeError(f"a flow yielded {op!r}, which is no operation")
         except Exception as error:  # SimPy passes copies on, made of the arguments alone
@@ -173,7 +180,7 @@ class Simulator:
         def begin() -> None:
             result.content = self.executor.run(op)
 
-        job = Job(client, op.state, requested_s, service_s, begin)
+        job = Job(client, op.state.guard, requested_s, service_s, begin)
         yield self.stations[op.node].serve(job)
         self._rows.append(
             (node, op.step.name, self.round, result.step, client, requested_s, job.started_s, self.env.now, macs, 0)
@@ -213,7 +220,8 @@ class Simulator:
     def policy(self, jobs: Mapping[int, int], round: int) -> tuple[Policy, dict[int, int]]:
         """The order's policy for a round in which each client brings so many `jobs`; it follows the returned count."""
         left = {client: number for client, number in jobs.items() if number}
-        return self.order(Roster(list(left), left, self.burst, stream(self.seed, "order", round))), left
+        rng = stream(self.seed, "order", round)
+        return self.order(Roster(list(left), left, self.burst, rng, self.labels, self.max_wait_s)), left
 
     def _who_waits(self) -> str:
         lines = []

@@ -1,9 +1,10 @@
 """Order policies: who may change a shared state next (METHODS.md section 1).
 
-A policy is a function `(waiting, now_s) -> Job | None` of the jobs that have arrived, by client and in order of
-arrival; `None` holds the server for somebody who has not come yet. An order is a function that makes the policy of
-one round from a `Roster`. To add one, write it and enter it in `ORDERS`, or name it in the scenario as
-`server: {order: "my_package.my_module:my_order"}`. A complete example, the client with the longest job first:
+A policy is a function `(waiting, now_s) -> Job | Hold | None` of the jobs that have arrived, by client and in order of
+arrival. `None` holds the server until somebody comes, `Hold(until_s)` until then at the latest. An order is a function
+that makes the policy of one round from a `Roster`. To add one, write it and enter it in `ORDERS`, or name it in the
+scenario as `server: {order: "my_package.my_module:my_order"}`. A complete example, the client with the longest job
+first:
 
     >>> def longest_job(roster):
     ...     return lambda waiting, now_s: max(waiting.values(), key=lambda job: job.service_s)
@@ -15,14 +16,21 @@ one round from a `Roster`. To add one, write it and enter it in `ORDERS`, or nam
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from math import inf
+from operator import attrgetter
 
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.sim.station import Job, Policy, first_come
+from sfl_sim.sim.station import Choice, Hold, Job, Policy, first_come
+
+LABELS_OF_THEIR_OWN: Sequence[int] = range(sys.maxsize)
+"""Dominant labels of clients who share none: client c has label c."""
 
 
 @dataclass(slots=True)
@@ -34,19 +42,26 @@ class Roster:
         left: jobs of each client that have not been served yet; the station keeps it up to date.
         burst: how many consecutive jobs of a chosen client are served before another choice.
         rng: the round's own random stream.
+        labels: the dominant label of every client, by client id.
+        max_wait_s: how long `bounded_wait` holds the server for a job.
     """
 
     clients: list[int]
     left: dict[int, int]
     burst: float = 1
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    labels: Sequence[int] = LABELS_OF_THEIR_OWN
+    max_wait_s: float = inf
 
     def turns_of(self, client: int) -> Iterator[int]:
-        """`client`, once for every job of its burst; shorter where the client has fewer jobs left."""
-        served = 0
-        while served < self.burst and self.left[client]:
-            served += 1
+        """`client`, once for every job of its burst; shorter where it has fewer jobs left, or a turn is not taken."""
+        now = self.left[client]
+        end = max(0, now - self.burst)
+        while now > end:
             yield client
+            before, now = now, self.left[client]
+            if now == before:
+                return
 
 
 Order = Callable[[Roster], Policy]
@@ -60,7 +75,7 @@ class InTurn:
         self.turn: int | None = None
         """The client whose turn it is; None between two turns. The next turn is drawn when it is asked for."""
 
-    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Job | None:
+    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Choice:
         """The job of the client whose turn it is, if it has come."""
         if self.turn is None:
             self.turn = next(self.turns, None)
@@ -68,6 +83,32 @@ class InTurn:
             return None
         job, self.turn = waiting[self.turn], None
         return job
+
+
+class PatientInTurn(InTurn):
+    """As `InTurn`, but for each job the server is held for `max_wait_s` at most.
+
+    If the job has not come by then, the turn passes to the next client in the sequence who has.
+    """
+
+    def __init__(self, turns: Iterator[int], max_wait_s: float) -> None:
+        super().__init__(turns)
+        self.max_wait_s = max_wait_s
+        self.until_s = inf
+        """When the turn passes on; infinite while the server is not held."""
+
+    def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Choice:
+        """The job of the client whose turn it is, or a `Hold` for it, or at last the job of the next who has come."""
+        choice = super().__call__(waiting, now_s)
+        if choice is None:
+            self.until_s = min(self.until_s, now_s + self.max_wait_s)
+            if now_s < self.until_s:
+                return Hold(self.until_s)
+            while self.turn not in waiting:
+                self.turn = next(self.turns)
+            choice = super().__call__(waiting, now_s)
+        self.until_s = inf
+        return choice
 
 
 def fcfs(roster: Roster) -> Policy:
@@ -116,6 +157,34 @@ def random_client(roster: Roster) -> Policy:
     return InTurn(_sweeps(roster, reverse=False))
 
 
+def bounded_wait(roster: Roster) -> Policy:
+    """The cyclic list, but nobody is waited for longer than `max_wait_s`; who is passed over loses its burst's rest."""
+    return PatientInTurn(_sweeps(roster, reverse=False), roster.max_wait_s)
+
+
+def shortest_job(roster: Roster) -> Policy:
+    """Arrival-driven: of those who have come, whose job is the shortest; ties by arrival."""
+    return lambda waiting, now_s: min(waiting.values(), key=attrgetter("service_s"))
+
+
+def label_aware(roster: Roster) -> Policy:
+    """Arrival-driven: of those who have come, whose dominant label was served longest ago; ties by arrival.
+
+    Labels that were not served yet in the round come first, in their order in the cyclic list.
+    """
+    labels = roster.labels
+    unserved = dict.fromkeys(labels[client] for client in roster.clients)
+    last_served = {label: place - len(unserved) for place, label in enumerate(unserved)}
+    services = count()
+
+    def policy(waiting: Mapping[int, Job], now_s: float) -> Job:
+        job = min(waiting.values(), key=lambda job: last_served[labels[job.client]])
+        last_served[labels[job.client]] = next(services)
+        return job
+
+    return policy
+
+
 def _sweeps(roster: Roster, reverse: bool) -> Iterator[int]:
     """The generator of METHODS.md section 1: a deque of clients, visited from the front (or, turned, the back)."""
     queue = deque(roster.clients)
@@ -137,7 +206,11 @@ ORDERS: dict[str, Order] = {
     "random_client": random_client,
     "cyclic": cyclic,
     "cyclic_reverse": cyclic_reverse,
+    "bounded_wait": bounded_wait,
+    "shortest_job": shortest_job,
+    "label_aware": label_aware,
 }
+ARRIVAL_DRIVEN = ("fcfs", "shortest_job", "label_aware")
 
 
 def usual_burst(name: str) -> float:
@@ -146,6 +219,15 @@ def usual_burst(name: str) -> float:
 
 
 def check_burst(name: str, burst: float) -> None:
-    """Arrival order serves job by job; a burst would make it another order."""
-    if name == "fcfs" and burst != 1:
-        raise ScenarioError("fcfs serves one job at a time", key="server.burst", found=burst, allowed=[1])
+    """An order that is driven by arrival serves job by job; a burst would make it another order."""
+    if name in ARRIVAL_DRIVEN and burst != 1:
+        raise ScenarioError(f"{name} serves one job at a time", key="server.burst", found=burst, allowed=[1])
+
+
+def check_max_wait(name: str, max_wait_s: float | None) -> None:
+    """Only `bounded_wait` bounds a wait, and it must be told how long; an order of a user's own may do as it likes."""
+    if name == "bounded_wait" and max_wait_s is None:
+        raise ScenarioError("bounded_wait needs it", key="server.max_wait_s", allowed="a number of seconds from 0 on")
+    if name != "bounded_wait" and name in ORDERS and max_wait_s is not None:
+        raise ScenarioError(f"{name} does not bound a wait, only bounded_wait does", key="server.max_wait_s",
+                            found=max_wait_s)  # fmt: skip

@@ -7,8 +7,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from math import nan
-from typing import Any
+from math import inf, nan
+from typing import Any, NamedTuple
 
 import simpy
 
@@ -32,7 +32,17 @@ class Job:
     ended: simpy.Event | None = None
 
 
-Policy = Callable[[Mapping[int, Job], float], Job | None]
+class Hold(NamedTuple):
+    """A policy's wish to hold the server, and to be asked again at `until_s` even if nobody arrives before.
+
+    An instant that has come, or never comes, is no appointment: the policy is asked when somebody arrives.
+    """
+
+    until_s: float
+
+
+Choice = Job | Hold | None
+Policy = Callable[[Mapping[int, Job], float], Choice]
 
 
 def first_come(waiting: Mapping[int, Job], now_s: float) -> Job | None:
@@ -43,7 +53,7 @@ def first_come(waiting: Mapping[int, Job], now_s: float) -> Job | None:
 class _Queue:
     """The jobs that wait to change one state: those that an order ranks, by client, and all others."""
 
-    __slots__ = ("busy", "left", "listed", "others", "policy", "ranked", "to_come")
+    __slots__ = ("busy", "left", "listed", "others", "policy", "ranked", "to_come", "wake_s")
 
     def __init__(self) -> None:
         self.policy: Policy = first_come
@@ -53,6 +63,7 @@ class _Queue:
         self.others: deque[Job] = deque()
         self.busy = False
         self.listed = False  # whether it stands in the station's heap
+        self.wake_s = inf  # when it will be reconsidered though nobody has come
 
     def join(self, job: Job) -> None:
         """A policy ranks the jobs that were announced; whatever else comes is served as it comes, and first."""
@@ -63,16 +74,16 @@ class _Queue:
         else:
             self.ranked[job.client] = job
 
-    def take(self, now_s: float) -> Job | None:
-        """The next job, removed from the queue; None if the policy holds the server."""
-        job = self.others.popleft() if self.others else self.policy(self.ranked, now_s)
-        if job is not None:
+    def take(self, now_s: float) -> Choice:
+        """The next job, removed from the queue; anything else if the policy holds the server."""
+        choice = self.others.popleft() if self.others else self.policy(self.ranked, now_s)
+        if isinstance(choice, Job):
             self.busy = True
-            if self.ranked.get(job.client) is job:
-                del self.ranked[job.client]
-                self.left[job.client] -= 1
+            if self.ranked.get(choice.client) is choice:
+                del self.ranked[choice.client]
+                self.left[choice.client] -= 1
                 self.to_come -= 1
-        return job
+        return choice
 
     @property
     def oldest(self) -> Job | None:
@@ -92,7 +103,7 @@ class Station:
     A free lane takes, among the states that nobody changes, the one whose oldest job came first, and that state's
     policy picks the job. Ties go by (arrival time, client id, sequence): choices are made at the end of an instant,
     when everybody who arrives at it has arrived. A policy that holds the server is asked again when somebody arrives,
-    not because time passes.
+    or at the instant that it names (`Hold`), not because time passes.
     """
 
     def __init__(self, env: simpy.Environment, workers: float) -> None:
@@ -132,6 +143,9 @@ class Station:
         queue.busy = False
         if queue.forgettable:
             del self._queues[ended._value.state]
+        self._reconsider(queue)
+
+    def _reconsider(self, queue: _Queue) -> None:
         self._list(queue)
         if self._heap:
             self._decide_soon()
@@ -161,9 +175,25 @@ class Station:
         while self.free and self._heap:
             queue = heapq.heappop(self._heap)[-1]
             queue.listed = False
-            chosen = queue.take(self.env.now)
-            if chosen is not None:  # otherwise held: the next arrival at this state lists it again
-                self._start(chosen)
+            choice = queue.take(self.env.now)
+            if isinstance(choice, Job):
+                self._start(choice)
+            elif choice is not None:  # if not held until an instant, the next arrival at this state lists it again
+                self._wake(queue, choice.until_s)
+
+    def _wake(self, queue: _Queue, at_s: float) -> None:
+        """Ask the queue's policy again at `at_s`, unless its state is being changed then or nobody waits for it.
+
+        Where it is going to be asked before, it can make a new appointment then: there is one at a time.
+        """
+        if self.env.now < at_s < queue.wake_s:
+            queue.wake_s = at_s
+            self.env.timeout(at_s - self.env.now, queue).callbacks.append(self._woken)
+
+    def _woken(self, wake_up: simpy.Event) -> None:
+        queue: _Queue = wake_up._value
+        queue.wake_s = inf
+        self._reconsider(queue)
 
     def _join(self, job: Job) -> None:
         queue = self._queues.get(job.state)

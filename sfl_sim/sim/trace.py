@@ -14,7 +14,7 @@ class Unforeseen(Exception):
 
 
 class Entry(NamedTuple):
-    """One operation: its row in the records but for the times, how long it takes, and which state it changes.
+    """One operation: its row in the records but for the times, how long it takes, the guard of the state it changes.
 
     `state` is None for what takes place on the client's own device and links.
     """
@@ -79,7 +79,7 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
 def _job(op: On, step: int, prices: Prices) -> Entry:
     macs, service_s = prices.service(op)
     node, client = place_of(op)
-    state = None if op.node >= 0 else op.state
+    state = None if op.node >= 0 else op.state.guard
     return Entry(node, op.step.name, step, client, macs, 0, service_s, state)
 
 

@@ -29,7 +29,7 @@ def said(values):
         ),
         (
             {"server": {"orders": "fcfs"}},
-            "server.orders: unknown key (found 'orders'; allowed: speedup, workers, order, burst, "
+            "server.orders: unknown key (found 'orders'; allowed: speedup, workers, order, burst, max_wait_s, "
             "include_model_exchange; did you mean 'order'?)",
         ),
         (

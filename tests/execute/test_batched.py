@@ -40,8 +40,9 @@ def test_batched_is_eager(data):
     draw = data.draw
     name, options = draw(
         st.sampled_from(
-            [("fedavg", {}), ("splitfed_v2", {}), ("splitnn", {})]
-            + [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch", "round")]
+            [(name, {}) for name in sorted(METHODS)]
+            + [("splitfed_v2", {"l2": 0.5, "l2_on": "model"}), ("hydra", {"cut2": 2, "num_heads": 2})]
+            + [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch")]
         )
     )
     samples = draw(st.lists(st.integers(2, 10), min_size=2, max_size=4))
@@ -55,7 +56,7 @@ def test_batched_is_eager(data):
         "clients": draw(st.permutations(range(len(samples))))[: draw(st.integers(1, len(samples)))],
         "workers": draw(st.sampled_from([1, float("inf")])),
     }
-    one_cut = options.get("server_agg_every", "step") != "round"
+    one_cut = name != "splitfed_v1" or "server_agg_every" in options
     cuts = [draw(st.integers(1, 2))] * len(samples) if one_cut else [draw(st.integers(1, 2)) for _ in samples]
     work = task(
         samples,

@@ -66,7 +66,8 @@ class Together:
 def mix(state, salt, args):
     """Change a state so that everything that went in matters, and give a number that tells of it."""
     before, given = number(state) + salt, sum(map(number, args))
-    state.content.flat.fill_((before * 31 + given) % PRIME)
+    for place, member in enumerate(state.members):
+        member.content.flat.fill_((before * 31 + given + place) % PRIME)
     return (before * 7 + given) % PRIME
 
 
@@ -75,7 +76,7 @@ def number(arg):
     if isinstance(arg, list):
         return sum(map(number, arg))
     if isinstance(arg, Joined):
-        return sum(map(number, arg.replicas))
+        return sum(map(number, arg.members))
     return int(arg.content.flat.sum()) if isinstance(arg, Replica) else arg.load()
 
 
@@ -83,6 +84,7 @@ INDEX = st.integers(0, 30)
 PROGRAM = st.lists(
     st.one_of(
         st.tuples(st.just("step"), st.integers(0, 2), INDEX, st.lists(INDEX, max_size=2), st.lists(INDEX, max_size=2)),
+        st.tuples(st.just("step on two"), st.integers(0, 2), INDEX, INDEX),
         st.tuples(st.sampled_from(["copy", "copy two", "copy secret", "read"]), INDEX, INDEX),
         st.just(("finish",)),
     ),
@@ -106,6 +108,11 @@ def outcome(program, executor):
             args = [*(values[i % len(values)] for i in taken), [state(i) for i in looked_at]]
             result = Value("result")
             result.content = executor.run(On(0, steps[kind], state(index), tuple(args)))
+            values.append(result)
+        elif what == "step on two":
+            kind, *both = how
+            result = Value("result")
+            result.content = executor.run(On(0, steps[kind], Joined(PART, list(map(state, both))), (values[0],)))
             values.append(result)
         elif what == "copy":
             states.append(executor.snapshot(state(how[0])))

@@ -37,7 +37,7 @@ class Audit(Eager):
         if sent.kind == "model":
             real = sum(tensor.nbytes for _, tensor in sent.weights.named_tensors())
         else:
-            real = content_bytes(sent.content)
+            real = content_bytes(sent.load())
         self.weighed.append((sent.kind, sent.size_bytes, real))
         return sent
 
@@ -49,7 +49,7 @@ def test_priced_bytes_are_the_bytes_of_the_real_tensors(name):
     audit = Audit()
     simulate(name, work, executor=audit)
     assert {kind for kind, *_ in audit.weighed} >= {"model"}
-    assert all(priced == real for _, priced, real in audit.weighed)
+    assert all(priced == real for kind, priced, real in audit.weighed)
 
 
 @settings(deadline=None, max_examples=20)

@@ -14,7 +14,7 @@ from sfl_sim.models.replica import average
 from sfl_sim.models.sgd import Sgd
 from sfl_sim.models.steps import Backward, Forward, Train
 from sfl_sim.ops import Value
-from sfl_sim.sim.orders import ORDERS
+from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
 
 EXACT = 1e-10
 
@@ -36,7 +36,7 @@ def centralised(work, rounds):
 
 
 @pytest.mark.parametrize("cut", [1, 2])
-@pytest.mark.parametrize("name", ["fedavg", "splitnn", "splitfed_v1", "splitfed_v2"])
+@pytest.mark.parametrize("name", sorted(METHODS))
 def test_i4_one_client_is_centralised_sgd(name, cut):
     work = task(samples=[14], cut=cut, momentum=0.9, weight_decay=1e-3, local_epochs=2, lr_decay=0.5)
     method, *_ = simulate(name, work, rounds=3)
@@ -121,7 +121,7 @@ def test_i6_with_a_frozen_server_v2_is_fedavg_on_part_1():
     assert distance(v2, METHODS["splitfed_v2"](work)) > 1e-3
 
 
-@pytest.mark.parametrize("order", [o for o in ORDERS if o != "fcfs"])
+@pytest.mark.parametrize("order", [o for o in ORDERS if o not in ARRIVAL_DRIVEN])
 def test_i7_the_order_changes_v2_but_not_v2_with_a_frozen_server_nor_v1(order):
     work = task(samples=[12, 8, 16, 12])
     slow_first = fleet(4, macs_per_s=[1e5, 1e6, 2e6, 3e6])
@@ -212,10 +212,10 @@ def test_a_client_sees_the_same_batches_whatever_method_cut_and_order():
     assert not first.equal(second)
 
 
-@pytest.mark.parametrize("name", ["splitfed_v1", "splitfed_v2", "fedavg", "splitnn"])
+@pytest.mark.parametrize("name", sorted(METHODS))
 def test_optimisers_are_new_every_round(name):
     """CHOICE 1: momentum says nothing where every optimiser takes one step a round."""
-    samples = [4] if name == "splitfed_v2" else [4, 4]  # V2's server takes a step for each client
+    samples = [4] if name in ("splitfed_v2", "hydra") else [4, 4]  # whose server takes a step for each client
     with_momentum, without = task(samples, momentum=0.9), task(samples)
     assert distance(simulate(name, with_momentum)[0], simulate(name, without)[0]) < EXACT
 

@@ -42,11 +42,31 @@ def ended_s(name, work, world, rounds=1, **settings):
     return simulator.now_s
 
 
-def test_splitfed_v1_takes_what_eqs_11_to_14_say():
+@pytest.mark.parametrize("name", ["splitfed_v1", "splitfed_v3", "multihead"])
+def test_methods_with_a_lane_for_every_client_take_what_eqs_11_to_14_say(name):
     """max_c B_c * T_c without model exchange, to 1e-9 relative; clients with 5, 3 and 2 whole batches."""
     work, world = task([20, 12, 8], device=None), fleet(3, **WORLD)
     batch_s, _ = times(work, world)
-    assert ended_s("splitfed_v1", work, world) == pytest.approx(max(batch_s * [5, 3, 2]), rel=1e-9)
+    assert ended_s(name, work, world) == pytest.approx(max(batch_s * [5, 3, 2]), rel=1e-9)
+
+
+def test_mergesfl_waits_for_all_before_and_after_every_server_step():
+    """sum_t [max(CF + UP) + SV + max(DN + CB)] over the active clients, and all models go at once, before and after."""
+    work, world = task([20, 12, 8], device=None), fleet(3, **WORLD)
+    part1, part2 = work.split(1)
+    macs_per_s, up_bps, down_bps = (np.array(WORLD[key]) for key in ("macs_per_s", "uplink_bps", "downlink_bps"))
+    before_s = 4 * part1.part.macs / macs_per_s + 4 * (part1.part.out_numel * 8 + 8) * 8 / up_bps
+    after_s = 2 * 4 * part1.part.macs / macs_per_s + 4 * part1.part.out_numel * 8 * 8 / down_bps
+    expected_s = 0.0
+    for step in range(5):
+        active = [c for c, n_batches in enumerate([5, 3, 2]) if step < n_batches]
+        served_s = 3 * part2.part.macs * 4 * len(active) / world.server_macs_per_s
+        expected_s += before_s[active].max() + served_s + after_s[active].max()
+    assert ended_s("mergesfl", work, world) == pytest.approx(expected_s, rel=1e-9)
+    models_s = part1.size_bytes * 8 * (1 / min(up_bps) + 1 / min(down_bps))
+    average_s = 3 * part1.part.n_parameters / world.server_macs_per_s
+    _, simulator, _ = simulate("mergesfl", work, 1, world=world)
+    assert simulator.now_s == pytest.approx(expected_s + models_s + average_s, rel=1e-9)
 
 
 def given_parts(work, macs, cut_macs, cut_numel):
@@ -161,7 +181,8 @@ def test_i20_more_waiting_takes_more_time(compute, up, down, epochs, order):
     slack = 1 + 1e-9
     assert every_round <= every_epoch * slack
     assert every_epoch <= every_step * slack
-    assert every_round <= ended_s("splitfed_v2", work, world, order=order) * slack
+    for name in ("splitfed_v2", "hydra", "mergesfl"):
+        assert every_round <= ended_s(name, work, world, order=order) * slack
 
 
 def test_i20_with_an_infinitely_fast_server_fcfs_v2_takes_v1s_time():
@@ -172,7 +193,8 @@ def test_i20_with_an_infinitely_fast_server_fcfs_v2_takes_v1s_time():
 
 def test_i20_for_identical_clients_arrival_order_and_cyclic_order_take_the_same_time():
     work, world = task([12, 12, 12], device=None), fleet(3)
-    assert ended_s("splitfed_v2", work, world) == pytest.approx(ended_s("splitfed_v2", work, world, order="cyclic"))
+    for name in ("splitfed_v2", "hydra"):
+        assert ended_s(name, work, world) == pytest.approx(ended_s(name, work, world, order="cyclic"))
 
 
 def bytes_of(rows):
@@ -184,6 +206,10 @@ def test_i19_bytes_of_v1_and_v2_are_equal_whatever_the_order(order):
     work = task([12, 8, 6], device=None)
     v1 = bytes_of(simulate("splitfed_v1", work)[2])
     assert bytes_of(simulate("splitfed_v2", work, order=order)[2]) == v1
+    assert bytes_of(simulate("multihead", work, order=order)[2]) == v1  # of which part-1 is the body
+    assert bytes_of(simulate("mergesfl", work, order=order)[2]) == v1
+    hydra = bytes_of(simulate("hydra", work, order=order)[2])
+    assert hydra == v1 | {"uplink": v1["uplink"] + 4 * 3 * 3}  # once, the numbers of samples of 3 labels of 3 clients
 
 
 def test_bytes_are_the_formulas_of_section_4_3():
@@ -194,6 +220,8 @@ def test_bytes_are_the_formulas_of_section_4_3():
     v2 = bytes_of(simulate("splitfed_v2", work, 1)[2])
     assert v2["uplink"] == n * (activations + 8) + 3 * part1.size_bytes
     assert v2["downlink"] == n * activations + 3 * part1.size_bytes
+    v3 = bytes_of(simulate("splitfed_v3", work, 1)[2])
+    assert v3 == {"uplink": n * (activations + 8), "downlink": n * activations, "peer": 0}
     fedavg = bytes_of(simulate("fedavg", work, 1)[2])
     assert fedavg == {"uplink": 3 * whole.size_bytes, "downlink": 3 * whole.size_bytes, "peer": 0}
     splitnn = bytes_of(simulate("splitnn", work, 1)[2])

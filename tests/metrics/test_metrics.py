@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from small_world import fleet, simulate, task
 
 from sfl_sim.methods import METHODS
-from sfl_sim.metrics.accuracy import backward_transfer, headline, performance_gap
+from sfl_sim.metrics.accuracy import backward_transfer, headline, paper_like, performance_gap
 from sfl_sim.metrics.breakdown import breakdown, traffic
 from sfl_sim.records import OP_DTYPE
 
@@ -68,12 +68,26 @@ def test_a_timing_only_run_has_no_accuracy():
     assert found["accuracy"] is found["performance_gap"] is found["backward_transfer"] is None
 
 
+def test_the_paper_like_summary_by_hand():
+    """Medians over seeds .2 .4 .3 .5 .6 in the last five rounds; the median of the seeds' own medians would be .3."""
+    history = [[0.9, 0.9, 0.9], [0.1, 0.2, 0.6], [0.3, 0.4, 0.5], [0.3, 0.3, 0.9], [0.5, 0.1, 0.6], [0.0, 0.6, 0.7]]
+    middle, spread = paper_like(history)
+    assert middle == pytest.approx(0.4)
+    assert spread == pytest.approx(((4 + 0 + 1 + 1 + 4) / 100 / 4) ** 0.5)
+
+
+def test_one_round_has_no_spread_over_rounds():
+    middle, spread = paper_like([[0.1, 0.5, 0.3]])
+    assert middle == 0.3
+    assert np.isnan(spread)
+
+
 @pytest.mark.parametrize("name", sorted(METHODS))
 @pytest.mark.parametrize("order", ["fcfs", "cyclic"])
 def test_the_breakdown_adds_up_to_the_round(name, order):
     world = fleet(3, [1e5, 3e5, 7e5], [1e5, 4e4, 9e4], [3e5, 2e5, 1e5], speedup=2.0)
     _, simulator, rows = simulate(name, task(device=None), 1, order=order, world=world, workers=1)
-    spent = breakdown(rows, 3, 0.0, simulator.now_s)
+    spent = breakdown(rows, range(3), 0.0, simulator.now_s)
     assert sum(spent.values()) == pytest.approx(simulator.now_s, rel=1e-9)
     assert min(spent.values()) >= 0
 
@@ -82,7 +96,7 @@ def test_a_breakdown_by_hand():
     """One client: model down, forward, up, server, down, backward, model up, average; nobody to wait for."""
     world = fleet(1, 1e5, 1e5, 2e5)
     _, simulator, rows = simulate("splitfed_v2", task([4], device=None), 1, world=world)
-    spent = breakdown(rows, 1, 0.0, simulator.now_s)
+    spent = breakdown(rows, [0], 0.0, simulator.now_s)
     length_s = rows["ended_s"] - rows["started_s"]
     assert spent["device"] == pytest.approx(length_s[rows["node"] == b"client"].sum())
     assert spent["uplink"] == pytest.approx(length_s[rows["node"] == b"uplink"].sum())
@@ -97,7 +111,7 @@ def test_a_fixed_order_turns_barrier_into_queue():
     spent = {}
     for order in ("fcfs", "cyclic"):
         _, simulator, rows = simulate("splitfed_v2", task([12, 12], device=None), 1, order=order, world=world)
-        spent[order] = breakdown(rows, 2, 0.0, simulator.now_s)
+        spent[order] = breakdown(rows, [0, 1], 0.0, simulator.now_s)
     assert spent["fcfs"]["queue"] < 0.1 * spent["cyclic"]["queue"]
     assert spent["cyclic"]["barrier"] < 0.5 * spent["fcfs"]["barrier"]
 
@@ -106,7 +120,29 @@ def test_overlapping_operations_of_one_client_are_not_added_up_in_silence():
     rows = np.zeros(2, OP_DTYPE)
     rows["node"], rows["ended_s"] = b"uplink", 8.0
     with pytest.raises(ValueError, match="overlap by 8 s"):
-        breakdown(rows, 1, 0.0, 8.0)
+        breakdown(rows, [0], 0.0, 8.0)
+
+
+def test_operations_of_clients_that_take_no_part_are_left_out():
+    """Hydra's setup, to which all clients belong."""
+    _, simulator, rows = simulate("hydra", task(device=None), 1, clients=[0, 2])
+    told = rows[rows["kind"] == b"label counts"]
+    assert sorted(told["client"]) == [0, 1, 2]
+    ours = rows[rows["client"] != 1]
+    found = breakdown(rows, [0, 2], 0.0, simulator.now_s)
+    assert found == breakdown(ours, [0, 2], 0.0, simulator.now_s)
+    uplink = ours[ours["node"] == b"uplink"]
+    assert found["uplink"] == pytest.approx((uplink["ended_s"] - uplink["requested_s"]).sum() / 2)
+
+
+def test_merged_jobs_are_nobody_s_and_all_wait_for_them():
+    *_, rows = simulate("mergesfl", task(device=None), 1)
+    jobs = rows[rows["node"] == b"server"]
+    spent = breakdown(rows, range(3), 0.0, rows["ended_s"].max())
+    own = rows[rows["client"] < 0]
+    assert set(jobs["client"]) == {-1}
+    assert spent["server"] == spent["queue"] == 0
+    assert spent["aggregate"] == pytest.approx((own["ended_s"] - own["requested_s"]).sum())
 
 
 def test_traffic_counts_messages_between_clients_once():

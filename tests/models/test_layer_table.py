@@ -1,12 +1,9 @@
 """What each layer costs, and which cuts are worth a thought."""
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sfl_sim.models.layer_table import USUAL, layer_table, pareto_cuts, usual_data
+from sfl_sim.models.layer_table import USUAL, layer_table, usual_data
 from sfl_sim.models.zoo import network
 
 
@@ -34,26 +31,6 @@ def test_only_the_depthwise_layers_that_shrink_the_image_are_worth_a_cut_of_mobi
     """A pointwise layer after them doubles the channels, and a layer that keeps the size only adds work."""
     table = layer_table(network("mobilenet_v1", (3, 32, 32), 10))
     assert table.loc[table["pareto"], "name"].tolist() == ["dw1", "dw2", "dw4", "dw6", "dw12"]
-
-
-COSTS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8)
-
-
-@given(COSTS)
-def test_a_cut_is_pareto_unless_another_is_better_in_one_cost_and_no_worse_in_the_other(costs):
-    def beats(one, other):
-        return one != other and one[0] <= other[0] and one[1] <= other[1]
-
-    macs, sizes = zip(*costs, strict=True)
-    found = pareto_cuts(macs, sizes)
-    assert found.tolist() == [not any(beats(other, cut) for other in costs) for cut in costs]
-
-
-@given(COSTS)
-def test_whatever_cut_somebody_likes_there_is_a_pareto_cut_that_is_no_worse(costs):
-    costs = np.array(costs)
-    pareto = costs[pareto_cuts(*costs.T)]
-    assert all((pareto <= cut).all(axis=1).any() for cut in costs)
 
 
 @pytest.mark.parametrize("name", [*USUAL, "mobilenet_v1"])

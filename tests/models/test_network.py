@@ -111,11 +111,25 @@ def test_parts_add_up_to_the_whole(name):
         assert part1.part.out_numel == part2.part.in_numel
 
 
-@pytest.mark.parametrize("cuts", [(4,), (2, 2), (3, 1)])
-def test_a_network_is_not_split_where_a_part_would_be_empty(cuts):
-    net = network("cnn_small", (1, 8, 8), 10)
+@pytest.mark.parametrize("cut", [0, 4])
+def test_a_user_does_not_cut_where_a_part_would_be_empty(cut):
     with pytest.raises(ScenarioError, match=r"^model\.cut: .*layers"):
-        net.split(*cuts, seed=0, device=None)
+        network("cnn_small", (1, 8, 8), 10).cut_at(cut)
+
+
+def test_between_two_equal_cuts_lies_a_part_that_passes_on_what_it_gets():
+    net = network("cnn_small", (1, 8, 8), 10, torch.float64)
+    before, empty, after = net.split(2, 2, seed=0, device=torch.device("cpu"))
+    x = torch.rand(3, 1, 8, 8, dtype=torch.float64)
+    between = before.weights(x, training=False)
+    assert empty.weights(between, training=False) is between
+    assert (empty.size_bytes, empty.part.macs, empty.part.out_numel) == (0, 0, after.part.in_numel)
+    assert empty.part.dtype == torch.float64
+
+
+def test_cuts_do_not_go_back():
+    with pytest.raises(ValueError, match="out of order"):
+        network("cnn_small", (1, 8, 8), 10).split(3, 1, seed=0, device=None)
 
 
 def test_an_unknown_model_suggests_the_nearest_name():

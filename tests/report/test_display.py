@@ -51,9 +51,10 @@ def test_thinning_keeps_both_ends_and_the_order(rows: int, limit: int) -> None:
     assert thinned[:1] + thinned[-1:] == list(frame["x"])[:1] + list(frame["x"])[-1:]
 
 
-def test_the_median_over_seeds_comes_with_its_range() -> None:
-    frame = pd.DataFrame({"round": [1, 1, 1, 2], "accuracy": [0.2, 0.5, 0.3, 0.6]})
+def test_the_median_over_seeds_comes_with_the_standard_deviation_on_both_sides() -> None:
+    frame = pd.DataFrame({"round": [1, 1, 1, 2], "accuracy": [0.3, 0.6, 0.0, 0.6]})
 
     curve = display.over_seeds(frame, "round", ["accuracy"])
 
-    assert curve.loc[1].to_dict() == {"accuracy": 0.3, "accuracy_low": 0.2, "accuracy_high": 0.5}
+    assert curve.loc[1].to_dict() == pytest.approx({"accuracy": 0.3, "accuracy_low": 0.0, "accuracy_high": 0.6})
+    assert curve.loc[2].to_dict() == {"accuracy": 0.6, "accuracy_low": 0.6, "accuracy_high": 0.6}  # one seed: no band

@@ -28,6 +28,19 @@ def test_accuracy_is_the_median_over_seeds_in_percent(frames: Frames) -> None:
     assert line.y == pytest.approx(100 * expected.to_numpy())
 
 
+def test_bands_are_the_standard_deviation_over_seeds_on_both_sides_of_the_median(frames: Frames) -> None:
+    first = frames.variants[0]
+    rounds = frames.rounds[frames.rounds["variant"] == first.label].groupby("round")
+    drawn = {"accuracy": learning.accuracy_over_time(frames), "performance_gap": labels.label_history(frames, first)}
+
+    for column, figure in drawn.items():
+        band = next(figure.select_traces({"fill": "toself"}))
+        middle, spread = rounds[column].median(), rounds[column].std()
+
+        outline = np.concatenate([middle + spread, (middle - spread)[::-1]])
+        assert band.y == pytest.approx(100 * outline.clip(0, 1))
+
+
 def test_time_and_rounds_show_the_same_accuracies(frames: Frames) -> None:
     by_time, by_round = (
         next(figure.select_traces({"name": "hydra, cyclic"}))

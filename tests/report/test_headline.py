@@ -41,7 +41,7 @@ def test_it_says_what_a_fixed_order_costs(frames: Frames) -> None:
     run_s = frames.summary.groupby("variant")["simulated_s"].median()
     more = run_s["splitfed_v2, cyclic"] / run_s["splitfed_v2, fcfs"] - 1
 
-    (cost,) = [plain(text) for text in headline(frames)[1:]]
+    cost, *_ = [plain(text) for text in headline(frames)[1:]]
 
     assert cost.startswith("With splitfed_v2, serving in cyclic order takes ")
     share = float(re.search(r"takes ([\d.]+) % more simulated time than arrival order", cost)[1])
@@ -52,6 +52,12 @@ def test_orders_are_compared_within_a_method_only(frames_of: FramesOf, small: Wo
     fcfs, _, hydra = World().variants
 
     assert len(headline(frames_of(replace(small, variants=(fcfs, hydra))))) == 2  # the target is not reached, the best
+
+
+def test_an_order_that_comes_with_other_clients_is_not_compared(frames: Frames) -> None:
+    preset = (frames.clients["variant"] == "splitfed_v2, cyclic") & (frames.clients["client"] >= 5)
+
+    assert len(headline(frames)) == 1 + len(headline(replace(frames, clients=frames.clients[~preset])))
 
 
 def test_a_target_that_nobody_reaches_gives_way_to_the_best_accuracy(frames_of: FramesOf, small: World) -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import re
+import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sfl_sim.report.results import medians, results_table, target
+from sfl_sim.report.results import medians, paper_table, results_table, target
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames
@@ -27,6 +28,37 @@ def test_the_best_median_of_a_column_is_marked(frames: Frames) -> None:
     accuracy = {name: cells[0] for name, cells in rows(results_table(frames)).items()}
 
     assert [name for name, cell in accuracy.items() if "best" in cell] == [best]
+
+
+def test_a_median_comes_with_the_standard_deviation_over_seeds(frames: Frames) -> None:
+    summary = frames.summary.copy()
+    summary.loc[summary["variant"] == "hydra, cyclic", "accuracy"] = [0.80, 0.84]
+
+    cell = rows(results_table(replace(frames, summary=summary)))["hydra, cyclic"][0].replace("\u00a0", " ")
+
+    assert "82.0 %<small>± 2.8 %</small>" in cell  # 4 points apart: ± 4 / sqrt(2)
+
+
+def test_the_paper_counts_over_seeds_first_and_over_rounds_then(frames: Frames) -> None:
+    hydra = frames.rounds[frames.rounds["variant"] == "hydra, cyclic"]
+    last = [statistics.median(hydra.loc[hydra["round"] == number, "accuracy"]) for number in range(26, 31)]
+
+    cell = rows(paper_table(frames))["hydra, cyclic"][0].replace("\u00a0", " ")
+
+    assert f"{100 * statistics.median(last):.1f} %<small>± {100 * statistics.stdev(last):.1f} %</small>" in cell
+
+
+def test_one_seed_is_not_counted_as_the_paper_counts(frames: Frames) -> None:
+    assert paper_table(replace(frames, summary=frames.summary.query("seed == 0"))) == ""
+
+
+def test_the_memory_of_the_server_is_shown_where_it_differs(frames: Frames) -> None:
+    heads = frames.summary["variant"].map({"hydra, cyclic": 5e6}).fillna(2e6)
+    unlike, alike = (replace(frames, summary=frames.summary.assign(server_model_bytes=b)) for b in (heads, 2e6))
+
+    assert "5\u00a0MB" in rows(results_table(unlike))["hydra, cyclic"][-1]
+    assert "Server memory" in results_table(unlike)
+    assert "Server memory" not in results_table(alike)
 
 
 def test_numbers_that_read_alike_are_marked_alike(frames: Frames) -> None:

@@ -68,6 +68,34 @@ def test_flows_side_by_side_share_a_device_first_come_first_served():
     assert rows["started_s"].tolist() == [0, 2, 4]
 
 
+class OnTrunk(State):
+    """A head that is changed together with a trunk."""
+
+    def __init__(self, trunk):
+        super().__init__("model")
+        self.trunk = trunk
+
+    @property
+    def guard(self):
+        return self.trunk
+
+
+def test_what_is_changed_together_with_a_shared_trunk_waits_for_the_trunk_whatever_the_workers():
+    def job(state):
+        yield on(SERVER, Compute(2), state)
+
+    def flow(*trunks):
+        yield par(job(OnTrunk(trunk)) for trunk in trunks)
+
+    def starts(*trunks):
+        simulator = Simulator(fleet(2, speedup=1.0, macs_per_s=1.0), Timing(), ORDERS["fcfs"], workers=2)
+        return rows_of(simulator, flow(*trunks))["started_s"].tolist()
+
+    trunk = State("model")
+    assert starts(trunk, trunk) == [0, 2]
+    assert starts(trunk, State("model")) == [0, 0]
+
+
 def test_uplink_and_downlink_are_two_links_and_each_sends_one_message_at_a_time():
     def message(src, dst):
         yield send(Value("smashed", 3), src, dst)

@@ -19,7 +19,8 @@ from sfl_sim.sim.station import first_come
 from sfl_sim.sim.trace import Entry, Fork, Unforeseen, trace
 
 V1 = [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch", "round")]
-REGULAR = [("fedavg", {}), ("splitfed_v2", {}), *V1]
+OTHERS = ["fedavg", "splitfed_v2", "splitfed_v3", "multihead", "mergesfl", "hydra"]
+REGULAR = [*((name, {}) for name in OTHERS), *V1, ("hydra", {"cut2": 2, "num_heads": 2})]
 
 
 class NeverRuns(Simulator):
@@ -71,6 +72,7 @@ def test_foreseen_rounds_are_those_of_the_event_loop_to_the_bit(data):
         "order": draw(st.sampled_from(sorted(ORDERS))),
         "workers": draw(st.sampled_from([1, 2, float("inf")])),
         "burst": draw(st.sampled_from([1, 2, float("inf")])),
+        "max_wait_s": draw(st.sampled_from([0.0, 1.0, float("inf")])),
         "include_model_exchange": draw(st.booleans()),
     }
     if settings["order"] == "fcfs":

@@ -1,19 +1,24 @@
 """Order policies: the golden sequences of METHODS.md section 18, and what must hold for every order."""
 
+from itertools import permutations
+from math import inf
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_server import Server
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
-from sfl_sim.sim.orders import ORDERS, Roster, check_burst
+from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS, Roster, check_burst, check_max_wait
 from sfl_sim.sim.station import Job
 
 
-def served(order, jobs, burst=1.0, seed=0):
+def served(order, jobs, burst=1.0, seed=0, **roster):
     """The clients in the order of service when everybody is always there."""
     left = dict(jobs)
-    policy = ORDERS[order](Roster(list(jobs), left, burst, stream(seed, "order", 1)))
+    policy = ORDERS[order](Roster(list(jobs), left, burst, stream(seed, "order", 1), **roster))
     sequence = []
     while sum(left.values()):
         waiting = {c: Job(c, state=None, arrived_s=0.0, service_s=1.0) for c, n in left.items() if n}
@@ -75,10 +80,130 @@ def test_strict_orders_hold_the_server_for_the_client_whose_turn_it_is():
     assert policy.turn == 0
 
 
-def test_fcfs_takes_no_burst():
-    with pytest.raises(ScenarioError, match=r"server\.burst.*one job at a time"):
-        check_burst("fcfs", 3)
+@pytest.mark.parametrize("order", ARRIVAL_DRIVEN)
+def test_orders_that_arrival_drives_take_no_burst(order):
+    with pytest.raises(ScenarioError, match=rf"server\.burst: {order} serves one job at a time"):
+        check_burst(order, 3)
     check_burst("cyclic", 3)
+
+
+def test_a_bound_on_waiting_belongs_to_bounded_wait_or_to_an_order_of_ones_own():
+    with pytest.raises(ScenarioError, match=r"server\.max_wait_s: bounded_wait needs it .*seconds from 0 on"):
+        check_max_wait("bounded_wait", None)
+    with pytest.raises(ScenarioError, match=r"server\.max_wait_s: cyclic does not bound a wait"):
+        check_max_wait("cyclic", 0.0)
+    check_max_wait("bounded_wait", 0.0)
+    check_max_wait("my_orders:impatient", 1.0)
+    check_max_wait("cyclic", None)
+
+
+def timeline(order, tours, **roster):
+    """(client, arrived, started, ended) of every job, in order of service; `tours` as of `Server.tour`, by client."""
+    server = Server()
+    left = {client: len(jobs) for client, jobs in tours.items()}
+    server.station.rank("w2", ORDERS[order](Roster(list(tours), left, **roster)), left)
+    return server.run(*(server.tour(client, jobs) for client, jobs in tours.items()))
+
+
+def clients_of(seen):
+    return [client for client, *_ in seen]
+
+
+def held_s(seen):
+    """Before each service: how long the server idled although somebody waited."""
+    arrived_s, started_s, ended_s = np.array(seen)[:, 1:].T
+    first_waiting_s = np.minimum.accumulate(arrived_s[::-1])[::-1]
+    return started_s - np.maximum(first_waiting_s, [0.0, *ended_s[:-1]])
+
+
+def test_a_bounded_wait_passes_the_turn_on_and_the_late_client_waits_for_its_next():
+    """Service 1 s, patience 3 s: client 0 is waited for from 1 to 4 and comes at 4.5, in the turn of client 1."""
+    tours = {0: [(4.5, 1.0), (0.0, 1.0)], 1: [(1.0, 1.0), (0.0, 1.0)], 2: [(2.0, 1.0)]}
+    assert timeline("bounded_wait", tours, max_wait_s=3.0) == [
+        (1, 1.0, 4.0, 5.0), (2, 2.0, 5.0, 6.0), (0, 4.5, 6.0, 7.0), (1, 5.0, 7.0, 8.0), (0, 7.0, 8.0, 9.0)
+    ]  # fmt: skip
+
+
+def test_a_bounded_wait_is_over_when_its_time_is_and_not_before():
+    def first(comes_s):
+        return timeline("bounded_wait", {0: [(comes_s, 1.0)], 1: [(1.0, 1.0)]}, max_wait_s=3.0)[0]
+
+    assert first(4.0) == (0, 4.0, 4.0, 5.0)
+    assert first(4.1) == (1, 1.0, 4.0, 5.0)
+
+
+def test_who_does_not_come_for_the_rest_of_its_burst_loses_the_rest():
+    """Bursts of 3: client 0 goes away for 5 s after its first job, and has a whole burst when the list comes round."""
+    tours = {0: [(0.0, 1.0), (5.0, 1.0), (0.0, 1.0), (0.0, 1.0)], 1: [(0.0, 1.0)] + [(1.0, 1.0)] * 4}
+    seen = timeline("bounded_wait", tours, burst=3, max_wait_s=2.0)
+    assert clients_of(seen) == [0, 1, 1, 1, 0, 0, 0, 1, 1]
+    assert seen[1][2] == 3.0
+
+
+def test_label_aware_goes_through_the_labels_in_turn_where_everybody_waits():
+    labels = {4: 8, 1: 8, 0: 5, 3: 5, 2: 6, 5: 6}
+    sequence = served("label_aware", dict.fromkeys(labels, 4), labels=labels)
+    assert [labels[client] for client in sequence] == [8, 5, 6] * 8
+
+
+def test_label_aware_serves_of_those_who_came_the_label_served_longest_ago_the_first_to_come_of_a_label():
+    """Labels of clients 0 to 3: a, a, b, c. While 0 is served, 1, 3 and 2 come, in this sequence."""
+    tours = {0: [(0.0, 9.0), (0.0, 9.0)], 1: [(1.0, 1.0), (0.0, 1.0)], 2: [(3.0, 1.0)], 3: [(2.0, 1.0)]}
+    assert clients_of(timeline("label_aware", tours, labels=[0, 0, 1, 2])) == [0, 2, 3, 1, 0, 1]
+
+
+@settings(deadline=None, max_examples=40)
+@given(services_s=st.lists(st.integers(1, 9).map(float), min_size=1, max_size=6))
+def test_shortest_job_has_the_least_waiting_of_all_sequences_of_jobs_that_are_all_there(services_s):
+    seen = timeline("shortest_job", {client: [(1.0, service_s)] for client, service_s in enumerate(services_s)})
+    waited_s = sum(started_s - arrived_s for _, arrived_s, started_s, _ in seen)
+    assert waited_s == min(np.cumsum(sequence[:-1]).sum() for sequence in permutations(services_s))
+
+
+def test_jobs_of_one_length_are_served_as_they_came():
+    assert clients_of(timeline("shortest_job", {0: [(3.0, 1.0)], 1: [(2.0, 1.0)], 2: [(0.0, 9.0)]})) == [2, 1, 0]
+
+
+def test_shortest_job_waits_as_theory_says_for_two_lengths_of_jobs():
+    """Cobham: W_k = R / ((1 - s_{k-1})(1 - s_k)), R = lambda E[S^2] / 2, s_k the load of the lengths up to k."""
+    rng = stream(0, "two lengths")
+    n, per_s = 10_000, 0.7
+    comes_s, services_s = np.cumsum(rng.exponential(1 / per_s, n)), rng.choice([0.5, 1.5], n)
+    seen = timeline("shortest_job", {c: [job] for c, job in enumerate(zip(comes_s, services_s, strict=True))})
+    residual_s = per_s * (0.5**2 + 1.5**2) / 2 / 2
+    load = np.cumsum([0.0, per_s * 0.5 / 2, per_s * 1.5 / 2])
+    for k, service_s in enumerate([0.5, 1.5], start=1):
+        waits_s = [started_s - arrived_s for c, arrived_s, started_s, _ in seen if services_s[c] == service_s]
+        assert np.mean(waits_s) == pytest.approx(residual_s / (1 - load[k - 1]) / (1 - load[k]), rel=0.1)
+
+
+whole_s = st.integers(0, 6).map(float)  # so that sums are exact and clients come together now and then
+fleets = st.lists(st.lists(st.tuples(whole_s, whole_s), min_size=1, max_size=5), min_size=1, max_size=5).map(
+    lambda tours: dict(enumerate(tours))
+)
+bursts = st.sampled_from([1, 2, 3, inf])
+
+
+@settings(deadline=None, max_examples=60)
+@given(tours=fleets, burst=bursts)
+def test_unbounded_patience_is_the_cyclic_order(tours, burst):
+    assert timeline("bounded_wait", tours, burst=burst) == timeline("cyclic", tours, burst=burst)
+
+
+@settings(deadline=None, max_examples=100)
+@given(tours=fleets, burst=bursts, max_wait_s=st.sampled_from([0.0, 1.0, 3.0]))
+def test_the_server_is_held_for_a_job_no_longer_than_the_bound(tours, burst, max_wait_s):
+    """And without patience it never idles while somebody waits."""
+    assert held_s(timeline("bounded_wait", tours, burst=burst, max_wait_s=max_wait_s)).max() <= max_wait_s
+
+
+@settings(deadline=None, max_examples=100)
+@given(order=st.sampled_from(sorted(ORDERS)), tours=fleets, burst=bursts, max_wait_s=st.sampled_from([0.0, 2.0, inf]))
+def test_every_order_serves_every_client_its_jobs_and_those_of_arrival_hold_nobody(order, tours, burst, max_wait_s):
+    seen = timeline(order, tours, burst=burst, max_wait_s=max_wait_s, labels=[0, 1, 0, 1, 0])
+    assert {client: clients_of(seen).count(client) for client in tours} == {c: len(jobs) for c, jobs in tours.items()}
+    if order in ARRIVAL_DRIVEN:
+        assert held_s(seen).max() == 0
 
 
 @settings(deadline=None, max_examples=60)

@@ -1,36 +1,14 @@
 """The server's queue against hand computation and queueing theory."""
 
+from math import inf
+
 import numpy as np
 import pytest
-import simpy
+from small_server import Server
 
 from sfl_sim.rng import stream
 from sfl_sim.sim.orders import ORDERS, Roster
-from sfl_sim.sim.station import Job, Station
-
-
-class Server:
-    """A station and what its clients saw: (client, arrived, started, ended)."""
-
-    def __init__(self, workers=1):
-        self.env = simpy.Environment()
-        self.station = Station(self.env, workers)
-        self.seen = []
-
-    def visit(self, client, arrivals_s, services_s, state="w2"):
-        """A client that comes at each of `arrivals_s`, but never before its last job is done."""
-        for arrives_s, service_s in zip(arrivals_s, services_s, strict=True):
-            if arrives_s > self.env.now:
-                yield self.env.timeout(arrives_s - self.env.now)
-            job = Job(client, state, self.env.now, service_s)
-            yield self.station.serve(job)
-            self.seen.append((client, job.arrived_s, job.started_s, self.env.now))
-
-    def run(self, *flows):
-        for flow in flows:
-            self.env.process(flow)
-        self.env.run()
-        return self.seen
+from sfl_sim.sim.station import Hold, first_come
 
 
 def strangers(arrivals_s, services_s):
@@ -66,6 +44,76 @@ def test_a_strict_order_holds_the_server_and_the_wait_is_seen():
     server.station.rank("w2", ORDERS["cyclic"](Roster([0, 1], left)), left)
     seen = server.run(server.visit(1, [1.0], [1.0]), server.visit(0, [5.0], [1.0]))
     assert seen == [(0, 5.0, 5.0, 6.0), (1, 1.0, 6.0, 7.0)]
+
+
+def ruled_by(policy, *clients, workers=1):
+    """A server whose policy chooses among one job of each client, and the instants when it was asked."""
+    server, asked_s = Server(workers), []
+
+    def noted(waiting, now_s):
+        asked_s.append(now_s)
+        return policy(waiting, now_s)
+
+    server.station.rank("w2", noted, dict.fromkeys(clients, 1))
+    return server, asked_s
+
+
+def until_four(waiting, now_s):
+    return Hold(4.0) if now_s < 4.0 else first_come(waiting, now_s)
+
+
+def test_a_policy_holds_the_server_until_an_instant_and_is_asked_at_every_arrival_on_the_way():
+    server, asked_s = ruled_by(until_four, 0, 1)
+    seen = server.run(server.visit(0, [1.0], [1.0]), server.visit(1, [2.5], [1.0]))
+    assert seen == [(0, 1.0, 4.0, 5.0), (1, 2.5, 5.0, 6.0)]
+    assert asked_s == [1.0, 2.5, 4.0, 5.0]
+
+
+def test_who_comes_at_the_instant_when_a_hold_ends_is_there_for_the_choice():
+    server, _ = ruled_by(lambda waiting, now_s: Hold(4.0) if now_s < 4.0 else waiting[min(waiting)], 2, 7)
+
+    def late():
+        yield server.env.timeout(3.0)  # so that the event of the arrival is younger than that of the hold's end
+        yield from server.visit(2, [4.0], [1.0])
+
+    assert server.run(server.visit(7, [1.0], [1.0]), late())[0] == (2, 4.0, 4.0, 5.0)
+
+
+@pytest.mark.parametrize("service_s", [0.5, 9.0])
+def test_a_hold_that_was_given_up_leaves_nothing_behind(service_s):
+    """When it would have ended nobody is there any more, or the state is being changed."""
+    server, asked_s = ruled_by(
+        lambda waiting, now_s: Hold(4.0) if now_s < 2.0 else first_come(waiting, now_s), 0, 1, workers=2
+    )
+    seen = server.run(*(server.visit(c, [1.0 + c], [service_s]) for c in (0, 1)))
+    assert [started_s for _, _, started_s, _ in seen] == [2.0, 2.0 + service_s]
+    assert asked_s == [1.0, 2.0, 2.0 + service_s]
+
+
+@pytest.mark.parametrize("until_s", [0.5, 1.0, inf])
+def test_to_hold_until_now_or_for_ever_is_to_wait_for_an_arrival(until_s):
+    server, asked_s = ruled_by(
+        lambda waiting, now_s: Hold(until_s) if now_s < 2.0 else first_come(waiting, now_s), 0, 1
+    )
+    seen = server.run(*(server.visit(c, [1.0 + 2 * c], [1.0]) for c in (0, 1)))
+    assert [started_s for _, _, started_s, _ in seen] == [3.0, 4.0]
+    assert asked_s == [1.0, 3.0, 4.0]
+    assert server.env.now == 5.0  # and nothing is left that will ever happen
+
+
+def test_a_server_that_was_held_a_hundred_times_has_one_appointment():
+    server, left = Server(), {0: 100, 1: 100}
+    server.station.rank("w2", ORDERS["bounded_wait"](Roster([0, 1], left, max_wait_s=1e6)), left)
+    clients = [server.env.process(server.tour(c, [(away_s, 1.0)] * 100)) for c, away_s in [(0, 9.0), (1, 1.0)]]
+    server.env.run(server.env.all_of(clients))
+    to_come_s = [event[0] for event in server.env._queue]
+    assert len([time_s for time_s in to_come_s if time_s > server.env.now]) == 1
+
+
+def test_a_held_state_leaves_the_lane_to_others_and_waits_for_it_when_the_hold_ends():
+    server, _ = ruled_by(until_four, 0)
+    seen = server.run(server.visit(0, [1.0], [1.0]), server.visit(1, [2.0], [5.0], "another"))
+    assert seen == [(1, 2.0, 2.0, 7.0), (0, 1.0, 7.0, 8.0)]
 
 
 def test_jobs_on_one_state_never_overlap_however_many_lanes_there_are():

@@ -1,0 +1,31 @@
+"""What a server can know about its clients before a round: estimates for methods that suit their demands to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from sfl_sim.models.network import Network
+from sfl_sim.models.replica import Replica
+from sfl_sim.models.steps import Forward
+from sfl_sim.ops import Value
+from sfl_sim.system.fleet import Fleet
+from sfl_sim.system.links import BITS_PER_BYTE
+
+
+def seconds_per_sample(network: Network, cuts: Sequence[int], batch_size: int, fleet: Fleet) -> Callable[[int], float]:
+    """Of any client: forward and backward pass of its part-1, and both ways over its links at their mean rates.
+
+    A server would measure as much, as the mean over a client's past mini-batches; no queue is in it, nor what varies.
+    """
+    part1 = cache(lambda cut: Replica(network.part(0, cut)))
+
+    def sample_s(c: int) -> float:
+        replica = part1(cuts[c])
+        up_bytes = Forward().out(replica, Value("batch", samples=batch_size)).size_bytes
+        down_bytes = batch_size * replica.part.out_numel * replica.part.wire_dtype.itemsize
+        device_s = fleet.processors[c].seconds(replica.part.work(batch_size, passes=3))
+        links_s = up_bytes / fleet.uplinks[c].mean_bps + down_bytes / fleet.downlinks[c].mean_bps
+        return (device_s + BITS_PER_BYTE * links_s) / batch_size
+
+    return sample_s

@@ -1,0 +1,117 @@
+"""Hydra: a shared trunk and a head for every group of clients at the server, against forgetting within a round.
+
+Tirana et al. 2026, Algorithms 1 and 2 (METHODS.md section 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.grouping import balanced_groups, superclasses
+from sfl_sim.methods.split import SharedServer
+from sfl_sim.models.replica import Joined, Replica, average
+from sfl_sim.models.steps import Average, Renew
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Value, expect, on, par, send
+
+HEAD_LAYERS = 2
+
+
+class HydraOptions(MethodOptions):
+    """`cut2`: the layer after which the heads begin, as `model.cut`; null: before the last two layers with parameters.
+
+    `num_heads`: null for one per label, or per superclass given. `superclasses`: lists of labels, by name or number.
+    `grouping`: balanced groups, or each client to the superclass of its dominant label. `head_weights`: of the average.
+    """
+
+    cut2: int | str | float | None = None
+    num_heads: Annotated[int, Field(ge=1)] | None = None
+    superclasses: list[list[str | int]] | None = None
+    grouping: Literal["algorithm2", "superclass"] = "algorithm2"
+    head_weights: Literal["samples", "uniform"] = "samples"
+
+
+class Hydra(SharedServer, regular=True):
+    """SplitFedV2 whose last layers are copied for every group of clients, and averaged every round."""
+
+    Options = HydraOptions
+    options: HydraOptions
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        self.cut2 = self._cut2()
+        self.part1, self.trunk, self.head = task.split(task.cut, self.cut2)
+        self.part2 = task.network.part(task.cut, len(task.network))
+        self.groups = self._groups()
+        self.heads: dict[int, Replica] = {}
+        """This round's copies of the head, by group."""
+
+    def _cut2(self) -> int:
+        """Between the cut (no trunk) and the end of the network (no heads)."""
+        network, cut, cut2 = self.task.network, self.task.cut, self.options.cut2
+        if cut2 is None:
+            with_parameters = [index for index, layer in enumerate(network.layers) if layer.parameters]
+            return max(cut, with_parameters[-HEAD_LAYERS:][0])
+        if isinstance(cut2, int) and cut2 in (cut, len(network)):
+            return cut2
+        return network.cut_at(cut2, key="method.cut2", above=cut)
+
+    def _groups(self) -> list[int]:
+        """The group of every client."""
+        given, counts = self.options.superclasses, self.task.label_counts
+        n_heads = self.options.num_heads or len(given or self.task.label_names)
+        belongs = superclasses(n_heads, self.task.label_names, given)
+        if self.options.grouping == "superclass":
+            return [int(group) for group in belongs[counts.argmax(axis=1)].argmax(axis=1)]
+        return balanced_groups(counts @ belongs)
+
+    def setup(self) -> Flow:
+        """Every client tells the server how many samples of each label it has."""
+        yield par(self._tell(c, counts) for c, counts in enumerate(torch.from_numpy(self.task.label_counts).int()))
+
+    def _tell(self, c: int, counts: Tensor) -> Flow:
+        yield send(Value("label counts", counts.nbytes, content=counts), c, SERVER)
+
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """Trunk and the client's head by every job in turn; then part-1 and the heads are averaged, side by side."""
+        yield on(SERVER, Renew(), self.trunk)
+        self.heads = {}
+        for group in sorted({self.groups[c] for c in clients}):
+            self.heads[group] = yield send(self.head, SERVER, SERVER)
+        yield expect(self.trunk, self.begin(clients))
+        part2s = {group: Joined(self.part2, [self.trunk, head]) for group, head in self.heads.items()}
+        copies = yield par(self.client(c, part2s[self.groups[c]], round) for c in clients)
+        yield par([self.average(AGGREGATOR, self.part1, copies, clients), self._average_heads(clients)])
+
+    def _average_heads(self, clients: Sequence[int]) -> Flow:
+        yield on(SERVER, Average(), self.head, list(self.heads.values()), self._head_shares(clients))
+
+    def _head_shares(self, clients: Sequence[int]) -> list[float]:
+        """q_g: of the samples that the heads have seen, or all alike (METHODS.md CHOICE 17)."""
+        if self.options.head_weights == "uniform":
+            return [1 / len(self.heads)] * len(self.heads)
+        seen = dict.fromkeys(self.heads, 0)
+        for c in clients:
+            seen[self.groups[c]] += self.data.seen(c)
+        return [samples / sum(seen.values()) for samples in seen.values()]
+
+    def model(self) -> list[Replica]:
+        """Part-1, the trunk, the averaged head."""
+        return [self.part1, self.trunk, self.head]
+
+    def current(self, part1_of: int | None = None) -> list[Replica]:
+        """With the average of the current heads."""
+        head = self.head.snapshot()
+        average(
+            head.weights, [replica.weights for replica in self.heads.values()], self._head_shares(list(self.replicas))
+        )
+        return [self.part1_now(part1_of), self.trunk, head]
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """The trunk and as many heads as there are groups among `clients`."""
+        return self.trunk.size_bytes + len({self.groups[c] for c in clients}) * self.head.size_bytes

@@ -1,0 +1,49 @@
+"""Multi-head: one body, averaged every round, and a head of its own for every client.
+
+Chen et al. 2023, as Tirana et al. 2026 adapt it to split learning (METHODS.md 5.6): the body is part-1; the heads are
+part-2, kept at the server. All heads answer, and the most confident one is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.split import SplitMethod
+from sfl_sim.methods.splitfed_v3 import ConfidenceOptions
+from sfl_sim.models.alternatives import Model
+from sfl_sim.models.replica import Replica
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
+
+
+class MultiHead(SplitMethod, regular=True):
+    """Clients train side by side as in SplitFedV1, but heads are never averaged."""
+
+    Options = ConfidenceOptions
+    options: ConfidenceOptions
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        self.heads: dict[int, Replica] = {}
+        """Part-2 of each client that has ever taken part."""
+
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """w1 <- sum_c k_c w1_c."""
+        copies = yield par(self.client(c, round) for c in clients)
+        yield from self.average(AGGREGATOR, self.part1, copies, clients)
+
+    def client(self, c: int, round: int) -> Flow:
+        """Download the body, train it with the client's own head, at first a copy of the initial one, upload it."""
+        body = yield send(self.part1, AGGREGATOR, c)
+        head = self.heads.get(c) or (yield send(self.part2, SERVER, SERVER))
+        yield from self.batches(c, body, head, self.data.batches(c, round), round)
+        self.heads[c] = yield send(head, SERVER, SERVER)  # without what training leaves beside the numbers
+        return (yield send(body, c, AGGREGATOR))
+
+    def model(self) -> Model:
+        """The body, then every head."""
+        return [self.part1, self.options.among(self.heads)]
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """The heads of all clients that have ever taken part."""
+        return len(self.heads.keys() | set(clients)) * self.part2.size_bytes

@@ -1,0 +1,58 @@
+"""SplitFedV3: every client keeps a part-1 of its own; the copies of part-2 are averaged.
+
+Gawali et al., "Comparison of Privacy-Preserving Distributed Deep Learning Methods in Healthcare", MIUA 2021.
+There is no single global model: all front ends answer, and the most confident one is believed (METHODS.md 5.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.split import SplitMethod
+from sfl_sim.models.alternatives import Alternatives, Confidence, Model
+from sfl_sim.models.replica import Replica
+from sfl_sim.ops import SERVER, Flow, par, send
+
+
+class ConfidenceOptions(MethodOptions):
+    """`confidence`: who answers a test sample, whose largest logit is largest or whose probability is (CHOICE 14)."""
+
+    confidence: Confidence = "logit"
+
+    def among(self, replicas: Mapping[int, Replica]) -> Alternatives:
+        """The clients' replicas as alternatives."""
+        return Alternatives({f"client{c}": replicas[c] for c in sorted(replicas)}, self.confidence)
+
+
+class SplitFedV3(SplitMethod, regular=True):
+    """Clients train side by side as in SplitFedV1, but part-1 never leaves its client."""
+
+    Options = ConfidenceOptions
+    options: ConfidenceOptions
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        self.private: dict[int, Replica] = {}
+        """Part-1 of each client that has ever taken part."""
+
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """w2 <- sum_c k_c w2_c."""
+        copies = yield par(self.client(c, round) for c in clients)
+        yield from self.average(SERVER, self.part2, copies, clients)
+
+    def client(self, c: int, round: int) -> Flow:
+        """Train the client's own part-1, at first a copy of the initial one, with a copy of part-2."""
+        part1 = self.private.get(c) or (yield send(self.part1, c, c))
+        part2 = yield send(self.part2, SERVER, SERVER)
+        yield from self.batches(c, part1, part2, self.data.batches(c, round), round)
+        self.private[c] = yield send(part1, c, c)  # without what training leaves beside the numbers
+        return part2
+
+    def model(self) -> Model:
+        """Every private part-1, then part-2."""
+        return [self.options.among(self.private), self.part2]
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """A part-2 for every client."""
+        return len(clients) * self.part2.size_bytes

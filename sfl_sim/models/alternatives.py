@@ -1,0 +1,64 @@
+"""A part of which a model holds several replicas: for each sample, the most confident one answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sfl_sim.models.replica import Replica
+
+Confidence = Literal["logit", "softmax"]
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """Replicas of one part, by name; each is run, with all the parts that follow (METHODS.md 5.5 and 5.6).
+
+    Attributes:
+        confidence: of an answer: its largest logit, or its largest probability (CHOICE 14).
+    """
+
+    replicas: Mapping[str, Replica]
+    confidence: Confidence = "logit"
+
+    def snapshot(self) -> Alternatives:
+        """A copy with the same numbers."""
+        return Alternatives({name: replica.snapshot() for name, replica in self.replicas.items()}, self.confidence)
+
+    def most_confident(self, answers: Iterable[Tensor]) -> Tensor:
+        """Of the replicas' logits (n, L), each sample's from whoever is surest of it; ties go to the earlier one.
+
+        One answer at a time is held beside the best so far.
+        """
+        answers = iter(answers)
+        best = next(answers)
+        sureness = self._sureness(best)
+        for answer in answers:
+            other = self._sureness(answer)
+            best = torch.where((other > sureness)[:, None], answer, best)
+            sureness = torch.maximum(other, sureness)
+        return best
+
+    def _sureness(self, logits: Tensor) -> Tensor:
+        if self.confidence == "softmax":
+            logits = logits.log_softmax(dim=1)  # the same order, and sure answers do not all round to 1
+        return logits.amax(dim=1)
+
+
+Model = Sequence[Replica | Alternatives]
+"""Parts that are applied one after another."""
+
+
+def replicas_by_name(model: Model) -> dict[str, Replica]:
+    """Whatever holds weights: part1, part2, ..., and part1.client3 where there are alternatives."""
+    found: dict[str, Replica] = {}
+    for number, part in enumerate(model, start=1):
+        if isinstance(part, Alternatives):
+            found |= {f"part{number}.{name}": replica for name, replica in part.replicas.items()}
+        else:
+            found[f"part{number}"] = part
+    return found

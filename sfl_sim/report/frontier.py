@@ -1,0 +1,157 @@
+"""Figure: what less forgetting costs on the clock, the performance gap of each variant against its time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from plotly.subplots import make_subplots
+
+from sfl_sim.pareto import non_dominated
+from sfl_sim.report import display, style
+from sfl_sim.report.results import columns_for, medians, target
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from sfl_sim.report.frames import Frames, Variant
+
+Numbers = Mapping[Hashable, Any]
+
+MIN_VARIANTS = 3
+TOLD = ["accuracy", "performance_gap", "time_to_accuracy_s", "simulated_s"]
+SYMBOLS = dict(zip(style.DASHES, ("circle", "diamond", "square"), strict=True))
+PALE = 0.45
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Where the variants stand between time and forgetting.
+
+    Attributes:
+        cost: what `time_s` is: the time to the target, or of a round if there is no common target that anyone reaches.
+        seeds: one row per variant and seed: variant, time_s (infinite if the target is not reached), gap in points.
+        middle: their medians by variant, and `best`: whether the variant is on the Pareto front.
+    """
+
+    cost: str
+    seeds: pd.DataFrame
+    middle: pd.DataFrame
+
+    @property
+    def anyone_late(self) -> bool:
+        """Whether a seed does not reach the target."""
+        return bool(np.isinf(self.seeds["time_s"]).any())
+
+
+def frontier(frames: Frames) -> Frontier | None:
+    """The variants between time and forgetting; None for fewer than three whose forgetting is known."""
+    known = frames.summary.dropna(subset="performance_gap")
+    aim = target(frames)
+    if aim is not None and np.isfinite(medians(frames)["time_to_accuracy_s"]).any():
+        cost, time_s = f"time to {display.percent(aim, 0)} accuracy", known["time_to_accuracy_s"].fillna(math.inf)
+    else:
+        cost, time_s = "time of a round", known["simulated_s"] / known["rounds"]
+    seeds = pd.DataFrame({"variant": known["variant"], "time_s": time_s, "gap": 100 * known["performance_gap"]})
+    middle = seeds.groupby("variant").median()
+    if len(middle) < MIN_VARIANTS:
+        return None
+    best = np.isfinite(middle["time_s"]) & non_dominated(middle["time_s"], middle["gap"])
+    return Frontier(cost, seeds, middle.assign(best=best))
+
+
+def choice(frames: Frames) -> list[str]:
+    """Which variants are on the front, as an HTML sentence; nothing if that excludes nobody."""
+    found = frontier(frames)
+    if found is None or found.middle["best"].equals(np.isfinite(found.middle["time_s"])):
+        return []
+    names = [variant.html for variant in frames.variants if found.middle["best"].get(variant.label, False)]
+    late = np.isinf(found.middle["time_s"]).any()
+    if len(names) == 1:
+        those = " of those that reach it" if late else ""
+        return [f"{names[0]} has both the shortest {found.cost} and the smallest performance gap{those}."]
+    listed, others = f"{', '.join(names[:-1])} or {names[-1]}", " that reaches it" if late else ""
+    return [
+        f"To trade {found.cost} against performance gap, choose {listed}: "
+        f"every other variant{others} is no better in either than one of these."
+    ]
+
+
+def figure(frames: Frames, found: Frontier) -> go.Figure:
+    """One mark per variant with its spread, its seeds as small ones, and the front as steps.
+
+    Who does not reach the target stands on a strip at the right, which has no time.
+    """
+    finite = found.seeds[np.isfinite(found.seeds["time_s"])]
+    unit, unit_s = display.time_unit(finite["time_s"].max())
+    seeds = found.seeds.assign(time=found.seeds["time_s"] / unit_s).set_index("variant")
+    middle = found.middle.assign(time=found.middle["time_s"] / unit_s)
+    spread = seeds.replace(math.inf, math.nan).groupby("variant").std().fillna(0.0)
+    right, top = (
+        1.06 * max(seeds[axis].replace(math.inf, 0).max(), (middle[axis].replace(math.inf, 0) + spread[axis]).max())
+        for axis in ("time", "gap")
+    )
+
+    widths = [0.87, 0.13] if found.anyone_late else [1.0]
+    drawn = make_subplots(cols=len(widths), shared_yaxes=True, column_widths=widths, horizontal_spacing=0.015)
+    drawn.update_layout(style.canvas(380).layout)
+    front = middle[middle["best"]].sort_values(["time", "gap"])
+    drawn.add_scatter(
+        x=[front["time"].iloc[0], *front["time"], right], y=[top, *front["gap"], front["gap"].iloc[-1]],
+        mode="lines", line={"shape": "hv", "color": style.MUTED, "width": 1.4, "dash": "solid"},
+        name="Pareto front", hoverinfo="skip", row=1, col=1,
+    )  # fmt: skip
+    medians_of, spread_of = middle.to_dict("index"), spread.to_dict("index")
+    for variant in frames.variants:
+        if (label := variant.label) in medians_of:
+            _add(drawn, variant, seeds.loc[[label]], medians_of[label], spread_of[label], _text(frames, variant))
+    drawn.update_yaxes(range=[0, top])
+    drawn.update_yaxes(title="performance gap (points)", col=1)
+    drawn.update_xaxes(title=f"simulated {found.cost} ({unit})", range=[0, right], col=1)
+    if found.anyone_late:
+        drawn.update_xaxes(range=[-1, 1], showgrid=False, showticklabels=False, col=2)
+        drawn.add_shape(
+            xref="x2 domain", x0=0, x1=1, yref="y domain", y0=0, y1=1,
+            layer="below", fillcolor=style.GRID, opacity=0.5, line_width=0,
+        )  # fmt: skip
+        drawn.add_annotation(
+            text="not reached", textangle=-90, showarrow=False, font={"color": style.MUTED, "size": 12},
+            xref="x2 domain", x=1, xanchor="right", yref="y domain", y=0.02, yanchor="bottom",
+        )  # fmt: skip
+    return style.tidy(drawn)
+
+
+def _add(drawn: go.Figure, variant: Variant, seeds: pd.DataFrame, middle: Numbers, spread: Numbers, text: str) -> None:
+    """A variant's seeds, and over them its median with ± the spread; pale off the front."""
+    look = {"color": variant.colour, "symbol": SYMBOLS[variant.dash]}
+    opacity = 1.0 if middle["best"] else PALE
+    for late, rows in seeds.groupby(np.isinf(seeds["time"])):
+        drawn.add_scatter(
+            x=np.zeros(len(rows)) if late else rows["time"].to_numpy(), y=rows["gap"].to_numpy(), mode="markers",
+            marker={**look, "size": 5}, opacity=0.6 * opacity, showlegend=False, hoverinfo="skip",
+            row=1, col=2 if late else 1,
+        )  # fmt: skip
+    late = math.isinf(middle["time"])
+    bars = {"color": variant.colour, "thickness": 1.3, "width": 0}
+    drawn.add_scatter(
+        x=[0.0 if late else middle["time"]], y=[middle["gap"]], mode="markers", name=variant.label, opacity=opacity,
+        marker={**look, "size": 12, "line": {"color": "#FFFFFF", "width": 1.5}},
+        line={"color": variant.colour, "dash": variant.dash, "width": 2.2},
+        error_x={"array": [0.0 if late else spread["time"]], **bars}, error_y={"array": [spread["gap"]], **bars},
+        customdata=[text], hovertemplate="%{customdata}", row=1, col=2 if late else 1,
+    )  # fmt: skip
+
+
+def _text(frames: Frames, variant: Variant) -> str:
+    """What the table says of the variant, with accuracy first."""
+    seeds = frames.summary[frames.summary["variant"] == variant.label]
+    middle = medians(frames)
+    return "<br>".join(
+        f"{column.title}: {column.read(middle[column.key][variant.label])} {column.spread(seeds[column.key])}"
+        for column in columns_for(frames)
+        if column.key in TOLD
+    )

@@ -1,0 +1,229 @@
+"""Hydra: who shares a head, what it is identical to, and what it costs (METHODS.md sections 7 and 18)."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_world import batch_norm_net, distance, fleet, simulate, task
+from torch import nn
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.execute.eager import Eager
+from sfl_sim.methods import METHODS
+from sfl_sim.methods.grouping import balanced_groups, superclasses
+from sfl_sim.models.steps import Average
+from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.orders import ORDERS
+
+EXACT = 1e-10
+CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+def deep(shape, n_labels):
+    """Five layers, one without weights, one with batch norm."""
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(shape[0], 3, 3, padding=1), nn.BatchNorm2d(3)),
+        nn.ReLU(),
+        nn.Sequential(nn.Flatten(), nn.Linear(3 * shape[1] * shape[2], 6), nn.Tanh()),
+        nn.Sequential(nn.Linear(6, 6), nn.Tanh()),
+        nn.Linear(6, n_labels),
+    )
+
+
+def test_the_golden_grouping():
+    """METHODS.md section 18."""
+    counts = np.array([(9, 1, 0), (8, 2, 0), (1, 7, 2), (0, 6, 4), (2, 2, 6), (5, 1, 4)])
+    assert balanced_groups(counts) == [0, 0, 1, 1, 2, 2]
+    method = METHODS["hydra"](task([10] * 6, device=None, label_counts=counts))
+    assert method.groups == [0, 0, 1, 1, 2, 2]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_groups_are_balanced_and_taken_one_by_one_by_who_scores_highest(data):
+    """Against Algorithm 2 as it is printed."""
+    n_groups = data.draw(st.integers(1, 4))
+    scores = data.draw(
+        st.lists(st.lists(st.integers(0, 3), min_size=n_groups, max_size=n_groups), min_size=1, max_size=9)
+    )
+    left, expected = set(range(len(scores))), {}
+    while left:
+        for group in range(n_groups):
+            if left:
+                best = max(left, key=lambda c: (scores[c][group], -c))
+                expected[best] = group
+                left -= {best}
+    assert dict(enumerate(balanced_groups(np.array(scores)))) == expected
+
+
+def test_the_paper_s_superclasses_of_cifar10():
+    assert superclasses(5, CIFAR10, None).sum(axis=0).tolist() == [2, 2, 1, 2, 3]
+    assert superclasses(2, CIFAR10, None).sum(axis=0).tolist() == [6, 4]
+    ship = superclasses(5, CIFAR10, None)[CIFAR10.index("ship")]
+    assert ship.tolist() == [0, 0, 1, 0, 0]
+    assert superclasses(10, CIFAR10, None).tolist() == np.eye(10).tolist()
+    assert superclasses(2, list("abcd"), None).tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
+    assert superclasses(2, list("abcd"), [["c", 0], ["b", 3]]).tolist() == [[1, 0], [0, 1], [1, 0], [0, 1]]
+
+
+def test_a_client_may_belong_to_the_superclass_of_its_dominant_label():
+    counts = np.eye(10, dtype=np.int64)[[8, 0, 9, 5, 4]] * 6
+    work = task([6] * 5, device=None, label_counts=counts, label_names=CIFAR10)
+    method = METHODS["hydra"](work, METHODS["hydra"].Options(num_heads=5, grouping="superclass"))
+    assert method.groups == [2, 1, 0, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"num_heads": 4}, "method.num_heads: heads need labels (found 4; allowed: 1 to 3)"),
+        ({"superclasses": [["a", "b"], ["b", "c"]]}, "method.superclasses: every label belongs to one of the 2"),
+        ({"superclasses": [["a", "b"]]}, "method.superclasses: every label belongs to one of the 1"),
+        (
+            {"num_heads": 3, "superclasses": [["a", "b", "c"]]},
+            "method.superclasses: every label belongs to one of the 3",
+        ),
+        ({"superclasses": [["a", "z"], ["b", "c"]]}, "method.superclasses: no such label (found 'z'"),
+        ({"cut2": 7}, "method.cut2: "),
+    ],
+)
+def test_what_cannot_be_is_one_line(options, line):
+    with pytest.raises(ScenarioError) as caught:
+        METHODS["hydra"](task(device=None), METHODS["hydra"].Options(**options))
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+
+
+identities = settings(deadline=None, max_examples=12)
+worlds = {
+    "order": st.sampled_from(["fcfs", "cyclic", "random_job", "random_client"]),
+    "samples": st.lists(st.integers(2, 12), min_size=1, max_size=4),
+    "momentum": st.sampled_from([0.0, 0.9]),
+}
+SLOW_TO_FAST = [1e5, 3e5, 5e5, 9e5]
+
+
+@identities
+@given(**worlds, cuts=st.sampled_from([(1, 2), (1, 3), (2, 2), (2, 4), (1, None), (1, 5), (3, 5)]), n=st.integers(1, 3))
+def test_i5_one_head_or_none_is_v2(order, samples, momentum, cuts, n):
+    """One head whatever the second cut and the order; or no layer left for heads, however many of them."""
+    cut, cut2 = cuts
+    work = task(samples, build=deep, cut=cut, momentum=momentum)
+    world = {"order": order, "world": fleet(len(samples), SLOW_TO_FAST[: len(samples)]), "workers": 1}
+    heads = n if cut2 == 5 else 1
+    hydra, *_ = simulate("hydra", work, options={"cut2": cut2, "num_heads": heads}, **world)
+    assert distance(hydra, simulate("splitfed_v2", work, **world)[0]) < EXACT
+
+
+@identities
+@given(**worlds, cut=st.sampled_from([1, 2]))
+def test_i5_heads_for_all_and_no_trunk_is_v1(order, samples, momentum, cut):
+    samples = samples[:3]  # as many as there are labels, so that each has a head
+    work = task(samples, build=batch_norm_net, cut=cut, momentum=momentum, uniform_weights=True)
+    options = {"cut2": cut, "head_weights": "uniform"}
+    hydra, *_ = simulate("hydra", work, options=options, order=order)
+    assert distance(hydra, simulate("splitfed_v1", work)[0]) < EXACT
+
+
+def test_several_heads_on_a_trunk_are_not_v2():
+    work = task([8, 8, 8], build=deep)
+    hydra, *_ = simulate("hydra", work, options={"cut2": 3})
+    assert distance(hydra, simulate("splitfed_v2", work)[0]) > 1e-4
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+def test_heads_add_no_parallelism(order):
+    """The timeline is V2's after the clients have told what they hold, but for who averages the heads."""
+    work = task([12, 8, 6], build=deep, device=None)
+    world = {"order": order, "world": fleet(3, SLOW_TO_FAST[:3], speedup=0.5), "workers": float("inf")}
+    *_, v2 = simulate("splitfed_v2", work, 1, **world)
+    *_, hydra = simulate("hydra", work, 1, **world)
+    told = hydra["kind"] == b"label counts"
+    assert hydra[told]["bytes"].tolist() == [4 * 3] * 3
+    heads = (hydra["kind"] == b"average") & (hydra["node"] == b"server")
+    assert heads.sum() == 1
+    rest, after_s = hydra[~told & ~heads], hydra[told]["ended_s"].max()
+    for column in ("node", "kind", "client", "step", "macs", "bytes"):
+        assert rest[column].tolist() == v2[column].tolist()
+    assert rest["ended_s"] - after_s == pytest.approx(v2["ended_s"], rel=1e-9)
+
+
+class KeepsShares(Eager):
+    """Keeps the weights of the averages at the server."""
+
+    def __init__(self):
+        self.shares = []
+
+    def run(self, op):
+        if isinstance(op.step, Average) and op.node == -1:
+            self.shares.append(op.args[1])
+        return super().run(op)
+
+
+def test_the_average_of_the_heads_by_hand():
+    """Groups 0: client 0 and 3; 1: client 1; 2: client 2. A head that no client of the round has is left out."""
+    counts = np.array([(12, 0, 0), (0, 8, 0), (0, 0, 6), (4, 0, 0)])
+
+    def shares(clients, weights="samples"):
+        executor = KeepsShares()
+        work = task([12, 8, 6, 4], label_counts=counts)
+        method, *_ = simulate("hydra", work, 1, clients=clients, executor=executor, options={"head_weights": weights})
+        assert method.groups == [0, 1, 2, 0]
+        return executor.shares[0]
+
+    assert shares([0, 1, 2, 3]) == pytest.approx([16 / 30, 8 / 30, 6 / 30])
+    assert shares([0, 1, 2, 3], "uniform") == pytest.approx([1 / 3] * 3)
+    assert shares([3, 2]) == pytest.approx([4 / 10, 6 / 10])
+    assert shares([2, 0], "uniform") == pytest.approx([1 / 2] * 2)
+
+
+def numbers(model):
+    """A model's parameters and buffers, as they are now."""
+    return torch.cat([vector for part in model for vector in (part.weights.flat, part.weights.buffers)])
+
+
+class Looks(Eager):
+    """Asks `method` for the current model after every job of the clients, and keeps the last answer."""
+
+    def __init__(self, method):
+        self.method = method
+        self.seen = None
+
+    def run(self, op):
+        content = super().run(op)
+        if op.node >= 0:
+            before = numbers(self.method.model())
+            self.seen = numbers(self.method.current())
+            assert torch.equal(before, numbers(self.method.model()))
+        return content
+
+
+@settings(deadline=None, max_examples=10)
+@given(
+    samples=st.lists(st.integers(2, 9), min_size=1, max_size=4),
+    which=st.sampled_from([("hydra", {"cut2": 3}), ("hydra", {}), ("splitfed_v2", {})]),
+    data=st.data(),
+)
+def test_the_current_model_is_what_a_round_that_ended_now_would_give(samples, which, data):
+    """After the last job it is the next global model; and looking changes nothing."""
+    name, options = which
+    clients = data.draw(st.lists(st.sampled_from(range(len(samples))), min_size=1, unique=True))
+    work = task(samples, build=deep, momentum=0.9)
+    plain, *_ = simulate(name, work, 2, options=options, clients=clients)
+    method = METHODS[name](work, METHODS[name].Options(**options))
+    looks = Looks(method)
+    simulator = Simulator(fleet(len(samples)), looks, ORDERS["fcfs"])
+    for number in (1, 2):
+        simulator.run(method.round(number, clients), number)
+        assert (looks.seen - numbers(method.model())).abs().max() < EXACT
+    assert distance(method, plain) == 0
+
+
+def test_what_the_server_holds():
+    method = METHODS["hydra"](task([8, 8, 8, 8], build=deep, device=None), METHODS["hydra"].Options(cut2=3))
+    head, trunk = method.head.size_bytes, method.trunk.size_bytes
+    groups = method.groups
+    same = next([a, b] for a in range(4) for b in range(a) if groups[a] == groups[b])
+    assert method.server_bytes(range(4)) == trunk + 3 * head
+    assert method.server_bytes(same) == trunk + head

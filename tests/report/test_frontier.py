@@ -1,0 +1,134 @@
+"""Between time and forgetting: who is worth a choice, and where the others stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from sfl_sim.report.frontier import choice, figure, frontier
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from sfl_sim.report.frames import Frames
+
+ARRIVAL, CYCLIC, HYDRA = "splitfed_v2, fcfs", "splitfed_v2, cyclic", "hydra, cyclic"
+NEVER = np.nan
+Told = Callable[..., "Frames"]
+
+
+@pytest.fixture
+def told(frames: Frames) -> Told:
+    """The frames, with seconds to the target and gaps in points of both seeds of each variant as told."""
+
+    def tell(seconds: dict[str, list[float]], gaps: dict[str, list[float]]) -> Frames:
+        summary = frames.summary.copy()
+        for name in seconds:
+            ours = summary["variant"] == name
+            summary.loc[ours, "time_to_accuracy_s"] = seconds[name]
+            summary.loc[ours, "performance_gap"] = np.array(gaps[name]) / 100
+        return replace(frames, summary=summary)
+
+    return tell
+
+
+GAPS = {ARRIVAL: [28.0, 32.0], CYCLIC: [20.0, 20.0], HYDRA: [25.0, 25.0]}
+
+
+def mark(drawn: go.Figure, name: str) -> go.Scatter:
+    return next(drawn.select_traces({"name": name}))
+
+
+def test_the_front_holds_those_whom_nobody_beats(told: Told) -> None:
+    frames = told({ARRIVAL: [8, 12], CYCLIC: [20, 20], HYDRA: [30, 30]}, GAPS)
+    found = frontier(frames)
+    drawn = figure(frames, found)
+
+    assert found.middle["best"].to_dict() == {ARRIVAL: True, CYCLIC: True, HYDRA: False}
+    assert [mark(drawn, name).opacity == 1 for name in (ARRIVAL, CYCLIC, HYDRA)] == [True, True, False]
+    (sentence,) = choice(frames)
+    assert ARRIVAL in sentence
+    assert CYCLIC in sentence
+    assert HYDRA not in sentence
+
+
+def test_marks_are_medians_and_bars_standard_deviations_over_seeds(told: Told) -> None:
+    frames = told({ARRIVAL: [8, 12], CYCLIC: [20, 20], HYDRA: [30, 30]}, GAPS)
+
+    arrival = mark(figure(frames, frontier(frames)), ARRIVAL)
+
+    assert (arrival.x[0], arrival.y[0]) == pytest.approx((10, 30))
+    assert (arrival.error_x.array[0], arrival.error_y.array[0]) == pytest.approx((8**0.5, 8**0.5))
+
+
+def test_the_line_steps_from_one_on_the_front_to_the_next(told: Told) -> None:
+    frames = told({ARRIVAL: [10, 10], CYCLIC: [20, 20], HYDRA: [30, 30]}, GAPS)
+
+    line = mark(figure(frames, frontier(frames)), "Pareto front")
+
+    assert line.line.shape == "hv"
+    assert list(line.x[:3]) == pytest.approx([10, 10, 20])
+    assert list(line.y[1:]) == pytest.approx([30, 20, 20])
+
+
+def test_who_never_reaches_the_target_stands_beside_the_clock_and_not_on_the_front(told: Told) -> None:
+    frames = told({ARRIVAL: [10, 10], CYCLIC: [20, 20], HYDRA: [NEVER, NEVER]}, {**GAPS, HYDRA: [1.0, 3.0]})
+    found = frontier(frames)
+
+    late = mark(figure(frames, found), HYDRA)
+
+    assert late.xaxis == "x2"
+    assert (late.y[0], late.error_x.array[0]) == (pytest.approx(2), 0)
+    assert "0 of 2 seeds" in late.customdata[0]
+    assert not found.middle["best"][HYDRA]
+    assert choice(frames) == []  # of those that reach it, nobody is beaten
+
+
+def test_who_is_best_among_those_that_reach_the_target_is_not_called_the_least_forgetful_of_all(told: Told) -> None:
+    seconds = {ARRIVAL: [10, 10], CYCLIC: [20, 20], HYDRA: [NEVER, NEVER]}
+
+    (sentence,) = choice(told(seconds, {ARRIVAL: [30, 30], CYCLIC: [40, 40], HYDRA: [2, 2]}))
+
+    assert sentence.endswith("the smallest performance gap of those that reach it.")
+
+
+def test_a_single_late_seed_stands_there_alone(told: Told, frames: Frames) -> None:
+    everyone = {ARRIVAL: [10, 10], CYCLIC: [20, 20], HYDRA: [5, NEVER]}
+    drawn = figure(told(everyone, GAPS), frontier(told(everyone, GAPS)))
+    colour = next(variant.colour for variant in frames.variants if variant.label == HYDRA)
+
+    small = [trace for trace in drawn.data if trace.marker.size == 5 and trace.marker.color == colour]
+
+    assert {trace.xaxis: len(trace.x) for trace in small} == {"x": 1, "x2": 1}
+
+
+def test_where_nobody_reaches_the_target_the_time_of_a_round_counts(told: Told) -> None:
+    frames = told({name: [NEVER, NEVER] for name in GAPS}, GAPS)
+    round_s = (frames.summary["simulated_s"] / frames.summary["rounds"]).groupby(frames.summary["variant"]).median()
+
+    found = frontier(frames)
+
+    assert found.cost == "time of a round"
+    assert found.middle["time_s"].to_dict() == pytest.approx(round_s.to_dict())
+    assert not found.anyone_late
+
+
+def test_one_who_is_best_in_both_leaves_no_choice(told: Told) -> None:
+    (sentence,) = choice(told({ARRIVAL: [9, 9], CYCLIC: [8, 8], HYDRA: [30, 30]}, GAPS))
+
+    assert CYCLIC in sentence
+    assert "both the shortest time to 70\u00a0% accuracy and the smallest performance gap." in sentence
+
+
+def test_nothing_is_said_where_everyone_is_on_the_front(told: Told) -> None:
+    assert choice(told({ARRIVAL: [9, 9], HYDRA: [20, 20], CYCLIC: [30, 30]}, GAPS)) == []
+
+
+def test_two_variants_or_none_that_was_trained_make_no_front(frames: Frames) -> None:
+    for untrained in ([HYDRA], [ARRIVAL, CYCLIC, HYDRA]):
+        gaps = frames.summary["performance_gap"].mask(frames.summary["variant"].isin(untrained))
+        assert frontier(replace(frames, summary=frames.summary.assign(performance_gap=gaps))) is None

@@ -1,0 +1,102 @@
+"""Which label the server trains when, above its queue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic_run import LABELS
+
+from sfl_sim.report.queueing import server_queue
+from sfl_sim.report.snapshot import round_views, work_by_label
+
+if TYPE_CHECKING:
+    from sfl_sim.report.frames import Frames
+
+HELD = pd.DataFrame({"cat": [30, 0], "dog": [10, 5]})
+
+
+@pytest.fixture(scope="module")
+def one_label_each(frames: Frames) -> Frames:
+    """Client c holds 500 samples of label c."""
+    held = [500 * np.eye(len(LABELS), dtype=int)[label] for label in frames.clients["dominant_label"]]
+    return replace(frames, clients=frames.clients.assign(label_samples=held))
+
+
+def jobs(*rows: tuple[int, float, float, float]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["client", "started_s", "ended_s", "macs"])
+
+
+def test_a_jobs_work_goes_to_its_clients_labels_in_the_time_of_its_service() -> None:
+    work = work_by_label(jobs((0, 1.0, 2.0, 8.0), (1, 2.5, 4.5, 6.0)), HELD, np.array([0.0, 1.5, 3.0, 5.0]))
+
+    assert work.loc["cat"].tolist() == [3.0, 3.0, 0.0]
+    assert work.loc["dog"].tolist() == [1.0, 1.0 + 1.5, 4.5]
+
+
+def test_a_job_of_nobody_is_a_job_of_all() -> None:
+    work = work_by_label(jobs((-1, 0.0, 1.0, 9.0)), HELD, np.array([0.0, 1.0]))
+
+    assert work[0].to_dict() == {"cat": 6.0, "dog": 3.0}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(-1, 1), st.floats(0, 9), st.floats(0.1, 9), st.floats(0, 100)), max_size=20),
+       st.lists(st.floats(0, 500), max_size=5))  # fmt: skip
+def test_no_work_is_lost_or_made_however_time_is_cut(
+    served: list[tuple[int, float, float, float]], cuts: list[float]
+) -> None:
+    now_s, rows = 0.0, []
+    for client, idle_s, service_s, macs in served:
+        now_s += idle_s + service_s
+        rows.append((client, now_s - service_s, now_s, macs))
+
+    work = work_by_label(jobs(*rows), HELD, np.sort([0.0, *cuts, 501.0]))
+
+    assert work.sum().sum() == pytest.approx(sum(macs for *_, macs in served))
+
+
+def test_a_fixed_order_trains_the_labels_in_turn(one_label_each: Frames) -> None:
+    view = next(view for view in round_views(one_label_each) if view.variant.order == "cyclic")
+    served = view.ops[view.ops["node"] == "server"].sort_values("started_s")
+    edges_s = np.r_[served["started_s"], view.duration_s]
+
+    work = view.trained(edges_s)
+
+    assert (work > 0).sum().eq(1).all()  # one label at a time ...
+    rows = (work > 0).to_numpy().argmax(axis=0)
+    assert rows.tolist() == [*range(len(LABELS))] * 8  # ... from the first to the last, once for every mini-batch
+
+
+def test_the_strip_shares_the_time_axis_of_the_queue_and_names_the_labels(one_label_each: Frames) -> None:
+    view = round_views(one_label_each)[1]
+    figure = server_queue(view, view.duration_s, most_waiting=9)
+    (strip,) = figure.select_traces({"type": "heatmap"})
+
+    z = np.asarray(strip.z)
+    assert strip.xaxis is None  # that of the queue
+    assert set(z.sum(axis=0).round()) <= {0, 100}  # the server idles, or all that it trains has a label
+    assert (z > 0).any(axis=1).all()
+    assert list(figure.layout.yaxis2.tickvals) == list(view.label_samples.columns)
+    assert sorted(view.label_samples.columns) == sorted(LABELS)
+
+
+def test_ticks_of_many_labels_are_thinned(one_label_each: Frames) -> None:
+    view = round_views(one_label_each)[1]
+    many = pd.DataFrame(1, index=view.label_samples.index, columns=[f"label {label}" for label in range(200)])
+
+    figure = server_queue(replace(view, label_samples=many), view.duration_s, most_waiting=9)
+
+    assert len(figure.layout.yaxis2.tickvals) < 15
+    assert figure.layout.height < 400
+
+
+def test_clients_of_unknown_labels_leave_the_queue_alone(frames: Frames) -> None:
+    view = round_views(frames)[1]
+
+    assert not list(server_queue(view, view.duration_s, most_waiting=9).select_traces({"type": "heatmap"}))
