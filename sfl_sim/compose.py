@@ -26,8 +26,6 @@ from sfl_sim.execute.evaluate import Evaluation, evaluate
 from sfl_sim.execute.precision import PRECISIONS, check_precision
 from sfl_sim.execute.timing import Timing
 from sfl_sim.methods import Method, Task
-from sfl_sim.metrics.accuracy import performance_gap
-from sfl_sim.metrics.breakdown import breakdown, traffic
 from sfl_sim.models.alternatives import Model, replicas_by_name
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.cuts import client_cuts
@@ -42,6 +40,7 @@ from sfl_sim.sim.foresight import Foresight
 from sfl_sim.sim.orders import check_burst, check_max_wait, usual_burst
 from sfl_sim.snapshots import Snapshots, check_snapshots
 from sfl_sim.system.fleet import build_fleet
+from sfl_sim.tables import client_table, label_rows, learned, round_row
 
 
 @dataclass(frozen=True)
@@ -109,21 +108,13 @@ class Experiment:
             self.run_round(number, clients)
             ended_s = self.simulator.now_s
             ops = self.simulator.take_rows()
-            row: dict[str, Any] = {
-                "round": number, "started_s": started_s, "ended_s": ended_s, "participants": len(clients),
-                "accuracy": None, "client_accuracy": None, "loss": None, "performance_gap": None, **traffic(ops),
-            }  # fmt: skip
-            spent = breakdown(ops, clients, started_s, ended_s)
-            row |= {f"{name}_s": seconds for name, seconds in spent.items()}
-            labels = []
+            row, labels = round_row(number, clients, started_s, ended_s, ops), []
             if self.device is not None:
                 found = self._evaluate(self.method.model())
-                row |= {"accuracy": found.accuracy, "client_accuracy": found.client_accuracy(self.test_sets),
-                        "loss": found.loss, "performance_gap": performance_gap(found.by_label)}  # fmt: skip
-                labels = self._label_rows(number, found)
-            self._timeline.update(ops.tobytes())
-            if self.device is not None:
+                row |= learned(found, self.test_sets)
+                labels = label_rows(number, found, self.dataset.label_names, self.label_order)
                 self._model = [part.snapshot() for part in self.method.model()]
+            self._timeline.update(ops.tobytes())
             yield Round(row, labels, ops, self.snapshots.take() if self.snapshots else None)
 
     def check_device(self, device: torch.device) -> None:
@@ -176,21 +167,7 @@ class Experiment:
 
     def clients(self) -> pd.DataFrame:
         """One row per client: device, rates, samples, dominant label, and the last layer that it holds."""
-        return pd.DataFrame(
-            {
-                "client": np.arange(len(self.shares)),
-                "device": self.fleet.devices,
-                "macs_per_s": self.fleet.macs_per_s,
-                "uplink_bps": self.fleet.uplink_bps,
-                "downlink_bps": self.fleet.downlink_bps,
-                "latency_s": self.fleet.latency_s,
-                "samples": [len(share) for share in self.shares],
-                "dominant_label": self.counts.argmax(axis=1),
-                "label_samples": list(self.counts),
-                "cost": self.fleet.cost,
-                "cut": pd.Series(self.method.task.cuts, dtype="Int64").reindex(range(len(self.shares))),
-            }
-        )
+        return client_table(self.fleet, self.counts, self.method.task.cuts)
 
     def layers(self) -> pd.DataFrame:
         """One row per layer of the model: what it costs, and whether a cut after it is Pareto-optimal."""
@@ -278,19 +255,6 @@ class Experiment:
         images = self.method.data.images
         assert images is not None
         return evaluate(model, *self._test, self.dataset.n_labels, images.prepare)
-
-    def _label_rows(self, number: int, found: Evaluation) -> list[dict[str, Any]]:
-        return [
-            {
-                "round": number,
-                "label": label,
-                "label_name": self.dataset.label_names[label],
-                "position": position,
-                "accuracy": float(found.by_label[label]),
-                "samples": int(found.samples[label]),
-            }
-            for position, label in enumerate(map(int, self.label_order))
-        ]
 
 
 def _calling(train: Train) -> Calling:
