@@ -11,20 +11,24 @@ _FOLDERS = (_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios")  # in a wheel
 
 
 def scenario_file(name: str | Path) -> Path:
-    """The file itself; or, if there is no such file, the shipped scenario of that name."""
+    """The file itself; or, if there is no such file, the shipped scenario of that name, such as forgetting/table3."""
     path = Path(name)
     if path.exists():
         return path
-    shipped = {file.stem: file for file in _files()}
-    if path.parent.name in {"", "scenarios"} and path.stem in shipped:
-        return shipped[path.stem]
-    raise ScenarioError("no such file, nor a scenario that comes with sfl-sim", found=str(name), allowed=shipped)
+    parts = path.with_suffix("").parts
+    shipped = _files()
+    file = shipped.get("/".join(parts[1:] if parts[:1] == ("scenarios",) else parts))
+    if file is None:
+        raise ScenarioError("no such file, nor a scenario that comes with sfl-sim", found=str(name), allowed=shipped)
+    return file
 
 
 def scenario_names() -> dict[str, str]:
     """The shipped scenarios, with the first line of their comment."""
-    return {file.stem: file.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ") for file in _files()}
+    return {name: file.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ") for name, file in _files().items()}
 
 
-def _files() -> list[Path]:
-    return sorted(next((folder for folder in _FOLDERS if folder.is_dir()), _PACKAGE).glob("*.yaml"))
+def _files() -> dict[str, Path]:
+    """By name: the path below the folder of scenarios, without its ending."""
+    home = next((folder for folder in _FOLDERS if folder.is_dir()), _PACKAGE)
+    return {file.relative_to(home).with_suffix("").as_posix(): file for file in sorted(home.rglob("*.yaml"))}

@@ -11,6 +11,7 @@ import yaml
 import sfl_sim
 from sfl_sim.cli import main
 from sfl_sim.config.source import load, parse
+from sfl_sim.shipped import scenario_file, scenario_names
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -71,8 +72,19 @@ def test_the_python_interface_gives_frames(tmp_path):
         sfl_sim.run("heterogeneous_bw", overrides=["server.order=cyclik"])
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "scenarios").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_shipped_scenario_loads(path):
+SHIPPED = sorted((ROOT / "scenarios").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_scenario_loads_and_is_found_by_its_name(path):
     study = load(path)
-    assert study.name == path.stem
+    name = path.relative_to(ROOT / "scenarios").with_suffix("").as_posix()
+    assert study.name == name.replace("/", "_")
     assert len({variant.name for variant in study.variants}) > 1
+    assert scenario_file(name) == scenario_file(f"scenarios/{name}.yaml") == path
+
+
+def test_the_first_line_of_a_shipped_scenario_says_what_it_is():
+    about = scenario_names()
+    assert len(about) == len(SHIPPED)
+    assert all(line.endswith((".", "?")) for line in about.values())
