@@ -60,7 +60,8 @@ def frontier(frames: Frames) -> Frontier | None:
     middle = seeds.groupby("variant").median()
     if len(middle) < MIN_VARIANTS:
         return None
-    best = np.isfinite(middle["time_s"]) & non_dominated(middle["time_s"], middle["gap"])
+    read_s = middle["time_s"].map(lambda time_s: float(f"{time_s:.3g}"))  # what reads the same is the same
+    best = np.isfinite(read_s) & non_dominated(read_s, middle["gap"])
     return Frontier(cost, seeds, middle.assign(best=best))
 
 

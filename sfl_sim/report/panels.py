@@ -33,7 +33,7 @@ def panels(frames: Frames) -> list[Panel]:
     views = round_views(frames)
     learned = [] if frames.timing_only else [_learning(frames), *_labels(frames), *_inside(frames), *_frontier(frames)]
     world = [*_cuts(frames), *_holdings(frames), _fleet(frames)]
-    return [*learned, _breakdown(frames), _queue(frames, views), _gantt(frames, views), *world]
+    return [*learned, _breakdown(frames), *_served(frames, views), _queue(frames, views), _gantt(frames, views), *world]
 
 
 def _learning(frames: Frames) -> Panel:
@@ -121,10 +121,26 @@ def _queue(frames: Frames, views: list[RoundView]) -> Panel:
     return Panel(
         "The server's queue",
         "Red marks are the price of a fixed order: jobs wait, yet the server idles for a client that has not come. "
-        "Above, which labels the server trains when: what is dark in turn is overwritten in turn "
+        "The same labels above, now by the clock: a fast server serves in bursts, with all labels in one thin line "
         f"(round {frames.typical_round}, a typical one, of the first seed).",
         [(_held(view), queueing.server_queue(view, longest_s, most_waiting)) for view in views],
     )
+
+
+def _served(frames: Frames, views: list[RoundView]) -> list[Panel]:
+    told = [view for view in views if len(view.training) and view.label_samples.size]
+    if not told:
+        return []
+    return [
+        Panel(
+            "Which label was trained when",
+            "A column for every training job of the server, dark at the labels that its client holds: where clients "
+            "share part-2, a long dark stretch overwrites what was learned before, and what comes round soon is kept "
+            f"(round {frames.typical_round}, a typical one, of the first seed; labels in its cyclic order).",
+            [(view.variant.html, queueing.service_order(view)) for view in told],
+            columns=min(len(told), 2),
+        )
+    ]
 
 
 def _held(view: RoundView) -> str:

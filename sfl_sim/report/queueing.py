@@ -56,26 +56,41 @@ def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Fig
     return figure.update_xaxes(title=f"time in the round ({unit})", range=[0, longest_s / unit_s])
 
 
+def service_order(view: RoundView) -> go.Figure:
+    """Labels x training jobs of the server in the order of service: the share of each label in what is trained."""
+    jobs = len(view.training)
+    edges = np.linspace(0, jobs, min(jobs, BINS) + 1)
+    figure = style.canvas(FIGURE_PX - PLOT_PX)
+    height_px = _add_strip(figure, view.trained_in_turn(edges), edges, "y")
+    figure.update_layout(height=FIGURE_PX - PLOT_PX + height_px)
+    return figure.update_xaxes(title="training jobs of the server in order of service", range=[0, jobs])
+
+
 def _add_labels(figure: go.Figure, view: RoundView, edges_s: NDArray[np.float64], unit_s: float) -> None:
     """Put a strip on top: of what the server trains in each bin of time, the share of each label."""
-    work = view.trained(edges_s)
-    share = (work / work.sum().replace(0, 1)).to_numpy(dtype=np.float32)
-    strip_px = min(PX_PER_LABEL * len(work), MAX_STRIP_PX)
+    strip_px = _add_strip(figure, view.trained(edges_s), edges_s / unit_s, "y2")
     below = PLOT_PX / (PLOT_PX + GAP_PX + strip_px)
-    figure.add_heatmap(
-        x=edges_s / unit_s, y=list(work.index), z=(100 * share).round(1), yaxis="y2",
-        zmin=0, zmax=100, colorscale=SHARE_SCALE, showscale=False,
-        hovertemplate="%{y}: %{z:.0f} % of what is trained<extra></extra>",
-    )  # fmt: skip
     figure.update_layout(
         height=FIGURE_PX + GAP_PX + strip_px,
         yaxis={"domain": [0, below]},
-        yaxis2={
-            "domain": [1 - (1 - below) * strip_px / (GAP_PX + strip_px), 1], "anchor": "x", "autorange": "reversed",
-            "type": "category", "tickvals": list(work.index[:: -(-len(work) * PX_PER_TICK // strip_px)]),
-            "tickfont": {"size": 11}, "showgrid": False, "zeroline": False, "automargin": True, "linecolor": style.GRID,
-        },
+        yaxis2={"domain": [1 - (1 - below) * strip_px / (GAP_PX + strip_px), 1], "anchor": "x"},
+    )
+
+
+def _add_strip(figure: go.Figure, work: pd.DataFrame, edges: NDArray[np.float64], axis: str) -> int:
+    """A heat map of labels x bins on the y axis of this name, and how many pixels it wants to be high."""
+    share = (work / work.sum().replace(0, 1)).to_numpy(dtype=np.float32)
+    strip_px = min(PX_PER_LABEL * len(work), MAX_STRIP_PX)
+    figure.add_heatmap(
+        x=edges, y=list(work.index), z=(100 * share).round(1), yaxis=axis,
+        zmin=0, zmax=100, colorscale=SHARE_SCALE, showscale=False,
+        hovertemplate="%{y}: %{z:.0f} % of what is trained<extra></extra>",
     )  # fmt: skip
+    shown = list(work.index[:: -(-len(work) * PX_PER_TICK // strip_px)])
+    look = {"autorange": "reversed", "type": "category", "tickvals": shown, "tickfont": {"size": 11}}
+    quiet = {"showgrid": False, "zeroline": False, "automargin": True, "linecolor": style.GRID}
+    figure.update_layout({axis.replace("y", "yaxis"): look | quiet})
+    return strip_px
 
 
 def _thin_steps(queue: pd.DataFrame) -> pd.DataFrame:

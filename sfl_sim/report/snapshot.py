@@ -46,10 +46,20 @@ class RoundView:
         """When the server is held idle, as `held_idle` gives it."""
         return held_idle(self.queue)
 
+    @property
+    def training(self) -> pd.DataFrame:
+        """The training jobs of the server, in the order of service."""
+        return self.ops[(self.ops["node"] == "server") & (self.ops["kind"] == "train")].sort_values("started_s")
+
     def trained(self, edges_s: NDArray[np.float64]) -> pd.DataFrame:
         """What the server trains between two instants, as `work_by_label` gives it."""
-        jobs = self.ops[(self.ops["node"] == "server") & (self.ops["kind"] == "train")]
-        return work_by_label(jobs, self.label_samples, edges_s)
+        return work_by_label(self.training, self.label_samples, edges_s)
+
+    def trained_in_turn(self, edges: NDArray[np.float64]) -> pd.DataFrame:
+        """The same for jobs counted from 0 instead of instants."""
+        jobs = self.training
+        turns = np.arange(len(jobs))
+        return work_by_label(jobs.assign(started_s=turns, ended_s=turns + 1), self.label_samples, edges)
 
 
 def round_views(frames: Frames) -> list[RoundView]:

@@ -117,6 +117,12 @@ def test_where_nobody_reaches_the_target_the_time_of_a_round_counts(told: Told) 
     assert not found.anyone_late
 
 
+def test_a_time_that_reads_the_same_wins_nobody_a_place_on_the_front(told: Told) -> None:
+    frames = told({ARRIVAL: [100.001] * 2, CYCLIC: [100.002] * 2, HYDRA: [200] * 2}, GAPS)
+
+    assert frontier(frames).middle["best"].to_dict() == {ARRIVAL: False, CYCLIC: True, HYDRA: False}
+
+
 def test_one_who_is_best_in_both_leaves_no_choice(told: Told) -> None:
     (sentence,) = choice(told({ARRIVAL: [9, 9], CYCLIC: [8, 8], HYDRA: [30, 30]}, GAPS))
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_run import LABELS
 
-from sfl_sim.report.queueing import server_queue
+from sfl_sim.report.queueing import server_queue, service_order
 from sfl_sim.report.snapshot import round_views, work_by_label
 
 if TYPE_CHECKING:
@@ -71,6 +71,17 @@ def test_a_fixed_order_trains_the_labels_in_turn(one_label_each: Frames) -> None
     assert (work > 0).sum().eq(1).all()  # one label at a time ...
     rows = (work > 0).to_numpy().argmax(axis=0)
     assert rows.tolist() == [*range(len(LABELS))] * 8  # ... from the first to the last, once for every mini-batch
+
+
+def test_in_the_order_of_service_every_job_is_a_column_whenever_it_ran(one_label_each: Frames) -> None:
+    view = next(view for view in round_views(one_label_each) if view.variant.order == "cyclic")
+
+    (strip,) = service_order(view).data
+
+    n_jobs, n_labels = 8 * len(LABELS), len(LABELS)
+    assert list(strip.x) == list(range(n_jobs + 1))
+    assert np.array_equal(strip.z, 100 * np.tile(np.eye(n_labels), n_jobs // n_labels))
+    assert list(strip.y) == list(view.label_samples)
 
 
 def test_the_strip_shares_the_time_axis_of_the_queue_and_names_the_labels(one_label_each: Frames) -> None:
