@@ -191,7 +191,7 @@ class _Trial:
         experiment, budget = self._experiment, MAX_STEPS
         if self.device.type == "cpu":
             budget = min(budget, max(2, int(CPU_ROUND_MACS / (3 * experiment.batch_macs))))
-        clients = experiment.participants(1)[:budget]
+        clients = list(experiment.method.choose(1, experiment.participants(1)))[:budget]
         method = experiment.method
         samples = self.scenario.train.batch_size * max(1, budget // len(clients))
         data = replace(method.data, shares=[share[:samples] for share in method.data.shares], local_epochs=1)

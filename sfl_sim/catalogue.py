@@ -80,10 +80,17 @@ def method_options(kind: type[Method], scenario: Scenario) -> Any:
             raise ScenarioError(
                 f"unknown key of {scenario.method.name}", key=f"method.{key}", found=key, allowed=allowed
             ) from error
+        said = [
+            e.get("ctx", {}).get("expected") or e["msg"].lower().removeprefix("input should be ")
+            for e in error.errors()
+            if e["loc"][0] == key
+        ]
         raise ScenarioError(
-            "cannot be used", key=f"method.{key}", found=first["input"],
-            allowed=first.get("ctx", {}).get("expected") or first["msg"].lower(),
-        ) from error  # fmt: skip
+            "cannot be used",
+            key=f"method.{key}",
+            found=scenario.method.options[key],
+            allowed=" or ".join(dict.fromkeys(said)),
+        ) from error
 
 
 def choices() -> dict[str, list[str]]:
@@ -130,5 +137,5 @@ def _method_lines(kind: type[Method]) -> str:
     if paper := re.search(r"\n\n(.*?\b\d{4})\b", inspect.getdoc(inspect.getmodule(kind)) or "", re.DOTALL):
         lines.append(" ".join(paper[1].split()))
     if kind.Options.model_fields:
-        lines.append("options: " + ", ".join(kind.Options.model_fields))
+        lines.append("options: " + " ".join((inspect.getdoc(kind.Options) or "").replace("`", "").split()))
     return "\n".join(lines)

@@ -104,7 +104,7 @@ class Experiment:
             self.server_model_bytes = None if held is None else max(held, self.server_model_bytes or 0)
             started_s = self.simulator.now_s
             if self.snapshots:
-                self.snapshots.begin(number, len(clients))
+                self.snapshots.begin(number, clients)
             self.run_round(number, clients)
             ended_s = self.simulator.now_s
             ops = self.simulator.take_rows()

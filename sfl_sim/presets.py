@@ -43,6 +43,7 @@ PRESETS: dict[str, Callable[[Scenario], Scenario]] = {"hydra_code": hydra_code, 
 
 def _cyclic(scenario: Scenario, burst: int | str) -> Scenario:
     _check_left_to(scenario.server.order, "server.burst", scenario.server.burst)
+    _check_left_to(scenario.server.order, "server.max_wait_s", scenario.server.max_wait_s)
     server = scenario.server.model_copy(update={"order": "cyclic", "burst": burst})
     return scenario.model_copy(update={"server": server})
 

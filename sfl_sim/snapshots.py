@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
@@ -10,7 +10,7 @@ from sfl_sim.config.scenario import Scenario
 from sfl_sim.errors import ScenarioError
 from sfl_sim.execute.evaluate import Evaluation
 from sfl_sim.execute.watch import Watched
-from sfl_sim.methods import Method
+from sfl_sim.methods import METHODS, Method
 from sfl_sim.metrics.confusion import confusion_table
 from sfl_sim.models.alternatives import Model
 from sfl_sim.ops import On
@@ -39,6 +39,7 @@ class Snapshots:
     ) -> None:
         assert scenario.report.snapshots is not None
         self.wanted = scenario.report.snapshots
+        self.burst = scenario.server.burst
         self.method = method
         self.evaluate = evaluate
         self.now_s = now_s
@@ -46,10 +47,11 @@ class Snapshots:
         self._round = 0
         self._tables: list[pd.DataFrame] = []
 
-    def begin(self, round: int, n_clients: int) -> None:
-        """Watch the round that begins, if it is wanted; usually a turn of every label lies between two looks."""
+    def begin(self, round: int, clients: Sequence[int]) -> None:
+        """Watch the round that begins, if it is wanted; in cyclic order usually a look after each label's turn."""
         self._round, self._tables = round, []
-        every = self.wanted.every or max(1, n_clients // len(self.method.task.label_names))
+        at_once = self.method.data.n_batches(clients[0]) if self.burst == "all" else self.burst or 1
+        every = self.wanted.every or max(1, at_once * len(clients) // len(self.method.task.label_names))
         self.executor.watch(every if round in self.wanted.rounds else 0)
 
     def take(self) -> pd.DataFrame:
@@ -74,8 +76,8 @@ def check_snapshots(scenario: Scenario, method: Method) -> None:
         return
     name, last = scenario.method.name, scenario.train.rounds
     if type(method).current is Method.current:
-        problem = f"{name} has no global model before a round's end"
-        raise ScenarioError(problem, key="report.snapshots", found=f"method {name}")
+        able = [one for one, kind in METHODS.items() if kind.current is not Method.current]
+        raise ScenarioError(f"{name} cannot be asked within a round", key="report.snapshots", allowed=able)
     if scenario.train.executor != "eager":
         raise ScenarioError(
             "needs the executor that runs every step when it starts",

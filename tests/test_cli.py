@@ -222,6 +222,13 @@ def test_the_help_and_bare_sfl_sim(capsys):
         ("model.factory=os:sep", "model.factory: is no model (found '/'"),
         ("model.name=cnn_smal", "did you mean 'cnn_small'?"),
         ("clients.count=7", "clients.count: "),
+        (
+            "grid={method.name: hydra, method.cut2: 1.5}",
+            "method.cut2: cannot be used (found 1.5; allowed: a valid integer or",
+        ),
+        ("grid={method.name: splitfed_v2, method.l2_on: model}", "method.l2_on: there is no penalty without method.l2"),
+        ("grid={server.order: client_level, server.max_wait_s: 2}", "server.max_wait_s: cannot be given together with"),
+        ("grid={method.name: splitnn, report.snapshots.rounds: [[1]]}", "report.snapshots: splitnn cannot be asked"),
         ("server.burst=2", "server.burst: fcfs serves one job at a time"),
         ("server.order=cyclyc", "did you mean 'cyclic'?"),
         ("clients.compute=ai_bench", "clients.compute"),

@@ -13,11 +13,11 @@ CPU = torch.device("cpu")
 EVERY = 3
 
 
-def experiment(device=CPU, method="splitfed_v2", rounds=2, snapshots=None, **train):
+def experiment(device=CPU, method="splitfed_v2", rounds=2, burst=None, snapshots=None, **train):
     scenario = {
         "data": {"train_samples": 200, "test_samples": 100, "partition": {"kind": "dominant_label"}},
         "train": {"rounds": rounds, "batch_size": 8, "momentum": 0.5, **train},
-        "server": {"order": "cyclic"},
+        "server": {"order": "cyclic", "burst": burst},
         "method": {"name": method},
         "report": {"snapshots": snapshots},
     }
@@ -69,10 +69,11 @@ def test_the_client_served_last_can_answer_instead_of_the_average(monkeypatch):
     assert asked == np.sort(jobs, order="started_s")["client"][EVERY - 1 :: EVERY].tolist()
 
 
-def test_usually_there_is_one_look_for_every_turn_of_a_label():
-    run = experiment(rounds=1, snapshots={"rounds": [1]})  # ten clients, ten labels
+@pytest.mark.parametrize(("burst", "looks"), [(1, [0, 1, 2, 3]), (2, [0, 2, 4, 6])])
+def test_usually_there_is_one_look_for_every_turn_of_a_label(burst, looks):
+    run = experiment(rounds=1, burst=burst, snapshots={"rounds": [1]})  # ten clients, ten labels
     (round,) = run.rounds()
-    assert round.confusion["job"].unique()[:4].tolist() == [0, 1, 2, 3]
+    assert round.confusion["job"].unique()[:4].tolist() == looks
 
 
 def test_without_training_nothing_is_known():
@@ -82,7 +83,7 @@ def test_without_training_nothing_is_known():
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"method": "fedavg"}, "report.snapshots: fedavg has no global model before a round's end"),
+        ({"method": "fedavg"}, "report.snapshots: fedavg cannot be asked within a round .allowed: splitfed_v2, hydra"),
         ({"executor": "batched"}, "report.snapshots: needs the executor that runs every step when it starts"),
         ({"rounds": 1}, "report.snapshots.rounds: no such round"),
     ],

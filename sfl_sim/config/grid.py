@@ -113,7 +113,9 @@ def _home(values: dict[str, Any], key: str) -> dict[str, Any]:
     """The mapping within `values` that holds what `key` leads to."""
     home: Any = values
     for step in _steps(key)[:-1]:
-        home = home.setdefault(step, {})
+        if home.get(step) is None:  # not there, or a section that is null
+            home[step] = {}
+        home = home[step]
         if not isinstance(home, dict):
             raise ScenarioError(f"unknown key, {step} holds a value", key=key)
     return home  # type: ignore[no-any-return]

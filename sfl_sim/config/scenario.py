@@ -190,8 +190,8 @@ class Snapshots(Section):
     rounds: Annotated[list[Count], Field(min_length=1)]
     """Rounds that are looked into."""
     every: Count | None = None
-    """Training jobs at the server between two snapshots; null means the participants per label, so that in cyclic order
-    there is one after every label's turn."""
+    """Training jobs at the server between two snapshots; null means participants x burst / labels, so that in cyclic
+    order there is one after every label's turn."""
     shadow: Literal["average", "last_client"] = "average"
     """Whose part-1 is asked: the average of the clients' current ones, or that of the client served last."""
 

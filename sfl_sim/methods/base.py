@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+from torch import Tensor
 
 from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
@@ -19,7 +20,7 @@ from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.sgd import Sgd
 from sfl_sim.models.steps import Average
-from sfl_sim.ops import Flow, on
+from sfl_sim.ops import SERVER, Flow, Value, on, par, send
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,14 @@ class Method(ABC):
     def setup(self) -> Flow:
         """The flow of what happens once, before the first round, whose records take it in."""
         yield from ()
+
+    def tell_labels(self) -> Flow:
+        """A setup: every client tells the server how many samples of each label it has, 4 bytes a label."""
+
+        def tell(c: int, counts: Tensor) -> Flow:
+            yield send(Value("label counts", counts.nbytes, content=counts), c, SERVER)
+
+        yield par(tell(c, counts) for c, counts in enumerate(torch.from_numpy(self.task.label_counts).int()))
 
     def choose(self, round: int, clients: Sequence[int]) -> Sequence[int]:
         """Who of the `clients` drawn for a round takes part, in cyclic order: all, unless the method selects."""

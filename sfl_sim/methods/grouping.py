@@ -55,13 +55,19 @@ def superclasses(
         given = next((groups for groups in known if len(groups) == n_groups), None)
     if given is None:
         given = [list(map(int, labels)) for labels in np.array_split(np.arange(n_labels), n_groups)]
-    belongs = np.zeros((n_labels, len(given)), dtype=np.int64)
+    if len(given) != n_groups:
+        problem = f"there are {len(given)} superclasses, and each has a head"
+        raise ScenarioError(problem, key="method.num_heads", found=n_groups, allowed=[len(given)])
+    belongs = np.zeros((n_labels, n_groups), dtype=np.int64)
     for group, labels in enumerate(given):
         for label in labels:
             belongs[_label(label, label_names), group] += 1
-    if len(given) != n_groups or (belongs.sum(axis=1) != 1).any():
-        problem = f"every label belongs to one of the {n_groups} superclasses"
+    wrong = [name for name, times in zip(label_names, belongs.sum(axis=1), strict=True) if times != 1]
+    if wrong:
+        problem = f"every label belongs to one superclass, which is not so for {', '.join(wrong)}"
         raise ScenarioError(problem, key="method.superclasses", found=given)
+    if not belongs.any(axis=0).all():
+        raise ScenarioError("a superclass has no labels", key="method.superclasses", found=given)
     return belongs
 
 

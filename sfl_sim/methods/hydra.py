@@ -8,28 +8,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.grouping import balanced_groups, superclasses
 from sfl_sim.methods.split import SharedServer
-from sfl_sim.models.replica import Joined, Replica, average
+from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.models.steps import Average, Renew
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Value, expect, on, par, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, expect, on, par, send
 
 HEAD_LAYERS = 2
 
 
 class HydraOptions(MethodOptions):
-    """`cut2`: the layer after which the heads begin, as `model.cut`; null: before the last two layers with parameters.
+    """`cut2`: the layer after which the heads begin, as `model.cut`; null: before the last two layers with
+    parameters, or before the last one if there would be no trunk.
 
     `num_heads`: null for one per label, or per superclass given. `superclasses`: lists of labels, by name or number.
     `grouping`: balanced groups, or each client to the superclass of its dominant label. `head_weights`: of the average.
     """
 
-    cut2: int | str | float | None = None
+    cut2: int | str | Annotated[float, Field(gt=0, lt=1)] | None = None
     num_heads: Annotated[int, Field(ge=1)] | None = None
     superclasses: list[list[str | int]] | None = None
     grouping: Literal["algorithm2", "superclass"] = "algorithm2"
@@ -55,11 +55,14 @@ class Hydra(SharedServer, regular=True):
         """Between the cut (no trunk) and the end of the network (no heads)."""
         network, cut, cut2 = self.task.network, self.task.cut, self.options.cut2
         if cut2 is None:
-            with_parameters = [index for index, layer in enumerate(network.layers) if layer.parameters]
-            return max(cut, with_parameters[-HEAD_LAYERS:][0])
-        if isinstance(cut2, int) and cut2 in (cut, len(network)):
-            return cut2
-        return network.cut_at(cut2, key="method.cut2", above=cut)
+            begins = [index for index, layer in enumerate(network.layers) if layer.parameters][-HEAD_LAYERS:]
+            cut2 = next((index for index in begins if index > cut), None)
+            if cut2 is None:
+                problem = f"after cut {cut} there are no layers for both a trunk and heads; say where heads begin"
+                raise ScenarioError(
+                    problem, key="method.cut2", allowed=f"{cut} (no trunk) to {len(network)} (no heads)"
+                )
+        return network.cut_at(cut2, key="method.cut2", above=cut, ends=True)
 
     def _groups(self) -> list[int]:
         """The group of every client."""
@@ -71,11 +74,8 @@ class Hydra(SharedServer, regular=True):
         return balanced_groups(counts @ belongs)
 
     def setup(self) -> Flow:
-        """Every client tells the server how many samples of each label it has."""
-        yield par(self._tell(c, counts) for c, counts in enumerate(torch.from_numpy(self.task.label_counts).int()))
-
-    def _tell(self, c: int, counts: Tensor) -> Flow:
-        yield send(Value("label counts", counts.nbytes, content=counts), c, SERVER)
+        """The groups are made of what all clients tell."""
+        yield from self.tell_labels()
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Trunk and the client's head by every job in turn; then part-1 and the heads are averaged, side by side."""
@@ -105,11 +105,8 @@ class Hydra(SharedServer, regular=True):
         return [self.part1, self.trunk, self.head]
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
-        """With the average of the current heads."""
-        head = self.head.snapshot()
-        average(
-            head.weights, [replica.weights for replica in self.heads.values()], self._head_shares(list(self.replicas))
-        )
+        """With the average of the current heads, of the round's start where nobody has reached a head."""
+        head = Replica.averaged(list(self.heads.values()), self._head_shares(list(self.replicas)))
         return [self.part1_now(part1_of), self.trunk, head]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Annotated, Literal
 
 import numpy as np
@@ -23,9 +23,12 @@ from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.merged import TrainMerged, dispatched
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.sgd import Sgd
-from sfl_sim.models.steps import Backward, Renew
+from sfl_sim.models.steps import Average, Backward, Renew
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Value, on, par, send
 from sfl_sim.rng import stream
+
+ROUNDING = 1e-9
+"""So that the floor of a ratio that is whole is not one less."""
 
 
 class MergeOptions(MethodOptions):
@@ -37,7 +40,7 @@ class MergeOptions(MethodOptions):
     """
 
     batch_regulation: Literal["none", "time"] = "none"
-    clients_by_kl: Annotated[float, Field(gt=0, le=1, strict=False)] | None = None
+    clients_by_kl: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
 class MergeSFL(SplitMethod, regular=True):
@@ -54,16 +57,20 @@ class MergeSFL(SplitMethod, regular=True):
             raise ScenarioError(problem, key="method.batch_regulation", found="time")
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
-        """Step by step until all have run out of mini-batches; w1 <- sum_c k_c w1_c."""
+        """As many steps as whole mini-batches take, or until a client has run out of its own; w1 <- sum_c k_c w1_c."""
         yield on(SERVER, Renew(), self.part2)
         sizes = self.batch_sizes(clients)
         downloaded = yield par(self.download(c) for c in clients)
         part1s = dict(zip(clients, downloaded, strict=True))
-        for step in zip_longest(*(self.data.batches(c, round, sizes[c]) for c in clients)):
+        steps = max(self.data.n_batches(c) for c in clients)
+        for step in islice(zip_longest(*(self.data.batches(c, round, sizes[c]) for c in clients)), steps):
             batches = {c: batch for c, batch in zip(clients, step, strict=True) if batch is not None}
             yield from self.step(batches, part1s, sizes, round)
         copies = yield par(self.upload(c, part1) for c, part1 in part1s.items())
-        yield from self.average(AGGREGATOR, self.part1, copies, clients)
+        if self.options.batch_regulation == "none":
+            yield from self.average(AGGREGATOR, self.part1, copies, clients)
+        else:
+            yield on(AGGREGATOR, Average(), self.part1, copies, [sizes[c] / sum(sizes.values()) for c in clients])
 
     def download(self, c: int) -> Flow:
         """Part-1 comes from the aggregator."""
@@ -101,7 +108,12 @@ class MergeSFL(SplitMethod, regular=True):
             return dict.fromkeys(clients, largest)
         sample_s = {c: self.task.sample_s(c) for c in clients}
         fastest_s, smallest = min(sample_s.values()), 2 if self.task.network.needs_batches_of_two else 1
-        return {c: max(smallest, int(largest * (fastest_s / seconds))) for c, seconds in sample_s.items()}
+        return {c: max(smallest, int(largest * fastest_s / seconds + ROUNDING)) for c, seconds in sample_s.items()}
+
+    def setup(self) -> Flow:
+        """The choice of clients goes by what all of them tell."""
+        if self.options.clients_by_kl is not None:
+            yield from self.tell_labels()
 
     def choose(self, round: int, clients: Sequence[int]) -> Sequence[int]:
         """All; or, with `clients_by_kl`, one after another: first who was chosen least often so far (ties by lot), then

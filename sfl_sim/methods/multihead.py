@@ -35,9 +35,10 @@ class MultiHead(SplitMethod, regular=True):
     def client(self, c: int, round: int) -> Flow:
         """Download the body, train it with the client's own head, at first a copy of the initial one, upload it."""
         body = yield send(self.part1, AGGREGATOR, c)
-        head = self.heads.get(c) or (yield send(self.part2, SERVER, SERVER))
-        yield from self.batches(c, body, head, self.data.batches(c, round), round)
-        self.heads[c] = yield send(head, SERVER, SERVER)  # without what training leaves beside the numbers
+        if c not in self.heads:
+            self.heads[c] = yield send(self.part2, SERVER, SERVER)
+        yield from self.batches(c, body, self.heads[c], self.data.batches(c, round), round)
+        self.heads[c] = yield send(self.heads[c], SERVER, SERVER)  # without what training leaves beside the numbers
         return (yield send(body, c, AGGREGATOR))
 
     def model(self) -> Model:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from sfl_sim.data.batches import Batch
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.models.alternatives import Model
-from sfl_sim.models.replica import Joined, Replica, average
+from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.models.sgd import Sgd
 from sfl_sim.models.steps import Backward, Forward, Train
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, send
@@ -79,7 +79,4 @@ class SharedServer(SplitStep):
         """Client `of`'s current replica, or the average of all, of the round's start where a client has not begun."""
         if of is not None:
             return self.replicas[of]
-        now = self.part1.snapshot()
-        clients = list(self.replicas)
-        average(now.weights, [self.replicas[c].weights for c in clients], self.task.shares(clients))
-        return now
+        return Replica.averaged(list(self.replicas.values()), self.task.shares(list(self.replicas)))

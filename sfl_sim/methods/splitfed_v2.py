@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SharedServer, SplitMethod
 from sfl_sim.models.replica import Replica
@@ -26,7 +27,7 @@ class V2Options(MethodOptions):
     whose clients then report their share of the penalty with every mini-batch.
     """
 
-    l2: Annotated[float, Field(ge=0, strict=False)] = 0.0
+    l2: Annotated[float, Field(ge=0)] = 0.0
     l2_on: Literal["part2", "model"] = "part2"
 
 
@@ -38,7 +39,9 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        if self.options.l2 and self.options.l2_on == "model":
+        if self.options.l2_on == "model":
+            if not self.options.l2:
+                raise ScenarioError("there is no penalty without method.l2", key="method.l2_on", found="model")
             self.forward = Forward(PENALTY_BYTES)
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:

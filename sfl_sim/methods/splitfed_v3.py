@@ -43,10 +43,11 @@ class SplitFedV3(SplitMethod, regular=True):
 
     def client(self, c: int, round: int) -> Flow:
         """Train the client's own part-1, at first a copy of the initial one, with a copy of part-2."""
-        part1 = self.private.get(c) or (yield send(self.part1, c, c))
+        if c not in self.private:
+            self.private[c] = yield send(self.part1, c, c)
         part2 = yield send(self.part2, SERVER, SERVER)
-        yield from self.batches(c, part1, part2, self.data.batches(c, round), round)
-        self.private[c] = yield send(part1, c, c)  # without what training leaves beside the numbers
+        yield from self.batches(c, self.private[c], part2, self.data.batches(c, round), round)
+        self.private[c] = yield send(self.private[c], c, c)  # without what training leaves beside the numbers
         return part2
 
     def model(self) -> Model:

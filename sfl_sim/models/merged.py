@@ -22,20 +22,24 @@ class TrainMerged:
     name = "train"
     aggregates = False
 
+    @property
+    def _train(self) -> Train:
+        return Train(self.sgd)
+
     def work(self, part2: Replica, smashed: Sequence[Value]) -> Work:
         """Of all samples, in one call."""
-        return Train(self.sgd).work(part2, _merged(smashed))
+        return self._train.work(part2, _merged(smashed))
 
     def out(self, part2: Replica, smashed: Sequence[Value]) -> Value:
         """The gradients of all samples."""
-        return Train(self.sgd).out(part2, _merged(smashed))
+        return self._train.out(part2, _merged(smashed))
 
     def run(self, part2: Replica, smashed: Sequence[Value]) -> Tensor | None:
         """The gradient of the mean loss over all samples, evaluated before the step."""
         inputs, labels = zip(*(value.load() for value in smashed), strict=True)
         merged = _merged(smashed)
         merged.content = torch.cat(inputs), torch.cat(labels)
-        return Train(self.sgd).run(part2, merged)
+        return self._train.run(part2, merged)
 
 
 def _merged(smashed: Sequence[Value]) -> Value:

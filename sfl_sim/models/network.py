@@ -75,7 +75,7 @@ class Network:
         """MACs of one sample's forward pass through the whole network."""
         return sum(layer.macs for layer in self.layers)
 
-    def cut_at(self, cut: int | str | float, key: str = "model.cut", above: int = 0) -> int:
+    def cut_at(self, cut: int | str | float, key: str = "model.cut", above: int = 0, ends: bool = False) -> int:
         """How many layers come before `cut`: more than `above`, and not all of them.
 
         Args:
@@ -83,10 +83,12 @@ class Network:
                 before it, a float in (0, 1), rounded and kept within the bounds.
             key: where the cut stands in the scenario, for messages.
             above: layers before an earlier cut.
+            ends: an index may also be `above` or that of the last layer, so that a part between cuts has no layers.
 
         Raises ScenarioError that lists the layers.
         """
-        places = {layer.name: index for index, layer in enumerate(self.layers, 1) if above < index < len(self)}
+        first, last = (above, len(self)) if ends else (above + 1, len(self) - 1)
+        places = {layer.name: index for index, layer in enumerate(self.layers, 1) if first <= index <= last}
         if not places:
             after = f" after layer {above}" if above else ""
             raise ScenarioError(f"{self.name} has {len(self)} layers and cannot be cut{after}", key=key, found=cut)
@@ -95,7 +97,7 @@ class Network:
         index = places.get(cut, 0) if isinstance(cut, str) else cut
         if index in places.values():
             return index
-        problem = f"a cut of {self.name} comes after one of its layers {above + 1} to {len(self) - 1}"
+        problem = f"a cut of {self.name} comes after one of its layers {first} to {last}"
         if isinstance(cut, str) and (nearest := get_close_matches(cut, places, n=1)):
             problem += f", did you mean {nearest[0]!r}?"
         raise ScenarioError(problem, key=key, found=cut, allowed=", ".join(f"{i} {name}" for name, i in places.items()))

@@ -166,6 +166,13 @@ class Replica(State):
         """A copy with the same numbers and a fresh optimiser."""
         return Replica(self.part, self.content and self.content.copy())
 
+    @classmethod
+    def averaged(cls, replicas: Sequence[Replica], shares: Sequence[float]) -> Replica:
+        """A new replica that is the average of others of one part."""
+        result = replicas[0].snapshot()
+        average(result.weights, [replica.weights for replica in replicas], shares)
+        return result
+
 
 class Joined(State):
     """Replicas of consecutive parts as one state, which a step changes together; its copy is one replica.

@@ -163,7 +163,10 @@ def bounded_wait(roster: Roster) -> Policy:
 
 
 def shortest_job(roster: Roster) -> Policy:
-    """Arrival-driven: of those who have come, whose job is the shortest; ties by arrival."""
+    """Arrival-driven: of those who have come, whose job is the shortest; ties by arrival.
+
+    Where all clients have one cut and whole mini-batches, all jobs are alike, and this is `fcfs`.
+    """
     return lambda waiting, now_s: min(waiting.values(), key=attrgetter("service_s"))
 
 
@@ -221,7 +224,8 @@ def usual_burst(name: str) -> float:
 def check_burst(name: str, burst: float) -> None:
     """An order that is driven by arrival serves job by job; a burst would make it another order."""
     if name in ARRIVAL_DRIVEN and burst != 1:
-        raise ScenarioError(f"{name} serves one job at a time", key="server.burst", found=burst, allowed=[1])
+        found = "all" if burst == inf else int(burst)
+        raise ScenarioError(f"{name} serves one job at a time", key="server.burst", found=found, allowed=[1])
 
 
 def check_max_wait(name: str, max_wait_s: float | None) -> None:

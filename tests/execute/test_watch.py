@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from small_world import fleet, simulate, task
+from small_world import fleet, simulate, task, usual_options
 from torch.nn.functional import one_hot
 
 from sfl_sim.execute.evaluate import evaluate
@@ -56,11 +56,15 @@ def test_nobody_looks_unless_asked():
     watched("splitfed_v2", 0, lambda number, job: pytest.fail("looked"))
 
 
-@pytest.mark.parametrize("name", ["splitfed_v2", "hydra"])
-def test_when_the_round_has_ended_the_current_model_is_the_global_model(name):
-    method = watched(name, 0, print)
-    for now, final in zip(method.current(), method.model(), strict=True):
-        assert torch.equal(now.weights.flat, final.weights.flat)
+def looked_into(name, look):
+    """A method whose round somebody looked into after every job: (its jobs so far, the method, the job)."""
+    executor = Watched(lambda number, job: look(number, method, job))
+    kind = METHODS[name]
+    method = kind(labelled_task(), kind.Options(**usual_options(name)))
+    simulator = Simulator(fleet(len(SAMPLES)), executor, ORDERS["cyclic"], workers=1)
+    executor.watch(1)
+    simulator.run(method.round(1, range(len(SAMPLES))), 1)
+    return method
 
 
 @pytest.mark.parametrize("name", ["splitfed_v2", "hydra"])
@@ -68,19 +72,28 @@ def test_early_in_a_round_whose_part_1_is_asked_makes_no_difference_yet(name):
     """No gradient has come back before the first job's service ends, so all have the part-1 of the round's start."""
     seen = {}
 
-    def look(number, job):
+    def look(number, method, job):
+        if number == 0:
+            seen["start"] = flat(method.model())
         if number == 1:
             seen["first client's"] = flat(method.current(0))
             seen["everybody's"] = flat(method.current())
 
-    executor = Watched(look)
-    work = labelled_task()
-    kind = METHODS[name]
-    method = kind(work, kind.Options())
-    simulator = Simulator(fleet(len(SAMPLES)), executor, ORDERS["cyclic"], workers=1)
-    executor.watch(1)
-    part1, start = method.part1.weights.flat.clone(), flat(method.model())
-    simulator.run(method.round(1, range(len(SAMPLES))), 1)
+    n = len(looked_into(name, look).part1.weights.flat)
     torch.testing.assert_close(seen["first client's"], seen["everybody's"])
-    assert torch.equal(seen["first client's"][: len(part1)], part1)
-    assert not torch.equal(seen["first client's"], start)  # but the server has learned
+    torch.testing.assert_close(seen["first client's"][:n], seen["start"][:n])
+    assert not torch.equal(seen["first client's"], seen["start"])  # but the server has learned
+
+
+@pytest.mark.parametrize("name", ["splitfed_v2", "hydra"])
+def test_late_in_a_round_the_part_1_of_the_client_that_is_asked_is_its_own(name):
+    def look(number, method, job):
+        if number == sum(SAMPLES) // 4:
+            own, (average, *_) = method.current(job.args[0].maker)[0], method.current()
+            assert torch.equal(own.weights.flat, method.replicas[job.args[0].maker].weights.flat)
+            assert not torch.allclose(own.weights.flat, average.weights.flat)
+            looks.append(number)
+
+    looks = []
+    looked_into(name, look)
+    assert looks

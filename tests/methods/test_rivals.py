@@ -87,8 +87,8 @@ def test_i10_mergesfl_with_one_step_a_round_is_v1_and_fedsgd():
     assert distance(merged, simulate("fedavg", work, 3)[0]) < EXACT
 
 
-def merged_by_hand(work, sizes):
-    """One round on whole networks with autograd; the server's layers are one set, the clients' one set each."""
+def merged_by_hand(work, sizes, steps, shares):
+    """One round of so many steps on whole networks; the server's layers are one set, the clients' one set each."""
 
     def net():
         (whole,) = work.split()
@@ -99,7 +99,7 @@ def merged_by_hand(work, sizes):
     clients = range(len(sizes))
     nets, server = [net() for _ in clients], net()[1:]
     todo = [list(work.data.batches(c, 1, sizes[c])) for c in clients]
-    for step in range(max(map(len, todo))):
+    for step in range(steps):
         active = [c for c in clients if step < len(todo[c])]
         pairs = {c: todo[c][step].load() for c in active}
         smashed = torch.cat([nets[c][0](x) for c, (x, _) in pairs.items()])
@@ -113,7 +113,6 @@ def merged_by_hand(work, sizes):
                 for parameter in nets[c][0].parameters():
                     parameter -= 0.1 * sizes[c] / work.data.batch_size * total / len(x) * parameter.grad
                     parameter.grad = None
-    shares = work.shares(clients)
     front = {
         f"0.{name}": sum(share * net[0].get_parameter(name) for share, net in zip(shares, nets, strict=True))
         for name, _ in nets[0][0].named_parameters()
@@ -121,20 +120,50 @@ def merged_by_hand(work, sizes):
     return front | dict(server.named_parameters())
 
 
-@pytest.mark.parametrize(("regulation", "sizes"), [("none", [4, 4, 4]), ("time", [4, 2, 1])])
-def test_mergesfl_is_what_a_hand_written_loop_does(regulation, sizes):
-    """Clients drop out when they have run out of batches; regulated, 4 * 1/2 and 4 * 1/3 are 2 and 1 samples."""
+@pytest.mark.parametrize(
+    ("regulation", "sizes", "seen", "shares"),
+    [
+        ("none", [4, 4, 4], [10, 7, 3], [10 / 20, 7 / 20, 3 / 20]),
+        ("time", [4, 2, 1], [10, 6, 3], [4 / 7, 2 / 7, 1 / 7]),
+    ],
+)
+def test_mergesfl_is_what_a_hand_written_loop_does(regulation, sizes, seen, shares):
+    """Whole batches of the largest client make three steps, and clients drop out when they have run out of their own.
+
+    Regulated, 4 * 1/2 and 4 * 1/3 are 2 and 1 samples, the steps stay three, and clients count by their batches.
+    """
     work = task([10, 7, 3], sample_s={0: 1.0, 1: 2.0, 2: 3.0}.get)
     method, _, rows = simulate("mergesfl", work, 1, options={"batch_regulation": regulation})
     assert method.batch_sizes(range(3)) == dict(enumerate(sizes))
-    expected = merged_by_hand(work, sizes)
+    expected = merged_by_hand(work, sizes, 3, shares)
     for name, tensor in tensors(method).items():
         assert (tensor - expected[name]).abs().max() < EXACT
     per_sample = method.part1.part.out_numel * 8 + 8
     for c, size in enumerate(sizes):
         smashed = rows[(rows["kind"] == b"smashed") & (rows["client"] == c)]
         assert smashed["bytes"].max() == min(size, work.data.samples(c)) * per_sample
-        assert smashed["bytes"].sum() == work.data.samples(c) * per_sample
+        assert smashed["bytes"].sum() == seen[c] * per_sample
+
+
+def test_regulated_batches_save_the_time_for_which_the_fast_wait_and_everybody_takes_as_many_steps():
+    """Devices that differ by eight and links that are alike."""
+    speeds = [1e4, 8e4, 4e4]
+    work = task([16, 16, 16], device=None, sample_s={c: 1 / speed for c, speed in enumerate(speeds)}.get)
+    world = fleet(3, speeds, 1e9, 1e9)
+    ended_s = {}
+    for regulation in ("none", "time"):
+        *_, rows = simulate("mergesfl", work, 1, world=world, options={"batch_regulation": regulation})
+        steps = rows[rows["kind"] == b"forward"]
+        assert np.bincount(steps["client"]).tolist() == [4, 4, 4]
+        ended_s[regulation] = rows["ended_s"].max()
+    assert ended_s["time"] < 0.3 * ended_s["none"]
+
+
+def test_a_ratio_that_is_whole_is_not_rounded_down():
+    """32 * 0.1 / (0.1 * 32 / 11) is less than 11 in floating point."""
+    work = task([64, 64], batch_size=32, device=None, sample_s={0: 0.1, 1: 0.1 * 32 / 11}.get)
+    method = METHODS["mergesfl"](work, METHODS["mergesfl"].Options(batch_regulation="time"))
+    assert method.batch_sizes([0, 1]) == {0: 32, 1: 11}
 
 
 def test_the_fastest_of_those_who_take_part_has_whole_batches():
@@ -255,11 +284,13 @@ def test_a_scenario_trains_evaluates_and_keeps_every_client_s_part(name, part):
 def test_a_scenario_regulates_batches_by_its_devices_and_links():
     run, rounds = experiment({"name": "mergesfl", "batch_regulation": "time", "clients_by_kl": 0.6})
     first = rounds[0].ops
-    clients = sorted({int(c) for c in first["client"] if c >= 0})
+    told, trained = first["kind"] == b"label counts", first["kind"] == b"forward"
+    clients = sorted({int(c) for c in first["client"][trained]})
     assert len(clients) == 3
+    assert len(set(first["client"][told])) == len(run.shares)  # all tell what the choice goes by
     sizes = run.method.batch_sizes(clients)
     assert max(sizes.values()) == 8
     assert min(sizes.values()) < 8
     for c in clients:
         forwards = first[(first["kind"] == b"forward") & (first["client"] == c)]
-        assert len(forwards) == -(-len(run.shares[c]) // sizes[c])
+        assert len(forwards) == -(-len(run.shares[c]) // 8)
