@@ -111,7 +111,7 @@ def _summary(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, 
         "server_model_bytes": experiment.server_model_bytes,
         "executor": experiment.executor.name,
         "threads": torch.get_num_threads(),
-        "peak_graphs": None if experiment.device is None else experiment.calling.graphs.peak,
+        "peak_graphs": None if experiment.device is None else experiment.method.task.network.calling.graphs.peak,
     }
 
 

@@ -1,4 +1,4 @@
-"""The composition root: the one file that knows all the parts, and makes an experiment out of a scenario."""
+"""The composition root: an experiment put together out of a scenario, and its rounds."""
 
 from __future__ import annotations
 
@@ -12,32 +12,20 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from sfl_sim.catalogue import find_method, find_model, find_order, method_options
-from sfl_sim.config.scenario import ClientCuts, Scenario, Train
-from sfl_sim.data.batches import ClientData, Images, check_augmentable
+from sfl_sim.building import build_executor, build_method, build_simulator
+from sfl_sim.config.scenario import Scenario
 from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order
 from sfl_sim.dealing import deal_data, deal_tests
 from sfl_sim.errors import ScenarioError
-from sfl_sim.estimate import seconds_per_sample
-from sfl_sim.execute.batched import MAX_GROUP, Batched
+from sfl_sim.execute.batched import Batched
 from sfl_sim.execute.compiling import check_compiler
-from sfl_sim.execute.eager import Eager
 from sfl_sim.execute.evaluate import Evaluation, evaluate
-from sfl_sim.execute.precision import PRECISIONS, check_precision
-from sfl_sim.execute.timing import Timing
-from sfl_sim.methods import Method, Task
+from sfl_sim.execute.precision import check_precision
 from sfl_sim.models.alternatives import Model, replicas_by_name
-from sfl_sim.models.calling import Calling
-from sfl_sim.models.cuts import client_cuts
-from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.layer_table import layer_table
-from sfl_sim.models.network import Network
-from sfl_sim.models.zoo import network
 from sfl_sim.presets import expand
 from sfl_sim.rng import stream
-from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.foresight import Foresight
-from sfl_sim.sim.orders import check_burst, check_max_wait, usual_burst
 from sfl_sim.snapshots import Snapshots, check_snapshots
 from sfl_sim.system.fleet import build_fleet
 from sfl_sim.tables import client_table, label_rows, learned, round_row
@@ -52,9 +40,6 @@ class Round:
     labels: list[dict[str, Any]]
     ops: NDArray[np.void]
     confusion: pd.DataFrame | None = None
-
-
-_UNBOUNDED: dict[object, str] = {"all": "inf", "unlimited": "inf"}
 
 
 class Experiment:
@@ -81,12 +66,12 @@ class Experiment:
         self.fleet = build_fleet(
             len(self.shares), seed, compute.model_dump(), links.model_dump(), scenario.server.speedup
         )
-        self.calling = _calling(scenario.train)
-        self.method = self._method()
+        self.method = build_method(scenario, dataset, self.shares, self.counts, self.fleet, device)
         check_snapshots(scenario, self.method)
         self.snapshots = self._snapshots()
-        self.executor = self._executor()
-        self.simulator = self._simulator()
+        executor = build_executor(scenario.train, device)
+        self.executor = self.snapshots.executor if self.snapshots else executor
+        self.simulator = build_simulator(scenario, self.fleet, self.executor, self.counts)
         self.foresight = Foresight(self.simulator)
         self.server_model_bytes: int | None = 0
         """The most bytes of models that the main server has held at once; None if the method does not tell."""
@@ -174,69 +159,6 @@ class Experiment:
         table = layer_table(self.method.task.network)
         return table.assign(model=self.scenario.model.name or self.scenario.model.factory)
 
-    def _method(self) -> Method:
-        scenario, train = self.scenario, self.scenario.train
-        kind = find_method(scenario.method.name)
-        net = network(
-            find_model(scenario.model),
-            tuple(self.dataset.x_train.shape[1:]),
-            self.dataset.n_labels,
-            PRECISIONS[train.precision].weights,
-        ).called(self.calling)
-        if scenario.data.augment:
-            check_augmentable(self.dataset)
-        images = self.device and Images(self.dataset, self.device, net.dtype, net.channels_last, scenario.data.augment)
-        data = ClientData(
-            self.shares, train.batch_size, train.local_epochs, train.drop_last, scenario.seed, images or None
-        )
-        if net.needs_batches_of_two:
-            data.check_no_single()
-        cuts = self._cuts(net) if kind.is_split else []
-        task = Task(
-            network=net, cuts=cuts, data=data, lr=train.lr, lr_decay=train.lr_decay,
-            lr_min=train.lr_min, momentum=train.momentum, weight_decay=train.weight_decay,
-            uniform_weights=train.agg_weights == "uniform", label_counts=self.counts,
-            label_names=self.dataset.label_names, seed=scenario.seed, device=self.device,
-            sample_s=seconds_per_sample(net, cuts, train.batch_size, self.fleet),
-        )  # fmt: skip
-        return kind(task, method_options(kind, scenario))
-
-    def _cuts(self, net: Network) -> list[int]:
-        cut = self.scenario.model.cut
-        if isinstance(cut, ClientCuts):
-            return client_cuts(net, cut.by, cut.values, self.fleet.macs_per_s)
-        return [net.cut_at(cut)] * len(self.shares)
-
-    def _simulator(self) -> Simulator:
-        server = self.scenario.server
-        order = find_order(server.order)
-        burst = usual_burst(server.order) if server.burst is None else float(_UNBOUNDED.get(server.burst, server.burst))
-        check_burst(server.order, burst)
-        check_max_wait(server.order, server.max_wait_s)
-        return Simulator(
-            self.fleet,
-            self.executor,
-            order,
-            workers=float(_UNBOUNDED.get(server.workers, server.workers)),
-            burst=burst,
-            labels=self.counts.argmax(axis=1).tolist(),
-            max_wait_s=float("inf") if server.max_wait_s is None else server.max_wait_s,
-            seed=self.scenario.seed,
-            include_model_exchange=server.include_model_exchange,
-        )
-
-    def _executor(self) -> Eager | Timing:
-        train = self.scenario.train
-        if train.executor == "batched" and train.compile:
-            raise ScenarioError("cannot be batched: compiled code runs for one client", key="train.compile", found=True)
-        if train.executor == "batched" and PRECISIONS[train.precision].autocast:
-            raise ScenarioError("cannot be batched: torch.func does not autocast", key="train.precision", found="bf16")
-        if self.device is None:
-            return Timing()
-        if self.snapshots:
-            return self.snapshots.executor
-        return Batched(train.max_graphs or MAX_GROUP) if train.executor == "batched" else Eager()
-
     def participants(self, round: int) -> list[int]:
         """The round's clients in cyclic order: a draw without replacement."""
         n = max(1, int(self.scenario.clients.participation * len(self.cyclic) + 0.5))
@@ -255,11 +177,3 @@ class Experiment:
         images = self.method.data.images
         assert images is not None
         return evaluate(model, *self._test, self.dataset.n_labels, images.prepare)
-
-
-def _calling(train: Train) -> Calling:
-    return Calling(
-        autocast=PRECISIONS[train.precision].autocast,
-        compiled_batch=train.batch_size if train.compile else None,
-        graphs=Graphs(train.max_graphs),
-    )

@@ -54,9 +54,9 @@ class Snapshots:
         every = self.wanted.every or max(1, at_once * len(clients) // len(self.method.task.label_names))
         self.executor.watch(every if round in self.wanted.rounds else 0)
 
-    def take(self) -> pd.DataFrame:
-        """What was seen since the round began: its rows of confusion.parquet."""
-        return pd.concat(self._tables) if self._tables else pd.DataFrame()
+    def take(self) -> pd.DataFrame | None:
+        """What was seen since the round began: its rows of confusion.parquet; None if nobody looked."""
+        return pd.concat(self._tables) if self._tables else None
 
     def _look(self, number: int, job: On | None) -> None:
         model = self.method.current(self._part1_of(job)) if job else self.method.model()

@@ -70,7 +70,7 @@ class Cell:
         self._rounds.append(dict(row))
         self._labels.extend(map(dict, labels))
         self._waiting.append(ops)
-        if confusion is not None and len(confusion):
+        if confusion is not None:
             self._confusion.append(confusion[CONFUSION_COLUMNS])
         if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
             self._flush()
