@@ -11,14 +11,14 @@ from plotly.subplots import make_subplots
 
 from sfl_sim.report import display, style
 from sfl_sim.report.labels import MAX_TICKS, label_names
-from sfl_sim.report.snapshot import MAX_VARIANTS
+from sfl_sim.report.round_view import MAX_VARIANTS
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames, Variant
 
-MAX_ROUNDS = 2
+FILMED_ROUNDS = 2
 MAX_SNAPSHOTS = 400
 MAX_DOTS = 400
 MATRICES = 5
@@ -53,7 +53,7 @@ def round_films(frames: Frames) -> list[RoundFilm]:
     films = []
     for variant in frames.variants[:MAX_VARIANTS]:
         rows = frames.confusion.query("variant == @variant.label and seed == @variant.seed")
-        films += [_film(frames, variant, number, rows) for number in sorted(rows["round"].unique())[:MAX_ROUNDS]]
+        films += [_film(frames, variant, number, rows) for number in sorted(rows["round"].unique())[:FILMED_ROUNDS]]
     return films
 
 
@@ -87,9 +87,7 @@ def round_film(film: RoundFilm) -> go.Figure:
     figure.update_layout(style.canvas(460).layout, showlegend=False)
     figure.add_heatmap(
         x=edges, y=names, z=(100 * known).round(1).to_numpy(), **scale,
-        colorbar={"thickness": 9, "outlinewidth": 0, "x": 1.01, "xpad": 2, "y": 1, "yanchor": "top",
-                  "len": STRIP_SHARE, "title": {"text": "%"}, "tickvals": [0, 50, 100]},
-        hovertemplate="%{y}: %{z:.0f} % right<extra></extra>", row=1, col=1,
+        colorbar=style.percent_bar(STRIP_SHARE), hovertemplate="%{y}: %{z:.0f} % right<extra></extra>", row=1, col=1,
     )  # fmt: skip
     figure.add_scatter(**_dots(film), row=1, col=1)
     for column, job in enumerate(moments, start=1):

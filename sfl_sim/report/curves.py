@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from sfl_sim.report.frames import Variant
 
 MAX_POINTS = 400
+MAX_BANDS = 4
+"""Of so many variants at most, wide bands over each other can still be told apart."""
 BANDS = "lines: medians over seeds; bands: ± standard deviation"
 """What `add_share` draws, for captions."""
 
@@ -27,9 +29,10 @@ def add_share(
     x: str,
     y: str = "accuracy",
     hover: str = "%{y:.1f} % at %{x:.4~g}",
+    band: bool = True,
     **place: object,
 ) -> None:
-    """Draw the median of `y` over seeds in each group of `by`, in percent, and a band around it if seeds differ.
+    """Draw the median of `y` over seeds in each group of `by`, in percent, and with `band` ± around it if seeds differ.
 
     Args:
         rows: columns `by`, `x` and `y`; one row per seed and group.
@@ -39,7 +42,7 @@ def add_share(
     """
     curve = display.thin(display.over_seeds(rows, by, [x, y]), MAX_POINTS)
     low, high = curve[f"{y}_low"], curve[f"{y}_high"]
-    if (high > low).any():
+    if band and (high > low).any():
         outline = pd.concat([high, low[::-1]]).clip(0, 1)
         figure.add_scatter(
             x=np.r_[curve[x], curve[x][::-1]], y=100 * outline.to_numpy(),
@@ -51,6 +54,7 @@ def add_share(
         name=variant.label, legendgroup=variant.label,
         mode="lines" if len(curve) > 1 else "markers",
         line={"color": variant.colour, "dash": variant.dash, "width": 2.2},
+        marker={"color": variant.colour, "symbol": variant.symbol, "size": 8},
         hovertemplate=hover, **place,
     )  # fmt: skip
 

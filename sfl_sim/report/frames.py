@@ -40,9 +40,14 @@ class Variant:
     name: str
 
     @property
+    def symbol(self) -> str:
+        """Its mark in figures; no other of the first 21 variants has this mark in this colour."""
+        return style.SYMBOLS[self.dash]
+
+    @property
     def html(self) -> str:
-        """The label beside its colour, in tags that both HTML and Plotly know."""
-        return f'<span style="color:{self.colour}">●</span>\u00a0<b>{self.label}</b>'
+        """The label beside its mark, in tags that both HTML and Plotly know."""
+        return f'<span style="color:{self.colour}">{style.GLYPHS[self.symbol]}</span>\u00a0<b>{self.label}</b>'
 
     def ops(self, columns: Sequence[str], **where: object) -> pd.DataFrame:
         """This variant's operations with its first seed."""

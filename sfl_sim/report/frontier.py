@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -19,13 +18,14 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames, Variant
-
-Numbers = Mapping[Hashable, Any]
+    from sfl_sim.report.results import Numbers
 
 MIN_VARIANTS = 3
 TOLD = ["accuracy", "performance_gap", "time_to_accuracy_s", "simulated_s"]
-SYMBOLS = dict(zip(style.DASHES, ("circle", "diamond", "square"), strict=True))
+OF_A_ROUND = "time of a round"
 PALE = 0.45
+MARGIN, LEAST_MARGIN_POINTS = 0.07, 1.0
+"""Between the marks and the frame: a share of what they span, and at least so much."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,9 @@ class Frontier:
 
     Attributes:
         cost: what `time_s` is: the time to the target, or of a round if there is no common target that anyone reaches.
-        seeds: one row per variant and seed: variant, time_s (infinite if the target is not reached), gap in points.
-        middle: their medians by variant, and `best`: whether the variant is on the Pareto front.
+        seeds: one row per variant and seed: variant, time_s (infinite if the target is not reached), gap in points,
+            and `paced_s`: the time divided by the pace of the seed.
+        middle: medians of time_s and gap by variant, and `best`: whether the variant is on the Pareto front.
     """
 
     cost: str
@@ -55,14 +56,26 @@ def frontier(frames: Frames) -> Frontier | None:
     if aim is not None and np.isfinite(medians(frames)["time_to_accuracy_s"]).any():
         cost, time_s = f"time to {display.percent(aim, 0)} accuracy", known["time_to_accuracy_s"].fillna(math.inf)
     else:
-        cost, time_s = "time of a round", known["simulated_s"] / known["rounds"]
+        cost, time_s = OF_A_ROUND, known["simulated_s"] / known["rounds"]
     seeds = pd.DataFrame({"variant": known["variant"], "time_s": time_s, "gap": 100 * known["performance_gap"]})
-    middle = seeds.groupby("variant").median()
+    seeds["paced_s"] = seeds["time_s"] / _pace(known)
+    middle = seeds.groupby("variant")[["time_s", "gap"]].median()
     if len(middle) < MIN_VARIANTS:
         return None
     read_s = middle["time_s"].map(lambda time_s: float(f"{time_s:.3g}"))  # what reads the same is the same
     best = np.isfinite(read_s) & non_dominated(read_s, middle["gap"])
     return Frontier(cost, seeds, middle.assign(best=best))
+
+
+def _pace(summary: pd.DataFrame) -> pd.Series:
+    """For each row, how slow a round of its seed is for the average variant: a factor, 1 in a typical seed.
+
+    Variants share the clients of a seed. Divided by it, times spread only as far as the variants answer differently to
+    these clients, or as learning takes more or fewer rounds.
+    """
+    round_s = summary["simulated_s"] / summary["rounds"]
+    slowness = round_s / round_s.groupby(summary["variant"]).transform("median")
+    return slowness.groupby(summary["seed"]).transform("mean")
 
 
 def choice(frames: Frames) -> list[str]:
@@ -87,30 +100,25 @@ def figure(frames: Frames, found: Frontier) -> go.Figure:
 
     Who does not reach the target stands on a strip at the right, which has no time.
     """
-    finite = found.seeds[np.isfinite(found.seeds["time_s"])]
-    unit, unit_s = display.time_unit(finite["time_s"].max())
-    seeds = found.seeds.assign(time=found.seeds["time_s"] / unit_s).set_index("variant")
+    unit, unit_s = display.time_unit(found.seeds["paced_s"].replace(math.inf, 0).max())
+    seeds = found.seeds.assign(time=found.seeds["paced_s"] / unit_s).set_index("variant")[["time", "gap"]]
     middle = found.middle.assign(time=found.middle["time_s"] / unit_s)
     spread = seeds.replace(math.inf, math.nan).groupby("variant").std().fillna(0.0)
-    right, top = (
-        1.06 * max(seeds[axis].replace(math.inf, 0).max(), (middle[axis].replace(math.inf, 0) + spread[axis]).max())
-        for axis in ("time", "gap")
-    )
+    ends = pd.concat([seeds, *(middle[["time", "gap"]] + sign * spread for sign in (-1, 1))]).replace(math.inf, 0)
+    right = (1 + MARGIN) * ends["time"].max()
+    margin = max(MARGIN * (ends["gap"].max() - ends["gap"].min()), LEAST_MARGIN_POINTS)
+    bottom, top = max(ends["gap"].min() - margin, 0.0), ends["gap"].max() + margin
 
     widths = [0.87, 0.13] if found.anyone_late else [1.0]
     drawn = make_subplots(cols=len(widths), shared_yaxes=True, column_widths=widths, horizontal_spacing=0.015)
     drawn.update_layout(style.canvas(380).layout)
-    front = middle[middle["best"]].sort_values(["time", "gap"])
-    drawn.add_scatter(
-        x=[front["time"].iloc[0], *front["time"], right], y=[top, *front["gap"], front["gap"].iloc[-1]],
-        mode="lines", line={"shape": "hv", "color": style.MUTED, "width": 1.4, "dash": "solid"},
-        name="Pareto front", hoverinfo="skip", row=1, col=1,
-    )  # fmt: skip
-    medians_of, spread_of = middle.to_dict("index"), spread.to_dict("index")
+    _add_front(drawn, middle[middle["best"]].sort_values(["time", "gap"]), right, top)
+    places, spreads, told = (frame.to_dict("index") for frame in (middle, spread, medians(frames)))
     for variant in frames.variants:
-        if (label := variant.label) in medians_of:
-            _add(drawn, variant, seeds.loc[[label]], medians_of[label], spread_of[label], _text(frames, variant))
-    drawn.update_yaxes(range=[0, top])
+        if (label := variant.label) in places:
+            text = _text(frames, label, told[label])
+            _add(drawn, variant, seeds.loc[[label]], places[label], spreads[label], text)
+    drawn.update_yaxes(range=[bottom, top])
     drawn.update_yaxes(title="performance gap (points)", col=1)
     drawn.update_xaxes(title=f"simulated {found.cost} ({unit})", range=[0, right], col=1)
     if found.anyone_late:
@@ -126,9 +134,22 @@ def figure(frames: Frames, found: Frontier) -> go.Figure:
     return style.tidy(drawn)
 
 
+def _add_front(drawn: go.Figure, front: pd.DataFrame, right: float, top: float) -> None:
+    """Steps from one of the best to the next; dashed, where nobody stands: on to the edges of the figure."""
+    time, gap = list(front["time"]), list(front["gap"])
+    for x, y, dash in (
+        (time, gap, "solid"),
+        ([time[0], time[0], None, time[-1], right], [top, gap[0], None, gap[-1], gap[-1]], "dash"),
+    ):
+        drawn.add_scatter(
+            x=x, y=y, mode="lines", line={"shape": "hv", "color": style.MUTED, "width": 1.4, "dash": dash},
+            name="Pareto front", showlegend=dash == "solid", hoverinfo="skip", row=1, col=1,
+        )  # fmt: skip
+
+
 def _add(drawn: go.Figure, variant: Variant, seeds: pd.DataFrame, middle: Numbers, spread: Numbers, text: str) -> None:
     """A variant's seeds, and over them its median with ± the spread; pale off the front."""
-    look = {"color": variant.colour, "symbol": SYMBOLS[variant.dash]}
+    look = {"color": variant.colour, "symbol": variant.symbol}
     opacity = 1.0 if middle["best"] else PALE
     for late, rows in seeds.groupby(np.isinf(seeds["time"])):
         drawn.add_scatter(
@@ -141,18 +162,16 @@ def _add(drawn: go.Figure, variant: Variant, seeds: pd.DataFrame, middle: Number
     drawn.add_scatter(
         x=[0.0 if late else middle["time"]], y=[middle["gap"]], mode="markers", name=variant.label, opacity=opacity,
         marker={**look, "size": 12, "line": {"color": "#FFFFFF", "width": 1.5}},
-        line={"color": variant.colour, "dash": variant.dash, "width": 2.2},
         error_x={"array": [0.0 if late else spread["time"]], **bars}, error_y={"array": [spread["gap"]], **bars},
         customdata=[text], hovertemplate="%{customdata}", row=1, col=2 if late else 1,
     )  # fmt: skip
 
 
-def _text(frames: Frames, variant: Variant) -> str:
-    """What the table says of the variant, with accuracy first."""
-    seeds = frames.summary[frames.summary["variant"] == variant.label]
-    middle = medians(frames)
+def _text(frames: Frames, label: str, middle: Numbers) -> str:
+    """What the table says of a variant, with accuracy first."""
+    seeds = frames.summary[frames.summary["variant"] == label]
     return "<br>".join(
-        f"{column.title}: {column.read(middle[column.key][variant.label])} {column.spread(seeds[column.key])}"
+        f"{column.title}: {column.read(middle[column.key])} {column.spread(seeds[column.key])}"
         for column in columns_for(frames)
         if column.key in TOLD
     )

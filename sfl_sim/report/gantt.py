@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames
-    from sfl_sim.report.snapshot import RoundView
+    from sfl_sim.report.round_view import RoundView
 
 MAX_CLIENTS = 30
 MAX_SERVER_LANES = 4

@@ -1,11 +1,11 @@
-"""What was found, in plain sentences: who reaches the target first, what a fixed order costs, who is on the front."""
+"""What was found, in plain sentences: who reaches the target first, what an order costs, who is on the front."""
 
 from __future__ import annotations
 
 import html
 import math
-from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from sfl_sim.report.results import medians, target
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames, Variant
     from sfl_sim.report.load import Run
+    from sfl_sim.report.results import Numbers
 
 ARRIVAL_ORDER = "fcfs"
+ORDER_SETTINGS = ("max_wait_s", "burst")
+"""Keys beside `server.order` that say more of an order, and that arrival order has not."""
 MAX_COMPARISONS = 3
 
-Numbers = Mapping[Hashable, Any]
-Found = tuple["Variant", Numbers]
+Found = tuple["Variant", "Numbers"]
 
 
 def headline(frames: Frames) -> list[str]:
@@ -106,40 +108,71 @@ def _most_accurate(found: list[Found]) -> str:
     return f"{sentence}; the next is {second.html} with {percent(its['accuracy'])}."
 
 
+@dataclass(frozen=True)
+class OrderCost:
+    """A variant beside the one that differs from it in serving in arrival order."""
+
+    variant: Variant
+    ours: Numbers
+    arrival: Numbers
+
+    @property
+    def change(self) -> float:
+        """How much more simulated time the order takes, as a share."""
+        return _round_s(self.ours) / _round_s(self.arrival) - 1
+
+
 def _order_costs(frames: Frames, found: list[Found]) -> list[str]:
     """One sentence for each pair of variants that differ in their order alone, one of them in arrival order.
 
-    A preset may come with a number of clients of its own; then more than the order differs.
+    Of more than `MAX_COMPARISONS`, the costliest of each method. A preset may come with a number of clients of its own;
+    then more than the order differs, as it may between two runs.
     """
     clients = frames.clients.groupby("variant")["client"].nunique()
 
     def rest(variant: Variant) -> tuple[object, ...]:
-        words = (word for word in variant.name.split(", ") if word != variant.order)
-        return clients[variant.label], variant.method, *words
+        return variant.run.folder, clients[variant.label], variant.method, *_words(variant)[1]
 
     arrival = {rest(variant): numbers for variant, numbers in found if variant.order == ARRIVAL_ORDER}
     costs = [
-        _order_cost(variant, numbers, arrival[rest(variant)])
+        OrderCost(variant, numbers, arrival[rest(variant)])
         for variant, numbers in found
         if variant.order not in (None, ARRIVAL_ORDER) and rest(variant) in arrival
     ]
-    return costs[:MAX_COMPARISONS]
+    if len(costs) <= MAX_COMPARISONS:
+        return [_order_cost(cost) for cost in costs]
+    by_method: dict[str, list[OrderCost]] = {}
+    for cost in costs:
+        by_method.setdefault(cost.variant.method, []).append(cost)
+    return [
+        _order_cost(max(alike, key=lambda cost: cost.change), of_several=len(alike) > 1) for alike in by_method.values()
+    ]
 
 
-def _order_cost(fixed: Variant, ours: Numbers, free: Numbers) -> str:
-    """What the order of `fixed` costs and gains over arrival order."""
-    round_s, free_round_s = _round_s(ours), _round_s(free)
-    change = round_s / free_round_s - 1
+def _words(variant: Variant) -> tuple[list[str], list[str]]:
+    """What a variant's name says beside its order: the settings of the order, and all else."""
+    words = [word for word in variant.name.split(", ") if word != variant.order]
+    settings = [word for word in words if word.partition("=")[0].rpartition(".")[2] in ORDER_SETTINGS]
+    return settings, [word for word in words if word not in settings]
+
+
+def _order_cost(cost: OrderCost, of_several: bool = False) -> str:
+    """What an order costs and gains over arrival order."""
+    settings, others = _words(cost.variant)
+    where = html.escape(", ".join(dict.fromkeys([cost.variant.method, *others])))
+    order = html.escape(str(cost.variant.order))
+    detail = html.escape(f" ({', '.join(settings)})" if settings else "")
+    serving = f"the costliest order is {order}{detail}: it" if of_several else f"serving in {order} order{detail}"
     sentence = (
-        f"With {html.escape(fixed.method)}, serving in {html.escape(str(fixed.order))} order takes "
-        f"{_compared(change)} arrival order "
-        f"({duration(round_s)} against {duration(free_round_s)} a round)"
+        f"With {where}, {serving} takes {_compared(cost.change)} arrival order "
+        f"({duration(_round_s(cost.ours))} against {duration(_round_s(cost.arrival))} a round)"
     )
-    if math.isnan(ours["accuracy"]) or math.isnan(free["accuracy"]):
+    ours, arrival = cost.ours, cost.arrival
+    if math.isnan(ours["accuracy"]) or math.isnan(arrival["accuracy"]):
         return sentence + "."
     return (
-        f"{sentence}; it ends with {percent(ours['accuracy'])} accuracy against {percent(free['accuracy'])}, and a "
-        f"performance gap of {points(ours['performance_gap'])} against {points(free['performance_gap'])} points."
+        f"{sentence}; it ends with {percent(ours['accuracy'])} accuracy against {percent(arrival['accuracy'])}, and a "
+        f"performance gap of {points(ours['performance_gap'])} against {points(arrival['performance_gap'])} points."
     )
 
 

@@ -13,12 +13,15 @@ from sfl_sim.report import display, style
 from sfl_sim.report.curves import add_share
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames, Variant
 
 MAX_ROUNDS = 120
 MAX_TICKS = 20
+PALE = "#AEB6BF"
 
 
 def label_ranks(labels: pd.DataFrame) -> pd.Series:
@@ -45,8 +48,7 @@ def label_history(frames: Frames, variant: Variant) -> go.Figure:
     figure.add_heatmap(
         x=accuracy.index.to_numpy(), y=names.index.to_numpy(), z=100 * accuracy.to_numpy().T,
         zmin=0, zmax=100, colorscale=style.ACCURACY_SCALE, customdata=np.tile(names, (len(accuracy), 1)).T,
-        colorbar={"thickness": 9, "outlinewidth": 0, "x": 1.01, "xpad": 2, "y": 1, "yanchor": "top",
-                  "len": 0.72, "title": {"text": "%"}, "tickvals": [0, 50, 100]},
+        colorbar=style.percent_bar(0.72),
         hovertemplate="%{customdata}: %{z:.1f} % after round %{x}<extra></extra>",
         row=1, col=1,
     )  # fmt: skip
@@ -61,18 +63,28 @@ def label_history(frames: Frames, variant: Variant) -> go.Figure:
     return style.tidy(figure)
 
 
-def accuracy_by_rank(frames: Frames) -> go.Figure:
-    """Accuracy of the labels over the last rounds by their place in the order: one line per variant, ± over seeds."""
+def accuracy_by_rank(frames: Frames, shown: Sequence[Variant]) -> go.Figure:
+    """Accuracy of the labels over the last rounds by their place in the order: lines for `shown`, ± over seeds.
+
+    The other variants are pale lines behind them.
+    """
     figure = style.canvas(280)
     labels = frames.labels.assign(place=label_ranks(frames.labels) + 1)
     last = labels.groupby(["variant", "seed"])["round"].transform("max")
     labels = labels[labels["round"] > last - LAST_ROUNDS]
-    for variant in frames.variants:
-        rows = labels[labels["variant"] == variant.label]
-        rows = rows.groupby(["seed", "place"])["accuracy"].median().reset_index()
-        add_share(figure, variant, rows, by="place", x="place")
-    figure.update_xaxes(title="place of the label in the cyclic order", tickformat="d")
-    return figure.update_yaxes(title="accuracy (%)", rangemode="tozero")
+    known = labels.groupby(["variant", "seed", "place"], as_index=False)["accuracy"].median()
+    others = known[~known["variant"].isin([variant.label for variant in shown])]
+    for _, rows in others.groupby("variant"):
+        middle = 100 * rows.groupby("place")["accuracy"].median()
+        figure.add_scatter(
+            x=middle.index.to_numpy(), y=middle.to_numpy(), mode="lines", hoverinfo="skip",
+            line={"color": PALE, "width": 1.2, "dash": "solid"}, opacity=0.5, name="another variant",
+        )  # fmt: skip
+    for variant in shown:
+        add_share(figure, variant, known[known["variant"] == variant.label], by="place", x="place")
+        figure.update_traces(showlegend=others.empty, selector={"name": variant.label})  # else the heading names it
+    figure.update_xaxes(title="place in the cyclic order", tickformat="d")
+    return figure.update_yaxes(title="accuracy (%)", range=[0, min(108 * known["accuracy"].max(), 100)])
 
 
 def _rank_names(labels: pd.DataFrame) -> pd.Series:

@@ -103,7 +103,6 @@ def _mark(figure: go.Figure, cuts: pd.DataFrame, by_cut: dict[int, int], lane: i
         name=f"cut of {owners[0].label}{alike}" if owners else "cut in use",
         marker={"symbol": "triangle-down", "size": [6 + 8 * (n / n_clients) ** 0.5 for n in by_cut.values()],
                 "color": colour, "opacity": 1},
-        line={"color": colour, "width": 2.4, "dash": "solid"},
         customdata=[f"{n} of {display.plural(n_clients, 'client')} after {cuts['about'].iloc[cut - 1]}"
                     for cut, n in by_cut.items()],
         hovertemplate="%{customdata}",

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from plotly.offline import get_plotlyjs
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report import curves, gantt, labels, queueing, snapshot
+from sfl_sim.metrics.accuracy import LAST_ROUNDS
+from sfl_sim.report import curves, gantt, labels, queueing, round_view, style
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.headline import headline, warnings
@@ -31,8 +32,9 @@ PLOT_CONFIG = {
     "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
 }
 PAPER = (
-    '<p class="caption">Per round the median over seeds, then median ± standard deviation over the last 5 rounds, as '
-    "Hydra's tables seem to be made. The ± tells how restless that median is, and not how far the seeds lie apart.</p>"
+    '<p class="caption">Per round the median over seeds, then median ± standard deviation over the last '
+    f"{LAST_ROUNDS} rounds, as Hydra's tables seem to be made. The ± tells how restless that median is, and not how "
+    "far the seeds lie apart.</p>"
 )
 
 
@@ -56,12 +58,13 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         settings="\n".join(_settings(run) for run in frames.runs),
         digests=_digests(frames),
         manifests="\n".join(_manifest(run) for run in frames.runs),
+        last_rounds=LAST_ROUNDS,
         curve_points=curves.MAX_POINTS,
         heat_rounds=labels.MAX_ROUNDS,
         queue_points=queueing.MAX_POINTS,
         gantt_ops=gantt.MAX_OPS,
         gantt_clients=gantt.MAX_CLIENTS,
-        drawn_variants=snapshot.MAX_VARIANTS,
+        drawn_variants=round_view.MAX_VARIANTS,
     )
     return write_page(title, body, out)
 
@@ -117,8 +120,8 @@ def panel_html(panel: Panel, figure_ids: Iterator[str]) -> str:
     )
     return (
         f'<section>\n<h2>{panel.title}</h2>\n<p class="caption">{panel.caption}</p>\n'
-        f'<div class="figures" style="--columns: {panel.columns}">\n{figures}\n</div>\n'
-        f"{_legend(figure for _, figure in panel.figures)}</section>"
+        f"{_legend(figure for _, figure in panel.figures)}"
+        f'<div class="figures" style="--columns: {panel.columns}">\n{figures}\n</div>\n</section>'
     )
 
 
@@ -128,18 +131,18 @@ def _legend(figures: Iterable[go.Figure]) -> str:
     for trace in chain.from_iterable(figure.data for figure in figures):
         if trace.name and trace.showlegend is not False:
             traces.setdefault(trace.name, trace)
-    items = "".join(f'<li><i style="border-top: {_mark(trace)}"></i>{name}</li>' for name, trace in traces.items())
+    items = "".join(f"<li>{_mark(trace)}{name}</li>" for name, trace in traces.items())
     return f'<ul class="legend">{items}</ul>' if items else ""
 
 
 def _mark(trace: Any) -> str:
-    """The look of a trace as a CSS border."""
+    """The look of a trace: a glyph for marks, a border for bars and lines."""
     if trace.type == "bar":
-        return f"10px solid {trace.marker.color}"
-    if trace.mode == "markers" and trace.marker.symbol == "circle":
-        return f"10px solid {trace.marker.color}; width: 10px; border-radius: 50%"
+        return f'<i style="border-top: 10px solid {trace.marker.color}"></i>'
+    if "lines" not in trace.mode:
+        return f'<i style="color: {trace.marker.color}">{style.GLYPHS[trace.marker.symbol]}</i>'
     dash = {"dash": "dashed", "dot": "dotted"}.get(trace.line.dash, "solid")
-    return f"{trace.line.width}px {dash} {trace.line.color}"
+    return f'<i style="border-top: {trace.line.width}px {dash} {trace.line.color}"></i>'
 
 
 def _plot(figure: go.Figure, div_id: str) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report import breakdown, confusion, fleet, frontier, gantt, labels, layers, learning, partition, queueing
-from sfl_sim.report.curves import BANDS
+from sfl_sim.report.curves import BANDS, MAX_BANDS
 from sfl_sim.report.display import percent
-from sfl_sim.report.snapshot import RoundView, round_views
+from sfl_sim.report.round_view import MAX_VARIANTS, RoundView, round_views
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,18 +36,28 @@ def panels(frames: Frames) -> list[Panel]:
     return [*learned, _breakdown(frames), *_served(frames, views), _queue(frames, views), _gantt(frames, views), *world]
 
 
+def _drawn(frames: Frames) -> str:
+    """What to say where only the first variants are drawn."""
+    n_variants = len(frames.variants)
+    return f"; the first {MAX_VARIANTS} of {n_variants} variants" if n_variants > MAX_VARIANTS else ""
+
+
 def _learning(frames: Frames) -> Panel:
     figures = [
-        ("Against simulated time", learning.accuracy_over_time(frames)),
-        ("Against rounds", learning.accuracy_over_rounds(frames)),
+        ("Accuracy against simulated time", learning.accuracy_over_time(frames)),
+        ("Accuracy against rounds", learning.accuracy_over_rounds(frames)),
+        ("Performance gap against simulated time", learning.gap_over_time(frames)),
+        ("Performance gap against rounds", learning.gap_over_rounds(frames)),
     ]
+    bands = BANDS if len(frames.variants) <= MAX_BANDS else BANDS.replace("bands", "bands, of accuracy alone")
     if frames.has_client_accuracy:
-        figures.append(("Client accuracy", learning.client_accuracy_over_rounds(frames)))
+        figures.append(("Client accuracy against rounds", learning.client_accuracy_over_rounds(frames)))
     return Panel(
-        "Accuracy",
-        f"The same rounds twice: what leads per round can trail on the clock ({BANDS}).",
+        "Accuracy and forgetting",
+        "The same rounds twice: what leads per round can trail on the clock. The performance gap (PG) is how far the "
+        f"best label is ahead of the mean of all: the lower, the less is forgotten ({bands}).",
         figures,
-        columns=len(figures),
+        columns=2,
     )
 
 
@@ -55,6 +65,11 @@ def _labels(frames: Frames) -> list[Panel]:
     trained = [variant for variant in frames.variants if variant.label in set(frames.labels["variant"])]
     if not trained:
         return []
+    by_rank = (
+        [("Accuracy by place in the cyclic order", labels.accuracy_by_rank(frames, trained))]
+        if len(trained) <= MAX_BANDS
+        else [(variant.html, labels.accuracy_by_rank(frames, [variant])) for variant in trained]
+    )
     return [
         Panel(
             "Which labels are forgotten",
@@ -68,7 +83,8 @@ def _labels(frames: Frames) -> list[Panel]:
             "What the last rounds remember",
             f"A flat line forgets nobody, a slope is the price of the order (per seed the median of the last "
             f"{LAST_ROUNDS} rounds; {BANDS}).",
-            [("Accuracy by place in the cyclic order", labels.accuracy_by_rank(frames))],
+            by_rank,
+            columns=min(len(by_rank), 4),
         ),
     ]
 
@@ -83,9 +99,9 @@ def _inside(frames: Frames) -> list[Panel]:
             "Above, the share of each label that the global model would answer right if the round ended there; dots "
             "are the server's jobs, at their clients' dominant labels. A row that darkens at its dots and pales after "
             "them is learned and forgotten within the round. Below, what is taken for what: a dark column is a label "
-            "that everything is taken for (first seed; labels in its cyclic order).",
+            f"that everything is taken for (first seed; labels in its cyclic order{_drawn(frames)}).",
             [(f"{film.variant.html}, round {film.round}", confusion.round_film(film)) for film in films],
-            columns=min(len({film.round for film in films}), confusion.MAX_ROUNDS),
+            columns=min(len({film.round for film in films}), confusion.FILMED_ROUNDS),
         )
     ]
 
@@ -94,13 +110,16 @@ def _frontier(frames: Frames) -> list[Panel]:
     found = frontier.frontier(frames)
     if found is None:
         return []
+    when = "" if found.cost == frontier.OF_A_ROUND else ", the time when the target was first reached"
     late = ", or does not reach the target" if found.anyone_late else ""
     return [
         Panel(
             "What less forgetting costs on the clock",
             "The best corner is the lower left. Along the line, the Pareto front, less forgetting costs more time; a "
-            f"pale variant has a rival that is no worse in both{late} (large: medians over seeds with ± standard "
-            "deviation; small: single seeds).",
+            f"pale variant has a rival that is no worse in both{late}. The gap is that of the last {LAST_ROUNDS} "
+            f"rounds{when}. Large: medians over seeds with ± standard deviation; small: single seeds. Clients differ "
+            "from seed to seed: times of single seeds, and their ±, are divided by how slow the seed is for the "
+            "average variant.",
             [(f"Performance gap against {found.cost}", frontier.figure(frames, found))],
         )
     ]
@@ -118,11 +137,15 @@ def _breakdown(frames: Frames) -> Panel:
 def _queue(frames: Frames, views: list[RoundView]) -> Panel:
     longest_s = max(view.duration_s for view in views)
     most_waiting = max([1, *(view.queue["waiting"].max() for view in views if len(view.queue))])
+    by_clock = (
+        "Above, the labels of the same jobs by the clock, where they do not blur. "
+        if any(queueing.tells_labels(view, longest_s) for view in views)
+        else ""
+    )
     return Panel(
         "The server's queue",
-        "Red marks are the price of a fixed order: jobs wait, yet the server idles for a client that has not come. "
-        "The same labels above, now by the clock: a fast server serves in bursts, with all labels in one thin line "
-        f"(round {frames.typical_round}, a typical one, of the first seed).",
+        "Red marks are the price of turns: jobs wait, yet the server idles for a client that has not come. "
+        f"{by_clock}(Round {frames.typical_round}, a typical one, of the first seed{_drawn(frames)}.)",
         [(_held(view), queueing.server_queue(view, longest_s, most_waiting)) for view in views],
     )
 
@@ -136,7 +159,8 @@ def _served(frames: Frames, views: list[RoundView]) -> list[Panel]:
             "Which label was trained when",
             "A column for every training job of the server, dark at the labels that its client holds: where clients "
             "share part-2, a long dark stretch overwrites what was learned before, and what comes round soon is kept "
-            f"(round {frames.typical_round}, a typical one, of the first seed; labels in its cyclic order).",
+            f"(round {frames.typical_round}, a typical one, of the first seed; labels in its cyclic order"
+            f"{_drawn(frames)}).",
             [(view.variant.html, queueing.service_order(view)) for view in told],
             columns=min(len(told), 2),
         )
@@ -157,7 +181,7 @@ def _gantt(frames: Frames, views: list[RoundView]) -> Panel:
         "One round, operation by operation",
         "In the server's lane a job has its client's colour: a fixed order repeats one ramp, arrival order mixes it "
         f"(round {frames.typical_round}, first seed; clients with their dominant labels, {sorting}; blank is waiting "
-        f"for the others). Drag to zoom, double-click for the whole round.{cut}",
+        f"for the others{_drawn(frames)}). Drag to zoom, double-click for the whole round.{cut}",
         [(view.variant.html, gantt.gantt(frames, view, until_s)) for view in views],
     )
 

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from sfl_sim.report import display, style
 from sfl_sim.report.frames import distinct
 from sfl_sim.report.labels import MAX_TICKS
-from sfl_sim.report.snapshot import MAX_VARIANTS
+from sfl_sim.report.round_view import MAX_VARIANTS
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 MAX_CLIENTS = 400
 MAX_CLIENT_TICKS = 30
-SHARE_SCALE = ((0.0, "#FFFFFF"), (0.001, style.ACCURACY_SCALE[0][1]), *style.ACCURACY_SCALE[1:])
-"""White is no sample at all; the least share has a tint."""
 
 
 def holdings(counts: pd.DataFrame) -> go.Figure:
@@ -39,9 +37,7 @@ def holdings(counts: pd.DataFrame) -> go.Figure:
     )  # fmt: skip
     figure.add_heatmap(
         x=clients, y=list(drawn.columns), z=(100 * _shares(drawn)).round(3).to_numpy().T,
-        zmin=0, zmax=100, colorscale=SHARE_SCALE,
-        colorbar={"thickness": 9, "outlinewidth": 0, "x": 1.01, "xpad": 2, "y": 0, "yanchor": "bottom",
-                  "len": 0.78, "title": {"text": "%"}, "tickvals": [0, 50, 100]},
+        zmin=0, zmax=100, colorscale=style.SHARE_SCALE, colorbar=style.percent_bar(0.78, "bottom"),
         hovertemplate="%{z:.1f} % of %{x} is %{y}<extra></extra>", row=2, col=1,
     )  # fmt: skip
     names = drawn.columns[:: -(-drawn.shape[1] // MAX_TICKS)]

@@ -8,24 +8,26 @@ import numpy as np
 
 from sfl_sim.report import display, style
 from sfl_sim.report.curves import bars
-from sfl_sim.report.partition import SHARE_SCALE
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
     from numpy.typing import NDArray
 
-    from sfl_sim.report.snapshot import RoundView
+    from sfl_sim.report.round_view import RoundView
 
 MAX_POINTS = 1500
 BINS = 400
+READABLE = 0.5
 FIGURE_PX = 190
 PLOT_PX, GAP_PX = 112, 12
 PX_PER_LABEL, MAX_STRIP_PX, PX_PER_TICK = 12, 160, 12
 
 
 def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Figure:
-    """Jobs that wait for the server over one round; red marks at the foot: held idle. Above: labels in training.
+    """Jobs that wait for the server over one round; red marks at the foot: held idle.
+
+    Above: labels in training, where they can be told apart.
 
     Args:
         view: the round.
@@ -51,9 +53,29 @@ def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Fig
         hoverinfo="skip", name="server held idle while jobs wait",
     )  # fmt: skip
     figure.update_yaxes(title="waiting jobs", range=[-0.04 * most_waiting, 1.08 * most_waiting], nticks=4)
-    if view.label_samples.size:
-        _add_labels(figure, view, np.linspace(0, longest_s, BINS + 1), unit_s)
+    if tells_labels(view, longest_s):
+        _add_labels(figure, view, _bins_s(longest_s), unit_s)
     return figure.update_xaxes(title=f"time in the round ({unit})", range=[0, longest_s / unit_s])
+
+
+def tells_labels(view: RoundView, longest_s: float) -> bool:
+    """Whether labels can be told apart by the clock; a fast server trains them all within a bin.
+
+    Where it works, the darkest label is on average at least `READABLE` times as dark as that of a single job.
+    """
+    if not view.label_samples.size:
+        return False
+    by_job = view.trained_in_turn(np.arange(len(view.training) + 1.0))
+    return _darkness(view.trained(_bins_s(longest_s))) >= READABLE * _darkness(by_job)
+
+
+def _darkness(work: pd.DataFrame) -> float:
+    """The share of the darkest label, averaged over the bins with work; NaN if there are none."""
+    return float((work.max() / work.sum()).mean())
+
+
+def _bins_s(longest_s: float) -> NDArray[np.float64]:
+    return np.linspace(0, longest_s, BINS + 1)
 
 
 def service_order(view: RoundView) -> go.Figure:
@@ -63,7 +85,7 @@ def service_order(view: RoundView) -> go.Figure:
     figure = style.canvas(FIGURE_PX - PLOT_PX)
     height_px = _add_strip(figure, view.trained_in_turn(edges), edges, "y")
     figure.update_layout(height=FIGURE_PX - PLOT_PX + height_px)
-    return figure.update_xaxes(title="training jobs of the server in order of service", range=[0, jobs])
+    return figure.update_xaxes(title="training jobs in order of service", range=[0, jobs])
 
 
 def _add_labels(figure: go.Figure, view: RoundView, edges_s: NDArray[np.float64], unit_s: float) -> None:
@@ -83,7 +105,7 @@ def _add_strip(figure: go.Figure, work: pd.DataFrame, edges: NDArray[np.float64]
     strip_px = min(PX_PER_LABEL * len(work), MAX_STRIP_PX)
     figure.add_heatmap(
         x=edges, y=list(work.index), z=(100 * share).round(1), yaxis=axis,
-        zmin=0, zmax=100, colorscale=SHARE_SCALE, showscale=False,
+        zmin=0, zmax=100, colorscale=style.SHARE_SCALE, showscale=False,
         hovertemplate="%{y}: %{z:.0f} % of what is trained<extra></extra>",
     )  # fmt: skip
     shown = list(work.index[:: -(-len(work) * PX_PER_TICK // strip_px)])

@@ -14,9 +14,12 @@ from sfl_sim.report.display import data_size, duration, percent, plural, points,
 from sfl_sim.report.load import SUMMARY_NUMBERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable, Mapping
+    from typing import Any
 
     from sfl_sim.report.frames import Frames, Variant
+
+    Numbers = Mapping[Hashable, Any]  # a row of `medians`, by column
 
 SHARES = ["accuracy", "client_accuracy", "performance_gap"]
 """What is known after every round."""

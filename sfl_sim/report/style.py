@@ -9,6 +9,9 @@ from sfl_sim.records import BREAKDOWN
 # Okabe and Ito (2008) without yellow, which is lost on white: strong colours, for variants only.
 VARIANT_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("solid", "dash", "dot")
+SYMBOLS = dict(zip(DASHES, ("circle", "diamond", "square"), strict=True))
+GLYPHS = {"circle": "●", "diamond": "◆", "square": "■", "triangle-down": "▼"}
+"""Plotly's symbols as they look in text."""
 
 # Paul Tol's "light" scheme and a slate: pale fills, for resources only. Warm is waiting, all else is work.
 RESOURCE_COLOURS = dict(
@@ -31,6 +34,8 @@ RESOURCE_NAMES = dict(
 )
 
 ACCURACY_SCALE = ((0.0, "#FBF3E4"), (0.35, "#B8D3DE"), (0.7, "#4C8DB0"), (1.0, "#123A5C"))
+SHARE_SCALE = ((0.0, "#FFFFFF"), (0.001, ACCURACY_SCALE[0][1]), *ACCURACY_SCALE[1:])
+"""White is nothing at all; the least share has a tint."""
 TURN_SCALE = "Viridis"
 INK, MUTED, GRID, ALARM = "#1F2933", "#66727F", "#E6E9ED", "#C0392B"
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif'
@@ -57,6 +62,14 @@ def tidy(figure: go.Figure) -> go.Figure:
     """Give every axis of `figure` the same quiet look."""
     axis = {"automargin": True, "gridcolor": GRID, "linecolor": GRID, "zeroline": False, "title_standoff": 10}
     return figure.update_xaxes(**axis).update_yaxes(**axis)
+
+
+def percent_bar(length: float, at: str = "top") -> dict[str, object]:
+    """The colour bar of a heat map of percentages that takes this share of a figure's height, at its top or bottom."""
+    return {
+        "thickness": 9, "outlinewidth": 0, "x": 1.01, "xpad": 2, "y": 1 if at == "top" else 0, "yanchor": at,
+        "len": length, "title": {"text": "%"}, "tickvals": [0, 50, 100],
+    }  # fmt: skip
 
 
 def round_axis(last: int) -> dict[str, object]:

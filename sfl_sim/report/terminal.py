@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load
@@ -24,7 +25,7 @@ def results_in_terminal(folder: Path) -> Table:
     frames = merge([load(folder)])
     middle = medians(frames)
     columns = [column for column in columns_for(frames) if column.key in SHOWN]
-    about = [] if frames.timing_only else ["Accuracy and PG: medians of the last five rounds."]
+    about = [] if frames.timing_only else [f"Accuracy and PG: medians of the last {LAST_ROUNDS} rounds."]
     if frames.summary["seed"].nunique() > 1:
         about.append("Over seeds: median ± standard deviation.")
     table = Table(box=None, header_style="bold", pad_edge=False, caption="\n".join(about), caption_justify="left")

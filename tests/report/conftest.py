@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from synthetic_run import World, write_run
+from synthetic_run import Setting, World, write_run
 
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 
+BOUNDED_WAIT = "bounded_wait, max_wait_s=10"
 SMALL = World(variants=World().variants[:2], clients=4, rounds=4, batches=3, seeds=(0,))
 
 
@@ -21,6 +23,19 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def frames(run_folder: Path) -> Frames:
     return merge([load(run_folder)])
+
+
+@pytest.fixture(scope="session")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Frames:
+    """Two methods in four orders each, so that the last variant has the first one's colour."""
+    orders = {"fcfs": "fcfs", "label_aware": "label_aware", "cyclic": "cyclic", "bounded_wait": BOUNDED_WAIT}
+    variants = tuple(
+        Setting(f"{method}, {name}", method, order, 0.8, 0.1)
+        for method in ("splitfed_v2", "hydra")
+        for order, name in orders.items()
+    )
+    world = replace(SMALL, variants=variants, seeds=(0, 1))
+    return merge([load(write_run(tmp_path_factory.mktemp("runs") / "eight", world))])
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from sfl_sim.report import breakdown, fleet, labels, learning
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.queueing import MAX_POINTS, server_queue
-from sfl_sim.report.snapshot import round_views
+from sfl_sim.report.round_view import round_views
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +49,32 @@ def test_time_and_rounds_show_the_same_accuracies(frames: Frames) -> None:
 
     assert by_time.y == pytest.approx(by_round.y)
     assert (np.diff(by_time.x) > 0).all()
+
+
+def test_the_performance_gap_is_drawn_against_the_clock_and_against_rounds(frames: Frames) -> None:
+    rounds = frames.rounds.query("variant == 'hydra, cyclic'").groupby("round")
+    by_time, by_round = (
+        next(figure.select_traces({"name": "hydra, cyclic"}))
+        for figure in (learning.gap_over_time(frames), learning.gap_over_rounds(frames))
+    )
+
+    for line in (by_time, by_round):
+        assert line.y == pytest.approx(100 * rounds["performance_gap"].median().to_numpy())
+    assert by_time.x / by_time.x[0] == pytest.approx(
+        (rounds["ended_s"].median() / rounds["ended_s"].median()[1]).to_numpy()
+    )
+    assert list(by_round.x) == list(range(1, 31))
+
+
+def test_of_many_variants_each_stands_before_the_others(eight: Frames) -> None:
+    alone = labels.accuracy_by_rank(eight, eight.variants[3:4])
+    together = labels.accuracy_by_rank(eight, eight.variants)
+
+    medians = {trace.name: list(trace.y) for trace in together.select_traces({"mode": "lines"}) if trace.name}
+    others = [list(trace.y) for trace in alone.select_traces({"name": "another variant"})]
+    assert sorted(others) == sorted(y for name, y in medians.items() if name != eight.variants[3].label)
+    (shown,) = alone.select_traces({"name": eight.variants[3].label})
+    assert list(shown.y) == medians[eight.variants[3].label]
 
 
 def test_the_bars_of_a_variant_add_up_to_its_mean_round(frames: Frames) -> None:

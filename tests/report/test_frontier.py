@@ -23,10 +23,16 @@ Told = Callable[..., "Frames"]
 
 @pytest.fixture
 def told(frames: Frames) -> Told:
-    """The frames, with seconds to the target and gaps in points of both seeds of each variant as told."""
+    """The frames, with seconds to the target and gaps in points of both seeds of each variant as told.
 
-    def tell(seconds: dict[str, list[float]], gaps: dict[str, list[float]]) -> Frames:
+    Of a seed's clients is told how slow they make the rounds of all variants.
+    """
+
+    def tell(
+        seconds: dict[str, list[float]], gaps: dict[str, list[float]], slowness: tuple[float, float] = (1, 1)
+    ) -> Frames:
         summary = frames.summary.copy()
+        summary["simulated_s"] = summary["rounds"] * summary["seed"].map(dict(enumerate(slowness)))
         for name in seconds:
             ours = summary["variant"] == name
             summary.loc[ours, "time_to_accuracy_s"] = seconds[name]
@@ -71,8 +77,43 @@ def test_the_line_steps_from_one_on_the_front_to_the_next(told: Told) -> None:
     line = mark(figure(frames, frontier(frames)), "Pareto front")
 
     assert line.line.shape == "hv"
-    assert list(line.x[:3]) == pytest.approx([10, 10, 20])
-    assert list(line.y[1:]) == pytest.approx([30, 20, 20])
+    assert (list(line.x), list(line.y)) == (pytest.approx([10, 20]), pytest.approx([30, 20]))
+
+
+def test_beyond_the_last_of_the_front_its_line_is_dashed_to_the_edges(told: Told) -> None:
+    frames = told({ARRIVAL: [10, 10], CYCLIC: [20, 20], HYDRA: [30, 30]}, GAPS)
+    drawn = figure(frames, frontier(frames))
+
+    (tails,) = (trace for trace in drawn.select_traces({"name": "Pareto front"}) if trace.line.dash == "dash")
+
+    (up, from_first, _, from_last, right) = zip(tails.x, tails.y, strict=True)
+    assert (from_first, from_last) == (pytest.approx((10, 30)), pytest.approx((20, 20)))
+    assert up == pytest.approx((10, drawn.layout.yaxis.range[1]))
+    assert right == pytest.approx((drawn.layout.xaxis.range[1], 20))
+
+
+def test_what_the_clients_of_a_seed_do_to_all_variants_is_no_spread(told: Told) -> None:
+    # The clients of the second seed are three times as slow; under HYDRA the first seed needs twice the rounds.
+    frames = told({ARRIVAL: [10, 30], CYCLIC: [20, 60], HYDRA: [40, 60]}, GAPS, slowness=(1, 3))
+    drawn = figure(frames, frontier(frames))
+
+    spread = {name: mark(drawn, name).error_x.array[0] for name in GAPS}
+    assert spread == pytest.approx({ARRIVAL: 0, CYCLIC: 0, HYDRA: np.std([80, 40], ddof=1)})
+    assert [mark(drawn, name).x[0] for name in GAPS] == pytest.approx([20, 40, 50])  # medians, as in the table
+    colour = mark(drawn, HYDRA).marker.color
+    (small,) = (trace for trace in drawn.data if trace.marker.size == 5 and trace.marker.color == colour)
+    assert list(small.x) == pytest.approx([80, 40])
+
+
+def test_marks_fill_the_height_and_none_is_cut_off(told: Told) -> None:
+    gaps = {ARRIVAL: [50.0, 54.0], CYCLIC: [48.0, 49.0], HYDRA: [46.0, 47.0]}
+    frames = told({name: [9, 9] for name in gaps}, gaps)
+
+    bottom, top = figure(frames, frontier(frames)).layout.yaxis.range
+
+    assert 0 <= bottom < 46
+    assert top > 52 + 8**0.5
+    assert (54 - 46) / (top - bottom) > 0.5
 
 
 def test_who_never_reaches_the_target_stands_beside_the_clock_and_not_on_the_front(told: Told) -> None:

@@ -37,7 +37,7 @@ def test_it_names_who_reaches_the_target_first(frames: Frames) -> None:
     assert f"the next is {time_s.index[1]} after " in first
 
 
-def test_it_says_what_a_fixed_order_costs(frames: Frames) -> None:
+def test_it_says_what_an_order_costs(frames: Frames) -> None:
     run_s = frames.summary.groupby("variant")["simulated_s"].median()
     more = run_s["splitfed_v2, cyclic"] / run_s["splitfed_v2, fcfs"] - 1
 
@@ -46,6 +46,37 @@ def test_it_says_what_a_fixed_order_costs(frames: Frames) -> None:
     assert cost.startswith("With splitfed_v2, serving in cyclic order takes ")
     share = float(re.search(r"takes ([\d.]+) % more simulated time than arrival order", cost)[1])
     assert share == pytest.approx(100 * more, abs=0.6)
+
+
+def test_an_order_is_compared_whatever_its_settings(frames_of: FramesOf, small: World) -> None:
+    bounded = Setting("splitfed_v2, bounded_wait, max_wait_s=10", "splitfed_v2", "bounded_wait", 0.8, 0.1)
+
+    texts = [plain(text) for text in headline(frames_of(replace(small, variants=(*small.variants, bounded))))]
+
+    assert [text.partition(" takes ")[0] for text in texts if " takes " in text] == [
+        "With splitfed_v2, serving in cyclic order",
+        "With splitfed_v2, serving in bounded_wait order (max_wait_s=10)",
+    ]
+
+
+def test_of_many_orders_the_costliest_of_every_method_is_told(eight: Frames) -> None:
+    slow = {"splitfed_v2, label_aware": 3, "hydra, bounded_wait, max_wait_s=10": 2}
+    factor = eight.summary["variant"].map(slow).fillna(1)
+    frames = replace(eight, summary=eight.summary.assign(simulated_s=factor * eight.summary["simulated_s"]))
+
+    costs = [plain(text) for text in headline(frames) if " takes " in text]
+
+    assert [text.partition(": it takes ")[0] for text in costs] == [
+        "With splitfed_v2, the costliest order is label_aware",
+        "With hydra, the costliest order is bounded_wait (max_wait_s=10)",
+    ]
+
+
+def test_orders_are_compared_within_one_run_only(tmp_path: Path, small: World) -> None:
+    runs = [replace(small, name=variant.name, variants=(variant,)) for variant in small.variants]
+    frames = merge([load(write_run(tmp_path / run.name, run)) for run in runs])
+
+    assert not [text for text in headline(frames) if " takes " in text]
 
 
 def test_orders_are_compared_within_a_method_only(frames_of: FramesOf, small: World) -> None:

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_run import LABELS
 
+from sfl_sim.report.panels import panels
 from sfl_sim.report.queueing import server_queue, service_order
-from sfl_sim.report.snapshot import round_views, work_by_label
+from sfl_sim.report.round_view import round_views, work_by_label
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames
@@ -95,6 +96,27 @@ def test_the_strip_shares_the_time_axis_of_the_queue_and_names_the_labels(one_la
     assert (z > 0).any(axis=1).all()
     assert list(figure.layout.yaxis2.tickvals) == list(view.label_samples.columns)
     assert sorted(view.label_samples.columns) == sorted(LABELS)
+
+
+def test_where_a_fast_server_blurs_the_labels_the_queue_stands_alone(one_label_each: Frames) -> None:
+    view = next(view for view in round_views(one_label_each) if view.variant.order == "cyclic")
+    served = view.training
+    sweep, turn = np.divmod(np.arange(len(served)), len(LABELS))
+    ops = view.ops.copy()
+    ops.loc[served.index, "started_s"] = sweep * view.duration_s / 8 + turn * 1e-6  # all labels in an instant, 8 times
+    ops.loc[served.index, "ended_s"] = ops.loc[served.index, "started_s"] + 1e-6
+    fast = replace(view, ops=ops)
+
+    assert not list(server_queue(fast, view.duration_s, most_waiting=9).select_traces({"type": "heatmap"}))
+    assert list(service_order(fast).select_traces({"type": "heatmap"}))  # by jobs they can still be told apart
+
+
+def test_the_caption_speaks_of_labels_above_only_where_there_are_any(frames: Frames, one_label_each: Frames) -> None:
+    def caption(told: Frames) -> str:
+        return next(panel.caption for panel in panels(told) if panel.title == "The server's queue")
+
+    assert "labels of the same jobs" in caption(one_label_each)
+    assert "labels" not in caption(frames)
 
 
 def test_ticks_of_many_labels_are_thinned(one_label_each: Frames) -> None:

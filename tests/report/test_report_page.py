@@ -11,14 +11,17 @@ from plotly.offline import get_plotlyjs
 from synthetic_run import Setting, World, write_run
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.page import write_report
+from sfl_sim.report.frames import Frames, merge
+from sfl_sim.report.load import load
+from sfl_sim.report.page import panel_html, write_report
+from sfl_sim.report.panels import panels
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ALWAYS = ["Results", "Where the time goes", "The server's queue", "One round, operation by operation", "Where to cut",
           "The fleet", "Settings", "How to read the numbers", "Versions and digests"]  # fmt: skip
-TRAINED = ["Accuracy", "Which labels are forgotten", "What the last rounds remember"]
+TRAINED = ["Accuracy and forgetting", "Which labels are forgotten", "What the last rounds remember"]
 FRONTIER = "What less forgetting costs on the clock"  # of three variants or more
 
 
@@ -99,6 +102,34 @@ def test_names_are_text_and_never_markup(tmp_path: Path, small: World) -> None:
     assert not {"u", "s", "em"} & set(page.tags)
     figures = page.source.replace(get_plotlyjs(), "").replace("\\u003c", "<").replace("\\u003e", ">")
     assert not re.search("<script>alert|<b>bold|<em>", figures)
+
+
+def test_no_two_of_21_variants_look_alike(tmp_path: Path) -> None:
+    variants = tuple(Setting(f"variant {i}", "splitfed_v2", "fcfs", 0.8, 0.1) for i in range(21))
+    world = World(variants=variants, clients=1, rounds=1, batches=1, seeds=(0,))
+    found = merge([load(write_run(tmp_path / "run", world))]).variants
+
+    assert len({variant.html.replace(variant.label, "") for variant in found}) == 21
+    assert len({(variant.colour, variant.symbol) for variant in found}) == 21
+    assert len({(variant.colour, variant.dash) for variant in found}) == 21
+
+
+def test_a_variant_has_the_mark_of_its_heading_in_the_frontiers_legend_too(eight: Frames) -> None:
+    (panel,) = (panel for panel in panels(eight) if panel.title == FRONTIER)
+    legend = panel_html(panel, iter(["figure-1"]))
+
+    for variant in eight.variants:
+        glyph = re.search(r">(.)</span>", variant.html)[1]
+        assert f'<li><i style="color: {variant.colour}">{glyph}</i>{variant.label}</li>' in legend
+    assert eight.variants[-1].html.count("◆") == 1
+
+
+def test_who_is_left_out_of_the_details_is_told(frames: Frames, eight: Frames) -> None:
+    def told(each: Frames) -> list[str]:
+        return [panel.title for panel in panels(each) if "the first 6 of 8 variants" in panel.caption]
+
+    assert told(eight) == ["The server's queue", "One round, operation by operation"]
+    assert told(frames) == []
 
 
 def test_a_timing_only_run_has_no_figures_of_accuracy(tmp_path: Path, small: World) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfl_sim.report.snapshot import held_idle, queue_length, round_views
+from sfl_sim.report.round_view import held_idle, queue_length, round_views
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames
