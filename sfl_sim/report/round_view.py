@@ -26,8 +26,8 @@ class RoundView:
     Attributes:
         ops: columns node, kind, client, requested_s, started_s, ended_s, macs.
         mean_waiting: jobs in the server's queue, averaged over the time of the whole run.
-        label_samples: (clients x labels in the cyclic order) how many samples of each label they hold; without columns
-            if unknown.
+        label_samples: (the round's clients x labels in the cyclic order) how many samples of each label they hold;
+            without columns if unknown.
     """
 
     variant: Variant
@@ -76,7 +76,9 @@ def _view(frames: Frames, variant: Variant) -> RoundView:
     jobs = variant.ops(["requested_s", "started_s"], node="server")
     waited_s = (jobs["started_s"] - jobs["requested_s"]).sum()
     run_s = rounds["ended_s"].max() - rounds["started_s"].min()
-    return RoundView(variant, ended_s - started_s, ops, float(waited_s / run_s), _label_samples(frames, variant))
+    held = _label_samples(frames, variant)
+    held = held[held.index.isin(ops["client"])]
+    return RoundView(variant, ended_s - started_s, ops, float(waited_s / run_s), held)
 
 
 def _label_samples(frames: Frames, variant: Variant) -> pd.DataFrame:
@@ -119,7 +121,7 @@ def work_by_label(jobs: pd.DataFrame, label_samples: pd.DataFrame, edges_s: NDAr
 
     Args:
         jobs: columns client, started_s, ended_s, macs. The work of a job is spread evenly over its service, and over
-            labels as its client's samples are, or as those of all clients if it is nobody's (client -1).
+            labels as its client's samples are, or as those of all given clients if it is nobody's (client -1).
         label_samples: clients x labels.
         edges_s: N + 1 increasing instants.
 
