@@ -110,16 +110,16 @@ def _most_accurate(found: list[Found]) -> str:
 
 @dataclass(frozen=True)
 class OrderCost:
-    """A variant beside the one that differs from it in serving in arrival order."""
+    """A variant beside the one that differs from it in serving in arrival order.
+
+    `change` is how much more simulated time the order takes, as a share: the median over seeds, each of which has
+    clients of its own, alike in both variants.
+    """
 
     variant: Variant
     ours: Numbers
     arrival: Numbers
-
-    @property
-    def change(self) -> float:
-        """How much more simulated time the order takes, as a share."""
-        return _round_s(self.ours) / _round_s(self.arrival) - 1
+    change: float
 
 
 def _order_costs(frames: Frames, found: list[Found]) -> list[str]:
@@ -129,16 +129,19 @@ def _order_costs(frames: Frames, found: list[Found]) -> list[str]:
     then more than the order differs, as it may between two runs.
     """
     clients = frames.clients.groupby("variant")["client"].nunique()
+    summary = frames.summary.assign(round_s=frames.summary["simulated_s"] / frames.summary["rounds"])
+    round_s = summary.pivot_table(index="seed", columns="variant", values="round_s")
 
     def rest(variant: Variant) -> tuple[object, ...]:
         return variant.run.folder, clients[variant.label], variant.method, *_words(variant)[1]
 
-    arrival = {rest(variant): numbers for variant, numbers in found if variant.order == ARRIVAL_ORDER}
-    costs = [
-        OrderCost(variant, numbers, arrival[rest(variant)])
-        for variant, numbers in found
-        if variant.order not in (None, ARRIVAL_ORDER) and rest(variant) in arrival
-    ]
+    arrival = {rest(variant): (variant, numbers) for variant, numbers in found if variant.order == ARRIVAL_ORDER}
+    costs = []
+    for variant, numbers in found:
+        if variant.order not in (None, ARRIVAL_ORDER) and rest(variant) in arrival:
+            free, its = arrival[rest(variant)]
+            change = float((round_s[variant.label] / round_s[free.label]).median() - 1)
+            costs.append(OrderCost(variant, numbers, its, change))
     if len(costs) <= MAX_COMPARISONS:
         return [_order_cost(cost) for cost in costs]
     by_method: dict[str, list[OrderCost]] = {}
@@ -165,7 +168,8 @@ def _order_cost(cost: OrderCost, of_several: bool = False) -> str:
     serving = f"the costliest order is {order}{detail}: it" if of_several else f"serving in {order} order{detail}"
     sentence = (
         f"With {where}, {serving} takes {_compared(cost.change)} arrival order "
-        f"({duration(_round_s(cost.ours))} against {duration(_round_s(cost.arrival))} a round)"
+        f"with the same clients (medians: {duration(_round_s(cost.ours))} against {duration(_round_s(cost.arrival))} a "
+        "round)"
     )
     ours, arrival = cost.ours, cost.arrival
     if math.isnan(ours["accuracy"]) or math.isnan(arrival["accuracy"]):
