@@ -163,8 +163,9 @@ def test_a_killed_run_leaves_nothing_that_looks_complete(scenario, tmp_path):
 
 
 def test_ctrl_c_before_anything_is_trained_is_said_and_leaves_nothing(scenario, tmp_path):
-    """Newer versions of typer turn Ctrl-C into an exit code of their own."""
+    """Newer versions of typer turn Ctrl-C into an exit code of their own; a shell's background job ignores it."""
     code = "import sfl_sim.study as s, os, signal; s.check = lambda *_: os.kill(os.getpid(), signal.SIGINT); " \
+           "signal.signal(signal.SIGINT, signal.default_int_handler); " \
            "from sfl_sim.cli import main; main(['tiny.yaml', '--out', 'run'])"  # fmt: skip
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.returncode == 130
@@ -328,7 +329,7 @@ def test_list_names_every_method_s_paper_its_year_and_its_options(capsys):
     for name, about in catalogue()["methods"].items():
         _, paper, *options = about.split("\n")
         assert re.fullmatch(r"\w+ et al\..* (19|20)\d\d", paper)
-        assert options == ["options: " + ", ".join(fields) for fields in [METHODS[name].Options.model_fields] if fields]
+        assert all(field in options[0] for field in METHODS[name].Options.model_fields)
         assert f"{name} {' '.join(about.split())}" in printed
 
 

@@ -78,7 +78,7 @@ def test_the_partition_that_is_shown_is_the_one_that_the_preset_runs():
         (scenario("hydra_code", clients={"count": 3}), r"clients\.count: cannot be given together .*\(found 3\)"),
         (scenario("hydra_cod"), "did you mean 'hydra_code'"),
         (scenario("bounded_wait"), r"server\.max_wait_s: bounded_wait needs it"),
-        (scenario("client_level", max_wait_s=1), r"server\.max_wait_s: cyclic does not bound a wait"),
+        (scenario("client_level", max_wait_s=1), r"server\.max_wait_s: cannot be given together"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(values, line):

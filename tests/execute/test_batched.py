@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_world import batch_norm_net, distance, fleet, mlp, simulate, task, tensors
+from small_world import batch_norm_net, distance, fleet, mlp, simulate, task, tensors, usual_options
 from torch import nn
 
 from sfl_sim.compose import Experiment
@@ -40,7 +40,7 @@ def test_batched_is_eager(data):
     draw = data.draw
     name, options = draw(
         st.sampled_from(
-            [(name, {}) for name in sorted(METHODS)]
+            [(name, usual_options(name)) for name in sorted(METHODS)]
             + [("splitfed_v2", {"l2": 0.5, "l2_on": "model"}), ("hydra", {"cut2": 2, "num_heads": 2})]
             + [("mergesfl", {"batch_regulation": "time"})]
             + [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch")]
