@@ -81,7 +81,7 @@ def test_every_shipped_scenario_loads_and_is_found_by_its_name(path):
     name = path.relative_to(ROOT / "scenarios").with_suffix("").as_posix()
     assert study.name == name.replace("/", "_")
     assert len({variant.name for variant in study.variants}) > 1
-    assert scenario_file(name).samefile(path)
+    assert scenario_file(name).read_bytes() == path.read_bytes()  # in a wheel it is a copy
 
 
 def test_the_first_line_of_a_shipped_scenario_says_what_it_is():
