@@ -4,8 +4,9 @@
 
 The rule, after METHODS.md 14.5: two variants differ if their medians over seeds are more than one pooled standard
 deviation apart. A trend is *reproduced* if all its comparisons point the paper's way by more than that, *not
-reproduced* if any points the other way by more than that, else *not distinguishable*. `>=` allows ties: its medians must
-not point the other way at all; `~` asks that no two differ by more than that, or that they do by less than two points.
+reproduced* if any points the other way by more than that, else *not distinguishable*. `>=` allows ties: its medians
+must not point the other way at all; `~` asks that no two differ by more than that, or that they do by less than two
+points.
 For two variants that are equal in truth, five seeds make `<` or `>` hold by chance about once in ten times, and fail as
 often; so the seeds that point the paper's way are told as well. Seeds share data, order and initial weights.
 """
