@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from sfl_sim.metrics.queue import held_idle, queue_length, work_by_label
 from sfl_sim.report.labels import label_names
 
 if TYPE_CHECKING:
@@ -88,51 +89,3 @@ def _label_samples(frames: Frames, variant: Variant) -> pd.DataFrame:
     samples = pd.DataFrame(np.stack(list(clients["label_samples"])), clients.index)
     names = label_names(frames, variant)
     return samples[names.index].set_axis(list(names), axis=1) if len(names) else samples.add_prefix("label ")
-
-
-def queue_length(jobs: pd.DataFrame) -> pd.DataFrame:
-    """How many jobs wait for the server and how many it serves, as step functions of time.
-
-    Args:
-        jobs: columns requested_s, started_s, ended_s.
-
-    Returns:
-        Columns time_s (increasing), waiting, serving: the counts that hold from that time until the next.
-    """
-    changes = [
-        pd.DataFrame({"time_s": jobs["requested_s"], "waiting": 1, "serving": 0}),
-        pd.DataFrame({"time_s": jobs["started_s"], "waiting": -1, "serving": 1}),
-        pd.DataFrame({"time_s": jobs["ended_s"], "waiting": 0, "serving": -1}),
-    ]
-    return pd.concat(changes).groupby("time_s").sum().cumsum().reset_index()
-
-
-def held_idle(queue: pd.DataFrame) -> pd.DataFrame:
-    """The intervals (started_s, ended_s) in which jobs wait while the server serves nobody.
-
-    It is held for a client whose turn it is and whose job has not come.
-    """
-    spans = pd.DataFrame({"started_s": queue["time_s"], "ended_s": queue["time_s"].shift(-1)})
-    return spans[(queue["waiting"] > 0) & (queue["serving"] == 0)].dropna()
-
-
-def work_by_label(jobs: pd.DataFrame, label_samples: pd.DataFrame, edges_s: NDArray[np.float64]) -> pd.DataFrame:
-    """MACs of training jobs by label and time; with one cut for all clients they are proportional to samples.
-
-    Args:
-        jobs: columns client, started_s, ended_s, macs. The work of a job is spread evenly over its service, and over
-            labels as its client's samples are, or as those of all given clients if it is nobody's (client -1).
-        label_samples: clients x labels.
-        edges_s: N + 1 increasing instants.
-
-    Returns:
-        Labels x N.
-    """
-    samples = pd.concat([label_samples, label_samples.sum().rename(-1).to_frame().T])
-    shares = samples.div(samples.sum(axis=1).clip(lower=1), axis=0)
-    work = np.zeros((len(samples), len(edges_s) - 1))
-    for client, own in jobs.sort_values("started_s").groupby("client"):
-        times_s = own[["started_s", "ended_s"]].to_numpy().ravel()
-        done = np.repeat(np.r_[0.0, own["macs"].cumsum()], 2)[1:-1]
-        work[samples.index.get_loc(client)] = np.diff(np.interp(edges_s, times_s, done))
-    return pd.DataFrame(shares.to_numpy().T @ work, index=samples.columns)

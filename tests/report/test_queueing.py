@@ -8,18 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from synthetic_run import LABELS
 
 from sfl_sim.report.panels import panels
 from sfl_sim.report.queueing import server_queue, service_order
-from sfl_sim.report.round_view import round_views, work_by_label
+from sfl_sim.report.round_view import round_views
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames
-
-HELD = pd.DataFrame({"cat": [30, 0], "dog": [10, 5]})
 
 
 @pytest.fixture(scope="module")
@@ -27,39 +23,6 @@ def one_label_each(frames: Frames) -> Frames:
     """Client c holds 500 samples of label c."""
     held = [500 * np.eye(len(LABELS), dtype=int)[label] for label in frames.clients["dominant_label"]]
     return replace(frames, clients=frames.clients.assign(label_samples=held))
-
-
-def jobs(*rows: tuple[int, float, float, float]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=["client", "started_s", "ended_s", "macs"])
-
-
-def test_a_jobs_work_goes_to_its_clients_labels_in_the_time_of_its_service() -> None:
-    work = work_by_label(jobs((0, 1.0, 2.0, 8.0), (1, 2.5, 4.5, 6.0)), HELD, np.array([0.0, 1.5, 3.0, 5.0]))
-
-    assert work.loc["cat"].tolist() == [3.0, 3.0, 0.0]
-    assert work.loc["dog"].tolist() == [1.0, 1.0 + 1.5, 4.5]
-
-
-def test_a_job_of_nobody_is_a_job_of_all() -> None:
-    work = work_by_label(jobs((-1, 0.0, 1.0, 9.0)), HELD, np.array([0.0, 1.0]))
-
-    assert work[0].to_dict() == {"cat": 6.0, "dog": 3.0}
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(-1, 1), st.floats(0, 9), st.floats(0.1, 9), st.floats(0, 100)), max_size=20),
-       st.lists(st.floats(0, 500), max_size=5))  # fmt: skip
-def test_no_work_is_lost_or_made_however_time_is_cut(
-    served: list[tuple[int, float, float, float]], cuts: list[float]
-) -> None:
-    now_s, rows = 0.0, []
-    for client, idle_s, service_s, macs in served:
-        now_s += idle_s + service_s
-        rows.append((client, now_s - service_s, now_s, macs))
-
-    work = work_by_label(jobs(*rows), HELD, np.sort([0.0, *cuts, 501.0]))
-
-    assert work.sum().sum() == pytest.approx(sum(macs for *_, macs in served))
 
 
 def test_a_fixed_order_trains_the_labels_in_turn(one_label_each: Frames) -> None:
