@@ -20,7 +20,7 @@ from sfl_sim.execute.precision import PRECISIONS
 from sfl_sim.execute.timing import Timing
 from sfl_sim.methods import Method, Task
 from sfl_sim.models.calling import Calling
-from sfl_sim.models.cuts import client_cuts
+from sfl_sim.models.cuts import client_cuts, cuts_at
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import network
@@ -51,12 +51,13 @@ def build_method(
     kind = find_method(scenario.method.name)
     net = _network(scenario, dataset)
     data = _client_data(scenario, dataset, shares, net, device)
-    cuts = _cuts(scenario, net, fleet) if kind.is_split else []
+    cuts, round_cuts = _cuts(scenario, kind, net, fleet)
     task = Task(
         network=net, cuts=cuts, data=data, lr=train.lr, lr_decay=train.lr_decay, lr_min=train.lr_min,
-        momentum=train.momentum, weight_decay=train.weight_decay, uniform_weights=train.agg_weights == "uniform",
+        optimizer=train.optimizer, momentum=train.momentum, weight_decay=train.weight_decay,
+        uniform_weights=train.agg_weights == "uniform",
         label_counts=counts, label_names=dataset.label_names, seed=scenario.seed, device=device,
-        sample_s=seconds_per_sample(net, cuts, train.batch_size, fleet),
+        sample_s=seconds_per_sample(net, cuts, train.batch_size, fleet), round_cuts=round_cuts,
     )  # fmt: skip
     return kind(task, method_options(kind, scenario))
 
@@ -88,11 +89,19 @@ def _client_data(
     return data
 
 
-def _cuts(scenario: Scenario, net: Network, fleet: Fleet) -> list[int]:
-    cut = scenario.model.cut
-    if isinstance(cut, ClientCuts):
-        return client_cuts(net, cut.by, cut.values, fleet.macs_per_s)
-    return [net.cut_at(cut)] * len(fleet.macs_per_s)
+def _cuts(scenario: Scenario, kind: type[Method], net: Network, fleet: Fleet) -> tuple[list[int], list[int]]:
+    """The task's `cuts` and `round_cuts`."""
+    cut, n_clients = scenario.model.cut, len(fleet.macs_per_s)
+    if not kind.is_split:
+        return [], []
+    if not isinstance(cut, ClientCuts):
+        return [net.cut_at(cut)] * n_clients, []
+    if cut.by != "round":
+        return client_cuts(net, cut.by, cut.values, fleet.macs_per_s), []
+    if not kind.cut_may_change:
+        raise ScenarioError(f"{scenario.method.name} has one cut for all rounds", key="model.cut.by", found=cut.by)
+    drawn = cuts_at(net, cut.values)
+    return [max(drawn)] * n_clients, drawn
 
 
 def build_executor(train: Train, device: torch.device | None) -> Eager | Timing:

@@ -97,6 +97,7 @@ def choices() -> dict[str, list[str]]:
     """The names that come with sfl-sim, by the scenario key that takes them."""
     return {
         "method.name": list(METHODS),
+        "report.target_accuracy.of": list(METHODS),
         "model.name": list(MODELS),
         "data.name": list(DATASETS),
         "data.partition.kind": list(PARTITIONS),

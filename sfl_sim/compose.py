@@ -115,7 +115,7 @@ class Experiment:
         """Let the clients train, and the clock run, without evaluation."""
         if number == 1:
             self.simulator.run(self.method.setup(), number)
-        if self.device is None and self.method.regular:
+        if self.device is None and self.method.regular and not self.method.task.round_cuts:
             self.foresight.run(lambda: self.method.round(number, clients), number, like=tuple(clients))
         else:
             self.simulator.run(self.method.round(number, clients), number)
@@ -152,7 +152,8 @@ class Experiment:
 
     def clients(self) -> pd.DataFrame:
         """One row per client: device, rates, samples, dominant label, and the last layer that it holds."""
-        return client_table(self.fleet, self.counts, self.method.task.cuts)
+        task = self.method.task
+        return client_table(self.fleet, self.counts, () if task.round_cuts else task.cuts)
 
     def layers(self) -> pd.DataFrame:
         """One row per layer of the model: what it costs, and whether a cut after it is Pareto-optimal."""

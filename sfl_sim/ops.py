@@ -9,6 +9,8 @@ A method is a generator (a *flow*) that yields operations and receives their res
     read(value)                    the number in `value`: the only way to branch on what training produced
     expect(state, jobs)            announce how many training jobs each client will bring to a shared `state`,
                                    so that the order policy knows whose turn can come
+    occur(event), wait(events)     a precedence between flows that run side by side: who waits for events goes on once
+                                   all of them have occurred
 
 Example: one client's mini-batch in split learning. Any driver can run it, a test by hand:
 
@@ -27,7 +29,7 @@ Example: one client's mini-batch in split learning. Any driver can run it, a tes
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -169,7 +171,39 @@ class Expect:
     jobs: Mapping[int, int]
 
 
-Op = On | Send | Par | Read | Expect
+class Event:
+    """Something that one flow does and that others wait for. It occurs once and stays so.
+
+    Attributes:
+        about: what it is, for whoever is told that it never came.
+        occurred: kept by whoever drives the flows.
+    """
+
+    __slots__ = ("about", "occurred")
+
+    def __init__(self, about: str) -> None:
+        self.about = about
+        self.occurred = False
+
+    def __repr__(self) -> str:
+        return f"Event({self.about})"
+
+
+@dataclass(slots=True)
+class Occur:
+    """From now on `event` has occurred."""
+
+    event: Event
+
+
+@dataclass(slots=True)
+class Wait:
+    """Wait until all `events` have occurred."""
+
+    events: Sequence[Event]
+
+
+Op = On | Send | Par | Read | Expect | Occur | Wait
 Flow = Generator[Op, Any, Any]
 
 
@@ -196,3 +230,13 @@ def read(value: Value) -> Read:
 def expect(state: State, jobs: Mapping[int, int]) -> Expect:
     """Tell the order policy which clients will bring how many training jobs to `state` this round."""
     return Expect(state, jobs)
+
+
+def occur(event: Event) -> Occur:
+    """Let the flows go on that wait for `event`."""
+    return Occur(event)
+
+
+def wait(events: Sequence[Event]) -> Wait:
+    """Go on once all `events` have occurred: at once if they have, or if there are none."""
+    return Wait(events)

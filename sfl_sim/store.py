@@ -177,13 +177,31 @@ class RunFolder:
         """Where cell `number` lies while the run is under way."""
         return self.staging / "cells" / f"{number:04d}"
 
-    def join(self, name: str, scenario_yaml: str, manifest: Mapping[str, Any]) -> Path:
-        """Join the closed cells into the run's tables, in the staging folder, and give that folder."""
+    def closed(self) -> dict[int, tuple[dict[str, Any], pd.DataFrame]]:
+        """The summary and the rounds of every closed cell, by its number."""
+        return {
+            int(path.parent.name): (json.loads(path.read_text()), pd.read_parquet(path.with_name("rounds.parquet")))
+            for path in sorted(self.staging.glob("cells/*/summary.json"))
+        }
+
+    def join(
+        self,
+        name: str,
+        scenario_yaml: str,
+        manifest: Mapping[str, Any],
+        additions: Mapping[int, Mapping[str, Any]],
+    ) -> Path:
+        """Join the closed cells into the run's tables, in the staging folder, and give that folder.
+
+        `additions` to the summaries, by the number of the cell, are what only the whole run can tell.
+        """
         cells = sorted(path.parent for path in self.staging.glob("cells/*/summary.json"))
         for table in TABLES:
             parts = [cell / f"{table}.parquet" for cell in cells]
             _concatenate([part for part in parts if part.exists()], self.staging / f"{table}.parquet")
-        variants = [json.loads((cell / "summary.json").read_text()) for cell in cells]
+        variants = [
+            json.loads((cell / "summary.json").read_text()) | dict(additions.get(int(cell.name), {})) for cell in cells
+        ]
         _write_json(self.staging / "summary.json", {"scenario": name, "variants": variants})
         checkpoints = self.staging / "checkpoints"
         checkpoints.mkdir(exist_ok=True)

@@ -20,6 +20,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.execute.allocator import keep_freed_memory
 from sfl_sim.execute.device import pick_device
 from sfl_sim.store import RunFolder, free_folder, read_manifest
+from sfl_sim.targets import references, ways
 
 MAX_NAME = 100
 MAX_NUMBER = 2**31
@@ -45,6 +46,7 @@ def check(study: Study, device: torch.device | None = None) -> None:
                 experiment.check_device(device)
         except ScenarioError as error:
             raise variant.places.located(error) from error
+    references(study)
 
 
 def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify) -> Outcome:
@@ -75,7 +77,8 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
             raise failure
         raise KeyboardInterrupt
     with uninterrupted():
-        staged = folder.join(study.name, dump_study(study), _manifest(study, settings, status, began_s))
+        manifest = _manifest(study, settings, status, began_s)
+        staged = folder.join(study.name, dump_study(study), manifest, ways(study, folder.closed()))
         from sfl_sim.report.page import write_report  # plotly is imported when the first round has long begun
         from sfl_sim.report.perfetto import write_trace
 

@@ -22,7 +22,7 @@ def client_table(fleet: Fleet, counts: Ints, cuts: Sequence[int]) -> pd.DataFram
 
     Args:
         counts: (C, L) training samples of each label that each client holds.
-        cuts: of the clients; empty where there is no split.
+        cuts: of the clients; empty where there is no split, or another one in every round.
     """
     return pd.DataFrame(
         {

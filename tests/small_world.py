@@ -1,5 +1,7 @@
 """A small world for tests: a few clients with random data and a small network in float64, under any clock."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import nn
@@ -68,14 +70,21 @@ def fleet(n, macs_per_s=1e6, uplink_bps=1e6, downlink_bps=1e6, speedup=100.0, **
     return build_fleet(n, 0, {"profile": None, "macs_per_s": macs_per_s}, links, speedup)
 
 
+NEUTRAL = {"smofi": {"server_momentum": 0.0}, "fedavgm": {"server_momentum": 0.0}, "slowmo": {"slow_momentum": 0.0},
+           "fedprox": {"mu": 0.0}, "fednar": {"max_norm": 1e9}}  # fmt: skip
+"""Options with which the momentum family does no more than SplitFedV1 where all clients have equally many batches."""
+
+
 def usual_options(name):
     """Of networks with three layers: Hydra's usual heads would leave no trunk."""
-    return {"cut2": 2} if name == "hydra" else {}
+    return {"cut2": 2} if name == "hydra" else NEUTRAL.get(name, {})
 
 
 def simulate(name, work, rounds=2, order="fcfs", world=None, options=None, executor=None, clients=None, **settings):
     """Run a method; its object, the simulator, and the operations of all rounds."""
     kind = METHODS[name]
+    if name == "fednag" and not work.momentum:  # which it averages
+        work = replace(work, momentum=0.9)
     method = kind(work, kind.Options(**(usual_options(name) if options is None else options)))
     simulator = Simulator(
         world or fleet(len(work.data)),

@@ -69,7 +69,7 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
     assert [v["name"] for v in found] == ["splitfed_v1", "splitfed_v2, fcfs", "splitfed_v2, cyclic"]
     assert set(found[0]) == {
         "name", "method", "seed", "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap",
-        "backward_transfer",
+        "backward_transfer", "best_accuracy", "reference",
         "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
         "timeline_digest", "weights_digest", "breakdown_s", "executor", "threads",
         "peak_graphs", "server_model_bytes",

@@ -122,6 +122,23 @@ def test_clients_with_slow_devices_hold_the_fewest_layers():
     assert clients["cut"].tolist() == [1] * 5 + [3] * 5
 
 
+DRAWN = {"by": "round", "values": [1, "conv3", 2]}
+
+
+def test_a_cut_that_is_drawn_in_every_round_is_no_client_s_own():
+    run = experiment({"method": {"name": "splitfed_v1"}, "model.cut": DRAWN})
+    assert run.method.task.round_cuts == [1, 3, 2]
+    assert run.method.task.cuts == [3] * 10
+    assert run.clients()["cut"].isna().all()
+    assert not experiment({"method": {"name": "fedavg"}, "model.cut": DRAWN}).method.task.round_cuts
+
+
+def test_a_method_that_cannot_draw_its_cut_says_so():
+    with pytest.raises(ScenarioError) as caught:
+        experiment({"method": {"name": "splitfed_v2"}, "model.cut": DRAWN})
+    assert str(caught.value) == "model.cut.by: splitfed_v2 has one cut for all rounds (found 'round')"
+
+
 def one_layer(input_shape, n_labels):
     return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), n_labels)))
 

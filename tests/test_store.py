@@ -29,8 +29,8 @@ def fill(folder, rounds=2, number=0, variant="a"):
     cell.close({"name": variant, "rounds": rounds})
 
 
-def finish(folder, status="complete"):
-    folder.join("s", "name: s\n", {"status": status})
+def finish(folder, status="complete", additions=None):
+    folder.join("s", "name: s\n", {"status": status}, additions or {})
     return folder.publish()
 
 
@@ -50,6 +50,20 @@ def test_cells_are_joined_into_tables_and_moved_to_their_place(tmp_path):
     assert sorted(p.name for p in (out / "checkpoints").iterdir()) == [
         "0000.json", "0000.safetensors", "0001.json", "0001.safetensors"
     ]  # fmt: skip
+
+
+def test_what_only_the_whole_run_can_tell_is_added_to_the_summaries_of_its_cells(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, number=0, variant="a")
+    fill(folder, number=2, variant="c", rounds=3)
+    closed = folder.closed()
+    assert {number: (summary["name"], len(rounds)) for number, (summary, rounds) in closed.items()} == {
+        0: ("a", 2), 2: ("c", 3)
+    }  # fmt: skip
+    out = finish(folder, additions={2: {"reference": "a"}})
+    a, c = json.loads((out / "summary.json").read_text())["variants"]
+    assert c["reference"] == "a"
+    assert "reference" not in a
 
 
 def test_snapshots_are_a_table_where_there_are_any(tmp_path):

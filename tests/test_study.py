@@ -1,12 +1,17 @@
 """Studies: how steps are to be computed is checked before anything is written, and is told afterwards."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 import yaml
 
+from sfl_sim.api import Results
+from sfl_sim.cells import Settings
 from sfl_sim.cli import main
+from sfl_sim.config.source import parse
+from sfl_sim.study import run_study
 
 SCENARIO = {
     "name": "tiny",
@@ -68,6 +73,30 @@ def test_bounded_graphs_change_no_digest_and_are_told(sfl_sim):
     assert manifest["computing"] == {
         "executor": ["eager"], "precision": ["float32"], "compile": [False], "max_graphs": [None, 1, 2]
     }  # fmt: skip
+
+
+def test_a_relative_target_is_known_once_its_reference_has_run_be_it_after_a_resume(tmp_path):
+    grid = {"method.name": ["splitfed_v2", "fedavg"]}
+    relative = {"report": {"target_accuracy": {"share": 0.5, "of": "fedavg"}}}
+    study, settings = parse({**SCENARIO, "grid": grid, "repeats": 2, **relative}), Settings(threads=1)
+
+    def summary_after(interrupt_at, **how):
+        def notify(number, round):
+            if number == interrupt_at:
+                raise KeyboardInterrupt
+
+        outcome = run_study(study, tmp_path / "run", replace(settings, **how), notify)
+        return outcome.status, Results(outcome.folder).summary.set_index(["name", "seed"])
+
+    status, early = summary_after(interrupt_at=1)
+    assert status == "interrupted"
+    assert early["target_accuracy"].isna().all()
+    assert early["best_accuracy"].notna().all()
+    status, found = summary_after(interrupt_at=None, resume=True)
+    assert status == "complete"
+    assert set(found["target_accuracy"]) == {0.5 * found.loc["fedavg", "best_accuracy"].median()}
+    assert found.loc["fedavg", "rounds_to_accuracy"].tolist() == [1, 1]
+    assert "of the best accuracy of" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_nothing_is_compiled_where_no_client_has_a_whole_mini_batch(sfl_sim, capsys):

@@ -20,10 +20,11 @@ Cut = Count | Annotated[str, Field(min_length=1)] | Annotated[float, Field(gt=0,
 
 
 class ClientCuts(Section):
-    """Cuts that differ between clients."""
+    """Cuts that differ between clients, or between rounds."""
 
-    by: Literal["client", "device_speed"]
-    """client: a value for each client; device_speed: one for each of equally large groups, slowest devices first."""
+    by: Literal["client", "device_speed", "round"]
+    """client: a value for each client; device_speed: one for each of equally large groups, slowest devices first;
+    round: one, drawn anew in every round, for all clients."""
     values: Annotated[list[Cut], Field(min_length=1)]
     """Where they are cut: a layer's index, its name, or its relative depth between 0 and 1."""
 
@@ -37,7 +38,7 @@ class Model(Section):
     """Your own network: package.module:make, where make(input_shape, n_labels) gives an nn.Sequential, or is one."""
     cut: Cut | ClientCuts = 1
     """The layer after which the server takes over from the clients: its index, its name, or its relative depth, a
-    number between 0 and 1; or a section, for clients that differ."""
+    number between 0 and 1; or a section, for clients or rounds that differ."""
 
     @model_validator(mode="before")
     @classmethod
@@ -164,10 +165,12 @@ class Train(Section):
     """Factor on the learning rate after every round."""
     lr_min: NonNegative = 0.0
     """Learning rate below which the decay does not go."""
+    optimizer: Literal["sgd", "nag", "adam", "adamw"] = "sgd"
+    """Optimizer of clients and server: SGD, SGD with Nesterov's momentum, Adam, or Adam with decoupled weight decay."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Momentum of SGD."""
+    """Momentum of SGD; Adam's averages are its usual ones (0.9 and 0.999)."""
     weight_decay: NonNegative = 0.0
-    """L2 penalty of SGD."""
+    """L2 penalty, or AdamW's decay."""
     drop_last: bool = False
     """Leave out a client's last mini-batch if it is not full."""
     agg_weights: Literal["samples", "uniform"] = "samples"
@@ -183,6 +186,15 @@ class Train(Section):
     max_graphs: Count | None = None
     """Clients that hold activations in this machine's memory at once; others compute them again, with equal results."""
 
+    @model_validator(mode="after")
+    def _has_the_momentum_that_it_needs(self) -> Train:
+        if self.optimizer == "nag" and not self.momentum:
+            raise ScenarioError("is what Nesterov's method is about, and must be above 0", key="momentum", found=0.0)
+        if self.optimizer in ("adam", "adamw") and self.momentum:
+            problem = f"is a setting of sgd and nag, not of {self.optimizer}"
+            raise ScenarioError(problem, key="momentum", found=self.momentum)
+        return self
+
 
 class Snapshots(Section):
     """Looking into rounds: which labels the global model would know if a round ended now."""
@@ -196,11 +208,20 @@ class Snapshots(Section):
     """Whose part-1 is asked: the average of the clients' current ones, or that of the client served last."""
 
 
+class RelativeTarget(Section):
+    """A target that depends on what another variant reaches: one that differs in its method or order alone."""
+
+    share: PositiveShare
+    """Share of the best accuracy that the reference reaches after any round (mean over seeds)."""
+    of: Annotated[str, Field(min_length=1)] | Method
+    """The reference: its method's name, or a section with keys as under method where several have that name."""
+
+
 class Report(Section):
     """What the report asks of the run."""
 
-    target_accuracy: PositiveShare | None = None
-    """Test accuracy whose time and rounds are reported."""
+    target_accuracy: PositiveShare | RelativeTarget | None = None
+    """Test accuracy whose time, rounds and bytes are reported: a number, or a section, for a share of another's."""
     snapshots: Snapshots | None = None
     """Confusion matrices on the test set while a round goes on, without a trace in training; null for none."""
 

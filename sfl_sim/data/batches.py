@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, count, islice
 
 import numpy as np
 import torch
@@ -148,8 +149,11 @@ class ClientData:
 
         A `batch_size` other than the run's cuts the same samples in the same order.
         """
+        return islice(self._endless(client, round, batch_size), self.local_epochs)
+
+    def _endless(self, client: int, round: int, batch_size: int | None) -> Iterator[list[Batch]]:
         sizes = self._sizes(self.samples(client), batch_size)
-        for number in range(self.local_epochs):
+        for number in count():
             epoch = self._epoch(client, round, number) if self.images else None
             starts = np.cumsum([0, *sizes[:-1]])
             first = number * len(sizes)
@@ -167,6 +171,10 @@ class ClientData:
         """The round's mini-batches in a row."""
         for epoch in self.epochs(client, round, batch_size):
             yield from epoch
+
+    def steps(self, client: int, round: int, n: int, batch_size: int | None = None) -> Iterator[Batch]:
+        """Exactly `n` mini-batches, over as many epochs as they take; those of the local epochs are `batches`."""
+        return islice(chain.from_iterable(self._endless(client, round, batch_size)), n)
 
     def _sizes(self, samples: int, batch_size: int | None = None) -> list[int]:
         size = batch_size or self.batch_size

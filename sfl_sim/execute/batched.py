@@ -95,7 +95,7 @@ class Batched(Eager):
         if type(payload) not in (Replica, Joined):  # nobody knows which states it is made of, and what its copy is
             self.finish()
             return super().snapshot(payload)
-        copy = Replica(cast(Replica, payload).part)
+        copy = Replica(cast(Replica, payload).part, has_velocity=cast(Replica, payload).has_velocity)
         self._defer(self._ledger.add(_fill, copy, (payload,)))
         return copy
 

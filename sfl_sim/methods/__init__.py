@@ -2,9 +2,15 @@
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.methods.fedavg import FedAvg
+from sfl_sim.methods.fedavgm import FedAvgM
+from sfl_sim.methods.fednag import FedNAG
+from sfl_sim.methods.fednar import FedNAR
+from sfl_sim.methods.fedprox import FedProx
 from sfl_sim.methods.hydra import Hydra
 from sfl_sim.methods.mergesfl import MergeSFL
 from sfl_sim.methods.multihead import MultiHead
+from sfl_sim.methods.slowmo import SlowMo
+from sfl_sim.methods.smofi import Smofi
 from sfl_sim.methods.splitfed_v1 import SplitFedV1
 from sfl_sim.methods.splitfed_v2 import SplitFedV2
 from sfl_sim.methods.splitfed_v3 import SplitFedV3
@@ -19,6 +25,12 @@ METHODS: dict[str, type[Method]] = {
     "multihead": MultiHead,
     "mergesfl": MergeSFL,
     "hydra": Hydra,
+    "smofi": Smofi,
+    "fedprox": FedProx,
+    "fednar": FedNAR,
+    "fedavgm": FedAvgM,
+    "slowmo": SlowMo,
+    "fednag": FedNAG,
 }
 """The methods by the name that a scenario gives them."""
 

@@ -17,8 +17,8 @@ from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.alternatives import Model
 from sfl_sim.models.network import Network
+from sfl_sim.models.optimisers import Adam, Optimiser, Sgd
 from sfl_sim.models.replica import Replica
-from sfl_sim.models.sgd import Sgd
 from sfl_sim.models.steps import Average
 from sfl_sim.ops import SERVER, Flow, Value, on, par, send
 
@@ -30,13 +30,16 @@ class Task:
     Attributes:
         network: the model.
         cuts: part-1 of client c is layers 1 to `cuts[c]`; empty for a method that is not split.
+        round_cuts: one of them, drawn for every round, is the cut of all clients in it, and `cuts` say the largest;
+            empty where `cuts` hold for all rounds.
         data: the clients' mini-batches.
         label_counts: (C, L) training samples of each label that each client holds.
         label_names: the labels' names.
         sample_s: seconds that a client needs for a sample of its own, as a server would measure them; for methods that
             suit their demands to the clients, not for timing.
         lr, lr_decay, lr_min: lr of round r (from 1) is max(lr * lr_decay^(r-1), lr_min).
-        momentum, weight_decay: of the local optimisers, alike on both sides.
+        optimizer, momentum, weight_decay: the local optimisers, alike on both sides: `sgd`, `nag` (SGD with Nesterov's
+            momentum), `adam` or `adamw`.
         uniform_weights: k_c = 1/n instead of |D_c| / sum |D| (METHODS.md 0.1).
         device: where weights live; None for ghosts in timing-only runs.
     """
@@ -47,6 +50,7 @@ class Task:
     lr: float = 0.05
     lr_decay: float = 1.0
     lr_min: float = 0.0
+    optimizer: str = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
     uniform_weights: bool = False
@@ -55,6 +59,7 @@ class Task:
     sample_s: Callable[[int], float] = lambda client: 1.0
     seed: int = 0
     device: torch.device | None = None
+    round_cuts: Sequence[int] = ()
 
     @property
     def cut(self) -> int:
@@ -71,10 +76,12 @@ class Task:
         """The initial model, cut into parts; the same numbers whatever the cuts."""
         return self.network.split(*cuts, seed=self.seed, device=self.device)
 
-    def sgd(self, round: int) -> Sgd:
+    def optimiser(self, round: int) -> Optimiser:
         """The local optimiser of a round."""
         lr = max(self.lr * self.lr_decay ** (round - 1), self.lr_min)
-        return Sgd(lr, self.momentum, self.weight_decay)
+        if self.optimizer in ("adam", "adamw"):
+            return Adam(lr, weight_decay=self.weight_decay, decoupled=self.optimizer == "adamw")
+        return Sgd(lr, self.momentum, nesterov=self.optimizer == "nag", weight_decay=self.weight_decay)
 
     def shares(self, clients: Sequence[int]) -> list[float]:
         """Aggregation weights k_c of `clients`; they add up to one."""
@@ -113,7 +120,7 @@ class Method(ABC):
         ...     def client(self, c, round):
         ...         copy = yield send(self.whole, AGGREGATOR, c)
         ...         for batch in self.data.batches(c, round):
-        ...             yield on(c, Train(self.task.sgd(round)), copy, batch)
+        ...             yield on(c, Train(self.task.optimiser(round)), copy, batch)
         ...         return (yield send(copy, c, AGGREGATOR))
         ...
         ...     def model(self):
@@ -136,6 +143,8 @@ class Method(ABC):
     such a method need no event loop. Said as `class MyMethod(Method, regular=True)`, and not inherited."""
     is_split: ClassVar[bool] = True
     """Whether the model is cut between clients and server, so that the task must say where."""
+    cut_may_change: ClassVar[bool] = False
+    """Whether the method can cut the model elsewhere in every round (`Task.round_cuts`)."""
 
     def __init_subclass__(cls, regular: bool = False, **others: Any) -> None:
         super().__init_subclass__(**others)
@@ -145,6 +154,10 @@ class Method(ABC):
         self.task = task
         self.data = task.data
         self.options = options or self.Options()
+
+    def optimiser(self, round: int) -> Optimiser:
+        """The local optimiser of a round."""
+        return self.task.optimiser(round)
 
     def average(self, node: int, state: Replica, replicas: Sequence[Replica], clients: Sequence[int]) -> Flow:
         """`state` <- sum_c k_c replica_c at `node`: federated averaging."""

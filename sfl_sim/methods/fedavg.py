@@ -24,7 +24,7 @@ class FedAvg(Method, regular=True):
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """w <- sum_c k_c w_c, with w_c trained from w on the client's own data."""
-        train = Train(self.task.sgd(round))
+        train = Train(self.optimiser(round))
         copies = yield par(self.client(c, round, train) for c in clients)
         yield from self.average(AGGREGATOR, self.whole, copies, clients)
 

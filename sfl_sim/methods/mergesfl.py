@@ -7,7 +7,7 @@ section 6). The released code fixes batch sizes and lets everybody take part; bo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, zip_longest
 from typing import Annotated, Literal
@@ -21,8 +21,8 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.merged import TrainMerged, dispatched
+from sfl_sim.models.optimisers import Optimiser
 from sfl_sim.models.replica import Replica
-from sfl_sim.models.sgd import Sgd
 from sfl_sim.models.steps import Average, Backward, Renew
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Value, on, par, send
 from sfl_sim.rng import stream
@@ -32,15 +32,17 @@ ROUNDING = 1e-9
 
 
 class MergeOptions(MethodOptions):
-    """Both as from the paper's description, which the released code leaves out (METHODS.md CHOICE 15).
+    """The first two as from the paper's description, which the released code leaves out (METHODS.md CHOICE 15).
 
     `batch_regulation`: time gives slower clients smaller batches, so that all need equally long for one, and a learning
     rate in proportion. `clients_by_kl`: of a round's clients only this share takes part, chosen so that their merged
-    labels are distributed as everybody's.
+    labels are distributed as everybody's. `steps`: a round takes as many as the longest client has mini-batches, and
+    who has run out of them drops out; or as many as all have on average, for everybody (as in SMoFi's comparison).
     """
 
     batch_regulation: Literal["none", "time"] = "none"
     clients_by_kl: Annotated[float, Field(gt=0, le=1)] | None = None
+    steps: Literal["longest", "mean"] = "longest"
 
 
 class MergeSFL(SplitMethod, regular=True):
@@ -57,13 +59,12 @@ class MergeSFL(SplitMethod, regular=True):
             raise ScenarioError(problem, key="method.batch_regulation", found="time")
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
-        """As many steps as whole mini-batches take, or until a client has run out of its own; w1 <- sum_c k_c w1_c."""
+        """So many steps that each merges a mini-batch of every client that has one; w1 <- sum_c k_c w1_c."""
         yield on(SERVER, Renew(), self.part2)
         sizes = self.batch_sizes(clients)
         downloaded = yield par(self.download(c) for c in clients)
         part1s = dict(zip(clients, downloaded, strict=True))
-        steps = max(self.data.n_batches(c) for c in clients)
-        for step in islice(zip_longest(*(self.data.batches(c, round, sizes[c]) for c in clients)), steps):
+        for step in self.todo(round, sizes):
             batches = {c: batch for c, batch in zip(clients, step, strict=True) if batch is not None}
             yield from self.step(batches, part1s, sizes, round)
         copies = yield par(self.upload(c, part1) for c, part1 in part1s.items())
@@ -85,9 +86,9 @@ class MergeSFL(SplitMethod, regular=True):
     ) -> Flow:
         """The server waits for all, and all wait for the server."""
         smashed = yield par(self.forwards(c, part1s[c], batch) for c, batch in batches.items())
-        merged = yield on(SERVER, TrainMerged(self.part2_sgd(round)), self.part2, smashed)
-        sgd = self.part1_sgd(round)
-        own = {c: replace(sgd, lr=sgd.lr * (sizes[c] / self.data.batch_size)) for c in batches}
+        merged = yield on(SERVER, TrainMerged(self.part2_optimiser(round)), self.part2, smashed)
+        usual = self.part1_optimiser(round)
+        own = {c: replace(usual, lr=usual.lr * (sizes[c] / self.data.batch_size)) for c in batches}
         parts = dispatched(merged, [batch.samples for batch in batches.values()])
         yield par(self.backwards(c, part1s[c], part, own[c]) for c, part in zip(batches, parts, strict=True))
 
@@ -96,10 +97,18 @@ class MergeSFL(SplitMethod, regular=True):
         smashed = yield on(c, self.forward, part1, batch)
         return (yield send(smashed, c, SERVER))
 
-    def backwards(self, c: int, part1: Replica, gradients: Value, sgd: Sgd) -> Flow:
+    def backwards(self, c: int, part1: Replica, gradients: Value, optimiser: Optimiser) -> Flow:
         """The client's part of the gradients comes back."""
         gradients = yield send(gradients, SERVER, c)
-        yield on(c, Backward(sgd), part1, gradients)
+        yield on(c, Backward(optimiser), part1, gradients)
+
+    def todo(self, round: int, sizes: Mapping[int, int]) -> Iterator[tuple[Batch | None, ...]]:
+        """Of every step the clients' mini-batches, None for who has run out of them."""
+        n_batches = [self.data.n_batches(c) for c in sizes]
+        if self.options.steps == "mean":
+            steps = int(np.mean(n_batches) + 0.5)
+            return zip(*(self.data.steps(c, round, steps, size) for c, size in sizes.items()), strict=True)
+        return islice(zip_longest(*(self.data.batches(c, round, size) for c, size in sizes.items())), max(n_batches))
 
     def batch_sizes(self, clients: Sequence[int]) -> dict[int, int]:
         """b_c: all alike, or floor(b_max * (fastest client's seconds per sample) / (the client's own))."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from sfl_sim.data.batches import Batch
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.models.alternatives import Model
+from sfl_sim.models.optimisers import Optimiser
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.models.sgd import Sgd
 from sfl_sim.models.steps import Backward, Forward, Train
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Value, on, send
 
 
 class SplitStep(Method):
@@ -19,22 +19,33 @@ class SplitStep(Method):
     forward = Forward()
 
     def batches(self, c: int, part1: Replica, part2: Replica | Joined, batches: Iterable[Batch], round: int) -> Flow:
-        """Train both parts on the mini-batches of client `c`, one after another (SPLITSTEP, METHODS.md 0.2)."""
-        train, backward = Train(self.part2_sgd(round)), Backward(self.part1_sgd(round))
+        """Train both parts on the mini-batches of client `c`, one after another."""
         for batch in batches:
-            smashed = yield on(c, self.forward, part1, batch)
-            smashed = yield send(smashed, c, SERVER)
-            gradient = yield on(SERVER, train, part2, smashed)
-            gradient = yield send(gradient, SERVER, c)
-            yield on(c, backward, part1, gradient)
+            yield from self.minibatch(c, part1, part2, batch, round)
 
-    def part1_sgd(self, round: int) -> Sgd:
+    def minibatch(self, c: int, part1: Replica, part2: Replica | Joined, batch: Batch, round: int) -> Flow:
+        """Train both parts on one mini-batch (SPLITSTEP, METHODS.md 0.2); gives what the backward pass gave."""
+        smashed = yield on(c, self.forward, part1, batch)
+        smashed = yield send(smashed, c, SERVER)
+        gradient = yield from self.serve(c, part2, smashed, round)
+        gradient = yield send(gradient, SERVER, c)
+        return (yield on(c, self.backward(round), part1, gradient))
+
+    def serve(self, c: int, part2: Replica | Joined, smashed: Value, round: int) -> Flow:
+        """What the server does with a mini-batch; gives the gradient at the cut."""
+        return (yield on(SERVER, Train(self.part2_optimiser(round)), part2, smashed))
+
+    def backward(self, round: int) -> Backward:
+        """What the client does with the gradient at the cut."""
+        return Backward(self.part1_optimiser(round))
+
+    def part1_optimiser(self, round: int) -> Optimiser:
         """The optimiser of the clients."""
-        return self.task.sgd(round)
+        return self.optimiser(round)
 
-    def part2_sgd(self, round: int) -> Sgd:
+    def part2_optimiser(self, round: int) -> Optimiser:
         """The optimiser of the server."""
-        return self.task.sgd(round)
+        return self.optimiser(round)
 
 
 class SplitMethod(SplitStep):

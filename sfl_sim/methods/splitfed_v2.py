@@ -7,6 +7,7 @@ comparison adds the L2 regularisation).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -14,8 +15,8 @@ from pydantic import Field
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SharedServer, SplitMethod
+from sfl_sim.models.optimisers import Optimiser, Proximal
 from sfl_sim.models.replica import Replica
-from sfl_sim.models.sgd import ProximalSgd, Sgd
 from sfl_sim.models.steps import Forward, Renew
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, expect, on, par
 
@@ -51,18 +52,14 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True):
         copies = yield par(self.client(c, self.part2, round) for c in clients)
         yield from self.average(AGGREGATOR, self.part1, copies, clients)
 
-    def part1_sgd(self, round: int) -> Sgd:
+    def part1_optimiser(self, round: int) -> Optimiser:
         """With the penalty, if it is on the whole model."""
-        return self._regularised(self.task.sgd(round)) if self.options.l2_on == "model" else self.task.sgd(round)
+        return self.part2_optimiser(round) if self.options.l2_on == "model" else self.optimiser(round)
 
-    def part2_sgd(self, round: int) -> Sgd:
+    def part2_optimiser(self, round: int) -> Optimiser:
         """With the penalty."""
-        return self._regularised(self.task.sgd(round))
-
-    def _regularised(self, sgd: Sgd) -> Sgd:
-        if not self.options.l2:
-            return sgd
-        return ProximalSgd(sgd.lr, sgd.momentum, sgd.weight_decay, self.options.l2)
+        mu = self.options.l2
+        return replace(self.optimiser(round), rule=Proximal(mu) if mu else None)
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
         """Part-1 of the clients, or of one of them, and part-2."""

@@ -48,30 +48,36 @@ def paper_like(history: ArrayLike) -> tuple[float, float]:
     return float(last.median()), float(last.std())
 
 
-def headline(rounds: pd.DataFrame, labels: pd.DataFrame, target_accuracy: float | None) -> dict[str, float | None]:
+def headline(rounds: pd.DataFrame, labels: pd.DataFrame) -> dict[str, float | None]:
     """The accuracy figures of one run (one variant and seed) for `summary.json`.
 
     Args:
         rounds: its rows of rounds.parquet, in order.
         labels: its rows of labels.parquet.
-        target_accuracy: for the `*_to_accuracy` figures; None, or a target that no round reaches, gives null.
     """
     found: dict[str, float | None] = dict.fromkeys(
-        ["accuracy", "client_accuracy", "performance_gap", "backward_transfer", "target_accuracy", "rounds_to_accuracy",
-         "time_to_accuracy_s", "bytes_to_accuracy"]
-    )  # fmt: skip
-    found["target_accuracy"] = target_accuracy
+        ["accuracy", "client_accuracy", "performance_gap", "backward_transfer", "best_accuracy"]
+    )
     if rounds.empty or rounds["accuracy"].isna().all():
         return found
     last = rounds.filter(["accuracy", "client_accuracy", "performance_gap"]).tail(LAST_ROUNDS).astype(float)
     found |= {str(column): value for column, value in last.median().dropna().items()}
     found["backward_transfer"] = backward_transfer(label_history(labels).to_numpy())
-    if target_accuracy is not None:
-        reached = rounds[rounds["accuracy"] >= target_accuracy]
-        if not reached.empty:
-            first = reached.iloc[0]
-            until = rounds[rounds["round"] <= first["round"]]
-            found["rounds_to_accuracy"] = int(first["round"])
-            found["time_to_accuracy_s"] = float(first["ended_s"])
-            found["bytes_to_accuracy"] = int(until["bytes_up"].sum() + until["bytes_down"].sum())
+    found["best_accuracy"] = float(rounds["accuracy"].max())
     return found
+
+
+def way_to(target_accuracy: float | None, rounds: pd.DataFrame) -> dict[str, float | None]:
+    """The target and what one run took to reach it, for `summary.json`; null without a target, or if no round does.
+
+    Args:
+        target_accuracy: in [0, 1].
+        rounds: the run's rows of rounds.parquet, in order.
+    """
+    found: dict[str, float | None] = dict.fromkeys(["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"])
+    if target_accuracy is not None and (reached := rounds["accuracy"].astype(float) >= target_accuracy).any():
+        until = rounds[: reached.to_numpy().argmax() + 1]
+        found["rounds_to_accuracy"] = int(until["round"].iloc[-1])
+        found["time_to_accuracy_s"] = float(until["ended_s"].iloc[-1])
+        found["bytes_to_accuracy"] = int(until["bytes_up"].sum() + until["bytes_down"].sum())
+    return {"target_accuracy": target_accuracy, **found}

@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 from sfl_sim.records import BREAKDOWN
 
 _WHERE = {b"client": "device", b"uplink": "uplink", b"downlink": "downlink", b"peer": "uplink"}
+_PRECEDENCE = ("device", "uplink", "downlink", "server", "queue", "aggregate")
+"""Where several things happen to a participant at one instant, it counts as the first of these."""
+_Intervals = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""When each of them begins and ends."""
 
 
 def breakdown(
@@ -25,27 +29,60 @@ def breakdown(
     `queue` is waiting at the server, for a lane or for one's turn; waiting for the own device or link counts as that
     device or link. `aggregate` is what server and aggregator do for nobody in particular, mostly averaging, for which
     all participants wait. `barrier` is what remains: waiting for others (for the slowest, or, in SplitNN, for all
-    predecessors).
-
-    Raises ValueError if a client's operations overlap, for then the parts do not add up.
+    predecessors). Where operations of one participant overlap, or what is done for nobody in particular goes on while
+    a participant is busy, an instant counts once: as device, else uplink, downlink, server, queue, aggregate.
     """
-    seconds = dict.fromkeys(BREAKDOWN, 0.0)
-    rows = rows[(rows["client"] < 0) | np.isin(rows["client"], participants)]
-    held_s = rows["ended_s"] - rows["requested_s"]
-    for node, name in _WHERE.items():
-        seconds[name] += float(held_s[rows["node"] == node].sum()) / len(participants)
-    server = (rows["node"] == b"server") & (rows["client"] >= 0)
-    seconds["queue"] = float((rows["started_s"] - rows["requested_s"])[server].sum()) / len(participants)
-    seconds["server"] = float((rows["ended_s"] - rows["started_s"])[server].sum()) / len(participants)
-    seconds["aggregate"] = _covered_s(rows[rows["client"] < 0])
-    length_s = ended_s - started_s
-    barrier_s = length_s - sum(seconds.values())
-    if barrier_s < -1e-9 * max(length_s, 1.0):
-        raise ValueError(
-            f"operations of one client overlap by {-barrier_s:.3g} s: their parts do not add up to the round"
-        )
-    seconds["barrier"] = max(0.0, barrier_s)
-    return seconds
+    length_s, n = ended_s - started_s, len(participants)
+    found = _intervals(rows, participants, started_s, length_s)
+    seconds = {name: float((end - begin).sum()) / n for name, (begin, end) in found.items()}
+    if not np.isclose(sum(seconds.values()), _union_s(list(found.values())) / n, rtol=1e-9, atol=1e-12 * n * length_s):
+        until = [0.0, *(_union_s([found[name] for name in _PRECEDENCE[: i + 1]]) for i in range(len(_PRECEDENCE)))]
+        seconds = dict(zip(_PRECEDENCE, np.diff(until) / n, strict=True))
+    barrier_s = max(0.0, length_s - sum(seconds.values()))
+    return {name: float(seconds.get(name, barrier_s)) for name in BREAKDOWN}
+
+
+def _intervals(
+    rows: NDArray[np.void], participants: Sequence[int], started_s: float, length_s: float
+) -> dict[str, _Intervals]:
+    """What the participants did, by where, as if they had done it one after another, each for a round's length."""
+    ranked = np.argsort(participants)
+    sorted_ids = np.asarray(participants)[ranked]
+    place = np.searchsorted(sorted_ids, rows["client"]).clip(max=len(sorted_ids) - 1)
+    is_own = sorted_ids[place] == rows["client"]
+    own, shift_s = rows[is_own], place[is_own] * length_s - started_s
+    node = own["node"]
+
+    def between(begin: str, end: str, mask: NDArray[np.bool_]) -> _Intervals:
+        return own[begin][mask] + shift_s[mask], own[end][mask] + shift_s[mask]
+
+    at_server = node == b"server"
+    found = {
+        name: between("requested_s", "ended_s", np.isin(node, [key for key in _WHERE if _WHERE[key] == name]))
+        for name in ("device", "uplink", "downlink")
+    }
+    found["queue"] = between("requested_s", "started_s", at_server)
+    found["server"] = between("started_s", "ended_s", at_server)
+    begin, end = _merged(rows["requested_s"][rows["client"] < 0], rows["ended_s"][rows["client"] < 0])
+    shifts_s = (np.arange(len(participants)) * length_s - started_s)[:, None]
+    found["aggregate"] = (begin + shifts_s).ravel(), (end + shifts_s).ravel()
+    return found
+
+
+def _merged(begin: NDArray[np.float64], end: NDArray[np.float64]) -> _Intervals:
+    """The union of intervals as intervals that do not overlap."""
+    if not len(begin):
+        return begin, end
+    order = np.argsort(begin, kind="stable")
+    begin, until = begin[order], np.maximum.accumulate(end[order])
+    is_gap = begin[1:] > until[:-1]
+    return begin[np.r_[True, is_gap]], until[np.r_[is_gap, True]]
+
+
+def _union_s(parts: Sequence[_Intervals]) -> float:
+    """Length of the union of intervals."""
+    begin, end = _merged(*(np.concatenate([part[i] for part in parts]) for i in (0, 1)))
+    return float((end - begin).sum())
 
 
 def traffic(rows: NDArray[np.void]) -> dict[str, int]:
@@ -53,12 +90,3 @@ def traffic(rows: NDArray[np.void]) -> dict[str, int]:
     up = (rows["node"] == b"uplink") | (rows["node"] == b"peer")
     down = rows["node"] == b"downlink"
     return {"bytes_up": int(rows["bytes"][up].sum()), "bytes_down": int(rows["bytes"][down].sum())}
-
-
-def _covered_s(rows: NDArray[np.void]) -> float:
-    """Length of the union of the rows' intervals: side by side counts once."""
-    total, until = 0.0, -np.inf
-    for row in np.sort(rows, order="requested_s"):
-        total += max(0.0, float(row["ended_s"]) - max(until, float(row["requested_s"])))
-        until = max(until, float(row["ended_s"]))
-    return total

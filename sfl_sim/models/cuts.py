@@ -1,4 +1,4 @@
-"""Cuts that differ between clients."""
+"""Cuts that differ between clients or rounds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
 
 KEY = "model.cut.values"
+
+
+def cuts_at(network: Network, values: Sequence[int | str | float]) -> list[int]:
+    """How many layers come before each of several cuts, given as `Network.cut_at` takes them, which raises."""
+    return [network.cut_at(value, f"{KEY}.{i}") for i, value in enumerate(values)]
 
 
 def client_cuts(
@@ -25,7 +30,7 @@ def client_cuts(
 
     Raises ScenarioError for a wrong number of values, and for a value that is no cut of the network.
     """
-    cuts = [network.cut_at(value, f"{KEY}.{i}") for i, value in enumerate(values)]
+    cuts = cuts_at(network, values)
     n_clients = len(macs_per_s)
     if by == "client":
         if len(cuts) != n_clients:

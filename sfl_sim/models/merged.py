@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sfl_sim.models.optimisers import Optimiser
 from sfl_sim.models.replica import Replica
-from sfl_sim.models.sgd import Sgd
 from sfl_sim.models.steps import Train
 from sfl_sim.ops import Value, Work
 
@@ -18,13 +18,13 @@ from sfl_sim.ops import Value, Work
 class TrainMerged:
     """`Train` on the smashed data of several clients as one mini-batch; gives the gradients of all, in a row."""
 
-    sgd: Sgd
+    optimiser: Optimiser
     name = "train"
     aggregates = False
 
     @property
     def _train(self) -> Train:
-        return Train(self.sgd)
+        return Train(self.optimiser)
 
     def work(self, part2: Replica, smashed: Sequence[Value]) -> Work:
         """Of all samples, in one call."""

@@ -33,8 +33,10 @@ class Weights:
         "buffers",
         "flat",
         "momentum",
+        "n_steps",
         "part",
         "start",
+        "variance",
     )
 
     def __init__(self, part: Part, flat: Tensor, buffers: Tensor) -> None:
@@ -43,8 +45,11 @@ class Weights:
         self.buffers = buffers
         self.buffer_views = part.buffer_views(buffers)
         self.momentum: Tensor | None = None
+        self.variance: Tensor | None = None
+        """Running average of squared gradients; kept by `Adam` alone, as `n_steps` is."""
+        self.n_steps: Tensor | None = None
         self.start: Tensor | None = None
-        """What `flat` was before the round's first step; kept by `ProximalSgd` alone."""
+        """What `flat` was before the round's first step; kept by `Proximal` alone."""
         self.awaiting_gradient: Tensor | None = None
         """Cut-layer activations whose gradient has not come back yet; they carry the client's graph."""
         self._forgotten: Forgotten | None = None
@@ -65,16 +70,30 @@ class Weights:
                 view.copy_(values[name])
         return weights
 
-    def copy(self) -> Weights:
+    def forget(self) -> None:
+        """Drop the optimiser's state, as if no step had been taken."""
+        self.momentum = self.variance = self.n_steps = self.start = None
+
+    @property
+    def moments(self) -> list[Tensor]:
+        """The running averages that an optimiser keeps, each laid out as `flat`."""
+        return [moment for moment in (self.momentum, self.variance) if moment is not None]
+
+    def copy(self, with_momentum: bool = False) -> Weights:
         """The same numbers in new memory, without optimiser state (fresh for every round, METHODS.md 0.3)."""
-        return Weights(self.part, self.flat.clone(), self.buffers.clone())
+        copy = Weights(self.part, self.flat.clone(), self.buffers.clone())
+        if with_momentum and self.momentum is not None:
+            copy.momentum = self.momentum.clone()
+        return copy
 
     def only(self, part: Part) -> Weights:
         """The weights of the layers of `part`, which are some of these, in the same memory."""
         if part is self.part:
             return self
         parameters, buffers = self.part.where(part)
-        return Weights(part, self.flat[parameters], self.buffers[buffers])
+        some = Weights(part, self.flat[parameters], self.buffers[buffers])
+        some.momentum = None if self.momentum is None else self.momentum[parameters]
+        return some
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -141,15 +160,24 @@ class Forgotten:
             return weights.part.call(weights.leaves, weights.part.buffer_views(self.buffers), self.x, training=True)
 
 
-class Replica(State):
-    """A state for flows: a part and, outside timing-only runs, its weights as content."""
+def model_bytes(part: Part, has_velocity: bool) -> int:
+    """What a model's copy has on the wire: parameters and buffers, and with a velocity the parameters once more."""
+    return part.size_bytes + has_velocity * part.n_parameters * part.dtype.itemsize
 
-    __slots__ = ("part",)
+
+class Replica(State):
+    """A state for flows: a part and, outside timing-only runs, its weights as content.
+
+    With `has_velocity`, the momentum buffer is part of the model: copied, sent and averaged with the weights.
+    """
+
+    __slots__ = ("has_velocity", "part")
     content: Weights | None
 
-    def __init__(self, part: Part, weights: Weights | None = None) -> None:
-        super().__init__("model", part.size_bytes, content=weights)
+    def __init__(self, part: Part, weights: Weights | None = None, has_velocity: bool = False) -> None:
+        super().__init__("model", model_bytes(part, has_velocity), content=weights)
         self.part = part
+        self.has_velocity = has_velocity
 
     @property
     def members(self) -> Sequence[Replica]:
@@ -163,8 +191,8 @@ class Replica(State):
         return self.content
 
     def snapshot(self) -> Replica:
-        """A copy with the same numbers and a fresh optimiser."""
-        return Replica(self.part, self.content and self.content.copy())
+        """A copy with the same numbers and a fresh optimiser, but for the velocity."""
+        return Replica(self.part, self.content and self.content.copy(self.has_velocity), self.has_velocity)
 
     @classmethod
     def averaged(cls, replicas: Sequence[Replica], shares: Sequence[float]) -> Replica:
@@ -181,10 +209,11 @@ class Joined(State):
     shares the first as well: heads on one trunk.
     """
 
-    __slots__ = ("members", "part")
+    __slots__ = ("has_velocity", "members", "part")
 
     def __init__(self, part: Part, members: Sequence[Replica]) -> None:
-        super().__init__("model", part.size_bytes)
+        self.has_velocity = all(member.has_velocity for member in members)
+        super().__init__("model", model_bytes(part, self.has_velocity))
         self.part = part
         self.members = members
 
@@ -194,27 +223,41 @@ class Joined(State):
         return self.members[0]
 
     def snapshot(self) -> Replica:
-        """One replica of all the layers, with the same numbers and a fresh optimiser."""
-        weights = [replica.content for replica in self.members if replica.content]
-        if not weights:
-            return Replica(self.part)
-        flat, buffers = torch.cat([w.flat for w in weights]), torch.cat([w.buffers for w in weights])
-        return Replica(self.part, Weights(self.part, flat, buffers))
+        """One replica of all the layers, with the same numbers and a fresh optimiser, but for the velocity."""
+        members = [replica.content for replica in self.members if replica.content]
+        if not members:
+            return Replica(self.part, has_velocity=self.has_velocity)
+        flat, buffers = torch.cat([w.flat for w in members]), torch.cat([w.buffers for w in members])
+        weights = Weights(self.part, flat, buffers)
+        velocities = [w.momentum for w in members if w.momentum is not None]
+        if self.has_velocity and velocities:  # of none, before the first round has ended
+            weights.momentum = torch.cat(velocities)
+        return Replica(self.part, weights, self.has_velocity)
 
 
-def average(into: Weights, replicas: Sequence[Weights], shares: Sequence[float]) -> None:
-    """`into` becomes the average of `replicas` weighted by `shares`: a running sum, bound by memory bandwidth.
+def average(into: Weights, replicas: Sequence[Weights], shares: Sequence[float], with_momentum: bool = False) -> None:
+    """`into` becomes the average of `replicas` weighted by `shares`, its momentum, too, if asked for.
 
-    Replicas may hold more layers than `into`. A CPU sums stretch by stretch, so that the sum stays in its cache: 1.25
-    times as fast, with the same bits.
+    Replicas may hold more layers than `into`.
     """
     replicas = [weights.only(into.part) for weights in replicas]
     with torch.no_grad():
-        for flat in ("flat", "buffers"):
-            vectors = [getattr(weights, flat) for weights in (into, *replicas)]
-            length = CACHED_ELEMENTS if vectors[0].device.type == "cpu" else max(1, len(vectors[0]))
-            for average, *summands in zip(*(vector.split(length) for vector in vectors), strict=True):
-                total = torch.zeros_like(average)
-                for summand, share in zip(summands, shares, strict=True):
-                    total.add_(summand, alpha=share)
-                average.copy_(total)
+        weighted_sum(into.flat, [weights.flat for weights in replicas], shares)
+        weighted_sum(into.buffers, [weights.buffers for weights in replicas], shares)
+        velocities = [weights.momentum for weights in replicas if weights.momentum is not None]
+        if with_momentum and velocities:
+            into.momentum = torch.empty_like(into.flat)
+            weighted_sum(into.momentum, velocities, shares)
+
+
+def weighted_sum(into: Tensor, vectors: Sequence[Tensor], shares: Sequence[float]) -> None:
+    """`into` (P,) becomes the sum of `vectors` (P,) weighted by `shares`: a running sum, bound by memory bandwidth.
+
+    A CPU sums stretch by stretch, so that the sum stays in its cache: 1.25 times as fast, with the same bits.
+    """
+    length = CACHED_ELEMENTS if into.device.type == "cpu" else max(1, len(into))
+    for part, *summands in zip(*(torch.split(vector, length) for vector in (into, *vectors)), strict=True):
+        total = torch.zeros_like(part)
+        for summand, share in zip(summands, shares, strict=True):
+            total.add_(summand, alpha=share)
+        part.copy_(total)

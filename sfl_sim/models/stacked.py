@@ -19,9 +19,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.models.grouped import ChannelsSideBySide, side_by_side
+from sfl_sim.models.optimisers import Optimiser, Sgd
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Replica, Weights
-from sfl_sim.models.sgd import Sgd
 
 _REFUSALS: WeakKeyDictionary[Part, str | None] = WeakKeyDictionary()
 
@@ -55,14 +55,14 @@ def forward(replicas: Sequence[Replica], inputs: Sequence[Tensor]) -> Sequence[T
     return stack.forward(side_by_side(inputs), keep_graph).unbind()
 
 
-def backward(replicas: Sequence[Replica], gradients: Sequence[Tensor], sgd: Sgd) -> None:
+def backward(replicas: Sequence[Replica], gradients: Sequence[Tensor], optimiser: Optimiser) -> None:
     """Each replica's backward pass from the gradient at its activations, and its optimiser step."""
     pairs = list(zip(replicas, gradients, strict=True))
     together = [(replica, gradient) for replica, gradient in pairs if _waits_in_stack(replica.weights)]
     for replica, gradient in pairs:
         if not _waits_in_stack(replica.weights):  # its forward pass ran alone
             replica.weights.backward(gradient)
-            sgd.step(replica.weights)
+            optimiser.step(replica.weights)
     if together:
         replicas, gradients = zip(*together, strict=True)
         rows = [replica.weights for replica in replicas if _waits_in_stack(replica.weights)]
@@ -70,16 +70,16 @@ def backward(replicas: Sequence[Replica], gradients: Sequence[Tensor], sgd: Sgd)
         stack.passed = stack.passed or Pass.again(rows)
         stack.backward(side_by_side(gradients))
         _release(replicas)
-        stack.step(sgd, replicas)
+        stack.step(optimiser, replicas)
 
 
 def train(
-    replicas: Sequence[Replica], inputs: Sequence[Tensor], labels: Sequence[Tensor], sgd: Sgd
+    replicas: Sequence[Replica], inputs: Sequence[Tensor], labels: Sequence[Tensor], optimiser: Optimiser
 ) -> Sequence[Tensor | None]:
     """Each replica's optimiser step on the mean cross-entropy of its batch; the gradients at the inputs, as `Train`."""
     stack = Stack.of(replicas)
     gradients = stack.train(side_by_side(inputs), torch.stack(list(labels)))
-    stack.step(sgd, replicas)
+    stack.step(optimiser, replicas)
     return gradients
 
 
@@ -134,10 +134,10 @@ class Row(Weights):
 
     def _leave(self) -> None:
         if self.stack:
-            momentum, start = self.momentum, self.start
+            momentum, others = self.momentum, (self.variance, self.n_steps, self.start)
             super().__init__(self.part, self.flat.clone(), self.buffers.clone())
             self.momentum = None if momentum is None else momentum.clone()
-            self.start = start
+            self.variance, self.n_steps, self.start = others
             self.stack = None
 
 
@@ -200,7 +200,8 @@ class Stack:
         stack = cls(weights)
         for index, replica in enumerate(replicas):
             row = Row(stack, index)
-            row.start = replica.weights.start
+            own = replica.weights
+            row.variance, row.n_steps, row.start = own.variance, own.n_steps, own.start
             replica.content = row
         return stack
 
@@ -228,13 +229,13 @@ class Stack:
         found = self._differentiate(vmap(cross_entropy)(out, labels).sum(), None, inputs)
         return found[0].unbind() if found else [None] * len(x)
 
-    def step(self, sgd: Sgd, replicas: Sequence[Replica]) -> None:
+    def step(self, optimiser: Optimiser, replicas: Sequence[Replica]) -> None:
         """An optimiser step of all rows, which are `replicas`."""
-        if type(sgd) is not Sgd:  # any other may look at a replica as a whole, say at the norm of its gradient
+        if type(optimiser) is not Sgd or optimiser.rule:  # which may look at a replica as a whole, say at a norm
             for replica in replicas:
-                sgd.step(replica.weights)
+                optimiser.step(replica.weights)
             return
-        sgd.step(self)  # type: ignore[arg-type]  # which needs flat, grad and momentum only
+        optimiser.step(self)  # type: ignore[arg-type]  # which needs flat, grad and momentum only
         if self.momentum is not None and self.momenta[0] is None:
             self.momenta = self._momenta()
             for replica, momentum in zip(replicas, self.momenta, strict=True):

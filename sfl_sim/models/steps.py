@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.models import stacked
+from sfl_sim.models.optimisers import Optimiser
 from sfl_sim.models.replica import Joined, Replica, average
-from sfl_sim.models.sgd import Sgd
 from sfl_sim.ops import Value, Work
 
 LABEL_BYTES = 8  # a torch int64 on the wire (METHODS.md CHOICE 12)
@@ -73,7 +73,7 @@ class Train(PartStep):
     state are stepped together, after the gradient of all.
     """
 
-    sgd: Sgd
+    optimiser: Optimiser
     name = "train"
     aggregates = False
 
@@ -88,27 +88,32 @@ class Train(PartStep):
 
     def run(self, part: Replica | Joined, data: Value) -> Tensor | None:
         """The gradient of the mean loss at the input (n, ...), evaluated before the step; None for the first part."""
+        gradient = self.differentiate(part, data)
+        for member in part.members:
+            self.optimiser.step(member.weights)
+        return gradient
+
+    def differentiate(self, part: Replica | Joined, data: Value) -> Tensor | None:
+        """All but the step."""
         x, labels = data.load()
         x = out = x.detach().requires_grad_(not part.part.first)
         for member in part.members:
             out = member.weights(out, training=True)
         cross_entropy(out.to(part.part.dtype), labels).backward()  # type: ignore[no-untyped-call]
-        for member in part.members:
-            self.sgd.step(member.weights)
         gradient: Tensor | None = x.grad
         return gradient
 
     def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> Sequence[Tensor | None]:
         """`run` for replicas of one part."""
         inputs, labels = zip(*(data.load() for (data,) in args), strict=True)
-        return stacked.train(parts, inputs, labels, self.sgd)
+        return stacked.train(parts, inputs, labels, self.optimiser)
 
 
 @dataclass(frozen=True)
 class Backward(PartStep):
     """Part-1's backward pass from the gradient at the cut, and its optimiser step."""
 
-    sgd: Sgd
+    optimiser: Optimiser
     name = "backward"
     aggregates = False
 
@@ -123,14 +128,14 @@ class Backward(PartStep):
     def run(self, part1: Replica, gradients: Value) -> None:
         """Backward through the graph that `Forward` left, then step."""
         part1.weights.backward(gradients.load())
-        self.sgd.step(part1.weights)
+        self.optimiser.step(part1.weights)
 
     def refusal(self, part: Replica, data: Value) -> None:
         """None, since the forward pass was asked."""
 
     def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> list[None]:
         """`run` for replicas of one part."""
-        stacked.backward(parts, [gradients.load() for (gradients,) in args], self.sgd)
+        stacked.backward(parts, [gradients.load() for (gradients,) in args], self.optimiser)
         return [None] * len(parts)
 
 
@@ -150,7 +155,7 @@ class Average:
 
     def run(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> None:
         """Parameters and floating buffers alike (METHODS.md 0.5); `shares` add up to one."""
-        average(into.weights, [replica.weights for replica in replicas], shares)
+        average(into.weights, [replica.weights for replica in replicas], shares, into.has_velocity)
 
 
 class Renew:
@@ -168,5 +173,5 @@ class Renew:
         return Value("done")
 
     def run(self, part: Replica) -> None:
-        """Drop the momentum buffer, and the weights that a proximal term refers to."""
-        part.weights.momentum = part.weights.start = None
+        """Drop it all, also the weights that a proximal term refers to."""
+        part.weights.forget()

@@ -46,7 +46,7 @@ def add_share(
         outline = pd.concat([high, low[::-1]]).clip(0, 1)
         figure.add_scatter(
             x=np.r_[curve[x], curve[x][::-1]], y=100 * outline.to_numpy(),
-            fill="toself", fillcolor=variant.colour, opacity=0.16, line={"width": 0},
+            mode="lines", fill="toself", fillcolor=variant.colour, opacity=0.16, line={"width": 0},
             legendgroup=variant.label, showlegend=False, hoverinfo="skip", **place,
         )  # fmt: skip
     figure.add_scatter(

@@ -117,6 +117,8 @@ def merge(runs: Sequence[Run]) -> Frames:
         for table, frames in tables.items():
             frame: pd.DataFrame = getattr(run, table)
             frame = frame[frame["variant"].isin(names)]
+            if table == "summary":
+                frame = frame.assign(reference=[labels.get(name, "") for name in frame["reference"]])
             frames.append(frame.assign(variant=frame["variant"].map(labels)))
     merged = {table: _stack(frames) for table, frames in tables.items()}
     for table, column in (("labels", "label_name"), ("layers", "name"), ("layers", "model")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ from plotly.subplots import make_subplots
 
 from sfl_sim.pareto import non_dominated
 from sfl_sim.report import display, style
-from sfl_sim.report.results import columns_for, medians, target
+from sfl_sim.report.results import columns_for, medians
+from sfl_sim.report.way import TIME, accuracy, common_target
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from sfl_sim.report.results import Numbers
 
 MIN_VARIANTS = 3
-TOLD = ["accuracy", "performance_gap", "time_to_accuracy_s", "simulated_s"]
+TOLD = ["accuracy", "performance_gap", "simulated_s"]
 OF_A_ROUND = "time of a round"
 PALE = 0.45
 MARGIN, LEAST_MARGIN_POINTS = 0.07, 1.0
@@ -52,9 +54,9 @@ class Frontier:
 def frontier(frames: Frames) -> Frontier | None:
     """The variants between time and forgetting; None for fewer than three whose forgetting is known."""
     known = frames.summary.dropna(subset="performance_gap")
-    aim = target(frames)
+    aim = common_target(frames)
     if aim is not None and np.isfinite(medians(frames)["time_to_accuracy_s"]).any():
-        cost, time_s = f"time to {display.percent(aim, 0)} accuracy", known["time_to_accuracy_s"].fillna(math.inf)
+        cost, time_s = f"time to {accuracy(aim)} accuracy", known["time_to_accuracy_s"].fillna(math.inf)
     else:
         cost, time_s = OF_A_ROUND, known["simulated_s"] / known["rounds"]
     seeds = pd.DataFrame({"variant": known["variant"], "time_s": time_s, "gap": 100 * known["performance_gap"]})
@@ -113,11 +115,10 @@ def figure(frames: Frames, found: Frontier) -> go.Figure:
     drawn = make_subplots(cols=len(widths), shared_yaxes=True, column_widths=widths, horizontal_spacing=0.015)
     drawn.update_layout(style.canvas(380).layout)
     _add_front(drawn, middle[middle["best"]].sort_values(["time", "gap"]), right, top)
-    places, spreads, told = (frame.to_dict("index") for frame in (middle, spread, medians(frames)))
+    places, spreads = (frame.to_dict("index") for frame in (middle, spread))
     for variant in frames.variants:
         if (label := variant.label) in places:
-            text = _text(frames, label, told[label])
-            _add(drawn, variant, seeds.loc[[label]], places[label], spreads[label], text)
+            _add(drawn, variant, seeds.loc[[label]], places[label], spreads[label], _text(frames, label))
     drawn.update_yaxes(range=[bottom, top])
     drawn.update_yaxes(title="performance gap (points)", col=1)
     drawn.update_xaxes(title=f"simulated {found.cost} ({unit})", range=[0, right], col=1)
@@ -167,11 +168,11 @@ def _add(drawn: go.Figure, variant: Variant, seeds: pd.DataFrame, middle: Number
     )  # fmt: skip
 
 
-def _text(frames: Frames, label: str, middle: Numbers) -> str:
-    """What the table says of a variant, with accuracy first."""
+def _text(frames: Frames, label: str) -> str:
+    """What the tables say of a variant, with accuracy first."""
     seeds = frames.summary[frames.summary["variant"] == label]
-    return "<br>".join(
-        f"{column.title}: {column.read(middle[column.key])} {column.spread(seeds[column.key])}"
-        for column in columns_for(frames)
-        if column.key in TOLD
-    )
+    columns = [column for column in columns_for(frames) if column.key in TOLD]
+    if common_target(frames) is not None:
+        columns.append(TIME)
+    cells = ((column.title, column.cell(seeds)) for column in columns)
+    return "<br>".join(f"{title}: {html.escape(cell.text)} {cell.below}" for title, cell in cells)

@@ -11,7 +11,8 @@ import numpy as np
 
 from sfl_sim.report.display import duration, percent, plural, points
 from sfl_sim.report.frontier import choice
-from sfl_sim.report.results import medians, target
+from sfl_sim.report.results import medians
+from sfl_sim.report.way import ROUNDS, TIME, Aim, aims, factor
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames, Variant
@@ -30,7 +31,7 @@ def headline(frames: Frames) -> list[str]:
     """HTML sentences, the most important first."""
     middle = medians(frames).to_dict("index")
     found: list[Found] = [(variant, middle[variant.label]) for variant in frames.variants]
-    return _leaders(found, frames.timing_only, target(frames)) + _order_costs(frames, found) + choice(frames)
+    return _leaders(frames, found) + _order_costs(frames, found) + choice(frames)
 
 
 def warnings(frames: Frames) -> list[str]:
@@ -60,14 +61,14 @@ def _warnings(run: Run) -> list[str]:
     return texts
 
 
-def _leaders(found: list[Found], timing_only: bool, aim: float | None) -> list[str]:
-    if timing_only:
+def _leaders(frames: Frames, found: list[Found]) -> list[str]:
+    if frames.timing_only:
         return [_fastest(found)]
-    if aim is None:
-        return [_most_accurate(found)]
-    if all(math.isinf(numbers["time_to_accuracy_s"]) for _, numbers in found):
-        return [f"The target of {percent(aim, 0)} accuracy is not reached.", _most_accurate(found)]
-    return [_first_to_target(found, aim)]
+    goals = [aim for aim in aims(frames) if aim.target is not None]
+    sentences = [_first_to_target(aim) for aim in goals[:MAX_COMPARISONS]]
+    if len(goals) > MAX_COMPARISONS:
+        sentences.append(f"{plural(len(goals) - MAX_COMPARISONS, 'more target')} below.")
+    return sentences if any(aim.ranking() for aim in goals) else [*sentences, _most_accurate(found)]
 
 
 def _fastest(found: list[Found]) -> str:
@@ -81,18 +82,31 @@ def _fastest(found: list[Found]) -> str:
     return f"{sentence}, the least of all; {last.html} takes the most, {duration(most_s)}."
 
 
-def _first_to_target(found: list[Found], aim: float) -> str:
-    (first, best), *others = sorted(found, key=lambda pair: pair[1]["time_to_accuracy_s"])
+def _first_to_target(aim: Aim) -> str:
+    ranking = aim.ranking()
+    if not ranking:
+        return f"The target of {aim.name} is not reached."
+    first, *others = ranking
     sentence = (
-        f"{first.html} reaches {percent(aim, 0)} accuracy {'first, ' if others else ''}after "
-        f"{duration(best['time_to_accuracy_s'])} of simulated time and {plural(best['rounds_to_accuracy'], 'round')}"
+        f"{first.html} reaches {aim.name} {'first, ' if len(aim.variants) > 1 else ''}after "
+        f"{duration(TIME.median(aim.seeds(first)))} of simulated time and "
+        f"{plural(ROUNDS.median(aim.seeds(first)), 'round')}{_times_as_fast(aim, first)}"
     )
     if not others:
-        return sentence + "."
-    second, its = others[0]
-    if math.isinf(its["time_to_accuracy_s"]):
-        return f"{sentence}; no other variant reaches it."
-    return f"{sentence}; the next is {second.html} after {duration(its['time_to_accuracy_s'])}."
+        return f"{sentence}; no other variant reaches it." if len(aim.variants) > 1 else sentence + "."
+    second = others[0]
+    return f"{sentence}; the next is {second.html} after {duration(TIME.median(aim.seeds(second)))}."
+
+
+def _times_as_fast(aim: Aim, variant: Variant) -> str:
+    """How it compares with the baseline, if that is another one and did run."""
+    baseline = aim.baseline
+    low, high = aim.speedup(variant, TIME)
+    if baseline is None or baseline is variant or not low > 0:
+        return ""
+    at_least = "" if low == high else "more than "
+    of_whom = f", of whose best accuracy the target is {percent(aim.share, 0)}" if aim.reference else ", the slowest"
+    return f", {at_least}{factor(low)} as fast as {baseline.html}{of_whom}"
 
 
 def _most_accurate(found: list[Found]) -> str:

@@ -2,72 +2,103 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-import pandas as pd
+import numpy as np
 
 from sfl_sim.report import display, style
 from sfl_sim.report.curves import MAX_BANDS, add_share
+from sfl_sim.report.way import ROUNDS, TIME, Leg, accuracy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import plotly.graph_objects as go
 
-    from sfl_sim.report.frames import Frames
+    from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.way import Aim
 
 
-def accuracy_over_time(frames: Frames) -> go.Figure:
-    """Median accuracy after each round against the median simulated time at its end, ± over seeds."""
-    return _over_time(frames, "accuracy")
+def accuracy_over_time(frames: Frames, aim: Aim) -> go.Figure:
+    """Median accuracy after each round against the median simulated time at its end, ± over seeds, and the target."""
+    unit_s = display.time_unit(frames.rounds["ended_s"].max())[1]
+    return _add_target(_over_time(frames, aim.variants, "accuracy"), frames, aim, TIME, unit_s)
 
 
-def accuracy_over_rounds(frames: Frames) -> go.Figure:
-    """Median accuracy after each round, ± over seeds."""
-    return _over_rounds(frames, "accuracy")
+def accuracy_over_rounds(frames: Frames, aim: Aim) -> go.Figure:
+    """Median accuracy after each round, ± over seeds, and the target."""
+    return _add_target(_over_rounds(frames, aim.variants, "accuracy"), frames, aim, ROUNDS)
 
 
-def client_accuracy_over_rounds(frames: Frames) -> go.Figure:
+def client_accuracy_over_rounds(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
     """Mean over the clients of the accuracy on their own test sets, median ± over seeds."""
-    return _over_rounds(frames, "client_accuracy")
+    return _over_rounds(frames, variants, "client_accuracy")
 
 
 def gap_over_time(frames: Frames) -> go.Figure:
     """Median performance gap after each round against the median simulated time at its end, ± over seeds."""
-    return _over_time(frames, "performance_gap")
+    return _over_time(frames, frames.variants, "performance_gap")
 
 
 def gap_over_rounds(frames: Frames) -> go.Figure:
     """Median performance gap after each round, ± over seeds."""
-    return _over_rounds(frames, "performance_gap")
+    return _over_rounds(frames, frames.variants, "performance_gap")
 
 
-def _over_time(frames: Frames, column: str) -> go.Figure:
+def _over_time(frames: Frames, variants: Sequence[Variant], column: str) -> go.Figure:
     unit, unit_s = display.time_unit(frames.rounds["ended_s"].max())
-    return _curves(frames, "ended_s", unit_s, column).update_xaxes(title=f"simulated time ({unit})")
+    return _curves(frames, variants, "ended_s", unit_s, column).update_xaxes(title=f"simulated time ({unit})")
 
 
-def _over_rounds(frames: Frames, column: str) -> go.Figure:
-    return _curves(frames, "round", 1.0, column).update_xaxes(style.round_axis(frames.rounds["round"].max()))
+def _over_rounds(frames: Frames, variants: Sequence[Variant], column: str) -> go.Figure:
+    figure = _curves(frames, variants, "round", 1.0, column)
+    return figure.update_xaxes(style.round_axis(frames.rounds["round"].max()))
 
 
-def _curves(frames: Frames, x: str, scale: float, column: str) -> go.Figure:
+def _curves(frames: Frames, variants: Sequence[Variant], x: str, scale: float, column: str) -> go.Figure:
     is_gap = column == "performance_gap"
     figure = style.canvas(330)
     rounds = frames.rounds.assign(x=frames.rounds[x] / scale).dropna(subset=column)
-    for variant in frames.variants:
+    for variant in variants:
         rows = rounds[rounds["variant"] == variant.label]
         hover = f"%{{y:.1f}} {'points' if is_gap else '%'} at %{{x:.4~g}}"
-        band = not is_gap or len(frames.variants) <= MAX_BANDS  # gaps are restless: their bands lie over each other
+        band = not is_gap or len(variants) <= MAX_BANDS  # gaps are restless: their bands lie over each other
         add_share(figure, variant, rows, by="round", x="x", y=column, hover=hover, band=band)
-    targets = frames.summary["target_accuracy"].dropna() if column == "accuracy" else pd.Series(dtype=float)
-    for target in sorted(targets.unique()):
-        figure.add_hline(
-            100 * target,
-            line={"color": style.MUTED, "dash": "dot", "width": 1.2},
-            annotation={
-                "text": f"target {display.percent(target, 0)}",
-                "font": {"color": style.MUTED, "size": 12},
-            },
-            annotation_position="top left",
-        )
     title = "performance gap (points)" if is_gap else "accuracy (%)"
     return figure.update_xaxes(rangemode="tozero").update_yaxes(title=title, rangemode="tozero")
+
+
+def _add_target(figure: go.Figure, frames: Frames, aim: Aim, leg: Leg, scale: float = 1.0) -> go.Figure:
+    """A line for the target, and on each curve a mark where it is reached, or a cross at its end if it is not."""
+    if aim.target is None:
+        return figure
+    figure.add_hline(
+        100 * aim.target,
+        line={"color": style.MUTED, "dash": "dot", "width": 1.2},
+        annotation={"text": f"target {accuracy(aim.target)}", "font": {"color": style.MUTED, "size": 12}},
+        annotation_position="top left",
+    )
+    x = "ended_s" if leg is TIME else "round"
+    for variant in aim.variants:
+        rounds = frames.rounds[frames.rounds["variant"] == variant.label].dropna(subset="accuracy")
+        curve = display.over_seeds(rounds, "round", [x, "accuracy"])
+        needed = leg.median(aim.seeds(variant))
+        reached = math.isfinite(needed)
+        at = needed if reached else curve[x].iloc[-1]
+        height = np.interp(at, curve[x], curve["accuracy"])
+        if reached:  # where most seeds get there, the median of their accuracies may still be lower
+            height = max(height, aim.target)
+        if reached:
+            figure.add_scatter(
+                x=[at / scale] * 2, y=[0, 100 * height], mode="lines", hoverinfo="skip", showlegend=False,
+                line={"color": variant.colour, "dash": "dot", "width": 1.2},
+            )  # fmt: skip
+        figure.add_scatter(
+            x=[at / scale], y=[100 * height], mode="markers", showlegend=False,
+            marker={"symbol": variant.symbol if reached else "x-thin", "size": 11, "color": variant.colour,
+                    "line": {"color": "#FFFFFF" if reached else variant.colour, "width": 1.5 if reached else 2.5}},
+            customdata=[f"{variant.label}: {leg.cell(aim.seeds(variant)).text}"],
+            hovertemplate="%{customdata}<extra></extra>",
+        )  # fmt: skip
+    return figure

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUMMARY_NUMBERS = [
-    "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap", "backward_transfer", "target_accuracy",
-    "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down", "server_model_bytes",
+    "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap", "backward_transfer", "best_accuracy",
+    "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
+    "server_model_bytes",
 ]  # fmt: skip
-SUMMARY_COLUMNS = ["name", "method", "seed", *SUMMARY_NUMBERS, "timeline_digest", "weights_digest"]
+SUMMARY_COLUMNS = ["name", "method", "seed", *SUMMARY_NUMBERS, "reference", "timeline_digest", "weights_digest"]
 KEY = ["variant", "seed"]
 TABLES = {
     "rounds.parquet": [*KEY, *ROUND_COLUMNS, "performance_gap", *(f"{part}_s" for part in BREAKDOWN)],
@@ -38,7 +39,10 @@ TABLES = {
     "layers.parquet": [*KEY, *LAYER_COLUMNS],
 }
 MEASURED = ["accuracy", "client_accuracy", "loss", "performance_gap"]  # null throughout in timing-only runs
-NEWER = ["client_accuracy", "label_samples", "cut", "cost", "layers.parquet", "confusion.parquet", "server_model_bytes"]
+NEWER = [
+    "client_accuracy", "label_samples", "cut", "cost", "layers.parquet", "confusion.parquet", "server_model_bytes",
+    "best_accuracy", "reference",
+]  # fmt: skip
 """What runs of earlier versions lack, or nobody asked for: unknown there."""
 FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *(set(TABLES) - set(NEWER))]
 

@@ -52,11 +52,11 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         about=_about(frames),
         headline=paragraphs(headline(frames), "headline"),
         warnings=paragraphs(warnings(frames), "warning"),
-        table=results_table(frames),
+        table=_scrolling(results_table(frames)),
         paper_table=_paper(frames),
         panels="\n".join(panel_html(panel, figure_ids) for panel in panels(frames)),
         settings="\n".join(_settings(run) for run in frames.runs),
-        digests=_digests(frames),
+        digests=_scrolling(_digests(frames)),
         manifests="\n".join(_manifest(run) for run in frames.runs),
         last_rounds=LAST_ROUNDS,
         curve_points=curves.MAX_POINTS,
@@ -96,7 +96,12 @@ def asset(name: str) -> str:
 
 def _paper(frames: Frames) -> str:
     table = paper_table(frames)
-    return _details("As the paper counts", f'{PAPER}<div class="scroll">{table}</div>') if table else ""
+    return _details("As the paper counts", PAPER + _scrolling(table)) if table else ""
+
+
+def _scrolling(table: str) -> str:
+    """A table that scrolls sideways by itself where the page is too narrow for it."""
+    return f'<div class="scroll">{table}</div>' if table else ""
 
 
 def _about(frames: Frames) -> str:
@@ -121,7 +126,8 @@ def panel_html(panel: Panel, figure_ids: Iterator[str]) -> str:
     return (
         f'<section>\n<h2>{panel.title}</h2>\n<p class="caption">{panel.caption}</p>\n'
         f"{_legend(figure for _, figure in panel.figures)}"
-        f'<div class="figures" style="--columns: {panel.columns}">\n{figures}\n</div>\n</section>'
+        f'<div class="figures" style="--columns: {panel.columns}">\n{figures}\n</div>\n'
+        f"{_scrolling(panel.table)}</section>"
     )
 
 
@@ -158,9 +164,7 @@ def _manifest(run: Run) -> str:
     rows = "".join(
         f"<tr><td>{html.escape(key)}</td><td>{html.escape(str(value))}</td></tr>" for key, value in _flat(run.manifest)
     )
-    return _details(
-        f"{html.escape(run.name)}: machine and versions", f'<div class="scroll"><table>{rows}</table></div>'
-    )
+    return _details(f"{html.escape(run.name)}: machine and versions", _scrolling(f"<table>{rows}</table>"))
 
 
 def _details(summary: str, body: str) -> str:

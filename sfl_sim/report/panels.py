@@ -10,6 +10,7 @@ from sfl_sim.report import breakdown, confusion, fleet, frontier, gantt, labels,
 from sfl_sim.report.curves import BANDS, MAX_BANDS
 from sfl_sim.report.display import percent
 from sfl_sim.report.round_view import MAX_VARIANTS, RoundView, round_views
+from sfl_sim.report.way import Aim, aims, way_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,18 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Panel:
-    """One section of figures: a title, what to see in them, and each figure with its heading (HTML)."""
+    """One section of figures: a title, what to see in them, each figure with its heading, a table below (all HTML)."""
 
     title: str
     caption: str
     figures: list[tuple[str, go.Figure]]
     columns: int = 1
+    table: str = ""
 
 
 def panels(frames: Frames) -> list[Panel]:
     """All sections that the runs have data for."""
     views = round_views(frames)
-    learned = [] if frames.timing_only else [_learning(frames), *_labels(frames), *_inside(frames), *_frontier(frames)]
+    learned = [] if frames.timing_only else [*_learning(frames), *_labels(frames), *_inside(frames), *_frontier(frames)]
     world = [*_cuts(frames), *_holdings(frames), _fleet(frames)]
     return [*learned, _breakdown(frames), *_served(frames, views), _queue(frames, views), _gantt(frames, views), *world]
 
@@ -42,23 +44,49 @@ def _drawn(frames: Frames) -> str:
     return f"; the first {MAX_VARIANTS} of {n_variants} variants" if n_variants > MAX_VARIANTS else ""
 
 
-def _learning(frames: Frames) -> Panel:
-    figures = [
-        ("Accuracy against simulated time", learning.accuracy_over_time(frames)),
-        ("Accuracy against rounds", learning.accuracy_over_rounds(frames)),
-        ("Performance gap against simulated time", learning.gap_over_time(frames)),
-        ("Performance gap against rounds", learning.gap_over_rounds(frames)),
-    ]
-    bands = BANDS if len(frames.variants) <= MAX_BANDS else BANDS.replace("bands", "bands, of accuracy alone")
-    if frames.has_client_accuracy:
-        figures.append(("Client accuracy against rounds", learning.client_accuracy_over_rounds(frames)))
-    return Panel(
-        "Accuracy and forgetting",
-        "The same rounds twice: what leads per round can trail on the clock. The performance gap (PG) is how far the "
-        f"best label is ahead of the mean of all: the lower, the less is forgotten ({bands}).",
-        figures,
+def _learning(frames: Frames) -> list[Panel]:
+    bands = BANDS if len(frames.variants) <= MAX_BANDS else "lines: medians over seeds"
+    forgetting = Panel(
+        "Forgetting",
+        "The performance gap (PG) is how far the best label is ahead of the mean of all: the lower, the less is "
+        f"forgotten ({bands}).",
+        [
+            ("Performance gap against simulated time", learning.gap_over_time(frames)),
+            ("Performance gap against rounds", learning.gap_over_rounds(frames)),
+        ],
         columns=2,
     )
+    return [*(_accuracy(frames, aim) for aim in aims(frames)), forgetting]
+
+
+def _accuracy(frames: Frames, aim: Aim) -> Panel:
+    figures = [
+        ("Accuracy against simulated time", learning.accuracy_over_time(frames, aim)),
+        ("Accuracy against rounds", learning.accuracy_over_rounds(frames, aim)),
+    ]
+    if frames.has_client_accuracy:
+        figures.append(("Client accuracy against rounds", learning.client_accuracy_over_rounds(frames, aim.variants)))
+    twice = "The same rounds twice: what leads per round can trail on the clock"
+    if aim.target is None:
+        return Panel("Accuracy", f"{twice} ({BANDS}).", figures, columns=2)
+    return Panel(
+        f"The way to {aim.name}",
+        f"{_compared(aim)}{twice}. A dotted line comes down where a variant reaches the target; a cross ends the curve "
+        f"of one that does not ({BANDS}).",
+        figures,
+        columns=2,
+        table=way_table(aim),
+    )
+
+
+def _compared(aim: Aim) -> str:
+    """Where the target comes from, and with whom the others are compared."""
+    if aim.reference:
+        share = percent(aim.share, 0)
+        return f"The target is {share} of the best accuracy of {aim.reference.html}, the baseline of speed-ups. "
+    if aim.baseline:
+        return f"The baseline of speed-ups is {aim.baseline.html}, the slowest that reaches the target. "
+    return ""
 
 
 def _labels(frames: Frames) -> list[Panel]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simpy.core import EmptySchedule
 
 from sfl_sim.errors import StuckError
-from sfl_sim.ops import AGGREGATOR, SERVER, Expect, Flow, On, Par, Read, Send, Value
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, Expect, Flow, Occur, On, Par, Read, Send, Value, Wait
 from sfl_sim.records import OP_DTYPE, in_order
 from sfl_sim.rng import stream
 from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, Order, Roster
@@ -88,6 +88,7 @@ class Simulator:
         """A new event loop: between two rounds nobody waits, and device and links are free."""
         self.env = simpy.Environment(now_s)
         self.stations = {SERVER: Station(self.env, self.workers), AGGREGATOR: Station(self.env, float("inf"))}
+        self._awaited: dict[Event, simpy.Event] = {}
 
     @property
     def now_s(self) -> float:
@@ -142,6 +143,12 @@ class Simulator:
                     result = [branch.value for branch in branches]
                 elif isinstance(op, Read):
                     result = self.executor.read(op.value)
+                elif isinstance(op, Wait):
+                    result = None
+                    yield from self._wait(op)
+                elif isinstance(op, Occur):
+                    result = None
+                    self._occur(op.event)
                 elif isinstance(op, Expect):
                     result = None
                     self.stations[SERVER].rank(op.state.guard, *self.policy(op.jobs, self.round))
@@ -205,6 +212,16 @@ class Simulator:
         )  # fmt: skip
         return payload
 
+    def _wait(self, op: Wait) -> Generator[simpy.Event, Any, None]:
+        to_come = [event for event in op.events if not event.occurred]
+        if to_come:
+            yield simpy.AllOf(self.env, [self._awaited.setdefault(event, self.env.event()) for event in to_come])
+
+    def _occur(self, event: Event) -> None:
+        event.occurred = True
+        if event in self._awaited:
+            self._awaited.pop(event).succeed()
+
     def _link_free_s(self, src: int, dst: int, now_s: float) -> float:
         """When sending from `src` to `dst` can start: once the one's uplink and the other's downlink are free."""
         up_s = self._uplink_free_s[src] if src >= 0 else now_s
@@ -229,6 +246,7 @@ class Simulator:
             held = "" if turn is None else f", which the order holds for client {turn}"
             named = ", ".join(map(str, clients[:10])) + (", ..." if len(clients) > 10 else "")
             lines.append(f"client {named} waits for the server{held}")
+        lines += [f"somebody waits for {event.about}" for event in self._awaited]
         return f"round {self.round} is stuck at {self.now_s:.3f} s: " + ("; ".join(lines) or "no operation is pending")
 
 

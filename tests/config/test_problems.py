@@ -9,8 +9,8 @@ from sfl_sim.config.problems import problems
 from sfl_sim.config.scenario import Scenario
 
 TRAIN = (
-    "rounds, batch_size, local_epochs, lr, lr_decay, lr_min, momentum, weight_decay, drop_last, agg_weights, "
-    "precision, compile, executor, max_graphs"
+    "rounds, batch_size, local_epochs, lr, lr_decay, lr_min, optimizer, momentum, weight_decay, drop_last, "
+    "agg_weights, precision, compile, executor, max_graphs"
 )
 
 
@@ -52,7 +52,8 @@ def said(values):
         ),
         (
             {"model": {"cut": {"by": "speed", "values": [1]}}},
-            "model.cut.by: unknown choice (found 'speed'; allowed: client, device_speed; did you mean 'device_speed'?)",
+            "model.cut.by: unknown choice (found 'speed'; allowed: client, device_speed, round; did you mean "
+            "'device_speed'?)",
         ),
         (
             {"model": {"cut": {"by": "client", "values": [1, 1.5]}}},

@@ -99,7 +99,7 @@ def test_a_scenario_cannot_be_changed():
         ("model.factory", [None, "nets:make", len], [1, lambda shape, n_labels: None]),
         (
             "model.cut",
-            [1, "block3", "2", 0.15, {"by": "client", "values": [2, "block3", 0.5]}],
+            [1, "block3", "2", 0.15, {"by": "client", "values": [2, "block3", 0.5]}, {"by": "round", "values": [2]}],
             [0, 1.0, 0.0, "", True, None, [1, 2], {"by": "client"}, {"by": "device_speed", "values": []}],
         ),
         ("clients.count", [None, 1], [0, True]),
@@ -112,7 +112,11 @@ def test_a_scenario_cannot_be_changed():
         ("train.momentum", [0, 0.99], [1, -0.1]),
         ("train.precision", ["float32", "float64"], ["float16", 32]),
         ("train.agg_weights", ["samples", "uniform"], ["sizes"]),
-        ("report.target_accuracy", [None, 1, 1e-9], [0, 70]),
+        (
+            "report.target_accuracy",
+            [None, 1, 1e-9, {"share": 0.9, "of": "fedavg"}, {"share": 1, "of": {"name": "smofi", "beta": 0.9}}],
+            [0, 70, "fedavg", {"share": 90, "of": "fedavg"}, {"share": 0.9}, {"share": 0.9, "of": ""}],
+        ),
     ],
 )
 def test_values_have_types_and_bounds(key, inside, outside):

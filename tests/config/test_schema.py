@@ -60,6 +60,17 @@ def test_options_of_the_methods_become_keys_of_the_method():
     assert groups["description"] == "Heads."
 
 
+def test_a_reference_is_completed_like_a_method():
+    options = {"smofi": {"properties": {"beta": {"type": "number"}}}}
+    schema = json_schema(options, {"method.name": ["smofi"], "report.target_accuracy.of": ["smofi"]})
+    relative = members(section(schema, "report")["target_accuracy"], schema)[1]
+    name, path, method = members(relative["properties"]["of"], schema)
+
+    assert name == {"enum": ["smofi"]}
+    assert path["pattern"] == "[./]"
+    assert method["properties"] == section(schema, "method")
+
+
 def test_an_option_of_several_methods_may_fit_any_of_them():
     one, two, three = ({"properties": {"p": {"type": kind}}} for kind in ("integer", "string", "boolean"))
     method = section(json_schema({"a": one, "b": two, "c": three}), "method")

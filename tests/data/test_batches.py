@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_world import images
 
 from sfl_sim.data.batches import ClientData, Images
@@ -25,6 +27,28 @@ def test_steps_count_through_all_local_epochs():
     source = data([10], 4, local_epochs=2)
     assert [b.step for b in source.batches(0, 1)] == [0, 1, 2, 3, 4, 5]
     assert source.n_batches(0) == 6
+
+
+@settings(deadline=None, max_examples=20)
+@given(samples=st.integers(1, 12), batch_size=st.integers(1, 5), local_epochs=st.integers(1, 3), n=st.integers(0, 20))
+def test_so_many_steps_begin_like_the_round_or_go_on_after_it_with_new_epochs(samples, batch_size, local_epochs, n):
+    source = data([3, samples], batch_size, augment=True, local_epochs=local_epochs)
+    whole_round, steps = list(source.batches(1, 2)), list(source.steps(1, 2, n))
+    assert [batch.step for batch in steps] == list(range(n))
+    longer = data([3, samples], batch_size, augment=True, local_epochs=local_epochs + n).batches(1, 2)
+    for number, batch in zip(range(max(n, len(whole_round))), longer, strict=False):
+        for others in (whole_round, steps):
+            if number < len(others):
+                assert all(map(torch.equal, others[number].load(), batch.load()))
+
+
+def test_epochs_are_dealt_only_when_their_steps_are_asked_for(monkeypatch):
+    source, dealt = data([10], 4), []
+    monkeypatch.setattr(ClientData, "_epoch", lambda self, client, round, number: dealt.append(number))
+    steps = source.steps(0, 1, 1000)
+    assert dealt == []
+    assert [next(steps).samples for _ in range(4)] == [4, 4, 2, 4]
+    assert dealt == [0, 1]
 
 
 def test_every_epoch_shows_every_sample_once_in_a_new_order():

@@ -17,7 +17,7 @@ from sfl_sim.execute.batched import Batched
 from sfl_sim.execute.deferred import Deferred
 from sfl_sim.methods import METHODS
 from sfl_sim.models import stacked
-from sfl_sim.models.sgd import Sgd
+from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.steps import Train
 from sfl_sim.sim.orders import ORDERS
 
@@ -168,7 +168,7 @@ class Halved(Train):
     """A user's own step: half the learning rate."""
 
     def run(self, part, data):
-        return Train(Sgd(self.sgd.lr / 2)).run(part, data)
+        return Train(Sgd(self.optimiser.lr / 2)).run(part, data)
 
 
 def test_a_step_that_overrides_how_it_runs_is_not_run_by_what_it_inherits(group_sizes, monkeypatch):

@@ -36,6 +36,8 @@ class Audit(Eager):
         sent = super().snapshot(payload)
         if sent.kind == "model":
             real = sum(tensor.nbytes for _, tensor in sent.weights.named_tensors())
+            if sent.has_velocity:  # which is zero, and travels as such, as long as there is none
+                real += sum(tensor.nbytes for tensor in sent.part.views(sent.weights.flat))
         else:
             real = content_bytes(sent.load())
         self.weighed.append((sent.kind, sent.size_bytes, real))

@@ -105,3 +105,22 @@ def test_part_2_is_averaged_within_the_round_only_where_all_clients_have_one_cut
 
 def test_fedavg_needs_no_cut():
     simulate("fedavg", replace(task(), cuts=[]))
+
+
+@pytest.mark.parametrize("name", ["splitfed_v1", "fedavgm", "fednag"])
+def test_i2_holds_with_a_cut_drawn_for_every_round(name):
+    """Where the model is cut says nothing about what is learned, momenta and velocities included; bytes tell."""
+    usual = {"samples": [10, 6], "build": deep, "momentum": 0.9}
+    fixed, *_ = simulate(name, task(cut=3, **usual), rounds=5)
+    drawn, _, rows = simulate(name, task(cuts=[4, 4], round_cuts=[1, 3, 4], **usual), rounds=5)
+    assert distance(fixed, drawn) < EXACT
+    part1_bytes = {int(n) for n in rows["bytes"][(rows["kind"] == b"model") & (rows["node"] == b"uplink")]}
+    assert len(part1_bytes) > 1
+
+
+def test_the_cut_of_a_round_depends_on_seed_and_round_alone():
+    usual = {"samples": [10, 6], "cuts": [4, 4], "round_cuts": [1, 3, 4], "build": deep, "device": None}
+    (*_, smofi), (*_, v1) = (simulate(name, task(**usual), rounds=6) for name in ("smofi", "splitfed_v1"))
+    bytes_of = [[rows["bytes"][rows["round"] == number].sum() for number in range(1, 7)] for rows in (smofi, v1)]
+    assert bytes_of[0] == bytes_of[1]
+    assert len(set(bytes_of[0])) > 1

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from sfl_sim.execute.eager import Eager
 from sfl_sim.methods import METHODS
 from sfl_sim.models.replica import average
-from sfl_sim.models.sgd import Sgd
+from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.steps import Backward, Forward, Train
 from sfl_sim.ops import Value
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
@@ -25,7 +25,7 @@ def centralised(work, rounds):
     net = work.network._build(work.network.input_shape, work.network.n_labels).double()
     net.load_state_dict(dict(whole.weights.named_tensors()), strict=False)
     for number in range(1, rounds + 1):
-        sgd = work.sgd(number)
+        sgd = work.optimiser(number)
         optimiser = torch.optim.SGD(net.parameters(), sgd.lr, sgd.momentum, weight_decay=sgd.weight_decay)
         for batch in work.data.batches(0, number):
             x, y = batch.load()
@@ -36,7 +36,7 @@ def centralised(work, rounds):
 
 
 @pytest.mark.parametrize("cut", [1, 2])
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"fednag"}))  # which is Nesterov's
 def test_i4_one_client_is_centralised_sgd(name, cut):
     work = task(samples=[14], cut=cut, momentum=0.9, weight_decay=1e-3, local_epochs=2, lr_decay=0.5)
     method, *_ = simulate(name, work, rounds=3)
@@ -212,7 +212,7 @@ def test_a_client_sees_the_same_batches_whatever_method_cut_and_order():
     assert not first.equal(second)
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"fednag"}))  # whose velocity is never forgotten
 def test_optimisers_are_new_every_round(name):
     """CHOICE 1: momentum says nothing where every optimiser takes one step a round."""
     samples = [4] if name in ("splitfed_v2", "hydra") else [4, 4]  # whose server takes a step for each client
@@ -222,7 +222,7 @@ def test_optimisers_are_new_every_round(name):
 
 def test_the_learning_rate_decays_to_its_floor():
     work = task(lr=0.5, lr_decay=0.5, lr_min=0.1)
-    assert [work.sgd(r).lr for r in (1, 2, 3, 4, 5)] == [0.5, 0.25, 0.125, 0.1, 0.1]
+    assert [work.optimiser(r).lr for r in (1, 2, 3, 4, 5)] == [0.5, 0.25, 0.125, 0.1, 0.1]
 
 
 def test_only_participants_train():
@@ -246,7 +246,7 @@ def replayed(work, rows, rounds):
         copies = [part1.snapshot() for _ in clients]
         batches = [list(work.data.batches(c, number)) for c in clients]
         part2.weights.momentum = None
-        sgd = work.sgd(number)
+        sgd = work.optimiser(number)
         for job in np.sort(served, order="started_s"):
             client, batch = job["client"], batches[job["client"]][job["step"]]
             smashed = Value("smashed", content=Forward().run(copies[client], batch))

@@ -6,7 +6,7 @@ from small_world import distance, simulate, task
 
 from sfl_sim.execute.batched import Batched
 from sfl_sim.methods import METHODS
-from sfl_sim.models.sgd import ProximalSgd, Sgd
+from sfl_sim.models.optimisers import Proximal, Sgd
 
 EXACT = 1e-10
 
@@ -24,28 +24,31 @@ def stepped(sgd, gradients):
 
 def test_steps_by_hand():
     """lr .1, mu .5: -.1 * 1 = -.1; then g = 1 + .5 * -.1 = .95: -.195; then g = 2 + .5 * -.195 = 1.9025: -.38525."""
-    found, _ = stepped(ProximalSgd(0.1, mu=0.5), [1.0, 1.0, 2.0])
+    found, _ = stepped(Sgd(0.1, rule=Proximal(0.5)), [1.0, 1.0, 2.0])
     assert found == pytest.approx(-0.38525, abs=1e-15)
 
 
 def test_momentum_takes_the_penalty_in():
     """m = 1, then .5 * 1 + (1 - .05) = 1.45: -.1 - .145."""
-    found, _ = stepped(ProximalSgd(0.1, momentum=0.5, mu=0.5), [1.0, 1.0])
+    found, _ = stepped(Sgd(0.1, 0.5, rule=Proximal(0.5)), [1.0, 1.0])
     assert found == pytest.approx(-0.245, abs=1e-15)
 
 
 def test_a_copy_refers_to_where_it_starts_itself():
-    _, whole = stepped(ProximalSgd(0.1, mu=0.5), [1.0])
+    _, whole = stepped(Sgd(0.1, rule=Proximal(0.5)), [1.0])
     copy = whole.snapshot().weights
     for _ in range(2):
         copy.grad[0] = 1.0
-        ProximalSgd(0.1, mu=0.5).step(copy)
+        Sgd(0.1, rule=Proximal(0.5)).step(copy)
     assert float(copy.flat[0]) == pytest.approx(-0.1 - 0.195, abs=1e-15)
 
 
 def test_mu_0_is_sgd():
     gradients = [0.3, -1.0, 2.0]
-    assert stepped(ProximalSgd(0.1, 0.9, 1e-2, mu=0.0), gradients)[0] == stepped(Sgd(0.1, 0.9, 1e-2), gradients)[0]
+    assert (
+        stepped(Sgd(0.1, 0.9, weight_decay=1e-2, rule=Proximal(0.0)), gradients)[0]
+        == stepped(Sgd(0.1, 0.9, weight_decay=1e-2), gradients)[0]
+    )
     assert distance(*(simulate("splitfed_v2", task(), options=o)[0] for o in ({}, {"l2": 0.0}))) == 0
 
 

@@ -27,7 +27,7 @@ def by_hand(work, rounds, clients, shared):
     parts = work.split(work.cut)
     own = {c: parts[1 - shared].snapshot() for c in clients}
     for number in range(1, rounds + 1):
-        sgd, copies = work.sgd(number), []
+        sgd, copies = work.optimiser(number), []
         for c in clients:
             own[c] = own[c].snapshot()
             copies.append(parts[shared].snapshot())
@@ -87,7 +87,7 @@ def test_i10_mergesfl_with_one_step_a_round_is_v1_and_fedsgd():
     assert distance(merged, simulate("fedavg", work, 3)[0]) < EXACT
 
 
-def merged_by_hand(work, sizes, steps, shares):
+def merged_by_hand(work, sizes, steps, epochs, shares):
     """One round of so many steps on whole networks; the server's layers are one set, the clients' one set each."""
 
     def net():
@@ -98,7 +98,7 @@ def merged_by_hand(work, sizes, steps, shares):
 
     clients = range(len(sizes))
     nets, server = [net() for _ in clients], net()[1:]
-    todo = [list(work.data.batches(c, 1, sizes[c])) for c in clients]
+    todo = [list(replace(work.data, local_epochs=epochs).batches(c, 1, sizes[c])) for c in clients]
     for step in range(steps):
         active = [c for c in clients if step < len(todo[c])]
         pairs = {c: todo[c][step].load() for c in active}
@@ -121,21 +121,24 @@ def merged_by_hand(work, sizes, steps, shares):
 
 
 @pytest.mark.parametrize(
-    ("regulation", "sizes", "seen", "shares"),
+    ("options", "sizes", "steps", "epochs", "seen", "shares"),
     [
-        ("none", [4, 4, 4], [10, 7, 3], [10 / 20, 7 / 20, 3 / 20]),
-        ("time", [4, 2, 1], [10, 6, 3], [4 / 7, 2 / 7, 1 / 7]),
+        ({}, [4, 4, 4], 3, 1, [10, 7, 3], [10 / 20, 7 / 20, 3 / 20]),
+        ({"batch_regulation": "time"}, [4, 2, 1], 3, 1, [10, 6, 3], [4 / 7, 2 / 7, 1 / 7]),
+        ({"steps": "mean"}, [4, 4, 4], 2, 2, [8, 7, 6], [10 / 20, 7 / 20, 3 / 20]),
+        ({"steps": "mean", "batch_regulation": "time"}, [4, 2, 1], 2, 1, [8, 4, 2], [4 / 7, 2 / 7, 1 / 7]),
     ],
 )
-def test_mergesfl_is_what_a_hand_written_loop_does(regulation, sizes, seen, shares):
+def test_mergesfl_is_what_a_hand_written_loop_does(options, sizes, steps, epochs, seen, shares):
     """Whole batches of the largest client make three steps, and clients drop out when they have run out of their own.
 
-    Regulated, 4 * 1/2 and 4 * 1/3 are 2 and 1 samples, the steps stay three, and clients count by their batches.
+    Regulated, 4 * 1/2 and 4 * 1/3 are 2 and 1 samples, the steps stay three, and clients count by their batches. The
+    mean of 3, 2 and 1 mini-batches is two, for which the last client sees its 3 samples twice.
     """
     work = task([10, 7, 3], sample_s={0: 1.0, 1: 2.0, 2: 3.0}.get)
-    method, _, rows = simulate("mergesfl", work, 1, options={"batch_regulation": regulation})
+    method, _, rows = simulate("mergesfl", work, 1, options=options)
     assert method.batch_sizes(range(3)) == dict(enumerate(sizes))
-    expected = merged_by_hand(work, sizes, 3, shares)
+    expected = merged_by_hand(work, sizes, steps, epochs, shares)
     for name, tensor in tensors(method).items():
         assert (tensor - expected[name]).abs().max() < EXACT
     per_sample = method.part1.part.out_numel * 8 + 8
@@ -143,6 +146,12 @@ def test_mergesfl_is_what_a_hand_written_loop_does(regulation, sizes, seen, shar
         smashed = rows[(rows["kind"] == b"smashed") & (rows["client"] == c)]
         assert smashed["bytes"].max() == min(size, work.data.samples(c)) * per_sample
         assert smashed["bytes"].sum() == seen[c] * per_sample
+
+
+def test_the_mean_of_those_who_take_part_is_rounded_to_whole_steps():
+    """Of 5 and 2 mini-batches."""
+    *_, rows = simulate("mergesfl", task([20, 40, 8], device=None), 1, clients=[0, 2], options={"steps": "mean"})
+    assert np.bincount(rows["client"][rows["kind"] == b"forward"]).tolist() == [4, 0, 4]
 
 
 def test_regulated_batches_save_the_time_for_which_the_fast_wait_and_everybody_takes_as_many_steps():
@@ -241,7 +250,8 @@ def test_the_estimate_is_what_a_lone_client_takes():
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [*((name, {}) for name in RIVALS), ("mergesfl", {"batch_regulation": "time"})]
+    ("name", "options"),
+    [*((name, {}) for name in RIVALS), ("mergesfl", {"batch_regulation": "time"}), ("mergesfl", {"steps": "mean"})],
 )
 def test_a_run_without_training_has_the_same_timeline(name, options):
     world = {"options": options, "world": fleet(3, **WORLD), "clients": [2, 0]}

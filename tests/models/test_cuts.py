@@ -1,11 +1,11 @@
-"""Cuts in every notation, for all clients and for each."""
+"""Cuts in every notation, for all clients, for each, and for some round."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.models.cuts import client_cuts
+from sfl_sim.models.cuts import client_cuts, cuts_at
 from sfl_sim.models.zoo import network
 
 MOBILENET = network("mobilenet_v1", (3, 32, 32), 10)
@@ -75,6 +75,12 @@ def test_groups_by_speed_are_of_equal_size_and_no_client_is_in_a_faster_group_th
     sizes = [cuts.count(cut) for cut in range(1, groups + 1)]
     assert max(sizes) - min(sizes) <= 1
     assert all(cuts[a] <= cuts[b] for a in range(len(rates)) for b in range(len(rates)) if rates[a] < rates[b])
+
+
+def test_the_cuts_of_rounds_are_taken_in_any_notation_and_a_wrong_one_is_named():
+    assert cuts_at(RESNET, [3, "block5", 0.5, 3]) == [3, 7, 6, 3]
+    with pytest.raises(ScenarioError, match=r"^model\.cut\.values\.1: .*did you mean 'conv2'"):
+        cuts_at(SMALL, [1, "covn2"])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import nn
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.network import Network
-from sfl_sim.models.sgd import Sgd
+from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.steps import Backward, Forward, Train
 from sfl_sim.ops import Value
 from sfl_sim.sim.orders import ORDERS

@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
+from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.replica import average
-from sfl_sim.models.sgd import Sgd
 from sfl_sim.models.steps import Backward, Forward, Train
 from sfl_sim.models.zoo import MODELS, network
 from sfl_sim.ops import Value
@@ -59,7 +59,7 @@ def test_training_does_what_a_plain_torch_loop_does(name):
     optimiser = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
     for seed in range(3):
         batch = batch_for(net, seed=seed)
-        Train(Sgd(0.05, 0.9, 5e-4)).run(whole, batch)
+        Train(Sgd(0.05, 0.9, weight_decay=5e-4)).run(whole, batch)
         x, y = batch.load()
         optimiser.zero_grad()
         cross_entropy(plain(x), y).backward()
@@ -73,6 +73,8 @@ def test_training_does_what_a_plain_torch_loop_does(name):
     [
         ("mobilenet_v1", (3, 224, 224), 1000, 568_740_352, 4_231_976),  # Howard et al. 2017: 569 M, 4.2 M
         ("resnet18", (3, 224, 224), 1000, 1_814_073_344, 11_689_512),  # torchvision: 1.81 G, 11,689,512
+        ("resnet8", (3, 32, 32), 10, 12_501_632, 78_042),  # by hand below; 2,752 less with He et al.'s shortcuts
+        ("resnet20", (3, 32, 32), 10, 40_813_184, 272_474),  # 40.8 M, 0.27 M
         ("cnn8", (1, 28, 28), 10, None, 3_868_170),  # HARMONY Table 1
         ("lenet5", (1, 28, 28), 10, 416_520, 61_706),  # by hand below
     ],
@@ -86,6 +88,14 @@ def test_prices_are_the_published_ones(name, shape, n_labels, macs, parameters):
 def test_the_macs_of_lenet5_by_hand():
     by_hand = [28 * 28 * 6 * 25, 10 * 10 * 16 * 6 * 25, 400 * 120, 120 * 84, 84 * 10]
     assert [layer.macs for layer in network("lenet5", (1, 28, 28), 10).layers] == by_hand
+
+
+def test_the_macs_of_resnet8_by_hand():
+    """Two 3x3 convolutions a block; where channels double, sides halve and the shortcut is a 1x1 convolution."""
+    block = 2 * 32 * 32 * 16 * 16 * 9
+    halving = 16 * 16 * 32 * (16 + 32) * 9 + 16 * 16 * 32 * 16
+    by_hand = [32 * 32 * 16 * 3 * 9, block, halving, halving, 0, 64 * 10]
+    assert [layer.macs for layer in network("resnet8", (3, 32, 32), 10).layers] == by_hand
 
 
 @pytest.mark.parametrize(("name", "layers"), [("mobilenet_v1", 26), ("resnet18", 12), ("cnn8", 8), ("cnn_small", 4)])

@@ -14,7 +14,7 @@ from torch import nn
 
 from sfl_sim.models import stacked
 from sfl_sim.models.network import Network
-from sfl_sim.models.sgd import Sgd
+from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.steps import Backward, Forward, Renew, Train
 from sfl_sim.ops import Value
 

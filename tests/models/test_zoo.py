@@ -8,8 +8,8 @@ from torch.nn.functional import cross_entropy
 from torchvision.models import get_model
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.price import price
-from sfl_sim.models.sgd import Sgd
 from sfl_sim.models.transformer import patch_size
 from sfl_sim.models.zoo import MODELS, as_builder, network
 
@@ -40,9 +40,9 @@ def test_macs_and_parameters_are_the_published_ones(name, giga_macs, parameters)
 @pytest.mark.parametrize(
     ("name", "layers"),
     [
-        ("resnet18", 12), ("resnet34", 20), ("resnet50", 20), ("resnet101", 37), ("mobilenet_v1", 26),
-        ("mobilenet_v2", 20), ("vgg11_bn", 11), ("vgg16_bn", 16), ("densenet121", 64), ("densenet161", 84),
-        ("densenet169", 88), ("vit_s16", 14),
+        ("resnet_small", 6), ("resnet8", 6), ("resnet20", 12), ("resnet18", 12), ("resnet34", 20), ("resnet50", 20), ("resnet101", 37),
+        ("mobilenet_v1", 26), ("mobilenet_v2", 20), ("vgg11_bn", 11), ("vgg16_bn", 16), ("densenet121", 64),
+        ("densenet161", 84), ("densenet169", 88), ("vit_s16", 14),
     ],
 )  # fmt: skip
 def test_layers_are_counted_as_the_docstrings_count_them(name, layers):
@@ -53,6 +53,8 @@ def test_layers_are_counted_as_the_docstrings_count_them(name, layers):
 SAMPLES = {
     "cnn8": (1, 8, 8),
     "mobilenet_v2": (1, 16, 16),
+    "resnet_small": (1, 16, 16),
+    "resnet8": (1, 16, 16),
     "resnet18": (1, 16, 16),
     "vgg11_bn": (3, 32, 32),
     "densenet121": (1, 16, 16),
@@ -193,6 +195,15 @@ def test_a_small_vgg_starts_as_torchvisions_does_in_every_layer():
         assert not conv.bias.any()
     assert model.fc1[0].weight.std().item() == pytest.approx(0.01, rel=0.05)
     assert not model.fc1[0].bias.any()
+
+
+def test_a_cifar_resnet_starts_as_torchvisions_do_in_every_layer():
+    torch.manual_seed(0)
+    model = MODELS["resnet20"]((3, 32, 32), 10)
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    assert len(convolutions) == 19 + 2
+    for conv in convolutions:
+        assert conv.weight.std().item() == pytest.approx((2 / conv.weight[:, 0].numel()) ** 0.5, rel=0.15)
 
 
 @pytest.mark.parametrize("side", [8, 16, 28, 32])

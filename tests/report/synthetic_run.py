@@ -56,6 +56,7 @@ class World:
     batches: int = 8
     trained: bool = True
     status: str = "complete"
+    reference: str | None = None
 
 
 def write_run(folder: Path, world: World) -> Path:
@@ -221,9 +222,10 @@ def _summary(
 ) -> dict[str, object]:
     learned: dict[str, object] = dict.fromkeys(
         ["accuracy", "performance_gap", "backward_transfer",
-         "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
+         "best_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
     )  # fmt: skip
     if world.trained:
+        learned["best_accuracy"] = float(rounds["accuracy"].max())
         learned |= {column: float(rounds[column].iloc[-1]) for column in ("accuracy", "performance_gap")}
         history = labels.pivot_table(index="round", columns="label", values="accuracy", aggfunc="first")
         if len(history) > 1:
@@ -242,6 +244,7 @@ def _summary(
         "simulated_s": rounds["ended_s"].iloc[-1],
         **learned,
         "target_accuracy": TARGET,
+        "reference": world.reference,
         "bytes_up": int(rounds["bytes_up"].sum()),
         "bytes_down": int(rounds["bytes_down"].sum()),
         "timeline_digest": f"{seed:02d}" + "9f3c" * 7,

@@ -15,13 +15,14 @@ from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.queueing import MAX_POINTS, server_queue
 from sfl_sim.report.round_view import round_views
+from sfl_sim.report.way import aims
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_accuracy_is_the_median_over_seeds_in_percent(frames: Frames) -> None:
-    line = next(learning.accuracy_over_rounds(frames).select_traces({"name": "hydra, cyclic"}))
+    line = next(learning.accuracy_over_rounds(frames, *aims(frames)).select_traces({"name": "hydra, cyclic"}))
     expected = frames.rounds.query("variant == 'hydra, cyclic'").groupby("round")["accuracy"].median()
 
     assert list(line.x) == list(range(1, 31))
@@ -31,7 +32,10 @@ def test_accuracy_is_the_median_over_seeds_in_percent(frames: Frames) -> None:
 def test_bands_are_the_standard_deviation_over_seeds_on_both_sides_of_the_median(frames: Frames) -> None:
     first = frames.variants[0]
     rounds = frames.rounds[frames.rounds["variant"] == first.label].groupby("round")
-    drawn = {"accuracy": learning.accuracy_over_time(frames), "performance_gap": labels.label_history(frames, first)}
+    drawn = {
+        "accuracy": learning.accuracy_over_time(frames, *aims(frames)),
+        "performance_gap": labels.label_history(frames, first),
+    }
 
     for column, figure in drawn.items():
         band = next(figure.select_traces({"fill": "toself"}))
@@ -44,7 +48,10 @@ def test_bands_are_the_standard_deviation_over_seeds_on_both_sides_of_the_median
 def test_time_and_rounds_show_the_same_accuracies(frames: Frames) -> None:
     by_time, by_round = (
         next(figure.select_traces({"name": "hydra, cyclic"}))
-        for figure in (learning.accuracy_over_time(frames), learning.accuracy_over_rounds(frames))
+        for figure in (
+            learning.accuracy_over_time(frames, *aims(frames)),
+            learning.accuracy_over_rounds(frames, *aims(frames)),
+        )
     )
 
     assert by_time.y == pytest.approx(by_round.y)

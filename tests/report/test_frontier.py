@@ -124,7 +124,7 @@ def test_who_never_reaches_the_target_stands_beside_the_clock_and_not_on_the_fro
 
     assert late.xaxis == "x2"
     assert (late.y[0], late.error_x.array[0]) == (pytest.approx(2), 0)
-    assert "0 of 2 seeds" in late.customdata[0]
+    assert "not reached" in late.customdata[0]
     assert not found.middle["best"][HYDRA]
     assert choice(frames) == []  # of those that reach it, nobody is beaten
 

@@ -37,6 +37,27 @@ def test_it_names_who_reaches_the_target_first(frames: Frames) -> None:
     assert f"the next is {time_s.index[1]} after " in first
 
 
+def test_it_says_how_many_times_faster_than_the_baseline_that_is(frames: Frames) -> None:
+    seconds = {"splitfed_v2, fcfs": 90.0, "splitfed_v2, cyclic": 60.0, "hydra, cyclic": 30.0}
+    summary = frames.summary.assign(time_to_accuracy_s=frames.summary["variant"].map(seconds), best_accuracy=0.875)
+    relative = summary.assign(reference="splitfed_v2, cyclic")
+
+    absolute, share = (plain(headline(replace(frames, summary=each))[0]) for each in (summary, relative))
+
+    assert ", 3.00× as fast as splitfed_v2, fcfs, the slowest; the next is splitfed_v2, cyclic after 1 min." in absolute
+    assert ", 2.00× as fast as splitfed_v2, cyclic, of whose best accuracy the target is 80 %;" in share
+
+
+def test_of_many_targets_the_first_few_are_told(eight: Frames) -> None:
+    targets = eight.summary["variant"].rank(method="dense") / 20  # 5 % to 40 %
+    frames = replace(eight, summary=eight.summary.assign(target_accuracy=targets, time_to_accuracy_s=1.0))
+
+    told = [plain(text) for text in headline(frames)]
+
+    assert len([text for text in told if " reaches " in text]) == 3
+    assert "5 more targets below." in told
+
+
 def test_it_says_what_an_order_costs(frames: Frames) -> None:
     """Seed by seed: the clients of one are three times as slow as those of the other."""
     run_s = {"splitfed_v2, fcfs": {0: 100.0, 1: 300.0}, "splitfed_v2, cyclic": {0: 150.0, 1: 330.0}}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ALWAYS = ["Results", "Where the time goes", "The server's queue", "One round, operation by operation", "Where to cut",
           "The fleet", "Settings", "How to read the numbers", "Versions and digests"]  # fmt: skip
-TRAINED = ["Accuracy and forgetting", "Which labels are forgotten", "What the last rounds remember"]
+TRAINED = ["The way to 70\u00a0% accuracy", "Forgetting", "Which labels are forgotten", "What the last rounds remember"]
 FRONTIER = "What less forgetting costs on the clock"  # of three variants or more
 
 
@@ -130,6 +130,15 @@ def test_who_is_left_out_of_the_details_is_told(frames: Frames, eight: Frames) -
 
     assert told(eight) == ["The server's queue", "One round, operation by operation"]
     assert told(frames) == []
+
+
+def test_a_run_without_a_target_has_its_curves_all_the_same(frames: Frames) -> None:
+    without = replace(frames, summary=frames.summary.assign(target_accuracy=float("nan")))
+
+    first, second, *_ = panels(without)
+
+    assert (first.title, second.title) == ("Accuracy", "Forgetting")
+    assert first.table == ""
 
 
 def test_a_timing_only_run_has_no_figures_of_accuracy(tmp_path: Path, small: World) -> None:

@@ -7,7 +7,7 @@ from small_world import fleet
 
 from sfl_sim.errors import ScenarioError, StuckError
 from sfl_sim.execute.timing import Timing
-from sfl_sim.ops import AGGREGATOR, SERVER, State, Value, Work, expect, on, par, read, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, State, Value, Work, expect, occur, on, par, read, send, wait
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.links import Pattern, RateTrace
@@ -54,6 +54,36 @@ def test_a_flow_does_one_thing_after_another():
     rows = rows_of(clock(), flow())
     assert rows["ended_s"].tolist() == [3, 8, 10, 14]
     assert rows["node"].tolist() == [b"client", b"uplink", b"server", b"downlink"]
+
+
+def test_a_flow_waits_for_what_others_do():
+    """Whoever waits goes on when the last of the events has occurred; at once if all have, or if there are none."""
+    first, second = Event("the first"), Event("the second")
+
+    def doer(client, seconds, event):
+        yield on(client, Compute(seconds), State("model"))
+        yield occur(event)
+
+    def waiter():
+        yield wait([first, second])
+        yield on(2, Compute(1), State("model"))
+        yield wait([first])
+        yield wait([])
+        yield on(2, Compute(1), State("model"))
+
+    def flow():
+        yield par([waiter(), doer(0, 3, first), doer(1, 5, second)])
+
+    rows = rows_of(clock(3), flow())
+    assert rows["requested_s"][rows["client"] == 2].tolist() == [5, 6]
+
+
+def test_an_event_that_never_occurs_is_named():
+    def flow():
+        yield wait([Event("the fusion of mini-batch 3")])
+
+    with pytest.raises(StuckError, match="somebody waits for the fusion of mini-batch 3"):
+        clock().run(flow(), 1)
 
 
 def test_flows_side_by_side_share_a_device_first_come_first_served():

@@ -1,0 +1,33 @@
+"""FedNAG: Nesterov's momentum, averaged as the weights are.
+
+Yang et al., "Federated Learning with Nesterov Accelerated Gradient", IEEE TPDS 2022 (METHODS.md section 10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.hosts import EqualSteps
+from sfl_sim.models.optimisers import Optimiser, Sgd
+
+
+class FedNAG(EqualSteps, regular=True):
+    """SplitFedV1 whose clients and server go on with the averaged velocity; that of part-1 travels with part-1."""
+
+    has_velocity = True
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        usual = task.optimiser(1)
+        if not isinstance(usual, Sgd):
+            raise ScenarioError("needs SGD", key="train.optimizer", found=task.optimizer, allowed=["sgd", "nag"])
+        if not usual.momentum:
+            raise ScenarioError("averages momentum, of which there is none", key="train.momentum", found=0.0)
+
+    def optimiser(self, round: int) -> Optimiser:
+        """Of the host, with Nesterov's momentum."""
+        usual = super().optimiser(round)
+        assert isinstance(usual, Sgd)
+        return replace(usual, nesterov=True)

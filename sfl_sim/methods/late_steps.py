@@ -1,0 +1,94 @@
+"""Surrogates whose optimisers may step later than the server has the gradient, while their clients go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sfl_sim.data.batches import Batch
+from sfl_sim.methods.surrogates import Surrogates, Visit
+from sfl_sim.models.fusion import Fusion
+from sfl_sim.models.late import BackwardNormed, Differentiate, DifferentiateNormed, Update
+from sfl_sim.models.replica import Joined, Replica
+from sfl_sim.models.steps import Backward
+from sfl_sim.ops import SERVER, Event, Flow, Value, occur, on, send, wait
+
+
+class Events(dict[Any, Event]):
+    """Events by what they belong to, say client and mini-batch; each is there as soon as somebody asks for it."""
+
+    def __init__(self, about: str) -> None:
+        super().__init__()
+        self.about = about
+
+    def __missing__(self, key: Any) -> Event:
+        event = self[key] = Event(f"{self.about} {key}")
+        return event
+
+
+class LateSteps(Surrogates):
+    """A surrogate's step may wait for the norm of part-1's gradient, and for others' steps.
+
+    Attributes:
+        is_late: whether the server's gradient and its step are two operations.
+        is_exact: whether both parts' gradients are clipped as one, so that the server has to be told part-1's norm.
+        fusion: momentum buffers that the server's optimisers go on from instead of their own.
+        smashed, norms: by client and mini-batch, what waits for the step: the server's data, the client's norm.
+        differentiated, returned, updated: when the server has a gradient, a client is through with a mini-batch, a
+            surrogate has made its step.
+    """
+
+    is_late = False
+    is_exact = False
+    fusion: Fusion | None = None
+
+    def backward(self, round: int) -> Backward:
+        """As usual, unless both parts are clipped as one."""
+        return BackwardNormed(self.part1_optimiser(round)) if self.is_exact else super().backward(round)
+
+    def minibatch(self, c: int, part1: Replica, part2: Replica | Joined, batch: Batch, round: int) -> Flow:
+        """As usual, and telling that it is through."""
+        norm = yield from super().minibatch(c, part1, part2, batch, round)
+        if self.is_late:
+            self.norms[c, batch.step] = norm
+            yield occur(self.returned[c, batch.step])
+        return norm
+
+    def serve(self, c: int, part2: Replica | Joined, smashed: Value, round: int) -> Flow:
+        """As usual; or only the gradient, after the last step."""
+        if not self.is_late:
+            return (yield from super().serve(c, part2, smashed, round))
+        if smashed.step:
+            yield wait([self.updated[c, smashed.step - 1]])
+        step = (DifferentiateNormed if self.is_exact else Differentiate)(self.part2_optimiser(round))
+        gradient = yield on(SERVER, step, part2, smashed)
+        self.smashed[c, smashed.step] = smashed
+        yield occur(self.differentiated[c, smashed.step])
+        return gradient
+
+    def beside(self, visits: Mapping[int, Visit], round: int) -> list[Flow]:
+        """The late steps, client by client."""
+        self.smashed: dict[tuple[int, int], Value] = {}
+        self.norms: dict[tuple[int, int], Value] = {}
+        self.differentiated = Events("the gradient of")
+        self.returned = Events("the return of")
+        self.updated = Events("the step of")
+        return [self.late_steps(c, visit, round) for c, visit in visits.items()] if self.is_late else []
+
+    def late_steps(self, c: int, visit: Visit, round: int) -> Flow:
+        """A client's surrogate steps when all is there that its step needs."""
+        update = Update(self.part2_optimiser(round), visit.row)
+        for step in range(visit.n_batches):
+            norm = None
+            if self.is_exact:
+                yield wait([self.returned[c, step]])
+                norm = yield send(self.norms.pop((c, step)), c, SERVER)
+            else:
+                yield wait([self.differentiated[c, step]])
+            yield from self.before_step(step)
+            yield on(SERVER, update, visit.part2, self.smashed.pop((c, step)), norm, self.fusion)
+            yield occur(self.updated[c, step])
+
+    def before_step(self, step: int) -> Flow:
+        """What a late step waits for besides: nothing."""
+        yield from ()

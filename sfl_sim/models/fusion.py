@@ -1,0 +1,116 @@
+"""Step-wise momentum fusion: the momentum buffers of all surrogates are averaged after every step (SMoFi)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sfl_sim.models.optimisers import Optimiser
+from sfl_sim.models.part import Part
+from sfl_sim.models.replica import Joined, Replica, Weights
+from sfl_sim.models.steps import Train
+from sfl_sim.ops import State, Value, Work
+
+
+@dataclass
+class Buffers:
+    """The numbers of a `Fusion`.
+
+    A surrogate's optimiser works on its row of the matrix, so that nothing is gathered before the rows are averaged.
+
+    Attributes:
+        own: (moments, surrogates, P), as each surrogate's last step left them.
+        fused: (moments, P).
+    """
+
+    own: Tensor
+    fused: Tensor
+
+
+class Fusion(State):
+    """The fused momentum buffers of a round's surrogates, and outside timing-only runs their numbers as content."""
+
+    __slots__ = ("moments", "part", "surrogates")
+    content: Buffers | None
+
+    def __init__(self, part: Part, surrogates: int, moments: int, content: Buffers | None) -> None:
+        super().__init__("momentum", content=content)
+        self.part = part
+        self.surrogates = surrogates
+        self.moments = moments
+
+    @classmethod
+    def of(cls, model: Replica | Joined, surrogates: int, optimiser: Optimiser, carried: Fusion | None) -> Fusion:
+        """Of copies of `model`; what is fused is that of an earlier round, or zeros."""
+        fusion = cls(model.part, surrogates, optimiser.n_moments, None)
+        weights = model.members[0].content
+        if weights:
+            length = sum(member.weights.flat.numel() for member in model.members)
+            fused = carried.buffers.fused if carried else weights.flat.new_zeros(fusion.moments, length)
+            fusion.content = Buffers(weights.flat.new_zeros(fusion.moments, surrogates, length), fused)
+        return fusion
+
+    @property
+    def buffers(self) -> Buffers:
+        """The content, outside timing-only runs."""
+        assert self.content is not None, "a timing-only fusion has no numbers"
+        return self.content
+
+    def lend(self, weights: Weights, row: int) -> None:
+        """Let the next step of the surrogate in `row` go on from the fused buffers instead of its own (Eq. 4)."""
+        rows = list(self.buffers.own[:, row])
+        for own, fused in zip(rows, self.buffers.fused, strict=True):
+            own.copy_(fused)
+        weights.momentum, weights.variance = [*rows, None, None][:2]
+
+
+@dataclass(frozen=True)
+class TrainFused(Train):
+    """`Train` whose optimiser goes on from the fused momentum buffers; `row` is the surrogate's."""
+
+    row: int
+
+    def work(self, part: Replica | Joined, data: Value, fusion: Fusion | None = None) -> Work:
+        """As `Train`."""
+        return super().work(part, data)
+
+    def out(self, part: Replica | Joined, data: Value, fusion: Fusion | None = None) -> Value:
+        """As `Train`."""
+        return super().out(part, data)
+
+    def run(self, part: Replica | Joined, data: Value, fusion: Fusion | None = None) -> Tensor | None:
+        """As `Train`."""
+        gradient = self.differentiate(part, data)
+        for member in part.members:
+            if fusion:
+                fusion.lend(member.weights, self.row)
+            self.optimiser.step(member.weights)
+        return gradient
+
+
+class Fuse:
+    """The fused buffers become sums of the surrogates' own, weighted by `shares`; one MAC per element and buffer.
+
+    One product of a vector with the matrix, at the speed of memory (benchmarks/smofi.py).
+    """
+
+    name = "fuse"
+    aggregates = True
+
+    def work(self, fusion: Fusion, surrogates: Sequence[Replica], shares: Sequence[float]) -> Work:
+        """The weighted sum."""
+        return Work.of(fusion.moments * fusion.surrogates * fusion.part.n_parameters)
+
+    def out(self, fusion: Fusion, surrogates: Sequence[Replica], shares: Sequence[float]) -> Value:
+        """Nothing."""
+        return Value("done")
+
+    def run(self, fusion: Fusion, surrogates: Sequence[Replica], shares: Sequence[float]) -> None:
+        """Of the buffers that the surrogates' last steps left in the matrix."""
+        buffers = fusion.buffers
+        weights = buffers.own.new_tensor(shares)
+        for own, fused in zip(buffers.own, buffers.fused, strict=True):
+            torch.mv(own.t(), weights, out=fused)

@@ -1,0 +1,153 @@
+"""The local optimisers, on one flat vector, and the rules that change a gradient before a step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+from sfl_sim.models.replica import Weights
+
+
+class GradientRule(Protocol):
+    """What a local step does to its gradient first."""
+
+    def __call__(self, weights: Weights, weight_decay: float) -> float:
+        """Change `weights.grad`; gives the weight decay that is left for the optimiser to apply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimiser(ABC):
+    """A local optimiser; its state lives in the weights that it steps.
+
+    One fused call over the flat vector takes a fifth of the time of a step per tensor (shared/PERFORMANCE.md). torch's
+    fused kernels round the odd tail of a vector differently from its others; the flat vector has none.
+
+    Attributes:
+        rule: changes the gradient first; None leaves it.
+        n_moments: running averages of gradients that the state consists of, `Weights.moments`.
+    """
+
+    lr: float
+    _: KW_ONLY
+    weight_decay: float = 0.0
+    rule: GradientRule | None = None
+
+    @property
+    @abstractmethod
+    def n_moments(self) -> int:
+        """How many vectors as long as the weights it keeps."""
+
+    def step(self, weights: Weights) -> None:
+        """One step with the accumulated gradient, which is cleared."""
+        with torch.no_grad():
+            decay = self.rule(weights, self.weight_decay) if self.rule else self.weight_decay
+            self._update(weights, decay)
+            weights.grad.zero_()
+
+    @abstractmethod
+    def _update(self, weights: Weights, weight_decay: float) -> None:
+        """Change weights and moments by `weights.grad`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sgd(Optimiser):
+    """PyTorch's SGD (METHODS.md 0.3): g += wd*w; m = momentum*m + g, first m = g; w -= lr*m, or lr*(g + momentum*m)."""
+
+    momentum: float = 0.0
+    _: KW_ONLY
+    nesterov: bool = False
+
+    @property
+    def n_moments(self) -> int:
+        """m, if there is any momentum."""
+        return int(self.momentum > 0)
+
+    def _update(self, weights: Weights, weight_decay: float) -> None:
+        buffers = [weights.momentum]
+        sgd(
+            [weights.flat], [weights.grad], buffers,
+            weight_decay=weight_decay, momentum=self.momentum, lr=self.lr,
+            dampening=0.0, nesterov=self.nesterov, maximize=False, fused=True,
+        )  # fmt: skip
+        weights.momentum = buffers[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Adam(Optimiser):
+    """PyTorch's Adam, with its usual betas; with `decoupled` decay AdamW (Loshchilov and Hutter, ICLR 2019)."""
+
+    _: KW_ONLY
+    decoupled: bool = False
+    betas: ClassVar = (0.9, 0.999)
+    epsilon: ClassVar = 1e-8
+
+    @property
+    def n_moments(self) -> int:
+        """Averages of the gradient and of its square."""
+        return 2
+
+    def _update(self, weights: Weights, weight_decay: float) -> None:
+        if weights.momentum is None:
+            weights.momentum = torch.zeros_like(weights.flat)
+        if weights.variance is None:
+            weights.variance = torch.zeros_like(weights.flat)
+        if weights.n_steps is None:
+            weights.n_steps = torch.zeros((), device=weights.flat.device)
+        (adamw if self.decoupled else adam)(
+            [weights.flat], [weights.grad], [weights.momentum], [weights.variance], [], [weights.n_steps],
+            amsgrad=False, beta1=self.betas[0], beta2=self.betas[1], lr=self.lr, weight_decay=weight_decay,
+            eps=self.epsilon, maximize=False, fused=True,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Proximal:
+    """The gradient of (mu/2) ||w - w_start||^2 on top, where w_start is w before the round's first step.
+
+    The L2 regularisation against forgetting, and the proximal term of FedProx (Li et al., "Federated Optimization in
+    Heterogeneous Networks", MLSys 2020, Eq. 2). It is separable: each part adds its own.
+    """
+
+    mu: float
+
+    def __call__(self, weights: Weights, weight_decay: float) -> float:
+        """The first step since the state was copied or renewed remembers where it starts."""
+        if weights.start is None:
+            weights.start = weights.flat.clone()
+        else:
+            weights.grad.add_(weights.flat - weights.start, alpha=self.mu)
+        return weight_decay
+
+
+@dataclass(frozen=True, slots=True)
+class CoClipped:
+    """Gradient and weight decay are clipped as one to a norm of at most `max_norm`: FedNAR's co-clipping.
+
+    Li et al., "FedNAR: Federated Optimization with Normalized Annealing Regularization", NeurIPS 2023 (METHODS.md 10).
+
+    Attributes:
+        elsewhere: squared norm of what other nodes hold of the same gradient, to be clipped as one with this.
+    """
+
+    max_norm: float
+    elsewhere: Tensor | float = 0.0
+
+    def __call__(self, weights: Weights, weight_decay: float) -> float:
+        """Nothing of the weight decay is left."""
+        weights.grad.add_(weights.flat, alpha=weight_decay)
+        norm = (weights.grad.square().sum() + self.elsewhere).sqrt()
+        weights.grad.mul_((self.max_norm / norm).clamp(max=1.0))
+        return 0.0
+
+    @staticmethod
+    def squared_norm(weights: Weights, weight_decay: float) -> Tensor:
+        """What this part adds to the squared norm, (): to be told to other nodes."""
+        with torch.no_grad():
+            return weights.grad.add(weights.flat, alpha=weight_decay).square().sum()

@@ -1,0 +1,187 @@
+"""The way to the target accuracy: who reaches it when, and how many times faster than a reference."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from sfl_sim.report.display import data_size, duration, percent, plural, tenths
+from sfl_sim.report.results import Column
+from sfl_sim.report.table import Cell, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sfl_sim.report.frames import Frames, Variant
+
+
+@dataclass(frozen=True)
+class Leg(Column):
+    """What a seed needs to reach the target; the sum of its columns `spent` is what it has spent if it does not.
+
+    A number that is not known lies between `low` and `high`; they are equal for one that is known.
+    """
+
+    spent: tuple[str, ...] = ()
+
+    def of_seeds(self, seeds: pd.DataFrame) -> pd.DataFrame:
+        """`low` and `high` for each row of the summary."""
+        needed = seeds[self.key]
+        return pd.DataFrame(
+            {"low": needed.fillna(seeds[list(self.spent)].sum(axis="columns")), "high": needed.fillna(math.inf)}
+        )
+
+    def middle(self, seeds: pd.DataFrame) -> tuple[float, float]:
+        """The median over seeds, `low` and `high`. A seed that does not reach the target counts as infinitely late."""
+        low, high = self.of_seeds(seeds).median()
+        return (high if math.isfinite(high) else low), high
+
+    def median(self, seeds: pd.DataFrame) -> float:
+        """The median over seeds, infinite if it is not known."""
+        return self.middle(seeds)[1]
+
+    def cell(self, seeds: pd.DataFrame) -> Cell:
+        """The median over seeds and, if not all reach the target, how many do; a dash without a target."""
+        if seeds["target_accuracy"].isna().all():
+            return Cell("–")
+        low, high = self.middle(seeds)
+        reached = seeds[self.key].notna().sum()
+        below = f"{reached} of {plural(len(seeds), 'seed')}" if reached else "not reached"
+        if reached == len(seeds):
+            below = self.spread(seeds[self.key])
+        return Cell(bounded(low, high, self.text), below, -high if math.isfinite(high) else math.nan)
+
+
+TIME = Leg("Time to target", "time_to_accuracy_s", duration, spent=("simulated_s",))
+ROUNDS = Leg("Rounds to target", "rounds_to_accuracy", tenths, spent=("rounds",))
+BYTES = Leg("Bytes to target", "bytes_to_accuracy", data_size, spent=("bytes_up", "bytes_down"))
+BEST = Column("Best accuracy", "best_accuracy", percent, more_is_better=True)
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A target and the variants that aim at it.
+
+    Attributes:
+        target: accuracy in [0, 1]; None for variants without any.
+        reference: the variant of whose best accuracy the target is a share; None if it was given as a number.
+        summary: the rows of these variants.
+    """
+
+    target: float | None
+    reference: Variant | None
+    variants: list[Variant]
+    summary: pd.DataFrame
+
+    def seeds(self, variant: Variant) -> pd.DataFrame:
+        """The rows of the summary of a variant, by seed."""
+        return self.summary[self.summary["variant"] == variant.label].set_index("seed", drop=False)
+
+    def ranking(self) -> list[Variant]:
+        """Those that reach the target, the fastest first."""
+        time_s = {variant.label: TIME.median(self.seeds(variant)) for variant in self.variants}
+        reaching = [variant for variant in self.variants if math.isfinite(time_s[variant.label])]
+        return sorted(reaching, key=lambda variant: time_s[variant.label])
+
+    @cached_property
+    def baseline(self) -> Variant | None:
+        """Whom the others are compared with: the reference, or else the slowest that reaches the target."""
+        return self.reference or next(reversed(self.ranking()), None)
+
+    def ratios(self, variant: Variant, leg: Leg) -> pd.Series:
+        """By seed, how many times less a variant needs than the baseline: 0 or infinite if only one of them gets there.
+
+        Seed by seed, since variants share the clients of a seed; seeds that neither finishes say nothing.
+        """
+        return self._compare(variant, leg, "high", "high").dropna()
+
+    def speedup(self, variant: Variant, leg: Leg) -> tuple[float, float]:
+        """The median of the ratios, `low` and `high`: a number where both medians are; NaN if there is none."""
+        if self.baseline and all(math.isfinite(leg.median(self.seeds(one))) for one in (variant, self.baseline)):
+            known = float(self.ratios(variant, leg).median())
+            return known, known
+        low, high = (self._compare(variant, leg, *ends).median() for ends in (("low", "high"), ("high", "low")))
+        return float(low), float(high)
+
+    def _compare(self, variant: Variant, leg: Leg, their_end: str, our_end: str) -> pd.Series:
+        if self.baseline is None:
+            return pd.Series(dtype=float)
+        ours, theirs = (leg.of_seeds(self.seeds(one)) for one in (variant, self.baseline))
+        return theirs[their_end] / ours[our_end]
+
+    @property
+    def name(self) -> str:
+        """The target in words: 70 % accuracy."""
+        return f"{accuracy(self.target)} accuracy" if self.target is not None else "no target"
+
+    @property
+    def share(self) -> float:
+        """What the target is of the best accuracy of the reference; NaN without one."""
+        if self.target is None or self.reference is None:
+            return math.nan
+        return float(self.target / self.seeds(self.reference)["best_accuracy"].median())
+
+
+def aims(frames: Frames) -> list[Aim]:
+    """The targets on the page, each with the variants that were trained for it, in their order."""
+    trained = set(frames.rounds.dropna(subset="accuracy")["variant"])
+    labels = {variant.label: variant for variant in frames.variants if variant.label in trained}
+    told = frames.summary.drop_duplicates("variant").set_index("variant").to_dict("index")
+    found: dict[tuple[float | None, str], list[Variant]] = {}
+    for label, variant in labels.items():
+        target, reference = told[label]["target_accuracy"], told[label]["reference"]
+        found.setdefault((None, "") if math.isnan(target) else (target, reference), []).append(variant)
+    summary = frames.summary
+    return [
+        Aim(target, labels.get(reference), variants, summary[summary["variant"].isin([v.label for v in variants])])
+        for (target, reference), variants in found.items()
+    ]
+
+
+def common_target(frames: Frames) -> float | None:
+    """The accuracy that all variants aim at; None if they have none or different ones."""
+    targets = {aim.target for aim in aims(frames)}
+    return targets.pop() if len(targets) == 1 else None
+
+
+def way_table(aim: Aim) -> str:
+    """The table as HTML: what each variant needs to reach the target, and how many times less than the baseline."""
+    titles = [TIME.title, "Speed-up in time", ROUNDS.title, "Speed-up in rounds", BYTES.title, BEST.title]
+    rows = []
+    for variant in aim.variants:
+        seeds = aim.seeds(variant)
+        legs = [cell for leg in (TIME, ROUNDS) for cell in (leg.cell(seeds), _speedup(aim, variant, leg))]
+        rows.append((variant.html, [*legs, BYTES.cell(seeds), BEST.cell(seeds)]))
+    return table(titles, rows)
+
+
+def _speedup(aim: Aim, variant: Variant, leg: Leg) -> Cell:
+    if variant is aim.baseline:
+        return Cell(factor(1), "baseline")
+    ratios = aim.ratios(variant, leg)
+    varied = ratios.nunique() > 1 and ratios.between(0, math.inf, inclusive="neither").all()
+    return Cell(bounded(*aim.speedup(variant, leg), factor), f"± {factor(ratios.std())}" if varied else "")
+
+
+def bounded(low: float, high: float, text: Callable[[float], str]) -> str:
+    """How a number between `low` and `high` reads: > and < where only bounds are known, a dash where nothing is."""
+    if low == high:
+        return text(low)
+    if math.isfinite(high):
+        return f"<\u00a0{text(high)}"
+    return f">\u00a0{text(low)}" if low > 0 else "–"
+
+
+def factor(number: float) -> str:
+    """How many times: 2.31×, 14.2×, 130×."""
+    digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{digits}f}×"
+
+
+def accuracy(share: float) -> str:
+    """An accuracy that may have been chosen or have come about: 70 %, 69.4 %."""
+    return f"{tenths(100 * share)}\u00a0%"

@@ -1,0 +1,261 @@
+"""SMoFi: the golden scalars of METHODS.md section 18, the identities I11, and what its barriers cost."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_world import NEUTRAL, distance, fleet, simulate, task, tensors
+from torch import nn
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS
+from sfl_sim.models.fusion import Fuse, Fusion
+from sfl_sim.models.merging import MomentumAverage
+from sfl_sim.models.optimisers import Sgd
+from sfl_sim.models.steps import Train
+
+EXACT = 1e-10
+BARRIERS = ("paper", "strict", "relaxed")
+OFF = {"fusion": False, "server_momentum": 0.0}
+
+
+def with_gradients(monkeypatch, gradients):
+    """Let every mini-batch of client c have the gradient `gradients[c]` at each weight of part-2, whatever the data."""
+
+    def differentiate(self, part, data):
+        for member in part.members:
+            member.weights.grad.fill_(gradients[data.maker])
+        return torch.zeros_like(data.load()[0])
+
+    monkeypatch.setattr(Train, "differentiate", differentiate)
+
+
+@pytest.mark.parametrize("barrier", BARRIERS)
+@pytest.mark.parametrize(
+    ("staleness", "fused", "own", "weights"),
+    [(-1.0, [2, 2.25, 2.2291667], [3, 4, 4.125], [-1, -11.125]), (0.0, [2, 2.5, 2.625], [3, 4, 4.25], [-1, -11.25])],
+)
+def test_the_golden_scalars(monkeypatch, barrier, staleness, fused, own, weights):
+    """Two clients with one and three mini-batches and constant gradients 1 and 3: METHODS.md section 18."""
+    with_gradients(monkeypatch, {0: 1.0, 1: 3.0})
+    seen = {"fused": [], "own": []}
+    fuse = Fuse.run
+
+    def watched(self, fusion, surrogates, shares):
+        fuse(self, fusion, surrogates, shares)
+        seen["fused"].append(float(fusion.buffers.fused[0, 0]))
+        seen["own"].append(float(fusion.buffers.own[0, 1, 0]))
+        seen["weights"] = [float((s.weights.flat - start)[0]) for s in surrogates]
+
+    monkeypatch.setattr(Fuse, "run", watched)
+    work = task(samples=[4, 12], momentum=0.5, lr=1.0)
+    start = next(iter(METHODS["smofi"](work).parts.values()))[1].weights.flat.clone()
+    options = {"staleness": staleness, "server_momentum": 0.3, "barrier": barrier}
+    method, *_ = simulate("smofi", work, rounds=1, options=options)
+    assert seen["fused"] == pytest.approx(fused)
+    assert seen["own"] == pytest.approx(own)
+    assert seen["weights"] == pytest.approx(weights)
+    if staleness == -1:
+        part2 = method.pieces[1].weights
+        assert float((part2.flat - start)[0]) == pytest.approx(-8.59375)  # k = (.25, .75)
+        assert float(part2.momentum[0]) == pytest.approx(8.59375)
+
+
+def by_hand(work, rounds, clients, alpha, beta_g):
+    """SMoFi on one unsplit network a client, with torch.optim on part-2's parameters: written without the simulator.
+
+    Part-1 is the first layer.
+    """
+
+    def network(state=None):
+        net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+        net.load_state_dict(state or dict(whole.weights.named_tensors()))
+        return net
+
+    (whole,) = work.split()
+    weights, velocity = network().state_dict(), None
+    for number in range(1, rounds + 1):
+        usual = work.optimiser(number)
+        nets = {c: network(weights) for c in clients}
+        kinds = {"sgd": torch.optim.SGD, "nag": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+        more = (
+            {"momentum": work.momentum, "nesterov": work.optimizer == "nag"} if work.optimizer in ("sgd", "nag") else {}
+        )
+        kind = kinds[work.optimizer]
+        ours = {c: [kind(p, lr=usual.lr, weight_decay=work.weight_decay, **more)
+                    for p in (nets[c][0].parameters(), nets[c][1:].parameters())] for c in clients}  # fmt: skip
+        batches = {c: list(work.data.batches(c, number)) for c in clients}
+        names = {"sgd": ["momentum_buffer"], "nag": ["momentum_buffer"]}.get(work.optimizer, ["exp_avg", "exp_avg_sq"])
+        fused = None
+        for step in range(max(map(len, batches.values()))):
+            for c in clients:
+                if step >= len(batches[c]):
+                    continue
+                if fused is not None:
+                    for p, means in zip(nets[c][1:].parameters(), fused, strict=True):
+                        for name, mean in zip(names, means, strict=True):
+                            ours[c][1].state[p][name].copy_(mean)
+                x, y = batches[c][step].load()
+                nets[c].zero_grad()
+                nn.functional.cross_entropy(nets[c](x), y).backward()
+                for optimiser in ours[c]:
+                    optimiser.step()
+            weight = {c: (max(0, step + 1 - len(batches[c])) + 1) ** alpha for c in clients}
+            rows = list(zip(*([(c, p) for p in nets[c][1:].parameters()] for c in clients), strict=True))
+            own = [{c: {n: ours[c][1].state[p][n].clone() for n in names} for c, p in row} for row in rows]
+            fused = [[sum(weight[c] * values[c][n] for c in clients) / len(clients) for n in names] for values in own]
+        shares = dict(zip(clients, work.shares(clients), strict=True))
+        mean = {key: sum(shares[c] * nets[c].state_dict()[key] for c in clients) for key in weights}
+        delta = {key: weights[key] - mean[key] for key in weights}
+        velocity = {key: delta[key] + (beta_g * velocity[key] if velocity else 0) for key in delta}
+        weights = {key: weights[key] - velocity[key] for key in weights}
+    return weights
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "nag", "adam", "adamw"])
+def test_training_is_what_a_hand_written_loop_does(optimizer):
+    momentum = 0.9 if optimizer in ("sgd", "nag") else 0.0
+    work = task([4, 13, 8], optimizer=optimizer, momentum=momentum, weight_decay=1e-3, lr=0.02, local_epochs=2)
+    method, *_ = simulate("smofi", work, rounds=3, options={"staleness": -0.5, "server_momentum": 0.3})
+    expected = by_hand(work, 3, [0, 1, 2], alpha=-0.5, beta_g=0.3)
+    assert all((value - expected[key]).abs().max() < EXACT for key, value in tensors(method).items())
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    samples=st.lists(st.integers(2, 14), min_size=1, max_size=4),
+    momentum=st.sampled_from([0.0, 0.9]),
+    rates=st.lists(st.sampled_from([1e4, 1e5, 1e6]), min_size=4, max_size=4),
+    host=st.sampled_from(["fedavg", "fedprox", "fednar"]),
+    cut=st.integers(1, 2),
+)
+def test_the_barrier_changes_when_things_are_learned_but_not_what(samples, momentum, rates, host, cut):
+    """Waiting less is never later; and with no fusion nobody waits at all."""
+    work = task(samples, momentum=momentum, cut=cut, weight_decay=1e-2)
+    world = fleet(len(samples), rates[: len(samples)])
+    found, ends_s = {}, {}
+    for barrier in BARRIERS:
+        options = {"barrier": barrier, "host": host}
+        found[barrier], clock, _ = simulate("smofi", work, options=options, world=world)
+        ends_s[barrier] = clock.now_s
+    assert distance(found["paper"], found["strict"]) == 0
+    assert distance(found["paper"], found["relaxed"]) == 0
+    _, clock, _ = simulate("smofi", work, options={"fusion": False, "host": host}, world=world)
+    # a fusion takes the server a moment, which only the two longer waits put on the way of every mini-batch
+    assert clock.now_s * (1 - 1e-9) <= ends_s["relaxed"] <= ends_s["strict"] * (1 + 1e-9)
+    assert ends_s["strict"] <= ends_s["paper"] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_without_fusion_and_global_momentum_it_is_v1_to_the_bit_and_to_the_instant(momentum):
+    work = task([12, 5, 9], momentum=momentum, local_epochs=2)
+    (v1, _, their_ops), (smofi, _, our_ops) = simulate("splitfed_v1", work), simulate("smofi", work, options=OFF)
+    assert distance(v1, smofi) == 0
+    assert our_ops.tobytes() == their_ops.tobytes()
+
+
+def test_i11_without_momentum_there_is_nothing_to_fuse():
+    work = task([12, 5, 9])
+    smofi = simulate("smofi", work, options=NEUTRAL["smofi"])[0]
+    assert distance(smofi, simulate("splitfed_v1", work)[0]) < EXACT
+
+
+def test_i11_a_single_client_is_v1_with_fedavgm():
+    work = task([13], momentum=0.9)
+    smofi = simulate("smofi", work, 3, options={"server_momentum": 0.5})[0]
+    assert distance(smofi, simulate("fedavgm", work, 3, options={"server_momentum": 0.5})[0]) < EXACT
+
+
+def test_i11_identical_clients_are_v1():
+    work = task([8, 8], momentum=0.9, batch_size=8)
+    work.data.shares[1][:] = work.data.shares[0]
+    smofi = simulate("smofi", work, 3, options=NEUTRAL["smofi"])[0]
+    assert distance(smofi, simulate("splitfed_v1", work, 3)[0]) < EXACT
+
+
+def test_i11_constant_gradients_do_not_drive_surrogates_apart_faster_than_without_momentum(monkeypatch):
+    """W_j - mean = -lr * T * (g_j - mean g); V1's is lr * sum_t (1 - beta^t)/(1 - beta), and both means are the same."""
+    gradients, beta, steps = {0: 1.0, 1: 4.0}, 0.9, 5
+    with_gradients(monkeypatch, gradients)
+    apart, means = {}, {}
+    merge = MomentumAverage.run
+    for name, options in (("smofi", {"server_momentum": 1e-12}), ("fedavgm", {"server_momentum": 1e-12})):
+        work = task([20, 20], momentum=beta, lr=0.1)
+        found = {}
+
+        def watched(self, into, replicas, shares, found=found):
+            found[into.part.first] = [float(r.weights.flat[0] - into.weights.flat[0]) for r in replicas]
+            merge(self, into, replicas, shares)
+
+        monkeypatch.setattr(MomentumAverage, "run", watched)
+        simulate(name, work, 1, options=options)
+        low, high = sorted(found[False])
+        apart[name], means[name] = high - low, (low + high) / 2
+    assert apart["smofi"] == pytest.approx(0.1 * steps * 3)
+    assert apart["fedavgm"] == pytest.approx(0.1 * 3 * sum((1 - beta**t) / (1 - beta) for t in range(1, steps + 1)))
+    assert means["smofi"] == pytest.approx(means["fedavgm"])
+
+
+@given(late=st.lists(st.integers(-5, 50), min_size=1, max_size=20))
+@settings(deadline=None)
+def test_shares_of_the_fusion(late):
+    """Who is active counts fully; who is done, less and less; the divisor is a count, unless it is asked for weights."""
+    work = task([4])
+    counted = METHODS["smofi"](work).shares(late)
+    flat = METHODS["smofi"](work, METHODS["smofi"].Options(staleness=0.0)).shares(late)
+    weighed = METHODS["smofi"](work, METHODS["smofi"].Options(normalise="weights")).shares(late)
+    assert flat == pytest.approx([1 / len(late)] * len(late))
+    assert all(share <= 1 / len(late) + 1e-12 for share in counted)
+    assert counted == pytest.approx([(max(0, delta) + 1) ** -0.1 / len(late) for delta in late])
+    assert sum(weighed) == pytest.approx(1)
+
+
+def test_the_published_weights_of_stale_buffers():
+    """METHODS.md section 9: delta 1, 2, 5, 10, 50 at alpha = -0.1."""
+    shares = METHODS["smofi"](task([4])).shares([1, 2, 5, 10, 50])
+    assert 5 * np.array(shares) == pytest.approx([0.933, 0.896, 0.836, 0.787, 0.675], abs=5e-4)
+
+
+def test_bytes_are_those_of_v1():
+    work = task(device=None)
+    ours, theirs = (simulate(name, work)[2]["bytes"].sum() for name in ("smofi", "splitfed_v1"))
+    assert ours == theirs
+
+
+def test_the_barrier_of_the_paper_costs_what_averaging_every_step_costs():
+    """METHODS.md 4.2: the sum over steps of the slowest client's, where models and averages take no time."""
+    work, world = task([12, 12, 12], device=None), fleet(3, [1e4, 5e4, 2e5], [2e4, 1e5, 1e5])
+    free = {"world": world, "include_model_exchange": False}
+    _, smofi, _ = simulate("smofi", work, **free)
+    _, v1_step, _ = simulate("splitfed_v1", work, options={"server_agg_every": "step"}, **free)
+    assert smofi.now_s == pytest.approx(v1_step.now_s, rel=1e-12)
+
+
+def test_momentum_is_carried_into_the_next_round_if_asked():
+    work = task([8, 8], momentum=0.9)
+    usual, carried = (simulate("smofi", work, 2, options={"carry_fused": carry})[0] for carry in (False, True))
+    assert distance(usual, carried) > 1e-6
+    (one, *_), (other, *_) = (simulate("smofi", work, 1, options={"carry_fused": carry}) for carry in (False, True))
+    assert distance(one, other) == 0
+
+
+def test_clients_whose_parts_differ_cannot_be_fused():
+    with pytest.raises(ScenarioError, match="needs the same cut for all clients"):
+        METHODS["smofi"](task(cuts=[1, 2, 1]))
+
+
+def test_fused_buffers_lie_in_one_matrix_whose_rows_the_optimisers_change():
+    work = task([4, 4])
+    _, part2 = next(iter(METHODS["smofi"](work).parts.values()))
+    surrogates = [part2.snapshot(), part2.snapshot()]
+    sgd = Sgd(0.1, 0.5)
+    fusion = Fusion.of(part2, 2, sgd, None)
+    for row, surrogate in enumerate(surrogates):
+        fusion.lend(surrogate.weights, row)
+        surrogate.weights.grad.fill_(row + 1.0)
+        sgd.step(surrogate.weights)
+    Fuse().run(fusion, surrogates, [0.5, 0.5])
+    assert (fusion.buffers.own[0, 0] == 1).all()
+    assert (fusion.buffers.own[0, 1] == 2).all()
+    assert (fusion.buffers.fused == 1.5).all()
