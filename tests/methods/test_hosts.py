@@ -1,4 +1,4 @@
-"""Hosts and server updates of the momentum family against one plain loop on unsplit networks (METHODS.md section 10)."""
+"""Hosts and server updates against one plain loop on unsplit networks (METHODS.md section 10)."""
 
 import pytest
 import torch
@@ -165,7 +165,7 @@ def test_exact_clipping_takes_a_number_down_and_a_message_up(name, own):
 
 
 def test_a_norm_travels_while_the_client_goes_on():
-    """A latency of a second a message makes a mini-batch two seconds longer with clipping by part, and no more if exact:
+    """A latency of a second makes a mini-batch two seconds longer, whether clipped by part or exactly:
     the norm is on its way while the client computes the next forward pass, and there before its smashed data.
     """
     ends_s = {}

@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from sfl_sim.execute.eager import Eager
 from sfl_sim.methods import METHODS
-from sfl_sim.models.replica import average
 from sfl_sim.models.optimisers import Sgd
+from sfl_sim.models.replica import average
 from sfl_sim.models.steps import Backward, Forward, Train
 from sfl_sim.ops import Value
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
