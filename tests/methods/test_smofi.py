@@ -175,7 +175,7 @@ def test_i11_identical_clients_are_v1():
 
 
 def test_i11_constant_gradients_do_not_drive_surrogates_apart_faster_than_without_momentum(monkeypatch):
-    """W_j - mean = -lr * T * (g_j - mean g); V1's is lr * sum_t (1 - beta^t)/(1 - beta), and both means are the same."""
+    """W_j - mean = -lr*T*(g_j - mean g); V1's is lr * sum_t (1 - beta^t)/(1 - beta); both means are the same."""
     gradients, beta, steps = {0: 1.0, 1: 4.0}, 0.9, 5
     with_gradients(monkeypatch, gradients)
     apart, means = {}, {}
@@ -200,7 +200,7 @@ def test_i11_constant_gradients_do_not_drive_surrogates_apart_faster_than_withou
 @given(late=st.lists(st.integers(-5, 50), min_size=1, max_size=20))
 @settings(deadline=None)
 def test_shares_of_the_fusion(late):
-    """Who is active counts fully; who is done, less and less; the divisor is a count, unless it is asked for weights."""
+    """Who is active counts fully; who is done, less and less; the divisor is a count, unless asked for weights."""
     work = task([4])
     counted = METHODS["smofi"](work).shares(late)
     flat = METHODS["smofi"](work, METHODS["smofi"].Options(staleness=0.0)).shares(late)
