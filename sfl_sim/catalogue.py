@@ -16,7 +16,7 @@ from sfl_sim.config.scenario import Model, Scenario
 from sfl_sim.data.datasets import DATASETS
 from sfl_sim.data.partition import PARTITIONS
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods import METHODS, Method
+from sfl_sim.methods import METHODS, Method, MethodOptions
 from sfl_sim.models.network import Builder
 from sfl_sim.models.zoo import MODELS, as_builder
 from sfl_sim.presets import PRESETS
@@ -138,5 +138,11 @@ def _method_lines(kind: type[Method]) -> str:
     if paper := re.search(r"\n\n(.*?\b\d{4})\b", inspect.getdoc(inspect.getmodule(kind)) or "", re.DOTALL):
         lines.append(" ".join(paper[1].split()))
     if kind.Options.model_fields:
-        lines.append("options: " + " ".join((inspect.getdoc(kind.Options) or "").replace("`", "").split()))
+        about = [vars(base).get("__doc__") or "" for base in kind.Options.__mro__ if _has_options(base)]
+        lines.append("options: " + " ".join(" ".join(about).replace("`", "").split()))
     return "\n".join(lines)
+
+
+def _has_options(kind: type) -> bool:
+    """Whether it is one of the classes that a method's options are made of."""
+    return issubclass(kind, MethodOptions) and "__doc__" in vars(kind) and bool(kind.model_fields)

@@ -147,8 +147,10 @@ def _run_cell_apart(
     news: queue.Queue[tuple[int, Round]],
     stop: threading.Event,
 ) -> None:
+    parent = multiprocessing.parent_process()
+
     def notify(number: int, round: Round) -> None:
-        if stop.is_set():
+        if (parent and not parent.is_alive()) or stop.is_set():
             raise KeyboardInterrupt
         news.put((number, Round(round.row, [], round.ops[:0])))
 
@@ -157,15 +159,19 @@ def _run_cell_apart(
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back until the block is done, so that what is written is whole."""
+    """Hold Ctrl-C and `kill` back until the block is done, so that what is written is whole."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    before = {
+        number: signal.signal(number, lambda number, frame: pressed.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if pressed:
         raise KeyboardInterrupt

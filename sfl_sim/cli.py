@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -206,6 +207,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments and arguments[0] not in commands | {"--help", "-h", "--version"}:
         arguments.insert(0, "run")
     debug = "--debug" in arguments
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` keeps what there is, as Ctrl-C does
     sys.path.insert(0, "")  # methods and orders of a user's own may lie where the command is called
     try:
         if app(arguments, standalone_mode=False) == INTERRUPTED:  # newer versions of typer catch Ctrl-C themselves

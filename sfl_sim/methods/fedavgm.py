@@ -16,7 +16,7 @@ from sfl_sim.models.optimisers import Sgd
 
 
 class FedAvgMOptions(HostOptions):
-    """With the host's options; `server_momentum` and `server_lr` of the round's step towards the average."""
+    """`server_momentum`, `server_lr`: of the round's step towards the average."""
 
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
     server_lr: Annotated[float, Field(gt=0)] = 1.0

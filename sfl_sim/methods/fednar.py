@@ -6,17 +6,7 @@ Li et al., "FedNAR: Federated Optimization with Normalized Annealing Regularizat
 
 from __future__ import annotations
 
-from typing import Literal
-
-from sfl_sim.methods.hosts import Hosted, HostOptions
-
-
-class NarOptions(HostOptions):
-    """`max_norm`: what a gradient is clipped to. `clipping`: each part by itself, or both exactly as one, for a message
-    more with every mini-batch.
-    """
-
-    host: Literal["fednar"] = "fednar"
+from sfl_sim.methods.hosts import Hosted, NarOptions
 
 
 class FedNAR(Hosted, regular=True):

@@ -5,15 +5,7 @@ Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (METHO
 
 from __future__ import annotations
 
-from typing import Literal
-
-from sfl_sim.methods.hosts import Hosted, HostOptions
-
-
-class ProxOptions(HostOptions):
-    """`mu`: of the proximal term (mu/2) ||w - w_round||^2, of both parts."""
-
-    host: Literal["fedprox"] = "fedprox"
+from sfl_sim.methods.hosts import Hosted, ProxOptions
 
 
 class FedProx(Hosted, regular=True):

@@ -18,31 +18,76 @@ from sfl_sim.methods.late_steps import LateSteps
 from sfl_sim.models.optimisers import CoClipped, GradientRule, Optimiser, Proximal
 
 Host = Literal["fedavg", "fedprox", "fednar"]
-SETTINGS: dict[Host, tuple[str, ...]] = {"fedavg": (), "fedprox": ("mu",), "fednar": ("max_norm", "clipping")}
 
 
-class HostOptions(MethodOptions):
-    """`host`: fedavg, fedprox (with `mu`) or fednar (with `max_norm` and `clipping`), whose clients it is used with."""
+class RuleOptions(MethodOptions):
+    """What clients, and the server alike, do to a gradient before every step."""
 
-    host: Host = "fedavg"
+    @property
+    def is_exact(self) -> bool:
+        """Whether it takes both parts of a gradient at once."""
+        return False
+
+    def rule(self) -> GradientRule | None:
+        """Nothing."""
+        return None
+
+    def check(self) -> None:
+        """Refuse what does not go together."""
+
+
+class ProxOptions(RuleOptions):
+    """`mu`: of fedprox's proximal term (mu/2) ||w - w_round||^2, of both parts."""
+
     mu: Annotated[float, Field(ge=0)] = 0.01
+
+    def rule(self) -> GradientRule | None:
+        """Each part adds its own."""
+        return Proximal(self.mu)
+
+
+class NarOptions(RuleOptions):
+    """`max_norm`: to which fednar clips gradient and weight decay. `clipping`: each part by itself, or both exactly as
+    one, for a message more with every mini-batch.
+    """
+
     max_norm: Annotated[float, Field(gt=0)] = 10.0
     clipping: Literal["part", "exact"] = "part"
 
-    def check(self) -> None:
-        """Refuse settings of other hosts."""
-        for host, names in SETTINGS.items():
-            for name in names:
-                if host != self.host and name in self.model_fields_set:
-                    problem = f"is a setting of host: {host}"
-                    raise ScenarioError(problem, key=f"method.{name}", found=getattr(self, name))
+    @property
+    def is_exact(self) -> bool:
+        """If so wished."""
+        return self.clipping == "exact"
 
     def rule(self) -> GradientRule | None:
-        """What the clients' gradients, and the server's alike, go through before every step."""
-        rules: dict[Host, GradientRule | None] = {
-            "fedavg": None, "fedprox": Proximal(self.mu), "fednar": CoClipped(self.max_norm)
-        }  # fmt: skip
-        return rules[self.host]
+        """Clipping; of one part, as long as nobody tells the other's norm."""
+        return CoClipped(self.max_norm)
+
+
+OPTIONS: dict[Host, type[RuleOptions]] = {"fedavg": RuleOptions, "fedprox": ProxOptions, "fednar": NarOptions}
+
+
+class HostOptions(ProxOptions, NarOptions):
+    """`host`: whose clients it goes with, fedavg's (which splitfed_v1 equals), fedprox's or fednar's."""
+
+    host: Host = "fedavg"
+
+    @property
+    def is_exact(self) -> bool:
+        """As the host."""
+        return self.host == "fednar" and self.clipping == "exact"
+
+    def rule(self) -> GradientRule | None:
+        """The host's."""
+        return OPTIONS[self.host].rule(self)
+
+    def check(self) -> None:
+        """Refuse settings of other hosts."""
+        for host, options in OPTIONS.items():
+            for name in options.model_fields if host != self.host else ():
+                if name in self.model_fields_set:
+                    problem = f"is a setting of host: {host}"
+                    raise ScenarioError(problem, key=f"method.{name}", found=getattr(self, name))
 
 
 class Hosted(LateSteps):
@@ -53,13 +98,12 @@ class Hosted(LateSteps):
     while the client goes on.
     """
 
-    Options: ClassVar[type[MethodOptions]] = HostOptions
-    options: HostOptions
+    options: RuleOptions
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.options.check()
-        self.is_exact = self.is_late = self.options.host == "fednar" and self.options.clipping == "exact"
+        self.is_exact = self.is_late = self.options.is_exact
 
     def optimiser(self, round: int) -> Optimiser:
         """With the host's rule."""
@@ -67,7 +111,7 @@ class Hosted(LateSteps):
 
 
 class EqualStepsOptions(HostOptions):
-    """With the host's options; `equal_steps`: all clients of a round run as many mini-batches, the mean."""
+    """`equal_steps`: all clients of a round run as many mini-batches, the mean."""
 
     equal_steps: bool = True
 

@@ -1,6 +1,7 @@
 """Hydra: a shared trunk and a head for every group of clients at the server, against forgetting within a round.
 
-Tirana et al. 2026, Algorithms 1 and 2 (METHODS.md section 7).
+Tirana et al., "Data Heterogeneity and Forgotten Labels in Split Federated Learning", AAAI 2026, Algorithms 1 and 2
+(METHODS.md section 7).
 """
 
 from __future__ import annotations

@@ -16,9 +16,7 @@ from sfl_sim.models.optimisers import Sgd
 
 
 class SlowMoOptions(EqualStepsOptions):
-    """With the host's options; `slow_momentum` and `slow_lr` of the step after a round; `equal_steps`: all clients run
-    as many mini-batches, the mean.
-    """
+    """`slow_momentum`, `slow_lr`: of the step after a round."""
 
     slow_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.6
     slow_lr: Annotated[float, Field(gt=0)] = 1.0

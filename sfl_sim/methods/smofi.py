@@ -1,6 +1,7 @@
 """SMoFi: the momentum buffers of the server's surrogates are fused after every step.
 
-"SMoFi: Step-wise Momentum Fusion for Split Federated Learning on Heterogeneous Data", AAAI 2026 (METHODS.md section 9).
+Yang et al., "SMoFi: Step-wise Momentum Fusion for Split Federated Learning on Heterogeneous Data", AAAI 2026 (METHODS.md
+section 9).
 With nothing to fuse and no global momentum it is SplitFedV1.
 """
 
@@ -26,7 +27,7 @@ from sfl_sim.ops import SERVER, Flow, Value, occur, on, wait
 
 
 class SmofiOptions(HostOptions):
-    """With the host's options. `fusion`: whether there is any. `barrier`: what waits for the fusion of the last step:
+    """`fusion`: whether there is any. `barrier`: what waits for the fusion of the last step:
     the clients' next mini-batches (paper), the server's part of them (strict), or only its optimisers (relaxed).
     `staleness`: alpha of the weight (delta + 1)^alpha of a client that is done since delta steps. `normalise`: by how
     many buffers there are, or by their weights. `carry_fused`: through all rounds. `server_momentum`: beta_g of both
