@@ -41,7 +41,7 @@ class Server:
         self.data = Value("smashed", samples=BATCH, content=(smashed, torch.randint(10, (BATCH,))))
 
     def fuse(self) -> None:
-        Fuse().run(self.fusion, self.surrogates, [1 / SURROGATES] * SURROGATES)
+        Fuse().run(self.fusion, [1 / SURROGATES] * SURROGATES)
 
     def naive(self) -> None:
         for buffers in zip(*self.apart, strict=True):

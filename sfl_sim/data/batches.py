@@ -144,6 +144,10 @@ class ClientData:
         """Mini-batches that the client runs in a round: B_c of METHODS.md."""
         return self.local_epochs * len(self._sizes(self.samples(client)))
 
+    def mean_batches(self, clients: Sequence[int]) -> int:
+        """Mini-batches that `clients` run in a round on average, rounded to whole ones."""
+        return int(sum(map(self.n_batches, clients)) / len(clients) + 0.5)
+
     def epochs(self, client: int, round: int, batch_size: int | None = None) -> Iterator[list[Batch]]:
         """The round's mini-batches, one list for each local epoch; every epoch has random streams of its own.
 

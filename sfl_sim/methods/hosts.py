@@ -79,7 +79,9 @@ class HostOptions(ProxOptions, NarOptions):
 
     def rule(self) -> GradientRule | None:
         """The host's."""
-        return OPTIONS[self.host].rule(self)
+        if self.host == "fedprox":
+            return ProxOptions.rule(self)
+        return NarOptions.rule(self) if self.host == "fednar" else None
 
     def check(self) -> None:
         """Refuse settings of other hosts."""
@@ -124,5 +126,6 @@ class EqualSteps(Hosted):
 
     def n_batches(self, clients: Sequence[int]) -> list[int]:
         """For each client the mean of what they have, rounded, if so wished; who has fewer begins another epoch."""
-        own = super().n_batches(clients)
-        return [max(1, int(sum(own) / len(own) + 0.5))] * len(own) if self.options.equal_steps else own
+        return (
+            [self.data.mean_batches(clients)] * len(clients) if self.options.equal_steps else super().n_batches(clients)
+        )

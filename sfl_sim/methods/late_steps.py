@@ -33,9 +33,9 @@ class LateSteps(Surrogates):
         is_late: whether the server's gradient and its step are two operations.
         is_exact: whether both parts' gradients are clipped as one, so that the server has to be told part-1's norm.
         fusion: momentum buffers that the server's optimisers go on from instead of their own.
-        smashed, norms: by client and mini-batch, what waits for the step: the server's data, the client's norm.
-        differentiated, returned, updated: when the server has a gradient, a client is through with a mini-batch, a
-            surrogate has made its step.
+        smashed, norms: by client and mini-batch, what waits for the step: what it is about, the client's norm.
+        differentiated, returned, told, updated: when the server has a gradient, a client has a norm, the norm takes the
+            uplink, a surrogate has made its step.
     """
 
     is_late = False
@@ -47,11 +47,12 @@ class LateSteps(Surrogates):
         return BackwardNormed(self.part1_optimiser(round)) if self.is_exact else super().backward(round)
 
     def minibatch(self, c: int, part1: Replica, part2: Replica | Joined, batch: Batch, round: int) -> Flow:
-        """As usual, and telling that it is through."""
+        """As usual; a norm takes the uplink before all that the client sends next, which may be its whole part-1."""
         norm = yield from super().minibatch(c, part1, part2, batch, round)
-        if self.is_late:
+        if self.is_exact:
             self.norms[c, batch.step] = norm
             yield occur(self.returned[c, batch.step])
+            yield wait([self.told[c, batch.step]])
         return norm
 
     def serve(self, c: int, part2: Replica | Joined, smashed: Value, round: int) -> Flow:
@@ -62,7 +63,8 @@ class LateSteps(Surrogates):
             yield wait([self.updated[c, smashed.step - 1]])
         step = (DifferentiateNormed if self.is_exact else Differentiate)(self.part2_optimiser(round))
         gradient = yield on(SERVER, step, part2, smashed)
-        self.smashed[c, smashed.step] = smashed
+        self.smashed[c, smashed.step] = about = Value(smashed.kind, samples=smashed.samples, step=smashed.step)
+        about.maker = c
         yield occur(self.differentiated[c, smashed.step])
         return gradient
 
@@ -70,9 +72,10 @@ class LateSteps(Surrogates):
         """The late steps, client by client."""
         self.smashed: dict[tuple[int, int], Value] = {}
         self.norms: dict[tuple[int, int], Value] = {}
-        self.differentiated = Events("the gradient of")
-        self.returned = Events("the return of")
-        self.updated = Events("the step of")
+        self.differentiated = Events("the gradient of client and mini-batch")
+        self.returned = Events("the norm of client and mini-batch")
+        self.told = Events("the sending of the norm of client and mini-batch")
+        self.updated = Events("the server's step of client and mini-batch")
         return [self.late_steps(c, visit, round) for c, visit in visits.items()] if self.is_late else []
 
     def late_steps(self, c: int, visit: Visit, round: int) -> Flow:
@@ -82,6 +85,7 @@ class LateSteps(Surrogates):
             norm = None
             if self.is_exact:
                 yield wait([self.returned[c, step]])
+                yield occur(self.told[c, step])
                 norm = yield send(self.norms.pop((c, step)), c, SERVER)
             else:
                 yield wait([self.differentiated[c, step]])

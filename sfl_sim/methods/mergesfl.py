@@ -106,7 +106,7 @@ class MergeSFL(SplitMethod, regular=True):
         """Of every step the clients' mini-batches, None for who has run out of them."""
         n_batches = [self.data.n_batches(c) for c in sizes]
         if self.options.steps == "mean":
-            steps = int(np.mean(n_batches) + 0.5)
+            steps = self.data.mean_batches(list(sizes))
             return zip(*(self.data.steps(c, round, steps, size) for c, size in sizes.items()), strict=True)
         return islice(zip_longest(*(self.data.batches(c, round, size) for c, size in sizes.items())), max(n_batches))
 

@@ -1,8 +1,7 @@
 """SMoFi: the momentum buffers of the server's surrogates are fused after every step.
 
-Yang et al., "SMoFi: Step-wise Momentum Fusion for Split Federated Learning on Heterogeneous Data", AAAI 2026 (METHODS.md
-section 9).
-With nothing to fuse and no global momentum it is SplitFedV1.
+Yang et al., "SMoFi: Step-wise Momentum Fusion for Split Federated Learning on Heterogeneous Data", AAAI 2026
+(METHODS.md section 9). With nothing to fuse and no global momentum it is SplitFedV1.
 """
 
 from __future__ import annotations
@@ -42,6 +41,10 @@ class SmofiOptions(HostOptions):
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.3
 
 
+FUSION = {"barrier", "staleness", "normalise", "carry_fused"}
+"""Options that mean something only where there is a fusion."""
+
+
 class Smofi(Hosted, regular=True):
     """SplitFedV1 whose surrogates share their momentum, fused after every step, and a global momentum."""
 
@@ -55,7 +58,19 @@ class Smofi(Hosted, regular=True):
                 "needs the same cut for all clients, so that their momentum buffers can be fused",
                 key="model.cut", found=sorted(set(task.cuts)),
             )  # fmt: skip
+        if not self.options.fusion and (useless := FUSION & self.options.model_fields_set):
+            raise ScenarioError("says how momentum is fused, with method.fusion off", key=f"method.{min(useless)}")
+        if self.options.carry_fused:
+            self._check_carrying()
         self.is_late = self.is_exact or self._waits("relaxed")
+
+    def _check_carrying(self) -> None:
+        key, drawn = "method.carry_fused", sorted(set(self.task.round_cuts))
+        if len(drawn) > 1:
+            raise ScenarioError(f"needs one cut for all rounds, not a draw from {drawn}", key=key, found=True)
+        if self.task.optimizer in ("adam", "adamw"):
+            problem = "needs SGD: the step counters that correct Adam's averages begin anew every round"
+            raise ScenarioError(problem, key=key, found=True)
 
     def _waits(self, barrier: str) -> bool:
         return self.options.fusion and self.options.barrier == barrier
@@ -106,7 +121,7 @@ class Smofi(Hosted, regular=True):
         _, part2 = self.parts[next(iter(visits.values())).cut]
         self.fusion = Fusion.of(part2, len(visits), self.part2_optimiser(round), carried)
         self.rows = {c: visit.row for c, visit in visits.items()}
-        self.fused, self.passed = Events("the fusion of mini-batch"), Events("the return of")
+        self.fused, self.passed = Events("the fusion of mini-batch"), Events("the end of client and mini-batch")
         return [*flows, self.fusions(visits)]
 
     def fusions(self, visits: Mapping[int, Visit]) -> Flow:
@@ -115,11 +130,13 @@ class Smofi(Hosted, regular=True):
         for step in range(max(visit.n_batches for visit in visits.values())):
             active = [c for c, visit in visits.items() if visit.n_batches > step]
             yield wait([self.updated[c, step] for c in active])
+            shares = self.shares([step + 1 - visit.n_batches for visit in visits.values()])
+            yield on(SERVER, Fuse(), self.fusion, shares)
             if self._waits("paper"):
                 yield wait([self.passed[c, step] for c in active])
-            shares = self.shares([step + 1 - visit.n_batches for visit in visits.values()])
-            yield on(SERVER, Fuse(), self.fusion, [visit.part2 for visit in visits.values()], shares)
             yield occur(self.fused[step])
+        if not self.options.carry_fused:
+            self.fusion = None  # as much memory as all surrogates
 
     def shares(self, late: Sequence[int]) -> list[float]:
         """Each buffer's share of what is fused, where the clients are done since so many steps. (Eq. 5 and 6)"""

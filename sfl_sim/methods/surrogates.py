@@ -87,9 +87,9 @@ class Surrogates(SplitStep):
 
     def visits(self, round: int, clients: Sequence[int]) -> dict[int, Visit]:
         """What every client does in a round."""
-        found = {}
+        found, drawn = {}, self.drawn_cut(round)
         for row, (c, n_batches) in enumerate(zip(clients, self.n_batches(clients), strict=True)):
-            cut = self.cut_of(c, round)
+            cut = drawn or self.task.cuts[c]
             epoch = n_batches // self.data.local_epochs
             length = {"step": 1, "epoch": epoch, "round": n_batches}[self.average_every]
             found[c] = Visit(row, cut, self.data.steps(c, round, n_batches), n_batches, length)
@@ -99,12 +99,10 @@ class Surrogates(SplitStep):
         """How many mini-batches each client runs: as many as it has."""
         return [self.data.n_batches(c) for c in clients]
 
-    def cut_of(self, c: int, round: int) -> int:
-        """Where client `c`'s model is cut in a round."""
+    def drawn_cut(self, round: int) -> int | None:
+        """Where all clients' model is cut in a round, if that is drawn."""
         cuts = self.task.round_cuts
-        if not cuts:
-            return self.task.cuts[c]
-        return int(stream(self.task.seed, "cut", round).choice(cuts))
+        return int(stream(self.task.seed, "cut", round).choice(cuts)) if cuts else None
 
     def stretches(self, visits: Mapping[int, Visit], number: int, round: int) -> Flow:
         """Stretch `number` and all after it; who is done uploads part-1 while the others go on."""
@@ -123,7 +121,7 @@ class Surrogates(SplitStep):
                 return
 
     def beside(self, visits: Mapping[int, Visit], round: int) -> list[Flow]:
-        """What the server does beside serving the clients' mini-batches: nothing."""
+        """What the server does during a stretch beside serving the clients' mini-batches: nothing."""
         return []
 
     def merge_part2(self, visits: Sequence[Visit], clients: Sequence[int], round: int) -> Flow:

@@ -83,11 +83,11 @@ class TrainFused(Train):
 
     def run(self, part: Replica | Joined, data: Value, fusion: Fusion | None = None) -> Tensor | None:
         """As `Train`."""
+        (surrogate,) = part.members
+        assert fusion
         gradient = self.differentiate(part, data)
-        for member in part.members:
-            if fusion:
-                fusion.lend(member.weights, self.row)
-            self.optimiser.step(member.weights)
+        fusion.lend(surrogate.weights, self.row)
+        self.optimiser.step(surrogate.weights)
         return gradient
 
 
@@ -100,17 +100,19 @@ class Fuse:
     name = "fuse"
     aggregates = True
 
-    def work(self, fusion: Fusion, surrogates: Sequence[Replica], shares: Sequence[float]) -> Work:
+    def work(self, fusion: Fusion, shares: Sequence[float]) -> Work:
         """The weighted sum."""
         return Work.of(fusion.moments * fusion.surrogates * fusion.part.n_parameters)
 
-    def out(self, fusion: Fusion, surrogates: Sequence[Replica], shares: Sequence[float]) -> Value:
+    def out(self, fusion: Fusion, shares: Sequence[float]) -> Value:
         """Nothing."""
         return Value("done")
 
-    def run(self, fusion: Fusion, surrogates: Sequence[Replica], shares: Sequence[float]) -> None:
+    def run(self, fusion: Fusion, shares: Sequence[float]) -> None:
         """Of the buffers that the surrogates' last steps left in the matrix."""
         buffers = fusion.buffers
-        weights = buffers.own.new_tensor(shares)
+        device, dtype = buffers.own.device, buffers.own.dtype
+        on_host = torch.tensor(shares, dtype=dtype, pin_memory=device.type == "cuda")  # pinned, so that nobody waits
+        weights = on_host.to(device, non_blocking=True)
         for own, fused in zip(buffers.own, buffers.fused, strict=True):
             torch.mv(own.t(), weights, out=fused)

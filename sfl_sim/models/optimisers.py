@@ -31,7 +31,6 @@ class Optimiser(ABC):
 
     Attributes:
         rule: changes the gradient first; None leaves it.
-        n_moments: running averages of gradients that the state consists of, `Weights.moments`.
     """
 
     lr: float
@@ -42,7 +41,7 @@ class Optimiser(ABC):
     @property
     @abstractmethod
     def n_moments(self) -> int:
-        """How many vectors as long as the weights it keeps."""
+        """Running averages of gradients that it keeps, each as long as the weights: `momentum`, and Adam's `variance`."""
 
     def step(self, weights: Weights) -> None:
         """One step with the accumulated gradient, which is cleared."""

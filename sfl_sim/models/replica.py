@@ -74,11 +74,6 @@ class Weights:
         """Drop the optimiser's state, as if no step had been taken."""
         self.momentum = self.variance = self.n_steps = self.start = None
 
-    @property
-    def moments(self) -> list[Tensor]:
-        """The running averages that an optimiser keeps, each laid out as `flat`."""
-        return [moment for moment in (self.momentum, self.variance) if moment is not None]
-
     def copy(self, with_momentum: bool = False) -> Weights:
         """The same numbers in new memory, without optimiser state (fresh for every round, METHODS.md 0.3)."""
         copy = Weights(self.part, self.flat.clone(), self.buffers.clone())

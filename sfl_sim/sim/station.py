@@ -133,9 +133,10 @@ class Station:
         self.free -= 1
         job.started_s = self.env.now
         job.begin()
-        assert job.ended is not None
-        job.ended._ok, job.ended._value = True, job
-        self.env.schedule(job.ended, delay=job.service_s)
+        ended, job.ended = job.ended, None  # which would keep each other alive, and all that the job is about
+        assert ended is not None
+        ended._ok, ended._value = True, job
+        self.env.schedule(ended, delay=job.service_s)
 
     def _release(self, ended: simpy.Event) -> None:
         self.free += 1

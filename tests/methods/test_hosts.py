@@ -178,6 +178,18 @@ def test_a_norm_travels_while_the_client_goes_on():
     assert 0 < per_batch_s < 0.2  # the last one's second, at the end of the round, and bytes
 
 
+@pytest.mark.parametrize("name", ["fedavgm", "smofi"])
+def test_the_last_norm_does_not_queue_behind_part_1(name):
+    """All others wait for it where momentum is fused, and nobody for the model of a client that is done."""
+    options = {"host": "fednar", "clipping": "exact"}
+    world = fleet(2, uplink_bps=[1e4, 1e6])
+    *_, ops = simulate(name, task([4, 40], device=None, momentum=0.9), 1, options=options, world=world)
+    uplink = ops[(ops["client"] == 0) & (ops["node"] == b"uplink")]
+    assert uplink["kind"].tolist() == [b"smashed", b"norm", b"model"]
+    others_s = ops["ended_s"][ops["client"] == 1]
+    assert others_s.max() < uplink["ended_s"].max()  # while it uploads, the other one gets through
+
+
 def test_velocity_travels_with_part1():
     """METHODS.md 4.3: 2 * P1 * bp more for each client and round; parameters only."""
     work = task([8, 8], device=None, momentum=0.9)

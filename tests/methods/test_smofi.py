@@ -40,15 +40,20 @@ def test_the_golden_scalars(monkeypatch, barrier, staleness, fused, own, weights
     """Two clients with one and three mini-batches and constant gradients 1 and 3: METHODS.md section 18."""
     with_gradients(monkeypatch, {0: 1.0, 1: 3.0})
     seen = {"fused": [], "own": []}
-    fuse = Fuse.run
+    fuse, merge = Fuse.run, MomentumAverage.run
 
-    def watched(self, fusion, surrogates, shares):
-        fuse(self, fusion, surrogates, shares)
+    def watched_fusion(self, fusion, shares):
+        fuse(self, fusion, shares)
         seen["fused"].append(float(fusion.buffers.fused[0, 0]))
         seen["own"].append(float(fusion.buffers.own[0, 1, 0]))
-        seen["weights"] = [float((s.weights.flat - start)[0]) for s in surrogates]
 
-    monkeypatch.setattr(Fuse, "run", watched)
+    def watched_merge(self, into, replicas, shares):
+        if not into.part.first:
+            seen["weights"] = [float((replica.weights.flat - start)[0]) for replica in replicas]
+        merge(self, into, replicas, shares)
+
+    monkeypatch.setattr(Fuse, "run", watched_fusion)
+    monkeypatch.setattr(MomentumAverage, "run", watched_merge)
     work = task(samples=[4, 12], momentum=0.5, lr=1.0)
     start = next(iter(METHODS["smofi"](work).parts.values()))[1].weights.flat.clone()
     options = {"staleness": staleness, "server_momentum": 0.3, "barrier": barrier}
@@ -62,7 +67,7 @@ def test_the_golden_scalars(monkeypatch, barrier, staleness, fused, own, weights
         assert float(part2.momentum[0]) == pytest.approx(8.59375)
 
 
-def by_hand(work, rounds, clients, alpha, beta_g):
+def by_hand(work, rounds, clients, alpha, beta_g, carry=False):
     """SMoFi on one unsplit network a client, with torch.optim on part-2's parameters: written without the simulator.
 
     Part-1 is the first layer.
@@ -74,7 +79,7 @@ def by_hand(work, rounds, clients, alpha, beta_g):
         return net
 
     (whole,) = work.split()
-    weights, velocity = network().state_dict(), None
+    weights, velocity, fused = network().state_dict(), None, None
     for number in range(1, rounds + 1):
         usual = work.optimiser(number)
         nets = {c: network(weights) for c in clients}
@@ -87,7 +92,7 @@ def by_hand(work, rounds, clients, alpha, beta_g):
                     for p in (nets[c][0].parameters(), nets[c][1:].parameters())] for c in clients}  # fmt: skip
         batches = {c: list(work.data.batches(c, number)) for c in clients}
         names = {"sgd": ["momentum_buffer"], "nag": ["momentum_buffer"]}.get(work.optimizer, ["exp_avg", "exp_avg_sq"])
-        fused = None
+        fused = fused if carry else None
         for step in range(max(map(len, batches.values()))):
             for c in clients:
                 if step >= len(batches[c]):
@@ -95,7 +100,7 @@ def by_hand(work, rounds, clients, alpha, beta_g):
                 if fused is not None:
                     for p, means in zip(nets[c][1:].parameters(), fused, strict=True):
                         for name, mean in zip(names, means, strict=True):
-                            ours[c][1].state[p][name].copy_(mean)
+                            ours[c][1].state[p][name] = mean.clone()
                 x, y = batches[c][step].load()
                 nets[c].zero_grad()
                 nn.functional.cross_entropy(nets[c](x), y).backward()
@@ -117,8 +122,9 @@ def by_hand(work, rounds, clients, alpha, beta_g):
 def test_training_is_what_a_hand_written_loop_does(optimizer):
     momentum = 0.9 if optimizer in ("sgd", "nag") else 0.0
     work = task([4, 13, 8], optimizer=optimizer, momentum=momentum, weight_decay=1e-3, lr=0.02, local_epochs=2)
-    method, *_ = simulate("smofi", work, rounds=3, options={"staleness": -0.5, "server_momentum": 0.3})
-    expected = by_hand(work, 3, [0, 1, 2], alpha=-0.5, beta_g=0.3)
+    options = {"staleness": -0.5, "server_momentum": 0.3}
+    method, *_ = simulate("smofi", work, rounds=3, options=options, clients=[0, 2])
+    expected = by_hand(work, 3, [0, 2], alpha=-0.5, beta_g=0.3)
     assert all((value - expected[key]).abs().max() < EXACT for key, value in tensors(method).items())
 
 
@@ -217,6 +223,12 @@ def test_the_published_weights_of_stale_buffers():
     assert 5 * np.array(shares) == pytest.approx([0.933, 0.896, 0.836, 0.787, 0.675], abs=5e-4)
 
 
+def test_options_of_a_fusion_are_refused_where_there_is_none():
+    options = METHODS["smofi"].Options(fusion=False, barrier="strict")
+    with pytest.raises(ScenarioError, match=r"method\.barrier: says how momentum is fused, with method\.fusion off"):
+        METHODS["smofi"](task(), options)
+
+
 def test_bytes_are_those_of_v1():
     work = task(device=None)
     ours, theirs = (simulate(name, work)[2]["bytes"].sum() for name in ("smofi", "splitfed_v1"))
@@ -233,11 +245,30 @@ def test_the_barrier_of_the_paper_costs_what_averaging_every_step_costs():
 
 
 def test_momentum_is_carried_into_the_next_round_if_asked():
-    work = task([8, 8], momentum=0.9)
-    usual, carried = (simulate("smofi", work, 2, options={"carry_fused": carry})[0] for carry in (False, True))
-    assert distance(usual, carried) > 1e-6
-    (one, *_), (other, *_) = (simulate("smofi", work, 1, options={"carry_fused": carry}) for carry in (False, True))
-    assert distance(one, other) == 0
+    work = task([8, 13], momentum=0.9)
+    options = {"carry_fused": True, "staleness": -0.5, "server_momentum": 0.3}
+    method, *_ = simulate("smofi", work, 3, options=options)
+    expected = by_hand(work, 3, [0, 1], alpha=-0.5, beta_g=0.3, carry=True)
+    assert all((value - expected[key]).abs().max() < EXACT for key, value in tensors(method).items())
+
+
+@pytest.mark.parametrize("settings", [{"cuts": [2, 2], "round_cuts": [1, 2]}, {"optimizer": "adam"}])
+def test_what_does_not_fit_the_next_round_is_not_carried(settings):
+    with pytest.raises(ScenarioError, match=r"^method\.carry_fused: needs"):
+        METHODS["smofi"](task([8, 8], **settings), METHODS["smofi"].Options(carry_fused=True))
+
+
+def test_the_matrix_of_a_round_is_not_kept_for_the_next_one():
+    assert simulate("smofi", task(momentum=0.9))[0].fusion is None
+
+
+def test_where_the_model_is_cut_says_nothing_about_what_a_single_client_learns():
+    """It fuses with itself, whatever part of the model is the server's in a round."""
+    usual = {"samples": [10], "momentum": 0.9, "weight_decay": 1e-3}
+    options = {"server_momentum": 0.3}
+    drawn = simulate("smofi", task(cuts=[2], round_cuts=[1, 2], **usual), 5, options=options)[0]
+    fixed = simulate("fedavgm", task(**usual), 5, options=options)[0]
+    assert distance(drawn, fixed) < EXACT
 
 
 def test_clients_whose_parts_differ_cannot_be_fused():
@@ -255,7 +286,7 @@ def test_fused_buffers_lie_in_one_matrix_whose_rows_the_optimisers_change():
         fusion.lend(surrogate.weights, row)
         surrogate.weights.grad.fill_(row + 1.0)
         sgd.step(surrogate.weights)
-    Fuse().run(fusion, surrogates, [0.5, 0.5])
+    Fuse().run(fusion, [0.5, 0.5])
     assert (fusion.buffers.own[0, 0] == 1).all()
     assert (fusion.buffers.own[0, 1] == 2).all()
     assert (fusion.buffers.fused == 1.5).all()

@@ -1,5 +1,7 @@
 """The server's queue against hand computation and queueing theory."""
 
+import gc
+import weakref
 from math import inf
 
 import numpy as np
@@ -8,7 +10,7 @@ from small_server import Server
 
 from sfl_sim.rng import stream
 from sfl_sim.sim.orders import ORDERS, Roster
-from sfl_sim.sim.station import Hold, first_come
+from sfl_sim.sim.station import Hold, Job, first_come
 
 
 def strangers(arrivals_s, services_s):
@@ -44,6 +46,30 @@ def test_a_strict_order_holds_the_server_and_the_wait_is_seen():
     server.station.rank("w2", ORDERS["cyclic"](Roster([0, 1], left)), left)
     seen = server.run(server.visit(1, [1.0], [1.0]), server.visit(0, [5.0], [1.0]))
     assert seen == [(0, 5.0, 5.0, 6.0), (1, 1.0, 6.0, 7.0)]
+
+
+class Data:
+    """What a job's step is about."""
+
+
+def test_a_job_that_has_been_served_is_forgotten_without_the_garbage_collector():
+    """It holds its step's data, of which a round of a large network brings gigabytes."""
+    server, data = Server(), Data()
+    seen = weakref.ref(data)
+
+    def flow(data):
+        job = Job(0, "w2", 0.0, 1.0, begin=lambda: data)
+        yield server.station.serve(job)
+
+    gc.disable()
+    try:
+        flows = [flow(data), server.visit(1, [0.0], [1.0])]
+        del data
+        server.run(*flows)
+        del flows
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def ruled_by(policy, *clients, workers=1):
