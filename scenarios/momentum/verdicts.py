@@ -1,0 +1,127 @@
+"""Which trends of SMoFi's paper hold in the runs of this folder's scenarios: one line each, with the numbers.
+
+    python -m scenarios.momentum.verdicts [REPORTS]      (the folder with momentum_table, ...; default: reports)
+
+To be run from the root of the repository. Accuracy is the best of a run's rounds, as SMoFi counts it; R and T are the
+rounds and the time to 90 % of FedAvg's, which is splitfed_v1 averaging every round. The rule is that of
+scenarios/trends.py. Three seeds, as in the paper, are few: with two variants that are equal in truth `>` holds once in
+six times, and fails as often. That one beats ten equals comes out by chance once in 200 times; but if it is better than
+ten by one standard deviation, that comes out once in ten times, and by two, every other time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scenarios.trends import Claim, Figures, Table, chain, one_against, print_verdicts, reports_folder
+
+HOSTS = {"FedAvg": "splitfed_v1, round", "FedProx": "fedprox", "FedNAR": "fednar"}
+SMOFI = {"SMoFi": "smofi, fedavg", "SMoFi on FedProx": "smofi, fedprox", "SMoFi on FedNAR": "smofi, fednar"}
+PLUG_INS = {"FedAvgM": "fedavgm", "SlowMo": "slowmo", "FedNAG": "fednag"}
+FRAMEWORKS = {
+    "MergeSFL": "mergesfl, mean",
+    "V2": "splitfed_v2",
+    "V1 (epoch)": "splitfed_v1, epoch",
+    "V1 (step)": "splitfed_v1, step",
+}
+RIVALS = HOSTS | PLUG_INS | FRAMEWORKS
+EVERYTHING = RIVALS | SMOFI
+
+
+def accuracy(table: Table, names: dict[str, str]) -> Figures:
+    """The best within the rounds, in percent."""
+    return table("best_accuracy", names)
+
+
+def rounds(table: Table, names: dict[str, str]) -> Figures:
+    """R."""
+    return table("rounds_to_accuracy", names, scale=1)
+
+
+def minutes(table: Table, names: dict[str, str]) -> Figures:
+    """T."""
+    return table("time_to_accuracy_s", names, scale=1 / 60)
+
+
+def pairs(ours: Figures, sign: str, theirs: Figures) -> list[Claim]:
+    """The first of ours `sign` the first of theirs, and so on."""
+    return [Claim(one, sign, other) for one, other in zip(ours.items(), theirs.items(), strict=True)]
+
+
+def last_of_those_that_reach(name: str, late: Figures) -> list[Claim] | str:
+    """One > everybody whose median is finite."""
+    reaching = {called: figure for called, figure in late.items() if np.isfinite(np.median(figure))}
+    return one_against(name, ">", reaching) if name in reaching else f"not judged: {name} misses the target"
+
+
+def named(*called: str) -> dict[str, str]:
+    """Variants of the table."""
+    return {one: EVERYTHING[one] for one in called}
+
+
+def table_trends(table: Table) -> dict[str, list[Claim] | str]:
+    """(a) to (g), from Tables 1 and 2."""
+    everyone = named("SMoFi", *RIVALS)
+    order = named("SMoFi", "MergeSFL", "V2", "V1 (epoch)", "FedAvg", "V1 (step)")
+    return {
+        "(a) SMoFi is the most accurate": one_against("SMoFi", ">", accuracy(table, everyone)),
+        "(b) SMoFi needs the fewest rounds": one_against("SMoFi", "<", rounds(table, everyone)),
+        "(c) SMoFi beats each host, accuracy": pairs(accuracy(table, SMOFI), ">", accuracy(table, HOSTS)),
+        "(c) SMoFi beats each host, rounds": pairs(rounds(table, SMOFI), "<", rounds(table, HOSTS)),
+        "(d) V1 averaging every step is the least accurate": one_against("V1 (step)", "<", accuracy(table, EVERYTHING)),
+        "(e) accuracy of the split frameworks": chain(accuracy(table, order), ">", "~", ">", ">", ">"),
+        "(f) V2 needs the most time of the frameworks that get there": last_of_those_that_reach(
+            "V2", minutes(table, named("SMoFi", *FRAMEWORKS))
+        ),
+        "(g) SMoFi needs less time than FedAvg and its plug-ins": one_against(
+            "SMoFi", "<", minutes(table, named("SMoFi", "FedAvg", *PLUG_INS))
+        ),
+    }
+
+
+def ablation_trends(table: Table, ablation: Table) -> dict[str, list[Claim] | str]:
+    """(h), from the ablation."""
+    smofi = accuracy(table, named("SMoFi"))
+    parts = accuracy(ablation, {"no fusion": "fusion=false", "no global momentum": "server_momentum=0.0"})
+    return {"(h) fusion and global momentum help": one_against("SMoFi", ">", smofi | parts)}
+
+
+def staleness_trends(staleness: Table) -> dict[str, list[Claim] | str]:
+    """(h), from the sweep over alpha, on unequal clients: in the ablation nobody is done before others."""
+    usual = accuracy(staleness, {"alpha -0.1": "staleness=-0.1"})
+    flat = accuracy(staleness, {"alpha 0": "staleness=0.0"})
+    steep = accuracy(staleness, {"alpha -10": "staleness=-10.0"})
+    claims = pairs(usual, ">", flat) + pairs(usual, ">=", steep)
+    return {"(h) staleness: alpha -0.1 is better than 0, no worse than -10": claims}
+
+
+def cut_trends(table: Table, cuts: Table) -> dict[str, list[Claim] | str]:
+    """(i), from the appendix; FedAvg, the base of the gain, does not depend on the cut."""
+    shallow = accuracy(table, {"block1": EVERYTHING["SMoFi"]})
+    deeper = accuracy(cuts, {"block2": "block2", "block3": "block3"})
+    return {"(i) a shallower cut is more accurate": chain(shallow | deeper, ">", ">")}
+
+
+def skew_trends(skew: Table) -> dict[str, list[Claim] | str]:
+    """(j), from the appendix."""
+    name = "(j) SMoFi is more accurate than FedAvg on other partitions"
+    if not skew.exists:
+        return {name: "not run"}
+    smofi = accuracy(skew, {"Dir .5: SMoFi": "smofi", "IID: SMoFi": "iid, smofi"})
+    fedavg = accuracy(skew, {"Dir .5: FedAvg": "splitfed_v1", "IID: FedAvg": "iid, splitfed_v1"})
+    return {name: pairs(smofi, ">", fedavg)}
+
+
+def main() -> None:
+    """Print a Markdown table."""
+    reports = reports_folder()
+    table, ablation, staleness, cuts, skew = (
+        Table(reports / f"momentum_{name}") for name in ("table", "ablation", "staleness", "cuts", "skew")
+    )
+    found = table_trends(table) | ablation_trends(table, ablation) | staleness_trends(staleness)
+    found |= cut_trends(table, cuts) | skew_trends(skew)
+    print_verdicts(found, "accuracy in percent, R in rounds, T in minutes; [seeds that reach the target]")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Which trends of a paper hold in the runs of a study: what the studies' verdicts share.
+
+The rule, after METHODS.md 14.5: two variants differ if their medians over seeds are more than one pooled standard
+deviation apart. A trend is *reproduced* if all its comparisons point the paper's way by more than that, *not
+reproduced* if any points the other way by more than that, else *not distinguishable*. `>=` allows ties: its medians
+must not point the other way at all. `~` asks that two medians differ by no more than that, or by no more than a tie:
+two points unless said otherwise. `a ~<= b` asks the same, but b may be greater by any amount.
+
+A seed that misses the target is infinitely late, and then there is no standard deviation. Two variants of which any
+seed misses it differ if every seed of the one is ahead of every seed of the other; if seeds of both miss it, that is
+open.
+
+For two variants that are equal in truth, five seeds make `<` or `>` hold by chance about once in ten times and fail as
+often, three seeds once in six; so the seeds that point the paper's way are told as well. A true difference of one
+standard deviation is seen by three seeds every other time, one of two standard deviations five times in six. That is
+for independent normal figures, by simulation; variants share data, order and initial weights of a seed, which makes
+chance rarer. With misses, three seeds a variant differ by chance once in twenty times either way.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sfl_sim.report.results import TO_TARGET
+
+TIE = 2.0
+Figures = dict[str, np.ndarray]
+"""What is compared, by what it is called: the figure of each seed."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The complete run of one scenario."""
+
+    folder: Path
+
+    @property
+    def exists(self) -> bool:
+        """Whether the scenario was run at all."""
+        return (self.folder / "manifest.json").exists()
+
+    @cached_property
+    def variants(self) -> pd.DataFrame:
+        """Rows of summary.json."""
+        if not self.exists:
+            raise SystemExit(
+                f"{self.folder} is not there: run the scenario {self.folder.name.replace('_', '/', 1)} first"
+            )
+        status = json.loads((self.folder / "manifest.json").read_text())["status"]
+        found = pd.DataFrame(json.loads((self.folder / "summary.json").read_text())["variants"])
+        if status != "complete" or found["seed"].nunique() < 2:
+            raise SystemExit(
+                f"{self.folder} is {status}, with {found['seed'].nunique()} seeds; at least two are needed"
+            )
+        return found.sort_values("seed")
+
+    def __call__(self, key: str, names: Mapping[str, str], scale: float = 100) -> Figures:
+        """`scale` times the figure `key` of variants, given as what they are called here -> their name."""
+        column = self.variants.set_index("name")[key].astype(float)
+        if key in TO_TARGET:
+            column = column.fillna(math.inf)
+        figures = {called: scale * column[[name]].to_numpy() for called, name in names.items()}
+        if any(np.isnan(figure).any() for figure in figures.values()):
+            raise SystemExit(f"{self.folder} has no {key}: it was run by the clock alone")
+        return figures
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`left` `sign` `right`, each a name and its figures over seeds."""
+
+    left: tuple[str, np.ndarray]
+    sign: str
+    right: tuple[str, np.ndarray]
+    tie: float = TIE
+
+    @property
+    def turned(self) -> tuple[np.ndarray, np.ndarray]:
+        """The figures of both, their signs such that the paper has more on the left."""
+        turn = -1 if "<" in self.sign else 1
+        return turn * self.left[1], turn * self.right[1]
+
+    @property
+    def verdict(self) -> str:
+        """`holds`, `fails`, or `open` where the two differ by less than one pooled standard deviation."""
+        left, right = self.turned
+        if np.isinf(left).any() or np.isinf(right).any():
+            return "holds" if left.min() > right.max() else "fails" if left.max() < right.min() else "open"
+        pooled = np.sqrt((left.var(ddof=1) + right.var(ddof=1)) / 2)
+        ahead = np.median(left) - np.median(right)
+        if "~" in self.sign:
+            apart = abs(ahead) if self.sign == "~" else -ahead
+            return "holds" if apart <= max(pooled, self.tie) else "fails"
+        if self.sign == ">=" and ahead >= 0:
+            return "holds"
+        return "open" if abs(ahead) <= pooled else "holds" if ahead > 0 else "fails"
+
+    def __str__(self) -> str:
+        left, right = (f"{name} {spread(figures)}" for name, figures in (self.left, self.right))
+        ours, theirs = self.turned
+        seeds = "" if "~" in self.sign else f", {(ours > theirs).sum()} of {len(ours)} seeds"
+        return f"{left} {self.sign} {right} ({self.verdict}{seeds})"
+
+
+def spread(figures: np.ndarray) -> str:
+    """Median ± standard deviation; where seeds miss the target, the median alone, and how many do not."""
+    middle, reached = np.median(figures), np.isfinite(figures).sum()
+    if reached == len(figures):
+        return f"{middle:.1f} ± {figures.std(ddof=1):.1f}"
+    return f"{middle:.1f} [{reached} of {len(figures)}]" if math.isfinite(middle) else f"not reached [{reached}]"
+
+
+def chain(figures: Figures, *signs: str, tie: float = TIE) -> list[Claim]:
+    """`a sign b sign c ...`."""
+    pairs = zip(figures.items(), signs, list(figures.items())[1:], strict=False)
+    assert len(signs) == len(figures) - 1
+    return [Claim(left, sign, right, tie) for left, sign, right in pairs]
+
+
+def alike(figures: Figures) -> list[Claim]:
+    """All of them, two by two."""
+    return [Claim(one, "~", other) for one, other in combinations(figures.items(), 2)]
+
+
+def one_against(name: str, sign: str, figures: Figures) -> list[Claim]:
+    """`name sign other` for each of the others."""
+    return [Claim((name, figures[name]), sign, other) for other in figures.items() if other[0] != name]
+
+
+def verdict(claims: list[Claim]) -> str:
+    """What the rule says of a trend; a trend without any comparison is not judged."""
+    if not claims:
+        return "not judged"
+    verdicts = {claim.verdict for claim in claims}
+    return "not reproduced" if "fails" in verdicts else "not distinguishable" if "open" in verdicts else "reproduced"
+
+
+def print_verdicts(found: Mapping[str, list[Claim] | str], units: str) -> None:
+    """Print a Markdown table of trends by name; a text instead of comparisons says why there are none."""
+    print(f"| trend | verdict | comparisons (median ± std over seeds, {units}) |\n|---|---|---|")
+    for name, claims in sorted(found.items()):
+        told = (claims, "") if isinstance(claims, str) else (verdict(claims), "; ".join(map(str, claims)))
+        print(f"| {name} | {' | '.join(told)} |")
+
+
+def reports_folder() -> Path:
+    """The only argument of the command: the folder that holds the runs."""
+    return Path(sys.argv[1] if len(sys.argv) > 1 else "reports")

@@ -1,0 +1,104 @@
+"""What a study says of a paper's trend: when a difference counts, and what a missed target means."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scenarios.trends import Claim, Table, chain, one_against, spread, verdict
+
+NEVER = np.inf
+
+
+def judged(left, sign, right, **tie):
+    return Claim(("left", np.array(left, float)), sign, ("right", np.array(right, float)), **tie).verdict
+
+
+@pytest.mark.parametrize(
+    ("left", "sign", "right", "expected"),
+    [
+        ([52, 50, 51], ">", [48, 49, 47], "holds"),
+        ([52, 50, 51], "<", [48, 49, 47], "fails"),
+        ([52, 50, 51], ">", [49, 53, 45], "open"),  # two points apart, but the right side's seeds are four
+        ([52, 50, 51], ">=", [49, 53, 45], "holds"),
+        ([49, 53, 45], ">=", [52, 50, 51], "open"),
+        ([48, 49, 47], ">=", [52, 50, 51], "fails"),
+        ([50, 50, 50], "~", [52, 52, 52], "holds"),  # a tie of two points, though no seed differs from the others
+        ([50, 50, 50], "~", [53, 53, 53], "fails"),
+        ([50, 60, 70], "~", [55, 65, 75], "holds"),  # five points, and ten of standard deviation
+    ],
+)
+def test_a_difference_counts_if_it_is_more_than_a_standard_deviation(left, sign, right, expected):
+    assert judged(left, sign, right) == expected
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        ([10, 11, 12], [NEVER, NEVER, NEVER], "holds"),
+        ([10, 11, 12], [13, 40, NEVER], "holds"),
+        ([10, 11, 12], [11, 40, NEVER], "open"),  # one seed is as early
+        ([10, 11, NEVER], [40, 40, NEVER], "open"),  # nobody knows which of the missing seeds comes first
+        ([10, NEVER, NEVER], [NEVER, NEVER, NEVER], "open"),
+        ([NEVER, NEVER, NEVER], [NEVER, NEVER, NEVER], "open"),
+        ([13, NEVER, NEVER], [10, 11, 12], "fails"),
+    ],
+)
+def test_with_a_missed_target_every_seed_has_to_be_ahead(left, right, expected):
+    assert judged(left, "<", right) == expected
+
+
+def test_not_more_allows_a_tie_and_any_amount_less():
+    assert judged([107, 107, 107], "~<=", [100, 100, 100], tie=10) == "holds"
+    assert judged([111, 111, 111], "~<=", [100, 100, 100], tie=10) == "fails"
+    assert judged([50, 50, 50], "~<=", [100, 100, 100], tie=10) == "holds"
+
+
+SEEDS = st.lists(st.integers(0, 100) | st.just(NEVER), min_size=3, max_size=3)
+MIRRORED = {"holds": "fails", "fails": "holds", "open": "open"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, SEEDS)
+def test_what_holds_one_way_fails_the_other_way(left, right):
+    assert judged(left, "<", right) == judged(right, ">", left)
+    assert judged(left, ">", right) == MIRRORED[judged(right, ">", left)]
+
+
+def test_a_trend_is_as_good_as_its_weakest_comparison():
+    figures = {"a": np.array([60.0, 61, 62]), "b": np.array([50.0, 51, 52]), "c": np.array([50.0, 51, 53])}
+    assert verdict(one_against("a", ">", figures)) == "reproduced"
+    assert verdict(chain(figures, ">", ">")) == "not distinguishable"
+    assert verdict(chain(figures, "<", ">")) == "not reproduced"
+    assert verdict([]) == "not judged"
+
+
+def test_a_comparison_tells_its_numbers_and_how_many_seeds_agree():
+    claim = Claim(("ours", np.array([10.0, 11, 30])), "<", ("theirs", np.array([20.0, 21, NEVER])))
+    assert str(claim) == "ours 11.0 ± 11.3 < theirs 21.0 [2 of 3] (open, 3 of 3 seeds)"
+    assert spread(np.array([20, NEVER, NEVER])) == "not reached [1]"
+
+
+def written(folder, status="complete", **columns):
+    folder.mkdir()
+    seeds = [{"name": "it", "seed": seed} | {key: column[seed] for key, column in columns.items()} for seed in (1, 0)]
+    (folder / "manifest.json").write_text(json.dumps({"status": status}))
+    (folder / "summary.json").write_text(json.dumps({"variants": seeds}))
+    return Table(folder)
+
+
+def test_a_table_gives_figures_by_seed_and_infinity_for_a_missed_target(tmp_path):
+    table = written(tmp_path / "run", accuracy=[0.25, 0.5], rounds_to_accuracy=[7, None])
+    assert table("accuracy", {"called": "it"})["called"].tolist() == [25, 50]
+    assert table("rounds_to_accuracy", {"called": "it"}, scale=1)["called"].tolist() == [7, NEVER]
+
+
+def test_runs_that_cannot_be_judged_say_why(tmp_path):
+    with pytest.raises(SystemExit, match="run the scenario momentum/hours_tiny first"):
+        _ = Table(tmp_path / "momentum_hours_tiny").variants
+    with pytest.raises(SystemExit, match="is stopped"):
+        _ = written(tmp_path / "early", status="stopped", accuracy=[0.1, 0.2]).variants
+    with pytest.raises(SystemExit, match="by the clock alone"):
+        written(tmp_path / "untrained", accuracy=[None, None])("accuracy", {"it": "it"})
