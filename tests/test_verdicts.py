@@ -22,7 +22,7 @@ PAPER = {  # SMoFi's Tables 1 and 2: accuracy, R and T; T is known of the split 
     "splitfed_v2": (79.42, 278, 144.5), "mergesfl, mean": (79.47, 76, 15.8),
 }  # fmt: skip
 TREND = {  # orders without figures of the paper
-    "fusion=false": 79.5, "server_momentum=0.0": 80, "staleness=-0.1": 81.8, "staleness=0.0": 81, "staleness=-1.0": 81.6,
+    "fusion=false": 79.5, "server_momentum=0.0": 80, "staleness=-0.1": 81.8, "staleness=0.0": 81,
     "staleness=-10.0": 81.5,
     "block2": 80, "block3": 79, 'round, values=["block1", "block2", "block3"]': 80,
 }  # fmt: skip
