@@ -41,7 +41,7 @@ class Optimiser(ABC):
     @property
     @abstractmethod
     def n_moments(self) -> int:
-        """Running averages of gradients that it keeps, each as long as the weights: `momentum`, and Adam's `variance`."""
+        """Running averages of gradients that it keeps, as long as the weights: `momentum`, and Adam's `variance`."""
 
     def step(self, weights: Weights) -> None:
         """One step with the accumulated gradient, which is cleared."""
