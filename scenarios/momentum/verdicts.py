@@ -15,8 +15,8 @@ import numpy as np
 
 from scenarios.trends import Claim, Figures, Table, chain, one_against, print_verdicts, reports_folder
 
-HOSTS = {"FedAvg": "splitfed_v1, round", "FedProx": "fedprox", "FedNAR": "fednar"}
-SMOFI = {"SMoFi": "smofi, fedavg", "SMoFi on FedProx": "smofi, fedprox", "SMoFi on FedNAR": "smofi, fednar"}
+HOSTS = {"FedAvg": "splitfed_v1, round", "FedProx": "fedprox"}
+SMOFI = {"SMoFi": "smofi, fedavg", "SMoFi on FedProx": "smofi, fedprox"}
 PLUG_INS = {"FedAvgM": "fedavgm", "SlowMo": "slowmo", "FedNAG": "fednag"}
 FRAMEWORKS = {
     "MergeSFL": "mergesfl, mean",
