@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 MAX_POINTS = 400
 MAX_BANDS = 4
 """Of so many variants at most, wide bands over each other can still be told apart."""
-BANDS = "lines: medians over seeds; bands: ± standard deviation"
+MAX_NARROW_BANDS = 8
+"""As `MAX_BANDS`, of narrow ones."""
+LINES = "lines: medians over seeds"
+BANDS = f"{LINES}; bands: ± standard deviation"
 """What `add_share` draws, for captions."""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sfl_sim.report import display, style
-from sfl_sim.report.curves import MAX_BANDS, add_share
+from sfl_sim.report.curves import MAX_BANDS, MAX_NARROW_BANDS, add_share
 from sfl_sim.report.way import ROUNDS, TIME, Leg, accuracy
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _curves(frames: Frames, variants: Sequence[Variant], x: str, scale: float, c
     for variant in variants:
         rows = rounds[rounds["variant"] == variant.label]
         hover = f"%{{y:.1f}} {'points' if is_gap else '%'} at %{{x:.4~g}}"
-        band = not is_gap or len(variants) <= MAX_BANDS  # gaps are restless: their bands lie over each other
+        band = len(variants) <= (MAX_BANDS if is_gap else MAX_NARROW_BANDS)  # gaps are restless
         add_share(figure, variant, rows, by="round", x="x", y=column, hover=hover, band=band)
     title = "performance gap (points)" if is_gap else "accuracy (%)"
     return figure.update_xaxes(rangemode="tozero").update_yaxes(title=title, rangemode="tozero")

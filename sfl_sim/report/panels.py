@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report import breakdown, confusion, fleet, frontier, gantt, labels, layers, learning, partition, queueing
-from sfl_sim.report.curves import BANDS, MAX_BANDS
+from sfl_sim.report.curves import BANDS, LINES, MAX_BANDS, MAX_NARROW_BANDS
 from sfl_sim.report.display import percent
 from sfl_sim.report.round_view import MAX_VARIANTS, RoundView, round_views
 from sfl_sim.report.way import Aim, aims, way_table
@@ -45,7 +45,7 @@ def _drawn(frames: Frames) -> str:
 
 
 def _learning(frames: Frames) -> list[Panel]:
-    bands = BANDS if len(frames.variants) <= MAX_BANDS else "lines: medians over seeds"
+    bands = BANDS if len(frames.variants) <= MAX_BANDS else LINES
     forgetting = Panel(
         "Forgetting",
         "The performance gap (PG) is how far the best label is ahead of the mean of all: the lower, the less is "
@@ -67,12 +67,13 @@ def _accuracy(frames: Frames, aim: Aim) -> Panel:
     if frames.has_client_accuracy:
         figures.append(("Client accuracy against rounds", learning.client_accuracy_over_rounds(frames, aim.variants)))
     twice = "The same rounds twice: what leads per round can trail on the clock"
+    drawn = BANDS if len(aim.variants) <= MAX_NARROW_BANDS else LINES
     if aim.target is None:
-        return Panel("Accuracy", f"{twice} ({BANDS}).", figures, columns=2)
+        return Panel("Accuracy", f"{twice} ({drawn}).", figures, columns=2)
     return Panel(
         f"The way to {aim.name}",
         f"{_compared(aim)}{twice}. A dotted line comes down where a variant reaches the target; a cross ends the curve "
-        f"of one that does not ({BANDS}).",
+        f"of one that does not ({drawn}).",
         figures,
         columns=2,
         table=way_table(aim),

@@ -123,7 +123,7 @@ class Aim:
         """What the target is of the best accuracy of the reference; NaN without one."""
         if self.target is None or self.reference is None:
             return math.nan
-        return float(self.target / self.seeds(self.reference)["best_accuracy"].median())
+        return float(self.target / self.seeds(self.reference)["best_accuracy"].mean())
 
 
 def aims(frames: Frames) -> list[Aim]:
