@@ -157,7 +157,7 @@ class Forgotten:
 
 def model_bytes(part: Part, has_velocity: bool) -> int:
     """What a model's copy has on the wire: parameters and buffers, and with a velocity the parameters once more."""
-    return part.size_bytes + has_velocity * part.n_parameters * part.dtype.itemsize
+    return part.size_bytes + (part.n_parameters * part.dtype.itemsize if has_velocity else 0)
 
 
 class Replica(State):
