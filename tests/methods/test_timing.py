@@ -76,8 +76,7 @@ def given_parts(work, macs, cut_macs, cut_numel):
         def work(samples, passes):
             return Work.of(samples * passes * macs)
 
-        empty = {"wire_dtype": torch.float32, "n_parameters": 0, "n_buffers": 0, "size_bytes": 0,
-                 "dtype": torch.float32}  # fmt: skip
+        empty = {"wire_dtype": torch.float32, "n_parameters": 0, "n_buffers": 0, "size_bytes": 0}
         return Replica(SimpleNamespace(work=work, **empty, **prices))
 
     parts = [part(macs=cut_macs, out_numel=cut_numel, first=True),
