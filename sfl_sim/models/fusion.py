@@ -94,7 +94,8 @@ class TrainFused(Train):
 class Fuse:
     """The fused buffers become sums of the surrogates' own, weighted by `shares`; one MAC per element and buffer.
 
-    One product of a vector with the matrix, at the speed of memory (benchmarks/smofi.py).
+    One product of a vector with the matrix, at the speed of memory: for 20 surrogates 0.4 % of the step that it follows,
+    and 5 to 11 times as fast as parameter by parameter (benchmarks/smofi.py).
     """
 
     name = "fuse"
