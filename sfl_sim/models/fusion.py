@@ -94,7 +94,7 @@ class TrainFused(Train):
 class Fuse:
     """The fused buffers become sums of the surrogates' own, weighted by `shares`; one MAC per element and buffer.
 
-    One product of a vector with the matrix, at the speed of memory: for 20 surrogates 0.4 % of the step that it follows,
+    One product of a vector with the matrix, at the speed of memory: for 20 surrogates 0.4 % of the step before it,
     and 5 to 11 times as fast as parameter by parameter (benchmarks/smofi.py).
     """
 
