@@ -53,7 +53,7 @@ class Smofi(Hosted, regular=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        if len(set(task.cuts)) > 1:
+        if self.options.fusion and len(set(task.cuts)) > 1:
             raise ScenarioError(
                 "needs the same cut for all clients, so that their momentum buffers can be fused",
                 key="model.cut", found=sorted(set(task.cuts)),
