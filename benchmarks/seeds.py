@@ -22,8 +22,8 @@ from benchmarks.options import options
 from benchmarks.pairs import alternate, ratio
 
 WORKLOADS = {  # shape, samples per client, rounds: about ten seconds for each seed
-    "lenet5": ([1, 28, 28], 640, 15),
-    "mobilenet_v1": ([3, 32, 32], 128, 3),
+    "lenet5": ([1, 28, 28], 640, 8),
+    "mobilenet_v1": ([3, 32, 32], 128, 2),
 }
 CLIENTS, SEEDS = 10, 2
 

@@ -93,7 +93,7 @@ class Experiment:
             self.run_round(number, clients)
             ended_s = self.simulator.now_s
             ops = self.simulator.take_rows()
-            row, labels = round_row(number, clients, started_s, ended_s, ops), []
+            row, labels = {**round_row(number, clients, started_s, ended_s, ops), **self.method.figures()}, []
             if self.device is not None:
                 found = self._evaluate(self.method.model())
                 row |= learned(found, self.test_sets)

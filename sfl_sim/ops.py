@@ -6,11 +6,12 @@ A method is a generator (a *flow*) that yields operations and receives their res
                                    changes at once is joined into one state, serialised by the first of its members
     send(payload, src, dst)        move a payload; a state is snapshotted when the operation is issued
     par(flows)                     run flows side by side; gives the list of what they return
+    start(flow)                    let a flow run beside, which nobody waits for: not even the end of the round
     read(value)                    the number in `value`: the only way to branch on what training produced
     expect(state, jobs)            announce how many training jobs each client will bring to a shared `state`,
                                    so that the order policy knows whose turn can come
     occur(event), wait(events)     a precedence between flows that run side by side: who waits for events goes on once
-                                   all of them have occurred
+                                   all of them have occurred, or after `at_most_s`; gives whether they have
 
 Example: one client's mini-batch in split learning. Any driver can run it, a test by hand:
 
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 SERVER = -1
@@ -157,6 +159,13 @@ class Par:
 
 
 @dataclass(slots=True)
+class Start:
+    """Begin `flow`, and go on at once."""
+
+    flow: Flow
+
+
+@dataclass(slots=True)
 class Read:
     """Wait for the number in `value`."""
 
@@ -198,12 +207,13 @@ class Occur:
 
 @dataclass(slots=True)
 class Wait:
-    """Wait until all `events` have occurred."""
+    """Wait until all `events` have occurred, but not longer than `at_most_s`."""
 
     events: Sequence[Event]
+    at_most_s: float
 
 
-Op = On | Send | Par | Read | Expect | Occur | Wait
+Op = On | Send | Par | Start | Read | Expect | Occur | Wait
 Flow = Generator[Op, Any, Any]
 
 
@@ -222,6 +232,11 @@ def par(flows: Iterable[Flow]) -> Par:
     return Par(list(flows))
 
 
+def start(flow: Flow) -> Start:
+    """Let `flow` run beside. What it has not done by the end of the round it goes on with in the next one."""
+    return Start(flow)
+
+
 def read(value: Value) -> Read:
     """Receive the number in `value`."""
     return Read(value)
@@ -237,6 +252,9 @@ def occur(event: Event) -> Occur:
     return Occur(event)
 
 
-def wait(events: Sequence[Event]) -> Wait:
-    """Go on once all `events` have occurred: at once if they have, or if there are none."""
-    return Wait(events)
+def wait(events: Sequence[Event], at_most_s: float = inf) -> Wait:
+    """Go on once all `events` have occurred: at once if they have, or if there are none.
+
+    After `at_most_s` seconds the flow goes on in any case. It receives whether all of them have occurred.
+    """
+    return Wait(events, at_most_s)

@@ -76,8 +76,9 @@ NEUTRAL = {"smofi": {"server_momentum": 0.0}, "fedavgm": {"server_momentum": 0.0
 
 
 def usual_options(name):
-    """Of networks with three layers: Hydra's usual heads would leave no trunk."""
-    return {"cut2": 2} if name == "hydra" else NEUTRAL.get(name, {})
+    """Hydra's usual heads would leave no trunk to networks with three layers, and everybody takes part."""
+    usual = {"hydra": {"cut2": 2}, "korea": {"assistants": "all", "proportion": "fixed", "p0": 0.5}}
+    return (usual | NEUTRAL).get(name, {})
 
 
 def simulate(name, work, rounds=2, order="fcfs", world=None, options=None, executor=None, clients=None, **settings):

@@ -40,6 +40,7 @@ class Images:
             check_augmentable(dataset)
         self.x = dataset.x_train.to(device)
         self.y = dataset.y_train.to(device)
+        self.labels = dataset.y_train.numpy()
         self.mean = None if dataset.mean is None else dataset.mean.to(device)
         self.std = None if dataset.std is None else dataset.std.to(device)
         self.dtype = dtype
@@ -176,6 +177,18 @@ class ClientData:
         for epoch in self.epochs(client, round, batch_size):
             yield from epoch
 
+    def some(self, client: int, counts: NDArray[np.int64], draw: str, *ids: int) -> Batch:
+        """One batch of `counts[l]` random samples of every label l that the client holds, in random order.
+
+        `draw` and `ids` name the random stream.
+        """
+        epoch = None
+        if self.images:
+            order = stream(self.seed, draw, *ids).permutation(self.shares[client])
+            order = order[_first_of_each(self.images.labels[order], counts)]
+            epoch = _Epoch(self.images, order, stream(self.seed, f"{draw}, augmented", *ids))
+        return Batch(client, int(counts.sum()), -1, epoch, 0)
+
     def steps(self, client: int, round: int, n: int, batch_size: int | None = None) -> Iterator[Batch]:
         """Exactly `n` mini-batches, over as many epochs as they take; those of the local epochs are `batches`."""
         return islice(chain.from_iterable(self._endless(client, round, batch_size)), n)
@@ -184,3 +197,13 @@ class ClientData:
         size = batch_size or self.batch_size
         whole, rest = divmod(samples, size)
         return [size] * whole + ([rest] if rest and not self.drop_last else [])
+
+
+def _first_of_each(labels: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each of `labels` (n,) is one of the first `counts[l]` of its kind."""
+    grouped = np.argsort(labels, kind="stable")
+    begins = np.searchsorted(labels[grouped], np.arange(len(counts)))
+    rank = np.empty(len(labels), dtype=np.int64)
+    rank[grouped] = np.arange(len(labels)) - begins[labels[grouped]]
+    chosen: NDArray[np.bool_] = rank < counts[labels]
+    return chosen

@@ -7,6 +7,7 @@ from sfl_sim.methods.fednag import FedNAG
 from sfl_sim.methods.fednar import FedNAR
 from sfl_sim.methods.fedprox import FedProx
 from sfl_sim.methods.hydra import Hydra
+from sfl_sim.methods.korea import Korea
 from sfl_sim.methods.mergesfl import MergeSFL
 from sfl_sim.methods.multihead import MultiHead
 from sfl_sim.methods.slowmo import SlowMo
@@ -25,6 +26,7 @@ METHODS: dict[str, type[Method]] = {
     "multihead": MultiHead,
     "mergesfl": MergeSFL,
     "hydra": Hydra,
+    "korea": Korea,
     "smofi": Smofi,
     "fedprox": FedProx,
     "fednar": FedNAR,

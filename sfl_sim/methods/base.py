@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor
 
 from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
@@ -169,11 +168,12 @@ class Method(ABC):
 
     def tell_labels(self) -> Flow:
         """A setup: every client tells the server how many samples of each label it has, 4 bytes a label."""
+        yield par(self.tell_labels_of(c) for c in range(len(self.data)))
 
-        def tell(c: int, counts: Tensor) -> Flow:
-            yield send(Value("label counts", counts.nbytes, content=counts), c, SERVER)
-
-        yield par(tell(c, counts) for c, counts in enumerate(torch.from_numpy(self.task.label_counts).int()))
+    def tell_labels_of(self, c: int) -> Flow:
+        """Client `c` does so."""
+        counts = torch.from_numpy(self.task.label_counts[c]).int()
+        yield send(Value("label counts", counts.nbytes, content=counts), c, SERVER)
 
     def choose(self, round: int, clients: Sequence[int]) -> Sequence[int]:
         """Who of the `clients` drawn for a round takes part, in cyclic order: all, unless the method selects."""
@@ -182,6 +182,10 @@ class Method(ABC):
     @abstractmethod
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """The flow of round number `round` (from 1) with the participants `clients`, in cyclic order."""
+
+    def figures(self) -> Mapping[str, float]:
+        """Numbers of its own that a method tells of the round that has ended, by their column in rounds.parquet."""
+        return {}
 
     @abstractmethod
     def model(self) -> Model:

@@ -150,3 +150,14 @@ class CoClipped:
         """What this part adds to the squared norm, (): to be told to other nodes."""
         with torch.no_grad():
             return weights.grad.add(weights.flat, alpha=weight_decay).square().sum()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The gradient stays as it is, and its squared norm, without weight decay, is added up over a round's steps."""
+
+    def __call__(self, weights: Weights, weight_decay: float) -> float:
+        """In the weights' memory, so that a GPU need not wait for it."""
+        norm = weights.grad.square().sum()
+        weights.squared_norms = norm if weights.squared_norms is None else weights.squared_norms + norm
+        return weight_decay

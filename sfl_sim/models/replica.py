@@ -35,6 +35,7 @@ class Weights:
         "momentum",
         "n_steps",
         "part",
+        "squared_norms",
         "start",
         "variance",
     )
@@ -50,6 +51,8 @@ class Weights:
         self.n_steps: Tensor | None = None
         self.start: Tensor | None = None
         """What `flat` was before the round's first step; kept by `Proximal` alone."""
+        self.squared_norms: Tensor | None = None
+        """Sum over the round's steps of the gradient's squared norm, (); kept by `Measured` alone."""
         self.awaiting_gradient: Tensor | None = None
         """Cut-layer activations whose gradient has not come back yet; they carry the client's graph."""
         self._forgotten: Forgotten | None = None
@@ -72,7 +75,16 @@ class Weights:
 
     def forget(self) -> None:
         """Drop the optimiser's state, as if no step had been taken."""
-        self.momentum = self.variance = self.n_steps = self.start = None
+        self.momentum = self.variance = self.n_steps = self.start = self.squared_norms = None
+
+    @property
+    def beside_momentum(self) -> tuple[Tensor | None, ...]:
+        """What optimisers and their rules keep beside the momentum."""
+        return self.variance, self.n_steps, self.start, self.squared_norms
+
+    @beside_momentum.setter
+    def beside_momentum(self, kept: tuple[Tensor | None, ...]) -> None:
+        self.variance, self.n_steps, self.start, self.squared_norms = kept
 
     def copy(self, with_momentum: bool = False) -> Weights:
         """The same numbers in new memory, without optimiser state (fresh for every round, METHODS.md 0.3)."""

@@ -134,10 +134,10 @@ class Row(Weights):
 
     def _leave(self) -> None:
         if self.stack:
-            momentum, others = self.momentum, (self.variance, self.n_steps, self.start)
+            momentum, others = self.momentum, self.beside_momentum
             super().__init__(self.part, self.flat.clone(), self.buffers.clone())
             self.momentum = None if momentum is None else momentum.clone()
-            self.variance, self.n_steps, self.start = others
+            self.beside_momentum = others
             self.stack = None
 
 
@@ -201,7 +201,7 @@ class Stack:
         for index, replica in enumerate(replicas):
             row = Row(stack, index)
             own = replica.weights
-            row.variance, row.n_steps, row.start = own.variance, own.n_steps, own.start
+            row.beside_momentum = own.beside_momentum
             replica.content = row
         return stack
 

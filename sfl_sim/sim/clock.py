@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simpy.core import EmptySchedule
 
 from sfl_sim.errors import StuckError
-from sfl_sim.ops import AGGREGATOR, SERVER, Event, Expect, Flow, Occur, On, Par, Read, Send, Value, Wait
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, Expect, Flow, Occur, On, Par, Read, Send, Start, Value, Wait
 from sfl_sim.records import OP_DTYPE, in_order
 from sfl_sim.rng import stream
 from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, Order, Roster
@@ -88,7 +88,7 @@ class Simulator:
         """A new event loop: between two rounds nobody waits, and device and links are free."""
         self.env = simpy.Environment(now_s)
         self.stations = {SERVER: Station(self.env, self.workers), AGGREGATOR: Station(self.env, float("inf"))}
-        self._awaited: dict[Event, simpy.Event] = {}
+        self._awaited: dict[Event, list[simpy.Event]] = {}
 
     @property
     def now_s(self) -> float:
@@ -144,8 +144,10 @@ class Simulator:
                 elif isinstance(op, Read):
                     result = self.executor.read(op.value)
                 elif isinstance(op, Wait):
+                    result = yield from self._wait(op)
+                elif isinstance(op, Start):
                     result = None
-                    yield from self._wait(op)
+                    self.env.process(self._drive(op.flow))
                 elif isinstance(op, Occur):
                     result = None
                     self._occur(op.event)
@@ -212,15 +214,32 @@ class Simulator:
         )  # fmt: skip
         return payload
 
-    def _wait(self, op: Wait) -> Generator[simpy.Event, Any, None]:
-        to_come = [event for event in op.events if not event.occurred]
-        if to_come:
-            yield simpy.AllOf(self.env, [self._awaited.setdefault(event, self.env.event()) for event in to_come])
+    def _wait(self, op: Wait) -> Generator[simpy.Event, Any, bool]:
+        mine = {event: self.env.event() for event in op.events if not event.occurred}
+        for event, waiting in mine.items():
+            self._awaited.setdefault(event, []).append(waiting)
+        if not mine:
+            return True
+        all_of_them = simpy.AllOf(self.env, mine.values())
+        if op.at_most_s == inf:
+            yield all_of_them
+            return True
+        yield all_of_them | self.env.timeout(op.at_most_s)
+        for event, waiting in mine.items():
+            if not event.occurred:
+                self._forget(event, waiting)
+        return all(event.occurred for event in mine)
+
+    def _forget(self, event: Event, waiting: simpy.Event) -> None:
+        """Somebody does not wait for `event` any more."""
+        self._awaited[event].remove(waiting)
+        if not self._awaited[event]:
+            del self._awaited[event]
 
     def _occur(self, event: Event) -> None:
         event.occurred = True
-        if event in self._awaited:
-            self._awaited.pop(event).succeed()
+        for waiting in self._awaited.pop(event, []):
+            waiting.succeed()
 
     def _link_free_s(self, src: int, dst: int, now_s: float) -> float:
         """When sending from `src` to `dst` can start: once the one's uplink and the other's downlink are free."""

@@ -42,6 +42,32 @@ def test_so_many_steps_begin_like_the_round_or_go_on_after_it_with_new_epochs(sa
                 assert all(map(torch.equal, others[number].load(), batch.load()))
 
 
+@settings(deadline=None, max_examples=20)
+@given(st.data())
+def test_some_samples_of_every_label(draw):
+    """As many as asked for, of the client's own, none twice, in an order of its own for every draw."""
+    source = data([5, 30], 4)
+    own = source.images.labels[source.shares[1]]
+    held = np.bincount(own, minlength=3)
+    counts = np.array([draw.draw(st.integers(0, int(n))) for n in held])
+    batch = source.some(1, counts, "a draw", 7)
+    x, labels = batch.load()
+    assert batch.samples == len(x) == counts.sum()
+    assert np.bincount(labels, minlength=3).tolist() == counts.tolist()
+    own_images = source.images.prepare(source.images.x[source.shares[1]]).reshape(30, 16)
+    found = [int((own_images == image).all(dim=1).nonzero()[0]) for image in x.reshape(len(x), 16)]
+    assert len(set(found)) == len(found)
+    assert own[found].tolist() == labels.tolist()
+    assert all(map(torch.equal, (x, labels), source.some(1, counts, "a draw", 7).load()))
+
+
+def test_the_samples_of_two_draws_differ():
+    source = data([30], 4)
+    few = np.minimum(2, np.bincount(source.images.labels[source.shares[0]], minlength=3))
+    first, second = (source.some(0, few, "a draw", number).load()[0] for number in (1, 2))
+    assert not torch.equal(first, second)
+
+
 def test_epochs_are_dealt_only_when_their_steps_are_asked_for(monkeypatch):
     source, dealt = data([10], 4), []
     monkeypatch.setattr(ClientData, "_epoch", lambda self, client, round, number: dealt.append(number))

@@ -42,7 +42,7 @@ def test_batched_is_eager(data):
         st.sampled_from(
             [(name, usual_options(name)) for name in sorted(METHODS)]
             + [("splitfed_v2", {"l2": 0.5, "l2_on": "model"}), ("hydra", {"cut2": 2, "num_heads": 2})]
-            + [("mergesfl", {"batch_regulation": "time"})]
+            + [("mergesfl", {"batch_regulation": "time"}), ("korea", {"assistants": "all", "p0": 0.3})]
             + [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch")]
         )
     )

@@ -7,7 +7,7 @@ from small_world import fleet
 
 from sfl_sim.errors import ScenarioError, StuckError
 from sfl_sim.execute.timing import Timing
-from sfl_sim.ops import AGGREGATOR, SERVER, Event, State, Value, Work, expect, occur, on, par, read, send, wait
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, State, Value, Work, expect, occur, on, par, read, send, start, wait
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.links import Pattern, RateTrace
@@ -54,6 +54,75 @@ def test_a_flow_does_one_thing_after_another():
     rows = rows_of(clock(), flow())
     assert rows["ended_s"].tolist() == [3, 8, 10, 14]
     assert rows["node"].tolist() == [b"client", b"uplink", b"server", b"downlink"]
+
+
+def test_patience_ends():
+    """Who waits for at most so long goes on then, and is told whether what it waited for has occurred."""
+    soon, late, told = Event("soon"), Event("late"), []
+
+    def doer():
+        yield on(0, Compute(3), State("model"))
+        yield occur(soon)
+        yield on(0, Compute(3), State("model"))
+        yield occur(late)
+
+    def waiter(events, at_most_s):
+        come = yield wait(events, at_most_s)
+        told.append((come, simulator.now_s))
+
+    def flow():
+        patient = [
+            waiter([soon], 4),
+            waiter([soon, late], 4),
+            waiter([soon, late], 8),
+            waiter([], 5),
+            waiter([late], 2),
+        ]
+        yield par([doer(), *patient])
+        yield from waiter([late], 9)
+
+    simulator = clock()
+    simulator.run(flow(), 1)
+    assert told == [(True, 0), (False, 2), (True, 3), (False, 4), (True, 6), (True, 6)]
+    assert not simulator._awaited  # who has given up waits for nothing that might never come
+
+
+def test_a_started_flow_holds_nobody_up_and_goes_on_in_the_next_round():
+    def slow():
+        yield on(0, Compute(5), State("model"))
+        yield send(Value("late", 8), 0, SERVER)
+
+    def first():
+        yield start(slow())
+        yield on(1, Compute(2), State("model"))
+
+    def second():
+        yield on(0, Compute(1), State("model"))
+        yield on(1, Compute(20), State("model"))
+
+    simulator = clock()
+    simulator.run(first(), 1)
+    assert simulator.now_s == 2
+    assert simulator.take_rows()["client"].tolist() == [1]
+    simulator.run(second(), 2)
+    rows = simulator.take_rows()
+    assert [(row["client"], row["started_s"], row["ended_s"]) for row in rows] == [
+        (0, 0, 5), (0, 5, 6), (0, 5, 13), (1, 6, 26)
+    ]  # fmt: skip
+    assert set(rows["round"]) == {2}
+
+
+def test_what_goes_wrong_in_a_started_flow_is_told():
+    def wrong():
+        yield on(0, Compute(1), State("model"))
+        raise ValueError("in the background")
+
+    def flow():
+        yield start(wrong())
+        yield on(1, Compute(5), State("model"))
+
+    with pytest.raises(ValueError, match="in the background"):
+        clock().run(flow(), 1)
 
 
 def test_a_flow_waits_for_what_others_do():

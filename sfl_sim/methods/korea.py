@@ -1,0 +1,258 @@
+"""KoReA-SFL: branch models that are only pulled to their average, and assistants that replay what a branch forgets.
+
+"KoReA-SFL: Knowledge Replay-based Split Federated Learning Against Catastrophic Forgetting", and the authors' later
+code, MultiSFL (METHODS.md section 8).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from sfl_sim.data.batches import Batch
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods.assistants import Replay
+from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.knowledge import (
+    LabelHistory,
+    Rounding,
+    Rule,
+    knowledge_request,
+    last_mean,
+    next_proportion,
+    request_size,
+)
+from sfl_sim.methods.split import SplitMethod
+from sfl_sim.models.optimisers import Measured, Optimiser
+from sfl_sim.models.replay import SquaredNorms, TrainReplayed
+from sfl_sim.models.replica import Joined, Replica
+from sfl_sim.models.steps import Average
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Value, occur, on, par, read, send, start, wait
+from sfl_sim.rng import stream
+
+
+class KoreaOptions(MethodOptions):
+    """`alpha`: how strongly a branch is pulled to the average of all. `decay`: of older rounds in a branch's label
+    history; `history`: whether it takes in the current client, or only earlier ones (`printed`). `rounding`: of what is
+    asked for.
+
+    `proportion`: how many samples are asked for, as a share of the client's own: constantly `p0` (`fixed`, the paper's
+    Conf2), none (`off`, Conf1), or from `p0` on by the gradient norm, within `p_min` and `p_max` (null: 0.5, with `clp`
+    0.2): by the ratio of its means over `window` rounds, by doubling and halving (`clp`), or as printed.
+
+    `refresh_features`: assistants answer in every local epoch. `joint_forward`: batch norm sees their rows with the
+    client's. `assistants`: clients that take no part in the round, or all others, as in the code. `patience_s`: seconds
+    after which the server asks others instead of an assistant that has not answered; null: never.
+    """
+
+    alpha: Annotated[float, Field(ge=0)] = 0.1
+    decay: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    history: Literal["current", "printed"] = "current"
+    rounding: Rounding = "largest_remainder"
+    proportion: Rule = "window_ratio"
+    p0: Annotated[float, Field(gt=0, le=1)] = 0.01
+    p_min: Annotated[float, Field(ge=0, le=1)] = 0.01
+    p_max: Annotated[float, Field(gt=0, le=1)] | None = None
+    window: Annotated[int, Field(ge=1)] = 10
+    refresh_features: bool = True
+    joint_forward: bool = True
+    assistants: Literal["unselected", "all"] = "unselected"
+    patience_s: Annotated[float, Field(gt=0)] | None = None
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Of the proportion."""
+        usual = 0.2 if self.proportion == "clp" else 0.5
+        return self.p_min, usual if self.p_max is None else self.p_max
+
+
+@dataclass(eq=False)
+class Branch:
+    """One of the models that live through all rounds: part-1 at the aggregator, part-2 at the server."""
+
+    number: int
+    part1: Replica
+    part2: Replica
+    history: LabelHistory
+
+
+class Korea(SplitMethod):
+    """Every client of a round trains another branch, with features of assistants in its mini-batches at the server."""
+
+    Options = KoreaOptions
+    options: KoreaOptions
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        low, high = self.options.bounds
+        if low > high:
+            raise ScenarioError("is above p_max", key="method.p_min", found=low, allowed=f"0 to {high}")
+        if not self.options.joint_forward and task.network.needs_batches_of_two:
+            problem = "needs a model whose batch norm can do with the features of a single sample"
+            raise ScenarioError(problem, key="method.joint_forward", found=False, allowed=[True])
+        self.patience_s = self.options.patience_s or inf
+        self.told: list[Event] = []
+        """By client, that the server knows its label counts."""
+        self.branches: list[Branch] = []
+        self.proportion = self.options.p0
+        self.norms: list[float] = []
+        """lr ||g||^2 of every round, the mean over branches (FGN)."""
+        self.replays: dict[int, Replay] = {}
+        """This round's requests, by the client that trains."""
+        self.tally: Counter[str] = Counter()
+        """What has become of them, and in this round of late answers to earlier ones."""
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the proportion follows the gradient norm, which only training knows: by the clock alone it is p0."""
+        return self.options.proportion not in ("fixed", "off") and self.task.device is not None
+
+    def optimiser(self, round: int) -> Optimiser:
+        """Measures the gradient norm if that is asked for."""
+        usual = super().optimiser(round)
+        return replace(usual, rule=Measured()) if self.adapts else usual
+
+    def setup(self) -> Flow:
+        """The server must know who can be asked for what; who does not tell in time can be, once it has."""
+        if self.options.proportion == "off":
+            return
+        for c in range(len(self.data)):
+            self.told.append(Event(f"the label counts of client {c}"))
+            yield start(self.tell(c, self.told[c]))
+        yield wait(self.told, self.patience_s)
+
+    def tell(self, c: int, told: Event) -> Flow:
+        """Client `c` tells its label counts."""
+        yield from self.tell_labels_of(c)
+        yield occur(told)
+
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """Train all branches; average them as the global model, and pull them to it."""
+        self.branches = self.branches or [self.branch(number) for number in range(len(clients))]
+        self.adapt()
+        self.replays.clear()
+        self.tally.clear()
+        drawn = stream(self.task.seed, "korea branches", round).permutation(len(clients))
+        trainees = dict(zip((clients[i] for i in drawn), self.branches, strict=True))
+        for c, branch in trainees.items():
+            self.request(branch, c, list(trainees), round)
+        norms = yield par([self.train(branch, c, round) for c, branch in trainees.items()])
+        self.tally["collected"] = sum(answer.samples for replay in self.replays.values() for answer in replay.answers)
+        yield par(
+            [
+                self.pull(AGGREGATOR, self.part1, [branch.part1 for branch in self.branches]),
+                self.pull(SERVER, self.part2, [branch.part2 for branch in self.branches]),
+            ]
+        )
+        if self.adapts:
+            total = 0.0
+            for norm in norms:
+                total += yield read(norm)
+            self.norms.append(self.optimiser(round).lr * total / len(norms) / self.data.local_epochs)
+
+    def branch(self, number: int) -> Branch:
+        """All begin as the same model."""
+        history = LabelHistory(len(self.task.label_names), self.options.decay)
+        return Branch(number, self.part1, self.part2, history)
+
+    def pull(self, node: int, master: Replica, copies: Sequence[Replica]) -> Flow:
+        """master <- mean of the copies; copy <- (copy + alpha * master) / (1 + alpha)."""
+        alpha = self.options.alpha
+        yield on(node, Average(), master, copies, [1 / len(copies)] * len(copies))
+        for copy in copies:
+            yield on(node, Average(), copy, [copy, master], [1 / (1 + alpha), alpha / (1 + alpha)])
+
+    def adapt(self) -> None:
+        """The proportion of the round that begins (Eq. 6')."""
+        if len(self.norms) > 1:
+            before, now = (last_mean(norms, self.options.window) for norms in (self.norms[:-1], self.norms))
+            wanted = next_proportion(self.options.proportion, self.proportion, before, now)
+            low, high = self.options.bounds
+            self.proportion = min(max(wanted, low), high)
+
+    def request(self, branch: Branch, c: int, trainees: Sequence[int], round: int) -> None:
+        """Plan who is asked for what."""
+        held, is_printed = self.task.label_counts, self.options.history == "printed"
+        earlier = branch.history.score
+        branch.history.add(held[c])
+        score = earlier if is_printed else branch.history.score
+        if self.options.proportion == "off" or not self.proportion:
+            return
+        total = request_size(self.data.samples(c), self.proportion, len(score))
+        out = trainees if self.options.assistants == "unselected" else [c]
+        others = np.setdiff1d(np.arange(len(self.data)), out)
+        drawn = stream(self.task.seed, "korea assistants", round, branch.number).permutation(others)
+        replay = Replay(
+            self.task,
+            knowledge_request(score, total, self.options.rounding),
+            (int(a) for a in drawn if self.told[a].occurred),
+            n_batches=self.data.n_batches(c) // self.data.local_epochs,
+            patience_s=self.patience_s,
+            draw=(round, branch.number),
+            tally=self.tally,
+        )
+        if replay.shares:
+            self.replays[c] = replay
+
+    def train(self, branch: Branch, c: int, round: int) -> Flow:
+        """Train a branch on client `c`; gives its squared gradient norm, if that is asked for."""
+        branch.part2 = yield send(branch.part2, SERVER, SERVER)  # for a fresh optimiser
+        part1 = None
+        for number, epoch in enumerate(self.data.epochs(c, round)):
+            own = self.epoch(branch, c, part1, epoch, round)
+            if c in self.replays and (number == 0 or self.options.refresh_features):
+                _, part1 = yield par([self.gather(branch, c, part1), own])
+            else:
+                part1 = yield from own
+        assert part1
+        norm = (yield from self.gradient_norm(branch, c, part1)) if self.adapts else None
+        branch.part1 = yield send(part1, c, AGGREGATOR)
+        if c in self.replays:
+            self.replays[c].close()
+        return norm
+
+    def epoch(self, branch: Branch, c: int, part1: Replica | None, epoch: Sequence[Batch], round: int) -> Flow:
+        """One pass over the client's samples, with part-1 of the branch if it has none yet; gives part-1."""
+        part1 = part1 or (yield send(branch.part1, AGGREGATOR, c))
+        yield from self.batches(c, part1, branch.part2, epoch, round)
+        return part1
+
+    def gather(self, branch: Branch, c: int, part1: Replica | None) -> Flow:
+        """Let assistants forward with part-1 as it is when the epoch begins: at first that of the branch."""
+        replay = self.replays[c]
+        if part1:
+            replay.again()
+            part1 = yield from replay.moved(part1, c, AGGREGATOR)
+        yield from replay.gather(part1 or branch.part1)
+
+    def serve(self, c: int, part2: Replica | Joined, smashed: Value, round: int) -> Flow:
+        """With the rows of assistants that belong to the mini-batch."""
+        if c in self.replays:
+            knowledge = yield from self.replays[c].rows(smashed.step)
+            if knowledge:
+                step = TrainReplayed(self.part2_optimiser(round), self.options.joint_forward)
+                return (yield on(SERVER, step, part2, smashed, knowledge))
+        return (yield from super().serve(c, part2, smashed, round))
+
+    def gradient_norm(self, branch: Branch, c: int, part1: Replica) -> Flow:
+        """The sum of ||g||^2 of both parts over the round's steps, of which the client tells its part."""
+        own = yield on(c, SquaredNorms(), part1)
+        own = yield send(own, c, SERVER)
+        return (yield on(SERVER, SquaredNorms(), branch.part2, own))
+
+    def figures(self) -> dict[str, float]:
+        """What replay came to; nothing if it is off."""
+        if self.options.proportion == "off":
+            return {}
+        told = {f"replay_{name}": self.tally[name] for name in ("requested", "collected", "late", "bytes")}
+        return {"replay_proportion": self.proportion, **told}
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """A part-2 for every branch, and their average."""
+        return (len(clients) + 1) * self.part2.size_bytes

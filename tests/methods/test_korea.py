@@ -1,0 +1,287 @@
+"""KoReA-SFL: golden values, identities, bytes, time, and assistants that do not answer (METHODS.md 8, 4.3, 13, 18)."""
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS
+from sfl_sim.methods.knowledge import LabelHistory, asks, knowledge_request, last_mean, next_proportion, request_size
+from sfl_sim.sim.prices import Prices
+
+EXACT = 1e-10
+FIXED = {"proportion": "fixed", "p0": 0.5}
+
+
+def history(counts, decay=0.5):
+    kept = LabelHistory(len(counts[0]), decay)
+    for row in counts:
+        kept.add(np.array(row))
+    return kept.score
+
+
+def test_golden_scores_and_request():
+    counts = [(40, 10, 0, 0), (0, 30, 20, 0), (10, 0, 40, 0)]
+    assert history(counts[:1]).tolist() == [40, 10, 0, 0]
+    assert history(counts[:2]) == pytest.approx([40 / 3, 70 / 3, 40 / 3, 0])
+    score = history(counts)
+    assert score == pytest.approx([80 / 7, 10, 200 / 7, 0])
+    assert request_size(50, 0.3, 4) == 15
+    assert knowledge_request(score, 15).tolist() == [1, 2, 0, 12]
+    assert knowledge_request(score, 15, "floor").sum() == 14
+
+
+def test_golden_proportions():
+    assert next_proportion("window_ratio", 0.10, 1.0, 0.8) == pytest.approx(0.08)
+    assert next_proportion("printed", 0.10, 1.0, 0.8) == pytest.approx(-0.02)
+    assert [next_proportion("clp", 0.10, 1.0, now) for now in (0.8, 1.0, 1.2)] == [0.05, 0.05, 0.2]
+    assert last_mean([9.0, 1.0, 2.0, 3.0], 3) == 2
+
+
+counts = st.lists(st.integers(0, 300), min_size=4, max_size=4)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(counts, min_size=1, max_size=6), st.floats(0, 0.99), st.integers(1, 500))
+def test_a_request_is_as_large_as_it_should_be(rows, decay, total):
+    """It sums to Q, asks for nothing that has been seen more than on average, and for more of what was seen less."""
+    score = history(rows, decay)
+    request = knowledge_request(score, total)
+    assert request.sum() == (total if np.ptp(score) > 0 else 0)
+    assert not request[score >= score.mean()].any()
+    by_score = request[np.argsort(score, kind="stable")]
+    assert all(one >= other - 1 for one, other in pairwise(by_score.tolist()))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(counts, min_size=1, max_size=6), counts, st.integers(1, 3))
+def test_candidates_give_what_they_have_until_nothing_is_missing(held, request, least):
+    held, missing = np.array(held), np.array(request)
+    found = list(asks(missing, iter(range(len(held))), held, least))
+    given_away = sum((ask.counts for ask in found), np.zeros(4, dtype=int))
+    assert (given_away <= missing).all()
+    assert all((ask.counts <= held[ask.assistant]).all() and ask.counts.sum() >= least for ask in found)
+    if least == 1:  # whatever anybody had is given
+        assert (given_away == np.minimum(missing, held.sum(axis=0))).all()
+
+
+@pytest.mark.parametrize("build", [batch_norm_net, None])
+@pytest.mark.parametrize("cut", [1, 2])
+def test_i13_without_replay_and_all_the_pull_it_is_v1_with_equal_weights(build, cut):
+    work = task([12, 8, 4], cut=cut, momentum=0.9, uniform_weights=True, **({"build": build} if build else {}))
+    korea, *_ = simulate("korea", work, 3, options={"proportion": "off", "alpha": 1e9})
+    v1, *_ = simulate("splitfed_v1", work, 3)
+    assert distance(korea, v1) < 1e-8  # of alpha's order
+
+
+def test_i13_the_pull_leaves_the_mean_of_the_branches():
+    work = task([12, 8, 4])
+    korea, *_ = simulate("korea", work, 3, options={"proportion": "off", "alpha": 0.7})
+    for master, parts in zip(
+        korea.model(), zip(*((b.part1, b.part2) for b in korea.branches), strict=True), strict=True
+    ):
+        mean = torch.stack([part.weights.flat for part in parts]).mean(dim=0)
+        assert torch.allclose(mean, master.weights.flat, atol=1e-14)
+    assert not torch.allclose(korea.branches[0].part1.weights.flat, korea.branches[1].part1.weights.flat)
+
+
+def test_without_pull_branches_are_models_that_never_mix():
+    work = task([12, 8, 4])
+    korea, *_ = simulate("korea", work, 1, options={"proportion": "off", "alpha": 0.0})
+    alone = {c: simulate("splitfed_v1", work, 1, clients=[c])[0] for c in range(3)}
+    ours = {tuple(branch.part1.weights.flat.tolist()) for branch in korea.branches}
+    assert ours == {tuple(v1.model()[0].weights.flat.tolist()) for v1 in alone.values()}
+
+
+def test_i13_off_bypasses_replay():
+    """Not one message or operation more than V1's, apart from averages and pulls."""
+    work = task([12, 8, 4], device=None)
+    _, _, korea = simulate("korea", work, 2, options={"proportion": "off"})
+    _, _, v1 = simulate("splitfed_v1", work, 2)
+    kinds = [Counter(zip(rows["node"], rows["kind"], strict=True)) for rows in (korea, v1)]
+    for kind in kinds:
+        assert kind.pop((b"server", b"average"))
+        assert kind.pop((b"aggregator", b"average"))
+    assert kinds[0] == kinds[1]
+    assert korea["bytes"].sum() == v1["bytes"].sum()
+
+
+@pytest.mark.parametrize("assistants", ["unselected", "all"])
+@pytest.mark.parametrize("rounds", range(1, 6))
+def test_a_branch_never_trains_on_its_own_assistant(assistants, rounds):
+    options = {**FIXED, "assistants": assistants}
+    method, _, rows = simulate("korea", task([9] * 8, device=None), rounds, options=options, clients=[0, 2, 5])
+    asked = {c: {share.ask.assistant for share in replay.shares} for c, replay in method.replays.items()}
+    assert any(asked.values())
+    assert all(c not in helpers for c, helpers in asked.items())
+    last = rows[rows["round"] == rounds]
+    assert set(last["client"][last["kind"] == b"request"]) == set().union(*asked.values())
+    assert set(last["client"][last["kind"] == b"backward"]) == {0, 2, 5}
+    if assistants == "unselected":
+        assert not set().union(*asked.values()) & {0, 2, 5}
+
+
+@pytest.mark.parametrize("refresh", [True, False])
+def test_bytes_are_those_of_v1_and_of_the_assistants(refresh):
+    """METHODS.md 4.3: a use is P1 and 4L down, q (A be + by) up; for a refresh, part-1 goes up from the client, too."""
+    work = task([8] * 6, device=None, local_epochs=3)
+    options = {**FIXED, "refresh_features": refresh}
+    method, _, rows = simulate("korea", work, 1, options=options, clients=[1, 4])
+    _, _, v1 = simulate("splitfed_v1", work, 1, clients=[1, 4])
+    part1, uses = method.part1, 3 if refresh else 1
+    shares = [share for replay in method.replays.values() for share in replay.shares]
+    sample_bytes = part1.part.out_numel * 8 + 8
+    down = sum(part1.size_bytes + 4 * 3 for _ in shares) * uses
+    up = sum(share.samples for share in shares) * sample_bytes * uses
+    refreshed = (uses - 1) * len(method.replays) * part1.size_bytes
+    labels = 6 * 4 * 3
+    assert method.figures()["replay_bytes"] == down + up + refreshed
+    assert rows["bytes"].sum() == v1["bytes"].sum() + down + up + refreshed + labels
+    assert rows["bytes"][rows["kind"] == b"knowledge"].sum() == up
+
+
+def alone(patience_s=None, p0=0.5, **rates):
+    """One branch on client 0; client 1, and then client 2, or the other way round, are the assistants."""
+    work = task([8, 20, 20], device=None)
+    options = {"proportion": "fixed", "p0": p0, "patience_s": patience_s}
+    return simulate("korea", work, 1, options=options, clients=[0], world=fleet(3, **rates))
+
+
+def ended(rows, kind, node, client):
+    return rows["ended_s"][(rows["kind"] == kind) & (rows["node"] == node) & (rows["client"] == client)]
+
+
+def test_the_server_waits_for_the_features_of_the_mini_batch():
+    """A job is asked for when both are there: the client's smashed data and the assistants' rows of that mini-batch."""
+    method, simulator, rows = alone(uplink_bps=[1e6, 1e4, 2e4])
+    replay = method.replays[0]
+    jobs = np.sort(rows[(rows["node"] == b"server") & (rows["kind"] == b"train")], order="step")
+    arrived = {c: ended(rows, b"knowledge", b"uplink", c)[0] for c in {s.ask.assistant for s in replay.shares}}
+    smashed = np.sort(ended(rows, b"smashed", b"uplink", 0))
+    for step, job in enumerate(jobs):
+        first, last = step * replay.rows_per_batch, (step + 1) * replay.rows_per_batch
+        needed = [arrived[s.ask.assistant] for s in replay.shares if s.first < last and first < s.last]
+        assert job["requested_s"] == pytest.approx(max(smashed[step], *needed))
+    prices = Prices(simulator.prices.fleet)
+    for c in arrived:  # its answer begins with the round, after the labels have been told
+        begin = rows["ended_s"][rows["kind"] == b"label counts"].max()
+        request = prices.transfer_s(-1, c, begin, 12)[0] + prices.transfer_s(-2, c, begin, method.part1.size_bytes)[0]
+        q = sum(share.samples for share in replay.shares if share.ask.assistant == c)
+        device_s = q * method.part1.part.macs / 1e6
+        size = q * (method.part1.part.out_numel * 8 + 8)
+        assert arrived[c] == pytest.approx(begin + request + device_s + prices.transfer_s(c, -1, 0, size)[0])
+
+
+SLOW_BPS = 100.0
+"""Label counts take a second, features half a minute."""
+
+
+def test_who_does_not_answer_in_time_is_passed_over():
+    """The request goes to the next candidate; when there is none any more, what was collected is all there is."""
+    reached, *_ = alone(patience_s=5.0)
+    assert reached.figures()["replay_late"] == 0
+    assert reached.figures()["replay_collected"] == reached.figures()["replay_requested"] == 4
+
+    (first,) = (share.ask.assistant for share in reached.replays[0].shares)
+    uplink_bps = [SLOW_BPS if c == first else 1e6 for c in range(3)]
+    method, simulator, rows = alone(patience_s=5.0, uplink_bps=uplink_bps)
+    assert method.figures()["replay_late"] == 1
+    assert set(rows["client"][rows["kind"] == b"knowledge"]) == {3 - first}
+    assert method.figures()["replay_collected"] == 4
+    assert 5 < simulator.now_s < 10
+
+    nobody, simulator, rows = alone(patience_s=5.0, uplink_bps=[1e6, SLOW_BPS, SLOW_BPS])
+    assert nobody.figures()["replay_late"] == 2
+    assert nobody.figures()["replay_collected"] == 0
+    assert 10 < simulator.now_s < 15
+    trained = rows[(rows["node"] == b"server") & (rows["kind"] == b"train")]
+    assert trained["macs"].tolist() == [3 * 4 * nobody.part2.part.macs] * 2  # without a row of assistants
+
+
+def test_who_never_told_its_labels_is_not_asked():
+    """A phone out of reach does not stop anybody, not even before the first round."""
+    method, simulator, rows = alone(patience_s=5.0, uplink_bps=[1e6, 1e-3, 1e6])
+    assert method.figures()["replay_late"] == 0
+    assert 1 not in rows["client"]
+    assert simulator.now_s < 10
+
+
+def test_late_answers_are_paid_for_in_the_round_in_which_they_come():
+    """Nobody waits for them, their bytes count, and what was trained has not a row of them."""
+    work = task([8, 20, 20, 20], local_epochs=4)
+    options = {"proportion": "fixed", "p0": 1.0, "patience_s": 3.0}
+    world = fleet(4, uplink_bps=[2e3, SLOW_BPS, SLOW_BPS, 1e6])
+    method, _, rows = simulate("korea", work, 6, options=options, clients=[0], world=world)
+    came = rows[(rows["kind"] == b"knowledge") & (rows["client"] != 3)]
+    assert len(came)
+    in_time = rows[(rows["kind"] == b"knowledge") & (rows["client"] == 3)]
+    sample_bytes = method.part1.part.out_numel * 8 + 8
+    macs = rows["macs"][(rows["node"] == b"server") & (rows["kind"] == b"train")].sum()
+    assert macs == 3 * (6 * 4 * 8 + in_time["bytes"].sum() / sample_bytes) * method.part2.part.macs
+    assert all(torch.isfinite(tensor).all() for tensor in tensors(method).values())
+
+
+def test_by_the_clock_alone_the_adaptive_proportion_stays():
+    for rule in ("window_ratio", "clp", "printed"):
+        options = {"proportion": rule, "p0": 0.4}
+        method, _, timed = simulate("korea", task([8] * 5, device=None), 3, options=options, clients=[0, 3])
+        assert method.proportion == 0.4
+        _, _, fixed = simulate(
+            "korea", task([8] * 5, device=None), 3, options={"proportion": "fixed", "p0": 0.4}, clients=[0, 3]
+        )
+        assert timed.tobytes() == fixed.tobytes()
+
+
+def test_the_proportion_follows_the_gradient_norm():
+    """lr times the sum of squared gradients of both parts, the mean over epochs and branches; p within its bounds."""
+    work = task([8] * 5, local_epochs=2)
+    options = {"p0": 0.3, "window": 2, "p_min": 0.0, "p_max": 1.0}
+    method, *_ = simulate("korea", work, 4, options=options, clients=[0, 3])
+    norms, expected = method.norms, 0.3
+    assert len(norms) == 4
+    for before, now in ((norms[:1], norms[:2]), (norms[:2], norms[1:3])):
+        expected *= np.mean(now) / np.mean(before)
+    assert method.proportion == pytest.approx(expected)
+    tight, *_ = simulate("korea", work, 4, options={**options, "p_max": 0.3, "p_min": 0.3}, clients=[0, 3])
+    assert tight.proportion == 0.3
+
+
+def test_the_first_gradient_norm_is_that_of_one_step():
+    """One mini-batch, no replay to speak of: ||g||^2 from how far plain SGD has moved the weights."""
+    work = task([4, 4], batch_size=4)
+    korea, *_ = simulate("korea", work, 1, options={"alpha": 0.0, "p_min": 0.0}, clients=[0])
+    before = work.split(1)
+    moved = [(b.weights.flat - a.weights.flat) / 0.1 for a, b in zip(korea.model(), before, strict=True)]
+    assert korea.norms == [pytest.approx(0.1 * sum(float(step.square().sum()) for step in moved))]
+
+
+def test_assistants_leave_no_trace_in_the_clients_part_1():
+    """Batch norm's running statistics move with the client's own samples alone; at the server with all rows."""
+    work = task([8] * 4, build=batch_norm_net, cut=1)
+    runs = {
+        name: simulate("korea", work, 1, options={**options, "alpha": 0.0}, clients=[0])[0]
+        for name, options in {"off": {"proportion": "off"}, "on": FIXED}.items()
+    }
+    first = {name: method.model()[0].weights for name, method in runs.items()}
+    second = {name: method.model()[1].weights for name, method in runs.items()}
+    assert not torch.equal(second["on"].buffers, second["off"].buffers)
+    one = task([4] * 4, build=batch_norm_net, cut=1, batch_size=4)  # a single step: part-1 has not changed before it
+    on, off = (
+        simulate("korea", one, 1, options={**o, "alpha": 0.0}, clients=[0])[0] for o in (FIXED, {"proportion": "off"})
+    )
+    assert torch.equal(on.model()[0].weights.buffers, off.model()[0].weights.buffers)
+    assert not torch.equal(first["on"].flat, first["off"].flat)
+
+
+def test_bad_options_are_told():
+    korea = METHODS["korea"]
+    with pytest.raises(ScenarioError, match="p_max"):
+        korea(task(), korea.Options(p_min=0.6))
+    with pytest.raises(ScenarioError, match="p_max"):
+        korea(task(), korea.Options(proportion="clp", p_min=0.3))
