@@ -99,6 +99,7 @@ def _summary(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, 
     return {
         "name": variant.name,
         "method": scenario.method.name,
+        "method_options": experiment.method.options.model_dump(mode="json"),
         "seed": scenario.seed,
         "rounds": len(rounds),
         "simulated_s": float(rounds["ended_s"].iloc[-1]),

@@ -33,6 +33,8 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's, which ne
 
 ScenarioFile = Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped scenario.")]
 Overrides = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")]
+Runs = Annotated[list[Path], typer.Argument(help="Folders of earlier runs, shown side by side.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 
@@ -63,7 +65,7 @@ def run(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Only measure, for a minute, which settings are fastest here.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -92,16 +94,41 @@ def run(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of earlier runs, shown side by side.")],
+    runs: Runs,
     out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the only run.")] = None,
     debug: Debug = False,
 ) -> None:
     """Write the report of stored runs again, or one page for several."""
     from sfl_sim.report.page import write_report
 
-    if out is None and len(runs) > 1:
+    typer.echo(write_report(runs, out or _page_of(runs, "report.html")))
+
+
+@app.command()
+def landscape(
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option(help="The page; by default landscape.html in the only run.")] = None,
+    points: Annotated[int, typer.Option(help="Points of the line through each model; odd.")] = 25,
+    plane_points: Annotated[int, typer.Option(help="Points along each side of the plane; odd.")] = 15,
+    span: Annotated[float, typer.Option(help="How far they reach, in lengths of the model's filters.")] = 1.0,
+    samples: Annotated[int, typer.Option(min=1, help="Test samples that the loss is measured on.")] = 1000,
+    device: Device = "auto",
+    debug: Debug = False,
+) -> None:
+    """Show how flat the loss is around the final models of stored runs."""
+    from sfl_sim.landscape import Extent, survey
+    from sfl_sim.progress import survey_progress
+
+    page = out or _page_of(runs, "landscape.html")
+    with survey_progress(Console(stderr=True)) as notify:
+        survey(runs, page, Extent(points, plane_points, span, samples), device, notify)
+    typer.echo(page)
+
+
+def _page_of(runs: list[Path], name: str) -> Path:
+    if len(runs) > 1:
         raise ScenarioError("several runs need a place for their common page", key="--out")
-    typer.echo(write_report(runs, out or runs[0] / "report.html"))
+    return runs[0] / name
 
 
 @app.command()

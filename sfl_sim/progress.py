@@ -14,6 +14,7 @@ from sfl_sim.calibrate import calibrate, proposal
 from sfl_sim.cells import Notify, Settings
 from sfl_sim.compose import Round
 from sfl_sim.config.source import Study
+from sfl_sim.landscape import Notify as NotifyPoint
 from sfl_sim.report.display import duration
 
 LINES_PER_CELL = 10
@@ -79,6 +80,25 @@ def _lines(study: Study, console: Console) -> Notify:
             console.print("  ".join(filter(None, parts)), highlight=False, soft_wrap=True)
 
     return notify
+
+
+@contextmanager
+def survey_progress(console: Console) -> Iterator[NotifyPoint]:
+    """A `Notify` that shows which model's landscape is looked at, and the remaining time."""
+    if console.is_terminal:
+        columns = [TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn()]
+        with Progress(*columns, TimeRemainingColumn(), console=console) as bars:
+            task = bars.add_task("landscape", total=None)
+            yield lambda name, done, total: bars.update(task, description=name, completed=done, total=total)
+    else:
+        begun: set[str] = set()
+
+        def notify(name: str, done: int, total: int) -> None:
+            if name not in begun:
+                begun.add(name)
+                console.print(f"{name}  point {done}/{total}", highlight=False, soft_wrap=True)
+
+        yield notify
 
 
 def show_calibration(study: Study, settings: Settings, console: Console) -> None:

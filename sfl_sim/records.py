@@ -39,6 +39,8 @@ ROUND_COLUMNS = [
     "bytes_up",
     "bytes_down",
 ]
+REPLAY_COLUMNS = ["replay_proportion", "replay_requested", "replay_collected", "replay_late", "replay_bytes"]
+"""More of a round, of methods that replay samples of clients that do not take part (KoReA-SFL)."""
 LABEL_COLUMNS = ["round", "label", "position", "accuracy", "samples"]
 CONFUSION_COLUMNS = ["round", "job", "time_s", "true_label", "predicted_label", "share"]
 CLIENT_COLUMNS = [
@@ -49,7 +51,7 @@ LAYER_COLUMNS = [
     "model", "layer", "name", "out_shape", "macs", "parameters", "activation_bytes", "pareto"
 ]  # fmt: skip
 
-BREAKDOWN = ["device", "uplink", "queue", "server", "downlink", "barrier", "aggregate"]
+BREAKDOWN = ["device", "uplink", "queue", "assistants", "server", "downlink", "barrier", "aggregate"]
 
 
 def in_order(rows: NDArray[np.void]) -> NDArray[np.void]:

@@ -275,4 +275,12 @@ def _concatenate(sources: Sequence[Path], target: Path) -> None:
         for source in sources:
             with pq.ParquetFile(source) as file:
                 for group in range(file.num_row_groups):
-                    writer.write_table(file.read_row_group(group).cast(schema))
+                    writer.write_table(_with_all_columns(file.read_row_group(group), schema))
+
+
+def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with the columns of `schema`: null where it has none, since methods may tell more of a round."""
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(schema.names).cast(schema)

@@ -66,6 +66,18 @@ def test_what_only_the_whole_run_can_tell_is_added_to_the_summaries_of_its_cells
     assert "reference" not in a
 
 
+def test_methods_may_tell_more_of_a_round_than_others(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, number=0, variant="plain", rounds=1)
+    cell = Cell(folder.cell_folder(1), "korea", seed=0)
+    cell.add_round({"replay_late": 3, "round": 1, "accuracy": None}, [], ops(3))
+    cell.close({"rounds": 1})
+    found = pd.read_parquet(finish(folder) / "rounds.parquet").set_index("variant")
+    assert found["replay_late"].isna().to_dict() == {"plain": True, "korea": False}
+    assert found.loc["korea", ["round", "replay_late"]].tolist() == [1, 3]
+    assert found["accuracy"].isna().to_dict() == {"plain": False, "korea": True}
+
+
 def test_snapshots_are_a_table_where_there_are_any(tmp_path):
     look = pd.DataFrame(
         {"round": [1], "job": [3], "time_s": [0.5], "true_label": [0], "predicted_label": [0], "share": [1.0]}

@@ -56,12 +56,14 @@ def headline(rounds: pd.DataFrame, labels: pd.DataFrame) -> dict[str, float | No
         labels: its rows of labels.parquet.
     """
     found: dict[str, float | None] = dict.fromkeys(
-        ["accuracy", "client_accuracy", "performance_gap", "backward_transfer", "best_accuracy"]
+        ["accuracy", "client_accuracy", "performance_gap", "accuracy_spread", "backward_transfer", "best_accuracy"]
     )
     if rounds.empty or rounds["accuracy"].isna().all():
         return found
     last = rounds.filter(["accuracy", "client_accuracy", "performance_gap"]).tail(LAST_ROUNDS).astype(float)
     found |= {str(column): value for column, value in last.median().dropna().items()}
+    if len(last) > 1:
+        found["accuracy_spread"] = float(last["accuracy"].std())
     found["backward_transfer"] = backward_transfer(label_history(labels).to_numpy())
     found["best_accuracy"] = float(rounds["accuracy"].max())
     return found

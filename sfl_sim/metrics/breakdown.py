@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sfl_sim.records import BREAKDOWN
 
 _WHERE = {b"client": "device", b"uplink": "uplink", b"downlink": "downlink", b"peer": "uplink"}
-_PRECEDENCE = ("device", "uplink", "downlink", "server", "queue", "aggregate")
+_PRECEDENCE = ("device", "uplink", "downlink", "server", "queue", "assistants", "aggregate")
 """Where several things happen to a participant at one instant, it counts as the first of these."""
 _Intervals = tuple[NDArray[np.float64], NDArray[np.float64]]
 """When each of them begins and ends."""
@@ -27,19 +27,29 @@ def breakdown(
         started_s, ended_s: of the round.
 
     `queue` is waiting at the server, for a lane or for one's turn; waiting for the own device or link counts as that
-    device or link. `aggregate` is what server and aggregator do for nobody in particular, mostly averaging, for which
-    all participants wait. `barrier` is what remains: waiting for others (for the slowest, or, in SplitNN, for all
-    predecessors). Where operations of one participant overlap, or what is done for nobody in particular goes on while
-    a participant is busy, an instant counts once: as device, else uplink, downlink, server, queue, aggregate.
+    device or link. `assistants` is waiting at the server for features that assistants upload: from the arrival of a
+    mini-batch's smashed data until its job is requested. `aggregate` is what server and aggregator do for nobody in
+    particular, mostly averaging, for which all participants wait. `barrier` is what remains: waiting for others (for
+    the slowest, or, in SplitNN, for all predecessors). Where operations of one participant overlap, or what is done for
+    nobody in particular goes on while a participant is busy, an instant counts once: as device, else uplink, downlink,
+    server, queue, assistants, aggregate. Of what began before the round, such as the transfer of an assistant who was
+    late in the last one, counts what lies in it.
     """
     length_s, n = ended_s - started_s, len(participants)
-    found = _intervals(rows, participants, started_s, length_s)
+    found = _intervals(_clipped(rows, started_s, ended_s), participants, started_s, length_s)
     seconds = {name: float((end - begin).sum()) / n for name, (begin, end) in found.items()}
     if not np.isclose(sum(seconds.values()), _union_s(list(found.values())) / n, rtol=1e-9, atol=1e-12 * n * length_s):
         until = [0.0, *(_union_s([found[name] for name in _PRECEDENCE[: i + 1]]) for i in range(len(_PRECEDENCE)))]
         seconds = dict(zip(_PRECEDENCE, np.diff(until) / n, strict=True))
     barrier_s = max(0.0, length_s - sum(seconds.values()))
     return {name: float(seconds.get(name, barrier_s)) for name in BREAKDOWN}
+
+
+def _clipped(rows: NDArray[np.void], started_s: float, ended_s: float) -> NDArray[np.void]:
+    rows = rows.copy()
+    for column in ("requested_s", "started_s", "ended_s"):
+        rows[column] = rows[column].clip(started_s, ended_s)
+    return rows
 
 
 def _intervals(
@@ -63,10 +73,24 @@ def _intervals(
     }
     found["queue"] = between("requested_s", "started_s", at_server)
     found["server"] = between("started_s", "ended_s", at_server)
+    arrived, requested = _awaiting_features(own, are_any=bool((rows["kind"] == b"knowledge").any()))
+    found["assistants"] = own["ended_s"][arrived] + shift_s[arrived], own["requested_s"][requested] + shift_s[requested]
     begin, end = _merged(rows["requested_s"][rows["client"] < 0], rows["ended_s"][rows["client"] < 0])
     shifts_s = (np.arange(len(participants)) * length_s - started_s)[:, None]
     found["aggregate"] = (begin + shifts_s).ravel(), (end + shifts_s).ravel()
     return found
+
+
+def _awaiting_features(rows: NDArray[np.void], are_any: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of mini-batches whose smashed data arrive, and those of the server's jobs with them; none without features.
+
+    Between the two, other methods wait for each other.
+    """
+    step = rows["client"] * 2.0**32 + rows["step"]
+    arrivals = np.flatnonzero(are_any & (rows["node"] == b"uplink") & (rows["kind"] == b"smashed"))
+    jobs = np.flatnonzero((rows["node"] == b"server") & (rows["kind"] == b"train"))
+    _, arrived, requested = np.intersect1d(step[arrivals], step[jobs], return_indices=True)
+    return arrivals[arrived], jobs[requested]
 
 
 def _merged(begin: NDArray[np.float64], end: NDArray[np.float64]) -> _Intervals:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from sfl_sim.report.frames import Frames, Variant
 
+NOTHING = 1e-6
+"""The share of a round below which a resource is left out."""
 ROW_PX = 62
 PHONE_LETTERS = 40
 
@@ -26,6 +28,8 @@ def round_breakdown(frames: Frames) -> go.Figure:
     names = [f"{_two_lines(variant)} {display.duration(total_s[variant.label])}" for variant in frames.variants]
     figure = style.canvas(90 + ROW_PX * len(names))
     for part in BREAKDOWN:
+        if (mean_s[f"{part}_s"] < NOTHING * total_s).all():
+            continue
         figure.add_bar(
             y=list(range(len(names))), x=(mean_s[f"{part}_s"] / unit_s).to_numpy(),
             orientation="h", width=0.36,

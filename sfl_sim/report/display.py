@@ -21,6 +21,12 @@ def time_unit(longest_s: float) -> tuple[str, float]:
     return next(((name, size_s) for name, size_s in TIME_UNITS if longest_s >= 2 * size_s), TIME_UNITS[-1])
 
 
+def data_unit(most_bytes: float) -> tuple[str, float]:
+    """Name and number of bytes of the unit in which `most_bytes` is a small number: one for a whole axis."""
+    power = max((power for power in range(len(PREFIXES)) if most_bytes >= 2 * 1000**power), default=0)
+    return f"{PREFIXES[power]}B", 1000.0**power
+
+
 def duration(seconds: float) -> str:
     """A time in at most two units: 2 h 14 min, 53 s, 1.25 s, 40 ms."""
     if 0 < seconds < 0.9995:

@@ -56,7 +56,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Frames:
-    """What the figures draw: `variant` holds labels, and seeds of one variant share its label."""
+    """What the figures draw: `variant` holds labels, and seeds of one variant share its label.
+
+    `rounds` has the column `bytes_moved`: what has crossed links since the start of the run, up and down.
+    """
 
     runs: list[Run]
     variants: list[Variant]
@@ -121,9 +124,15 @@ def merge(runs: Sequence[Run]) -> Frames:
                 frame = frame.assign(reference=[labels.get(name, "") for name in frame["reference"]])
             frames.append(frame.assign(variant=frame["variant"].map(labels)))
     merged = {table: _stack(frames) for table, frames in tables.items()}
+    merged["rounds"]["bytes_moved"] = _bytes_moved(merged["rounds"])
     for table, column in (("labels", "label_name"), ("layers", "name"), ("layers", "model")):
         merged[table][column] = merged[table][column].astype(str).map(html.escape)
     return Frames(list(runs), variants, **merged)
+
+
+def _bytes_moved(rounds: pd.DataFrame) -> pd.Series:
+    moved = rounds["bytes_up"] + rounds["bytes_down"]
+    return moved.groupby([rounds["variant"], rounds["seed"]]).cumsum()
 
 
 def _stack(frames: list[pd.DataFrame]) -> pd.DataFrame:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sfl_sim.report.round_view import RoundView
 
 MAX_CLIENTS = 30
+MAX_ASSISTANTS = 8
 MAX_SERVER_LANES = 4
 MAX_OPS = 4000
 BATCHES_AT_FIRST_SIGHT = 8
@@ -44,11 +45,14 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
     """One lane per client (device, uplink, queue, server, downlink), under the lanes of the server.
 
     Clients stand in the cyclic order of their dominant labels. A job at the server has the colour of its client:
-    dark for the first in that order, bright for the last. `until_s` is shown at first.
+    dark for the first in that order, bright for the last. Clients that only assist others stand below, in italics.
+    `until_s` is shown at first.
     """
     unit, unit_s = display.time_unit(until_s)
     clients = _clients(frames, view)
-    shown = display.thin(clients, MAX_CLIENTS)
+    busiest = clients.index.isin(_busiest(view.ops[view.ops["client"].isin(view.assistants)]))
+    training = ~clients.index.isin(view.assistants)
+    shown = pd.concat([display.thin(clients[training], MAX_CLIENTS), clients[busiest]])
     ops = view.ops[view.ops["client"].isin(shown.index)].nsmallest(MAX_OPS, "started_s")
     jobs = _server_jobs(view.ops, clients)
 
@@ -61,6 +65,13 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
             **bars(rows[start] / unit_s, rows[end] / unit_s, rows["client"].map(lane)),
             mode="lines", line=_line(style.RESOURCE_COLOURS[part], 3 if part == "queue" else 11),
             name=style.RESOURCE_NAMES[part], hoverinfo="skip",
+        )  # fmt: skip
+    waits = view.without_features.query("client in @shown.index")
+    if len(waits):
+        figure.add_scatter(
+            **bars(waits["started_s"] / unit_s, waits["ended_s"] / unit_s, waits["client"].map(lane)),
+            mode="lines", line=_line(style.RESOURCE_COLOURS["assistants"], 3),
+            name=style.RESOURCE_NAMES["assistants"], hoverinfo="skip",
         )  # fmt: skip
     for label, rows in jobs.groupby("label"):
         colour = rows["colour"].iloc[0]
@@ -77,6 +88,11 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
         tickvals=[(top - 0.6) / 2, *lane], ticktext=["server" if len(jobs) else "", *shown["text"]],
     )  # fmt: skip
     return figure.update_xaxes(title=f"time in the round ({unit})", range=[0, 1.01 * until_s / unit_s])
+
+
+def _busiest(ops: pd.DataFrame) -> pd.Index:
+    """The clients that take most of the time of `ops`, `MAX_ASSISTANTS` at most."""
+    return (ops["ended_s"] - ops["started_s"]).groupby(ops["client"]).sum().nlargest(MAX_ASSISTANTS).index
 
 
 def _line(colour: str, width_px: int) -> dict[str, object]:
@@ -108,7 +124,7 @@ def server_lanes(jobs: pd.DataFrame) -> pd.Series:
 def _first_sight_s(view: RoundView) -> float:
     """The end of the job that completes the first batches of all clients."""
     ended_s = np.sort(view.ops.loc[view.ops["node"] == "server", "ended_s"])
-    last = BATCHES_AT_FIRST_SIGHT * view.ops["client"].nunique()
+    last = BATCHES_AT_FIRST_SIGHT * (view.ops["client"].nunique() - len(view.assistants))
     return float(ended_s[last]) if last < len(ended_s) else view.duration_s
 
 
@@ -126,7 +142,9 @@ def _clients(frames: Frames, view: RoundView) -> pd.DataFrame:
     colour = sample_colorscale(style.TURN_SCALE, list(rank / max(rank.max(), 1)))
     name = [names.get(label, f"label {label}") for label in dominant]
     text = [
-        f"{label} · {client} <span style='color:{c}'>■</span>"
+        f"<i>{label} · {client}</i>"
+        if client in view.assistants
+        else f"{label} · {client} <span style='color:{c}'>■</span>"
         for label, client, c in zip(name, dominant.index, colour, strict=True)
     ]
     return pd.DataFrame({"colour": colour, "label": name, "text": text}, dominant.index)

@@ -23,6 +23,8 @@ ARRIVAL_ORDER = "fcfs"
 ORDER_SETTINGS = ("max_wait_s", "burst")
 """Keys beside `server.order` that say more of an order, and that arrival order has not."""
 MAX_COMPARISONS = 3
+ADAPTIVE = ("window_ratio", "clp", "printed")
+"""Rules of KoReA-SFL by which the proportion of replay follows the gradient norm."""
 
 Found = tuple["Variant", "Numbers"]
 
@@ -56,9 +58,21 @@ def _warnings(run: Run) -> list[str]:
     if run.rounds["accuracy"].isna().all():
         texts.append(
             html.escape(f"{run.name}: timing-only. ")
-            + "Nothing was trained, so there is no accuracy; times and bytes are those of a training run."
+            + f"Nothing was trained, so there is no accuracy; time and bytes are those of a training run{_unread(run)}."
         )
     return texts
+
+
+def _unread(run: Run) -> str:
+    """What differs where a proportion of replay was to follow a norm that nobody measured, as the end of a sentence."""
+    options = [one for one in run.summary["method_options"] if isinstance(one, dict)]
+    p0 = {f"{one['p0']:g}" for one in options if one.get("proportion") in ADAPTIVE}
+    if not p0:
+        return ""
+    return (
+        f", except that the proportion of replay stays at p0 = {' or '.join(sorted(p0))}, since its rule reads a "
+        "gradient norm that only training knows"
+    )
 
 
 def _leaders(frames: Frames, found: list[Found]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Figures: accuracy and performance gap round by round, against simulated time and against rounds."""
+"""Figures: accuracy and performance gap round by round, against simulated time, rounds and bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from sfl_sim.report import display, style
 from sfl_sim.report.curves import MAX_BANDS, MAX_NARROW_BANDS, add_share
-from sfl_sim.report.way import ROUNDS, TIME, Leg, accuracy
+from sfl_sim.report.way import BYTES, ROUNDS, TIME, Leg, accuracy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +29,13 @@ def accuracy_over_time(frames: Frames, aim: Aim) -> go.Figure:
 def accuracy_over_rounds(frames: Frames, aim: Aim) -> go.Figure:
     """Median accuracy after each round, ± over seeds, and the target."""
     return _add_target(_over_rounds(frames, aim.variants, "accuracy"), frames, aim, ROUNDS)
+
+
+def accuracy_over_bytes(frames: Frames, aim: Aim) -> go.Figure:
+    """Median accuracy after each round against the median bytes that have crossed links by then, up and down."""
+    unit, unit_bytes = display.data_unit(frames.rounds["bytes_moved"].max())
+    figure = _curves(frames, aim.variants, "bytes_moved", unit_bytes, "accuracy")
+    return _add_target(figure, frames, aim, BYTES, unit_bytes).update_xaxes(title=f"bytes up and down ({unit})")
 
 
 def client_accuracy_over_rounds(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
@@ -77,16 +84,15 @@ def _add_target(figure: go.Figure, frames: Frames, aim: Aim, leg: Leg, scale: fl
         100 * aim.target,
         line={"color": style.MUTED, "dash": "dot", "width": 1.2},
         annotation={"text": f"target {accuracy(aim.target)}", "font": {"color": style.MUTED, "size": 12}},
-        annotation_position="top left",
+        annotation_position="bottom right",
     )
-    x = "ended_s" if leg is TIME else "round"
     for variant in aim.variants:
         rounds = frames.rounds[frames.rounds["variant"] == variant.label].dropna(subset="accuracy")
-        curve = display.over_seeds(rounds, "round", [x, "accuracy"])
+        curve = display.over_seeds(rounds, "round", [leg.along, "accuracy"])
         needed = leg.median(aim.seeds(variant))
         reached = math.isfinite(needed)
-        at = needed if reached else curve[x].iloc[-1]
-        height = np.interp(at, curve[x], curve["accuracy"])
+        at = needed if reached else curve[leg.along].iloc[-1]
+        height = np.interp(at, curve[leg.along], curve["accuracy"])
         if reached:  # where most seeds get there, the median of their accuracies may still be lower
             height = max(height, aim.target)
         if reached:

@@ -17,6 +17,7 @@ from sfl_sim.records import (
     CONFUSION_COLUMNS,
     LABEL_COLUMNS,
     LAYER_COLUMNS,
+    REPLAY_COLUMNS,
     ROUND_COLUMNS,
 )
 
@@ -25,25 +26,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUMMARY_NUMBERS = [
-    "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap", "backward_transfer", "best_accuracy",
-    "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
-    "server_model_bytes",
+    "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap", "accuracy_spread", "backward_transfer",
+    "best_accuracy", "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up",
+    "bytes_down", "server_model_bytes",
 ]  # fmt: skip
-SUMMARY_COLUMNS = ["name", "method", "seed", *SUMMARY_NUMBERS, "reference", "timeline_digest", "weights_digest"]
+SUMMARY_COLUMNS = [
+    "name", "method", "method_options", "seed", *SUMMARY_NUMBERS, "reference", "timeline_digest", "weights_digest"
+]  # fmt: skip
 KEY = ["variant", "seed"]
 TABLES = {
-    "rounds.parquet": [*KEY, *ROUND_COLUMNS, "performance_gap", *(f"{part}_s" for part in BREAKDOWN)],
+    "rounds.parquet": [*KEY, *ROUND_COLUMNS, "performance_gap", *(f"{part}_s" for part in BREAKDOWN), *REPLAY_COLUMNS],
     "labels.parquet": [*KEY, *LABEL_COLUMNS, "label_name"],
     "confusion.parquet": [*KEY, *CONFUSION_COLUMNS],
     "clients.parquet": [*KEY, *CLIENT_COLUMNS],
     "layers.parquet": [*KEY, *LAYER_COLUMNS],
 }
 MEASURED = ["accuracy", "client_accuracy", "loss", "performance_gap"]  # null throughout in timing-only runs
-NEWER = [
+NEWER = dict.fromkeys([
     "client_accuracy", "label_samples", "cut", "cost", "layers.parquet", "confusion.parquet", "server_model_bytes",
-    "best_accuracy", "reference",
-]  # fmt: skip
-"""What runs of earlier versions lack, or nobody asked for: unknown there."""
+    "best_accuracy", "reference", "method_options", "accuracy_spread", *REPLAY_COLUMNS,
+]) | {"assistants_s": 0.0}  # fmt: skip
+"""What runs of earlier versions lack, or nobody asked for: unknown there, or what it must have been."""
 FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *(set(TABLES) - set(NEWER))]
 
 
@@ -104,13 +107,13 @@ def _table(path: Path, columns: list[str]) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     if pq.read_metadata(path).num_rows == 0:  # without rows, the store knows no columns either
         return pd.DataFrame(columns=columns)
-    lacking = [column for column in NEWER if column in columns and column not in pq.read_schema(path).names]
-    frame = pd.read_parquet(path, columns=[column for column in columns if column not in lacking])
-    frame = frame.assign(**dict.fromkeys(lacking))
-    return frame.astype({column: float for column in MEASURED if column in frame})
+    stored = pq.read_schema(path).names
+    lacking = {column: known for column, known in NEWER.items() if column in columns and column not in stored}
+    frame = pd.read_parquet(path, columns=[column for column in columns if column not in lacking]).assign(**lacking)
+    return frame.astype({column: float for column in [*MEASURED, *REPLAY_COLUMNS] if column in frame})
 
 
 def _summary(stored: dict[str, Any]) -> pd.DataFrame:
-    frame = pd.DataFrame([dict.fromkeys(NEWER) | variant for variant in stored["variants"]])
+    frame = pd.DataFrame([NEWER | variant for variant in stored["variants"]])
     frame = frame[SUMMARY_COLUMNS].rename(columns={"name": "variant"})
     return frame.astype(dict.fromkeys(SUMMARY_NUMBERS, float))

@@ -18,7 +18,8 @@ from sfl_sim.report.display import plural
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.headline import headline, warnings
 from sfl_sim.report.load import Run, load
-from sfl_sim.report.panels import Panel, panels
+from sfl_sim.report.panel import Panel
+from sfl_sim.report.panels import panels
 from sfl_sim.report.results import paper_table, results_table
 
 if TYPE_CHECKING:

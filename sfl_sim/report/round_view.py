@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames, Variant
 
 MAX_VARIANTS = 6
+ASSISTING = ["request", "recall", "knowledge"]
+"""Kinds of operations that only clients have who give features to others: what is asked, done and sent."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class RoundView:
     """The operations of the round that is drawn, of one variant and seed; times are seconds since its start.
 
     Attributes:
-        ops: columns node, kind, client, requested_s, started_s, ended_s, macs.
+        ops: columns node, kind, step, client, requested_s, started_s, ended_s, macs.
         mean_waiting: jobs in the server's queue, averaged over the time of the whole run.
         label_samples: (the round's clients x labels in the cyclic order) how many samples of each label they hold;
             without columns if unknown.
@@ -52,6 +54,25 @@ class RoundView:
         """The training jobs of the server, in the order of service."""
         return self.ops[(self.ops["node"] == "server") & (self.ops["kind"] == "train")].sort_values("started_s")
 
+    @cached_property
+    def assistants(self) -> list[int]:
+        """The clients that give features to others and do not train in the round themselves."""
+        own = self.ops[self.ops["node"] == "client"]
+        assisting = self.ops.loc[self.ops["kind"].isin(ASSISTING), "client"]
+        return sorted(set(assisting) - set(own.loc[~own["kind"].isin(ASSISTING), "client"]))
+
+    @cached_property
+    def without_features(self) -> pd.DataFrame:
+        """When mini-batches wait for features of assistants: from the arrival of the smashed data to the server's job.
+
+        Columns client, started_s, ended_s.
+        """
+        smashed = self.ops[(self.ops["node"] == "uplink") & (self.ops["kind"] == "smashed")]
+        are_any = (self.ops["kind"] == "knowledge").any()
+        jobs = self.training[["client", "step", "requested_s"]]
+        pairs = smashed[["client", "step", "ended_s"]].merge(jobs if are_any else jobs.head(0))
+        return pairs.set_axis(["client", "step", "started_s", "ended_s"], axis=1)
+
     def trained(self, edges_s: NDArray[np.float64]) -> pd.DataFrame:
         """What the server trains between two instants, as `work_by_label` gives it."""
         return work_by_label(self.training, self.label_samples, edges_s)
@@ -72,7 +93,7 @@ def _view(frames: Frames, variant: Variant) -> RoundView:
     times = ["requested_s", "started_s", "ended_s"]
     rounds = frames.rounds.query("variant == @variant.label and seed == @variant.seed").set_index("round")
     started_s, ended_s = rounds.loc[frames.typical_round, ["started_s", "ended_s"]].to_numpy(dtype=float)
-    ops = variant.ops(["node", "kind", "client", *times, "macs"], round=frames.typical_round)
+    ops = variant.ops(["node", "kind", "step", "client", *times, "macs"], round=frames.typical_round)
     ops[times] -= started_s
     jobs = variant.ops(["requested_s", "started_s"], node="server")
     waited_s = (jobs["started_s"] - jobs["requested_s"]).sum()

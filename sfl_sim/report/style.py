@@ -15,7 +15,9 @@ GLYPHS = {"circle": "●", "diamond": "◆", "square": "■", "triangle-down": "
 
 # Paul Tol's "light" scheme and a slate: pale fills, for resources only. Warm is waiting, all else is work.
 RESOURCE_COLOURS = dict(
-    zip(BREAKDOWN, ("#77AADD", "#44BB99", "#EE8866", "#3F4B63", "#BBCC33", "#FFAABB", "#D9D9D9"), strict=True)
+    zip(
+        BREAKDOWN, ("#77AADD", "#44BB99", "#EE8866", "#EEDD88", "#3F4B63", "#BBCC33", "#FFAABB", "#D9D9D9"), strict=True
+    )
 )
 RESOURCE_NAMES = dict(
     zip(
@@ -24,6 +26,7 @@ RESOURCE_NAMES = dict(
             "device",
             "uplink",
             "waiting in the queue",
+            "waiting for assistants",
             "server",
             "downlink",
             "waiting for the others",

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 class Leg(Column):
     """What a seed needs to reach the target; the sum of its columns `spent` is what it has spent if it does not.
 
-    A number that is not known lies between `low` and `high`; they are equal for one that is known.
+    `along` is the column of the rounds that grows towards it. A number that is not known lies between `low` and
+    `high`; they are equal for one that is known.
     """
 
     spent: tuple[str, ...] = ()
+    along: str = ""
 
     def of_seeds(self, seeds: pd.DataFrame) -> pd.DataFrame:
         """`low` and `high` for each row of the summary."""
@@ -56,9 +58,9 @@ class Leg(Column):
         return Cell(bounded(low, high, self.text), below, -high if math.isfinite(high) else math.nan)
 
 
-TIME = Leg("Time to target", "time_to_accuracy_s", duration, spent=("simulated_s",))
-ROUNDS = Leg("Rounds to target", "rounds_to_accuracy", tenths, spent=("rounds",))
-BYTES = Leg("Bytes to target", "bytes_to_accuracy", data_size, spent=("bytes_up", "bytes_down"))
+TIME = Leg("Time to target", "time_to_accuracy_s", duration, spent=("simulated_s",), along="ended_s")
+ROUNDS = Leg("Rounds to target", "rounds_to_accuracy", tenths, spent=("rounds",), along="round")
+BYTES = Leg("Bytes to target", "bytes_to_accuracy", data_size, spent=("bytes_up", "bytes_down"), along="bytes_moved")
 BEST = Column("Best accuracy", "best_accuracy", percent, more_is_better=True)
 
 

@@ -261,6 +261,14 @@ def test_the_first_gradient_norm_is_that_of_one_step():
     assert korea.norms == [pytest.approx(0.1 * sum(float(step.square().sum()) for step in moved))]
 
 
+def test_more_epochs_are_averaged_not_added_up():
+    """Where weights hardly move, every epoch has the same squared gradients."""
+    once, twice = (
+        simulate("korea", task([8] * 3, batch_size=8, lr=1e-9, local_epochs=n), 1, clients=[0])[0].norms for n in (1, 2)
+    )
+    assert twice == pytest.approx(once, rel=1e-6)
+
+
 def test_assistants_leave_no_trace_in_the_clients_part_1():
     """Batch norm's running statistics move with the client's own samples alone; at the server with all rows."""
     work = task([8] * 4, build=batch_norm_net, cut=1)

@@ -1,16 +1,12 @@
-"""Metrics: the golden values and I17 of METHODS.md, and a breakdown that adds up."""
+"""Metrics of accuracy: the golden values and I17 of METHODS.md, and what a run ends with."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_world import fleet, simulate, task
 
-from sfl_sim.methods import METHODS
 from sfl_sim.metrics.accuracy import backward_transfer, headline, paper_like, performance_gap, way_to
-from sfl_sim.metrics.breakdown import breakdown, traffic
-from sfl_sim.records import OP_DTYPE
 
 accuracies = st.lists(st.floats(0, 1), min_size=1, max_size=10)
 
@@ -54,6 +50,11 @@ def test_the_headline_tells_the_last_rounds_and_the_best_one():
     assert found["accuracy"] == pytest.approx(0.7)  # median of the last five
     assert found["best_accuracy"] == 0.9
     assert found["backward_transfer"] == pytest.approx(0.3)
+    assert found["accuracy_spread"] == pytest.approx(((4 + 1 + 0 + 4 + 1) / 100 / 4) ** 0.5)  # of .5 .8 .7 .9 .6
+
+
+def test_a_single_round_does_not_tell_how_steady_a_run_is():
+    assert headline(*run_of([0.5]))["accuracy_spread"] is None
 
 
 def test_the_way_to_a_target_is_counted_in_rounds_seconds_and_bytes_up_to_the_first_that_reaches_it():
@@ -86,78 +87,3 @@ def test_one_round_has_no_spread_over_rounds():
     middle, spread = paper_like([[0.1, 0.5, 0.3]])
     assert middle == 0.3
     assert np.isnan(spread)
-
-
-@pytest.mark.parametrize("name", sorted(METHODS))
-@pytest.mark.parametrize("order", ["fcfs", "cyclic"])
-def test_the_breakdown_adds_up_to_the_round(name, order):
-    world = fleet(3, [1e5, 3e5, 7e5], [1e5, 4e4, 9e4], [3e5, 2e5, 1e5], speedup=2.0)
-    _, simulator, rows = simulate(name, task(device=None), 1, order=order, world=world, workers=1)
-    spent = breakdown(rows, range(3), 0.0, simulator.now_s)
-    assert sum(spent.values()) == pytest.approx(simulator.now_s, rel=1e-9)
-    assert min(spent.values()) >= 0
-
-
-def test_a_breakdown_by_hand():
-    """One client: model down, forward, up, server, down, backward, model up, average; nobody to wait for."""
-    world = fleet(1, 1e5, 1e5, 2e5)
-    _, simulator, rows = simulate("splitfed_v2", task([4], device=None), 1, world=world)
-    spent = breakdown(rows, [0], 0.0, simulator.now_s)
-    length_s = rows["ended_s"] - rows["started_s"]
-    assert spent["device"] == pytest.approx(length_s[rows["node"] == b"client"].sum())
-    assert spent["uplink"] == pytest.approx(length_s[rows["node"] == b"uplink"].sum())
-    assert spent["aggregate"] == pytest.approx(length_s[rows["kind"] == b"average"].sum())
-    assert spent["queue"] == 0
-    assert spent["barrier"] == pytest.approx(0, abs=1e-12)
-
-
-def test_a_fixed_order_turns_barrier_into_queue():
-    """The fast client waits at the server for the slow one's turn instead of at the end of the round."""
-    world = fleet(2, [1e5, 1e6])
-    spent = {}
-    for order in ("fcfs", "cyclic"):
-        _, simulator, rows = simulate("splitfed_v2", task([12, 12], device=None), 1, order=order, world=world)
-        spent[order] = breakdown(rows, [0, 1], 0.0, simulator.now_s)
-    assert spent["fcfs"]["queue"] < 0.1 * spent["cyclic"]["queue"]
-    assert spent["cyclic"]["barrier"] < 0.5 * spent["fcfs"]["barrier"]
-
-
-def test_an_instant_of_overlapping_operations_counts_once():
-    """Of two clients, the second uploads while it computes; and the server fuses while the first does nothing else."""
-    rows = np.zeros(4, OP_DTYPE)
-    rows["node"] = [b"client", b"client", b"uplink", b"server"]
-    rows["client"] = [0, 1, 1, -1]
-    rows["requested_s"] = rows["started_s"] = [10, 10, 14, 12]
-    rows["ended_s"] = [13, 16, 18, 15]
-    spent = breakdown(rows, [0, 1], 10.0, 20.0)
-    expected = {"device": (3 + 6) / 2, "uplink": 2 / 2, "aggregate": 2 / 2, "barrier": (5 + 2) / 2}
-    assert spent == pytest.approx(dict.fromkeys(spent, 0.0) | expected)
-    assert sum(spent.values()) == pytest.approx(10)
-
-
-def test_operations_of_clients_that_take_no_part_are_left_out():
-    """Hydra's setup, to which all clients belong."""
-    _, simulator, rows = simulate("hydra", task(device=None), 1, clients=[0, 2])
-    told = rows[rows["kind"] == b"label counts"]
-    assert sorted(told["client"]) == [0, 1, 2]
-    ours = rows[rows["client"] != 1]
-    found = breakdown(rows, [0, 2], 0.0, simulator.now_s)
-    assert found == breakdown(ours, [0, 2], 0.0, simulator.now_s)
-    uplink = ours[ours["node"] == b"uplink"]
-    assert found["uplink"] == pytest.approx((uplink["ended_s"] - uplink["requested_s"]).sum() / 2)
-
-
-def test_merged_jobs_are_nobody_s_and_all_wait_for_them():
-    *_, rows = simulate("mergesfl", task(device=None), 1)
-    jobs = rows[rows["node"] == b"server"]
-    spent = breakdown(rows, range(3), 0.0, rows["ended_s"].max())
-    own = rows[rows["client"] < 0]
-    assert set(jobs["client"]) == {-1}
-    assert spent["server"] == spent["queue"] == 0
-    assert spent["aggregate"] == pytest.approx((own["ended_s"] - own["requested_s"]).sum())
-
-
-def test_traffic_counts_messages_between_clients_once():
-    *_, rows = simulate("splitnn", task(device=None), 1)
-    found = traffic(rows)
-    assert found["bytes_up"] + found["bytes_down"] == rows["bytes"].sum()

@@ -39,6 +39,11 @@ def test_the_unit_of_an_axis_keeps_its_numbers_small() -> None:
     assert [display.time_unit(longest_s)[0] for longest_s in (0.5, 90, 600, 9000, 1e6)] == ["ms", "s", "min", "h", "d"]
 
 
+def test_the_unit_of_bytes_does_so_too() -> None:
+    assert [display.data_unit(most_bytes)[0] for most_bytes in (0, 900, 2000, 3.4e9)] == ["B", "B", "kB", "GB"]
+    assert display.data_unit(3.4e9)[1] == 1e9
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 300), st.integers(2, 50))
 def test_thinning_keeps_both_ends_and_the_order(rows: int, limit: int) -> None:

@@ -58,6 +58,16 @@ def test_time_and_rounds_show_the_same_accuracies(frames: Frames) -> None:
     assert (np.diff(by_time.x) > 0).all()
 
 
+def test_bytes_add_up_over_the_rounds_of_a_run_in_both_directions(frames: Frames) -> None:
+    (line,) = learning.accuracy_over_bytes(frames, *aims(frames)).select_traces({"name": "hydra, cyclic"})
+    one = frames.rounds.query("variant == 'hydra, cyclic' and seed == 0")  # all seeds send as much
+
+    assert line.x * 1e9 == pytest.approx(np.cumsum(one["bytes_up"] + one["bytes_down"]).to_numpy())
+    assert line.y == pytest.approx(
+        next(learning.accuracy_over_rounds(frames, *aims(frames)).select_traces({"name": "hydra, cyclic"})).y
+    )
+
+
 def test_the_performance_gap_is_drawn_against_the_clock_and_against_rounds(frames: Frames) -> None:
     rounds = frames.rounds.query("variant == 'hydra, cyclic'").groupby("round")
     by_time, by_round = (
@@ -92,6 +102,14 @@ def test_the_bars_of_a_variant_add_up_to_its_mean_round(frames: Frames) -> None:
 
     expected = mean_s.groupby("variant")["took_s"].mean()[[v.label for v in frames.variants]]
     assert drawn == pytest.approx(expected.to_numpy())
+
+
+def test_a_resource_that_nobody_spends_time_on_is_not_in_the_legend(frames: Frames) -> None:
+    waiting = replace(frames, rounds=frames.rounds.assign(assistants_s=1.0))
+
+    named, waited = ({bar.name for bar in breakdown.round_breakdown(each).data} for each in (frames, waiting))
+
+    assert waited - named == {"waiting for assistants"}
 
 
 def test_labels_are_rows_by_their_place_in_the_order_of_each_seed(frames: Frames) -> None:

@@ -62,3 +62,22 @@ def test_a_large_fleet_is_shown_in_part(tmp_path: Path, small: World) -> None:
     figure = gantt(frames, round_views(frames)[0], until_s=10.0)
 
     assert len(figure.layout.yaxis.ticktext) == 1 + MAX_CLIENTS
+
+
+def test_assistants_stand_below_those_who_train_and_what_waits_for_them_is_drawn(frames: Frames) -> None:
+    view = round_views(frames)[0]
+    trainees, asked = view.ops["client"] < 5, view.ops["client"] >= 5
+    answered = view.ops[asked & (view.ops["node"] == "uplink")].assign(kind="knowledge")
+    later = view.ops.assign(
+        requested_s=view.ops["requested_s"].where(view.ops["node"] != "server", view.ops["ended_s"])
+    )
+    helped = replace(view, ops=pd.concat([later[trainees], answered]))
+
+    figure = gantt(frames, helped, until_s=100.0)
+
+    _, *lanes = figure.layout.yaxis.ticktext
+    assert [text.startswith("<i>") for text in lanes] == [False] * 5 + [True] * 5
+    (waiting,) = figure.select_traces({"name": "waiting for assistants"})
+    jobs = helped.ops[helped.ops["node"] == "server"]
+    assert np.nansum(np.diff(waiting.x)) >= (jobs["ended_s"] - jobs["started_s"]).sum() * 0.999
+    assert not list(gantt(frames, view, until_s=100.0).select_traces({"name": "waiting for assistants"}))

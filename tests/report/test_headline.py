@@ -145,6 +145,18 @@ def test_a_timing_only_run_speaks_of_time(frames_of: FramesOf, small: World) -> 
     assert "timing-only" in warnings(frames)[0]
 
 
+@pytest.mark.parametrize(("rule", "is_read"), [("window_ratio", True), ("fixed", False)])
+def test_a_timing_only_run_tells_where_a_rule_had_no_norm_to_read(
+    frames_of: FramesOf, small: World, rule: str, is_read: bool
+) -> None:
+    (run,) = frames_of(replace(small, trained=False)).runs
+    options = [{"proportion": rule, "p0": 0.01}, {}] * (len(run.summary) // 2)
+
+    (warning,) = warnings(merge([replace(run, summary=run.summary.assign(method_options=options))]))
+
+    assert ("stays at p0 = 0.01, since its rule reads a gradient norm" in warning) is is_read
+
+
 def test_an_interrupted_run_warns_how_far_it_came(frames_of: FramesOf, small: World) -> None:
     (warning,) = warnings(frames_of(replace(small, status="interrupted")))
 

@@ -9,6 +9,7 @@ import pytest
 from synthetic_run import World, write_run
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.records import BREAKDOWN
 from sfl_sim.report.load import load
 
 if TYPE_CHECKING:
@@ -28,6 +29,15 @@ def test_a_run_reads_back_as_frames(run_folder: Path) -> None:
 def test_what_a_run_of_an_earlier_version_does_not_tell_is_unknown(run_folder: Path) -> None:
     assert "server_model_bytes" not in (run_folder / "summary.json").read_text()
     assert load(run_folder).summary["server_model_bytes"].isna().all()
+
+
+def test_nobody_waited_for_assistants_before_there_were_any(folder: Path) -> None:
+    pd.read_parquet(folder / "rounds.parquet").drop(columns="assistants_s").to_parquet(folder / "rounds.parquet")
+
+    rounds = load(folder).rounds
+
+    assert (rounds["assistants_s"] == 0).all()
+    assert rounds["replay_bytes"].isna().all()
 
 
 def test_operations_are_read_by_column_and_row(run_folder: Path) -> None:
@@ -92,7 +102,7 @@ def test_a_missing_column_is_an_error_and_not_a_hole(folder: Path) -> None:
 
 def test_the_fixture_is_what_the_store_promises(run_folder: Path) -> None:
     rounds = load(run_folder).rounds
-    parts = ["device_s", "uplink_s", "queue_s", "server_s", "downlink_s", "barrier_s", "aggregate_s"]
+    parts = [f"{part}_s" for part in BREAKDOWN]
 
     assert (rounds[parts] >= -1e-9).all(axis=None)
     assert (rounds[parts].sum(axis=1) - (rounds["ended_s"] - rounds["started_s"])).abs().max() < 1e-6

@@ -77,3 +77,11 @@ def test_a_seed_that_misses_the_target_counts_as_infinitely_late(frames: Frames)
 
 def test_what_leads_to_the_target_has_a_table_of_its_own(frames: Frames) -> None:
     assert "target" not in results_table(frames)
+
+
+def test_how_steady_a_run_was_is_shown_where_it_is_known(frames: Frames) -> None:
+    known = replace(frames, summary=frames.summary.assign(accuracy_spread=0.0123))
+
+    assert "1.2" in rows(results_table(known))["hydra, cyclic"][1]
+    assert "Spread of last rounds" in results_table(known)
+    assert "Spread of last rounds" not in results_table(frames)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 
 from sfl_sim.metrics.queue import queue_length
@@ -32,3 +34,34 @@ def test_the_mean_queue_is_its_integral_over_the_run(frames: Frames) -> None:
     integral = (queue["waiting"] * -queue["time_s"].diff(-1)).sum()
 
     assert view.mean_waiting == pytest.approx(integral / run_s)
+
+
+def test_assistants_are_those_who_give_features_and_do_not_train(frames: Frames) -> None:
+    view = round_views(frames)[0]
+    of_a_trainee, of_another = (
+        pd.DataFrame(
+            {"node": ["downlink", "client", "uplink"], "kind": ["request", "recall", "knowledge"], "client": c}
+        )
+        for c in (0, 77)
+    )
+
+    assert view.assistants == []
+    assert replace(view, ops=pd.concat([view.ops, of_a_trainee, of_another])).assistants == [77]
+
+
+def test_mini_batches_wait_for_features_from_their_arrival_until_the_server_is_asked(frames: Frames) -> None:
+    ops = pd.DataFrame(
+        [
+            ("uplink", "smashed", 0, 3, 1.0, 1.0, 2.0),
+            ("server", "train", 0, 3, 7.0, 7.0, 8.0),
+            ("uplink", "smashed", 1, 3, 8.0, 8.0, 9.0),  # not served yet
+            ("uplink", "knowledge", -1, 4, 5.0, 5.0, 7.0),
+        ],
+        columns=["node", "kind", "step", "client", "requested_s", "started_s", "ended_s"],
+    )
+    helped, alone = (
+        replace(round_views(frames)[0], ops=each).without_features for each in (ops, ops[ops["client"] == 3])
+    )
+
+    assert helped[["client", "started_s", "ended_s"]].to_numpy().tolist() == [[3, 2.0, 7.0]]
+    assert alone.empty

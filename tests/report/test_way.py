@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from sfl_sim.report.frames import merge
-from sfl_sim.report.learning import accuracy_over_rounds, accuracy_over_time
+from sfl_sim.report.learning import accuracy_over_bytes, accuracy_over_rounds, accuracy_over_time
 from sfl_sim.report.way import TIME, aims, common_target, way_table
 
 if TYPE_CHECKING:
@@ -163,8 +163,10 @@ def test_with_one_seed_the_mark_lies_on_the_round_that_reaches_the_target(frames
     alone = replace(frames, summary=frames.summary.query("seed == 0"), rounds=frames.rounds.query("seed == 0"))
     (aim,) = aims(alone)
 
-    figure = accuracy_over_rounds(alone, aim)
-
     reached = alone.rounds.query("variant == @HYDRA and accuracy >= 0.7").iloc[0]
-    (mark,) = (t for t in figure.select_traces({"mode": "markers"}) if t.customdata[0].startswith(HYDRA))
-    assert (mark.x[0], mark.y[0]) == pytest.approx((reached["round"], 100 * reached["accuracy"]))
+    for figure, at in (
+        (accuracy_over_rounds(alone, aim), reached["round"]),
+        (accuracy_over_bytes(alone, aim), reached["bytes_moved"] / 1e9),
+    ):
+        (mark,) = (t for t in figure.select_traces({"mode": "markers"}) if t.customdata[0].startswith(HYDRA))
+        assert (mark.x[0], mark.y[0]) == pytest.approx((at, 100 * reached["accuracy"]))

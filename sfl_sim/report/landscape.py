@@ -1,0 +1,221 @@
+"""The page on loss landscapes: what models lose along a line and on a plane of random directions."""
+
+from __future__ import annotations
+
+import html
+import math
+from itertools import count
+from string import Template
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from sfl_sim.report import style
+from sfl_sim.report.confusion import DOT_COLOUR
+from sfl_sim.report.curves import BANDS, LINES, MAX_NARROW_BANDS, add_share
+from sfl_sim.report.display import over_seeds, percent, plural
+from sfl_sim.report.headline import warnings
+from sfl_sim.report.page import asset, panel_html, paragraphs, write_page
+from sfl_sim.report.panel import Panel
+from sfl_sim.report.results import Column
+from sfl_sim.report.table import table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import plotly.graph_objects as go
+    from numpy.typing import NDArray
+
+    from sfl_sim.report.frames import Frames, Variant
+
+    Slices = Sequence[tuple[Variant, pd.DataFrame]]  # the points of each variant
+
+TOLERATED_RISE = math.log(2)
+MAX_RISE = 3.0
+"""What rises farther leaves the figure, so that one steep variant does not press the others flat."""
+LOSS_SCALE = tuple((1 - at, colour) for at, colour in reversed(style.ACCURACY_SCALE))
+"""Dark is good, as where accuracy is drawn."""
+LEVELS = 16
+DIGITS = (1, 1.5, 2, 3, 5, 7)
+MAX_TICKS = 7
+
+
+def write_landscape(frames: Frames, points: pd.DataFrame, out: Path) -> Path:
+    """Write the page to the file `out` and return its path.
+
+    Args:
+        points: one row per point: run (its folder), variant, seed, slice (line or plane), alpha, beta (how far along
+            the first and the second direction), loss, accuracy, samples.
+
+    Raises:
+        ScenarioError: the page cannot be written.
+    """
+    title = html.escape(" · ".join(dict.fromkeys(run.name for run in frames.runs)))
+    lines, planes = (
+        [(variant, _of(variant, rows)) for variant in frames.variants]
+        for rows in (points[points["slice"] == "line"], points[points["slice"] == "plane"])
+    )
+    figure_ids = (f"figure-{number}" for number in count(1))
+    body = Template(asset("landscape.html")).substitute(
+        title=title,
+        about=f"around the models of the last round; loss on {plural(points['samples'].max(), 'test sample')}",
+        warnings=paragraphs(warnings(frames), "warning"),
+        panels="\n".join(panel_html(panel, figure_ids) for panel in (_line_panel(lines), _plane_panel(planes))),
+        length=f"{points['alpha'].max() - points['alpha'].min():g}",
+    )
+    return write_page(title, body, out)
+
+
+def _of(variant: Variant, points: pd.DataFrame) -> pd.DataFrame:
+    return points[(points["run"] == str(variant.run.folder)) & (points["variant"] == variant.name)]
+
+
+def _line_panel(lines: Slices) -> Panel:
+    drawn = BANDS if len(lines) <= MAX_NARROW_BANDS else LINES
+    return Panel(
+        "Along a random direction",
+        "The model is in the middle. The slower its loss rises and its accuracy falls on both sides, the flatter is "
+        f"its minimum; its width is how much of the line lies below the dotted one ({drawn}).",
+        [("Rise of the loss", rise_along(lines)), ("Accuracy", accuracy_along(lines))],
+        columns=2,
+        table=_table(lines),
+    )
+
+
+def _table(lines: Slices) -> str:
+    columns = [Column("Loss", "loss", "{:.3f}".format), Column("Accuracy", "accuracy", percent, more_is_better=True)]
+    whole = max(float(np.ptp(points["alpha"])) for _, points in lines)
+    width = Column("Width", "width", lambda found: f"{'≥ ' if found >= whole else ''}{found:.2f}")
+    rows = []
+    for variant, points in lines:
+        models = _models(points)
+        # No width is shaded as the best: who has learned little has a wide one.
+        cells = [*(column.cell(models) for column in columns), width.cell(models)._replace(merit=math.nan)]
+        rows.append((variant.html, cells))
+    return table([column.title for column in (*columns, width)], rows)
+
+
+def _plane_panel(planes: Slices) -> Panel:
+    return Panel(
+        "On a plane of two random directions",
+        "From above, the model at the cross. Contours are a constant factor of loss apart and have the same colours "
+        "everywhere: the wider they lie, the flatter it is (first seed; dark is a low loss).",
+        list(zip([variant.html for variant, _ in planes], contours([points for _, points in planes]), strict=True)),
+        columns=min(len(planes), 3),
+    )
+
+
+def rise_along(lines: Slices) -> go.Figure:
+    """How much more than the model's own loss is lost, against the distance from it: median ± over seeds."""
+    figure = style.canvas(330)
+    lowest, highest = 0.0, TOLERATED_RISE
+    for variant, points in lines:
+        curve = over_seeds(points.assign(rise=_rise(points)), "alpha", ["rise"])
+        lowest, highest = min(lowest, curve["rise_low"].min()), max(highest, curve["rise_high"].max())
+        if len(lines) <= MAX_NARROW_BANDS and (curve["rise_high"] > curve["rise_low"]).any():
+            outline = pd.concat([curve["rise_high"], curve["rise_low"][::-1]]).dropna()
+            figure.add_scatter(
+                x=outline.index.to_numpy(), y=outline.to_numpy(),
+                mode="lines", fill="toself", fillcolor=variant.colour, opacity=0.16, line={"width": 0},
+                showlegend=False, hoverinfo="skip",
+            )  # fmt: skip
+        figure.add_scatter(
+            x=curve.index.to_numpy(), y=curve["rise"].to_numpy(), name=variant.label, mode="lines",
+            line={"color": variant.colour, "dash": variant.dash, "width": 2.2},
+            hovertemplate="%{y:.3f} at %{x:.2f}",
+        )  # fmt: skip
+    figure.add_hline(
+        TOLERATED_RISE, line={"color": style.MUTED, "dash": "dot", "width": 1.2},
+        annotation={"text": "ln 2", "font": {"color": style.MUTED, "size": 12}}, annotation_position="top",
+    )  # fmt: skip
+    figure.update_yaxes(title="loss − loss of the model", range=[lowest - 0.1, min(highest + 0.1, MAX_RISE)])
+    return figure.update_xaxes(title="distance from the model")
+
+
+def accuracy_along(lines: Slices) -> go.Figure:
+    """Accuracy against the distance from the model: median ± over seeds."""
+    figure = style.canvas(330)
+    for variant, points in lines:
+        rows = points.assign(x=points["alpha"])
+        band = len(lines) <= MAX_NARROW_BANDS
+        add_share(figure, variant, rows, "alpha", "x", hover="%{y:.1f} % at %{x:.2f}", band=band)
+    figure.update_yaxes(title="accuracy (%)", rangemode="tozero")
+    return figure.update_xaxes(title="distance from the model")
+
+
+def contours(planes: Sequence[pd.DataFrame]) -> list[go.Figure]:
+    """The loss on each plane from above, in logarithmic colours that are the same for all."""
+    logs = [_log(points["loss"]) for points in planes]
+    low, high = pd.concat(logs).agg(["min", "max"])
+    return [_contour(points, log, low, high) for points, log in zip(planes, logs, strict=True)]
+
+
+def _contour(points: pd.DataFrame, log: pd.Series, low: float, high: float) -> go.Figure:
+    figure = style.canvas(330)
+    grid = points.assign(log=log).pivot(index="beta", columns="alpha", values=["log", "loss", "accuracy"])
+    ticks = _ticks(low, high)
+    figure.add_contour(
+        x=grid["log"].columns.to_numpy(), y=grid.index.to_numpy(), z=grid["log"].to_numpy(),
+        zmin=low, zmax=high, colorscale=LOSS_SCALE, line={"width": 0.6, "color": "#FFFFFF"},
+        contours={"start": low, "end": high, "size": (high - low) / LEVELS or 1},
+        customdata=np.dstack([grid["loss"], 100 * grid["accuracy"]]),
+        hovertemplate="loss %{customdata[0]:.3g}, accuracy %{customdata[1]:.1f} %<extra></extra>",
+        colorbar={"thickness": 9, "outlinewidth": 0, "x": 1.01, "xpad": 2, "len": 0.9, "title": {"text": "loss"},
+                  "tickvals": [math.log(tick) for tick in ticks], "ticktext": [f"{tick:g}" for tick in ticks]},
+    )  # fmt: skip
+    figure.add_scatter(
+        x=[0], y=[0], mode="markers", hoverinfo="skip", showlegend=False,
+        marker={"symbol": "cross-thin", "size": 12, "line": {"color": DOT_COLOUR, "width": 2.5}},
+    )  # fmt: skip
+    figure.update_xaxes(title="first direction", showgrid=False, constrain="domain")
+    figure.update_yaxes(title="second direction", showgrid=False, scaleanchor="x", constrain="domain")
+    return figure
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers whose logarithms lie in the range: so many digits of a decade that there are not too many."""
+    for digits in (DIGITS, DIGITS[::2], DIGITS[::3], DIGITS[:1]):
+        ticks = [digit * 10.0**power for power in range(-9, 15) for digit in digits]
+        ticks = [tick for tick in ticks if low <= math.log(tick) <= high]
+        if len(ticks) <= MAX_TICKS:
+            break
+    return ticks
+
+
+def _log(loss: pd.Series) -> pd.Series:
+    """The logarithm; NaN for what is no number, where the model is too far off to be computed."""
+    return loss.where((loss > 0) & np.isfinite(loss)).map(math.log)
+
+
+def _rise(line: pd.DataFrame) -> pd.Series:
+    """The loss of each point beyond that of its seed's model; NaN for what is no number."""
+    own = line["seed"].map(line[line["alpha"] == 0].set_index("seed")["loss"])
+    return (line["loss"] - own).where(np.isfinite(line["loss"]))
+
+
+def _models(line: pd.DataFrame) -> pd.DataFrame:
+    """One row per seed: loss and accuracy of the model itself, and the width of its minimum."""
+    models = line[line["alpha"] == 0].set_index("seed")
+    return models.assign(width=pd.Series({seed: width(points) for seed, points in line.groupby("seed")}))
+
+
+def width(line: pd.DataFrame) -> float:
+    """How much of one seed's line around the model rises by `TOLERATED_RISE` at most; NaN if the model has no loss."""
+    line = line.sort_values("alpha")
+    alpha = line["alpha"].to_numpy()
+    excess = _rise(line).fillna(math.inf).to_numpy() - TOLERATED_RISE
+    middle = len(line) // 2
+    if excess[middle] > 0:
+        return math.nan
+    return _reach(alpha[middle:], excess[middle:]) + _reach(-alpha[middle::-1], excess[middle::-1])
+
+
+def _reach(distance: NDArray[np.float64], excess: NDArray[np.float64]) -> float:
+    """The distance at which the excess first gets positive, on the straight line between two points; or the last."""
+    beyond = np.flatnonzero(excess > 0)
+    if not len(beyond):
+        return float(distance[-1])
+    crossing = slice(beyond[0] - 1, beyond[0] + 1)
+    return float(np.interp(0, excess[crossing], distance[crossing]))

@@ -1,0 +1,79 @@
+"""What replay costs: the numbers of the runs that replay, and nothing about the others."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from sfl_sim.report import replay
+from sfl_sim.report.panels import panels
+
+if TYPE_CHECKING:
+    from sfl_sim.report.frames import Frames
+
+HYDRA = "hydra, cyclic"
+TITLE = "What replay costs"
+
+
+@pytest.fixture(scope="session")
+def replaying(frames: Frames) -> Frames:
+    """One variant asks for 40 samples a round, of which 30 come in the first seed and all in the second."""
+    ours = frames.rounds["variant"] == HYDRA
+    rounds = frames.rounds.assign(
+        replay_proportion=0.1, replay_requested=40.0, replay_collected=30.0 + 10.0 * frames.rounds["seed"],
+        replay_late=2.0, replay_bytes=(frames.rounds["bytes_up"] + frames.rounds["bytes_down"]) / 4,
+        assistants_s=(frames.rounds["ended_s"] - frames.rounds["started_s"]) / 8,
+    )  # fmt: skip
+    unknown = [column for column in rounds if column.startswith("replay_")]
+    rounds.loc[~ours, unknown] = np.nan
+    return replace(frames, rounds=rounds)
+
+
+def plain(text: str) -> str:
+    return html.unescape(re.sub(r"<[^>]*>", " ", text)).replace("\u00a0", " ")
+
+
+def test_the_section_is_there_for_methods_that_replay_only(frames: Frames, replaying: Frames) -> None:
+    (panel,) = (panel for panel in panels(replaying) if panel.title == TITLE)
+
+    assert TITLE not in [panel.title for panel in panels(frames)]
+    assert {trace.name for _, figure in panel.figures for trace in figure.data if trace.name} == {HYDRA}
+
+
+def test_it_says_what_replay_costs_in_bytes_and_in_waiting(replaying: Frames) -> None:
+    took_s = replaying.rounds.query("variant == @HYDRA").eval("ended_s - started_s").groupby(replaying.rounds["seed"])
+    sentence = plain(replay.cost_in_words(replaying, replay.replaying(replaying)))
+
+    assert "takes 25.0 % of all bytes" in sentence
+    assert "(12.5 % of it)" in sentence
+    seconds = float(re.search(r"for ([\d.]+) s of a round", sentence)[1])
+    assert seconds == pytest.approx(took_s.mean().median() / 8, rel=0.01)
+
+
+def test_the_table_has_what_was_asked_for_and_what_came(replaying: Frames) -> None:
+    told = plain(replay.costs_table(replaying, replay.replaying(replaying)))
+
+    assert " 1.2 k " in told  # 40 in each of 30 rounds
+    assert "87.5 % ± 17.7 %" in told  # 75 % and 100 %
+    assert 'class="best"' not in replay.costs_table(replaying, replay.replaying(replaying))
+
+
+def test_the_gap_between_what_is_asked_for_and_what_comes_is_the_shortage(replaying: Frames) -> None:
+    asked, came = replay.samples(replaying, replay.replaying(replaying)).data
+
+    assert set(asked.y) == {40}
+    assert set(came.y) == {35}  # the median of 30 and 40
+    assert came.fill == "tonexty"
+
+
+def test_shares_are_in_percent_round_by_round(replaying: Frames) -> None:
+    variants = replay.replaying(replaying)
+    for figure, share in ((replay.proportion(replaying, variants), 10), (replay.byte_share(replaying, variants), 25)):
+        (line,) = figure.select_traces({"mode": "lines", "fill": None})
+        assert list(line.x) == list(range(1, 31))
+        assert line.y == pytest.approx(share)

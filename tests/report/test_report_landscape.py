@@ -1,0 +1,116 @@
+"""The page on loss landscapes: widths, curves over seeds, and planes that can be compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sfl_sim.report.landscape import MAX_RISE, contours, rise_along, width, write_landscape
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sfl_sim.report.frames import Frames
+
+ALPHAS = np.linspace(-1, 1, 41)
+
+
+def line(loss: np.ndarray, seed: int = 0) -> pd.DataFrame:
+    return pd.DataFrame({"alpha": ALPHAS, "beta": 0.0, "loss": loss, "accuracy": np.exp(-loss), "seed": seed})
+
+
+def plane() -> pd.DataFrame:
+    """A valley along the first direction, so that a page that swaps the two shows another one."""
+    alpha, beta = (grid.ravel() for grid in np.meshgrid([-1.0, 0.0, 1.0], [-1.0, 0.0, 1.0]))
+    return pd.DataFrame({"alpha": alpha, "beta": beta, "loss": 1 + beta**2, "accuracy": 0.5, "seed": 0})
+
+
+@pytest.fixture
+def points(frames: Frames) -> pd.DataFrame:
+    """Of all variants and seeds; the later the variant, the steeper."""
+    found = []
+    for steepness, variant in enumerate(frames.variants, start=1):
+        lines = [line(0.5 + steepness * (1 + seed) * ALPHAS**2, seed).assign(slice="line") for seed in (0, 1)]
+        rows = pd.concat([*lines, plane().assign(slice="plane")])
+        found.append(rows.assign(run=str(variant.run.folder), variant=variant.name, samples=1000))
+    return pd.concat(found)
+
+
+def test_the_width_of_a_parabola_is_where_it_has_risen_by_ln_2() -> None:
+    assert width(line(0.3 + 4 * ALPHAS**2)) == pytest.approx(2 * np.sqrt(np.log(2) / 4), rel=2e-3)
+    lopsided = np.where(ALPHAS < 0, -4 * ALPHAS, 2 * ALPHAS)
+    assert width(line(lopsided)) == pytest.approx(np.log(2) / 4 + np.log(2) / 2)
+
+
+def test_the_width_of_what_never_rises_is_the_line_and_a_model_without_a_loss_has_none() -> None:
+    assert width(line(np.ones(41))) == 2
+    assert np.isnan(width(line(np.full(41, np.nan))))
+    walls = np.where(np.abs(ALPHAS) > 0.52, np.inf, 0.1)
+    assert width(line(walls)) == pytest.approx(1.0)
+
+
+def test_only_the_stretch_around_the_model_counts() -> None:
+    """Beyond a ridge it may be low again."""
+    ridges = np.where(np.isclose(np.abs(ALPHAS), 0.5), 9.0, 0.0)
+    assert 0.9 < width(line(ridges)) < 1
+
+
+def test_seeds_of_unequal_depth_are_compared_by_what_their_losses_rise(frames: Frames) -> None:
+    variant = frames.variants[0]
+    seeds = pd.concat([line(depth + slope * np.abs(ALPHAS), n) for n, (depth, slope) in enumerate(SLOPES)])
+    band, middle = rise_along([(variant, seeds)]).data
+    assert middle.y == pytest.approx(2 * np.abs(ALPHAS))
+    assert (max(band.y), min(band.y)) == (pytest.approx(3), pytest.approx(0))
+    assert rise_along([(variant, seeds)]).layout.yaxis.range[1] == MAX_RISE
+
+
+SLOPES = [(0.2, 1), (1.0, 2), (5.0, 3)]
+
+
+def test_planes_share_their_colours_and_lie_as_they_should() -> None:
+    shallow, steep = plane(), plane().assign(loss=lambda points: points["loss"] ** 3)
+    one, other = (figure.data[0] for figure in contours([shallow, steep]))
+    assert (one.zmin, one.zmax) == (other.zmin, other.zmax) == (0, pytest.approx(np.log(8)))
+    assert one.contours.to_plotly_json() == other.contours.to_plotly_json()
+    assert np.exp(one.z).tolist() == [pytest.approx([loss] * 3) for loss in (2, 1, 2)]  # rows are the second direction
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "ticks"),
+    [
+        (0.9, 4.0, ["1", "1.5", "2", "3"]),
+        (0.09, 20.0, ["0.1", "0.3", "1", "3", "10"]),
+        (1.0, 1e4, ["1", "10", "100", "1000", "10000"]),
+    ],
+)
+def test_the_colour_bar_has_a_few_round_losses(least: float, most: float, ticks: list[str]) -> None:
+    points = plane().assign(loss=np.geomspace(least, most, 9))
+    (figure,) = contours([points])
+    assert list(figure.data[0].colorbar.ticktext) == ticks
+    assert np.exp(figure.data[0].colorbar.tickvals) == pytest.approx(list(map(float, ticks)))
+
+
+def test_where_a_model_can_be_computed_no_more_the_plane_has_a_hole() -> None:
+    far = plane()
+    far.loc[far["beta"] == 1, "loss"] = np.inf
+    (figure,) = contours([far])
+    assert np.isnan(figure.data[0].z).sum() == 3
+    assert figure.data[0].zmax == pytest.approx(np.log(2))
+
+
+def test_the_page_shows_every_variant_and_its_width(frames: Frames, points: pd.DataFrame, tmp_path: Path) -> None:
+    page = write_landscape(frames, points, tmp_path / "new" / "page.html").read_text(encoding="utf-8")
+    assert page.count('class="plotly-graph-div"') == 2 + len(frames.variants)
+    assert "loss on 1,000 test samples" in page
+    assert f"<td>{np.median([width(line(k * ALPHAS**2)) for k in (1, 2)]):.2f}<small>± " in page
+    assert "http" not in page[page.index("<body>") :].replace("http://www.w3.org", "")
+
+
+def test_a_model_that_diverged_has_a_dash(frames: Frames, points: pd.DataFrame, tmp_path: Path) -> None:
+    lost = points["variant"] == frames.variants[0].name
+    page = write_landscape(frames, points.assign(loss=points["loss"].mask(lost)), tmp_path / "page.html")
+    row = page.read_text(encoding="utf-8").split("<tbody><tr>")[1].split("</tr>")[0]
+    assert row.count("<td>–") == 2
