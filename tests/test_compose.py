@@ -133,6 +133,11 @@ def test_a_cut_that_is_drawn_in_every_round_is_no_client_s_own():
     assert not experiment({"method": {"name": "fedavg"}, "model.cut": DRAWN}).method.task.round_cuts
 
 
+def test_a_cut_that_is_drawn_in_every_round_is_drawn_by_the_clock_alone_too():
+    drawn = {"method": {"name": "splitfed_v1"}, "model.cut": DRAWN, "train.rounds": 4}
+    assert finished(drawn).timeline_digest == finished(drawn, CPU).timeline_digest
+
+
 def test_a_method_that_cannot_draw_its_cut_says_so():
     with pytest.raises(ScenarioError) as caught:
         experiment({"method": {"name": "splitfed_v2"}, "model.cut": DRAWN})

@@ -11,6 +11,7 @@ import pandas as pd
 from scenarios.forgetting import verdicts as forgetting
 from scenarios.momentum import ratios
 from scenarios.momentum import verdicts as momentum
+from scenarios.replay import verdicts as replay
 from sfl_sim.config.source import load
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
@@ -25,6 +26,14 @@ TREND = {  # orders without figures of the paper
     "fusion=false": 79.5, "server_momentum=0.0": 80, "staleness=-0.1": 81.8, "staleness=0.0": 81,
     "staleness=-10.0": 81.5,
     "block2": 80, "block3": 79,
+}  # fmt: skip
+KOREA = {  # KoReA-SFL's Table 2, ResNet-18 on CIFAR-10: adaptive, fixed, no replay; and of Table 1, SFL
+    "alpha=0.1": (66.7, 65.9, 56.0, 45.1), "alpha=0.3": (68.8, 68.2, 66.6, 60.1),
+    "alpha=0.5": (70.6, 70.5, 69.2, 63.0), "iid": (73.2, 73.1, 69.7, 64.5),
+    "participation=0.05": (62, 0, 0, 42), "participation=0.2": (67, 0, 0, 50), "participation=0.5": (68, 0, 0, 53),
+}  # fmt: skip
+KOREA_TREND = {  # orders without figures of the paper
+    "p0=0.05": 60, "p0=0.1": 63, "p0=0.3": 66.8, "p0=0.5": 67, "stem": 68, "block2": 65, "block3": 61
 }  # fmt: skip
 HOURS = dict(zip(ratios.ORDER, ratios.PAPER["CIFAR-10"], strict=True))
 
@@ -104,3 +113,32 @@ def test_every_trend_of_hydra_finds_its_variants(tmp_path, capsys, monkeypatch):
     found = told(forgetting.main, tmp_path, capsys, monkeypatch)
     assert {name[:3] for name in found} == {f"({letter})" for letter in "abcdefghi"}
     assert found["(a) the last place is known best (V2)"] == "reproduced"
+
+
+def replayed(name):
+    accuracy, is_sfl = KOREA_TREND.get(name), name.endswith("splitfed_v1")
+    if accuracy is None:
+        setting, method = re.fullmatch("(.*?), (korea, .*|splitfed_v1)", name).groups()
+        accuracy = KOREA[setting][list(replay.ABLATION.values()).index(method)]
+    steady, way = (0.04, 3e9) if is_sfl else (0.01, 2e9)
+    return {"accuracy": accuracy / 100, "accuracy_spread": steady, "bytes_to_accuracy": way, "time_to_accuracy_s": way}
+
+
+def judged(reports, capsys, monkeypatch):
+    for scenario in ("table", "fashion", "participation", "proportions", "cuts"):
+        write(reports, f"replay/{scenario}", replayed)
+    return told(replay.main, reports, capsys, monkeypatch)
+
+
+def test_koreas_own_figures_are_reproduced(tmp_path, capsys, monkeypatch):
+    found = judged(tmp_path, capsys, monkeypatch)
+    assert {name[:3] for name in found} == {f"({letter})" for letter in "abcdefghij"}
+    assert set(found.values()) == {"reproduced"}
+
+
+def test_a_korea_that_is_no_better_is_told(tmp_path, capsys, monkeypatch):
+    for setting, (_, fixed, off, sfl) in list(KOREA.items()):
+        monkeypatch.setitem(KOREA, setting, (sfl, fixed, off, sfl))
+    found = judged(tmp_path, capsys, monkeypatch)
+    reproduced = {name[:3] for name, verdict in found.items() if verdict == "reproduced"}
+    assert reproduced == {"(c)", "(f)", "(i)", "(j)"}  # smoothness, the fixed proportions and the way are as they were

@@ -36,7 +36,7 @@ def breakdown(
     late in the last one, counts what lies in it.
     """
     length_s, n = ended_s - started_s, len(participants)
-    found = _intervals(_clipped(rows, started_s, ended_s), participants, started_s, length_s)
+    found = _intervals(_clipped(rows, started_s), participants, started_s, length_s)
     seconds = {name: float((end - begin).sum()) / n for name, (begin, end) in found.items()}
     if not np.isclose(sum(seconds.values()), _union_s(list(found.values())) / n, rtol=1e-9, atol=1e-12 * n * length_s):
         until = [0.0, *(_union_s([found[name] for name in _PRECEDENCE[: i + 1]]) for i in range(len(_PRECEDENCE)))]
@@ -45,10 +45,13 @@ def breakdown(
     return {name: float(seconds.get(name, barrier_s)) for name in BREAKDOWN}
 
 
-def _clipped(rows: NDArray[np.void], started_s: float, ended_s: float) -> NDArray[np.void]:
+def _clipped(rows: NDArray[np.void], started_s: float) -> NDArray[np.void]:
+    """What of the operations lies in the round."""
+    if (rows["requested_s"] >= started_s).all():
+        return rows
     rows = rows.copy()
-    for column in ("requested_s", "started_s", "ended_s"):
-        rows[column] = rows[column].clip(started_s, ended_s)
+    for column in ("requested_s", "started_s"):
+        rows[column] = rows[column].clip(min=started_s)
     return rows
 
 

@@ -1,0 +1,56 @@
+"""The runs of a study as Markdown, for the tables of all studies: what was learned, and what it took to the target.
+
+Mean ± standard deviation over seeds. If a seed misses the target, all that it has spent counts, the mean is a lower
+bound (>), and it is told how many seeds reach the target. The speed-up is the median of each seed's, as in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from scenarios.trends import Table, reports_folder
+from sfl_sim.report.frames import Variant, merge
+from sfl_sim.report.load import load
+from sfl_sim.report.results import Column
+from sfl_sim.report.way import BYTES, ROUNDS, TIME, Aim, Leg, aims, bounded, factor
+
+
+def print_tables(scenarios: Iterable[str], columns: Sequence[Column]) -> None:
+    """Print a table for every target that the runs aim at, and one for the variants that have none.
+
+    Args:
+        scenarios: folders of the runs.
+        columns: of summary.json, to be shown of every variant.
+    """
+    for table in (Table(reports_folder() / name) for name in scenarios):
+        if not table.exists:
+            print(f"{table.folder.name}: not run\n")
+            continue
+        for aim in aims(merge([load(table.folder)])):
+            titles = [table.folder.name, *(column.title for column in columns)]
+            if aim.target is not None:
+                titles += [f"R to {aim.name}", "T", "speed-up in T", "bytes"]
+            print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
+            print(*(_row(aim, variant, columns) for variant in aim.variants), sep="\n", end="\n\n")
+
+
+def _row(aim: Aim, variant: Variant, columns: Sequence[Column]) -> str:
+    seeds = aim.seeds(variant)
+    measured = [seeds[column.key] for column in columns]
+    cells = [
+        f"{column.text(of.mean())} ± {column.text(of.std())}" for column, of in zip(columns, measured, strict=True)
+    ]
+    if aim.target is not None:
+        low, high = (1.0, 1.0) if variant is aim.baseline else aim.speedup(variant, TIME)
+        speedup = bounded(low, high, factor)
+        cells += [_mean(aim, variant, ROUNDS), _mean(aim, variant, TIME), speedup, _mean(aim, variant, BYTES)]
+    return f"| {' | '.join([variant.name, *cells])} |"
+
+
+def _mean(aim: Aim, variant: Variant, leg: Leg) -> str:
+    """The mean over seeds of what it takes to reach the target, or its lower bound."""
+    seeds = aim.seeds(variant)
+    low, high = leg.of_seeds(seeds).mean()
+    if low == high:
+        return f"{leg.text(low)} ± {leg.text(seeds[leg.key].std())}"
+    return f"{bounded(low, high, leg.text)} ({seeds[leg.key].notna().sum()} of {len(seeds)} seeds)"
