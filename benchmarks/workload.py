@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sfl_sim.data.batches import ClientData, Images
 from sfl_sim.data.datasets import Dataset
+from sfl_sim.data.partition import label_counts
 from sfl_sim.execute.eager import Eager
 from sfl_sim.execute.timing import Timing
 from sfl_sim.methods import METHODS, Task
@@ -51,6 +52,11 @@ class Workload:
         return 2 if self.quick else 4
 
     @property
+    def participants(self) -> int:
+        """Clients that train: the first so many."""
+        return self.clients
+
+    @property
     def batch(self) -> int:
         return 8 if self.quick else 64
 
@@ -66,6 +72,10 @@ class Workload:
     @cached_property
     def shares(self) -> list[NDArray[np.int64]]:
         return np.split(np.arange(self.clients * self.samples), self.clients)
+
+    @cached_property
+    def label_counts(self) -> NDArray[np.int64]:
+        return label_counts(self.dataset.y_train.numpy(), self.shares, LABELS)
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -94,20 +104,24 @@ class Workload:
 
 
 class Simulated:
-    """The simulator's side: a method on the clock, without evaluation and storage."""
+    """The simulator's side: a method with its options on the clock, without evaluation and storage."""
 
-    def __init__(self, workload: Workload, train: bool = True) -> None:
+    def __init__(self, workload: Workload, train: bool = True, **options: object) -> None:
         device = CPU if train else None
         images = Images(workload.dataset, CPU, workload.dtype, True, augment=False) if train else None
         data = ClientData(workload.shares, workload.batch, images=images)
         kind = METHODS[workload.method]
         cuts = [workload.cut] * workload.clients if kind.is_split else []
-        task = Task(workload.network, cuts, data, lr=LR, momentum=MOMENTUM, device=device)
+        task = Task(
+            workload.network, cuts, data, lr=LR, momentum=MOMENTUM, device=device,
+            label_names=workload.dataset.label_names, label_counts=workload.label_counts,
+        )  # fmt: skip
         fleet = build_fleet(workload.clients, 0, {}, {"profile": "mobiperf"}, 100.0)
-        self.clients = range(workload.clients)
-        self.method = kind(task)
+        self.clients = range(workload.participants)
+        self.method = kind(task, kind.Options(**options))
         self.simulator = Simulator(fleet, Eager() if train else Timing(), fcfs)
         self.number = 0
+        self.simulator.run(self.method.setup(), 1)
 
     def round(self) -> list[int]:
         """Run one more round; the clients of the server's training jobs, in the order of service."""
