@@ -275,12 +275,8 @@ def _concatenate(sources: Sequence[Path], target: Path) -> None:
         for source in sources:
             with pq.ParquetFile(source) as file:
                 for group in range(file.num_row_groups):
-                    writer.write_table(_with_all_columns(file.read_row_group(group), schema))
-
-
-def _with_all_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with the columns of `schema`: null where it has none, since methods may tell more of a round."""
-    for field in schema:
-        if field.name not in table.column_names:
-            table = table.append_column(field, pa.nulls(len(table), field.type))
-    return table.select(schema.names).cast(schema)
+                    rows = [
+                        schema.empty_table(),
+                        file.read_row_group(group),
+                    ]  # null where methods tell different things
+                    writer.write_table(pa.concat_tables(rows, promote_options="permissive"))
