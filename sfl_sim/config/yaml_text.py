@@ -18,10 +18,14 @@ _EXPONENT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?
 """Floats such as 1e-3, which YAML 1.1 takes for text because they lack a dot or the exponent's sign."""
 
 
+_BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)$")
+"""As in YAML 1.2 and in editors: `off` and `no` are words."""
+
+
 class _Loader(yaml.SafeLoader):
     # Dates stay text: a scenario holds what JSON can hold.
     yaml_implicit_resolvers = {  # noqa: RUF012
-        first: [resolver for resolver in resolvers if resolver[0] != "tag:yaml.org,2002:timestamp"]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("timestamp", "bool")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -36,6 +40,7 @@ class _Dumper(yaml.SafeDumper):
     pass
 
 
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
 for _side in (_Loader, _Dumper):  # both, so that the text "1e-3" is written with quotes
     _side.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 

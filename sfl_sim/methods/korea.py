@@ -1,7 +1,7 @@
 """KoReA-SFL: branch models that are only pulled to their average, and assistants that replay what a branch forgets.
 
-"KoReA-SFL: Knowledge Replay-based Split Federated Learning Against Catastrophic Forgetting", and the authors' later
-code, MultiSFL (METHODS.md section 8).
+Xia et al., "KoReA-SFL: Knowledge Replay-based Split Federated Learning Against Catastrophic Forgetting", arXiv
+2404.12846, 2024; where it is silent, the code of the authors' MultiSFL (METHODS.md section 8).
 """
 
 from __future__ import annotations

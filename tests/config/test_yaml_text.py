@@ -33,6 +33,8 @@ JSON = st.recursive(
         ("2024-13-45", "2024-13-45"),
         ("", None),
         ("[1, a]", [1, "a"]),
+        ("[true, False]", [True, False]),
+        ("[off, on, yes, No, y]", ["off", "on", "yes", "No", "y"]),
     ],
 )
 def test_values_are_read_as_users_mean_them(text, value):
