@@ -68,6 +68,11 @@ class Experiment:
         )
         self.method = build_method(scenario, dataset, self.shares, self.counts, self.fleet, device)
         check_snapshots(scenario, self.method)
+        if self.method.bystanders and self.n_participants == len(self.shares):
+            raise ScenarioError(
+                f"all clients take part in every round, so {scenario.method.name} has no {self.method.bystanders}",
+                key="clients.participation", found=scenario.clients.participation, allowed="less than 1",
+            )  # fmt: skip
         self.snapshots = self._snapshots()
         executor = build_executor(scenario.train, device)
         self.executor = self.snapshots.executor if self.snapshots else executor
@@ -160,9 +165,14 @@ class Experiment:
         table = layer_table(self.method.task.network)
         return table.assign(model=self.scenario.model.name or self.scenario.model.factory)
 
+    @property
+    def n_participants(self) -> int:
+        """Clients that take part in a round."""
+        return max(1, int(self.scenario.clients.participation * len(self.shares) + 0.5))
+
     def participants(self, round: int) -> list[int]:
         """The round's clients in cyclic order: a draw without replacement."""
-        n = max(1, int(self.scenario.clients.participation * len(self.cyclic) + 0.5))
+        n = self.n_participants
         if n == len(self.cyclic):
             return list(self.cyclic)
         chosen = stream(self.scenario.seed, "participants", round).choice(len(self.cyclic), n, replace=False)

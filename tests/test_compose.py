@@ -148,6 +148,15 @@ def one_layer(input_shape, n_labels):
     return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), n_labels)))
 
 
+def test_assistants_are_clients_that_do_not_train():
+    """With everybody in every round there are none, unless those who train may assist as well."""
+    korea = {"name": "korea", "proportion": "fixed"}
+    with pytest.raises(ScenarioError, match=r"clients\.participation: .* has no assistants"):
+        finished({"method": korea})
+    for method in (korea | {"assistants": "all"}, korea | {"proportion": "off"}):
+        finished({"method": method})
+
+
 def test_fedavg_has_no_cut_and_trains_networks_that_cannot_be_cut():
     run = experiment({"method": {"name": "fedavg"}, "model": {"factory": one_layer}})
     assert run.clients()["cut"].isna().all()

@@ -183,6 +183,11 @@ class Method(ABC):
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """The flow of round number `round` (from 1) with the participants `clients`, in cyclic order."""
 
+    @property
+    def bystanders(self) -> str | None:
+        """What clients that take no part in a round are needed as; None if they are not."""
+        return None
+
     def figures(self) -> Mapping[str, float]:
         """Numbers of its own that a method tells of the round that has ended, by their column in rounds.parquet."""
         return {}

@@ -113,6 +113,11 @@ class Korea(SplitMethod):
         """Whether the proportion follows the gradient norm, which only training knows: by the clock alone it is p0."""
         return self.options.proportion not in ("fixed", "off") and self.task.device is not None
 
+    @property
+    def bystanders(self) -> str | None:
+        """Assistants, unless anybody may be one."""
+        return "assistants" if self.options.proportion != "off" and self.options.assistants == "unselected" else None
+
     def optimiser(self, round: int) -> Optimiser:
         """Measures the gradient norm if that is asked for."""
         usual = super().optimiser(round)
