@@ -12,7 +12,9 @@ from typing import Any
 import pydantic
 from torch import nn
 
+from sfl_sim.config.problems import mismatch
 from sfl_sim.config.scenario import Model, Scenario
+from sfl_sim.config.schema import members
 from sfl_sim.data.datasets import DATASETS
 from sfl_sim.data.partition import PARTITIONS
 from sfl_sim.errors import ScenarioError
@@ -80,17 +82,9 @@ def method_options(kind: type[Method], scenario: Scenario) -> Any:
             raise ScenarioError(
                 f"unknown key of {scenario.method.name}", key=f"method.{key}", found=key, allowed=allowed
             ) from error
-        said = [
-            e.get("ctx", {}).get("expected") or e["msg"].lower().removeprefix("input should be ")
-            for e in error.errors()
-            if e["loc"][0] == key
-        ]
-        raise ScenarioError(
-            "cannot be used",
-            key=f"method.{key}",
-            found=scenario.method.options[key],
-            allowed=" or ".join(dict.fromkeys(said)),
-        ) from error
+        schema = kind.Options.model_json_schema()
+        wanted = members(schema["properties"][key], schema)
+        raise mismatch(f"method.{key}", scenario.method.options[key], wanted) from error
 
 
 def choices() -> dict[str, list[str]]:

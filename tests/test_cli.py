@@ -214,7 +214,10 @@ def test_the_help_and_bare_sfl_sim(capsys):
         ("method.name=os:path", "method.name: is not a subclass of sfl_sim.methods.Method (found 'os:path')"),
         ("method.name=no_such_module:X", "method.name: cannot be imported"),
         ("method.server_agg_ever=step", "method.server_agg_ever: unknown key of splitfed_v1"),
-        ("method.server_agg_every=steps", "method.server_agg_every: cannot be used (found 'steps'"),
+        (
+            "method.server_agg_every=steps",
+            "method.server_agg_every: unknown choice (found 'steps'; allowed: step, epoch",
+        ),
         ("model.cut=9", "model.cut: a cut of cnn_small comes after one of its layers 1 to 3 (found 9"),
         ("model.cut=conv33", "1 to 3, did you mean 'conv3'? (found 'conv33'; allowed: 1 conv1, 2 conv2, 3 conv3)"),
         ("model.cut=1.5", "model.cut: must be a whole number of at least 1 or text or a number above 0 and below 1"),
@@ -226,7 +229,12 @@ def test_the_help_and_bare_sfl_sim(capsys):
         ("clients.count=7", "clients.count: "),
         (
             "grid={method.name: hydra, method.cut2: 1.5}",
-            "method.cut2: cannot be used (found 1.5; allowed: a valid integer or",
+            "method.cut2: must be a whole number or text or a number above 0 and below 1 or null (found 1.5)",
+        ),
+        ("grid={method.name: korea, method.proportion: of}", "did you mean 'off'?"),
+        (
+            "grid={method.name: korea, method.p0: 30%}",
+            "method.p0: must be a number above 0 and at most 1 (found '30%')",
         ),
         ("grid={method.name: splitfed_v2, method.l2_on: model}", "method.l2_on: there is no penalty without method.l2"),
         ("grid={server.order: client_level, server.max_wait_s: 2}", "server.max_wait_s: cannot be given together with"),

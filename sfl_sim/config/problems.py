@@ -65,10 +65,11 @@ def _problem(detail: ErrorDetails, given: object) -> ScenarioError:
         kinds = [schema["properties"]["kind"]["const"] for schema in spot.schemas]
         kind = spot.value.get("kind")
         return ScenarioError("unknown kind" if kind else "is missing", key=f"{key}.kind", found=kind, allowed=kinds)
-    return _mismatch(key or None, spot.value, spot.schemas)
+    return mismatch(key or None, spot.value, spot.schemas)
 
 
-def _mismatch(key: str | None, found: object, schemas: list[Schema]) -> ScenarioError:
+def mismatch(key: str | None, found: object, schemas: list[Schema]) -> ScenarioError:
+    """A value that fits none of `schemas`."""
     words = [choice for schema in schemas for choice in _choices(schema)]
     wanted = list(dict.fromkeys(_in_words(schema) for schema in schemas if not _choices(schema)))
     if isinstance(found, str) and words:

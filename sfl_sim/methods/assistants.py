@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil
+from math import ceil, inf
 
+import numpy as np
 import torch
 
 from sfl_sim.methods.base import Task
@@ -24,14 +25,14 @@ class Share:
     Attributes:
         first: its first row among those of the request.
         knowledge: its features, once they are there.
-        answers: itself, or the shares that came instead because it did not answer in time.
+        instead: the shares that others were asked for, since it did not answer in time; None if it did, or still may.
         settled: no more answers will come.
     """
 
     ask: Ask
     first: int = 0
     knowledge: Value | None = None
-    answers: list[Share] = field(default_factory=list)
+    instead: list[Share] | None = None
     settled: Event = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,6 +48,11 @@ class Share:
         """The row after its own."""
         return self.first + self.samples
 
+    @property
+    def answers(self) -> list[Share]:
+        """The shares with knowledge, once it is settled: itself, or those that came instead."""
+        return [self] if self.instead is None else [answer for other in self.instead for answer in other.answers]
+
     def rows(self, first: int, last: int) -> Iterator[Rows]:
         """What its answers have of the request's rows `first` to `last` (excluded); a shortage is at its end."""
         begin = self.first
@@ -58,42 +64,60 @@ class Share:
             begin = end
 
 
+@dataclass
+class Service:
+    """What the server knows of assistants, and what replay comes to.
+
+    Attributes:
+        patience_s: how long an assistant is waited for before others are asked for its share.
+        least: samples for which a client is asked at all: two where batch norm cannot do with one.
+        told: by client, that the server knows its label counts.
+        owing: clients that were passed over, and whose answer is still to come.
+        tally: of the round: samples `requested`, `assistants` asked, those that were `late`, and `bytes` of requests,
+            models and features.
+    """
+
+    patience_s: float
+    least: int
+    told: list[Event] = field(default_factory=list)
+    owing: set[int] = field(default_factory=set)
+    tally: Counter[str] = field(default_factory=Counter)
+
+
 class Replay:
     """A branch's request in one round. Its rows are spread over the mini-batches of every local epoch.
 
     Args:
+        task: whose clients they are.
         request: (L,) samples of each label.
         candidates: clients in the order in which they are asked.
         n_batches: of a local epoch.
-        patience_s: how long an assistant is waited for before others are asked for its share.
         draw: round and branch, for the draw of the assistants' samples.
-        tally: takes in samples `requested`, assistants that were `late`, and `bytes` of requests, models and features.
+        service: what all requests share.
     """
 
     def __init__(
-        self,
-        task: Task,
-        request: Ints,
-        candidates: Iterator[int],
-        *,
-        n_batches: int,
-        patience_s: float,
-        draw: tuple[int, int],
-        tally: Counter[str],
+        self, task: Task, request: Ints, candidates: Ints, n_batches: int, draw: tuple[int, int], service: Service
     ) -> None:
         self.task = task
         self.candidates = candidates
         self.n_batches = n_batches
-        self.patience_s = patience_s
         self.draw = draw
-        self.tally = tally
+        self.service = service
+        self.tally = service.tally
         self._lay_out(self.ask(request))
-        tally["requested"] += int(request.sum())
+        self.tally["requested"] += int(request.sum())
 
     def ask(self, missing: Ints) -> list[Share]:
-        """The next candidates' shares; batch norm may need two samples of each."""
-        least = 2 if self.task.network.needs_batches_of_two else 1
-        return [Share(ask) for ask in asks(missing, self.candidates, self.task.label_counts, least)]
+        """The shares of the next candidates, who are none any more; a client is passed by that owes an answer."""
+        service = self.service
+        waiting = (int(c) for c in self.candidates if c not in service.owing and service.told[c].occurred)
+        shares = [Share(ask) for ask in asks(missing, waiting, self.task.label_counts, service.least)]
+        asked = [share.ask.assistant for share in shares]
+        # Nobody is asked again without patience, and of a large fleet the list would take memory.
+        again = service.patience_s < inf
+        self.candidates = self.candidates[~np.isin(self.candidates, asked)] if again else self.candidates[:0]
+        return shares
 
     def _lay_out(self, shares: list[Share]) -> None:
         """The rows of one share follow those of the one before, and every mini-batch gets equally many."""
@@ -109,10 +133,14 @@ class Replay:
 
     def again(self) -> None:
         """Ask those who have answered for the same samples once more."""
-        self._lay_out([Share(answer.ask) for answer in self.answers])
+        before = self.answers
+        self._lay_out([Share(answer.ask) for answer in before])
+        for answer in before:
+            answer.knowledge = None
 
     def close(self) -> None:
-        """Drop the features."""
+        """Drop what takes memory."""
+        self.candidates = self.candidates[:0]
         for answer in self.answers:
             answer.knowledge = None
 
@@ -124,25 +152,27 @@ class Replay:
         """Wait for the answer as long as patience lasts; then turn to the next candidates."""
         answered = Event(f"the answer of assistant {share.ask.assistant}")
         yield start(self.assist(share, part1, answered))
-        if (yield wait([answered], self.patience_s)):
-            share.answers = [share]
-        else:
+        if not (yield wait([answered], self.service.patience_s)):
             self.tally["late"] += 1
-            others = self.ask(share.ask.counts)
-            yield par([self.collect(other, part1) for other in others])
-            share.answers = [answer for other in others for answer in other.answers]
+            self.service.owing.add(share.ask.assistant)
+            share.instead = self.ask(share.ask.counts)
+            yield par([self.collect(other, part1) for other in share.instead])
         yield occur(share.settled)
 
     def assist(self, share: Share, part1: Replica, answered: Event) -> Flow:
-        """An assistant gets the request and part-1, and sends features. It does not learn if nobody waits any more."""
+        """An assistant gets the request, then part-1, and sends features, even if nobody waits for them any more."""
         assistant, counts = share.ask
+        self.tally["assistants"] += 1
         request = torch.from_numpy(counts).int()
         yield from self.moved(Value("request", request.nbytes, content=request), SERVER, assistant)
-        copy = yield from self.moved(part1, AGGREGATOR, assistant)
-        batch = self.task.data.some(assistant, counts, "korea samples", *self.draw, assistant)
-        knowledge = yield on(assistant, Recall(), copy, batch)
-        share.knowledge = yield from self.moved(knowledge, assistant, SERVER)
-        yield occur(answered)
+        if share.instead is None:  # else the aggregator need not begin
+            copy = yield from self.moved(part1, AGGREGATOR, assistant)
+            batch = self.task.data.some(assistant, counts, "korea samples", *self.draw, assistant)
+            knowledge = yield on(assistant, Recall(), copy, batch)
+            knowledge = yield from self.moved(knowledge, assistant, SERVER)
+            share.knowledge = knowledge if share.instead is None else None
+            yield occur(answered)
+        self.service.owing.discard(assistant)
 
     def moved(self, payload: Value, src: int, dst: int) -> Flow:
         """Send it, and count its bytes once they have arrived."""

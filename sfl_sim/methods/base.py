@@ -139,7 +139,8 @@ class Method(ABC):
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     regular: ClassVar[bool] = False
     """Whether every round of the same clients issues the same operations, whoever is served when. Timing-only runs of
-    such a method need no event loop. Said as `class MyMethod(Method, regular=True)`, and not inherited."""
+    such a method, which must not `start` flows, need no event loop. Said as `class MyMethod(Method, regular=True)`, and
+    not inherited."""
     is_split: ClassVar[bool] = True
     """Whether the model is cut between clients and server, so that the task must say where."""
     cut_may_change: ClassVar[bool] = False

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from math import isfinite
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -11,7 +14,10 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Rounding = Literal["largest_remainder", "floor"]
-TINY = 1e-12
+ROUNDING = 1e-12
+"""Relative: products and means of floats that should be equal are so up to this."""
+SMALLEST = 1e-12
+"""Norm by which one is divided (Eq. 6')."""
 Rule = Literal["window_ratio", "clp", "printed", "fixed", "off"]
 
 
@@ -35,8 +41,8 @@ class LabelHistory:
 
 
 def request_size(samples: int, proportion: float, n_labels: int) -> int:
-    """Q: the proportion of a client's samples, but one for every label at least."""
-    return max(n_labels, int(samples * proportion + TINY))
+    """Q: the proportion of a client's samples, but one for every label at least; nothing of a proportion of zero."""
+    return 0 if not proportion else max(n_labels, int(samples * proportion * (1 + ROUNDING)))
 
 
 def knowledge_request(score: Floats, total: int, rounding: Rounding = "largest_remainder") -> Ints:
@@ -48,10 +54,11 @@ def knowledge_request(score: Floats, total: int, rounding: Rounding = "largest_r
         >>> knowledge_request(np.array([80 / 7, 10, 200 / 7, 0]), 15)
         array([ 1,  2,  0, 12])
     """
-    lacking = np.maximum(0, score.mean() - score)
+    mean = score.mean()
+    lacking = np.where(score < mean * (1 - ROUNDING), mean - score, 0)
     if not lacking.any():
         return np.zeros(len(score), dtype=np.int64)
-    exact = total * lacking / lacking.sum()
+    exact = total * lacking / lacking.sum() * (1 + ROUNDING)
     request: Ints = np.floor(exact).astype(np.int64)
     if rounding == "largest_remainder":
         request[np.argsort(request - exact, kind="stable")[: total - request.sum()]] += 1
@@ -65,16 +72,18 @@ class Ask(NamedTuple):
     counts: Ints
 
 
-def asks(request: Ints, candidates: Iterator[int], held: Ints, least: int = 1) -> Iterator[Ask]:
+def asks(request: Ints, candidates: Iterable[int], held: Ints, least: int = 1) -> Iterator[Ask]:
     """Whom to ask for what: each candidate for as much as it has of what is still missing, until nothing is.
 
     Args:
-        candidates: used up as far as needed.
+        candidates: in the order of asking.
         held: (C, L) samples of each label that each client holds.
         least: samples for which a client is asked at all.
     """
     missing = request.copy()
-    while missing.any() and (assistant := next(candidates, None)) is not None:
+    for assistant in candidates:
+        if not missing.any():
+            return
         counts = np.minimum(held[assistant], missing)
         if counts.sum() >= least:
             missing -= counts
@@ -90,11 +99,38 @@ def next_proportion(rule: Rule, proportion: float, before: float, now: float) ->
         >>> [round(next_proportion(rule, 0.1, 1.0, 0.8), 3) for rule in ("window_ratio", "clp", "printed", "fixed")]
         [0.08, 0.05, -0.02, 0.1]
     """
-    ratio = now / max(before, TINY)
+    if not (isfinite(before) and isfinite(now)):  # of a model that diverges
+        return proportion
+    ratio = now / max(before, SMALLEST)
     factors = {"window_ratio": ratio, "clp": 2.0 if ratio > 1 else 0.5, "printed": ratio - 1}
     return proportion * factors.get(rule, 1.0)
 
 
-def last_mean(numbers: Sequence[float], window: int) -> float:
-    """The mean of the last `window` of them, or of all if there are fewer."""
-    return float(np.mean(numbers[-window:]))
+@dataclass
+class Proportion:
+    """The proportion p, from round to round.
+
+    Attributes:
+        value: of this round.
+        bounds: of later ones.
+        window: rounds whose gradient norms are averaged.
+        norms: lr ||g||^2 of every round, the mean over branches (FGN); none by the clock alone, and p stays.
+    """
+
+    rule: Rule
+    value: float
+    bounds: tuple[float, float]
+    window: int
+    norms: list[float] = field(default_factory=list)
+
+    @property
+    def adapts(self) -> bool:
+        """Whether it follows the gradient norm."""
+        return self.rule not in ("fixed", "off")
+
+    def go_on(self) -> None:
+        """To the next round."""
+        if len(self.norms) > 1:
+            before, now = fmean(self.norms[:-1][-self.window :]), fmean(self.norms[-self.window :])
+            low, high = self.bounds
+            self.value = min(max(next_proportion(self.rule, self.value, before, now), low), high)

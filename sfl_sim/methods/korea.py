@@ -1,13 +1,12 @@
 """KoReA-SFL: branch models that are only pulled to their average, and assistants that replay what a branch forgets.
 
-Xia et al., "KoReA-SFL: Knowledge Replay-based Split Federated Learning Against Catastrophic Forgetting", arXiv
-2404.12846, 2024; where it is silent, the code of the authors' MultiSFL (METHODS.md section 8).
+Xia et al., "KoReA-SFL: Knowledge Replay-based Split Federated Learning Against Catastrophic Forgetting", arXiv, 2024
+(2404.12846); where it is silent, the code of the authors' MultiSFL (METHODS.md section 8).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated, Literal
@@ -17,15 +16,15 @@ from pydantic import Field
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.assistants import Replay
+from sfl_sim.methods.assistants import Replay, Service
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.knowledge import (
+    Ints,
     LabelHistory,
+    Proportion,
     Rounding,
     Rule,
     knowledge_request,
-    last_mean,
-    next_proportion,
     request_size,
 )
 from sfl_sim.methods.split import SplitMethod
@@ -52,7 +51,7 @@ class KoreaOptions(MethodOptions):
     """
 
     alpha: Annotated[float, Field(ge=0)] = 0.1
-    decay: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    decay: Annotated[float, Field(ge=0, le=1)] = 0.5
     history: Literal["current", "printed"] = "current"
     rounding: Rounding = "largest_remainder"
     proportion: Rule = "window_ratio"
@@ -90,28 +89,20 @@ class Korea(SplitMethod):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        low, high = self.options.bounds
-        if low > high:
-            raise ScenarioError("is above p_max", key="method.p_min", found=low, allowed=f"0 to {high}")
+        options = self.options
+        self.proportion = Proportion(options.proportion, options.p0, options.bounds, options.window)
+        low, high = options.bounds
+        if self.proportion.adapts and not low <= options.p0 <= high:
+            problem = "is not within p_min and p_max"
+            raise ScenarioError(problem, key="method.p0", found=options.p0, allowed=f"{low:g} to {high:g}")
         if not self.options.joint_forward and task.network.needs_batches_of_two:
             problem = "needs a model whose batch norm can do with the features of a single sample"
             raise ScenarioError(problem, key="method.joint_forward", found=False, allowed=[True])
-        self.patience_s = self.options.patience_s or inf
-        self.told: list[Event] = []
-        """By client, that the server knows its label counts."""
+        least = 2 if task.network.needs_batches_of_two and task.network.needs_batches_of_two_before(task.cut) else 1
+        self.service = Service(self.options.patience_s or inf, least)
         self.branches: list[Branch] = []
-        self.proportion = self.options.p0
-        self.norms: list[float] = []
-        """lr ||g||^2 of every round, the mean over branches (FGN)."""
         self.replays: dict[int, Replay] = {}
         """This round's requests, by the client that trains."""
-        self.tally: Counter[str] = Counter()
-        """What has become of them, and in this round of late answers to earlier ones."""
-
-    @property
-    def adapts(self) -> bool:
-        """Whether the proportion follows the gradient norm, which only training knows: by the clock alone it is p0."""
-        return self.options.proportion not in ("fixed", "off") and self.task.device is not None
 
     @property
     def bystanders(self) -> str | None:
@@ -121,16 +112,17 @@ class Korea(SplitMethod):
     def optimiser(self, round: int) -> Optimiser:
         """Measures the gradient norm if that is asked for."""
         usual = super().optimiser(round)
-        return replace(usual, rule=Measured()) if self.adapts else usual
+        return replace(usual, rule=Measured()) if self.proportion.adapts else usual
 
     def setup(self) -> Flow:
         """The server must know who can be asked for what; who does not tell in time can be, once it has."""
         if self.options.proportion == "off":
             return
         for c in range(len(self.data)):
-            self.told.append(Event(f"the label counts of client {c}"))
-            yield start(self.tell(c, self.told[c]))
-        yield wait(self.told, self.patience_s)
+            told = Event(f"the label counts of client {c}")
+            self.service.told.append(told)
+            yield start(self.tell(c, told))
+        yield wait(self.service.told, self.service.patience_s)
 
     def tell(self, c: int, told: Event) -> Flow:
         """Client `c` tells its label counts."""
@@ -140,26 +132,21 @@ class Korea(SplitMethod):
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Train all branches; average them as the global model, and pull them to it."""
         self.branches = self.branches or [self.branch(number) for number in range(len(clients))]
-        self.adapt()
+        self.proportion.go_on()
         self.replays.clear()
-        self.tally.clear()
+        self.service.tally.clear()
         drawn = stream(self.task.seed, "korea branches", round).permutation(len(clients))
         trainees = dict(zip((clients[i] for i in drawn), self.branches, strict=True))
-        for c, branch in trainees.items():
-            self.request(branch, c, list(trainees), round)
+        self.request(trainees, round)
         norms = yield par([self.train(branch, c, round) for c, branch in trainees.items()])
-        self.tally["collected"] = sum(answer.samples for replay in self.replays.values() for answer in replay.answers)
+        if self.proportion.adapts:
+            yield from self.measure(norms, round)
         yield par(
             [
                 self.pull(AGGREGATOR, self.part1, [branch.part1 for branch in self.branches]),
                 self.pull(SERVER, self.part2, [branch.part2 for branch in self.branches]),
             ]
         )
-        if self.adapts:
-            total = 0.0
-            for norm in norms:
-                total += yield read(norm)
-            self.norms.append(self.optimiser(round).lr * total / len(norms) / self.data.local_epochs)
 
     def branch(self, number: int) -> Branch:
         """All begin as the same model."""
@@ -169,58 +156,71 @@ class Korea(SplitMethod):
     def pull(self, node: int, master: Replica, copies: Sequence[Replica]) -> Flow:
         """master <- mean of the copies; copy <- (copy + alpha * master) / (1 + alpha)."""
         alpha = self.options.alpha
-        yield on(node, Average(), master, copies, [1 / len(copies)] * len(copies))
-        for copy in copies:
+
+        def pulled(copy: Replica) -> Flow:
             yield on(node, Average(), copy, [copy, master], [1 / (1 + alpha), alpha / (1 + alpha)])
 
-    def adapt(self) -> None:
-        """The proportion of the round that begins (Eq. 6')."""
-        if len(self.norms) > 1:
-            before, now = (last_mean(norms, self.options.window) for norms in (self.norms[:-1], self.norms))
-            wanted = next_proportion(self.options.proportion, self.proportion, before, now)
-            low, high = self.options.bounds
-            self.proportion = min(max(wanted, low), high)
+        yield on(node, Average(), master, copies, [1 / len(copies)] * len(copies))
+        yield par(pulled(copy) for copy in copies)
 
-    def request(self, branch: Branch, c: int, trainees: Sequence[int], round: int) -> None:
-        """Plan who is asked for what."""
-        held, is_printed = self.task.label_counts, self.options.history == "printed"
-        earlier = branch.history.score
-        branch.history.add(held[c])
-        score = earlier if is_printed else branch.history.score
-        if self.options.proportion == "off" or not self.proportion:
+    def request(self, trainees: Mapping[int, Branch], round: int) -> None:
+        """Plan who is asked for what. A client that has not told its labels trains without replay."""
+        if self.options.proportion == "off":
             return
-        total = request_size(self.data.samples(c), self.proportion, len(score))
-        out = trainees if self.options.assistants == "unselected" else [c]
-        others = np.setdiff1d(np.arange(len(self.data)), out)
-        drawn = stream(self.task.seed, "korea assistants", round, branch.number).permutation(others)
-        replay = Replay(
-            self.task,
-            knowledge_request(score, total, self.options.rounding),
-            (int(a) for a in drawn if self.told[a].occurred),
-            n_batches=self.data.n_batches(c) // self.data.local_epochs,
-            patience_s=self.patience_s,
-            draw=(round, branch.number),
-            tally=self.tally,
-        )
-        if replay.shares:
-            self.replays[c] = replay
+        idle = np.ones(len(self.data), dtype=bool)
+        idle[list(trainees)] = self.options.assistants == "all"
+        others = np.flatnonzero(idle)
+        for c, branch in trainees.items():
+            if self.service.told[c].occurred:
+                candidates = stream(self.task.seed, "korea assistants", round, branch.number).permutation(
+                    others[others != c]
+                )
+                replay = Replay(
+                    self.task,
+                    self.wanted(branch, c),
+                    candidates,
+                    self.data.n_batches(c) // self.data.local_epochs,
+                    (round, branch.number),
+                    self.service,
+                )
+                if replay.shares:
+                    self.replays[c] = replay
+
+    def wanted(self, branch: Branch, c: int) -> Ints:
+        """The request of a branch that is going to be trained on client `c`."""
+        earlier = branch.history.score
+        branch.history.add(self.task.label_counts[c])
+        score = earlier if self.options.history == "printed" else branch.history.score
+        total = request_size(self.data.samples(c), self.proportion.value, len(score))
+        return knowledge_request(score, total, self.options.rounding)
 
     def train(self, branch: Branch, c: int, round: int) -> Flow:
-        """Train a branch on client `c`; gives its squared gradient norm, if that is asked for."""
+        """Train a branch on client `c`; gives the client's squared gradient norm, if that is asked for."""
         branch.part2 = yield send(branch.part2, SERVER, SERVER)  # for a fresh optimiser
-        part1 = None
+        part1, replay = None, self.replays.get(c)
         for number, epoch in enumerate(self.data.epochs(c, round)):
             own = self.epoch(branch, c, part1, epoch, round)
-            if c in self.replays and (number == 0 or self.options.refresh_features):
-                _, part1 = yield par([self.gather(branch, c, part1), own])
+            if replay and (number == 0 or (self.options.refresh_features and replay.answers)):
+                _, part1 = yield par([self.gather(replay, branch, c, part1), own])
             else:
                 part1 = yield from own
+        if replay:
+            self.service.tally["collected"] += sum(answer.samples for answer in replay.answers)
+            replay.close()
         assert part1
-        norm = (yield from self.gradient_norm(branch, c, part1)) if self.adapts else None
-        branch.part1 = yield send(part1, c, AGGREGATOR)
-        if c in self.replays:
-            self.replays[c].close()
+        *norm, branch.part1 = yield par(
+            [*([self.tell_norm(part1, c)] if self.proportion.adapts else []), self.upload(part1, c)]
+        )
         return norm
+
+    def upload(self, part1: Replica, c: int) -> Flow:
+        """Part-1 goes to the aggregator."""
+        return (yield send(part1, c, AGGREGATOR))
+
+    def tell_norm(self, part1: Replica, c: int) -> Flow:
+        """The client tells its part of the squared gradient norm."""
+        norm = yield on(c, SquaredNorms(), part1)
+        return (yield send(norm, c, SERVER))
 
     def epoch(self, branch: Branch, c: int, part1: Replica | None, epoch: Sequence[Batch], round: int) -> Flow:
         """One pass over the client's samples, with part-1 of the branch if it has none yet; gives part-1."""
@@ -228,9 +228,8 @@ class Korea(SplitMethod):
         yield from self.batches(c, part1, branch.part2, epoch, round)
         return part1
 
-    def gather(self, branch: Branch, c: int, part1: Replica | None) -> Flow:
+    def gather(self, replay: Replay, branch: Branch, c: int, part1: Replica | None) -> Flow:
         """Let assistants forward with part-1 as it is when the epoch begins: at first that of the branch."""
-        replay = self.replays[c]
         if part1:
             replay.again()
             part1 = yield from replay.moved(part1, c, AGGREGATOR)
@@ -245,18 +244,30 @@ class Korea(SplitMethod):
                 return (yield on(SERVER, step, part2, smashed, knowledge))
         return (yield from super().serve(c, part2, smashed, round))
 
-    def gradient_norm(self, branch: Branch, c: int, part1: Replica) -> Flow:
-        """The sum of ||g||^2 of both parts over the round's steps, of which the client tells its part."""
-        own = yield on(c, SquaredNorms(), part1)
-        own = yield send(own, c, SERVER)
-        return (yield on(SERVER, SquaredNorms(), branch.part2, own))
+    def measure(self, norms: Sequence[Sequence[Value]], round: int) -> Flow:
+        """Add what clients have told to the squared norms of part-2, and keep their mean in a training run (FGN)."""
+
+        def both(branch: Branch, own: Value) -> Flow:
+            return (yield on(SERVER, SquaredNorms(), branch.part2, own))
+
+        sums = yield par(both(branch, own) for branch, (own,) in zip(self.branches, norms, strict=True))
+        if self.task.device is None:
+            return
+        total = 0.0
+        for one in sums:
+            total += yield read(one)
+        self.proportion.norms.append(self.optimiser(round).lr * total / len(sums) / self.data.local_epochs)
 
     def figures(self) -> dict[str, float]:
         """What replay came to; nothing if it is off."""
         if self.options.proportion == "off":
             return {}
-        told = {f"replay_{name}": self.tally[name] for name in ("requested", "collected", "late", "bytes")}
-        return {"replay_proportion": self.proportion, **told}
+        names = ("requested", "collected", "assistants", "late", "bytes")
+        told = {f"replay_{name}": float(self.service.tally[name]) for name in names}
+        norms = self.proportion.norms
+        return {"replay_proportion": self.proportion.value, **told} | (
+            {"replay_gradient_norm": norms[-1]} if norms else {}
+        )
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """A part-2 for every branch, and their average."""

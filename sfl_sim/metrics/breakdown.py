@@ -12,6 +12,8 @@ from sfl_sim.records import BREAKDOWN
 _WHERE = {b"client": "device", b"uplink": "uplink", b"downlink": "downlink", b"peer": "uplink"}
 _PRECEDENCE = ("device", "uplink", "downlink", "server", "queue", "assistants", "aggregate")
 """Where several things happen to a participant at one instant, it counts as the first of these."""
+_OF_ASSISTANTS = (b"request", b"knowledge")
+"""Messages to and from assistants."""
 _Intervals = tuple[NDArray[np.float64], NDArray[np.float64]]
 """When each of them begins and ends."""
 
@@ -76,7 +78,7 @@ def _intervals(
     }
     found["queue"] = between("requested_s", "started_s", at_server)
     found["server"] = between("started_s", "ended_s", at_server)
-    arrived, requested = _awaiting_features(own, are_any=bool((rows["kind"] == b"knowledge").any()))
+    arrived, requested = _awaiting_features(own, are_any=bool(np.isin(rows["kind"], _OF_ASSISTANTS).any()))
     found["assistants"] = own["ended_s"][arrived] + shift_s[arrived], own["requested_s"][requested] + shift_s[requested]
     begin, end = _merged(rows["requested_s"][rows["client"] < 0], rows["ended_s"][rows["client"] < 0])
     shifts_s = (np.arange(len(participants)) * length_s - started_s)[:, None]
@@ -85,7 +87,7 @@ def _intervals(
 
 
 def _awaiting_features(rows: NDArray[np.void], are_any: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of mini-batches whose smashed data arrive, and those of the server's jobs with them; none without features.
+    """Rows of mini-batches whose smashed data arrive, and those of the server's jobs with them; else none.
 
     Between the two, other methods wait for each other.
     """

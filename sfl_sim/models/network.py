@@ -67,6 +67,10 @@ class Network:
         network.calling = calling
         return network
 
+    def needs_batches_of_two_before(self, cut: int) -> bool:
+        """Whether the layers up to `cut` have a batch norm that cannot normalise a single sample."""
+        return not _trains_on_one_sample(self._module(seed=0)[:cut], self.input_shape)
+
     def __len__(self) -> int:
         return len(self.layers)
 

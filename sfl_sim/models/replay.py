@@ -67,8 +67,9 @@ class TrainReplayed:
     aggregates = False
 
     def work(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Work:
-        """Forward and backward of all rows."""
-        return part2.part.work(sum(value.samples for value in (smashed, *knowledge)), passes=3)
+        """Forward and backward of all rows, in one call of every layer or two."""
+        work = part2.part.work(sum(value.samples for value in (smashed, *knowledge)), passes=3)
+        return work if self.joint else work._replace(n_ops=2 * work.n_ops)
 
     def out(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Value:
         """As without knowledge."""

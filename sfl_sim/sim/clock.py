@@ -15,12 +15,14 @@ from simpy.core import EmptySchedule
 
 from sfl_sim.errors import StuckError
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Expect, Flow, Occur, On, Par, Read, Send, Start, Value, Wait
-from sfl_sim.records import OP_DTYPE, in_order
+from sfl_sim.records import OP_COLUMNS, OP_DTYPE, in_order
 from sfl_sim.rng import stream
 from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, Order, Roster
 from sfl_sim.sim.prices import Prices, is_local, link_of, place_of
 from sfl_sim.sim.station import Job, Policy, Station
 from sfl_sim.system.fleet import Fleet
+
+ENDED_S = OP_COLUMNS.index("ended_s")
 
 
 class Executor(Protocol):
@@ -266,7 +268,8 @@ class Simulator:
             named = ", ".join(map(str, clients[:10])) + (", ..." if len(clients) > 10 else "")
             lines.append(f"client {named} waits for the server{held}")
         lines += [f"somebody waits for {event.about}" for event in self._awaited]
-        return f"round {self.round} is stuck at {self.now_s:.3f} s: " + ("; ".join(lines) or "no operation is pending")
+        ended_s = max((row[ENDED_S] for row in self._rows), default=self.now_s)  # patience may have ended later
+        return f"round {self.round} is stuck at {ended_s:.3f} s: " + ("; ".join(lines) or "no operation is pending")
 
 
 @contextmanager

@@ -1,6 +1,9 @@
 """KoReA-SFL: golden values, identities, bytes, time, and assistants that do not answer (METHODS.md 8, 4.3, 13, 18)."""
 
+import gc
+import weakref
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,8 +14,11 @@ from hypothesis import strategies as st
 from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.execute.eager import Eager
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.knowledge import LabelHistory, asks, knowledge_request, last_mean, next_proportion, request_size
+from sfl_sim.methods.assistants import Replay, Service
+from sfl_sim.methods.knowledge import LabelHistory, Proportion, asks, knowledge_request, next_proportion, request_size
+from sfl_sim.ops import Event
 from sfl_sim.sim.prices import Prices
 
 EXACT = 1e-10
@@ -41,7 +47,16 @@ def test_golden_proportions():
     assert next_proportion("window_ratio", 0.10, 1.0, 0.8) == pytest.approx(0.08)
     assert next_proportion("printed", 0.10, 1.0, 0.8) == pytest.approx(-0.02)
     assert [next_proportion("clp", 0.10, 1.0, now) for now in (0.8, 1.0, 1.2)] == [0.05, 0.05, 0.2]
-    assert last_mean([9.0, 1.0, 2.0, 3.0], 3) == 2
+    kept = Proportion("window_ratio", 0.10, (0.01, 0.5), window=3, norms=[9.0, 1.0, 2.0, 3.0])
+    kept.go_on()
+    assert kept.value == pytest.approx(0.10 * 2 / 4)
+
+
+@pytest.mark.parametrize("norms", [[1.0, float("inf")], [float("nan")] * 2, [float("inf"), 1.0]])
+def test_a_model_that_diverges_does_not_stop_the_run(norms):
+    kept = Proportion("window_ratio", 0.10, (0.01, 0.5), window=3, norms=norms)
+    kept.go_on()
+    assert kept.value == 0.10
 
 
 counts = st.lists(st.integers(0, 300), min_size=4, max_size=4)
@@ -57,6 +72,18 @@ def test_a_request_is_as_large_as_it_should_be(rows, decay, total):
     assert not request[score >= score.mean()].any()
     by_score = request[np.argsort(score, kind="stable")]
     assert all(one >= other - 1 for one, other in pairwise(by_score.tolist()))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=8), st.floats(0, 1), st.integers(2, 12))
+def test_a_uniform_history_asks_for_nothing(rounds, decay, n_labels):
+    assert not knowledge_request(history([[n] * n_labels for n in rounds], decay), 50).any()
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(1, 1000), st.integers(1, 100))
+def test_a_request_is_no_sample_short_for_rounding(hundreds, percents):
+    assert request_size(100 * hundreds, percents / 100, 1) == hundreds * percents
 
 
 @settings(deadline=None, max_examples=100)
@@ -204,6 +231,70 @@ def test_who_does_not_answer_in_time_is_passed_over():
     assert trained["macs"].tolist() == [3 * 4 * nobody.part2.part.macs] * 2  # without a row of assistants
 
 
+def test_candidates_that_were_not_asked_stay_candidates():
+    """One assistant for each of two labels; both are late, and each has a substitute further down the list."""
+    held = np.array([[9, 0, 0], [5, 0, 0], [0, 5, 0], [5, 0, 0], [0, 5, 0]])
+    work = replace(task([9, 5, 5, 5, 5], device=None), label_counts=held)
+    service = Service(5.0, 1, told=[occurred() for _ in held])
+    for order in ([1, 2, 4, 3], [1, 2, 3, 4]):
+        replay = Replay(work, np.array([5, 5, 0]), np.array(order), 2, (1, 0), service)
+        assert [share.ask.assistant for share in replay.shares] == [1, 2]
+        assert [[other.ask.assistant for other in replay.ask(share.ask.counts)] for share in replay.shares] == [
+            [3],
+            [4],
+        ]
+
+
+def occurred():
+    event = Event("it")
+    event.occurred = True
+    return event
+
+
+def test_who_owes_an_answer_is_not_asked_again():
+    """A phone whose answer takes four rounds gets one request in that time, and the model is not sent to it in vain."""
+    work = task([8, 20, 20, 20], local_epochs=4, device=None)
+    options = {"proportion": "fixed", "p0": 1.0, "patience_s": 3.0}
+    world = fleet(4, uplink_bps=[2e3, SLOW_BPS, SLOW_BPS, 1e6])
+    *_, rows = simulate("korea", work, 8, options=options, clients=[0], world=world)
+    for c in (1, 2):
+        asked, answered = ended(rows, b"request", b"downlink", c), ended(rows, b"knowledge", b"uplink", c)
+        assert len(asked) - len(answered) in (0, 1)
+        assert all(later > earlier for earlier, later in zip(answered, asked[1:], strict=False))
+    silent = fleet(4, downlink_bps=[1e6, 20.0, 20.0, 1e6])  # the request takes longer than patience
+    *_, rows = simulate("korea", work, 8, options=options, clients=[0], world=silent)
+    assert len(ended(rows, b"request", b"downlink", 1))
+    assert not len(ended(rows, b"model", b"downlink", 1))
+
+
+def test_a_refresh_for_nobody_is_not_sent():
+    work = task([8, 20, 20], local_epochs=3, device=None)
+    options = {"proportion": "fixed", "p0": 0.5, "patience_s": 3.0}
+    world = fleet(3, uplink_bps=[1e6, SLOW_BPS, SLOW_BPS])
+    _, _, rows = simulate("korea", work, 1, options=options, clients=[0], world=world)
+    assert len(ended(rows, b"model", b"uplink", 0)) == 1
+
+
+def test_features_of_earlier_epochs_are_dropped_at_once():
+    """They are large, and Python looks for cycles rarely while a round runs."""
+    gc.collect()
+    gc.disable()
+    try:
+        alive = []
+
+        class Watched(Eager):
+            def snapshot(self, payload):
+                if payload.kind == "knowledge":
+                    alive.append(weakref.ref(payload.content[0]))
+                return super().snapshot(payload)
+
+        simulate("korea", task([8] * 4, local_epochs=3), 2, options=FIXED, clients=[0], executor=Watched())
+        assert len(alive) >= 6
+        assert [ref for ref in alive if ref() is not None] == []
+    finally:
+        gc.enable()
+
+
 def test_who_never_told_its_labels_is_not_asked():
     """A phone out of reach does not stop anybody, not even before the first round."""
     method, simulator, rows = alone(patience_s=5.0, uplink_bps=[1e6, 1e-3, 1e6])
@@ -229,13 +320,31 @@ def test_late_answers_are_paid_for_in_the_round_in_which_they_come():
 
 def test_by_the_clock_alone_the_adaptive_proportion_stays():
     for rule in ("window_ratio", "clp", "printed"):
-        options = {"proportion": rule, "p0": 0.4}
+        options = {"proportion": rule, "p0": 0.2}
         method, _, timed = simulate("korea", task([8] * 5, device=None), 3, options=options, clients=[0, 3])
-        assert method.proportion == 0.4
+        assert method.proportion.value == 0.2
         _, _, fixed = simulate(
-            "korea", task([8] * 5, device=None), 3, options={"proportion": "fixed", "p0": 0.4}, clients=[0, 3]
+            "korea", task([8] * 5, device=None), 3, options={"proportion": "fixed", "p0": 0.2}, clients=[0, 3]
         )
-        assert timed.tobytes() == fixed.tobytes()
+        ours, theirs = (Counter(map(tuple, rows[["kind", "client", "step", "bytes"]])) for rows in (timed, fixed))
+        assert {kind for kind, *_ in ours - theirs} == {b"norm"}
+        assert not theirs - ours
+
+
+def test_by_the_clock_alone_nothing_differs_but_the_proportion():
+    """Where the bounds leave it no way, the timeline is that of training, with the norms that clients tell."""
+    options = {"p0": 0.4, "p_min": 0.4, "p_max": 0.4}
+    world = fleet(5, latency_s=0.1)
+    trained, timed = (
+        simulate("korea", task([8] * 5, device=device), 3, options=options, clients=[0, 3], world=world, workers=1)
+        for device in (torch.device("cpu"), None)
+    )
+    assert trained[2].tobytes() == timed[2].tobytes()
+    fixed = simulate(
+        "korea", task([8] * 5, device=None), 3, options={"proportion": "fixed", "p0": 0.4}, clients=[0, 3],
+        world=world, workers=1,
+    )  # fmt: skip
+    assert timed[1].now_s == pytest.approx(fixed[1].now_s, rel=1e-4)  # four bytes, and no latency in a model's way
 
 
 def test_the_proportion_follows_the_gradient_norm():
@@ -243,13 +352,13 @@ def test_the_proportion_follows_the_gradient_norm():
     work = task([8] * 5, local_epochs=2)
     options = {"p0": 0.3, "window": 2, "p_min": 0.0, "p_max": 1.0}
     method, *_ = simulate("korea", work, 4, options=options, clients=[0, 3])
-    norms, expected = method.norms, 0.3
+    norms, expected = method.proportion.norms, 0.3
     assert len(norms) == 4
     for before, now in ((norms[:1], norms[:2]), (norms[:2], norms[1:3])):
         expected *= np.mean(now) / np.mean(before)
-    assert method.proportion == pytest.approx(expected)
+    assert method.proportion.value == pytest.approx(expected)
     tight, *_ = simulate("korea", work, 4, options={**options, "p_max": 0.3, "p_min": 0.3}, clients=[0, 3])
-    assert tight.proportion == 0.3
+    assert tight.proportion.value == 0.3
 
 
 def test_the_first_gradient_norm_is_that_of_one_step():
@@ -258,13 +367,14 @@ def test_the_first_gradient_norm_is_that_of_one_step():
     korea, *_ = simulate("korea", work, 1, options={"alpha": 0.0, "p_min": 0.0}, clients=[0])
     before = work.split(1)
     moved = [(b.weights.flat - a.weights.flat) / 0.1 for a, b in zip(korea.model(), before, strict=True)]
-    assert korea.norms == [pytest.approx(0.1 * sum(float(step.square().sum()) for step in moved))]
+    assert korea.proportion.norms == [pytest.approx(0.1 * sum(float(step.square().sum()) for step in moved))]
 
 
 def test_more_epochs_are_averaged_not_added_up():
     """Where weights hardly move, every epoch has the same squared gradients."""
     once, twice = (
-        simulate("korea", task([8] * 3, batch_size=8, lr=1e-9, local_epochs=n), 1, clients=[0])[0].norms for n in (1, 2)
+        simulate("korea", task([8] * 3, batch_size=8, lr=1e-9, local_epochs=n), 1, clients=[0])[0].proportion.norms
+        for n in (1, 2)
     )
     assert twice == pytest.approx(once, rel=1e-6)
 
@@ -289,7 +399,7 @@ def test_assistants_leave_no_trace_in_the_clients_part_1():
 
 def test_bad_options_are_told():
     korea = METHODS["korea"]
-    with pytest.raises(ScenarioError, match="p_max"):
-        korea(task(), korea.Options(p_min=0.6))
-    with pytest.raises(ScenarioError, match="p_max"):
-        korea(task(), korea.Options(proportion="clp", p_min=0.3))
+    for options in ({"p_min": 0.6}, {"p0": 0.3, "p_max": 0.2}, {"proportion": "clp", "p0": 0.3}):
+        with pytest.raises(ScenarioError, match=r"method\.p0: is not within p_min and p_max"):
+            korea(task(), korea.Options(**options))
+    korea(task(), korea.Options(proportion="fixed", p0=0.7, p_min=0.8))  # which has no bounds
