@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Rounding = Literal["largest_remainder", "floor"]
-ROUNDING = 1e-12
-"""Relative: products and means of floats that should be equal are so up to this."""
+ROUNDING, DIGITS = 1e-12, 9
+"""Products and means of floats that should be equal are so up to this share, quotients to so many decimal places."""
 SMALLEST = 1e-12
 """Norm by which one is divided (Eq. 6')."""
 Rule = Literal["window_ratio", "clp", "printed", "fixed", "off"]
@@ -58,10 +58,11 @@ def knowledge_request(score: Floats, total: int, rounding: Rounding = "largest_r
     lacking = np.where(score < mean * (1 - ROUNDING), mean - score, 0)
     if not lacking.any():
         return np.zeros(len(score), dtype=np.int64)
-    exact = total * lacking / lacking.sum() * (1 + ROUNDING)
+    exact = np.round(total * lacking / lacking.sum(), DIGITS)
     request: Ints = np.floor(exact).astype(np.int64)
     if rounding == "largest_remainder":
-        request[np.argsort(request - exact, kind="stable")[: total - request.sum()]] += 1
+        remainders = np.round(exact - request, DIGITS)
+        request[np.argsort(-remainders, kind="stable")[: total - request.sum()]] += 1
     return request
 
 

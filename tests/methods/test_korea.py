@@ -80,6 +80,12 @@ def test_a_uniform_history_asks_for_nothing(rounds, decay, n_labels):
     assert not knowledge_request(history([[n] * n_labels for n in rounds], decay), 50).any()
 
 
+def test_of_equal_remainders_the_first_label_s_counts():
+    even = np.array([1.0, 1.0, 1.0, 9.0])  # each lacks as much
+    assert knowledge_request(even, 4).tolist() == [2, 1, 1, 0]
+    assert knowledge_request(even * 0.1 + 12, 5).tolist() == [2, 2, 1, 0]
+
+
 @settings(deadline=None, max_examples=200)
 @given(st.integers(1, 1000), st.integers(1, 100))
 def test_a_request_is_no_sample_short_for_rounding(hundreds, percents):
