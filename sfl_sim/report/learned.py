@@ -52,8 +52,8 @@ def _accuracy(frames: Frames, aim: Aim) -> Panel:
         return Panel("Accuracy", f"{again} ({lines}).", figures, columns)
     return Panel(
         f"The way to {aim.name}",
-        f"{_compared(aim)}{again}. A dotted line comes down where a variant reaches the target; a cross ends the curve "
-        f"of one that does not ({lines}).",
+        f"{_compared(aim)}{again}. The target is the dotted level, and a line comes down from it where a variant gets "
+        f"there; a cross ends the curve of one that does not ({lines}).",
         figures,
         columns,
         table=way_table(aim),

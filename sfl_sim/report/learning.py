@@ -9,7 +9,7 @@ import numpy as np
 
 from sfl_sim.report import display, style
 from sfl_sim.report.curves import MAX_BANDS, MAX_NARROW_BANDS, add_share
-from sfl_sim.report.way import BYTES, ROUNDS, TIME, Leg, accuracy
+from sfl_sim.report.way import BYTES, ROUNDS, TIME, Leg
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,12 +80,7 @@ def _add_target(figure: go.Figure, frames: Frames, aim: Aim, leg: Leg, scale: fl
     """A line for the target, and on each curve a mark where it is reached, or a cross at its end if it is not."""
     if aim.target is None:
         return figure
-    figure.add_hline(
-        100 * aim.target,
-        line={"color": style.MUTED, "dash": "dot", "width": 1.2},
-        annotation={"text": f"target {accuracy(aim.target)}", "font": {"color": style.MUTED, "size": 12}},
-        annotation_position="bottom right",
-    )
+    figure.add_hline(100 * aim.target, line={"color": style.MUTED, "dash": "dot", "width": 1.2})
     for variant in aim.variants:
         rounds = frames.rounds[frames.rounds["variant"] == variant.label].dropna(subset="accuracy")
         curve = display.over_seeds(rounds, "round", [leg.along, "accuracy"])
