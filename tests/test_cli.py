@@ -68,13 +68,14 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
     found = summary(out)
     assert [v["name"] for v in found] == ["splitfed_v1", "splitfed_v2, fcfs", "splitfed_v2, cyclic"]
     assert set(found[0]) == {
-        "name", "method", "seed", "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap",
-        "backward_transfer", "best_accuracy", "reference",
+        "name", "method", "method_options", "seed", "rounds", "simulated_s", "accuracy", "client_accuracy",
+        "performance_gap", "accuracy_spread", "backward_transfer", "best_accuracy", "reference",
         "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
         "timeline_digest", "weights_digest", "breakdown_s", "executor", "threads",
         "peak_graphs", "server_model_bytes",
     }  # fmt: skip
-    assert set(found[0]["breakdown_s"]) == {"device", "uplink", "queue", "server", "downlink", "barrier", "aggregate"}
+    parts = {"device", "uplink", "queue", "assistants", "server", "downlink", "barrier", "aggregate"}
+    assert set(found[0]["breakdown_s"]) == parts
     for v in found:
         assert sum(v["breakdown_s"].values()) == pytest.approx(v["simulated_s"])
     rounds = pd.read_parquet(out / "rounds.parquet")
