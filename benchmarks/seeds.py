@@ -26,6 +26,7 @@ WORKLOADS = {  # shape, samples per client, rounds: about ten seconds for each s
     "mobilenet_v1": ([3, 32, 32], 128, 2),
 }
 CLIENTS, SEEDS = 10, 2
+PAIRS = 4  # of whole runs, a minute and a half each on two slow cores
 
 
 class Seeds:
@@ -92,7 +93,7 @@ def measure(model: str, quick: bool, pairs: int) -> dict[str, object]:
 
 def main() -> None:
     given = options(__doc__, WORKLOADS)
-    given.publish("seeds", [measure(model, given.quick, given.pairs()) for model in given.chosen])
+    given.publish("seeds", [measure(model, given.quick, given.pairs(PAIRS)) for model in given.chosen])
 
 
 if __name__ == "__main__":
