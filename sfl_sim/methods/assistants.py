@@ -133,10 +133,7 @@ class Replay:
 
     def again(self) -> None:
         """Ask those who have answered for the same samples once more."""
-        before = self.answers
-        self._lay_out([Share(answer.ask) for answer in before])
-        for answer in before:
-            answer.knowledge = None
+        self._lay_out([Share(answer.ask) for answer in self.answers])
 
     def close(self) -> None:
         """Drop what takes memory."""

@@ -269,7 +269,7 @@ def test_who_owes_an_answer_is_not_asked_again():
         assert all(later > earlier for earlier, later in zip(answered, asked[1:], strict=False))
     silent = fleet(4, downlink_bps=[1e6, 20.0, 20.0, 1e6])  # the request takes longer than patience
     *_, rows = simulate("korea", work, 8, options=options, clients=[0], world=silent)
-    assert len(ended(rows, b"request", b"downlink", 1))
+    assert len(ended(rows, b"request", b"downlink", 1)) > 1  # a model under way would keep it busy for minutes
     assert not len(ended(rows, b"model", b"downlink", 1))
 
 
@@ -307,6 +307,12 @@ def test_who_never_told_its_labels_is_not_asked():
     assert method.figures()["replay_late"] == 0
     assert 1 not in rows["client"]
     assert simulator.now_s < 10
+
+
+def test_a_client_that_has_not_told_its_labels_trains_without_replay():
+    method, _, rows = alone(patience_s=5.0, uplink_bps=[1.0, 1e6, 1e6])
+    assert not (rows["kind"] == b"request").any()
+    assert method.figures()["replay_requested"] == 0
 
 
 def test_late_answers_are_paid_for_in_the_round_in_which_they_come():
