@@ -18,7 +18,9 @@ from sfl_sim.execute.eager import Eager
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.assistants import Replay, Service
 from sfl_sim.methods.knowledge import LabelHistory, Proportion, asks, knowledge_request, next_proportion, request_size
-from sfl_sim.ops import Event
+from sfl_sim.models.optimisers import Sgd
+from sfl_sim.models.replay import TrainReplayed
+from sfl_sim.ops import Event, Value
 from sfl_sim.sim.prices import Prices
 
 EXACT = 1e-10
@@ -407,6 +409,15 @@ def test_assistants_leave_no_trace_in_the_clients_part_1():
     )
     assert torch.equal(on.model()[0].weights.buffers, off.model()[0].weights.buffers)
     assert not torch.equal(first["on"].flat, first["off"].flat)
+
+
+def test_two_forward_passes_call_every_layer_twice():
+    """The same MACs; a cost profile with an overhead for every call tells them apart."""
+    _, part2 = task().split(1)
+    smashed, knowledge = Value("smashed", samples=4), [Value("knowledge", samples=3)]
+    joint, apart = (TrainReplayed(Sgd(0.1), joint).work(part2, smashed, knowledge) for joint in (True, False))
+    assert joint == part2.part.work(7, passes=3)
+    assert (apart.macs, apart.n_ops) == (joint.macs, 2 * joint.n_ops)
 
 
 def test_bad_options_are_told():
