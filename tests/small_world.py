@@ -75,6 +75,11 @@ NEUTRAL = {"smofi": {"server_momentum": 0.0}, "fedavgm": {"server_momentum": 0.0
 """Options with which the momentum family does no more than SplitFedV1 where all clients have equally many batches."""
 
 
+WITHOUT_EXITS = {"multiexit": {"gamma_loss": 0.0}, "splitgp": {"gamma_loss": 0.0, "lambda_pers": 0.0},
+                 "harmony": {"gamma_loss": 0.0, "inner_steps": 0, "csa_weight": 0.0, "quantise": False}}  # fmt: skip
+"""Options with which exits are not trained and change nothing: SplitFedV1 where all clients have one cut."""
+
+
 def usual_options(name):
     """Hydra's usual heads would leave no trunk to networks with three layers, and everybody takes part."""
     usual = {"hydra": {"cut2": 2}, "korea": {"assistants": "all", "proportion": "fixed", "p0": 0.5}}

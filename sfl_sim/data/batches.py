@@ -156,10 +156,13 @@ class ClientData:
         """
         return islice(self._endless(client, round, batch_size), self.local_epochs)
 
-    def _endless(self, client: int, round: int, batch_size: int | None) -> Iterator[list[Batch]]:
+    def _endless(
+        self, client: int, round: int, batch_size: int | None = None, draws: tuple[str, str] = ("batches", "augment")
+    ) -> Iterator[list[Batch]]:
+        """`draws` name the random streams of the order and of the augmentation."""
         sizes = self._sizes(self.samples(client), batch_size)
         for number in count():
-            epoch = self._epoch(client, round, number) if self.images else None
+            epoch = self._epoch(client, round, number, draws) if self.images else None
             starts = np.cumsum([0, *sizes[:-1]])
             first = number * len(sizes)
             yield [
@@ -167,14 +170,20 @@ class ClientData:
                 for i, (size, start) in enumerate(zip(sizes, starts, strict=True))
             ]
 
-    def _epoch(self, client: int, round: int, number: int) -> _Epoch:
+    def _epoch(self, client: int, round: int, number: int, draws: tuple[str, str]) -> _Epoch:
         assert self.images is not None
-        order = stream(self.seed, "batches", client, round, number).permutation(self.shares[client])
-        return _Epoch(self.images, order, stream(self.seed, "augment", client, round, number))
+        ordering, augmenting = (stream(self.seed, draw, client, round, number) for draw in draws)
+        return _Epoch(self.images, ordering.permutation(self.shares[client]), augmenting)
 
     def batches(self, client: int, round: int, batch_size: int | None = None) -> Iterator[Batch]:
         """The round's mini-batches in a row."""
         for epoch in self.epochs(client, round, batch_size):
+            yield from epoch
+
+    def others(self, client: int, round: int) -> Iterator[Batch]:
+        """As many batches as `batches`, of the same sizes, of the same samples in an independent order."""
+        draws = ("other batches", "other batches, augmented")
+        for epoch in islice(self._endless(client, round, draws=draws), self.local_epochs):
             yield from epoch
 
     def some(self, client: int, counts: NDArray[np.int64], draw: str, *ids: int) -> Batch:

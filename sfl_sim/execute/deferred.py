@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
+from sfl_sim.models.bundle import Bundle
 from sfl_sim.models.replica import Joined
 from sfl_sim.ops import State, Value
 
@@ -126,7 +127,7 @@ def _values_in(args: Any) -> Iterator[Value]:
 
 def _states_in(args: Any) -> Iterator[State]:
     for value in _values_in(args):
-        if isinstance(value, Joined):
-            yield from value.members
+        if isinstance(value, Joined | Bundle):
+            yield from _states_in(value.members)
         elif isinstance(value, State):
             yield value

@@ -6,9 +6,11 @@ from sfl_sim.methods.fedavgm import FedAvgM
 from sfl_sim.methods.fednag import FedNAG
 from sfl_sim.methods.fednar import FedNAR
 from sfl_sim.methods.fedprox import FedProx
+from sfl_sim.methods.harmony import Harmony
 from sfl_sim.methods.hydra import Hydra
 from sfl_sim.methods.korea import Korea
 from sfl_sim.methods.mergesfl import MergeSFL
+from sfl_sim.methods.multiexit import MultiExit, SplitGP
 from sfl_sim.methods.multihead import MultiHead
 from sfl_sim.methods.slowmo import SlowMo
 from sfl_sim.methods.smofi import Smofi
@@ -33,6 +35,9 @@ METHODS: dict[str, type[Method]] = {
     "fedavgm": FedAvgM,
     "slowmo": SlowMo,
     "fednag": FedNAG,
+    "multiexit": MultiExit,
+    "splitgp": SplitGP,
+    "harmony": Harmony,
 }
 """The methods by the name that a scenario gives them."""
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.alternatives import Model
+from sfl_sim.models.deployed import Deployed
 from sfl_sim.models.network import Network
 from sfl_sim.models.optimisers import Adam, Optimiser, Sgd
 from sfl_sim.models.replica import Replica
@@ -143,6 +144,8 @@ class Method(ABC):
     not inherited."""
     is_split: ClassVar[bool] = True
     """Whether the model is cut between clients and server, so that the task must say where."""
+    has_exits: ClassVar[bool] = False
+    """Whether clients answer by an exit of their own what they are sure of."""
     cut_may_change: ClassVar[bool] = False
     """Whether the method can cut the model elsewhere in every round (`Task.round_cuts`)."""
 
@@ -176,6 +179,10 @@ class Method(ABC):
         counts = torch.from_numpy(self.task.label_counts[c]).int()
         yield send(Value("label counts", counts.nbytes, content=counts), c, SERVER)
 
+    def finish(self) -> Flow:
+        """The flow of what happens once, after the last round, whose records take it in."""
+        yield from ()
+
     def choose(self, round: int, clients: Sequence[int]) -> Sequence[int]:
         """Who of the `clients` drawn for a round takes part, in cyclic order: all, unless the method selects."""
         return clients
@@ -196,6 +203,22 @@ class Method(ABC):
     @abstractmethod
     def model(self) -> Model:
         """The parts of the global model, to be applied one after another."""
+
+    def deployed(self, c: int) -> Deployed:
+        """What answers the requests of client `c` once training has ended: the global model, cut as for training.
+
+        Raises ScenarioError if it is not one layer after the other.
+        """
+        parts = [part for part in self.model() if isinstance(part, Replica)]
+        if len(parts) < len(self.model()):
+            raise ScenarioError("has several models, all of which answer, and cannot be served", key="method.name",
+                                found=type(self).__name__)  # fmt: skip
+        layers = self.task.network.layers
+        if not self.is_split:
+            return Deployed(parts, None, [], layers[-1].out_shape)
+        cut = self.task.cuts[c]
+        at_cut = 1 + [sum(len(part.part.skeleton) for part in parts[:n]) for n in range(1, len(parts))].index(cut)
+        return Deployed(parts[:at_cut], None, parts[at_cut:], layers[cut - 1].out_shape)
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
         """The parts of the global model if the round ended now: to be read only (METHODS.md CHOICE 10).

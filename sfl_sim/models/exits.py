@@ -1,7 +1,8 @@
 """Multi-exit models: where a client may leave a network early, and the heads it answers with there.
 
-The families of HARMONY's Table 1 as METHODS.md 12.1 reconstructs them; the networks are those of the zoo. A client's
-front end phi is the layers up to its cut, h its exit head, and the server's theta the layers after the cut.
+The families of HARMONY's Table 1 as METHODS.md 12.1 reconstructs them, on the networks of the zoo, and a plain head for
+every other model. A client's front end phi is the layers up to its cut, h its exit head, and the server's theta the
+layers after the cut.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from torch import nn
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.layers import Shape, named
 from sfl_sim.models.network import Network
-from sfl_sim.models.price import Layer
 from sfl_sim.models.transformer import Token
 
 
@@ -45,20 +45,26 @@ _EXITS = {
 }
 
 
-def _exits(name: str) -> _Exits:
-    if name not in _EXITS:
-        raise ScenarioError("has no exits", key="model.name", found=name, allowed=_EXITS)
-    return _EXITS[name]
+def exit_cuts(net: Network) -> tuple[int, ...]:
+    """After how many layers clients may leave `net`, increasing.
+
+    Of the families above, where HARMONY has exits; of other models, after every layer but the last that gives a feature
+    map or a vector. Raises ScenarioError if there is no such layer.
+    """
+    if net.name in _EXITS:
+        return _EXITS[net.name].cuts
+    cuts = tuple(i for i, layer in enumerate(net.layers[:-1], 1) if len(layer.out_shape) in (1, 3))
+    if not cuts:
+        raise ScenarioError("has no exits", key="model.name", found=net.name, allowed="a model of images")
+    return cuts
 
 
-def exit_cuts(name: str) -> tuple[int, ...]:
-    """After how many layers clients may leave the zoo's model `name`, increasing."""
-    return _exits(name).cuts
-
-
-def exit_head(name: str, layer: Layer, n_labels: int) -> nn.Sequential:
-    """A new head that answers from what `layer` of the zoo's model `name` gives."""
-    return _exits(name).head(layer.out_shape, n_labels)
+def exit_head(net: Network, cut: int) -> nn.Sequential:
+    """A new head that answers from what layer `cut` of `net` gives: the family's, else the simplest there is."""
+    shape = net.layers[cut - 1].out_shape
+    if net.name in _EXITS:
+        return _EXITS[net.name].head(shape, net.n_labels)
+    return _pooled(shape, net.n_labels, side=1) if len(shape) == 3 else named(fc=nn.Linear(shape[0], net.n_labels))
 
 
 def exit_network(net: Network, cut: int) -> Network:
@@ -67,13 +73,13 @@ def exit_network(net: Network, cut: int) -> Network:
     Split at `cut` it gives the parts phi and h, priced; phi starts as the first part of `net` with the same seed does.
     Raises ScenarioError if clients cannot leave there.
     """
-    cuts = exit_cuts(net.name)
+    cuts = exit_cuts(net)
     if cut not in cuts:
         raise ScenarioError(f"{net.name} has no exit after that layer", key="model.cut", found=cut, allowed=cuts)
 
     def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
         layers = net._build(input_shape, n_labels)[:cut]
-        layers.add_module("exit", exit_head(net.name, net.layers[cut - 1], n_labels))
+        layers.add_module("exit", exit_head(net, cut))
         return layers
 
     small = Network(net.name, build, net.input_shape, net.n_labels, net.dtype, net.channels_last)

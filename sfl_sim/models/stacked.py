@@ -74,11 +74,15 @@ def backward(replicas: Sequence[Replica], gradients: Sequence[Tensor], optimiser
 
 
 def train(
-    replicas: Sequence[Replica], inputs: Sequence[Tensor], labels: Sequence[Tensor], optimiser: Optimiser
+    replicas: Sequence[Replica],
+    inputs: Sequence[Tensor],
+    labels: Sequence[Tensor],
+    optimiser: Optimiser,
+    share: float = 1.0,
 ) -> Sequence[Tensor | None]:
-    """Each replica's optimiser step on the mean cross-entropy of its batch; the gradients at the inputs, as `Train`."""
+    """Each replica's step on `share` of its batch's mean cross-entropy; the gradients at the inputs, as `Train`."""
     stack = Stack.of(replicas)
-    gradients = stack.train(side_by_side(inputs), torch.stack(list(labels)))
+    gradients = stack.train(side_by_side(inputs), torch.stack(list(labels)), share)
     stack.step(optimiser, replicas)
     return gradients
 
@@ -222,11 +226,11 @@ class Stack:
         self.passed = None
         self._differentiate(activations, gradients, [])
 
-    def train(self, x: Tensor, labels: Tensor) -> Sequence[Tensor | None]:
-        """Set `grad` from each batch's mean loss; gives the gradients at x (n, b, ...), None for the first part."""
+    def train(self, x: Tensor, labels: Tensor, share: float) -> Sequence[Tensor | None]:
+        """Set `grad` from that share of each batch's mean loss; gives the gradients at x (n, b, ...), None for the first part."""
         inputs = [] if self.part.first else [x.requires_grad_()]
         out = self._layers(x, self.buffers).to(self.part.dtype)
-        found = self._differentiate(vmap(cross_entropy)(out, labels).sum(), None, inputs)
+        found = self._differentiate(share * vmap(cross_entropy)(out, labels).sum(), None, inputs)
         return found[0].unbind() if found else [None] * len(x)
 
     def step(self, optimiser: Optimiser, replicas: Sequence[Replica]) -> None:

@@ -8,7 +8,7 @@ client.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -71,9 +71,13 @@ class Train(PartStep):
 
     On smashed data it is the server's job; on a batch with a whole network it is local training. Members of a joined
     state are stepped together, after the gradient of all.
+
+    Attributes:
+        share: of this loss in the loss that is minimised, where other nodes add what remains.
     """
 
     optimiser: Optimiser
+    share: float = field(default=1.0, kw_only=True)
     name = "train"
     aggregates = False
 
@@ -99,14 +103,15 @@ class Train(PartStep):
         x = out = x.detach().requires_grad_(not part.part.first)
         for member in part.members:
             out = member.weights(out, training=True)
-        cross_entropy(out.to(part.part.dtype), labels).backward()  # type: ignore[no-untyped-call]
+        loss = self.share * cross_entropy(out.to(part.part.dtype), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
         gradient: Tensor | None = x.grad
         return gradient
 
     def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> Sequence[Tensor | None]:
         """`run` for replicas of one part."""
         inputs, labels = zip(*(data.load() for (data,) in args), strict=True)
-        return stacked.train(parts, inputs, labels, self.optimiser)
+        return stacked.train(parts, inputs, labels, self.optimiser, self.share)
 
 
 @dataclass(frozen=True)

@@ -70,11 +70,20 @@ def test_the_samples_of_two_draws_differ():
 
 def test_epochs_are_dealt_only_when_their_steps_are_asked_for(monkeypatch):
     source, dealt = data([10], 4), []
-    monkeypatch.setattr(ClientData, "_epoch", lambda self, client, round, number: dealt.append(number))
+    monkeypatch.setattr(ClientData, "_epoch", lambda self, client, round, number, draws: dealt.append(number))
     steps = source.steps(0, 1, 1000)
     assert dealt == []
     assert [next(steps).samples for _ in range(4)] == [4, 4, 2, 4]
     assert dealt == [0, 1]
+
+
+def test_other_batches_are_as_many_and_as_large_of_the_same_samples_in_another_order():
+    source = data([10, 6], 4, local_epochs=2)
+    usual, others = (list(batches(1, 3)) for batches in (source.batches, source.others))
+    assert [batch.samples for batch in usual] == [batch.samples for batch in others] == [4, 2, 4, 2]
+    rows = [torch.cat([batch.load()[0] for batch in batches[:2]]).flatten(1).tolist() for batches in (usual, others)]
+    assert sorted(rows[0]) == sorted(rows[1])
+    assert rows[0] != rows[1]
 
 
 def test_every_epoch_shows_every_sample_once_in_a_new_order():

@@ -1,5 +1,7 @@
 """The executors: the same timeline with and without training, and prices that are the real sizes."""
 
+from math import ceil
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,8 @@ from sfl_sim.execute.eager import Eager
 from sfl_sim.execute.evaluate import evaluate
 from sfl_sim.execute.timing import Timing
 from sfl_sim.methods import METHODS
+from sfl_sim.models.bundle import Bundle
+from sfl_sim.models.harmony_steps import Views
 from sfl_sim.models.zoo import network
 from sfl_sim.ops import Value
 from sfl_sim.sim.orders import ORDERS
@@ -23,7 +27,19 @@ def content_bytes(content):
         return 0
     if isinstance(content, torch.Tensor):
         return content.nbytes
+    if isinstance(content, Views):  # a bit for each pair of samples, and a byte for the depth
+        pairs = 0 if content.same is None else ceil(len(content.same) / 8) + 1
+        return content_bytes([content.own, content.other]) + pairs
     return sum(map(content_bytes, content))
+
+
+def model_bytes(sent):
+    if isinstance(sent, Bundle):
+        return sum(map(model_bytes, sent.members))
+    real = sum(tensor.nbytes for _, tensor in sent.weights.named_tensors())
+    if sent.has_velocity:  # which is zero, and travels as such, as long as there is none
+        real += sum(tensor.nbytes for tensor in sent.part.views(sent.weights.flat))
+    return real
 
 
 class Audit(Eager):
@@ -34,12 +50,7 @@ class Audit(Eager):
 
     def snapshot(self, payload):
         sent = super().snapshot(payload)
-        if sent.kind == "model":
-            real = sum(tensor.nbytes for _, tensor in sent.weights.named_tensors())
-            if sent.has_velocity:  # which is zero, and travels as such, as long as there is none
-                real += sum(tensor.nbytes for tensor in sent.part.views(sent.weights.flat))
-        else:
-            real = content_bytes(sent.load())
+        real = model_bytes(sent) if sent.kind == "model" else content_bytes(sent.load())
         self.weighed.append((sent.kind, sent.size_bytes, real))
         return sent
 

@@ -7,7 +7,6 @@ import torch
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.exits import exit_cuts, exit_head, exit_network
-from sfl_sim.models.price import Layer
 from sfl_sim.models.zoo import network
 
 CPU = torch.device("cpu")
@@ -29,10 +28,10 @@ def parameters(layers):
 )
 def test_the_sizes_are_those_of_harmonys_table_1(name, sample, n_labels, phi, head, full):
     net = network(name, sample, n_labels)
-    cuts = exit_cuts(name)
+    cuts = exit_cuts(net)
     assert parameters(net.layers) == full
     fronts = [parameters(net.layers[:cut]) for cut in cuts]
-    heads = [exit_head(name, net.layers[cut - 1], n_labels) for cut in cuts]
+    heads = [exit_head(net, cut) for cut in cuts]
     sizes = [sum(p.numel() for p in module.parameters()) for module in heads]
     assert (min(fronts), max(fronts)) == phi
     assert (min(sizes), max(sizes)) == head
@@ -40,8 +39,8 @@ def test_the_sizes_are_those_of_harmonys_table_1(name, sample, n_labels, phi, he
 
 
 def test_clients_leave_between_harmonys_smallest_and_largest_front_end():
-    assert exit_cuts("mobilenet_v2") == (1, 5, 6, 7, 8, 9, 10, 11)
-    assert exit_cuts("resnet50") == (3, 4, 5, 6, 7)
+    assert exit_cuts(network("mobilenet_v2", (3, 32, 32), 10)) == (1, 5, 6, 7, 8, 9, 10, 11)
+    assert exit_cuts(network("resnet50", (3, 32, 32), 10)) == (3, 4, 5, 6, 7)
 
 
 def test_nobody_leaves_where_the_paper_has_no_exit():
@@ -64,7 +63,7 @@ def test_the_latency_example_counts_a_vgg_client_of_two_convolutions():
 @pytest.mark.parametrize(("name", "sample"), [("cnn8", (1, 8, 8)), ("vit_s16", (1, 8, 8))])
 def test_a_client_answers_from_the_front_end_of_the_whole_network(name, sample):
     net = network(name, sample, 10)
-    cut = exit_cuts(name)[0]
+    cut = exit_cuts(net)[0]
     small = exit_network(net, cut)
     assert [layer.name for layer in small.layers] == [*(layer.name for layer in net.layers[:cut]), "exit"]
     phi, head = small.split(cut, seed=7, device=CPU)
@@ -76,15 +75,24 @@ def test_a_client_answers_from_the_front_end_of_the_whole_network(name, sample):
     assert small.layers[-1].macs > 0
 
 
+def test_other_models_have_a_plain_exit_after_every_layer_but_the_last():
+    net = network("lenet5", (1, 28, 28), 10)
+    assert exit_cuts(net) == (1, 2, 3, 4)
+    assert [parameters(exit_network(net, cut).layers[-1:]) for cut in (2, 3)] == [16 * 10 + 10, 120 * 10 + 10]
+    assert exit_network(net, 2).layers[-1].out_shape == (10,)
+
+
 def test_a_model_without_exits_names_those_that_have_some():
-    with pytest.raises(ScenarioError, match=r"model.name: has no exits \(found 'lenet5'; allowed: cnn8, vgg11_bn"):
-        exit_cuts("lenet5")
+    net = network("char_transformer", (8,), 10)
+    with pytest.raises(ScenarioError, match=r"model.name: has no exits \(found 'char_transformer'; allowed: a model of images"):
+        exit_cuts(net)
 
 
 def test_a_vision_transformers_head_reads_the_class_token_alone():
-    layer = Layer("block2", {}, 0, 0, 0, (5, 8))
-    head = exit_head("vit_s16", layer, 3)
-    features = torch.randn(2, 5, 8)
+    net = network("vit_s16", (1, 8, 8), 3)
+    cut = exit_cuts(net)[0]
+    head = exit_head(net, cut)
+    features = torch.randn(2, *net.layers[cut - 1].out_shape)
     changed = features.clone()
     changed[:, 1:] = 0
     assert torch.equal(head(features), head(changed))

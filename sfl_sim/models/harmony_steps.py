@@ -1,0 +1,311 @@
+"""The steps of HARMONY's label-private mini-batch beside those of `exit_steps` (METHODS.md 12.2).
+
+Two views of a client's samples go to the server: z++ of the whole front end, of which the task is learned, and z+ of
+a front end that ends at a drawn depth, by which alone the trunk is aligned. No label goes there: of each pair of
+samples the server is told whether their labels are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from sfl_sim.models.bundle import Bundle
+from sfl_sim.models.exit_steps import backward, exit_work
+from sfl_sim.models.optimisers import Optimiser
+from sfl_sim.models.part import Part
+from sfl_sim.models.replica import Replica
+from sfl_sim.ops import Value, Work
+
+HALF_BYTES = 2
+EPSILON = 1e-12
+"""Inside the distance, whose gradient is infinite at 0."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How features travel: as float16, clamped to its range, or as they are (METHODS.md CHOICE 34).
+
+    The gradient passes straight through: the client's backward pass uses the graph of what was not rounded.
+    """
+
+    is_half: bool
+
+    def size_bytes(self, part: Part, numel: int) -> int:
+        """Of so many elements that the part gives."""
+        return numel * (HALF_BYTES if self.is_half else part.wire_dtype.itemsize)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """What is sent of x."""
+        largest = torch.finfo(torch.float16).max
+        return x.clamp(-largest, largest).half() if self.is_half else x
+
+
+@dataclass(frozen=True)
+class View:
+    """The front end as far as `part`, in training mode, with neither gradient nor head: z+."""
+
+    part: Part
+    name = "view"
+    aggregates = False
+
+    def work(self, model: Bundle, batch: Value) -> Work:
+        """The forward pass so far."""
+        return self.part.work(batch.samples, passes=1)
+
+    def out(self, model: Bundle, batch: Value) -> Value:
+        """Stays at the client."""
+        return Value("view", samples=batch.samples, step=batch.step)
+
+    def run(self, model: Bundle, batch: Value) -> tuple[Tensor, Tensor]:
+        """Activations (n, ...) and labels (n,)."""
+        x, labels = batch.load()
+        with torch.no_grad():
+            return model.replicas[0].weights.only(self.part)(x, training=True), labels
+
+
+@dataclass(frozen=True)
+class Views:
+    """What the server gets of a mini-batch: z++ (n, ...), and where it is to be aligned z+ (n, ...), and (n,) whether
+    the labels behind the two are the same."""
+
+    own: Tensor
+    other: Tensor | None
+    same: Tensor | None
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Put a mini-batch's message together.
+
+    Attributes:
+        other: the part that gave z+; None if there is none.
+    """
+
+    wire: Wire
+    other: Part | None
+    name = "upload"
+    aggregates = False
+
+    def work(self, model: Bundle, own: Value, other: Value | None) -> Work:
+        """Free."""
+        return Work.of(0)
+
+    def out(self, model: Bundle, own: Value, other: Value | None) -> Value:
+        """2n (A_K + A_d) bytes, a bit for each pair, and a byte for K (METHODS.md 12.3)."""
+        part, n = model.members[0].part, own.samples
+        size_bytes = self.wire.size_bytes(part, n * part.out_numel)
+        if self.other:
+            size_bytes += self.wire.size_bytes(part, n * self.other.out_numel) + ceil(n / 8) + 1
+        return Value("features", size_bytes, n, own.step)
+
+    def run(self, model: Bundle, own: Value, other: Value | None) -> Views:
+        """All but the labels."""
+        z, labels = own.load()
+        if other is None:
+            return Views(self.wire.pack(z), None, None)
+        z_other, labels_other = other.load()
+        return Views(self.wire.pack(z), self.wire.pack(z_other), labels == labels_other)
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where features enter the server's pieces.
+
+    Attributes:
+        own: the first piece that z++ runs through.
+        other: that of z+; None if there is none.
+        trunk: how many pieces there are before the classifier, if the server has it.
+    """
+
+    own: int
+    other: int | None
+    trunk: int
+
+    @property
+    def first(self) -> int:
+        """The first piece that either runs through."""
+        return self.own if self.other is None else min(self.own, self.other)
+
+    def work(self, theta: Bundle, samples: int, passes: int) -> Work:
+        """Of z++ through all that follows, and of z+ through the trunk."""
+        pieces = [piece.part for piece in theta.members]
+        others = [] if self.other is None else pieces[self.other : self.trunk]
+        return Work.total([part.work(samples, passes) for part in (*pieces[self.own :], *others)])
+
+
+@dataclass(frozen=True)
+class Passed:
+    """The graphs of a mini-batch that wait at the server for a gradient from the client."""
+
+    features: Tensor
+    answer: Tensor
+    embedding: Tensor
+    other: Tensor | None
+    same: Tensor | None
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Both views through the server's model; gives the embeddings of z++, or the server's answers to them."""
+
+    route: Route
+    wire: Wire
+    name = "embed"
+    aggregates = False
+
+    def work(self, theta: Bundle, features: Value) -> Work:
+        """Forward."""
+        return self.route.work(theta, features.samples, passes=1)
+
+    def out(self, theta: Bundle, features: Value) -> Value:
+        """2n dS bytes, of an embedding of dS elements, or of as many answers as labels."""
+        part = theta.members[-1].part
+        size_bytes = self.wire.size_bytes(part, features.samples * part.out_numel)
+        return Value("embedding", size_bytes, features.samples, features.step)
+
+    def run(self, theta: Bundle, features: Value) -> Tensor:
+        """(n, dS), or (n, L); the graphs wait in `theta`."""
+        views: Views = features.load()
+        trunk = theta.replicas[: self.route.trunk]
+        dtype = trunk[0].part.wire_dtype
+        other = None
+        if views.other is not None:
+            other = _through(trunk[self.route.other :], views.other.to(dtype))
+        z = views.own.to(dtype).detach().requires_grad_()
+        embedding = _through(trunk[self.route.own :], z)
+        answer = _through(theta.replicas[self.route.trunk :], embedding)
+        theta.pending = Passed(z, answer, embedding, other, views.same)
+        return self.wire.pack(answer.detach())
+
+
+@dataclass(frozen=True)
+class Assess:
+    """The task's loss where the labels are: of the client's classifier on the embeddings, or of the server's answers.
+
+    The classifier takes its step at once; gives the gradient at what the server sent.
+
+    Attributes:
+        share: of this loss in the loss that is minimised.
+    """
+
+    optimiser: Optimiser
+    share: float
+    name = "assess"
+    aggregates = False
+
+    def work(self, model: Bundle, answer: Value, own: Value) -> Work:
+        """Forward and backward of the classifier, if the client has it."""
+        return Work.total([member.part.work(answer.samples, passes=3) for member in model.members[2:]])
+
+    def out(self, model: Bundle, answer: Value, own: Value) -> Value:
+        """4n dS bytes."""
+        part = model.members[-1].part
+        numel = part.in_numel if len(model.members) > 2 else part.out_numel
+        return Value("gradients", answer.samples * numel * part.wire_dtype.itemsize, answer.samples, answer.step)
+
+    def run(self, model: Bundle, answer: Value, own: Value) -> Tensor | None:
+        """(n, dS), or (n, L)."""
+        _, labels = own.load()
+        part, classifier = model.members[-1].part, model.replicas[2:]
+        x = answer.load().to(part.wire_dtype).detach().requires_grad_()
+        loss = self.share * cross_entropy(_through(classifier, x).to(part.dtype), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for replica in classifier:
+            self.optimiser.step(replica.weights)
+        gradient: Tensor | None = x.grad
+        return gradient
+
+
+@dataclass(frozen=True)
+class Align:
+    """The server's backward pass, with the gradient of contrastive semantic alignment (Eq. 7) in the trunk alone.
+
+    Attributes:
+        weight, margin, is_normalised: of the alignment (METHODS.md CHOICE 33).
+    """
+
+    optimiser: Optimiser
+    route: Route
+    weight: float
+    margin: float
+    is_normalised: bool
+    name = "align"
+    aggregates = False
+
+    def work(self, theta: Bundle, gradients: Value) -> Work:
+        """Backward of all that `Embed` ran."""
+        return self.route.work(theta, gradients.samples, passes=2)
+
+    def out(self, theta: Bundle, gradients: Value) -> Value:
+        """4n A_d bytes."""
+        part = theta.members[self.route.own].part
+        size_bytes = gradients.samples * part.in_numel * part.wire_dtype.itemsize
+        return Value("gradients", size_bytes, gradients.samples, gradients.step)
+
+    def run(self, theta: Bundle, gradients: Value) -> Tensor | None:
+        """(n, A_d): of the task alone. Pieces that nothing ran through take no step."""
+        passed: Passed = theta.pending
+        theta.pending = None
+        torch.autograd.backward(passed.answer, gradients.load(), retain_graph=passed.other is not None)
+        gradient = passed.features.grad
+        if passed.other is not None and passed.same is not None:
+            assert gradient is not None
+            gradient = gradient.clone()  # to which the alignment's would be added
+            embedding, dtype = passed.embedding, theta.members[0].part.dtype
+            loss = contrast(passed.other.to(dtype), embedding.to(dtype), passed.same, self.margin, self.is_normalised)
+            (self.weight * loss).backward()  # type: ignore[no-untyped-call]
+        for replica in theta.replicas[self.route.first :]:
+            self.optimiser.step(replica.weights)
+        return gradient
+
+
+@dataclass(frozen=True)
+class Outer:
+    """First-order meta-learning: the gradient at the adapted weights is applied to those before the adaptation.
+
+    Running statistics of batch norm become those that the adapted model's training pass left.
+    """
+
+    optimiser: Optimiser
+    name = "backward"
+    aggregates = False
+
+    def work(self, model: Bundle, adapted: Bundle, gradients: Value) -> Work:
+        """The backward passes of front end and head."""
+        return exit_work(adapted, gradients.samples, passes=2)
+
+    def out(self, model: Bundle, adapted: Bundle, gradients: Value) -> Value:
+        """Nothing."""
+        return Value("done", step=gradients.step)
+
+    def run(self, model: Bundle, adapted: Bundle, gradients: Value) -> None:
+        """No derivative through the adaptation (FOMAML, Finn et al. 2017)."""
+        backward(adapted, gradients)
+        for replica, other in zip(model.replicas[:2], adapted.replicas[:2], strict=True):
+            replica.weights.grad.copy_(other.weights.grad)
+            replica.weights.buffers.copy_(other.weights.buffers)
+            self.optimiser.step(replica.weights)
+
+
+def contrast(one: Tensor, other: Tensor, same: Tensor, margin: float, is_normalised: bool = False) -> Tensor:
+    """HARMONY's Eq. (7), the mean over pairs of embeddings (n, ...): D^2 / 2 where `same` (n,), else
+    max(0, margin - D)^2 / 2, where D is the distance of a pair (Motiian et al., ICCV 2017).
+    """
+    one, other = one.flatten(1), other.flatten(1)
+    if is_normalised:
+        one, other = normalize(one), normalize(other)
+    squared = (one - other).square().sum(dim=1)
+    apart = (margin - (squared + EPSILON).sqrt()).clamp(min=0).square()
+    return torch.where(same, squared, apart).mean() / 2
+
+
+def _through(pieces: Sequence[Replica], x: Tensor) -> Tensor:
+    for piece in pieces:
+        x = piece.weights(x, training=True)
+    return x
