@@ -24,6 +24,7 @@ from sfl_sim.models.cuts import client_cuts, cuts_at
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import network
+from sfl_sim.rng import stream
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import check_burst, check_max_wait, usual_burst
 from sfl_sim.system.fleet import Fleet
@@ -97,7 +98,7 @@ def _cuts(scenario: Scenario, kind: type[Method], net: Network, fleet: Fleet) ->
     if not isinstance(cut, ClientCuts):
         return [net.cut_at(cut)] * n_clients, []
     if cut.by != "round":
-        return client_cuts(net, cut.by, cut.values, fleet.macs_per_s), []
+        return client_cuts(net, cut.by, cut.values, fleet.macs_per_s, stream(scenario.seed, "client cuts")), []
     if not kind.cut_may_change:
         raise ScenarioError(f"{scenario.method.name} has one cut for all rounds", key="model.cut.by", found=cut.by)
     drawn = cuts_at(net, cut.values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from sfl_sim.execute.batched import Batched
 from sfl_sim.execute.compiling import check_compiler
 from sfl_sim.execute.evaluate import Evaluation, evaluate
 from sfl_sim.execute.precision import check_precision
+from sfl_sim.finals import final_tables
 from sfl_sim.models.alternatives import Model, replicas_by_name
 from sfl_sim.models.layer_table import layer_table
 from sfl_sim.presets import expand
@@ -33,13 +34,14 @@ from sfl_sim.tables import client_table, label_rows, learned, round_row
 
 @dataclass(frozen=True)
 class Round:
-    """What one round gave: its row of rounds.parquet, rows of labels.parquet, operations (`OP_DTYPE`), and rows of
-    confusion.parquet, if the scenario asks for any."""
+    """What one round gave: its row of rounds.parquet, rows of labels.parquet, operations (`OP_DTYPE`), rows of
+    confusion.parquet, if the scenario asks for any, and with the last round tables on the trained models, by name."""
 
     row: Mapping[str, Any]
     labels: list[dict[str, Any]]
     ops: NDArray[np.void]
     confusion: pd.DataFrame | None = None
+    final: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
 
 class Experiment:
@@ -105,7 +107,9 @@ class Experiment:
                 labels = label_rows(number, found, self.dataset.label_names, self.label_order)
                 self._model = [part.snapshot() for part in self.method.model()]
             self._timeline.update(ops.tobytes())
-            yield Round(row, labels, ops, self.snapshots.take() if self.snapshots else None)
+            confusion = self.snapshots.take() if self.snapshots else None
+            is_last = self.device is not None and number == self.scenario.train.rounds
+            yield Round(row, labels, ops, confusion, self._final() if is_last else {})
 
     def check_device(self, device: torch.device) -> None:
         """Refuse what `device` cannot compute, or only slower. A timing-only run needs none of it."""
@@ -124,6 +128,8 @@ class Experiment:
             self.foresight.run(lambda: self.method.round(number, clients), number, like=tuple(clients))
         else:
             self.simulator.run(self.method.round(number, clients), number)
+        if number == self.scenario.train.rounds:
+            self.simulator.run(self.method.finish(), number)
         if isinstance(self.executor, Batched):
             self.executor.finish()
 
@@ -182,6 +188,11 @@ class Experiment:
         if self.device is None or self.scenario.report.snapshots is None:
             return None
         return Snapshots(self.scenario, self.method, self._evaluate, lambda: self.simulator.now_s)
+
+    def _final(self) -> dict[str, pd.DataFrame]:
+        images = self.method.data.images
+        assert images is not None
+        return final_tables(self.scenario, self.method, self.dataset, self.counts, self.test_sets, self._test[0], images)
 
     def _evaluate(self, model: Model) -> Evaluation:
         assert self.device is not None

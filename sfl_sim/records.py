@@ -60,8 +60,16 @@ def in_order(rows: NDArray[np.void]) -> NDArray[np.void]:
     So the same operations are the same table, and the same digest, however they were found.
     """
     ended_s = rows["ended_s"]
-    if (ended_s[1:] > ended_s[:-1]).all():
+    if (ended_s[1:] < ended_s[:-1]).any():
+        rows = rows[np.argsort(ended_s, kind="stable")]
+        ended_s = rows["ended_s"]
+    with_next = ended_s[1:] == ended_s[:-1]
+    if not with_next.any():
         return rows
+    together = np.append(with_next, False) | np.insert(with_next, 0, False)
+    tied = rows[together]
     numbers = ("bytes", "macs", "step", "started_s", "requested_s", "client", "ended_s")
-    names = [np.unique(rows[column], return_inverse=True)[1] for column in ("node", "kind")]
-    return rows[np.lexsort((*names, *(rows[column] for column in numbers)))]
+    names = [np.unique(tied[column], return_inverse=True)[1] for column in ("node", "kind")]
+    rows = rows.copy()
+    rows[together] = tied[np.lexsort((*names, *(tied[column] for column in numbers)))]
+    return rows

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sfl_sim.execute.answers import Answers
 from sfl_sim.execute.evaluate import Evaluation
 from sfl_sim.metrics.accuracy import performance_gap
 from sfl_sim.metrics.breakdown import breakdown, traffic
@@ -81,3 +82,25 @@ def label_rows(number: int, found: Evaluation, names: Sequence[str], order: Ints
         }
         for position, label in enumerate(map(int, order))
     ]
+
+
+def answer_table(answers: Sequence[Answers], test_sets: Sequence[Ints], labels: Ints, counts: Ints) -> pd.DataFrame:
+    """Rows of answers.parquet: each client's test samples in the order of its test set, and who answers them right.
+
+    Args:
+        labels: of all test samples.
+        counts: (C, L) training samples of each label that each client holds.
+    """
+    client = np.repeat(np.arange(len(test_sets)), [len(own) for own in test_sets])
+    sample = np.concatenate(test_sets)
+    return pd.DataFrame(
+        {
+            "client": client,
+            "sample": sample,
+            "label": labels[sample],
+            "seen": counts[client, labels[sample]] > 0,
+            "entropy": np.concatenate([found.entropy for found in answers]),
+            "device_correct": np.concatenate([found.device_correct for found in answers]),
+            "server_correct": np.concatenate([found.server_correct for found in answers]),
+        }
+    )

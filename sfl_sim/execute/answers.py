@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sfl_sim.execute.evaluate import BATCH
 from sfl_sim.models.deployed import Deployed
-from sfl_sim.models.replica import Replica
+from sfl_sim.models.replica import Joined, Replica
 
 Ints = NDArray[np.int64]
 
@@ -88,7 +88,7 @@ def _alike(models: Sequence[Deployed]) -> Mapping[tuple[int, ...], list[int]]:
     return groups
 
 
-def _through(parts: Sequence[Replica], x: Tensor) -> Tensor:
+def _through(parts: Sequence[Replica | Joined], x: Tensor) -> Tensor:
     for part in parts:
         for replica in part.members:
             x = replica.weights(x, training=False)

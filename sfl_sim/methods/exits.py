@@ -16,8 +16,7 @@ from sfl_sim.models.bundle import Bundle
 from sfl_sim.models.deployed import Deployed
 from sfl_sim.models.exits import exit_network
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.models.steps import Average
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, par, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
 
 
 class ExitOptions(MethodOptions):

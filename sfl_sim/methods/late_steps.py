@@ -10,8 +10,7 @@ from sfl_sim.methods.surrogates import Surrogates, Visit
 from sfl_sim.models.fusion import Fusion
 from sfl_sim.models.late import BackwardNormed, Differentiate, DifferentiateNormed, Update
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.models.steps import Backward
-from sfl_sim.ops import SERVER, Event, Flow, Value, occur, on, send, wait
+from sfl_sim.ops import SERVER, Event, Flow, Step, Value, occur, on, send, wait
 
 
 class Events(dict[Any, Event]):
@@ -42,7 +41,7 @@ class LateSteps(Surrogates):
     is_exact = False
     fusion: Fusion | None = None
 
-    def backward(self, round: int) -> Backward:
+    def backward(self, round: int) -> Step:
         """As usual, unless both parts are clipped as one."""
         return BackwardNormed(self.part1_optimiser(round)) if self.is_exact else super().backward(round)
 

@@ -50,7 +50,7 @@ class MultiExit(Exits, SplitStep, regular=True):
         """Download phi and h, train them with a copy of theta, upload them."""
         model = yield from self.download(c)
         depth = self.task.cuts[c]
-        theta = yield send(self.suffixes[depth], SERVER, SERVER)
+        theta: Replica = yield send(self.suffixes[depth], SERVER, SERVER)
         yield from self.batches(c, model, theta, self.data.batches(c, round), round)
         yield from self.keep(c, model)
         model = yield send(model, c, AGGREGATOR)
@@ -120,7 +120,7 @@ class SplitGP(MultiExit):
 
 
 def fine_tune(method: Exits, c: int, model: Bundle, n_steps: int, lr: float) -> Flow:
-    """Train front end and exit by the exit's loss alone on so many mini-batches, drawn as for a round after the last."""
+    """Train front end and exit by the exit's loss alone on so many mini-batches, those of no round."""
     for batch in method.data.steps(c, FINE_TUNING, n_steps):
         yield on(c, Adapt(Sgd(lr)), model, batch)
 

@@ -10,13 +10,13 @@ from sfl_sim.models.alternatives import Model
 from sfl_sim.models.optimisers import Optimiser
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.models.steps import Backward, Forward, Train
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Value, on, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, on, send
 
 
 class SplitStep(Method):
     """A method whose clients train part-1 and whose server trains part-2, one mini-batch after another."""
 
-    forward = Forward()
+    forward: Step = Forward()
 
     def batches(self, c: int, part1: Replica, part2: Replica | Joined, batches: Iterable[Batch], round: int) -> Flow:
         """Train both parts on the mini-batches of client `c`, one after another."""
@@ -35,7 +35,7 @@ class SplitStep(Method):
         """What the server does with a mini-batch; gives the gradient at the cut."""
         return (yield on(SERVER, Train(self.part2_optimiser(round)), part2, smashed))
 
-    def backward(self, round: int) -> Backward:
+    def backward(self, round: int) -> Step:
         """What the client does with the gradient at the cut."""
         return Backward(self.part1_optimiser(round))
 

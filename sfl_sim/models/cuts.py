@@ -18,15 +18,21 @@ def cuts_at(network: Network, values: Sequence[int | str | float]) -> list[int]:
 
 
 def client_cuts(
-    network: Network, by: str, values: Sequence[int | str | float], macs_per_s: Sequence[float]
+    network: Network,
+    by: str,
+    values: Sequence[int | str | float],
+    macs_per_s: Sequence[float],
+    rng: np.random.Generator,
 ) -> list[int]:
     """How many layers each client holds.
 
     Args:
         by: `client`: there is one value for each client, in their order; `device_speed`: the clients, ranked by their
-            device, form as many groups as there are values, of equal size or one client more, the slowest first.
+            device, form as many groups as there are values, of equal size or one client more, the slowest first;
+            `random`: every client's is drawn from them (METHODS.md CHOICE 30).
         values: cuts as `Network.cut_at` takes them.
         macs_per_s: rate of each client's device; of equal ones, the lower client number counts as the slower.
+        rng: the stream of the draw.
 
     Raises ScenarioError for a wrong number of values, and for a value that is no cut of the network.
     """
@@ -36,6 +42,9 @@ def client_cuts(
         if len(cuts) != n_clients:
             raise ScenarioError("needs one cut for each client", key=KEY, found=len(cuts), allowed=[n_clients])
         return cuts
+    if by == "random":
+        drawn: list[int] = rng.choice(cuts, n_clients).tolist()
+        return drawn
     if len(cuts) > n_clients:
         raise ScenarioError(
             "has more cuts than there are clients", key=KEY, found=len(cuts), allowed=f"1 to {n_clients}"

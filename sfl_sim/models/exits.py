@@ -64,7 +64,7 @@ def exit_head(net: Network, cut: int) -> nn.Sequential:
     shape = net.layers[cut - 1].out_shape
     if net.name in _EXITS:
         return _EXITS[net.name].head(shape, net.n_labels)
-    return _pooled(shape, net.n_labels, side=1) if len(shape) == 3 else named(fc=nn.Linear(shape[0], net.n_labels))
+    return _pooled(shape, net.n_labels, side=3) if len(shape) == 3 else named(fc=nn.Linear(shape[0], net.n_labels))
 
 
 def exit_network(net: Network, cut: int) -> Network:

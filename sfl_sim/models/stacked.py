@@ -227,7 +227,7 @@ class Stack:
         self._differentiate(activations, gradients, [])
 
     def train(self, x: Tensor, labels: Tensor, share: float) -> Sequence[Tensor | None]:
-        """Set `grad` from that share of each batch's mean loss; gives the gradients at x (n, b, ...), None for the first part."""
+        """Set `grad` from that share of each batch's mean loss; the gradients at x (n, b, ...), None of the data."""
         inputs = [] if self.part.first else [x.requires_grad_()]
         out = self._layers(x, self.buffers).to(self.part.dtype)
         found = self._differentiate(share * vmap(cross_entropy)(out, labels).sum(), None, inputs)

@@ -10,7 +10,7 @@ from sfl_sim.records import BREAKDOWN
 VARIANT_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("solid", "dash", "dot")
 SYMBOLS = dict(zip(DASHES, ("circle", "diamond", "square"), strict=True))
-GLYPHS = {"circle": "●", "diamond": "◆", "square": "■", "triangle-down": "▼"}
+GLYPHS = {"circle": "●", "diamond": "◆", "square": "■", "triangle-down": "▼", "triangle-up": "▲", "star": "★"}
 """Plotly's symbols as they look in text."""
 
 # Paul Tol's "light" scheme and a slate: pale fills, for resources only. Warm is waiting, all else is work.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from math import inf
 from typing import Any, Protocol
 
@@ -14,15 +15,17 @@ from numpy.typing import NDArray
 from simpy.core import EmptySchedule
 
 from sfl_sim.errors import StuckError
-from sfl_sim.ops import AGGREGATOR, SERVER, Event, Expect, Flow, Occur, On, Par, Read, Send, Start, Value, Wait
-from sfl_sim.records import OP_COLUMNS, OP_DTYPE, in_order
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, Expect, Flow, Occur, On, Par, Read, Send, Start, Timed, Value, Wait
+from sfl_sim.records import OP_DTYPE, in_order
 from sfl_sim.rng import stream
 from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, Order, Roster
 from sfl_sim.sim.prices import Prices, is_local, link_of, place_of
+from sfl_sim.sim.serving import ServingStation
 from sfl_sim.sim.station import Job, Policy, Station
 from sfl_sim.system.fleet import Fleet
 
-ENDED_S = OP_COLUMNS.index("ended_s")
+PACKED_ROWS = 50_000
+"""So many operations are kept as Python objects, which take three times the memory of an array's rows."""
 
 
 class Executor(Protocol):
@@ -41,14 +44,15 @@ class Executor(Protocol):
 class Simulator:
     """One simulated world: clients with a device and two links each, an aggregator, and a server with a queue.
 
-    A device and a link serve one operation at a time, in the order of request. The server serves as `Station` says; so
-    does the aggregator, with as many lanes as it needs, at the server's rate.
+    A device and a link serve one operation at a time, in the order of request. The server serves as its `station` says;
+    the aggregator as `Station` does, with as many lanes as it needs, at the server's rate.
 
     Args:
         fleet: rates of devices, links and server.
         executor: carries the operations out.
         order: makes each round's order policy for states that a flow `expect`s jobs on.
         workers: lanes of the server.
+        station: makes the server of a clock and of so many lanes: for training, or a `ServingStation`.
         burst: consecutive jobs of a chosen client.
         labels: the clients' dominant labels, for orders that ask.
         max_wait_s: how long the server is held for a job, for orders that ask.
@@ -63,6 +67,7 @@ class Simulator:
         order: Order,
         *,
         workers: float = 1,
+        station: Callable[[simpy.Environment, float], Station | ServingStation] = Station,
         burst: float = 1,
         labels: Sequence[int] = LABELS_OF_THEIR_OWN,
         max_wait_s: float = inf,
@@ -73,6 +78,7 @@ class Simulator:
         self.executor = executor
         self.order = order
         self.workers = workers
+        self.station = station
         self.burst = burst
         self.labels = labels
         self.max_wait_s = max_wait_s
@@ -84,12 +90,12 @@ class Simulator:
         self._uplink_free_s = [0.0] * n
         self._downlink_free_s = [0.0] * n
         self._rows: list[tuple[Any, ...]] = []
-        self._skipped: list[NDArray[np.void]] = []
+        self._packed: list[NDArray[np.void]] = []
 
     def _begin(self, now_s: float) -> None:
         """A new event loop: between two rounds nobody waits, and device and links are free."""
         self.env = simpy.Environment(now_s)
-        self.stations = {SERVER: Station(self.env, self.workers), AGGREGATOR: Station(self.env, float("inf"))}
+        self.stations = {SERVER: self.station(self.env, self.workers), AGGREGATOR: Station(self.env, inf)}
         self._awaited: dict[Event, list[simpy.Event]] = {}
 
     @property
@@ -115,15 +121,56 @@ class Simulator:
             raise self._failure
         return process.value
 
+    def serve(self, arrivals: Iterable[tuple[float, Flow]]) -> None:
+        """Begin each flow at its instant, in seconds that never fall, and run until all of them have returned.
+
+        They count as round 1. Raises StuckError if flows still wait when nothing can happen any more.
+        """
+        self.round = 1
+        self._failure = None
+        self._go_on(self._arrive(arrivals))
+        with rare_garbage_collection(), suppress(EmptySchedule):
+            while not self._failure:
+                self.env.step()
+        if self._failure:
+            raise self._failure
+        if self._awaited or any(self.stations[SERVER].waiting()):
+            raise StuckError(self._who_waits())
+
+    def _arrive(self, arrivals: Iterable[tuple[float, Flow]]) -> Iterator[simpy.Event]:
+        last_s = self.now_s
+        for at_s, flow in arrivals:
+            if at_s > last_s:  # the clock may be off by a bit, and what is simultaneous must stay so
+                yield self.env.timeout(max(0.0, at_s - self.env.now))
+                last_s = at_s
+            self._go_on(self._drive(flow))
+            if len(self._rows) > PACKED_ROWS:
+                self._pack()
+
+    def _go_on(self, flow: Iterator[simpy.Event], _: simpy.Event | None = None) -> None:
+        """Let a flow that nobody waits for go on until it has to wait: without the events of a process's begin and end.
+
+        What an event brings is left to whoever made it.
+        """
+        event = next(flow, None)
+        if event is not None:
+            event.callbacks.append(partial(self._go_on, flow))
+
+    def _pack(self) -> None:
+        self._packed.append(np.array(self._rows, dtype=OP_DTYPE))
+        self._rows.clear()
+
     def take_rows(self) -> NDArray[np.void]:
         """The operations that have ended since the last call, as an `OP_DTYPE` array in order of their end."""
-        found = [np.array(self._rows, dtype=OP_DTYPE), *self._skipped]
-        self._rows, self._skipped = [], []
-        return in_order(np.concatenate([rows for rows in found if len(rows)] or found))
+        self._pack()
+        found = np.concatenate([rows for rows in self._packed if len(rows)] or self._packed)
+        self._packed = []
+        return in_order(found)
 
     def skip(self, rows: NDArray[np.void], until_s: float) -> None:
         """Take over what has been found in another way: the operations from now to `until_s`, when nobody waits."""
-        self._skipped.append(rows)
+        self._pack()
+        self._packed.append(rows)
         self._begin(until_s)
 
     def _drive(self, flow: Flow) -> Generator[simpy.Event, Any, Any]:
@@ -143,6 +190,10 @@ class Simulator:
                     branches = [self.env.process(self._drive(branch)) for branch in op.flows]
                     yield simpy.AllOf(self.env, branches)
                     result = [branch.value for branch in branches]
+                elif isinstance(op, Timed):
+                    began_s = self.env.now
+                    result = yield from self._drive(op.flow)
+                    result = result, self.env.now - began_s
                 elif isinstance(op, Read):
                     result = self.executor.read(op.value)
                 elif isinstance(op, Wait):
@@ -191,7 +242,7 @@ class Simulator:
         def begin() -> None:
             result.content = self.executor.run(op)
 
-        job = Job(client, op.state.guard, requested_s, service_s, begin)
+        job = Job(client, op.state.guard, requested_s, service_s, begin, op)
         yield self.stations[op.node].serve(job)
         self._rows.append(
             (node, op.step.name, self.round, result.step, client, requested_s, job.started_s, self.env.now, macs, 0)
@@ -268,7 +319,9 @@ class Simulator:
             named = ", ".join(map(str, clients[:10])) + (", ..." if len(clients) > 10 else "")
             lines.append(f"client {named} waits for the server{held}")
         lines += [f"somebody waits for {event.about}" for event in self._awaited]
-        ended_s = max((row[ENDED_S] for row in self._rows), default=self.now_s)  # patience may have ended later
+        self._pack()
+        # Patience may have ended later.
+        ended_s = max((rows["ended_s"][-1] for rows in self._packed if len(rows)), default=self.now_s)
         return f"round {self.round} is stuck at {ended_s:.3f} s: " + ("; ".join(lines) or "no operation is pending")
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sfl_sim.ops import NODE_NAMES, On, State, Value
+from sfl_sim.ops import NODE_NAMES, On, State, Value, Work
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.links import joint_transfer_s
 
@@ -28,6 +29,12 @@ class Prices:
         work = op.step.work(op.state, *op.args)
         processor = self.fleet.processors[op.node] if op.node >= 0 else self.fleet.server
         return work.macs, processor.seconds(work)
+
+    def batch_s(self, ops: Sequence[On]) -> float:
+        """Seconds that the server computes for `ops` in one go: the MACs of all, and the calls of layers of one."""
+        works = [op.step.work(op.state, *op.args) for op in ops]
+        calls = max(work.n_ops for work in works)
+        return self.fleet.server.seconds(Work.total(works)._replace(n_ops=calls))
 
     def travels(self, payload: Value) -> bool:
         """Whether sending `payload` from one node to another takes time."""

@@ -20,7 +20,8 @@ LAST: Any = 2
 class Job:
     """Work that a client's flow brings to the server. `client` is -1 if it is nobody's.
 
-    `begin` is called when the service starts, at `started_s`.
+    `begin` is called when the service starts, at `started_s`. `op` is what is carried out, for who serves several at
+    once.
     """
 
     client: int
@@ -28,6 +29,7 @@ class Job:
     arrived_s: float
     service_s: float
     begin: Callable[[], None] = lambda: None
+    op: Any = None
     started_s: float = nan
     ended: simpy.Event | None = None
 

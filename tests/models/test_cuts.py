@@ -1,5 +1,6 @@
 """Cuts in every notation, for all clients, for each, and for some round."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from sfl_sim.models.zoo import network
 MOBILENET = network("mobilenet_v1", (3, 32, 32), 10)
 RESNET = network("resnet18", (3, 32, 32), 10)
 SMALL = network("cnn_small", (1, 8, 8), 10)
+RNG = np.random.default_rng(0)
 
 
 def test_relative_depths_are_the_cuts_that_hydra_calls_shallow_middle_and_deep():
@@ -29,6 +31,14 @@ def test_every_relative_depth_leaves_layers_on_both_sides_and_is_the_nearest_tha
     assert above < cut < len(RESNET)
     nearest = min(abs(other - depth * len(RESNET)) for other in range(above + 1, len(RESNET)))
     assert abs(cut - depth * len(RESNET)) == pytest.approx(nearest)
+
+
+def test_random_cuts_are_drawn_for_each_client_from_all_values_alike():
+    cuts = client_cuts(SMALL, "random", ["conv1", 2, 3], [1.0] * 3000, RNG)
+    assert sorted(set(cuts)) == [1, 2, 3]
+    assert np.bincount(cuts)[1:] == pytest.approx(1000, abs=130)  # five standard deviations
+    few = [client_cuts(SMALL, "random", [1, 2, 3], [1.0] * 2, np.random.default_rng(seed)) for seed in (1, 1)]
+    assert few[0] == few[1]
 
 
 AFTER = "a cut of cnn_small comes after one of its layers 1 to 3"
@@ -59,19 +69,19 @@ def test_a_second_cut_comes_after_the_first_and_its_errors_name_its_key():
 
 
 def test_cuts_by_client_are_those_of_the_clients_in_any_notation():
-    assert client_cuts(SMALL, "client", [3, "conv1", 0.5], [1.0, 2.0, 3.0]) == [3, 1, 2]
+    assert client_cuts(SMALL, "client", [3, "conv1", 0.5], [1.0, 2.0, 3.0], RNG) == [3, 1, 2]
 
 
 def test_the_slowest_group_takes_the_first_value():
     rates = [5e9, 1e9, 4e9, 2e9, 3e9, 6e9]
-    assert client_cuts(SMALL, "device_speed", [1, 2, 3], rates) == [3, 1, 2, 1, 2, 3]
+    assert client_cuts(SMALL, "device_speed", [1, 2, 3], rates, RNG) == [3, 1, 2, 1, 2, 3]
 
 
 @given(
     rates=st.lists(st.sampled_from([1e9, 2e9, 3e9, 4e9]), min_size=3, max_size=20), groups=st.integers(1, 3)
 )  # fmt: skip
 def test_groups_by_speed_are_of_equal_size_and_no_client_is_in_a_faster_group_than_a_faster_one(rates, groups):
-    cuts = client_cuts(SMALL, "device_speed", [1, 2, 3][:groups], rates)
+    cuts = client_cuts(SMALL, "device_speed", [1, 2, 3][:groups], rates, RNG)
     sizes = [cuts.count(cut) for cut in range(1, groups + 1)]
     assert max(sizes) - min(sizes) <= 1
     assert all(cuts[a] <= cuts[b] for a in range(len(rates)) for b in range(len(rates)) if rates[a] < rates[b])
@@ -93,5 +103,5 @@ def test_the_cuts_of_rounds_are_taken_in_any_notation_and_a_wrong_one_is_named()
 )
 def test_wrong_values_are_one_line(by, values, line):
     with pytest.raises(ScenarioError) as caught:
-        client_cuts(SMALL, by, values, [1.0, 2.0, 3.0])
+        client_cuts(SMALL, by, values, [1.0, 2.0, 3.0], RNG)
     assert str(caught.value) == line

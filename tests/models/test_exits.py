@@ -78,7 +78,7 @@ def test_a_client_answers_from_the_front_end_of_the_whole_network(name, sample):
 def test_other_models_have_a_plain_exit_after_every_layer_but_the_last():
     net = network("lenet5", (1, 28, 28), 10)
     assert exit_cuts(net) == (1, 2, 3, 4)
-    assert [parameters(exit_network(net, cut).layers[-1:]) for cut in (2, 3)] == [16 * 10 + 10, 120 * 10 + 10]
+    assert [parameters(exit_network(net, cut).layers[-1:]) for cut in (2, 3)] == [16 * 9 * 10 + 10, 120 * 10 + 10]
     assert exit_network(net, 2).layers[-1].out_shape == (10,)
 
 

@@ -1,0 +1,158 @@
+"""Early exits: who answers how well, how much is offloaded, and what that costs, as functions of recorded answers.
+
+The table of answers has one row per sample of each client's test set (METHODS.md 12.6): variant, seed, client, label,
+seen (whether the client was trained on samples of the label), entropy in nats of what the device's exit head says,
+device_correct and server_correct. A device answers if the entropy is below its threshold; else it offloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from sfl_sim.pareto import non_dominated
+
+KEY = ["variant", "seed", "client"]
+THRESHOLDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.2, 1.6, 2.3)
+MANY_LABELS, MORE_THRESHOLDS = 100, (3.0, 3.8, 4.6)
+"""Of so many labels the entropy can get larger than the paper's thresholds reach: ln 10 is 2.3, ln 100 is 4.6."""
+LINK_RATE, SERVER_POWER = 1.0, 100.0
+"""BW and P_S of HARMONY's Eq. (12)."""
+
+
+def thresholds(n_labels: int) -> tuple[float, ...]:
+    """The grid in which an oracle looks for a client's threshold, in nats (METHODS.md 12.6)."""
+    return THRESHOLDS + (MORE_THRESHOLDS if n_labels >= MANY_LABELS else ())
+
+
+def at_rho(answers: pd.DataFrame, rho: float) -> pd.DataFrame:
+    """The answers to the test sets that `data.testsets.rho_ood` makes with this `rho`.
+
+    Args:
+        answers: to test sets of that kind made with a `rho` that is at least as large, in the order of these sets.
+        rho: samples of unseen labels per sample of the client's own.
+
+    Every label must occur with some client of the variant: so the labels that a client has not seen are counted.
+    """
+    client, clients = _clients(answers)
+    label, seen = answers["label"], answers["seen"].to_numpy()
+    n_labels = (
+        label.groupby(answers["variant"], observed=True).nunique()[clients.get_level_values("variant")].to_numpy()
+    )
+    n_own = np.bincount(client[seen], minlength=len(clients))
+    n_unseen = n_labels - label[seen].groupby(client[seen]).nunique().reindex(range(len(clients)), fill_value=0)
+    each = [int(Decimal(str(rho)) * n // max(1, u)) for n, u in zip(n_own.tolist(), n_unseen.tolist(), strict=True)]
+    rank = label.groupby([client, label], sort=False).cumcount().to_numpy()
+    kept: NDArray[np.bool_] = seen | (rank < np.array(each)[client])
+    return answers[kept]
+
+
+def hybrid(answers: pd.DataFrame, threshold: float | pd.Series) -> pd.DataFrame:
+    """What device and server together achieve for each client.
+
+    Args:
+        answers: the table of answers.
+        threshold: in nats, of all, or of each (variant, seed, client).
+
+    Returns:
+        A row per (variant, seed, client): accuracy, accuracy_seen and accuracy_unseen (on labels that the client was
+        or was not trained on; NaN without such samples), offload_probability, samples.
+
+    Raises:
+        KeyError: a client has no threshold.
+    """
+    return _outcome(answers, *_clients(answers), threshold)
+
+
+def over_clients(outcome: pd.DataFrame) -> pd.DataFrame:
+    """The mean over clients of what `hybrid` gives, by variant and seed: what the paper reports."""
+    return outcome.groupby(level=["variant", "seed"], sort=False).mean()
+
+
+def sweep(answers: pd.DataFrame, grid: Iterable[float]) -> pd.DataFrame:
+    """What `hybrid` gives for each threshold of `grid`, which is the innermost level of the index."""
+    clients = _clients(answers)
+    swept = {e: _outcome(answers, *clients, e) for e in grid}
+    return pd.concat(swept, names=["threshold"]).reorder_levels([*KEY, "threshold"])
+
+
+def oracle(answers: pd.DataFrame, grid: Iterable[float]) -> pd.Series:
+    """Each client's threshold with the highest accuracy on its own test set; of several the largest, which offloads
+    least (METHODS.md CHOICE 39).
+
+    An upper bound for any rule that uses one threshold per client of this grid: it has seen the labels of the test set.
+    """
+    accuracy = sweep(answers, sorted(grid, reverse=True))["accuracy"].unstack("threshold", sort=False)
+    return accuracy.idxmax(axis=1).rename("threshold")  # the first of several
+
+
+def trade_off(answers: pd.DataFrame, grid: Iterable[float]) -> pd.DataFrame:
+    """What one threshold for all clients achieves, by variant, seed and threshold: means over clients, and `pareto`.
+
+    Pareto-optimal is a threshold if no other of the same variant and seed is as accurate and offloads less, or is more
+    accurate and offloads no more.
+    """
+    run = ["variant", "seed"]
+    swept = sweep(answers, grid).groupby(level=[*run, "threshold"]).mean()
+    best = [non_dominated(-own["accuracy"], own["offload_probability"]) for _, own in swept.groupby(level=run)]
+    return swept.assign(pareto=np.concatenate(best))
+
+
+def power(front_parameters: ArrayLike, largest: float = 1.0) -> NDArray[np.float64]:
+    """P_C of Eq. (12) for each client of a fleet, in proportion to |phi|, its part-1 (METHODS.md CHOICE 40)."""
+    size = np.asarray(front_parameters, dtype=float)
+    return np.asarray(largest * size / size.max())
+
+
+def latency_eq12(
+    samples: ArrayLike,
+    device_parameters: ArrayLike,
+    power: ArrayLike,
+    offload_probability: ArrayLike,
+    feature_size: ArrayLike,
+    server_parameters: ArrayLike,
+) -> NDArray[np.float64]:
+    """HARMONY's Eq. (12), a latency in units of its own: no queues, BW = 1 and P_S = 100. Each argument may be (N,).
+
+    Args:
+        samples: |D_test|.
+        device_parameters: |phi| + |h|.
+        power: P_C.
+        offload_probability: Pr(Tx).
+        feature_size: dim_cut, which the paper counts in channels at the cut; elements of what is sent tell more.
+        server_parameters: |theta|, as far as it is executed for that client.
+    """
+    offloaded = np.asarray(feature_size) / LINK_RATE + np.asarray(server_parameters) / SERVER_POWER
+    on_device = np.asarray(device_parameters) / np.asarray(power)
+    return np.asarray(np.asarray(samples) * (on_device + np.asarray(offload_probability) * offloaded), dtype=float)
+
+
+def _clients(answers: pd.DataFrame) -> tuple[NDArray[np.integer[Any]], pd.MultiIndex]:
+    """The number of each row's client, and by these numbers who they are."""
+    number = answers.groupby(KEY, sort=False, observed=True).ngroup().to_numpy()
+    _, first = np.unique(number, return_index=True)
+    return number, pd.MultiIndex.from_frame(answers[KEY].iloc[first])
+
+
+def _outcome(
+    answers: pd.DataFrame, client: NDArray[np.integer[Any]], clients: pd.MultiIndex, threshold: float | pd.Series
+) -> pd.DataFrame:
+    limit = threshold.loc[clients].to_numpy()[client] if isinstance(threshold, pd.Series) else threshold
+    offloaded = ~(answers["entropy"].to_numpy(float) < limit)
+    correct = np.where(offloaded, answers["server_correct"], answers["device_correct"])
+    seen = answers["seen"].to_numpy()
+    found = pd.DataFrame(
+        {
+            "accuracy": correct,
+            "accuracy_seen": np.where(seen, correct, np.nan),
+            "accuracy_unseen": np.where(seen, np.nan, correct),
+            "offload_probability": offloaded,
+        }
+    )
+    found = found.groupby(client).mean().assign(samples=np.bincount(client))
+    return found.set_axis(clients)

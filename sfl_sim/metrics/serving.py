@@ -1,0 +1,202 @@
+"""What a served fleet's requests took and where, and from which load on the fleet falls behind."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import t as student  # type: ignore[import-untyped]
+
+from sfl_sim.metrics.exits import latency_eq12, power
+
+PARTS = ("device", "uplink", "queue", "server", "downlink")
+"""Where a request spends its latency. Waiting for the device or a link counts as that device or link; `queue` is
+waiting at the server, for a lane or for a batch to fill."""
+QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
+TAIL = (0.94, 0.96)
+"""The requests around p95, by rank of their latency."""
+BATCHES = 20
+MAX_SHORTFALL, MAX_RISE, LEAST_R2 = 0.02, 0.5, 0.5
+
+
+class Saturation(NamedTuple):
+    """Between which offered rates a fleet stops keeping up: the highest tried below (0 if none), and the next one."""
+
+    kept_up_per_s: float
+    fell_behind_per_s: float
+
+
+def request_rows(ops: NDArray[np.void]) -> pd.DataFrame:
+    """The requests that operations answered, a row each: their client, and how long they were where.
+
+    Args:
+        ops: all operations of one serving (`OP_DTYPE`, in any order), `step` being the number of the request: from 0,
+            without gaps. A request is computed on its client's device, and if offloaded sent up, computed at the server
+            and sent down; each begins when what is before it has ended.
+
+    Returns:
+        request, client, arrived_s, ended_s, offloaded, and a column `<part>_s` for each of `PARTS`; these add up to the
+        latency, ended_s - arrived_s.
+    """
+    node = ops["node"]
+    device, uplink, server, downlink = (ops[node == name] for name in (b"client", b"uplink", b"server", b"downlink"))
+    n = len(device)
+    seconds = {part: np.zeros(n) for part in PARTS}
+    arrived_s, ended_s, client = np.zeros(n), np.zeros(n), np.zeros(n, np.int64)
+    client[device["step"]], arrived_s[device["step"]] = device["client"], device["requested_s"]
+    ended_s[device["step"]] = device["ended_s"]
+    ended_s[downlink["step"]] = downlink["ended_s"]
+    for part, rows in (("device", device), ("uplink", uplink), ("downlink", downlink)):
+        seconds[part][rows["step"]] = rows["ended_s"] - rows["requested_s"]
+    seconds["queue"][server["step"]] = server["started_s"] - server["requested_s"]
+    seconds["server"][server["step"]] = server["ended_s"] - server["started_s"]
+    offloaded = np.zeros(n, bool)
+    offloaded[server["step"]] = True
+    found = {"request": np.arange(n), "client": client, "arrived_s": arrived_s, "ended_s": ended_s}
+    return pd.DataFrame(found | {"offloaded": offloaded} | {f"{part}_s": seconds[part] for part in PARTS})
+
+
+def summary(requests: pd.DataFrame, fleet: pd.DataFrame, warm_up: float, workers: int | None = None) -> dict[str, Any]:
+    """What there is to say of one serving, for `serving.json`; None for what is unknown.
+
+    Args:
+        requests: of one variant and seed, in order of arrival: what `request_rows` gives, and `correct` (null in
+            timing-only runs).
+        fleet: its clients: client, front_parameters, device_parameters, feature_channels, server_parameters, group.
+        warm_up: the share of the requests, the first ones, that do not count.
+        workers: lanes of the server; None where it serves in batches, whose utilisation cannot be told from requests.
+
+    `latency_eq12` is Eq. (12) of these requests per sample, in its own units. Rates are taken from the first counted
+    arrival to the last.
+    """
+    counted = _counted(requests, warm_up)
+    found: dict[str, Any] = {"counted": len(counted), **_latencies(counted)}
+    latency_s = (counted["ended_s"] - counted["arrived_s"]).to_numpy()
+    ranked = np.argsort(latency_s, kind="stable")
+    tail = ranked[int(TAIL[0] * len(ranked)) : max(math.ceil(TAIL[1] * len(ranked)), 1)]
+    found["latency_error_s"] = _known(confidence(latency_s))
+    found["tail_parts_s"] = _parts(counted.iloc[tail])
+    found["arrivals_per_s"], found["throughput_per_s"] = map(_known, _rates(requests, warm_up))
+    found["utilisation"] = None if workers is None else _known(_busy_s(requests, warm_up) / workers)
+    found["latency_eq12"] = _known(_mean_eq12(counted, fleet))
+    found["falls_behind"] = falls_behind(requests, warm_up)
+    group = counted["client"].map(fleet.set_index("client")["group"])
+    found["groups"] = {str(name): {"requests": len(own), **_latencies(own)} for name, own in counted.groupby(group)}
+    return found
+
+
+def confidence(values: ArrayLike, batches: int = BATCHES) -> float:
+    """Half the width of the 95 % confidence interval of the mean of a correlated series, by batch means.
+
+    Means of long stretches hardly depend on each other. NaN for fewer than two values per batch.
+    """
+    series = np.asarray(values, dtype=float)
+    if len(series) < 2 * batches:
+        return math.nan
+    spread = _batch_means(series, batches).std(ddof=1)
+    return float(student.ppf(0.975, batches - 1) * spread / math.sqrt(batches))
+
+
+def falls_behind(requests: pd.DataFrame, warm_up: float) -> bool:
+    """Whether more requests arrive than this fleet can answer in the long run: work piles up somewhere.
+
+    It does if more than 2 % of what arrives after the warm-up does not end until the last arrival, net of what had
+    piled up before; or if latency grows in a straight line: one fitted to the means of 20 equal stretches explains at
+    least half of their variance and rises by more than half of the mean latency. In overload both grow with the run;
+    near saturation, and in runs of a few hundred requests, neither tells for sure.
+    """
+    arrivals_per_s, throughput_per_s = _rates(requests, warm_up)
+    if throughput_per_s < (1 - MAX_SHORTFALL) * arrivals_per_s:
+        return True
+    counted = _counted(requests, warm_up)
+    if len(counted) < 2 * BATCHES:
+        return False
+    means_s = _batch_means((counted["ended_s"] - counted["arrived_s"]).to_numpy(), BATCHES)
+    slope_s = np.polyfit(np.arange(BATCHES), means_s, 1)[0]
+    explained = (slope_s * np.arange(BATCHES).std()) ** 2
+    return bool(BATCHES * slope_s > MAX_RISE * means_s.mean() and explained >= LEAST_R2 * means_s.var())
+
+
+def saturation(cells: pd.DataFrame) -> Saturation | None:
+    """Where a fleet stops keeping up as the offered rate grows; None if it keeps up with the highest.
+
+    Args:
+        cells: rate_per_s and falls_behind, a row for each rate and seed; of several seeds, at least half must fall
+            behind. A rate that is kept up with excuses all lower ones.
+    """
+    behind = cells.groupby("rate_per_s")["falls_behind"].mean() >= 0.5
+    rates = behind.index.to_numpy(float)
+    kept_up = np.flatnonzero(~behind)
+    first = kept_up[-1] + 1 if len(kept_up) else 0
+    if first == len(rates):
+        return None
+    return Saturation(float(rates[first - 1]) if first else 0.0, float(rates[first]))
+
+
+def _counted(requests: pd.DataFrame, warm_up: float) -> pd.DataFrame:
+    return requests.iloc[int(warm_up * len(requests)) :]
+
+
+def _batch_means(series: NDArray[np.float64], batches: int) -> NDArray[np.float64]:
+    return np.array([part.mean() for part in np.array_split(series, batches)])
+
+
+def _latencies(requests: pd.DataFrame) -> dict[str, Any]:
+    """What is told of all requests and of each group's."""
+    latency_s = requests["ended_s"] - requests["arrived_s"]
+    quantiles_s = np.quantile(latency_s, list(QUANTILES.values()))
+    correct = requests["correct"].dropna()
+    return {
+        "latency_s": float(latency_s.mean()),
+        **dict(zip(QUANTILES, quantiles_s.tolist(), strict=True)),
+        "parts_s": _parts(requests),
+        "offload_probability": float(requests["offloaded"].mean()),
+        "accuracy": float(correct.astype(float).mean()) if len(correct) else None,
+    }
+
+
+def _parts(requests: pd.DataFrame) -> dict[str, float]:
+    return {part: float(requests[f"{part}_s"].mean()) for part in PARTS}
+
+
+def _window_s(requests: pd.DataFrame, warm_up: float) -> tuple[float, float]:
+    arrived_s = _counted(requests, warm_up)["arrived_s"]
+    return float(arrived_s.iloc[0]), float(arrived_s.iloc[-1])
+
+
+def _rates(requests: pd.DataFrame, warm_up: float) -> tuple[float, float]:
+    """Arrivals and answers per second while requests that count arrive; NaN where there is no such while."""
+    begin_s, end_s = _window_s(requests, warm_up)
+    if begin_s == end_s:
+        return math.nan, math.nan
+    arrivals, answers = (requests[name].between(begin_s, end_s, "right").sum() for name in ("arrived_s", "ended_s"))
+    return float(arrivals / (end_s - begin_s)), float(answers / (end_s - begin_s))
+
+
+def _busy_s(requests: pd.DataFrame, warm_up: float) -> float:
+    """How many lanes of the server are busy, on average over the same while."""
+    begin_s, end_s = _window_s(requests, warm_up)
+    ended_s = requests["ended_s"] - requests["downlink_s"]
+    within_s = ended_s.clip(upper=end_s) - (ended_s - requests["server_s"]).clip(lower=begin_s)
+    return (
+        float(within_s.clip(lower=0)[requests["offloaded"]].sum() / (end_s - begin_s)) if end_s > begin_s else math.nan
+    )
+
+
+def _mean_eq12(requests: pd.DataFrame, fleet: pd.DataFrame) -> float:
+    """Eq. (12) with each client's share of these requests as its |D_test|."""
+    by_client = requests.groupby("client")["offloaded"].agg(["size", "mean"])
+    clients = fleet.assign(power=power(fleet["front_parameters"])).set_index("client").loc[by_client.index]
+    total = latency_eq12(
+        by_client["size"], clients["device_parameters"], clients["power"], by_client["mean"],
+        clients["feature_channels"], clients["server_parameters"],
+    )  # fmt: skip
+    return float(total.sum() / len(requests))
+
+
+def _known(number: float) -> float | None:
+    """A number for JSON, which has no NaN."""
+    return number if math.isfinite(number) else None

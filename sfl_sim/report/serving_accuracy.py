@@ -1,0 +1,114 @@
+"""Figures: what accuracy costs, in latency of served requests and in features sent up, over thresholds of the exit."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from sfl_sim.metrics.exits import at_rho, hybrid, oracle, over_clients, thresholds, trade_off
+from sfl_sim.pareto import non_dominated
+from sfl_sim.report import display, style
+from sfl_sim.report.serving_latency import wide_axis
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from sfl_sim.report.serving_load import Series, Served
+
+HEIGHT_PX = 360
+MIN_CHOICES = 3
+RULES = {
+    "fixed": ("fixed threshold (nats)", "circle"),
+    "oracle": ("oracle", "star"),
+    "offload_rate": ("target offload rate", "triangle-up"),
+    "latency_budget": ("latency budget", "triangle-down"),
+}
+"""What each kind of threshold is called, and its mark."""
+
+
+def families(served: Served) -> dict[str, list[Series]]:
+    """The series by what was trained; the first one's colour stands for all."""
+    found: dict[str, list[Series]] = {}
+    for series in served.series:
+        found.setdefault(series.family, []).append(series)
+    return found
+
+
+def choices(served: Served) -> pd.DataFrame:
+    """Where each series with known accuracy stands at the rate of the details: medians over seeds, by series."""
+    cells = served.at_rate.dropna(subset="accuracy")
+    by_series = cells.groupby("series", sort=False)
+    middle = by_series[["p95_s", "accuracy", "offload_probability", "threshold_value"]].median()
+    best = non_dominated(middle["p95_s"], -middle["accuracy"])
+    return middle.assign(threshold=by_series["threshold"].first(), best=best)
+
+
+def by_latency(served: Served) -> go.Figure:
+    """Accuracy against p95 over thresholds, fixed ones of a family joined by a line, and the Pareto front as steps."""
+    points = choices(served)
+    unit, unit_s = display.time_unit(points["p95_s"].median())
+    points = points.assign(p95=points["p95_s"] / unit_s, accuracy=100 * points["accuracy"])
+    figure = style.canvas(HEIGHT_PX)
+    front = points[points["best"]].sort_values("p95")
+    figure.add_scatter(
+        x=front["p95"].to_numpy(), y=front["accuracy"].to_numpy(), mode="lines", hoverinfo="skip", name="Pareto front",
+        line={"shape": "hv", "color": style.MUTED, "width": 1.4, "dash": "solid"},
+    )  # fmt: skip
+    for family, members in families(served).items():
+        own = points.loc[[series.label for series in members if series.label in points.index]]
+        fixed = own[own["threshold"] == "fixed"].sort_values("threshold_value")
+        figure.add_scatter(
+            x=fixed["p95"].to_numpy(), y=fixed["accuracy"].to_numpy(), mode="lines", showlegend=False,
+            line={"color": members[0].colour, "width": 1.8}, hoverinfo="skip",
+        )  # fmt: skip
+        figure.add_scatter(x=[None], y=[None], mode="markers", name=family, marker=_mark("circle", members[0].colour))
+        for kind, (_, symbol) in RULES.items():
+            rows = own[own["threshold"] == kind]
+            values = [f"{value:g}" if math.isfinite(value) else "" for value in rows["threshold_value"]]
+            figure.add_scatter(
+                x=rows["p95"].to_numpy(), y=rows["accuracy"].to_numpy(), mode="markers+text", showlegend=False,
+                marker=_mark(symbol, members[0].colour), hovertext=rows.index.to_numpy(), cliponaxis=False,
+                text=values if kind == "fixed" else None, textposition="top center",
+                textfont={"color": style.MUTED, "size": 11},
+                customdata=100 * rows["offload_probability"].to_numpy(),
+                hovertemplate=f"%{{hovertext}}: %{{y:.1f}} %, p95 %{{x:.3~g}} {unit}, %{{customdata:.0f}} % offloaded",
+            )  # fmt: skip
+    for kind, (name, symbol) in RULES.items():
+        if (points["threshold"] == kind).any():
+            figure.add_scatter(x=[None], y=[None], mode="markers", name=name, marker=_mark(symbol, style.INK))
+    figure.update_yaxes(title="accuracy (%)")
+    return figure.update_xaxes(
+        wide_axis(points["p95"].min(), points["p95"].max()), title=f"p95 of the latency ({unit})"
+    )
+
+
+def by_offload(served: Served, answers: pd.DataFrame) -> go.Figure:
+    """Accuracy against offload probability, means over clients, with one threshold for all and with the oracle's."""
+    figure = style.canvas(HEIGHT_PX)
+    grid = thresholds(answers["label"].nunique())
+    for family, members in families(served).items():
+        cell = served.cells[served.cells["series"] == members[0].label].iloc[0]
+        own = answers[answers["variant"] == cell["trained"]]
+        if own.empty:
+            continue
+        asked = own if math.isnan(cell["rho"]) else at_rho(own, cell["rho"])
+        curve = trade_off(asked, [0.0, *grid, math.inf]).groupby("threshold").mean()
+        best = over_clients(hybrid(asked, oracle(asked, grid))).mean()
+        figure.add_scatter(
+            x=100 * curve["offload_probability"].to_numpy(), y=100 * curve["accuracy"].to_numpy(), name=family,
+            mode="lines+markers", line={"color": members[0].colour, "width": 1.8},
+            marker={"color": members[0].colour, "size": 6}, text=curve.index.to_numpy(),
+            hovertemplate="%{y:.1f} % at a threshold of %{text:.3~g}, %{x:.0f} % offloaded",
+        )  # fmt: skip
+        figure.add_scatter(
+            x=[100 * best["offload_probability"]], y=[100 * best["accuracy"]], mode="markers", showlegend=False,
+            marker=_mark("star", members[0].colour), hovertemplate="oracle: %{y:.1f} %, %{x:.0f} % offloaded",
+        )  # fmt: skip
+    figure.update_yaxes(title="accuracy (%)")
+    return figure.update_xaxes(title="offloaded (%)", range=[-3, 103])
+
+
+def _mark(symbol: str, colour: str) -> dict[str, object]:
+    size = {"circle": 10}.get(symbol, 15)
+    return {"symbol": symbol, "color": colour, "size": size, "line": {"color": "#FFFFFF", "width": 1.2}}

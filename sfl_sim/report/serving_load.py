@@ -1,0 +1,198 @@
+"""Read a folder of served requests: what each variant is called and coloured, and what was measured of it."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.metrics.serving import PARTS
+from sfl_sim.report import style
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+FILES = ["serving.json", "requests.parquet"]
+CELL = [
+    "variant", "seed", "series", "trained", "method", "threshold", "threshold_value", "rho", "requests", "rate_per_s",
+    "warm_up", "counted", "latency_s", "latency_error_s", "p50_s", "p95_s", "p99_s", "parts_s", "tail_parts_s",
+    "offload_probability", "accuracy", "throughput_per_s", "utilisation", "latency_eq12", "falls_behind", "groups",
+]  # fmt: skip
+NUMBERS = [
+    "threshold_value", "rho", "latency_error_s", "accuracy", "throughput_per_s", "utilisation", "latency_eq12"
+]  # fmt: skip
+"""What may be null."""
+ONLINE = ("offload_rate", "latency_budget")
+"""Thresholds that move while requests come."""
+MAX_DETAILED = 8
+"""Of so many variants at most, requests are drawn."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Variants that differ in nothing but the rate of requests, as they are called and coloured all over the page.
+
+    Attributes:
+        label: unique on the page and HTML-escaped.
+        family: what was trained and the share of unseen labels it is asked for; members differ in their thresholds.
+        threshold: the kind of rule.
+    """
+
+    label: str
+    family: str
+    threshold: str
+    colour: str
+    dash: str
+
+    @property
+    def symbol(self) -> str:
+        """Its mark in figures."""
+        return style.SYMBOLS[self.dash]
+
+    @property
+    def html(self) -> str:
+        """The label beside its mark, in tags that both HTML and Plotly know."""
+        return f'<span style="color:{self.colour}">{style.GLYPHS[self.symbol]}</span>\u00a0<b>{self.label}</b>'
+
+
+@dataclass(frozen=True)
+class Served:
+    """What one folder tells.
+
+    Attributes:
+        name: the scenario's.
+        cells: a row per variant and seed, in the order of the scenario: the keys of `CELL`, the parts of the latency as
+            `<part>_s` and `tail_<part>_s`; `variant` is as stored, `series` the label of its series.
+        groups: a row per variant, seed and group of clients.
+        interrupted: whether requests of some cells are missing.
+    """
+
+    folder: Path
+    name: str
+    cells: pd.DataFrame
+    groups: pd.DataFrame
+    series: list[Series]
+    interrupted: bool
+
+    @cached_property
+    def knows_accuracy(self) -> bool:
+        """Whether requests were answered by trained models."""
+        return bool(self.cells["accuracy"].notna().any())
+
+    @cached_property
+    def is_sweep(self) -> bool:
+        """Whether a series was asked at several rates."""
+        return bool((self.cells.groupby("series")["rate_per_s"].nunique() > 1).any())
+
+    @cached_property
+    def rate_per_s(self) -> float | None:
+        """The rate at which details are shown: the highest that all series have and keep up with; None if none is.
+
+        If nobody keeps up with any, the lowest that all have.
+        """
+        rates = self.cells.groupby("rate_per_s").agg({"series": "nunique", "falls_behind": "max"})
+        common = rates[rates["series"] == len(self.series)]
+        if common.empty:
+            return None
+        kept_up = common.index[~common["falls_behind"].astype(bool)]
+        return float(kept_up.max() if len(kept_up) else common.index.min())
+
+    @cached_property
+    def at_rate(self) -> pd.DataFrame:
+        """The cells at that rate, one variant for each series; without a common rate, each at its lowest."""
+        lowest = self.cells.groupby("series")["rate_per_s"].transform("min")
+        shown = self.cells[self.cells["rate_per_s"] == (lowest if self.rate_per_s is None else self.rate_per_s)]
+        return shown[shown["variant"] == shown.groupby("series")["variant"].transform("first")]
+
+    @cached_property
+    def detailed(self) -> list[tuple[Series, pd.DataFrame]]:
+        """The series whose requests are drawn, with their cells at that rate: of too many, rules before thresholds."""
+        chosen = self.series
+        if len(chosen) > MAX_DETAILED:
+            chosen = [series for series in chosen if series.threshold != "fixed"] or chosen
+        return [(one, self.at_rate[self.at_rate["series"] == one.label]) for one in chosen[:MAX_DETAILED]]
+
+    def requests(self, cells: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+        """The requests of one variant that count, of all its seeds."""
+        filters = [("variant", "==", cells["variant"].iloc[0])]
+        found = pd.read_parquet(
+            self.folder / "requests.parquet", columns=["seed", "request", *columns], filters=filters
+        )
+        first = (cells["warm_up"] * cells["requests"]).astype(int).set_axis(cells["seed"])
+        return found[found["request"] >= found["seed"].map(first)]
+
+    def answers(self) -> pd.DataFrame | None:
+        """The table of answers, where models were trained and it was kept."""
+        path = self.folder / "answers.parquet"
+        return pd.read_parquet(path) if path.is_file() else None
+
+
+def load_serving(folder: Path) -> Served:
+    """Read what `sfl-sim serve` left in `folder`, leaving the requests on disk.
+
+    Raises:
+        ScenarioError: a file is missing or unreadable, or nothing has been served.
+    """
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    if missing:
+        raise ScenarioError(f"{folder} holds no served requests: without {', '.join(missing)}")
+    try:
+        stored = json.loads((folder / "serving.json").read_text(encoding="utf-8"))
+        manifest = folder / "manifest.json"
+        status = json.loads(manifest.read_text(encoding="utf-8"))["status"] if manifest.is_file() else "complete"
+        if not stored["cells"]:
+            raise ScenarioError(f"{folder} has nothing to report: no request was served")
+        cells = pd.DataFrame([{key: cell[key] for key in CELL} for cell in stored["cells"]])
+        cells = cells.astype(dict.fromkeys(NUMBERS, float))
+        groups = _groups(cells)
+        for parts, prefix in (("parts_s", ""), ("tail_parts_s", "tail_")):
+            cells[[f"{prefix}{part}_s" for part in PARTS]] = pd.DataFrame(cells.pop(parts).tolist())[list(PARTS)]
+        cells["series"] = cells["series"].map(html.escape)
+        return Served(folder, str(stored["scenario"]), cells, groups, _series(cells), status != "complete")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ScenarioError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _groups(cells: pd.DataFrame) -> pd.DataFrame:
+    """One row per variant, seed and group, from the nested summaries, which it takes out of `cells`."""
+    rows: list[dict[str, Any]] = []
+    for variant, seed, groups in zip(cells["variant"], cells["seed"], cells.pop("groups"), strict=True):
+        rows += [{"variant": variant, "seed": seed, "group": name, **its} for name, its in groups.items()]
+    return pd.DataFrame(rows).astype({"accuracy": float})
+
+
+def _series(cells: pd.DataFrame) -> list[Series]:
+    """Colours tell what was trained, and dashes the thresholds, solid first for rules that are no fixed number.
+
+    If all were trained alike, colours tell the thresholds.
+    """
+    known = cells.drop_duplicates("series")
+    several_rhos = cells["rho"].nunique() > 1
+    known = known.assign(family=[_family(cell, several_rhos) for cell in known.to_dict("records")])
+    ranked = known.sort_values("threshold", key=lambda kinds: kinds == "fixed", kind="stable")
+    colour = pd.factorize(known["family"])[0]
+    dash = ranked.groupby("family").cumcount()[known.index].to_numpy()
+    if known["family"].nunique() == 1:
+        dash, colour = np.divmod(np.arange(len(known)), len(style.VARIANT_COLOURS))
+    return [
+        Series(
+            label=cell["series"],
+            family=cell["family"],
+            threshold=cell["threshold"],
+            colour=style.VARIANT_COLOURS[colour[i] % len(style.VARIANT_COLOURS)],
+            dash=style.DASHES[dash[i] % len(style.DASHES)],
+        )
+        for i, cell in enumerate(known.to_dict("records"))
+    ]
+
+
+def _family(cell: dict[Any, Any], several_rhos: bool) -> str:
+    trained = html.escape(str(cell["trained"] or cell["method"]))
+    return f"{trained}, ρ = {cell['rho']:g}" if several_rhos else trained

@@ -1,0 +1,112 @@
+"""Figures of served requests against the rate at which they come, and up to which rate a fleet keeps up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from plotly.subplots import make_subplots
+
+from sfl_sim.metrics.serving import saturation
+from sfl_sim.report import display, style
+from sfl_sim.report.serving_latency import MAX_TICKS, WIDE, wide_axis
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from sfl_sim.report.serving_load import Series, Served
+
+HEIGHT_PX, STRIP_ROW_PX = 300, 15
+PALE = 0.3
+
+
+def swept(served: Served) -> list[tuple[Series, pd.DataFrame]]:
+    """The series that were asked at several rates, with all their cells."""
+    found = [(series, served.cells[served.cells["series"] == series.label]) for series in served.series]
+    return [(series, cells) for series, cells in found if cells["rate_per_s"].nunique() > 1]
+
+
+def p95(served: Served) -> go.Figure:
+    """p95 against the rate; below it a bar for each series as far as it keeps up, pale where it may no longer."""
+    series_cells, strip_px = swept(served), _strip_px(served)
+    figure = make_subplots(rows=2, shared_xaxes=True, vertical_spacing=0.02, row_heights=[HEIGHT_PX, strip_px])
+    figure.update_layout(style.canvas(HEIGHT_PX + strip_px).layout)
+    unit, unit_s = display.time_unit(served.cells["p95_s"].median())
+    for row, (series, cells) in enumerate(series_cells):
+        _add(figure, series, cells.assign(p95=cells["p95_s"] / unit_s), "p95", f"%{{y:.3~g}} {unit}", row=1, col=1)
+        _add_saturation(figure, series, cells, row)
+    latencies = served.cells["p95_s"] / unit_s
+    figure.update_yaxes(wide_axis(latencies.min(), latencies.max()), title=f"p95 of the latency ({unit})", row=1)
+    figure.update_yaxes(range=[len(series_cells) - 0.3, -0.7], showticklabels=False, showgrid=False, row=2)
+    figure.update_xaxes(_rate_axis(served)).update_xaxes(title="requests per second", row=2)
+    return style.tidy(figure)
+
+
+def _strip_px(served: Served) -> int:
+    return 12 + STRIP_ROW_PX * len(swept(served))
+
+
+def eq12(served: Served) -> go.Figure:
+    """Simulated mean latency over Eq. (12), whose unit makes the middle of all series at their lowest rates 1."""
+    ratios = [
+        (series, cells.assign(ratio=cells["latency_s"] / cells["latency_eq12"])) for series, cells in swept(served)
+    ]
+    unit = np.median([own.loc[own["rate_per_s"] == own["rate_per_s"].min(), "ratio"].median() for _, own in ratios])
+    figure = style.canvas(HEIGHT_PX + _strip_px(served))
+    for series, own in ratios:
+        _add(figure, series, own.assign(ratio=own["ratio"] / unit), "ratio", "%{y:.3~g} times Eq. (12)")
+    figure.add_hline(1, line={"color": style.MUTED, "dash": "dot", "width": 1.2})
+    shown = [own["ratio"] / unit for _, own in ratios]
+    figure.update_yaxes(
+        wide_axis(min(own.min() for own in shown), max(own.max() for own in shown)), title="mean latency / Eq. (12)"
+    )
+    return figure.update_xaxes(_rate_axis(served), title="requests per second")
+
+
+def share(served: Served, column: str, title: str) -> go.Figure:
+    """A share of the requests, in percent, against the rate."""
+    figure = style.canvas(HEIGHT_PX)
+    for series, cells in swept(served):
+        _add(figure, series, cells.assign(share=100 * cells[column]), "share", "%{y:.1f} %")
+    figure.update_yaxes(title=title)
+    return figure.update_xaxes(_rate_axis(served), title="requests per second")
+
+
+def _add(figure: go.Figure, series: Series, cells: pd.DataFrame, column: str, hover: str, **place: int) -> None:
+    """A line of medians over seeds with their spread; marks are hollow where the fleet falls behind."""
+    curve = display.over_seeds(cells, "rate_per_s", [column])
+    behind = cells.groupby("rate_per_s")["falls_behind"].mean() >= 0.5
+    spread = (curve[f"{column}_high"] - curve[column]).to_numpy()
+    edge = {"color": series.colour, "width": 1.6}
+    figure.add_scatter(
+        x=curve.index.to_numpy(), y=curve[column].to_numpy(), mode="lines+markers", name=series.label,
+        line={"color": series.colour, "dash": series.dash, "width": 2.2},
+        marker={"color": np.where(behind, "#FFFFFF", series.colour), "symbol": series.symbol, "size": 8, "line": edge},
+        error_y={"array": spread, "thickness": 1.2, "width": 0, "visible": bool(spread.any())},
+        text=np.where(behind, ", falls behind", ""), hovertemplate=f"{hover} at %{{x:.4~g}}/s%{{text}}", **place,
+    )  # fmt: skip
+
+
+def _add_saturation(figure: go.Figure, series: Series, cells: pd.DataFrame, row: int) -> None:
+    found = saturation(cells)
+    lowest, highest = float(cells["rate_per_s"].min()), float(cells["rate_per_s"].max())
+    kept_up, behind = (highest, highest) if found is None else found
+    for ends, opacity in (((lowest, kept_up), 1.0), ((max(lowest, kept_up), behind), PALE)):
+        if ends[0] <= ends[1]:
+            figure.add_scatter(
+                x=ends, y=[row, row], mode="lines+markers", opacity=opacity, showlegend=False, hoverinfo="skip",
+                line={"color": series.colour, "width": 6, "dash": "solid"},
+                marker={"color": series.colour, "size": 6}, row=2, col=1,
+            )  # fmt: skip
+
+
+def _rate_axis(served: Served) -> dict[str, object]:
+    """An axis with ticks at the rates, if they are few; logarithmic where they differ by much."""
+    rates = np.unique(served.cells["rate_per_s"])
+    axis: dict[str, object] = {"type": "log" if rates[-1] >= WIDE * rates[0] else "linear"}
+    if len(rates) <= MAX_TICKS:
+        axis |= {"tickvals": rates, "ticktext": [f"{rate:,.4g}" for rate in rates]}
+    elif axis["type"] == "log":
+        axis = wide_axis(rates[0], rates[-1])
+    return axis

@@ -1,0 +1,166 @@
+"""What serving showed, in plain sentences and in tables."""
+
+from __future__ import annotations
+
+import html
+import math
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from sfl_sim.metrics.serving import Saturation, saturation
+from sfl_sim.report.display import NBSP, duration, percent, plural
+from sfl_sim.report.results import Column
+from sfl_sim.report.serving_rates import swept
+from sfl_sim.report.table import Cell, table
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from sfl_sim.report.serving_load import Series, Served
+
+CLEARLY = 0.95
+"""Who takes the lead answers within such a share of the former leader's p95; less is chance."""
+
+
+def headline(served: Served) -> list[str]:
+    """HTML sentences, the most important first: who is quick and who is right, who leads when, who falls behind."""
+    return [*_best(served), *_leaders(served), *_saturations(served)]
+
+
+def rate(per_s: float) -> str:
+    """A rate of requests."""
+    return f"{per_s:,.4g}{NBSP}requests/s"
+
+
+def shown_rate(served: Served) -> str:
+    """At which rate details are shown."""
+    return "each one's lowest rate" if served.rate_per_s is None else rate(served.rate_per_s)
+
+
+def _best(served: Served) -> list[str]:
+    """The quickest at the rate of the details, and the most accurate, if that is another one."""
+    numbers = ["p50_s", "p95_s", "accuracy", "offload_probability"]
+    middle = served.at_rate.groupby("series")[numbers].median().to_dict("index")
+    names: dict[Hashable, str] = {series.label: series.html for series in served.series}
+
+    def told(label: Hashable) -> str:
+        own = middle[label]
+        accuracy = f", with {percent(own['accuracy'])} accuracy" if served.knows_accuracy else ""
+        return (
+            f"answers 95 % of its requests within {duration(own['p95_s'])} and half of them within "
+            f"{duration(own['p50_s'])}{accuracy}, {percent(own['offload_probability'], 0)} of them at the server"
+        )
+
+    quickest = min(middle, key=lambda label: middle[label]["p95_s"])
+    whom = f"{names[quickest]} is the quickest: it" if len(middle) > 1 else names[quickest]
+    sentences = [f"At {shown_rate(served)} {whom} {told(quickest)}."]
+    right = max(middle, key=lambda label: middle[label]["accuracy"])
+    if served.knows_accuracy and right != quickest:
+        sentences.append(f"The most accurate is {names[right]}: it {told(right)}.")
+    return sentences
+
+
+def _leaders(served: Served) -> list[str]:
+    """Who has the lowest p95 from which rate on, among rates that anyone keeps up with."""
+    cells = pd.concat([cells for _, cells in swept(served)]) if served.is_sweep else served.cells[:0]
+    cells = cells[~cells.groupby("rate_per_s")["falls_behind"].transform("all")]
+    p95_s = cells.pivot_table(index="rate_per_s", columns="series", values="p95_s", aggfunc="median").dropna()
+    if len(p95_s) < 2 or len(p95_s.columns) < 2:
+        return []
+    names = {series.label: series.html for series in served.series}
+    terms: list[tuple[str, float, float]] = []
+    for per_s, (_, own) in zip(p95_s.index.to_numpy(float), p95_s.iterrows(), strict=True):
+        if not terms or own.min() < CLEARLY * own[terms[-1][0]]:
+            terms.append((str(own.idxmin()), per_s, per_s))
+        else:
+            terms[-1] = (*terms[-1][:2], per_s)
+    if len(terms) == 1:
+        return [f"At no rate is anyone clearly quicker by p95 than {names[terms[0][0]]}."]
+    first, *between, last = terms
+    spans = [f"{names[label]} from {low:,.4g} to {rate(high)}" for label, low, high in between]
+    spans = [f"{names[first[0]]} leads up to {rate(first[2])}", *spans, f"{names[last[0]]} from {rate(last[1])} on"]
+    return [f"The ranking by p95 changes with load: {', '.join(spans)}."]
+
+
+def _saturations(served: Served) -> list[str]:
+    """Between which rates who stops keeping up."""
+    found: dict[Saturation | None, list[str]] = {}
+    for series, cells in swept(served):
+        found.setdefault(saturation(cells), []).append(series.html)
+    told = []
+    for where, names in sorted(found.items(), key=lambda item: item[0].fell_behind_per_s if item[0] else math.inf):
+        who = ", ".join(names) if len(found) > 1 or len(names) == 1 else "All variants"
+        ending = "s" if len(names) == 1 else ""
+        if where is None:
+            told.append(f"{who} keep{ending} up with all rates")
+        elif where.kept_up_per_s:
+            span = f"between {where.kept_up_per_s:,.4g} and {rate(where.fell_behind_per_s)}"
+            told.append(f"{who} stop{ending} keeping up {span}")
+        else:
+            told.append(f"{who} cannot keep up even with {rate(where.fell_behind_per_s)}")
+    return [f"{'; '.join(told)}."] if told else []
+
+
+def warnings(served: Served) -> list[str]:
+    """What a reader must know before believing the rest, as HTML sentences."""
+    texts = []
+    if served.interrupted:
+        texts.append("Serving was interrupted: what follows is what was served until then.")
+    if served.at_rate["falls_behind"].any():
+        texts.append(
+            f"At {shown_rate(served)} not everyone keeps up. Of a fleet that falls behind, a latency tells above all "
+            "how long the run was: the longer, the larger."
+        )
+    if not served.knows_accuracy:
+        texts.append("Timing-only. No model answered, so there is no accuracy; exits were drawn with a probability.")
+    return texts
+
+
+def results(served: Served, cells: pd.DataFrame) -> str:
+    """A table of `cells` as HTML, a row for each variant: medians over seeds, their spread, the best ones marked."""
+    columns = [column for column in COLUMNS if cells[column.key].notna().any()]
+    one_rate = cells["rate_per_s"].nunique() == 1
+    rows = []
+    for series in served.series:
+        own = cells[cells["series"] == series.label].sort_values("rate_per_s", kind="stable")
+        for _, seeds in own.groupby("variant", sort=False):
+            told = [_cell(column, seeds, judged=one_rate and column.key in JUDGED) for column in columns]
+            rows.append((_heading(series, seeds), [Cell(f"{seeds['rate_per_s'].iloc[0]:,.4g}"), *told]))
+    return table(["Requests/s", *(column.title for column in columns)], rows)
+
+
+COLUMNS = [
+    Column("p50", "p50_s", duration),
+    Column("p95", "p95_s", duration),
+    Column("p99", "p99_s", duration),
+    Column("Accuracy", "accuracy", percent, more_is_better=True),
+    Column("Offloaded", "offload_probability", percent),
+    Column("Answers/s", "throughput_per_s", "{:,.3g}".format),
+    Column("Server busy", "utilisation", lambda share: percent(share, 0)),
+]
+JUDGED = ("p50_s", "p95_s", "p99_s", "accuracy")
+"""Of what the best is marked, among variants at one rate."""
+GROUP_COLUMNS = [Column("Requests", "requests", "{:,.0f}".format), *COLUMNS[:5]]
+
+
+def groups_table(served: Served) -> str:
+    """The table of groups of clients as HTML, a row for each series and group at the rate of the details."""
+    columns = [column for column in GROUP_COLUMNS if served.groups[column.key].notna().any()]
+    rows = []
+    for series, cells in served.detailed:
+        own = served.groups[served.groups["variant"] == cells["variant"].iloc[0]]
+        for name, seeds in own.groupby("group", sort=False):
+            heading = f"{series.html}<small>{html.escape(str(name))}</small>"
+            rows.append((heading, [_cell(column, seeds) for column in columns]))
+    return table([column.title for column in columns], rows)
+
+
+def _cell(column: Column, seeds: pd.DataFrame, judged: bool = False) -> Cell:
+    cell = column.cell(seeds)
+    return cell if judged else cell._replace(merit=math.nan)
+
+
+def _heading(series: Series, seeds: pd.DataFrame) -> str:
+    behind = " · falls behind" if seeds["falls_behind"].mean() >= 0.5 else ""
+    return f"{series.html}<small>{html.escape(seeds['method'].iloc[0])} · {plural(len(seeds), 'seed')}{behind}</small>"

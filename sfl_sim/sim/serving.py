@@ -1,0 +1,138 @@
+"""The server's queue when it answers requests: nothing is changed, so lanes may share a model, and jobs a batch."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
+from typing import Any, NoReturn
+
+import simpy
+from simpy.events import NORMAL
+
+from sfl_sim.ops import On
+from sfl_sim.sim.station import LAST, Job
+
+_Callbacks = list[Callable[[simpy.Event], None]]
+_Line = list[tuple[float, float, int, int, Job]]
+"""A heap of jobs that may go as one batch, each behind what ranks it: priority, arrival, client id, sequence."""
+
+
+class ServingStation:
+    """`workers` lanes that serve jobs, each of them any job; jobs on one state may go as one batch.
+
+    A free lane takes the first `max_batch` jobs on a state once so many wait, or once one of fewer has waited for
+    `max_wait_s` (dynamic batching, as NVIDIA Triton calls it). Of several such states it takes the one whose first job
+    comes first. Jobs are ranked by the priority of their client, arrival, client id and sequence. Choices are made at
+    the end of an instant, when everybody who arrives at it has arrived.
+
+    Args:
+        env: the clock.
+        workers: lanes; may be infinite.
+        batch_s: seconds that several operations take in one go. A job on its own takes its `service_s`.
+        max_batch: jobs in one go.
+        max_wait_s: how long a free lane waits for a batch to fill.
+        priority: of a client's jobs, lower first; what has begun is not interrupted. None: first come, first served.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        workers: float,
+        *,
+        batch_s: Callable[[Sequence[On]], float],
+        max_batch: int = 1,
+        max_wait_s: float = 0.0,
+        priority: Callable[[int], float] | None = None,
+    ) -> None:
+        self.env = env
+        self.free = workers
+        self.batch_s = batch_s
+        self.max_batch = max_batch
+        self.max_wait_s = max_wait_s
+        self.priority = priority or (lambda client: 0.0)
+        self._arrivals: list[Job] = []
+        self._lines: dict[Any, _Line] = {}
+        self._sequence = 0
+        self._deciding = False
+        self._wakes_s = inf
+
+    def serve(self, job: Job) -> simpy.Event:
+        """An event that happens when the job has been served, and its lane is free again."""
+        job.ended = simpy.Event(self.env)
+        self._arrivals.append(job)
+        self._decide_soon()
+        return job.ended
+
+    def rank(self, *_: object) -> NoReturn:
+        """Jobs are announced for training only."""
+        raise TypeError("a server of requests is told of none beforehand")
+
+    def waiting(self) -> Iterator[tuple[list[int], None]]:
+        """For every batch that is to be: the clients of its jobs, whom no order keeps waiting."""
+        for line in self._lines.values():
+            yield [client for _, _, client, *_ in line], None
+
+    def _decide_soon(self) -> None:
+        if not self._deciding:
+            self._deciding = True
+            self._schedule([self._decide], 0.0, LAST)
+
+    def _decide(self, _: simpy.Event) -> None:
+        self._deciding = False
+        for job in self._arrivals:
+            self._join(job)
+        self._arrivals.clear()
+        while self.free and self._lines:
+            due = [key for key, line in self._lines.items() if self._due_s(line) <= self.env.now]
+            if not due:
+                self._wake_at(min(map(self._due_s, self._lines.values())))
+                break
+            self._start(min(due, key=lambda key: self._lines[key][0]))
+
+    def _join(self, job: Job) -> None:
+        self._sequence += 1
+        key = job.state if self.max_batch > 1 else None
+        rank = self.priority(job.client), job.arrived_s, job.client, self._sequence
+        heapq.heappush(self._lines.setdefault(key, []), (*rank, job))
+
+    def _due_s(self, line: _Line) -> float:
+        """When a free lane waits no longer for the batch to fill."""
+        if len(line) >= self.max_batch:
+            return -inf
+        return min(arrived_s for _, arrived_s, *_ in line) + self.max_wait_s
+
+    def _wake_at(self, due_s: float) -> None:
+        if due_s < self._wakes_s:
+            self._wakes_s = due_s
+            self._schedule([self._woken], due_s - self.env.now)
+
+    def _woken(self, _: simpy.Event) -> None:
+        self._wakes_s = inf
+        self._decide_soon()
+
+    def _start(self, key: Any) -> None:
+        """One kernel event for the whole batch: its end."""
+        line = self._lines[key]
+        batch = [heapq.heappop(line)[-1] for _ in range(min(self.max_batch, len(line)))]
+        if not line:
+            del self._lines[key]
+        self.free -= 1
+        callbacks: _Callbacks = [self._release]
+        for job in batch:
+            job.started_s = self.env.now
+            job.begin()
+            assert job.ended is not None
+            callbacks += job.ended.callbacks
+            job.ended = None  # which nobody triggers
+        self._schedule(callbacks, batch[0].service_s if len(batch) == 1 else self.batch_s([job.op for job in batch]))
+
+    def _release(self, _: simpy.Event) -> None:
+        self.free += 1
+        if self._lines:
+            self._decide_soon()
+
+    def _schedule(self, callbacks: _Callbacks, delay_s: float, priority: Any = NORMAL) -> None:
+        event = simpy.Event(self.env)
+        event._ok, event._value, event.callbacks = True, None, callbacks
+        self.env.schedule(event, priority, delay_s)

@@ -1,0 +1,159 @@
+"""What the figures of served requests draw, and what the words beside them say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_serving import Method, Rule, World, write_served
+
+from sfl_sim.report import serving_accuracy, serving_latency, serving_rates, serving_words
+from sfl_sim.report.serving_load import MAX_DETAILED, Served, load_serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SWEEP = World(rules=(Rule("oracle"),), rates=(10.0, 40.0, 320.0))
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return load_serving(write_served(tmp_path_factory.mktemp("served") / "sweep", SWEEP))
+
+
+@pytest.fixture(scope="module")
+def thresholds(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """Two methods with so many fixed thresholds that not all can be drawn, an oracle and a rule."""
+    fixed = tuple(Rule("fixed", value) for value in (0.05, 0.2, 0.8, 1.6))
+    world = World(rules=(*fixed, Rule("oracle"), Rule("offload_rate", 0.3)), rates=(30.0,), seeds=(0,), requests=2000)
+    return load_serving(write_served(tmp_path_factory.mktemp("served") / "thresholds", world))
+
+
+def test_details_are_shown_at_the_highest_rate_that_all_keep_up_with(sweep: Served) -> None:
+    assert sweep.rate_per_s == 40
+    assert set(sweep.at_rate["rate_per_s"]) == {40}
+    assert len(sweep.detailed) == 2
+
+
+def test_of_too_many_variants_rules_are_drawn_and_fixed_thresholds_left_out(thresholds: Served) -> None:
+    assert len(thresholds.series) > MAX_DETAILED
+    assert {series.threshold for series, _ in thresholds.detailed} == {"oracle", "offload_rate"}
+
+
+def test_colours_tell_what_was_trained_and_dashes_its_thresholds(thresholds: Served) -> None:
+    colours = {series.family: series.colour for series in thresholds.series}
+    assert len(set(colours.values())) == 2
+    assert all(series.colour == colours[series.family] for series in thresholds.series)
+    assert {series.dash for series in thresholds.series if series.threshold == "oracle"} == {"solid"}
+
+
+def test_the_curve_of_latencies_passes_through_its_marks(sweep: Served) -> None:
+    curve, marks = serving_latency.survival(sweep).data[:2]
+    cells = sweep.detailed[0][1]
+    latency_s = sweep.requests(cells, ["arrived_s", "ended_s"]).eval("ended_s - arrived_s")
+
+    assert len(latency_s) == 2 * 540  # two seeds, without their warm-up
+    assert marks.x == pytest.approx(1e3 * latency_s.quantile([0.5, 0.95, 0.99]).to_numpy())
+    assert np.interp([-50, -5, -1], -curve.y, curve.x) == pytest.approx(marks.x, rel=0.02)
+
+
+def test_the_parts_of_a_bar_add_up_to_its_latency(sweep: Served) -> None:
+    for prefix, told in (("", "latency_s"), ("tail_", "p95_s")):
+        lengths = np.sum([bar.x for bar in serving_latency.parts(sweep, prefix).data], axis=0)
+        expected = [1e3 * cells[told].mean() for _, cells in sweep.detailed]
+        assert lengths == pytest.approx(expected, rel=0.03)
+
+
+def test_marks_are_hollow_and_bars_pale_where_a_fleet_falls_behind(sweep: Served) -> None:
+    line, *bars = (trace for trace in serving_rates.p95(sweep).data[:3])
+    assert list(line.marker.color) == [sweep.series[0].colour] * 2 + ["#FFFFFF"]
+    assert [(bar.x, bar.opacity) for bar in bars] == [((10, 40), 1.0), ((40, 320), serving_rates.PALE)]
+
+
+def test_without_load_latency_is_as_eq_12_says_and_under_load_beyond(sweep: Served) -> None:
+    ratios = np.array([line.y for line in serving_rates.eq12(sweep).data])
+    assert np.median(ratios[:, 0]) == pytest.approx(1)
+    assert (ratios[:, -1] > 5).all()
+
+
+def test_the_front_excludes_what_is_slower_and_less_right(thresholds: Served) -> None:
+    points = serving_accuracy.choices(thresholds)
+    assert len(points) == len(thresholds.series)
+    for label, row in points.iterrows():
+        better = (points["p95_s"] <= row["p95_s"]) & (points["accuracy"] >= row["accuracy"]) & (points.index != label)
+        assert row["best"] != better.any()
+    front = serving_accuracy.by_latency(thresholds).data[0]
+    assert sorted(front.y) == list(front.y) == sorted(100 * points.loc[points["best"], "accuracy"])
+
+
+def test_one_threshold_for_all_never_beats_the_oracle_at_the_same_test_sets(thresholds: Served) -> None:
+    answers = thresholds.answers()
+    assert answers is not None
+    traces = serving_accuracy.by_offload(thresholds, answers).data
+    for curve, star in zip(traces[::2], traces[1::2], strict=True):
+        assert (curve.x[0], curve.x[-1]) == (100, 0)  # from a threshold of 0 to an infinite one
+        assert max(curve.y[1:-1]) <= star.y[0]
+
+
+def test_a_rule_s_course_ends_at_the_share_it_is_to_hold(thresholds: Served) -> None:
+    assert {series.threshold for series, _ in serving_latency.adapting(thresholds)} == {"offload_rate"}
+    (_, threshold), (_, offloaded), _ = serving_latency.over_time(thresholds)
+    assert len(offloaded.layout.shapes) == 2  # a dotted line for each method
+    for line in offloaded.data:
+        assert line.y[0] < 25
+        assert np.mean(line.y[-5:]) == pytest.approx(30, abs=4)
+    assert all(line.y[0] > line.y[-1] for line in threshold.data)
+
+
+# Words
+
+
+def led(thresholds_s: dict[str, list[float]], sweep: Served, behind: list[bool]) -> list[str]:
+    """What is said of the ranking if the two series have these p95 at the three rates."""
+    cells = sweep.cells.copy()
+    for label, p95_s in thresholds_s.items():
+        for rate, its_p95_s, late in zip(SWEEP.rates, p95_s, behind, strict=True):
+            rows = (cells["series"] == label) & (cells["rate_per_s"] == rate)
+            cells.loc[rows, ["p95_s", "falls_behind"]] = its_p95_s, late
+    return serving_words.headline(replace(sweep, cells=cells))
+
+
+def test_it_is_told_at_which_rate_the_ranking_changes(sweep: Served) -> None:
+    a, b = (series.label for series in sweep.series)
+    kept_up = [False, False, False]
+    told = led({a: [1.0, 2.0, 9.0], b: [3.0, 2.5, 4.0]}, sweep, kept_up)
+    assert any("changes with load" in text and "up to 40" in text and "from 320" in text for text in told)
+    told = led({a: [1.0, 2.0, 4.0], b: [3.0, 2.5, 3.9]}, sweep, kept_up)  # 3.9 beats 4.0 by chance
+    assert any("At no rate is anyone clearly quicker" in text for text in told)
+    told = led({a: [1.0, 2.0, 9.0], b: [3.0, 2.5, 4.0]}, sweep, [False, False, True])  # where nobody keeps up
+    assert any("At no rate is anyone clearly quicker" in text for text in told)
+
+
+def test_each_group_has_a_row(sweep: Served) -> None:
+    table = serving_words.groups_table(sweep)
+    assert [table.count(f"<small>{group}</small>") for group in ("slow", "middle", "fast")] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(("ends", "scale"), [((10.0, 30.0), "linear"), ((0.3, 700.0), "log"), ((1e-3, 1e6), "log")])
+def test_axes_are_logarithmic_where_numbers_differ_by_much(ends: tuple[float, float], scale: str) -> None:
+    axis = serving_latency.wide_axis(*ends)
+    assert axis["type"] == scale
+    if scale == "log":
+        ticks = axis["tickvals"]
+        assert isinstance(ticks, list)
+        assert ends[0] / 1.3 <= ticks[0] < ticks[-1] <= ends[1] * 1.3
+        assert 2 <= len(ticks) <= 10
+
+
+def test_variants_without_a_common_rate_are_shown_at_their_lowest(tmp_path: Path) -> None:
+    slow, fast = (
+        write_served(tmp_path / name, replace(SWEEP, methods=(Method(name, 0.8, 0.8),), rates=rates))
+        for name, rates in (("slow", (5.0, 10.0)), ("fast", (20.0, 40.0)))
+    )
+    one, other = load_serving(slow), load_serving(fast)
+    both = replace(one, cells=pd.concat([one.cells, other.cells], ignore_index=True), series=one.series + other.series)
+    assert both.rate_per_s is None
+    assert both.at_rate.groupby("series")["rate_per_s"].first().to_dict() == {"slow, oracle": 5, "fast, oracle": 20}
