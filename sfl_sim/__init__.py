@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sfl_sim.api import Results, Scenario, run
+    from sfl_sim.api import Results, Scenario, Served, run, serve
     from sfl_sim.errors import ScenarioError
 
-__all__ = ["Results", "Scenario", "ScenarioError", "run"]
+__all__ = ["Results", "Scenario", "ScenarioError", "Served", "run", "serve"]
 
-_HOMES = {"Results": "api", "Scenario": "api", "run": "api", "ScenarioError": "errors"}
+_HOMES = {
+    "Results": "api", "Scenario": "api", "Served": "api", "run": "api", "serve": "api", "ScenarioError": "errors"
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

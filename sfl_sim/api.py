@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +14,12 @@ import pandas as pd
 
 from sfl_sim.cells import Settings
 from sfl_sim.config.scenario import Scenario
-from sfl_sim.config.source import load, parse
+from sfl_sim.config.source import Study, load, parse, training
+from sfl_sim.serving import ServedStudy
 from sfl_sim.shipped import scenario_file
 from sfl_sim.study import run_study
 
-__all__ = ["Results", "Scenario", "run"]
+__all__ = ["Results", "Scenario", "Served", "run", "serve"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,28 @@ class Results:
         return pd.read_parquet(self.folder / "ops.parquet")
 
 
+@dataclass(frozen=True)
+class Served:
+    """A served study; its tables are read when they are asked for (columns: docs/output.md)."""
+
+    folder: Path
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """One row per variant and seed: what its requests took."""
+        return pd.json_normalize(json.loads((self.folder / "serving.json").read_text())["cells"])
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row per variant, seed and request; large ones have millions."""
+        return pd.read_parquet(self.folder / "requests.parquet")
+
+    @cached_property
+    def fleet(self) -> pd.DataFrame:
+        """One row per variant, seed and client: its device, links and share of the model."""
+        return pd.read_parquet(self.folder / "fleet.parquet")
+
+
 def run(
     scenario: str | Path | Scenario | Mapping[str, Any],
     *,
@@ -81,6 +105,36 @@ def run(
     Raises:
         ScenarioError: the scenario, the device or the folder cannot be used.
     """
-    study = load(scenario_file(scenario), overrides) if isinstance(scenario, str | Path) else parse(scenario)
     settings = Settings(timing_only, device, jobs, threads or Settings.threads)
+    study = training(_study(scenario, overrides))
     return Results(run_study(study, Path(out) if out else None, settings, lambda number, round: None).folder)
+
+
+def serve(
+    scenario: str | Path | Scenario | Mapping[str, Any],
+    *,
+    overrides: Sequence[str] = (),
+    out: str | Path | None = None,
+    run: str | Path | None = None,
+    timing_only: bool = False,
+    device: str = "auto",
+) -> Served:
+    """Let requests come to what a scenario trains, as the command line does, silently.
+
+    Args:
+        scenario, overrides: as of `run`.
+        out: a folder for the serving; by default `reports/<name>-serving`, or the next free number.
+        run: the folder of the run to serve; by default one of reports/ that trained it, or else it is trained there.
+        timing_only: train nothing, exits happen with `serving.exit_probability`.
+        device: of the training: auto, cpu or cuda.
+
+    Raises:
+        ScenarioError: the scenario, the run, the device or the folder cannot be used.
+    """
+    study = ServedStudy(_study(scenario, overrides), Settings(timing_only, device, resume=True))
+    answers = study.answers(Path(run) if run else None, lambda trained: nullcontext(lambda number, round: None))
+    return Served(study.serve(answers, Path(out) if out else None, lambda name, done, total: None).folder)
+
+
+def _study(scenario: str | Path | Scenario | Mapping[str, Any], overrides: Sequence[str]) -> Study:
+    return load(scenario_file(scenario), overrides) if isinstance(scenario, str | Path) else parse(scenario)

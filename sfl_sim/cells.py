@@ -16,11 +16,13 @@ from typing import Any
 import torch
 
 from sfl_sim.compose import Experiment, Round
+from sfl_sim.config.data import RhoOod
 from sfl_sim.config.source import Variant
 from sfl_sim.execute.allocator import keep_freed_memory
 from sfl_sim.execute.device import pick_device
 from sfl_sim.execute.precision import PRECISIONS
 from sfl_sim.execute.threads import threads_for
+from sfl_sim.metrics import exits
 from sfl_sim.metrics.accuracy import headline
 from sfl_sim.records import BREAKDOWN
 from sfl_sim.store import Cell, RunFolder
@@ -84,6 +86,7 @@ def _run_cell(number: int, variant: Variant, place: Path, settings: Settings, no
         while (round := next(rounds, None)) is not None:
             with uninterrupted():
                 cell.add_round(round.row, round.labels, round.ops, round.confusion)
+                cell.add_final(round.final)
                 notify(number, round)
     finally:
         with uninterrupted():
@@ -104,6 +107,8 @@ def _summary(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, 
         "rounds": len(rounds),
         "simulated_s": float(rounds["ended_s"].iloc[-1]),
         **headline(rounds, cell.labels),
+        **exits.headline(cell.answers),
+        "rho": scenario.data.test.rho if isinstance(scenario.data.test, RhoOod) else None,
         "bytes_up": int(rounds["bytes_up"].sum()),
         "bytes_down": int(rounds["bytes_down"].sum()),
         "timeline_digest": experiment.timeline_digest,

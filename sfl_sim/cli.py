@@ -71,13 +71,13 @@ def run(
 ) -> None:
     """Run a scenario and write its report."""
     from sfl_sim.cells import Settings
-    from sfl_sim.config.source import load
+    from sfl_sim.config.source import load, training
     from sfl_sim.progress import progress, show_calibration
     from sfl_sim.study import run_study
 
     console = Console(stderr=True)
     settings = Settings(timing_only, device, jobs, threads or Settings.threads, resume)
-    study = load(scenario_file(scenario), overrides)
+    study = training(load(scenario_file(scenario), overrides))
     if calibrate:
         show_calibration(study, settings, console)
         return
@@ -88,6 +88,42 @@ def run(
 
         Console().print(results_in_terminal(outcome.folder))
     typer.echo(outcome.folder / "report.html")
+    if outcome.status == "interrupted":
+        raise Interrupted
+
+
+@app.command()
+def serve(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-serving.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The folder of the run to serve; by default what reports/ has, or is trained.")
+    ] = None,
+    timing_only: Annotated[
+        bool, typer.Option("--timing-only", help="Serve without training, exits by chance.")
+    ] = False,
+    device: Device = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the page's place only.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Let requests come to what a scenario trains, and write how they were answered."""
+    from sfl_sim.cells import Settings
+    from sfl_sim.config.source import load
+    from sfl_sim.progress import progress, serving_progress
+    from sfl_sim.serving import ServedStudy
+
+    console = Console(stderr=True)
+    settings = Settings(timing_only, device, resume=True)
+    study = ServedStudy(load(scenario_file(scenario), overrides), settings)
+    answers = study.answers(run, lambda trained: progress(trained, console, quiet))
+    with serving_progress(console, quiet) as notify:
+        outcome = study.serve(answers, out, notify)
+    if not quiet:
+        from sfl_sim.report.served import served_in_terminal
+
+        Console().print(served_in_terminal(outcome.folder))
+    typer.echo(outcome.folder / "serving.html")
     if outcome.status == "interrupted":
         raise Interrupted
 
@@ -138,11 +174,15 @@ def validate(
     debug: Debug = False,
 ) -> None:
     """Check a scenario, its data and its profiles without running it."""
-    from sfl_sim.config.source import load
+    from sfl_sim.cells import Settings
+    from sfl_sim.config.source import load, training
+    from sfl_sim.serving import ServedStudy
     from sfl_sim.study import check
 
     study = load(scenario_file(scenario), overrides)
-    check(study)
+    check(training(study))
+    if any(variant.scenario.serving for variant in study.variants):
+        ServedStudy(study, Settings())
     names = dict.fromkeys(variant.name for variant in study.variants)
     typer.echo(f"{scenario}: fine ({len(study.variants)} runs: {'; '.join(names)})")
 

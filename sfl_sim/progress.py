@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -16,6 +16,7 @@ from sfl_sim.compose import Round
 from sfl_sim.config.source import Study
 from sfl_sim.landscape import Notify as NotifyPoint
 from sfl_sim.report.display import duration
+from sfl_sim.serving import Notify as NotifyRequest
 
 LINES_PER_CELL = 10
 
@@ -85,10 +86,26 @@ def _lines(study: Study, console: Console) -> Notify:
 @contextmanager
 def survey_progress(console: Console) -> Iterator[NotifyPoint]:
     """A `Notify` that shows which model's landscape is looked at, and the remaining time."""
+    with _counted("landscape", "point", console) as notify:
+        yield notify
+
+
+@contextmanager
+def serving_progress(console: Console, quiet: bool) -> Iterator[NotifyRequest]:
+    """A `Notify` that shows which cell is served, and how many of its requests have come."""
+    if quiet:
+        yield lambda name, done, total: None
+    else:
+        with _counted("serving", "request", console) as notify:
+            yield notify
+
+
+@contextmanager
+def _counted(what: str, unit: str, console: Console) -> Iterator[Callable[[str, int, int], None]]:
     if console.is_terminal:
         columns = [TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn()]
         with Progress(*columns, TimeRemainingColumn(), console=console) as bars:
-            task = bars.add_task("landscape", total=None)
+            task = bars.add_task(what, total=None)
             yield lambda name, done, total: bars.update(task, description=name, completed=done, total=total)
     else:
         begun: set[str] = set()
@@ -96,7 +113,7 @@ def survey_progress(console: Console) -> Iterator[NotifyPoint]:
         def notify(name: str, done: int, total: int) -> None:
             if name not in begun:
                 begun.add(name)
-                console.print(f"{name}  point {done}/{total}", highlight=False, soft_wrap=True)
+                console.print(f"{name}  {unit} {done}/{total}", highlight=False, soft_wrap=True)
 
         yield notify
 

@@ -23,7 +23,8 @@ from safetensors.numpy import save_file
 from sfl_sim.errors import ScenarioError
 from sfl_sim.records import CONFUSION_COLUMNS, OP_COLUMNS
 
-TABLES = ["rounds", "labels", "confusion", "clients", "layers", "ops"]
+TABLES = ["rounds", "labels", "confusion", "answers", "representations", "clients", "layers", "ops"]
+SERVING_TABLES = ["requests", "fleet"]
 ROWS_PER_GROUP = 100_000
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
@@ -75,6 +76,11 @@ class Cell:
         if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
             self._flush()
 
+    def add_final(self, tables: Mapping[str, pd.DataFrame]) -> None:
+        """Tables on the models once training has ended."""
+        for name, table in tables.items():
+            self._write(name, table)
+
     @property
     def rounds(self) -> pd.DataFrame:
         """The rounds so far."""
@@ -84,6 +90,12 @@ class Cell:
     def labels(self) -> pd.DataFrame:
         """The per-label rows so far."""
         return pd.DataFrame(self._labels)
+
+    @property
+    def answers(self) -> pd.DataFrame | None:
+        """What the clients' models answered, once training has ended and if anybody wants to know."""
+        path = self.folder / "answers.parquet"
+        return pd.read_parquet(path) if path.exists() else None
 
     def add_weights(self, tensors: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
         """The global model as safetensors, and a JSON file that says what it is."""
@@ -119,6 +131,14 @@ class Cell:
             columns.append(pa.array(values.astype(str) if values.dtype.kind == "S" else values))
         table = pa.table(columns, names=[*same, *OP_COLUMNS])
         self._ops.write_table(table.cast(_OP_SCHEMA))
+
+
+def write_served(folder: Path, requests: pd.DataFrame, fleet: pd.DataFrame, summary: Mapping[str, Any]) -> None:
+    """Write the cell that one variant with one seed gives when it is served; the summary, last, closes it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    requests.to_parquet(folder / "requests.parquet", index=False)
+    fleet.to_parquet(folder / "fleet.parquet", index=False)
+    _write_json(folder / "summary.json", summary)
 
 
 class RunFolder:
@@ -195,10 +215,7 @@ class RunFolder:
 
         `additions` to the summaries, by the number of the cell, are what only the whole run can tell.
         """
-        cells = sorted(path.parent for path in self.staging.glob("cells/*/summary.json"))
-        for table in TABLES:
-            parts = [cell / f"{table}.parquet" for cell in cells]
-            _concatenate([part for part in parts if part.exists()], self.staging / f"{table}.parquet")
+        cells = self._join_tables(TABLES)
         variants = [
             json.loads((cell / "summary.json").read_text()) | dict(additions.get(int(cell.name), {})) for cell in cells
         ]
@@ -208,6 +225,28 @@ class RunFolder:
         for cell in cells:
             for path in cell.glob("checkpoint.*"):
                 shutil.copyfile(path, checkpoints / f"{cell.name}{path.suffix}")
+        return self._describe(scenario_yaml, manifest)
+
+    def join_serving(
+        self, name: str, scenario_yaml: str, manifest: Mapping[str, Any], answers: pd.DataFrame | None
+    ) -> Path:
+        """Join the closed cells of served fleets, as `join` does; the `answers` that they drew from lie beside them."""
+        cells = [json.loads((cell / "summary.json").read_text()) for cell in self._join_tables(SERVING_TABLES)]
+        if answers is not None:
+            answers.to_parquet(self.staging / "answers.parquet", index=False)
+        _write_json(self.staging / "serving.json", {"scenario": name, "cells": cells})
+        return self._describe(scenario_yaml, manifest)
+
+    def _join_tables(self, tables: Sequence[str]) -> list[Path]:
+        """Join these tables of the closed cells, whose folders are given."""
+        cells = sorted(path.parent for path in self.staging.glob("cells/*/summary.json"))
+        for table in tables:
+            parts = [cell / f"{table}.parquet" for cell in cells]
+            _concatenate([part for part in parts if part.exists()], self.staging / f"{table}.parquet")
+        return cells
+
+    def _describe(self, scenario_yaml: str, manifest: Mapping[str, Any]) -> Path:
+        """Say beside the tables what they are of; the cells go once nobody can want them."""
         if manifest["status"] == "complete":  # otherwise `resume` wants them
             shutil.rmtree(self.staging / "cells", ignore_errors=True)
         (self.staging / "scenario.yaml").write_text(scenario_yaml)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -56,17 +57,39 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     training, and whatever made a cell fail after what there is has been published.
     """
     device = pick_device(settings.device)
-    _check_limits(study)
+    check_limits(study)
     check(study, None if settings.timing_only else device)
     identity = f"{digest(study)}-{settings.meaning}"
     place = out or free_folder(Path("reports"), study.name, identity)
     if settings.resume and read_manifest(place).items() >= {"scenario": identity, "status": "complete"}.items():
         return Outcome(place, "complete")
     folder = RunFolder(place, identity, resume=settings.resume)
-    began_s, status, failure = time.monotonic(), "complete", None
-    try:
+    began_s = time.monotonic()
+
+    def train() -> None:
         numbers = [n for n, v in enumerate(study.variants) if not folder.finished(n, v.scenario.train.rounds)]
         run_cells({n: study.variants[n] for n in numbers}, folder, settings, notify)
+
+    def join(status: str) -> None:
+        about = manifest(study, settings, status, began_s)
+        staged = folder.join(study.name, dump_study(study), about, ways(study, folder.closed()))
+        from sfl_sim.report.page import write_report  # plotly is imported when the first round has long begun
+        from sfl_sim.report.perfetto import write_trace
+
+        write_trace(staged)
+        write_report([staged], staged / "report.html")
+
+    return fill(folder, train, join)
+
+
+def fill(folder: RunFolder, work: Callable[[], None], join: Callable[[str], None]) -> Outcome:
+    """Do the `work` of all cells, `join` what they left, given the status, and publish the folder.
+
+    If the work is interrupted or fails, what is finished is published nevertheless, and nothing is left if nothing is.
+    """
+    status, failure = "complete", None
+    try:
+        work()
     except KeyboardInterrupt:
         status = "interrupted"
     except Exception as error:
@@ -77,21 +100,15 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
             raise failure
         raise KeyboardInterrupt
     with uninterrupted():
-        manifest = _manifest(study, settings, status, began_s)
-        staged = folder.join(study.name, dump_study(study), manifest, ways(study, folder.closed()))
-        from sfl_sim.report.page import write_report  # plotly is imported when the first round has long begun
-        from sfl_sim.report.perfetto import write_trace
-
-        write_trace(staged)
-        write_report([staged], staged / "report.html")
+        join(status)
         outcome = Outcome(folder.publish(), status)
     if failure:
         raise failure
     return outcome
 
 
-def _check_limits(study: Study) -> None:
-    """The name is that of a folder, and seeds and rounds are whole numbers of 32 bits in the tables."""
+def check_limits(study: Study) -> None:
+    """Refuse a name that cannot be a folder's, and seeds and rounds that are no whole numbers of 32 bits."""
     for key, number in [("seed", study.base.seed + study.base.repeats), ("train.rounds", study.base.train.rounds)]:
         if number > MAX_NUMBER:
             raise study.located(ScenarioError("is too large", key=key, allowed=f"less than {MAX_NUMBER}"))
@@ -101,7 +118,8 @@ def _check_limits(study: Study) -> None:
         raise study.located(error)
 
 
-def _manifest(study: Study, settings: Settings, status: str, began_s: float) -> dict[str, Any]:
+def manifest(study: Study, settings: Settings, status: str, began_s: float) -> dict[str, Any]:
+    """How and where it was done, for whoever finds the folder."""
     packages = ["sfl-sim", "torch", "torchvision", "numpy", "simpy", "pandas", "pyarrow", "plotly"]
     return {
         "status": status,

@@ -6,11 +6,11 @@ import copy
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sfl_sim.config.scenario import EXCLUDES
+from sfl_sim.config.scenario import EXCLUDES, KINDS
 from sfl_sim.errors import ScenarioError
 
 Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -73,6 +73,19 @@ def names(points: Sequence[Point], unvaried: str) -> list[str]:
     return result
 
 
+def names_without(points: Sequence[Point], unvaried: str, dropped: Callable[[str], bool]) -> list[str]:
+    """The name of every point if the grid had no keys that are `dropped`; points that differ in them alone share one.
+
+    Raises:
+        ScenarioError: points that differ in other keys have the same name.
+    """
+    kept = [{key: choice for key, choice in point.items() if not dropped(key)} for point in points]
+    values = [json.dumps({key: choice.value for key, choice in point.items()}) for point in kept]
+    distinct = dict(zip(values, kept, strict=True))
+    named = dict(zip(distinct, names(list(distinct.values()), unvaried), strict=True))
+    return [named[value] for value in values]
+
+
 def _ending(key: str) -> str:
     return key.rpartition(".")[2]
 
@@ -88,7 +101,7 @@ def _label(key: str, value: Any) -> str:
 def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the nested `values` in which the dotted keys of `layer` are set.
 
-    What they exclude falls away: a profile where rates are set, the options of another kind of partition or test set.
+    What they exclude falls away: a profile where rates are set, the options of another kind of section.
 
     Raises:
         ScenarioError: a key lies below a value, or below another key of the layer.
@@ -99,7 +112,7 @@ def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, A
         if clash:
             raise ScenarioError(f"cannot be set together with {clash}", key=key)
         home = _home(result, key)
-        if key in ("data.partition.kind", "data.test.kind") and home["kind"] != value:
+        if key in KINDS and home.get("kind", value) != value:
             home.clear()
         if value is not None:
             for excluded in EXCLUDES.get(key, ()):

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from sfl_sim.config.data import Data
 from sfl_sim.config.section import Count, Natural, NonNegative, PerClient, Positive, PositiveShare, Rated, Section
+from sfl_sim.config.serving import Serving
 from sfl_sim.errors import ScenarioError
 
 Cut = Count | Annotated[str, Field(min_length=1)] | Annotated[float, Field(gt=0, lt=1)]
@@ -22,9 +23,9 @@ Cut = Count | Annotated[str, Field(min_length=1)] | Annotated[float, Field(gt=0,
 class ClientCuts(Section):
     """Cuts that differ between clients, or between rounds."""
 
-    by: Literal["client", "device_speed", "round"]
+    by: Literal["client", "device_speed", "random", "round"]
     """client: a value for each client; device_speed: one for each of equally large groups, slowest devices first;
-    round: one, drawn anew in every round, for all clients."""
+    random: one drawn for each client, for good; round: one, drawn anew in every round, for all clients."""
     values: Annotated[list[Cut], Field(min_length=1)]
     """Where they are cut: a layer's index, its name, or its relative depth between 0 and 1."""
 
@@ -222,6 +223,9 @@ class Report(Section):
 
     target_accuracy: PositiveShare | RelativeTarget | None = None
     """Test accuracy whose time, rounds and bytes are reported: a number, or a section, for a share of another's."""
+    representations: Annotated[int, Field(ge=10)] | None = None
+    """Test samples of which the report shows, in two dimensions (t-SNE), what the last layer gets once training has
+    ended; null for none."""
     snapshots: Snapshots | None = None
     """Confusion matrices on the test set while a round goes on, without a trace in training; null for none."""
 
@@ -251,6 +255,8 @@ class Scenario(Section):
     """Dotted keys and the values to try, in all combinations; or a list of such mappings."""
     report: Report = Report()
     """What the report asks of the run."""
+    serving: Serving | None = None
+    """Requests to what was trained, for `sfl-sim serve`; no part of the training."""
 
 
 EXCLUDES = {
@@ -263,3 +269,6 @@ EXCLUDES = {
     "clients.network.downlink_bps": ("profile",),
 }
 """The neighbours that a key displaces when a grid or an option on the command line sets it."""
+
+KINDS = ("data.partition.kind", "data.test.kind", "serving.arrivals.kind", "serving.threshold.kind")
+"""The keys that say which other keys their section has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from sfl_sim.config import yaml_text
-from sfl_sim.config.grid import names, points, set_keys
+from sfl_sim.config.grid import names, names_without, points, set_keys
 from sfl_sim.config.places import Place, Places
 from sfl_sim.config.problems import problems
 from sfl_sim.config.scenario import Scenario
+from sfl_sim.config.serving import Serving
 from sfl_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
+
+    from sfl_sim.config.grid import Grid, Point
 
 _COMMAND_LINE = Place("--set")
 
@@ -94,6 +98,57 @@ def digest(study: Study) -> str:
     """32 hex digits, equal for two studies if their scenarios are, whatever the order of their keys."""
     canonical = json.dumps(study.base.model_dump(), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+
+def served(study: Study) -> Study:
+    """The study with defaults for what is served where it does not say."""
+
+    def with_serving(scenario: Scenario) -> Scenario:
+        return scenario.model_copy(update={"serving": scenario.serving or Serving()})
+
+    variants = (Variant(v.name, with_serving(v.scenario), v.places) for v in study.variants)
+    return Study(study.name, with_serving(study.base), tuple(variants))
+
+
+def training(study: Study) -> Study:
+    """What of `study` is trained: variants that differ in nothing but how they are served are one.
+
+    Where there is a section `serving`, defaults stand for it: it says that somebody will want to know the answers.
+    """
+    grid = list(points(study.base.grid))
+    if study.base.serving is None and not _names_serving(grid):
+        return study
+    first: dict[str, int] = {}
+    for number, name in enumerate(names_without(grid, study.base.method.name, _is_of_serving)):
+        first.setdefault(name, number)
+    usual = {"serving": Serving()}
+    return Study(
+        study.name,
+        study.base.model_copy(update=usual | {"grid": _grid_of_training(study.base.grid, first.values())}),
+        tuple(
+            Variant(name, variant.scenario.model_copy(update=usual), variant.places)
+            for name, number in first.items()
+            for variant in study.variants[number * study.base.repeats :][: study.base.repeats]
+        ),
+    )
+
+
+def _is_of_serving(key: str) -> bool:
+    return key.partition(".")[0] == "serving"
+
+
+def _names_serving(grid: Iterable[Point]) -> bool:
+    return any(_is_of_serving(key) for point in grid for key in point)
+
+
+def _grid_of_training(grid: Grid, numbers: Iterable[int]) -> Grid:
+    """The grid without keys of serving; of a list of grids in which there are any, the points with these `numbers`."""
+    if isinstance(grid, Mapping):
+        return {key: values for key, values in grid.items() if not _is_of_serving(key)}
+    every = list(points(grid))
+    if not _names_serving(every):
+        return grid
+    return [{key: [choice.value] for key, choice in every[n].items() if not _is_of_serving(key)} for n in numbers]
 
 
 def _study(base: Scenario, places: Places, name: str) -> Study:

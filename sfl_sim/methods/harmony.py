@@ -28,7 +28,8 @@ class HarmonyOptions(JointLossOptions):
 
     `cross_batch`: a view is of one batch, by weights that were adapted to another. `stochastic_exit`: the view for the
     alignment ends at a depth drawn up to the client's own, else there. `csa_weight`, `csa_margin`, `csa_l2norm`: of the
-    contrastive alignment, 0 for none and no such view; `quantise`: features and embeddings travel as float16.
+    contrastive alignment, 0 for none and no such view; `quantise`: features, and what comes back for them, travel as
+    float16.
     `head`: the last layer is at the clients, who get embeddings, or at the server, which sends answers (CHOICE 32).
     """
 
@@ -77,6 +78,10 @@ class Harmony(Exits):
         model = yield send(model, c, AGGREGATOR)
         entered = range(min(route.first for route in routes), len(self.theta))
         return Trained(model, {place: theta.members[place] for place in entered})
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """All of theta for every client: what it draws may enter anywhere."""
+        return len(clients) * self.trunk.size_bytes
 
     def routes(self, c: int, round: int) -> list[Route]:
         """Where the features of each of a client's mini-batches enter the server's model."""

@@ -7,6 +7,7 @@ device_correct and server_correct. A device answers if the entropy is below its 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
@@ -101,6 +102,35 @@ def trade_off(answers: pd.DataFrame, grid: Iterable[float]) -> pd.DataFrame:
     swept = sweep(answers, grid).groupby(level=[*run, "threshold"]).mean()
     best = [non_dominated(-own["accuracy"], own["offload_probability"]) for _, own in swept.groupby(level=run)]
     return swept.assign(pareto=np.concatenate(best))
+
+
+def achieved(answers: pd.DataFrame) -> pd.DataFrame:
+    """What each run achieves, means over clients, by variant and seed.
+
+    Returns:
+        device_accuracy and server_accuracy, each where it answers all that it can (NaN where it can answer nothing);
+        and with the oracle's thresholds offload_probability, hybrid_accuracy, hybrid_seen and hybrid_unseen: on labels
+        that the client was or was not trained on.
+    """
+    device, server = (over_clients(hybrid(answers, threshold)) for threshold in (math.inf, 0.0))
+    best = over_clients(hybrid(answers, oracle(answers, thresholds(answers["label"].nunique()))))
+    return pd.DataFrame(
+        {
+            "device_accuracy": device["accuracy"].where(device["offload_probability"] < 1),
+            "server_accuracy": server["accuracy"].where(server["offload_probability"] > 0),
+            "offload_probability": best["offload_probability"],
+            "hybrid_accuracy": best["accuracy"],
+            "hybrid_seen": best["accuracy_seen"],
+            "hybrid_unseen": best["accuracy_unseen"],
+        }
+    )
+
+
+def headline(answers: pd.DataFrame | None) -> dict[str, float | None]:
+    """The figures of one run (one variant and seed) for `summary.json`; null without answers."""
+    keys = ["hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"]
+    found = {} if answers is None else achieved(answers).iloc[0].dropna().to_dict()
+    return {key: found.get(key) for key in keys}
 
 
 def power(front_parameters: ArrayLike, largest: float = 1.0) -> NDArray[np.float64]:

@@ -42,8 +42,10 @@ class Wire:
 
     def pack(self, x: Tensor) -> Tensor:
         """What is sent of x."""
-        largest = torch.finfo(torch.float16).max
-        return x.clamp(-largest, largest).half() if self.is_half else x
+        if not self.is_half:
+            return x
+        largest = torch.finfo(torch.float16).max  # which bfloat16 would round up
+        return x.float().clamp(-largest, largest).half()
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class View:
         """Activations (n, ...) and labels (n,)."""
         x, labels = batch.load()
         with torch.no_grad():
-            return model.replicas[0].weights.only(self.part)(x, training=True), labels
+            weights = model.replicas[0].weights.only(self.part)
+            return self.part.call(self.part.views(weights.flat), weights.buffer_views, x, training=True), labels
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,10 @@ class Variant:
         """This variant's operations with its first seed."""
         return self.run.ops(columns, variant=self.name, seed=self.seed, **where)
 
+    def answers(self) -> pd.DataFrame:
+        """What this variant's models answered, with all its seeds; no rows if nobody asked them."""
+        return self.run.answers(self.name)
+
 
 @dataclass(frozen=True)
 class Frames:
@@ -69,6 +73,7 @@ class Frames:
     confusion: pd.DataFrame
     clients: pd.DataFrame
     layers: pd.DataFrame
+    representations: pd.DataFrame
 
     @cached_property
     def timing_only(self) -> bool:
@@ -111,7 +116,7 @@ def merge(runs: Sequence[Run]) -> Frames:
     """Put the variants of `runs` side by side. Names are escaped here, once, for HTML and Plotly alike."""
     variants: list[Variant] = []
     tables: dict[str, list[pd.DataFrame]] = {
-        table: [] for table in ("summary", "rounds", "labels", "confusion", "clients", "layers")
+        table: [] for table in ("summary", "rounds", "labels", "confusion", "clients", "layers", "representations")
     }
     for run, title in zip(runs, _titles(runs), strict=True):
         names = list(run.rounds["variant"].unique())

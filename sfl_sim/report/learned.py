@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
-from sfl_sim.report import confusion, frontier, labels, learning
+from sfl_sim.report import confusion, exits, frontier, labels, learning, representations
 from sfl_sim.report.curves import BANDS, LINES, MAX_BANDS, MAX_NARROW_BANDS
 from sfl_sim.report.display import percent
 from sfl_sim.report.panel import Panel, drawn
@@ -19,7 +19,8 @@ def learned_panels(frames: Frames) -> list[Panel]:
     """Accuracy, forgetting, and what they cost; nothing where nothing was trained."""
     if frames.timing_only:
         return []
-    return [*_learning(frames), *_labels(frames), *_inside(frames), *_frontier(frames)]
+    learned = [*_learning(frames), *_exits(frames), *_representations(frames)]
+    return [*learned, *_labels(frames), *_inside(frames), *_frontier(frames)]
 
 
 def _learning(frames: Frames) -> list[Panel]:
@@ -68,6 +69,49 @@ def _compared(aim: Aim) -> str:
     if aim.baseline:
         return f"The baseline of speed-ups is {aim.baseline.html}, the slowest that reaches the target. "
     return ""
+
+
+def _exits(frames: Frames) -> list[Panel]:
+    found = exits.exits(frames)
+    if not found:
+        return []
+    figures = [("Accuracy against offloading", exits.accuracy_by_offload(found))]
+    unseen = ""
+    if any(len(one.by_rho) for one in found):
+        figures.insert(0, ("Hybrid accuracy against unseen labels", exits.accuracy_by_rho(found)))
+        unseen = "The steeper a line falls with ρ, the more its devices know their own labels alone. "
+    bands = BANDS if len(found) <= MAX_NARROW_BANDS else LINES
+    return [
+        Panel(
+            "Early exits",
+            "A device answers by itself where the entropy of its exit is below a threshold, and offloads the rest. "
+            "Hybrid accuracy, and a star, is that of an oracle, which knows the best of a few thresholds for every "
+            f"client: what HARMONY reports. {unseen}Against offloading, one threshold for all clients falls from left "
+            "to right: a line that is higher than both its ends has devices and a server that know different things "
+            f"(the clients' models on their own test sets, means over clients; {bands}).",
+            figures,
+            columns=len(figures),
+            table=exits.exits_table(found),
+        )
+    ]
+
+
+def _representations(frames: Frames) -> list[Panel]:
+    shown = representations.mapped(frames)
+    if not shown:
+        return []
+    return [
+        Panel(
+            "What the last layer sees",
+            "Test samples by the input of the last layer, which has to tell labels from it: the farther apart the "
+            "colours, the easier. Each goes through one client's front end, then the rest. t-SNE keeps neighbours "
+            "together, and distances between far groups mean nothing; the silhouette is that of the inputs "
+            "themselves, 1 where labels lie far apart, 0 or less where they mix (drawn: the first seed; silhouettes: "
+            "medians over seeds ± standard deviation).",
+            [(representations.heading(frames, v), representations.scatter(frames, v)) for v in shown],
+            columns=3,
+        )
+    ]
 
 
 def _labels(frames: Frames) -> list[Panel]:

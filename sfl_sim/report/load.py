@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+EXIT_NUMBERS = ["hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"]
 SUMMARY_NUMBERS = [
     "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap", "accuracy_spread", "backward_transfer",
-    "best_accuracy", "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up",
-    "bytes_down", "server_model_bytes",
+    "best_accuracy", *EXIT_NUMBERS, "rho", "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s",
+    "bytes_to_accuracy", "bytes_up", "bytes_down", "server_model_bytes",
 ]  # fmt: skip
 SUMMARY_COLUMNS = [
     "name", "method", "method_options", "seed", *SUMMARY_NUMBERS, "reference", "timeline_digest", "weights_digest"
@@ -40,11 +41,13 @@ TABLES = {
     "confusion.parquet": [*KEY, *CONFUSION_COLUMNS],
     "clients.parquet": [*KEY, *CLIENT_COLUMNS],
     "layers.parquet": [*KEY, *LAYER_COLUMNS],
+    "representations.parquet": [*KEY, "client", "sample", "label", "x", "y", "silhouette"],
 }
 MEASURED = ["accuracy", "client_accuracy", "loss", "performance_gap"]  # null throughout in timing-only runs
 NEWER = dict.fromkeys([
-    "client_accuracy", "label_samples", "cut", "cost", "layers.parquet", "confusion.parquet", "server_model_bytes",
-    "best_accuracy", "reference", "method_options", "accuracy_spread", *REPLAY_COLUMNS,
+    "client_accuracy", "label_samples", "cut", "cost", "layers.parquet", "confusion.parquet",
+    "representations.parquet", "server_model_bytes", "best_accuracy", "reference", "method_options", "accuracy_spread",
+    *EXIT_NUMBERS, "rho", *REPLAY_COLUMNS,
 ]) | {"assistants_s": 0.0}  # fmt: skip
 """What runs of earlier versions lack, or nobody asked for: unknown there, or what it must have been."""
 FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *(set(TABLES) - set(NEWER))]
@@ -64,6 +67,7 @@ class Run:
     confusion: pd.DataFrame
     clients: pd.DataFrame
     layers: pd.DataFrame
+    representations: pd.DataFrame
 
     @property
     def name(self) -> str:
@@ -75,9 +79,14 @@ class Run:
         filters = [(column, "==", value) for column, value in where.items()]
         return pd.read_parquet(self.folder / "ops.parquet", columns=list(columns), filters=filters)
 
+    def answers(self, variant: str) -> pd.DataFrame:
+        """What the models of `variant` answered to the clients' own test sets; no rows if nobody asked them."""
+        path = self.folder / "answers.parquet"
+        return pd.read_parquet(path, filters=[("variant", "==", variant)]) if path.exists() else pd.DataFrame()
+
 
 def load(folder: Path) -> Run:
-    """Read the run in `folder`, leaving the operations on disk.
+    """Read the run in `folder`, leaving operations and answers on disk.
 
     Raises:
         ScenarioError: a file is missing or unreadable, or no round has ended yet.

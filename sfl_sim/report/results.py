@@ -105,6 +105,8 @@ def columns_for(frames: Frames) -> list[Column]:
         Column("Performance gap (points)", "performance_gap", points),
         Column("Backward transfer (points)", "backward_transfer", points),
     ]
+    if frames.summary["hybrid_accuracy"].notna().any():
+        learned.insert(1, Column("Hybrid accuracy", "hybrid_accuracy", percent, more_is_better=True))
     if frames.has_client_accuracy:
         learned.insert(1, Column("Client accuracy", "client_accuracy", percent, more_is_better=True))
     if frames.summary["accuracy_spread"].notna().any():

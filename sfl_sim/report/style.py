@@ -36,6 +36,11 @@ RESOURCE_NAMES = dict(
     )
 )
 
+# Paul Tol's "muted" scheme and a brown, as strong as the variants' colours: for labels only.
+LABEL_COLOURS = (
+    "#332288", "#CC6677", "#DDCC77", "#117733", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499", "#A5642E",
+)  # fmt: skip
+
 ACCURACY_SCALE = ((0.0, "#FBF3E4"), (0.35, "#B8D3DE"), (0.7, "#4C8DB0"), (1.0, "#123A5C"))
 SHARE_SCALE = ((0.0, "#FFFFFF"), (0.001, ACCURACY_SCALE[0][1]), *ACCURACY_SCALE[1:])
 """White is nothing at all; the least share has a tint."""

@@ -94,6 +94,21 @@ def test_many_labels_have_larger_entropies() -> None:
     assert exits.thresholds(100)[-3:] == (3.0, 3.8, 4.6)
 
 
+def test_the_headline_is_that_of_the_oracle_and_of_either_side_alone() -> None:
+    assert exits.headline(FOUR) == {
+        "hybrid_accuracy": 0.75, "device_accuracy": 0.5, "server_accuracy": 0.75, "offload_probability": 0.25
+    }  # fmt: skip
+
+
+def test_who_cannot_answer_has_no_accuracy() -> None:
+    headless, whole = (answers_of((entropy, True, True, True)) for entropy in (np.inf, -np.inf))
+    assert exits.headline(headless)["device_accuracy"] is None
+    assert exits.headline(headless)["server_accuracy"] == 1
+    assert exits.headline(whole)["server_accuracy"] is None
+    assert exits.headline(whole)["device_accuracy"] == 1
+    assert set(exits.headline(None).values()) == {None}
+
+
 def test_pareto_optimal_thresholds_beat_each_other_in_one_thing_only() -> None:
     found = exits.trade_off(FOUR, (2.3, 0.05, 0.4, 1.2)).loc["harmony", 0]
     assert found["offload_probability"].to_dict() == {0.05: 0.75, 0.4: 0.5, 1.2: 0.25, 2.3: 0.0}

@@ -1,0 +1,108 @@
+"""Which trends of HARMONY's paper hold in the runs of this folder's scenarios: one line each, with the numbers.
+
+    python -m scenarios.harmony.verdicts [REPORTS]      (the folder with harmony_table, ...; default: reports)
+
+To be run from the root of the repository. The rule is that of scenarios/trends.py. Accuracy is the mean over clients on
+their own test sets, each at the threshold that suits it best (METHODS.md 12.6, an upper bound); rho is how many samples
+of labels that a client has not seen come on each of its own.
+"""
+
+from __future__ import annotations
+
+from scenarios.harmony.answered import RHOS, Answered
+from scenarios.trends import Claim, Figures, chain, one_against, print_verdicts, reports_folder
+
+HARMONY = "harmony, inner_steps=3, inner_lr=0.01"
+GP = {"SplitGP .9": "splitgp, lambda_pers=0.9", "SplitGP .2": "splitgp, lambda_pers=0.2"}
+PLAIN = {"SplitFed": "splitfed_v1", "multi-exit": "multiexit"}
+METHODS = {**PLAIN, **GP, "HARMONY": HARMONY}
+TUNED = {"SplitGP .2 + FT": "splitgp, lambda_pers=0.2, ft_steps=5, ft_lr=0.05"}
+EQUAL = {"equal depths": "splitgp, lambda_pers=0.2, cut=2"}
+ABLATION = {"without alignment": f"{HARMONY}, csa_weight=0.0", "without crossing": f"{HARMONY}, cross_batch=false"}
+
+
+def table_trends(data: str, table: Answered, methods: dict[str, str]) -> dict[str, list[Claim]]:
+    """Of Table 2, for one data set."""
+    by_rho = {rho: table.accuracy(methods, rho) for rho in RHOS}
+    own, most = by_rho[0.0], by_rho[0.8]
+    with_exits = {name: found for name, found in own.items() if name != "SplitFed"}
+    falling = []
+    for name in with_exits:
+        falling += chain({f"{name} at rho {rho:g}": by_rho[rho][name] for rho in RHOS}, *[">"] * (len(RHOS) - 1))
+    flat = chain({f"SplitFed at rho {rho:g}": by_rho[rho]["SplitFed"] for rho in (0.0, 0.8)}, "~", tie=5)
+    found = {
+        f"{data} (a) accuracy falls with rho for all methods with exits": falling,
+        f"{data} (b) SplitFed is flat in rho": flat,
+        f"{data} (e) HARMONY is best where most is unseen (rho .8)": one_against("HARMONY", ">", most),
+    }
+    if {"SplitGP .9", "SplitGP .2"} <= own.keys():
+        found |= {
+            f"{data} (c) lambda .9 is better on own labels (rho 0)": _pair("SplitGP .9", ">", "SplitGP .2", own),
+            f"{data} (c) and worse on others (rho .8)": _pair("SplitGP .9", "<", "SplitGP .2", most),
+            f"{data} (d) HARMONY is as good as lambda .9 on own labels": _pair("HARMONY", ">=", "SplitGP .9", own),
+        }
+    if (table.at(0.8)["offload_probability"] < 1).any():
+        found[f"{data} (f) with exits hardly anything has to be offloaded on own labels"] = _offloading(table, methods)
+    return found
+
+
+def fashion_trends(table: Answered) -> dict[str, list[Claim]]:
+    """Of fine-tuning, equal depths, and the ablation of Fig. 4."""
+    own, most = (table.accuracy(METHODS | TUNED | EQUAL | ABLATION, rho) for rho in (0.0, 0.8))
+    return {
+        "(g) fine-tuning raises accuracy on own labels": _pair("SplitGP .2 + FT", ">", "SplitGP .2", own),
+        "(g) and lowers it on others (rho .8)": _pair("SplitGP .2 + FT", "<", "SplitGP .2", most),
+        "(h) depths that differ cost SplitGP accuracy on others (rho .8)": _pair(
+            "SplitGP .2", "<", "equal depths", most
+        ),
+        "(i) alignment helps on others (rho .8)": _pair("HARMONY", ">", "without alignment", most),
+        "(i) crossing batches helps on others (rho .8)": _pair("HARMONY", ">", "without crossing", most),
+    }
+
+
+def drift_trends(drift: Answered) -> dict[str, list[Claim]]:
+    """Of Table 5."""
+    methods = {name: METHODS[name] for name in ("multi-exit", "SplitGP .9", "SplitGP .2", "HARMONY")}
+    without, with_drift = (
+        drift.accuracy({name: f"out_of_client, drift={moved}, {of}" for name, of in methods.items()})
+        for moved in ("false", "true")
+    )
+    falls = [Claim((f"{name}, drift", with_drift[name]), "<", (name, without[name])) for name in methods]
+    return {
+        "(j) drift costs every method accuracy": falls,
+        "(j) and lambda .9 the most": one_against(
+            "SplitGP .9", ">", {name: without[name] - with_drift[name] for name in methods}
+        ),
+        "(j) HARMONY is best under drift": one_against("HARMONY", ">", with_drift),
+    }
+
+
+def _pair(one: str, sign: str, other: str, figures: Figures) -> list[Claim]:
+    return [Claim((one, figures[one]), sign, (other, figures[other]))]
+
+
+def _offloading(table: Answered, methods: dict[str, str]) -> list[Claim]:
+    """A third at most, in percent."""
+    shares = 100 * table.at(0.0)["offload_probability"]
+    third = shares[methods["SplitFed"]].to_numpy() / 3
+    return [
+        Claim((name, shares[of].to_numpy()), "<", ("a third", third))
+        for name, of in methods.items()
+        if name != "SplitFed"
+    ]
+
+
+def main() -> None:
+    """Print a Markdown table."""
+    reports = reports_folder()
+    table, cnn8, cifar10, drift = (
+        Answered(reports / f"harmony_{name}") for name in ("table", "cnn8", "cifar10", "drift")
+    )
+    few = {name: METHODS[name] for name in ("SplitFed", "multi-exit", "SplitGP .2", "HARMONY")}
+    found = table_trends("Fashion-MNIST", table, METHODS) | fashion_trends(table)
+    found |= table_trends("Fashion-MNIST, cnn8", cnn8, few) | table_trends("CIFAR-10", cifar10, METHODS)
+    print_verdicts(found | drift_trends(drift), "percent or points")
+
+
+if __name__ == "__main__":
+    main()

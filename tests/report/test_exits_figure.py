@@ -1,0 +1,147 @@
+"""Early exits: who answers how well, on unseen labels and with what is offloaded; and what the last layer sees."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_run import LABELS, World, write_run
+
+from sfl_sim.report import representations, style
+from sfl_sim.report.exits import accuracy_by_offload, accuracy_by_rho, exits, exits_table
+from sfl_sim.report.frames import Frames, merge
+from sfl_sim.report.load import load
+from sfl_sim.report.panels import panels
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLIENTS, OWN, UNSEEN, RHO = 4, 30, 8, 0.8
+"""Each client has one of four labels to itself, and 30 test samples of it; of each other label it has 8."""
+WORLD = World(variants=World().variants[:2], clients=CLIENTS, rounds=4, batches=3)
+HEADLESS, EXITING = (setting.name for setting in WORLD.variants)
+
+
+def answers_of(variant: str, seed: int, client: int) -> pd.DataFrame:
+    """Exits are sure of what is seen, and right; the server is right otherwise, with the second seed every other time.
+
+    Without exits, it is the server that knows what is seen and nothing else.
+    """
+    rows = pd.DataFrame({"label": np.repeat(range(CLIENTS), [OWN if c == client else UNSEEN for c in range(CLIENTS)])})
+    seen = rows["label"] == client
+    has_exit, knows = variant == EXITING, rows.index % 2 <= 1 - seed
+    return rows.assign(
+        variant=variant, seed=seed, client=client, sample=rows.index, seen=seen,
+        entropy=np.where(seen, 0.1, 1.0).astype("float32") if has_exit else np.float32(np.inf),
+        device_correct=seen & has_exit, server_correct=~seen & knows if has_exit else seen,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def exiting_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_run(tmp_path_factory.mktemp("runs") / "exits", WORLD)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["variants"] = [variant | {"rho": RHO} for variant in summary["variants"]]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    answers = [answers_of(*key) for key in product((HEADLESS, EXITING), (0, 1), range(CLIENTS))]
+    pd.concat(answers).to_parquet(folder / "answers.parquet", index=False)
+    samples = pd.DataFrame({"client": 0, "sample": range(50), "label": np.arange(50) % len(LABELS), "x": 0.0, "y": 1.0})
+    maps = [samples.assign(variant=EXITING, seed=seed, silhouette=-0.3 + 0.1 * seed) for seed in (0, 1)]
+    pd.concat(maps).to_parquet(folder / "representations.parquet", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exiting(exiting_folder: Path) -> Frames:
+    return merge([load(exiting_folder)])
+
+
+def test_the_sections_are_there_where_devices_have_exits_and_samples_were_mapped(
+    frames: Frames, exiting: Frames
+) -> None:
+    ours = {"Early exits", "What the last layer sees"}
+
+    assert ours <= {panel.title for panel in panels(exiting)}
+    assert not ours & {panel.title for panel in panels(frames)}
+
+
+def test_answers_of_servers_alone_are_no_section(exiting: Frames) -> None:
+    assert not exits(replace(exiting, variants=exiting.variants[:1]))
+
+
+def test_the_table_tells_either_side_alone_and_both_together(exiting: Frames) -> None:
+    told = exits_table(exits(exiting)).replace("\u00a0", " ")
+
+    assert "<td>–<small>" in told  # devices without an exit
+    assert "<td>55.6 %<small>" in told  # 30 of 54 samples are of labels that the client has seen
+    assert "33.3 %<small>± 15.7 %" in told  # the server: 24 or 12 of 54
+    assert 'class="best">88.9 %<small>± 15.7 %' in told  # all of the one and the other
+    assert "75.0 %<small>± 35.4 %" in told  # on unseen labels
+    assert "<td>44.4 %<small>" in told  # no candidate for the best, though it is the least
+
+
+def test_smaller_rho_ask_for_fewer_unseen_labels(exiting: Frames) -> None:
+    lines = {line.name: line for line in accuracy_by_rho(exits(exiting)).select_traces({"fill": None})}
+
+    asked = np.array([0, 6, 12, 18, 24])
+    assert lines[HEADLESS].x == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
+    assert lines[HEADLESS].y == pytest.approx(100 * OWN / (OWN + asked))
+    assert lines[EXITING].y[0] == 100
+    assert lines[EXITING].y[-1] == pytest.approx(88.9, abs=0.1)
+
+
+def test_test_sets_of_another_kind_have_no_rho(exiting: Frames) -> None:
+    other = replace(exiting, summary=exiting.summary.assign(rho=np.nan))
+
+    assert not accuracy_by_rho(exits(other)).data
+    (panel,) = (panel for panel in panels(other) if panel.title == "Early exits")
+    assert [heading for heading, _ in panel.figures] == ["Accuracy against offloading"]
+    assert "ρ" not in panel.caption
+
+
+def test_offloading_goes_from_the_devices_alone_to_the_server_alone(exiting: Frames) -> None:
+    traces = list(accuracy_by_offload(exits(exiting)).select_traces({"fill": None}))
+    line = next(trace for trace in traces if trace.name == EXITING)
+    stars = [trace for trace in traces if trace.marker.symbol == "star" and trace.x[0] is not None]
+
+    by_offloaded = dict(zip(np.round(line.x, 1), np.round(line.y, 1), strict=True))
+    assert by_offloaded[0.0] == 55.6
+    assert by_offloaded[100.0] == 33.3
+    assert [(star.x[0], star.y[0]) for star in stars] == [
+        pytest.approx((100, 55.6), abs=0.1),
+        pytest.approx((44.4, 88.9), abs=0.1),
+    ]
+
+
+def test_the_first_seed_is_drawn_and_the_score_is_of_all(exiting: Frames) -> None:
+    (variant,) = representations.mapped(exiting)
+    figure = representations.scatter(exiting, variant)
+
+    assert variant.label == EXITING
+    assert representations.heading(exiting, variant).endswith(": silhouette −0.25 ± 0.07")
+    assert [trace.name for trace in figure.data] == LABELS
+    assert len({trace.marker.color for trace in figure.data}) == len(LABELS)
+    assert sum(len(trace.x) for trace in figure.data) == 50
+    assert {silhouette for trace in figure.data for _, silhouette in trace.customdata} == {-0.3}
+
+
+def test_more_labels_than_colours_are_grey_together(exiting: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(style, "LABEL_COLOURS", style.LABEL_COLOURS[:3])
+    (variant,) = representations.mapped(exiting)
+    rest, *others = representations.scatter(exiting, variant).data
+
+    assert (rest.name, len(rest.x), rest.marker.color) == (representations.REST, 35, style.MUTED)
+    assert set(rest.text) == set(LABELS[3:])
+    assert [trace.name for trace in others] == LABELS[:3]
+
+
+def test_one_label_has_no_silhouette(exiting: Frames) -> None:
+    (variant,) = representations.mapped(exiting)
+    alike = replace(exiting, representations=exiting.representations.assign(silhouette=np.nan))
+
+    assert representations.heading(alike, variant) == variant.html
