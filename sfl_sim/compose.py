@@ -192,7 +192,9 @@ class Experiment:
     def _final(self) -> dict[str, pd.DataFrame]:
         images = self.method.data.images
         assert images is not None
-        return final_tables(self.scenario, self.method, self.dataset, self.counts, self.test_sets, self._test[0], images)
+        return final_tables(
+            self.scenario, self.method, self.dataset, self.counts, self.test_sets, self._test[0], images
+        )
 
     def _evaluate(self, model: Model) -> Evaluation:
         assert self.device is not None

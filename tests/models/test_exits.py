@@ -84,7 +84,7 @@ def test_other_models_have_a_plain_exit_after_every_layer_but_the_last():
 
 def test_a_model_without_exits_names_those_that_have_some():
     net = network("char_transformer", (8,), 10)
-    with pytest.raises(ScenarioError, match=r"model.name: has no exits \(found 'char_transformer'; allowed: a model of images"):
+    with pytest.raises(ScenarioError, match=r"has no exits \(found 'char_transformer'; allowed: a model of images"):
         exit_cuts(net)
 
 
