@@ -91,6 +91,26 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
     assert "splitfed_v1  round 2/2" in printed.err
 
 
+def test_devices_with_exits_and_the_last_layer_s_view_are_in_summary_tables_and_report(scenario, tmp_path):
+    """Every client trains on one label, and is tested on that alone."""
+    text = TINY.replace("phi: 1}", "phi: 1}, test: {kind: rho_ood, rho: 0}").replace("p: 0.9", "p: 1.0")
+    text = text.replace("{target_accuracy: 0.15}", "{representations: 30}")
+    scenario.write_text(re.sub("grid:.*(?=report)", "method: {name: multiexit}\n", text, flags=re.DOTALL))
+    sfl_sim(scenario, "-q", "--set", "train.lr=0.1")
+    out = tmp_path / "reports" / "tiny"
+    (found,) = summary(out)
+    answers = pd.read_parquet(out / "answers.parquet")
+    assert answers["seen"].all()
+    assert found["rho"] == 0
+    assert found["device_accuracy"] == answers.groupby("client")["device_correct"].mean().mean()
+    assert found["server_accuracy"] == pytest.approx(answers.groupby("client")["server_correct"].mean().mean())
+    assert found["hybrid_accuracy"] >= found["device_accuracy"] > 0
+    assert len(pd.read_parquet(out / "representations.parquet")) == 30
+    page = (out / "report.html").read_text()
+    assert "<h2>Early exits</h2>" in page
+    assert "<h2>What the last layer sees</h2>" in page
+
+
 def test_the_resolved_scenario_runs_again_as_it_is(scenario, tmp_path):
     sfl_sim(scenario, "--timing-only", "-q", "--out", "first")
     sfl_sim("first/scenario.yaml", "--timing-only", "-q", "--out", "second")
