@@ -19,14 +19,18 @@ from sfl_sim.dealing import deal_data, deal_tests
 from sfl_sim.errors import ScenarioError
 from sfl_sim.execute.batched import Batched
 from sfl_sim.execute.compiling import check_compiler
+from sfl_sim.execute.eager import Eager
 from sfl_sim.execute.evaluate import Evaluation, evaluate
 from sfl_sim.execute.precision import check_precision
-from sfl_sim.finals import final_tables
+from sfl_sim.finals import client_answers, shown_representations
+from sfl_sim.metrics import exits
 from sfl_sim.models.alternatives import Model, replicas_by_name
 from sfl_sim.models.layer_table import layer_table
 from sfl_sim.presets import expand
 from sfl_sim.rng import stream
+from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.foresight import Foresight
+from sfl_sim.sim.orders import ORDERS
 from sfl_sim.snapshots import Snapshots, check_snapshots
 from sfl_sim.system.fleet import build_fleet
 from sfl_sim.tables import client_table, label_rows, learned, round_row
@@ -100,16 +104,19 @@ class Experiment:
             self.run_round(number, clients)
             ended_s = self.simulator.now_s
             ops = self.simulator.take_rows()
-            row, labels = {**round_row(number, clients, started_s, ended_s, ops), **self.method.figures()}, []
+            row = {**round_row(number, clients, started_s, ended_s, ops), **self.method.figures()}
+            labels: list[dict[str, Any]] = []
+            tables: dict[str, pd.DataFrame] = {}
             if self.device is not None:
                 found = self._evaluate(self.method.model())
                 row |= learned(found, self.test_sets)
                 labels = label_rows(number, found, self.dataset.label_names, self.label_order)
                 self._model = [part.snapshot() for part in self.method.model()]
+                figures, tables = self._ask(number)
+                row |= figures
             self._timeline.update(ops.tobytes())
             confusion = self.snapshots.take() if self.snapshots else None
-            is_last = self.device is not None and number == self.scenario.train.rounds
-            yield Round(row, labels, ops, confusion, self._final() if is_last else {})
+            yield Round(row, labels, ops, confusion, tables)
 
     def check_device(self, device: torch.device) -> None:
         """Refuse what `device` cannot compute, or only slower. A timing-only run needs none of it."""
@@ -189,12 +196,28 @@ class Experiment:
             return None
         return Snapshots(self.scenario, self.method, self._evaluate, lambda: self.simulator.now_s)
 
-    def _final(self) -> dict[str, pd.DataFrame]:
-        images = self.method.data.images
+    def _ask(self, number: int) -> tuple[dict[str, float | None], dict[str, pd.DataFrame]]:
+        """Figures of the clients' own models for the round's row, and what is kept of them after the last round.
+
+        Before the last round, they are what clients would have if training ended now; no clock sees them made.
+        """
+        report, has_exits = self.scenario.report, self.method.has_exits
+        images, is_last = self.method.data.images, number == self.scenario.train.rounds
         assert images is not None
-        return final_tables(
-            self.scenario, self.method, self.dataset, self.counts, self.test_sets, self._test[0], images
-        )
+        figures, tables = {}, {}
+        if is_last or (has_exits and report.exits_every and number % report.exits_every == 0):
+            if not is_last:
+                Simulator(self.fleet, Eager(), ORDERS["fcfs"]).run(self.method.finish(), number)
+            if has_exits or self.scenario.serving:
+                world = self.dataset, self.counts, self.test_sets, self._test[0], images
+                tables["answers"] = answers = client_answers(self.method, *world)
+                figures = exits.headline(answers.assign(variant="", seed=self.scenario.seed))
+            if is_last and report.representations:
+                tables["representations"] = shown_representations(
+                    report.representations, self.method, self.dataset, len(self.shares), self._test[0], images,
+                    self.scenario.seed,
+                )  # fmt: skip
+        return figures, tables if is_last else {}
 
     def _evaluate(self, model: Model) -> Evaluation:
         assert self.device is not None

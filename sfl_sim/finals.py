@@ -1,4 +1,4 @@
-"""What is asked of the clients' own models once training has ended."""
+"""What is asked of the models that clients have once training has ended, or would have if it ended now."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sfl_sim.config.scenario import Scenario
 from sfl_sim.data.batches import Images
 from sfl_sim.data.datasets import Dataset
 from sfl_sim.execute.answers import answers_of_clients
@@ -21,16 +20,10 @@ from sfl_sim.tables import answer_table
 Ints = NDArray[np.int64]
 
 
-def final_tables(
-    scenario: Scenario,
-    method: Method,
-    dataset: Dataset,
-    counts: Ints,
-    test_sets: Sequence[Ints],
-    x: Tensor,
-    images: Images,
-) -> dict[str, pd.DataFrame]:
-    """The tables `answers`, where clients have exits or are going to be served, and `representations`, if wanted.
+def client_answers(
+    method: Method, dataset: Dataset, counts: Ints, test_sets: Sequence[Ints], x: Tensor, images: Images
+) -> pd.DataFrame:
+    """Rows of answers.parquet: what the models that clients have now answer to their test sets.
 
     Args:
         counts: (C, L) training samples of each label that each client holds.
@@ -38,23 +31,25 @@ def final_tables(
         x: the test images, where the models are.
         images: prepares them.
     """
-    tables, labels = {}, dataset.y_test.numpy()
-    wanted = scenario.report.representations
-    if method.has_exits or scenario.serving or wanted:
-        models = [method.deployed(c) for c in range(len(counts))]
-    if method.has_exits or scenario.serving:
-        own = test_sets or [np.arange(len(labels))] * len(models)
-        answers = answers_of_clients(models, own, x, dataset.y_test.to(x.device), images.prepare)
-        tables["answers"] = answer_table(answers, own, labels, counts)
-    if wanted:
-        n = min(wanted, len(labels))
-        clients = np.arange(n) % len(models)
-        vectors = representations(models, clients, method.task.network, x[:n], images.prepare)
-        place = laid_out(vectors, scenario.seed)
-        tables["representations"] = pd.DataFrame(
-            {
-                "client": clients, "sample": np.arange(n), "label": labels[:n], "x": place[:, 0], "y": place[:, 1],
-                "silhouette": silhouettes(vectors, labels[:n]),
-            }
-        )  # fmt: skip
-    return tables
+    labels = dataset.y_test.numpy()
+    models = [method.deployed(c) for c in range(len(counts))]
+    own = test_sets or [np.arange(len(labels))] * len(models)
+    answers = answers_of_clients(models, own, x, dataset.y_test.to(x.device), images.prepare)
+    return answer_table(answers, own, labels, counts)
+
+
+def shown_representations(
+    n: int, method: Method, dataset: Dataset, n_clients: int, x: Tensor, images: Images, seed: int
+) -> pd.DataFrame:
+    """Rows of representations.parquet: where the first `n` test samples lie, each by the way of the next client."""
+    labels = dataset.y_test.numpy()[:n]
+    clients = np.arange(len(labels)) % n_clients
+    models = [method.deployed(c) for c in range(n_clients)]
+    vectors = representations(models, clients, method.task.network, x[:n], images.prepare)
+    place = laid_out(vectors, seed)
+    return pd.DataFrame(
+        {
+            "client": clients, "sample": np.arange(len(labels)), "label": labels, "x": place[:, 0], "y": place[:, 1],
+            "silhouette": silhouettes(vectors, labels),
+        }
+    )  # fmt: skip

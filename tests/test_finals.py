@@ -62,3 +62,24 @@ def test_representations_are_laid_out_if_wanted_and_no_weight_changes():
 def test_a_timing_only_run_asks_nothing():
     (variant,) = parse(SMALL | {"method": {"name": "harmony"}, "report": {"representations": 30}}).variants
     assert not any(round.final for round in Experiment(variant.scenario, None).rounds())
+
+
+@pytest.mark.parametrize("method", [{"name": "splitgp", "ft_steps": 2, "ft_lr": 0.05}, {"name": "harmony"}])
+def test_to_ask_on_the_way_leaves_no_trace_and_tells_what_would_be_if_training_ended_there(method):
+    def run(rounds, **report):
+        train = SMALL["train"] | {"rounds": rounds}
+        clients = {"participation": 0.6}
+        (variant,) = parse(SMALL | {"method": method, "train": train, "report": report, "clients": clients}).variants
+        experiment = Experiment(variant.scenario, CPU)
+        rows = [round.row for round in experiment.rounds()]
+        return rows, experiment.weights_digest(), experiment.timeline_digest
+
+    rows, *digests = run(3, exits_every=2)
+    usual, *expected = run(3)
+    assert digests == expected
+    assert [("hybrid_accuracy" in row) for row in rows] == [False, True, True]
+    assert [("hybrid_accuracy" in row) for row in usual] == [False, False, True]
+    ended, *_ = run(2)
+    for figure in ("hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"):
+        assert rows[1][figure] == ended[-1][figure]
+        assert rows[2][figure] == usual[2][figure]

@@ -223,6 +223,9 @@ class Report(Section):
 
     target_accuracy: PositiveShare | RelativeTarget | None = None
     """Test accuracy whose time, rounds and bytes are reported: a number, or a section, for a share of another's."""
+    exits_every: Count | None = None
+    """Rounds after which clients with early exits are asked again what they would answer if training ended then; null
+    asks after the last one alone."""
     representations: Annotated[int, Field(ge=10)] | None = None
     """Test samples of which the report shows, in two dimensions (t-SNE), what the last layer gets once training has
     ended; null for none."""

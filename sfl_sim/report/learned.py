@@ -19,8 +19,8 @@ def learned_panels(frames: Frames) -> list[Panel]:
     """Accuracy, forgetting, and what they cost; nothing where nothing was trained."""
     if frames.timing_only:
         return []
-    learned = [*_learning(frames), *_exits(frames), *_representations(frames)]
-    return [*learned, *_labels(frames), *_inside(frames), *_frontier(frames)]
+    accuracy = [*_learning(frames), *_exits(frames), *_representations(frames)]
+    return [*accuracy, *_labels(frames), *_inside(frames), *_frontier(frames)]
 
 
 def _learning(frames: Frames) -> list[Panel]:
