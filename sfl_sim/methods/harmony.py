@@ -1,7 +1,9 @@
 """HARMONY: personalised early exits for clients that are cut at different depths, and labels that stay at home.
 
-METHODS.md section 12. Clients learn front ends that adapt to them within a few steps (FOMAML), the server a trunk that
-takes features of any depth and is aligned by contrast, and no label crosses the wire.
+Youn et al., "HARMONY: Bridging the Personalization-Generalization Gap by Mitigating Representation Skew in
+Heterogeneous Split Federated Learning", 2026 (METHODS.md section 12). Clients learn front ends that adapt to them
+within a few steps (FOMAML), the server a trunk that takes features of any depth and is aligned by contrast, and no
+label crosses the wire.
 """
 
 from __future__ import annotations

@@ -48,6 +48,8 @@ def _accuracy(frames: Frames, aim: Aim) -> Panel:
         figures.append(("Client accuracy against rounds", learning.client_accuracy_over_rounds(frames, aim.variants)))
     columns = 2 if len(figures) == 4 else 3
     again = "The same rounds thrice: what leads per round can trail on the clock, or by the bytes that it sends"
+    if frames.summary["hybrid_accuracy"].notna().any():
+        again += ". With early exits it is the global model that is asked, before any client has personalised it"
     lines = BANDS if len(aim.variants) <= MAX_NARROW_BANDS else LINES
     if aim.target is None:
         return Panel("Accuracy", f"{again} ({lines}).", figures, columns)
@@ -80,6 +82,8 @@ def _exits(frames: Frames) -> list[Panel]:
     if any(len(one.by_rho) for one in found):
         figures.insert(0, ("Hybrid accuracy against unseen labels", exits.accuracy_by_rho(found)))
         unseen = "The steeper a line falls with ρ, the more its devices know their own labels alone. "
+    if frames.rounds.dropna(subset="hybrid_accuracy").groupby(["variant", "seed"]).size().max() > 1:
+        figures.append(("Hybrid accuracy against simulated time", learning.hybrid_accuracy_over_time(frames)))
     bands = BANDS if len(found) <= MAX_NARROW_BANDS else LINES
     return [
         Panel(

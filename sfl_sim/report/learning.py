@@ -43,6 +43,11 @@ def client_accuracy_over_rounds(frames: Frames, variants: Sequence[Variant]) -> 
     return _over_rounds(frames, variants, "client_accuracy")
 
 
+def hybrid_accuracy_over_time(frames: Frames) -> go.Figure:
+    """Median hybrid accuracy whenever clients were asked, against the median simulated time, ± over seeds."""
+    return _over_time(frames, frames.variants, "hybrid_accuracy")
+
+
 def gap_over_time(frames: Frames) -> go.Figure:
     """Median performance gap after each round against the median simulated time at its end, ± over seeds."""
     return _over_time(frames, frames.variants, "performance_gap")
@@ -69,6 +74,8 @@ def _curves(frames: Frames, variants: Sequence[Variant], x: str, scale: float, c
     rounds = frames.rounds.assign(x=frames.rounds[x] / scale).dropna(subset=column)
     for variant in variants:
         rows = rounds[rounds["variant"] == variant.label]
+        if rows.empty:
+            continue
         hover = f"%{{y:.1f}} {'points' if is_gap else '%'} at %{{x:.4~g}}"
         band = len(variants) <= (MAX_BANDS if is_gap else MAX_NARROW_BANDS)  # gaps are restless
         add_share(figure, variant, rows, by="round", x="x", y=column, hover=hover, band=band)

@@ -36,14 +36,27 @@ SUMMARY_COLUMNS = [
 ]  # fmt: skip
 KEY = ["variant", "seed"]
 TABLES = {
-    "rounds.parquet": [*KEY, *ROUND_COLUMNS, "performance_gap", *(f"{part}_s" for part in BREAKDOWN), *REPLAY_COLUMNS],
+    "rounds.parquet": [
+        *KEY,
+        *ROUND_COLUMNS,
+        "performance_gap",
+        "hybrid_accuracy",
+        *(f"{part}_s" for part in BREAKDOWN),
+        *REPLAY_COLUMNS,
+    ],
     "labels.parquet": [*KEY, *LABEL_COLUMNS, "label_name"],
     "confusion.parquet": [*KEY, *CONFUSION_COLUMNS],
     "clients.parquet": [*KEY, *CLIENT_COLUMNS],
     "layers.parquet": [*KEY, *LAYER_COLUMNS],
     "representations.parquet": [*KEY, "client", "sample", "label", "x", "y", "silhouette"],
 }
-MEASURED = ["accuracy", "client_accuracy", "loss", "performance_gap"]  # null throughout in timing-only runs
+MEASURED = [
+    "accuracy",
+    "client_accuracy",
+    "loss",
+    "performance_gap",
+    "hybrid_accuracy",
+]  # null throughout in timing-only runs
 NEWER = dict.fromkeys([
     "client_accuracy", "label_samples", "cut", "cost", "layers.parquet", "confusion.parquet",
     "representations.parquet", "server_model_bytes", "best_accuracy", "reference", "method_options", "accuracy_spread",

@@ -21,6 +21,8 @@ from sfl_sim.report.panels import panels
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import plotly.graph_objects as go
+
 CLIENTS, OWN, UNSEEN, RHO = 4, 30, 8, 0.8
 """Each client has one of four labels to itself, and 30 test samples of it; of each other label it has 8."""
 WORLD = World(variants=World().variants[:2], clients=CLIENTS, rounds=4, batches=3)
@@ -72,6 +74,20 @@ def test_the_sections_are_there_where_devices_have_exits_and_samples_were_mapped
 
 def test_answers_of_servers_alone_are_no_section(exiting: Frames) -> None:
     assert not exits(replace(exiting, variants=exiting.variants[:1]))
+
+
+def test_clients_that_were_asked_on_the_way_have_a_curve_of_these_rounds(exiting: Frames) -> None:
+    def drawn(asked: list[int]) -> dict[str, go.Figure]:
+        known = (exiting.rounds["variant"] == EXITING) & exiting.rounds["round"].isin(asked)
+        rounds = exiting.rounds.assign(hybrid_accuracy=np.where(known, exiting.rounds["round"] / 10, np.nan))
+        (panel,) = (panel for panel in panels(replace(exiting, rounds=rounds)) if panel.title == "Early exits")
+        return dict(panel.figures)
+
+    title = "Hybrid accuracy against simulated time"
+    assert title not in drawn([4])
+    curve = [trace for trace in drawn([2, 4])[title].data if trace.name]
+    assert [trace.name for trace in curve] == [EXITING]
+    assert list(curve[0].y) == pytest.approx([20.0, 40.0])
 
 
 def test_the_table_tells_either_side_alone_and_both_together(exiting: Frames) -> None:
