@@ -51,7 +51,7 @@ def answered(tmp_path):
 
 
 def test_accuracies_are_means_over_clients_at_the_best_thresholds(answered):
-    """At rho .5 client 0 has ten samples of unseen labels, of which the server has 3 or 4 in 5 right, and client 1 four.
+    """At rho .5 client 0 has ten samples of unseen labels and client 1 four; the server has 3 or 4 in 5 right.
 
     Each does best to answer the labels below 2 itself.
     """

@@ -242,6 +242,13 @@ class Joined(State):
         return Replica(self.part, weights, self.has_velocity)
 
 
+def through(pieces: Sequence[Replica], x: Tensor) -> Tensor:
+    """A training pass of one piece after another."""
+    for piece in pieces:
+        x = piece.weights(x, training=True)
+    return x
+
+
 def average(into: Weights, replicas: Sequence[Weights], shares: Sequence[float], with_momentum: bool = False) -> None:
     """`into` becomes the average of `replicas` weighted by `shares`, its momentum, too, if asked for.
 

@@ -21,33 +21,20 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Variant:
+class Variant(style.Named):
     """One variant of one run, as it is called and coloured all over the page.
 
     Attributes:
-        label: unique on the page and HTML-escaped, as are all names in `Frames`.
+        label: unique on the page, as are all names in `Frames` HTML-escaped.
         seed: the first seed, whose operations are drawn.
         order: the server's order policy; None if the scenario does not tell.
     """
 
-    label: str
     method: str
     order: str | None
     seed: int
-    colour: str
-    dash: str
     run: Run
     name: str
-
-    @property
-    def symbol(self) -> str:
-        """Its mark in figures; no other of the first 21 variants has this mark in this colour."""
-        return style.SYMBOLS[self.dash]
-
-    @property
-    def html(self) -> str:
-        """The label beside its mark, in tags that both HTML and Plotly know."""
-        return f'<span style="color:{self.colour}">{style.GLYPHS[self.symbol]}</span>\u00a0<b>{self.label}</b>'
 
     def ops(self, columns: Sequence[str], **where: object) -> pd.DataFrame:
         """This variant's operations with its first seed."""

@@ -36,7 +36,7 @@ MAX_DETAILED = 8
 
 
 @dataclass(frozen=True)
-class Series:
+class Series(style.Named):
     """Variants that differ in nothing but the rate of requests, as they are called and coloured all over the page.
 
     Attributes:
@@ -45,21 +45,8 @@ class Series:
         threshold: the kind of rule.
     """
 
-    label: str
     family: str
     threshold: str
-    colour: str
-    dash: str
-
-    @property
-    def symbol(self) -> str:
-        """Its mark in figures."""
-        return style.SYMBOLS[self.dash]
-
-    @property
-    def html(self) -> str:
-        """The label beside its mark, in tags that both HTML and Plotly know."""
-        return f'<span style="color:{self.colour}">{style.GLYPHS[self.symbol]}</span>\u00a0<b>{self.label}</b>'
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import plotly.graph_objects as go
 
 from sfl_sim.records import BREAKDOWN
@@ -47,6 +49,30 @@ SHARE_SCALE = ((0.0, "#FFFFFF"), (0.001, ACCURACY_SCALE[0][1]), *ACCURACY_SCALE[
 TURN_SCALE = "Viridis"
 INK, MUTED, GRID, ALARM = "#1F2933", "#66727F", "#E6E9ED", "#C0392B"
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif'
+
+
+@dataclass(frozen=True)
+class Named:
+    """Something that has one name, colour and mark all over the page.
+
+    Attributes:
+        label: its name, HTML-escaped.
+        colour, dash: of its lines.
+    """
+
+    label: str
+    colour: str
+    dash: str
+
+    @property
+    def symbol(self) -> str:
+        """Its mark in figures; no other of the first 21 has this mark in this colour."""
+        return SYMBOLS[self.dash]
+
+    @property
+    def html(self) -> str:
+        """The label beside its mark, in tags that both HTML and Plotly know."""
+        return f'<span style="color:{self.colour}">{GLYPHS[self.symbol]}</span>\u00a0<b>{self.label}</b>'
 
 
 def canvas(height_px: int) -> go.Figure:
