@@ -6,13 +6,14 @@ import multiprocessing
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from sfl_sim.compose import Experiment, Round
@@ -22,8 +23,8 @@ from sfl_sim.execute.allocator import keep_freed_memory
 from sfl_sim.execute.device import pick_device
 from sfl_sim.execute.precision import PRECISIONS
 from sfl_sim.execute.threads import threads_for
-from sfl_sim.metrics import exits
 from sfl_sim.metrics.accuracy import headline
+from sfl_sim.metrics.exits import HEADLINE
 from sfl_sim.records import BREAKDOWN
 from sfl_sim.store import Cell, RunFolder
 
@@ -107,7 +108,7 @@ def _summary(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, 
         "rounds": len(rounds),
         "simulated_s": float(rounds["ended_s"].iloc[-1]),
         **headline(rounds, cell.labels),
-        **exits.headline(cell.answers),
+        **_last(rounds, HEADLINE),
         "rho": scenario.data.test.rho if isinstance(scenario.data.test, RhoOod) else None,
         "bytes_up": int(rounds["bytes_up"].sum()),
         "bytes_down": int(rounds["bytes_down"].sum()),
@@ -119,6 +120,12 @@ def _summary(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, 
         "threads": torch.get_num_threads(),
         "peak_graphs": None if experiment.device is None else experiment.method.task.network.calling.graphs.peak,
     }
+
+
+def _last(rounds: pd.DataFrame, columns: Sequence[str]) -> dict[str, float | None]:
+    """What the last round's row says; None where it says nothing."""
+    known = rounds.reindex(columns=list(columns)).astype(float).iloc[-1].dropna()
+    return {column: known.get(column) for column in columns}
 
 
 def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:

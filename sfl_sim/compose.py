@@ -211,7 +211,8 @@ class Experiment:
             if has_exits or self.scenario.serving:
                 world = self.dataset, self.counts, self.test_sets, self._test[0], images
                 tables["answers"] = answers = client_answers(self.method, *world)
-                figures = exits.headline(answers.assign(variant="", seed=self.scenario.seed))
+                told = answers.assign(variant="", seed=self.scenario.seed)
+                figures = exits.headline(told, self.dataset.n_labels)
             if is_last and report.representations:
                 tables["representations"] = shown_representations(
                     report.representations, self.method, self.dataset, len(self.shares), self._test[0], images,

@@ -91,12 +91,6 @@ class Cell:
         """The per-label rows so far."""
         return pd.DataFrame(self._labels)
 
-    @property
-    def answers(self) -> pd.DataFrame | None:
-        """What the clients' models answered, once training has ended and if anybody wants to know."""
-        path = self.folder / "answers.parquet"
-        return pd.read_parquet(path) if path.exists() else None
-
     def add_weights(self, tensors: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
         """The global model as safetensors, and a JSON file that says what it is."""
         stem = self.folder / "checkpoint"

@@ -43,6 +43,8 @@ def check(study: Study, device: torch.device | None = None) -> None:
     for variant in study.variants:
         try:
             experiment = Experiment(variant.scenario, device=None)
+            if variant.scenario.serving or variant.scenario.report.representations:
+                experiment.method.deployed(0)
             if device is not None:
                 experiment.check_device(device)
         except ScenarioError as error:

@@ -6,6 +6,8 @@ import torch
 
 from sfl_sim.compose import Experiment
 from sfl_sim.config.source import parse
+from sfl_sim.errors import ScenarioError
+from sfl_sim.study import check
 
 CPU = torch.device("cpu")
 SMALL = {
@@ -83,3 +85,10 @@ def test_to_ask_on_the_way_leaves_no_trace_and_tells_what_would_be_if_training_e
     for figure in ("hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"):
         assert rows[1][figure] == ended[-1][figure]
         assert rows[2][figure] == usual[2][figure]
+
+
+@pytest.mark.parametrize("asked", [{"serving": {}}, {"report": {"representations": 20}}])
+def test_what_cannot_be_asked_in_the_end_is_refused_in_the_beginning(asked):
+    study = parse(SMALL | {"model": {"name": "cnn_small", "cut": 1}, "method": {"name": "splitfed_v3"}} | asked)
+    with pytest.raises(ScenarioError, match="method.name: has several models, all of which answer"):
+        check(study)

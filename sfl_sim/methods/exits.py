@@ -68,7 +68,7 @@ class Exits(Method):
         self.templates = {d: self.template(d) for d in self.depths}
         """What a client of each depth downloads."""
         self.deployed_models: dict[int, Bundle] = {}
-        """What clients answer with once training has ended."""
+        """What clients answer with once training has ended, where it is not what all of their depth have."""
 
     @property
     def cuts_of_theta(self) -> Sequence[int]:
@@ -135,16 +135,21 @@ class Exits(Method):
     def deploy(self, c: int) -> Flow:
         """Download and personalise it."""
         model = yield from self.download(c)
-        self.deployed_models[c] = yield from self.personalise(c, model)
+        yield from self.personalise(c, model)
+        if self.is_personal(c):
+            self.deployed_models[c] = yield send(Bundle(model.members[:2]), c, c)  # without what training leaves
 
     def download(self, c: int) -> Flow:
         """The client's part of the global model."""
         return (yield send(self.templates[self.task.cuts[c]], AGGREGATOR, c))
 
     def personalise(self, c: int, model: Bundle) -> Flow:
-        """What a client does to the model that it will answer with: nothing. Returns it."""
+        """What a client does to the model that it will answer with: nothing."""
         yield from ()
-        return model
+
+    def is_personal(self, c: int) -> bool:
+        """Whether its model comes out of that other than all of its depth have it."""
+        return False
 
     def deployed(self, c: int) -> Deployed:
         """As `finish` left it; before that, the client's part of the global model."""

@@ -130,4 +130,7 @@ class Harmony(Exits):
     def personalise(self, c: int, model: Bundle) -> Flow:
         """The adaptation once more, on mini-batches of the client's samples (CHOICE 38)."""
         yield from fine_tune(self, c, model, self.options.inner_steps, self.options.inner_lr)
-        return model
+
+    def is_personal(self, c: int) -> bool:
+        """If there is an adaptation at all."""
+        return self.options.inner_steps > 0

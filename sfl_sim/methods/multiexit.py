@@ -116,7 +116,10 @@ class SplitGP(MultiExit):
         """Fine-tuning on the client's own samples (CHOICE 38)."""
         if self.options.ft_lr is not None:
             yield from fine_tune(self, c, model, self.options.ft_steps, self.options.ft_lr)
-        return model
+
+    def is_personal(self, c: int) -> bool:
+        """If it has something of its own, or has been fine-tuned."""
+        return c in self.own or self.options.ft_steps > 0
 
 
 def fine_tune(method: Exits, c: int, model: Bundle, n_steps: int, lr: float) -> Flow:

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfl_sim.pareto import non_dominated
 
 KEY = ["variant", "seed", "client"]
+HEADLINE = ["hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"]
 THRESHOLDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.2, 1.6, 2.3)
 MANY_LABELS, MORE_THRESHOLDS = 100, (3.0, 3.8, 4.6)
 """Of so many labels the entropy can get larger than the paper's thresholds reach: ln 10 is 2.3, ln 100 is 4.6."""
@@ -104,8 +105,12 @@ def trade_off(answers: pd.DataFrame, grid: Iterable[float]) -> pd.DataFrame:
     return swept.assign(pareto=np.concatenate(best))
 
 
-def achieved(answers: pd.DataFrame) -> pd.DataFrame:
+def achieved(answers: pd.DataFrame, n_labels: int) -> pd.DataFrame:
     """What each run achieves, means over clients, by variant and seed.
+
+    Args:
+        answers: the table of answers.
+        n_labels: of the data set, of which test sets may hold fewer.
 
     Returns:
         device_accuracy and server_accuracy, each where it answers all that it can (NaN where it can answer nothing);
@@ -113,7 +118,7 @@ def achieved(answers: pd.DataFrame) -> pd.DataFrame:
         that the client was or was not trained on.
     """
     device, server = (over_clients(hybrid(answers, threshold)) for threshold in (math.inf, 0.0))
-    best = over_clients(hybrid(answers, oracle(answers, thresholds(answers["label"].nunique()))))
+    best = over_clients(hybrid(answers, oracle(answers, thresholds(n_labels))))
     return pd.DataFrame(
         {
             "device_accuracy": device["accuracy"].where(device["offload_probability"] < 1),
@@ -126,11 +131,10 @@ def achieved(answers: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def headline(answers: pd.DataFrame | None) -> dict[str, float | None]:
-    """The figures of one run (one variant and seed) for `summary.json`; null without answers."""
-    keys = ["hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"]
-    found = {} if answers is None else achieved(answers).iloc[0].dropna().to_dict()
-    return {key: found.get(key) for key in keys}
+def headline(answers: pd.DataFrame, n_labels: int) -> dict[str, float | None]:
+    """The figures of one run (one variant and seed) after a round, by `HEADLINE`; None where nobody can answer."""
+    found = achieved(answers, n_labels).iloc[0].dropna().to_dict()
+    return {key: found.get(key) for key in HEADLINE}
 
 
 def power(front_parameters: ArrayLike, largest: float = 1.0) -> NDArray[np.float64]:

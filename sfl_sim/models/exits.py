@@ -17,6 +17,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.models.layers import Shape, named
 from sfl_sim.models.network import Network
 from sfl_sim.models.transformer import Token
+from sfl_sim.models.zoo import MODELS
 
 
 def _pooled(shape: Shape, n_labels: int, side: int) -> nn.Sequential:
@@ -45,14 +46,19 @@ _EXITS = {
 }
 
 
+def _family(net: Network) -> _Exits | None:
+    """That of the zoo's models; a user's own of the same name is none of them."""
+    return _EXITS.get(net.name) if net._build is MODELS.get(net.name) else None
+
+
 def exit_cuts(net: Network) -> tuple[int, ...]:
     """After how many layers clients may leave `net`, increasing.
 
     Of the families above, where HARMONY has exits; of other models, after every layer but the last that gives a feature
     map or a vector. Raises ScenarioError if there is no such layer.
     """
-    if net.name in _EXITS:
-        return _EXITS[net.name].cuts
+    if family := _family(net):
+        return family.cuts
     cuts = tuple(i for i, layer in enumerate(net.layers[:-1], 1) if len(layer.out_shape) in (1, 3))
     if not cuts:
         raise ScenarioError("has no exits", key="model.name", found=net.name, allowed="a model of images")
@@ -62,8 +68,8 @@ def exit_cuts(net: Network) -> tuple[int, ...]:
 def exit_head(net: Network, cut: int) -> nn.Sequential:
     """A new head that answers from what layer `cut` of `net` gives: the family's, else the simplest there is."""
     shape = net.layers[cut - 1].out_shape
-    if net.name in _EXITS:
-        return _EXITS[net.name].head(shape, net.n_labels)
+    if family := _family(net):
+        return family.head(shape, net.n_labels)
     return _pooled(shape, net.n_labels, side=3) if len(shape) == 3 else named(fc=nn.Linear(shape[0], net.n_labels))
 
 

@@ -80,10 +80,12 @@ def vit_s16(shape: Shape, n_labels: int) -> nn.Sequential:
     )
     fan_in = channels * size**2
     project = stem(net.conv_proj, channels, partial(nn.init.trunc_normal_, std=math.sqrt(1 / fan_in)))
+    *blocks, last = net.encoder.layers
     return named(
         patches=Patches(project, net.class_token, net.encoder.pos_embedding),
-        **{f"block{i}": block for i, block in enumerate(net.encoder.layers, start=1)},
-        head=nn.Sequential(net.encoder.ln, Token(0), net.heads.head),
+        **{f"block{i}": block for i, block in enumerate(blocks, start=1)},
+        block12=nn.Sequential(last, Token(0)),  # of whose tokens the classifier wants this one alone
+        head=nn.Sequential(net.encoder.ln, net.heads.head),
     )
 
 

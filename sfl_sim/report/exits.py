@@ -53,7 +53,8 @@ class Exits:
 def exits(frames: Frames) -> list[Exits]:
     """Of every variant whose answers were recorded; of none if no device has an exit."""
     rho = frames.summary.groupby("variant")["rho"].first()
-    found = [_exits(variant, answers, rho[variant.label]) for variant, answers in _answers(frames)]
+    n_labels = frames.labels.groupby("variant")["label"].nunique()
+    found = [_exits(v, answers, rho[v.label], n_labels[v.label]) for v, answers in _answers(frames)]
     return found if any(one.achieved["device_accuracy"].notna().any() for one in found) else []
 
 
@@ -62,12 +63,12 @@ def _answers(frames: Frames) -> list[tuple[Variant, pd.DataFrame]]:
     return [(variant, answers) for variant, answers in asked if len(answers)]
 
 
-def _exits(variant: Variant, answers: pd.DataFrame, rho: float) -> Exits:
+def _exits(variant: Variant, answers: pd.DataFrame, rho: float, n_labels: int) -> Exits:
     smaller = np.linspace(0, rho, RHO_STEPS).round(9).tolist() if rho > 0 else []
-    by_rho = [achieved(at_rho(answers, each)).assign(rho=each) for each in smaller]
+    by_rho = [achieved(at_rho(answers, each), n_labels).assign(rho=each) for each in smaller]
     return Exits(
         variant,
-        achieved(answers),
+        achieved(answers, n_labels),
         pd.concat(by_rho) if by_rho else pd.DataFrame(),
         trade_off(answers, _evenly(answers["entropy"])).reset_index(),
     )

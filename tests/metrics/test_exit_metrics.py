@@ -95,18 +95,23 @@ def test_many_labels_have_larger_entropies() -> None:
 
 
 def test_the_headline_is_that_of_the_oracle_and_of_either_side_alone() -> None:
-    assert exits.headline(FOUR) == {
+    assert exits.headline(FOUR, 10) == {
         "hybrid_accuracy": 0.75, "device_accuracy": 0.5, "server_accuracy": 0.75, "offload_probability": 0.25
     }  # fmt: skip
 
 
+def test_of_many_labels_the_oracle_looks_further_whatever_labels_are_asked_for() -> None:
+    unsure = answers_of((2.9, True, True, False))
+    found = [exits.headline(unsure, n_labels)["offload_probability"] for n_labels in (10, 100)]
+    assert found == [1.0, 0.0]
+
+
 def test_who_cannot_answer_has_no_accuracy() -> None:
     headless, whole = (answers_of((entropy, True, True, True)) for entropy in (np.inf, -np.inf))
-    assert exits.headline(headless)["device_accuracy"] is None
-    assert exits.headline(headless)["server_accuracy"] == 1
-    assert exits.headline(whole)["server_accuracy"] is None
-    assert exits.headline(whole)["device_accuracy"] == 1
-    assert set(exits.headline(None).values()) == {None}
+    assert exits.headline(headless, 10)["device_accuracy"] is None
+    assert exits.headline(headless, 10)["server_accuracy"] == 1
+    assert exits.headline(whole, 10)["server_accuracy"] is None
+    assert exits.headline(whole, 10)["device_accuracy"] == 1
 
 
 def test_pareto_optimal_thresholds_beat_each_other_in_one_thing_only() -> None:

@@ -34,3 +34,10 @@ def test_the_layout_keeps_neighbours_and_is_the_same_for_a_seed():
     assert place.shape == (40, 2)
     assert silhouettes(place, labels).mean() > 0.5
     assert np.array_equal(place, laid_out(vectors, seed=3))
+
+
+def test_a_model_that_has_diverged_has_neither_layout_nor_silhouette():
+    vectors, labels = clouds(1.0)
+    vectors[3, 2] = np.inf
+    assert np.isnan(laid_out(vectors, seed=0)).all()
+    assert np.isnan(silhouettes(vectors, labels)).all()

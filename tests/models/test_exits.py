@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch import nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.exits import exit_cuts, exit_head, exit_network
@@ -73,6 +74,19 @@ def test_a_client_answers_from_the_front_end_of_the_whole_network(name, sample):
     features = phi.weights(torch.randn(2, *sample), training=False)
     assert head.weights(features, training=False).shape == (2, 10)
     assert small.layers[-1].macs > 0
+
+
+def test_a_users_own_model_has_plain_exits_whatever_its_name():
+    def cnn8(input_shape, n_labels):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, n_labels))
+
+    assert exit_cuts(network(cnn8, (1, 8, 8), 10)) == (1, 2)
+
+
+def test_the_last_layer_of_a_vision_transformer_takes_the_class_token_alone():
+    net = network("vit_s16", (3, 32, 32), 100)
+    assert net.layers[-2].out_shape == (384,)
+    assert net.layers[-1].parameters == 39_268
 
 
 def test_other_models_have_a_plain_exit_after_every_layer_but_the_last():
