@@ -6,6 +6,7 @@ import glob
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from sfl_sim.config.scenario import ClientCuts, Scenario
 from sfl_sim.config.source import Study, Variant, load
 from sfl_sim.errors import ScenarioError
 from sfl_sim.store import read_manifest
-from sfl_sim.study import run_study
+from sfl_sim.study import manifest, run_study
 
 ASIDE = {"name", "repeats", "grid", "report", "serving", "data.root", "data.download"}
 """Keys and sections that no model depends on."""
@@ -97,12 +98,19 @@ class Answers:
 def answers_of(training: Study, run: Path | None, settings: Settings, watch: Watch) -> Answers:
     """The answers of what is trained in `training`: of the folder `run`, else of a run in reports/ that has trained it.
 
-    If there is none, it is trained now, which `watch` shows. Raises KeyboardInterrupt if that is interrupted.
+    If there is none, or if what trained it may have been other code, it is trained now, which `watch` shows: nothing is
+    known of a user's own code, and of sfl-sim itself its version. Raises KeyboardInterrupt if that is interrupted.
     """
     if run:
         return Answers(run)
     name = glob.escape(training.name)
-    for folder in [*Path("reports").glob(name), *sorted(Path("reports").glob(f"{name}-[0-9]*"))]:
+    folders = [*Path("reports").glob(name), *sorted(Path("reports").glob(f"{name}-[0-9]*"))]
+    ours = manifest(training, settings, "running", 0.0)["versions"]["sfl-sim"]
+    own = any(_is_own(variant.scenario) for variant in training.variants)
+    known = [
+        each for each in folders if not own and read_manifest(each).get("versions", {}).get("sfl-sim", ours) == ours
+    ]
+    for folder in known:
         try:
             found = Answers(folder, ASIDE)
             for variant in training.variants:
@@ -111,10 +119,15 @@ def answers_of(training: Study, run: Path | None, settings: Settings, watch: Wat
             continue
         return found
     with watch(training) as notify:
-        outcome = run_study(training, None, settings, notify)
+        outcome = run_study(training, None, replace(settings, resume=not own and known == folders), notify)
     if outcome.status != "complete":
         raise KeyboardInterrupt
     return Answers(outcome.folder)
+
+
+def _is_own(scenario: Scenario) -> bool:
+    """Whether it names code of a user's own, as package.module:thing."""
+    return any(isinstance(value, str) and ":" in value for _, value in _leaves(scenario.model_dump(), ASIDE))
 
 
 def _leaves(values: Mapping[str, Any], aside: set[str], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -35,8 +35,10 @@ from sfl_sim.system.per_client import per_client
 
 Ints = NDArray[np.int64]
 
-REQUESTS = 10_000
-"""So many come unless the scenario says how many."""
+REQUESTS, REQUESTS_OF_EACH = 10_000, 100
+"""So many come at least, and of each client on average, unless the scenario says how many."""
+RATES_PER_S = (1e-6, 1e9)
+"""Of a whole fleet, between which the clock can tell requests apart."""
 STEP = 0.05
 """How far a request moves a threshold that adjusts itself, as a share of the highest there is."""
 AIMS = {"fixed": "entropy", "offload_rate": "target", "latency_budget": "target_s"}
@@ -130,12 +132,13 @@ class ServedFleet:
             "capacity_per_s": self._capacity_per_s(rows.loc[rows["offloaded"], "client"], serving.batch.max_size),
             "threshold": "probability" if by_chance else rule.kind,
             "threshold_value": value if isinstance(value, float) and not by_chance else None,
+            "n_labels": self.n_labels,
             "rho": recorded.rho if serving.rho is None and isinstance(recorded, RhoOod) else serving.rho,
             **summary(rows, self.table, serving.warm_up, lanes),
         }
 
     def _capacity_per_s(self, offloaded: pd.Series, batch: int) -> float | None:
-        """Requests like these that the server could answer at most, in full batches; None if it has nothing to do."""
+        """Requests at this mix that the server could answer at most, in full batches; None if it has nothing to do."""
         if offloaded.empty or math.isinf(self.workers):
             return None
         work = [each.server_work for each in self.deployed]
@@ -145,20 +148,22 @@ class ServedFleet:
 
     def _arrivals(self, serving: Serving) -> tuple[Arrivals, float]:
         """The requests, and how many the fleet is offered a second."""
-        how, n_requests = serving.arrivals, serving.requests or REQUESTS
+        how, n_requests = serving.arrivals, serving.requests or max(REQUESTS, REQUESTS_OF_EACH * self.n_clients)
         if isinstance(how, Trace):
             times_s, clients = read_trace(Path(how.file), self.n_clients, "serving.arrivals.file")
             arrivals = Arrivals(times_s[: serving.requests], clients[: serving.requests])
-            if not arrivals.times_s.any():
-                raise ScenarioError("has no request after 0 s", key="serving.arrivals.file", found=how.file)
-            return arrivals, len(arrivals.times_s) / float(arrivals.times_s[-1])
+            if len(np.unique(arrivals.times_s)) < 2:
+                raise ScenarioError("needs requests at two instants", key="serving.arrivals.file", found=how.file)
+            rate_per_s = (len(arrivals.times_s) - 1) / float(np.ptp(arrivals.times_s))
+            return arrivals, _possible(rate_per_s, "serving.arrivals.file")
         rates_per_s = self._per_client(how.rate_per_s, "serving.arrivals.rate_per_s")
+        rate_per_s = _possible(sum(rates_per_s), "serving.arrivals.rate_per_s")
         rng = stream(self.scenario.seed, "arrivals")
         if isinstance(how, Bursts):
             arrivals = bursts(rates_per_s, n_requests, rng, size=how.size, spacing_s=how.spacing_s)
         else:
             arrivals = poisson(rates_per_s, n_requests, rng)
-        return arrivals, math.fsum(rates_per_s)
+        return arrivals, rate_per_s
 
     def _rule(self, serving: Serving, answers: pd.DataFrame | None) -> thresholds.Rule:
         """Who offloads what; without answers, thresholds are probabilities of an exit."""
@@ -228,6 +233,15 @@ class ServedFleet:
                 "group": _groups(fleet),
             }
         )
+
+
+def _possible(rate_per_s: float, key: str) -> float:
+    """A rate of the whole fleet's requests, unless it is absurd."""
+    low, high = RATES_PER_S
+    if not low <= rate_per_s <= high:
+        problem = "the requests per second of all clients are out of range"
+        raise ScenarioError(problem, key=key, found=rate_per_s, allowed=f"{low:g} to {high:g}")
+    return rate_per_s
 
 
 def _groups(fleet: Fleet) -> Sequence[str]:

@@ -40,6 +40,7 @@ class ServedStudy:
         self.study = served(study)
         self.settings = settings
         self.training = training(self.study)
+        _refuse_what_is_idle(self.study)
         self._fleets: dict[tuple[str, int], ServedFleet] = {}
         for variant in self.study.variants:
             try:
@@ -109,6 +110,22 @@ class ServedStudy:
                 fleet.table.assign(**same)[[*same, *fleet.table]],
                 same | {"series": series, "trained": model} | found,
             )
+
+
+def _refuse_what_is_idle(study: Study) -> None:
+    """Refuse settings of which no variant makes use; where variants are compared, some may not."""
+    every = [_serving(variant) for variant in study.variants]
+    ranked, batched = any(s.queue == "priority" for s in every), any(s.batch.max_size > 1 for s in every)
+    for serving in every:
+        wait_s = serving.batch.max_wait_s
+        if serving.priorities and not ranked:
+            error = ScenarioError(
+                "has no effect where queue is fcfs", key="serving.priorities", found=serving.priorities
+            )
+            raise study.located(error)
+        if wait_s and not batched:
+            error = ScenarioError("has no effect where max_size is 1", key="serving.batch.max_wait_s", found=wait_s)
+            raise study.located(error)
 
 
 def _serving(variant: Variant) -> Serving:

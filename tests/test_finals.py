@@ -90,5 +90,5 @@ def test_to_ask_on_the_way_leaves_no_trace_and_tells_what_would_be_if_training_e
 @pytest.mark.parametrize("asked", [{"serving": {}}, {"report": {"representations": 20}}])
 def test_what_cannot_be_asked_in_the_end_is_refused_in_the_beginning(asked):
     study = parse(SMALL | {"model": {"name": "cnn_small", "cut": 1}, "method": {"name": "splitfed_v3"}} | asked)
-    with pytest.raises(ScenarioError, match="method.name: has several models, all of which answer"):
+    with pytest.raises(ScenarioError, match=r"method\.name: has several models, all of which answer"):
         check(study)

@@ -224,7 +224,7 @@ def test_whose_priority_is_low_waits_for_the_others():
         rows, _ = busy.serve(section(arrivals=arrivals, requests=3000, **values), None, nothing)
         return rows.groupby("client")["queue_s"].mean()
 
-    equal, ranked = queue_s(priorities=[0, 1, 2]), queue_s(priorities=[0, 1, 2], queue="priority")
+    equal, ranked = queue_s(), queue_s(priorities=[0, 1, 2], queue="priority")
     assert ranked[0] < ranked[1] < ranked[2]
     assert ranked[0] < equal[0]
     assert ranked[2] > equal[2]
@@ -255,6 +255,31 @@ def test_of_a_trace_come_all_requests_or_the_first_so_many(one_by_one):
     assert few["arrived_s"].tolist() == rows["arrived_s"][:7].tolist()
 
 
+def test_a_trace_may_begin_at_any_instant_but_not_end_at_the_same(tmp_path):
+    def rate_per_s(times_s):
+        path = tmp_path / "trace.csv"
+        path.write_text("time_s,client\n" + "".join(f"{time_s},0\n" for time_s in times_s))
+        return fleet().serve(section(arrivals={"kind": "trace", "file": str(path)}), None, nothing)[1]["rate_per_s"]
+
+    assert rate_per_s([1.7e9, 1.7e9 + 2, 1.7e9 + 4]) == pytest.approx(0.5)
+    for useless in ([], [5.0], [5.0, 5.0]):
+        with pytest.raises(ScenarioError, match=r"serving\.arrivals\.file: needs requests at two instants"):
+            rate_per_s(useless)
+
+
+def test_some_clients_may_never_ask_and_large_fleets_get_more_requests():
+    ours = fleet(clients=120, data={"name": "digits", "train_samples": 1200, "test_samples": 50})
+    rows, _ = ours.serve(section(arrivals={"rate_per_s": [0.0] + 119 * [1.0]}), None, nothing)
+    assert len(rows) == 12_000
+    assert 0 not in set(rows["client"])
+
+
+@pytest.mark.parametrize("rate_per_s", [1e308, 1e-320, [0.0, 0.0, 0.0]])
+def test_absurd_rates_are_refused(rate_per_s):
+    with pytest.raises(ScenarioError, match=r"serving\.arrivals\.rate_per_s: .* out of range"):
+        fleet().check(section(arrivals={"rate_per_s": rate_per_s}), timing_only=False)
+
+
 def test_at_a_smaller_rho_fewer_requests_are_about_labels_that_a_client_has_not_seen():
     ours, known = paper_world()
     seen = known.set_index(["client", "sample"])["seen"]
@@ -279,7 +304,7 @@ def test_progress_is_told():
     ("values", "timing_only", "line"),
     [
         ({"arrivals": {"kind": "poisson", "rate_per_s": [1, 2]}}, True, "serving.arrivals.rate_per_s: a list needs"),
-        ({"priorities": [1]}, True, "serving.priorities: a list needs one entry per client (found 1; allowed: 3 entri"),
+        ({"priorities": [1], "queue": "priority"}, True, "serving.priorities: a list needs one entry per client"),
         ({"exit_probability": [0.5]}, True, "serving.exit_probability: a list needs one entry per client"),
         ({"threshold": {"kind": "fixed", "entropy": [1.0]}}, False, "serving.threshold.entropy: a list needs one"),
         ({}, True, "serving.exit_probability: is missing: without training nobody knows"),

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import sfl_sim
+from sfl_sim.answers import _is_own
 from sfl_sim.cells import Settings
 from sfl_sim.cli import main
 from sfl_sim.config.source import load, parse
@@ -111,6 +112,7 @@ def test_a_served_study_leaves_tables_and_a_page(here, capsys):
     printed = capsys.readouterr()
     assert "multiexit, rate_per_s=4 (seed 1)  request 0/120" in printed.err
     assert "Requests/s" in printed.out
+    assert "Answers of reports/tiny." in printed.out
     assert printed.out.rstrip().endswith("reports/tiny-serving/serving.html")
 
 
@@ -152,6 +154,33 @@ def test_what_was_not_trained_yet_is_trained_once_for_all_ways_to_serve_it(here,
     serve("tiny.yaml", "--set", "train.rounds=1", "--set", "repeats=1")
     assert [line.split("  ")[0] for line in training(capsys.readouterr().err)] == ["splitfed_v1", "multiexit"]
     assert json.loads((here / "reports" / "tiny-2" / "manifest.json").read_text())["variants"] == 2
+
+
+def test_what_another_version_trained_is_trained_again_unless_it_is_asked_for(here, no_page, monkeypatch, capsys):
+    def training(study, out, settings, notify):
+        raise ScenarioError("is trained", found=settings.resume)
+
+    monkeypatch.setattr("sfl_sim.answers.run_study", training)
+    manifest = here / "reports" / "tiny" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"sfl-sim": "', '"sfl-sim": "0.0.'))
+    few = ["--set", "serving.requests=50", "--set", "repeats=1"]
+    serve("tiny.yaml", "--run", "reports/tiny", *few)
+    serve("tiny.yaml", *few, code=2)
+    assert "is trained (found False)" in capsys.readouterr().err
+
+
+def test_code_of_a_user_s_own_may_have_changed():
+    for own in ({"model": {"factory": "my.nets:small"}}, {"method": {"name": "my.methods:Mine"}}):
+        assert _is_own(parse(TINY | BRIEF | own).variants[0].scenario)
+    assert not _is_own(parse(TINY | BRIEF).variants[0].scenario)
+
+
+def test_a_rate_alone_means_poisson(here, no_page):
+    plain = {key: value for key, value in TINY.items() if key != "serving"} | BRIEF
+    Path("plain.yaml").write_text(yaml.safe_dump(plain))
+    rate = ["--set", "serving.arrivals.rate_per_s=5", "--set", "serving.requests=60"]
+    serve("plain.yaml", "-q", "--run", "reports/tiny", "--out", "out", *rate)
+    assert cells("out")[0]["rate_per_s"] == 20
 
 
 def test_a_run_of_the_scenario_trains_without_serving_and_is_found(tmp_path, monkeypatch, no_page, capsys):
@@ -301,6 +330,8 @@ def test_a_folder_that_holds_something_else_or_cannot_be_written_is_refused(here
     [
         (["serving.arivals={}"], "--set: serving.arivals: unknown key (found 'arivals'"),
         (["serving.priorities=[1, 2]", "serving.queue=priority"], "--set: serving.priorities: a list needs one entry"),
+        (["serving.priorities=[0, 1, 2, 3]"], "--set: serving.priorities: has no effect where queue is fcfs"),
+        (["serving.batch.max_wait_s=0.1"], "--set: serving.batch.max_wait_s: has no effect where max_size is 1"),
         (["serving.rho=0.9"], "--set: serving.rho: needs answers to as many samples of unseen labels"),
         (["serving.arrivals={kind: trace, file: trace.csv}", "grid={}"], "trace.csv:3: serving.arrivals.file: column"),
         (["grid={method.name: splitfed_v3}", "model.cut=1"], "--set: method.name: "),
@@ -320,7 +351,7 @@ def test_validate_checks_the_serving_too(here, capsys):
     main(["validate", "tiny.yaml"])
     assert "fine (8 runs" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        main(["validate", "tiny.yaml", "--set", "serving.priorities=[1]"])
+        main(["validate", "tiny.yaml", "--set", "serving.priorities=[1]", "--set", "serving.queue=priority"])
     assert "serving.priorities: a list needs one entry per client" in capsys.readouterr().err
 
 

@@ -114,10 +114,10 @@ def _find(loc: tuple[int | str, ...], given: object) -> _Spot:
 
 
 def _section(schemas: list[Schema], kind: object) -> Schema:
-    """The schema of a mapping; where sections differ in their `kind`, of that kind."""
+    """The schema of a mapping; where sections differ in their `kind`, of that kind, or the first."""
 
     def fits(schema: Schema) -> bool:
-        return bool(schema.get("properties", {}).get("kind", {}).get("const", kind) == kind)
+        return kind is None or bool(schema.get("properties", {}).get("kind", {}).get("const", kind) == kind)
 
     return next((schema for schema in schemas if schema.get("type") == "object" and fits(schema)), {})
 

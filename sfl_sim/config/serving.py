@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from sfl_sim.config.section import Count, NonNegative, PerClient, Positive, Probability, Section
+from sfl_sim.config.section import Count, NonNegative, Positive, Probability, Section
 from sfl_sim.errors import ScenarioError
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 AboveZeroBelowOne = Annotated[float, Field(gt=0, lt=1)]
+Rates = Annotated[list[NonNegative], Field(min_length=1)]
 
 
 class Poisson(Section):
@@ -18,8 +20,8 @@ class Poisson(Section):
 
     kind: Literal["poisson"] = "poisson"
     """How requests arrive."""
-    rate_per_s: Positive | PerClient
-    """Requests per second of a client: one rate for all clients, or a list of one for each."""
+    rate_per_s: Positive | Rates
+    """Requests per second of a client: one rate for all clients, or a list of one for each, 0 for some if need be."""
 
 
 class Bursts(Section):
@@ -27,8 +29,9 @@ class Bursts(Section):
 
     kind: Literal["bursts"] = "bursts"
     """How requests arrive."""
-    rate_per_s: Positive | PerClient
-    """Requests per second of a client, over the long run: one rate for all clients, or a list of one for each."""
+    rate_per_s: Positive | Rates
+    """Requests per second of a client, over the long run: one rate for all clients, or a list of one for each, 0 for
+    some if need be."""
     size: Count = 10
     """Requests of a burst."""
     spacing_s: NonNegative = 0.0
@@ -44,7 +47,11 @@ class Trace(Section):
     """CSV file with the columns time_s and client, a row for each request."""
 
 
-Arrivals = Annotated[Poisson | Bursts | Trace, Field(discriminator="kind")]
+def _usually_poisson(value: object) -> object:
+    return {"kind": "poisson", **value} if isinstance(value, Mapping) else value
+
+
+Arrivals = Annotated[Poisson | Bursts | Trace, Field(discriminator="kind"), BeforeValidator(_usually_poisson)]
 
 
 class FixedThreshold(Section):
@@ -83,7 +90,15 @@ class LatencyBudget(Section):
     """Share of the answers that come in time."""
 
 
-Threshold = Annotated[FixedThreshold | Oracle | OffloadRate | LatencyBudget, Field(discriminator="kind")]
+def _has_kind(value: object) -> object:
+    if isinstance(value, Mapping) and "kind" not in value:
+        raise ScenarioError("is missing; the whole is written as in {kind: offload_rate, target: 0.3}", key="kind")
+    return value
+
+
+Threshold = Annotated[
+    FixedThreshold | Oracle | OffloadRate | LatencyBudget, Field(discriminator="kind"), BeforeValidator(_has_kind)
+]
 
 
 class Batching(Section):
@@ -101,7 +116,8 @@ class Serving(Section):
     arrivals: Arrivals = Poisson(rate_per_s=1.0)
     """When requests come, and to which clients."""
     requests: Count | None = None
-    """Requests in all, the first so many of a trace; null means 10,000, or the whole trace."""
+    """Requests in all, the first so many of a trace; null means 100 for each client, 10,000 at
+    least, or the whole trace."""
     warm_up: BelowOne = 0.1
     """Share of the requests, from the first on, that statistics leave out."""
     threshold: Threshold = Oracle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sfl_sim.errors import ScenarioError
+
+LATEST_S = 1e10
+"""Of a trace: three hundred years, at whose end a clock of 64-bit numbers still tells microseconds."""
 
 
 class Arrivals(NamedTuple):
@@ -54,7 +58,8 @@ def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:
         ScenarioError: with file and line, and the scenario `key` that named the file.
     """
     try:
-        table = pd.read_csv(path, usecols=["time_s", "client"], skip_blank_lines=False)
+        text = StringIO(Path(path).read_text(encoding="utf-8-sig").rstrip())
+        table = pd.read_csv(text, usecols=["time_s", "client"], skip_blank_lines=False, skipinitialspace=True)
     except (OSError, ValueError) as reason:
         raise ScenarioError(
             "cannot be read as a trace of requests",
@@ -63,7 +68,7 @@ def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:
     numbers = table.apply(pd.to_numeric, errors="coerce")
     times_s, clients = numbers["time_s"].to_numpy(np.float64), numbers["client"].to_numpy(np.float64)
     checks = {
-        "time_s": (np.isfinite(times_s) & (times_s >= 0), "seconds, 0 or above"),
+        "time_s": ((times_s >= 0) & (times_s <= LATEST_S), f"seconds, 0 to {LATEST_S:g}"),
         "client": (np.isin(clients, np.arange(n_clients)), f"0 to {n_clients - 1}"),
     }
     for column, (fits, allowed) in checks.items():

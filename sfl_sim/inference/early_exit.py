@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from sfl_sim.inference.thresholds import Rule
 from sfl_sim.models.deployed import Deployed
 from sfl_sim.models.steps import LABEL_BYTES
-from sfl_sim.ops import SERVER, Flow, State, Value, Work, on, send, timed
+from sfl_sim.ops import SERVER, Event, Flow, State, Value, Work, occur, on, send, start, wait
 
 
 class Infer:
@@ -70,18 +71,24 @@ class EarlyExit:
 
     def request(self, number: int, client: int) -> Flow:
         """Request `number` (from 0), which comes at `client`."""
-        offloaded, latency_s = yield timed(self._answer(number, client))
-        self.rule.learn(client, offloaded, latency_s)
+        return self._answer(number, client) if self.rule.budget_s == inf else self._judge(number, client)
 
-    def _answer(self, number: int, client: int) -> Flow:
-        """Gives whether the server answers."""
+    def _judge(self, number: int, client: int) -> Flow:
+        """Answers, and tells the rule whether that is in time: as soon as it is known."""
+        answered = Event(f"the answer to request {number}")
+        yield start(self._answer(number, client, answered))
+        in_time = yield wait([answered], self.rule.budget_s)
+        self.rule.judged(client, in_time)
+
+    def _answer(self, number: int, client: int, answered: Event | None = None) -> Flow:
         device, front, server, back = self._models[client]
         features = yield on(client, device, front, Value("request", samples=1, step=number))
         threshold = self.thresholds[number] = self.rule.threshold(client)
-        if self.entropies[number] < threshold:
-            return False
-        self.offloaded[number] = True
-        features = yield send(features, client, SERVER)
-        answer = yield on(SERVER, server, back, features)
-        yield send(answer, SERVER, client)
-        return True
+        self.offloaded[number] = offloaded = bool(self.entropies[number] >= threshold)
+        self.rule.decided(client, offloaded)
+        if offloaded:
+            features = yield send(features, client, SERVER)
+            answer = yield on(SERVER, server, back, features)
+            yield send(answer, SERVER, client)
+        if answered:
+            yield occur(answered)

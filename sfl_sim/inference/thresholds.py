@@ -2,27 +2,39 @@
 
 The rules that learn are stochastic approximation (Robbins and Monro 1951, "A stochastic approximation method"; for the
 share of errors of a predictor: Gibbs and Candes 2021, "Adaptive conformal inference under distribution shift", Eq. 2).
-After a request e_n rises by step * (1 - share) if something undesired has happened, else it falls by step * share. So
-it rests where the thing happens to `share` of the client's requests, and follows where that moves. Whatever the
-requests are, the share of T of them is off by at most highest / (step * T), unless e_n has been at one of its ends.
+For each request e_n rises by step * (1 - share) if something undesired happens, else it falls by step * share. So it
+rests where the thing happens to `share` of the client's requests, and follows where that moves. Whatever the requests
+are, the share of the T learnt from is off by at most highest / (step * T), unless e_n has been at one of its ends. That
+bears overload too, since no rule waits for answers, which then come later and later: `OffloadRate` learns when the
+device decides, `LatencyBudget` no later than when the budget has passed.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
 
 
 class Rule(ABC):
-    """What decides how sure a client must be."""
+    """What decides how sure a client must be.
+
+    Attributes:
+        budget_s: how long after its arrival a request is judged that has not been answered; infinity if none is judged.
+    """
+
+    budget_s = math.inf
 
     @abstractmethod
     def threshold(self, client: int) -> float:
         """e_n: a request whose entropy (nats) is below is answered on the device."""
 
-    def learn(self, client: int, offloaded: bool, latency_s: float) -> None:  # noqa: B027 - a rule need not learn
-        """What a client can see of a request that has been answered: whether by the server, and after how long."""
+    def decided(self, client: int, offloaded: bool) -> None:  # noqa: B027 - a rule need not learn
+        """Called when a client's device has decided on a request."""
+
+    def judged(self, client: int, in_time: bool) -> None:  # noqa: B027
+        """Called when a client's request has been answered, or else when `budget_s` has passed."""
 
 
 class Fixed(Rule):
@@ -65,8 +77,8 @@ class _Tracking(Rule):
 class OffloadRate(_Tracking):
     """Lets a client offload the given share of its requests: e_n is a running quantile of its entropies."""
 
-    def learn(self, client: int, offloaded: bool, latency_s: float) -> None:
-        """Whether it was offloaded."""
+    def decided(self, client: int, offloaded: bool) -> None:
+        """Whether it is offloaded."""
         self._move(client, offloaded)
 
 
@@ -86,6 +98,6 @@ class LatencyBudget(_Tracking):
         super().__init__(1 - share, start, step, highest)
         self.budget_s = budget_s
 
-    def learn(self, client: int, offloaded: bool, latency_s: float) -> None:
-        """Whether it took too long."""
-        self._move(client, latency_s > self.budget_s)
+    def judged(self, client: int, in_time: bool) -> None:
+        """Whether it is late."""
+        self._move(client, not in_time)

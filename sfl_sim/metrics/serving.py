@@ -19,7 +19,8 @@ QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
 TAIL = (0.94, 0.96)
 """The requests around p95, by rank of their latency."""
 BATCHES = 20
-MAX_SHORTFALL, MAX_RISE, LEAST_R2 = 0.02, 0.5, 0.5
+SURE, STRAIGHT, MAX_GROWTH = 3, 0.6, 0.15
+"""Of what piles up: in deviations of chance, as a share of what did so before, and as a share of what arrives."""
 
 
 class Saturation(NamedTuple):
@@ -100,34 +101,37 @@ def confidence(values: ArrayLike, batches: int = BATCHES) -> float:
     return float(student.ppf(0.975, batches - 1) * spread / math.sqrt(batches))
 
 
-def falls_behind(requests: pd.DataFrame, warm_up: float) -> bool:
-    """Whether more requests arrive than this fleet can answer in the long run: work piles up somewhere.
+def falls_behind(requests: pd.DataFrame, warm_up: float) -> bool | None:
+    """Whether more requests arrive than this fleet can answer in the long run: they pile up somewhere. None: too few.
 
-    It does if more than 2 % of what arrives after the warm-up does not end until the last arrival, net of what had
-    piled up before; or if latency grows in a straight line: one fitted to the means of 20 equal stretches explains at
-    least half of their variance and rises by more than half of the mean latency. In overload both grow with the run;
-    near saturation, and in runs of a few hundred requests, neither tells for sure.
+    The requests in the system, whom each that counts finds when it arrives, are averaged over 20 equal stretches. They
+    pile up if over the last ten they grow by more than chance, as of a random walk with such steps, and as fast as
+    over the first ten: queues that fill up at the start, of many clients above all, grow ever slower (at a load of 1
+    with the square root of time). A fleet keeps up if chance and growth together are small beside what arrives.
     """
-    arrivals_per_s, throughput_per_s = _rates(requests, warm_up)
-    if throughput_per_s < (1 - MAX_SHORTFALL) * arrivals_per_s:
-        return True
     counted = _counted(requests, warm_up)
-    if len(counted) < 2 * BATCHES:
-        return False
-    means_s = _batch_means((counted["ended_s"] - counted["arrived_s"]).to_numpy(), BATCHES)
-    slope_s = np.polyfit(np.arange(BATCHES), means_s, 1)[0]
-    explained = (slope_s * np.arange(BATCHES).std()) ** 2
-    return bool(BATCHES * slope_s > MAX_RISE * means_s.mean() and explained >= LEAST_R2 * means_s.var())
+    begin_s, end_s = _window_s(requests, warm_up)
+    if len(counted) < 2 * BATCHES or begin_s == end_s:
+        return None
+    ended = np.searchsorted(np.sort(requests["ended_s"]), counted["arrived_s"], side="right")
+    in_system = np.arange(len(requests) - len(counted), len(requests), dtype=np.float64) - ended
+    means = _batch_means(in_system, BATCHES)
+    half = BATCHES // 2
+    earlier, growth = (means[half - 1] - means[0]) * half / (half - 1), means[-1] - means[half - 1]
+    chance = np.diff(means[half - 1 :]).std(ddof=1) * math.sqrt(half)
+    if growth > SURE * chance:
+        return True if growth > STRAIGHT * earlier else None
+    return False if growth + 2 * chance < MAX_GROWTH * len(counted) / 2 else None
 
 
 def saturation(cells: pd.DataFrame) -> Saturation | None:
-    """Where a fleet stops keeping up as the offered rate grows; None if it keeps up with the highest.
+    """Where a fleet stops keeping up as the offered rate grows; None if it is not known to.
 
     Args:
         cells: rate_per_s and falls_behind, a row for each rate and seed; of several seeds, at least half must fall
-            behind. A rate that is kept up with excuses all lower ones.
+            behind. A rate that is kept up with excuses all lower ones. Those of which nothing is known do not count.
     """
-    behind = cells.groupby("rate_per_s")["falls_behind"].mean() >= 0.5
+    behind = cells.dropna(subset="falls_behind").groupby("rate_per_s")["falls_behind"].mean() >= 0.5
     rates = behind.index.to_numpy(float)
     kept_up = np.flatnonzero(~behind)
     first = kept_up[-1] + 1 if len(kept_up) else 0

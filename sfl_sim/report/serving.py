@@ -137,7 +137,7 @@ def _rules(served: Served) -> list[Panel]:
     if not serving_latency.adapting(served):
         return []
     caption = (
-        "These rules see no labels: each client moves its threshold after every answer, to hold a share of offloaded "
+        "These rules see no labels: each client moves its threshold with every request, to hold a share of offloaded "
         "requests or a latency (dotted). From the first request on, warm-up included "
         f"({_shown(served)}; first seed)."
     )

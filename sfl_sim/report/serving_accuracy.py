@@ -86,12 +86,12 @@ def by_latency(served: Served) -> go.Figure:
 def by_offload(served: Served, answers: pd.DataFrame) -> go.Figure:
     """Accuracy against offload probability, means over clients, with one threshold for all and with the oracle's."""
     figure = style.canvas(HEIGHT_PX)
-    grid = thresholds(answers["label"].nunique())
     for family, members in families(served).items():
         cell = served.cells[served.cells["series"] == members[0].label].iloc[0]
         own = answers[answers["variant"] == cell["trained"]]
         if own.empty:
             continue
+        grid = thresholds(int(cell["n_labels"]))
         asked = own if math.isnan(cell["rho"]) else at_rho(own, cell["rho"])
         curve = trade_off(asked, [0.0, *grid, math.inf]).groupby("threshold").mean()
         best = over_clients(hybrid(asked, oracle(asked, grid))).mean()

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 FILES = ["serving.json", "requests.parquet"]
 CELL = [
-    "variant", "seed", "series", "trained", "method", "threshold", "threshold_value", "rho", "requests", "rate_per_s",
+    "variant", "seed", "series", "trained", "method", "threshold", "threshold_value", "n_labels", "rho", "requests", "rate_per_s",
     "warm_up", "counted", "latency_s", "latency_error_s", "p50_s", "p95_s", "p99_s", "parts_s", "tail_parts_s",
     "offload_probability", "accuracy", "throughput_per_s", "utilisation", "latency_eq12", "falls_behind", "groups",
 ]  # fmt: skip
 NUMBERS = [
-    "threshold_value", "rho", "latency_error_s", "accuracy", "throughput_per_s", "utilisation", "latency_eq12"
+    "threshold_value", "rho", "latency_error_s", "accuracy", "throughput_per_s", "utilisation", "latency_eq12",
+    "falls_behind",
 ]  # fmt: skip
 """What may be null."""
 ONLINE = ("offload_rate", "latency_budget")
@@ -56,7 +57,8 @@ class Served:
     Attributes:
         name: the scenario's.
         cells: a row per variant and seed, in the order of the scenario: the keys of `CELL`, the parts of the latency as
-            `<part>_s` and `tail_<part>_s`; `variant` is as stored, `series` the label of its series.
+            `<part>_s` and `tail_<part>_s`; `variant` is as stored, `series` the label of its series, and
+            `falls_behind` 0 or 1, NaN where too few requests came to tell.
         groups: a row per variant, seed and group of clients.
         interrupted: whether requests of some cells are missing.
     """
@@ -80,15 +82,14 @@ class Served:
 
     @cached_property
     def rate_per_s(self) -> float | None:
-        """The rate at which details are shown: the highest that all series have and keep up with; None if none is.
-
-        If nobody keeps up with any, the lowest that all have.
+        """The rate at which details are shown: the highest that all series have and nobody falls behind at; None if
+        there is none that all have. If somebody always does, or that is unknown of all, the lowest that all have.
         """
         rates = self.cells.groupby("rate_per_s").agg({"series": "nunique", "falls_behind": "max"})
         common = rates[rates["series"] == len(self.series)]
         if common.empty:
             return None
-        kept_up = common.index[~common["falls_behind"].astype(bool)]
+        kept_up = common.index[common["falls_behind"] == 0]
         return float(kept_up.max() if len(kept_up) else common.index.min())
 
     @cached_property

@@ -76,7 +76,8 @@ def share(served: Served, column: str, title: str) -> go.Figure:
 def _add(figure: go.Figure, series: Series, cells: pd.DataFrame, column: str, hover: str, **place: int) -> None:
     """A line of medians over seeds with their spread; marks are hollow where the fleet falls behind."""
     curve = display.over_seeds(cells, "rate_per_s", [column])
-    behind = cells.groupby("rate_per_s")["falls_behind"].mean() >= 0.5
+    share = cells.groupby("rate_per_s")["falls_behind"].mean()
+    behind = share >= 0.5
     spread = (curve[f"{column}_high"] - curve[column]).to_numpy()
     edge = {"color": series.colour, "width": 1.6}
     figure.add_scatter(
@@ -84,14 +85,15 @@ def _add(figure: go.Figure, series: Series, cells: pd.DataFrame, column: str, ho
         line={"color": series.colour, "dash": series.dash, "width": 2.2},
         marker={"color": np.where(behind, "#FFFFFF", series.colour), "symbol": series.symbol, "size": 8, "line": edge},
         error_y={"array": spread, "thickness": 1.2, "width": 0, "visible": bool(spread.any())},
-        text=np.where(behind, ", falls behind", ""), hovertemplate=f"{hover} at %{{x:.4~g}}/s%{{text}}", **place,
+        text=np.select([behind, share.isna()], [", falls behind", ", too few requests to tell"], ""),
+        hovertemplate=f"{hover} at %{{x:.4~g}}/s%{{text}}", **place,
     )  # fmt: skip
 
 
 def _add_saturation(figure: go.Figure, series: Series, cells: pd.DataFrame, row: int) -> None:
     found = saturation(cells)
     lowest, highest = float(cells["rate_per_s"].min()), float(cells["rate_per_s"].max())
-    kept_up, behind = (highest, highest) if found is None else found
+    kept_up, behind = found or (float(cells.loc[cells["falls_behind"] == 0, "rate_per_s"].max()), highest)
     for ends, opacity in (((lowest, kept_up), 1.0), ((max(lowest, kept_up), behind), PALE)):
         if ends[0] <= ends[1]:
             figure.add_scatter(

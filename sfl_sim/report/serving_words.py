@@ -64,7 +64,7 @@ def _best(served: Served) -> list[str]:
 def _leaders(served: Served) -> list[str]:
     """Who has the lowest p95 from which rate on, among rates that anyone keeps up with."""
     cells = pd.concat([cells for _, cells in swept(served)]) if served.is_sweep else served.cells[:0]
-    cells = cells[~cells.groupby("rate_per_s")["falls_behind"].transform("all")]
+    cells = cells[cells.groupby("rate_per_s")["falls_behind"].transform("min") != 1]
     p95_s = cells.pivot_table(index="rate_per_s", columns="series", values="p95_s", aggfunc="median").dropna()
     if len(p95_s) < 2 or len(p95_s.columns) < 2:
         return []
@@ -87,7 +87,9 @@ def _saturations(served: Served) -> list[str]:
     """Between which rates who stops keeping up."""
     found: dict[Saturation | None, list[str]] = {}
     for series, cells in swept(served):
-        found.setdefault(saturation(cells), []).append(series.html)
+        at_most = cells[cells["rate_per_s"] == cells["rate_per_s"].max()]
+        if (where := saturation(cells)) or at_most["falls_behind"].notna().any():
+            found.setdefault(where, []).append(series.html)
     told = []
     for where, names in sorted(found.items(), key=lambda item: item[0].fell_behind_per_s if item[0] else math.inf):
         who = ", ".join(names) if len(found) > 1 or len(names) == 1 else "All variants"
@@ -107,7 +109,9 @@ def warnings(served: Served) -> list[str]:
     texts = []
     if served.interrupted:
         texts.append("Serving was interrupted: what follows is what was served until then.")
-    if served.at_rate["falls_behind"].any():
+    if served.cells["falls_behind"].isna().any():
+        texts.append("Where too few requests came, nobody can tell whether a fleet falls behind: let more come.")
+    if served.at_rate["falls_behind"].eq(1).any():
         texts.append(
             f"At {shown_rate(served)} not everyone keeps up. Of a fleet that falls behind, a latency tells above all "
             "how long the run was: the longer, the larger."
@@ -162,5 +166,6 @@ def _cell(column: Column, seeds: pd.DataFrame, judged: bool = False) -> Cell:
 
 
 def _heading(series: Series, seeds: pd.DataFrame) -> str:
-    behind = " · falls behind" if seeds["falls_behind"].mean() >= 0.5 else ""
+    share = seeds["falls_behind"].mean()
+    behind = " · too few requests to tell" if math.isnan(share) else " · falls behind" if share >= 0.5 else ""
     return f"{series.html}<small>{html.escape(seeds['method'].iloc[0])} · {plural(len(seeds), 'seed')}{behind}</small>"

@@ -32,10 +32,11 @@ def test_every_key_is_described():
     [
         ({"arivals": {}}, "serving.arivals: unknown key"),
         ({"arrivals": {"kind": "poison"}}, "serving.arrivals.kind: unknown kind (found 'poison'"),
-        ({"arrivals": {"rate_per_s": 3}}, "serving.arrivals.kind: is missing (allowed: poisson, bursts, trace)"),
+        ({"arrivals": {"rate_per_s": -3}}, "serving.arrivals.rate_per_s: must be a number above 0"),
+        ({"threshold": {"target": 0.3}}, "serving.threshold.kind: is missing; the whole is written as in {kind: off"),
         ({"arrivals": {"kind": "poisson"}}, "serving.arrivals.rate_per_s: is missing"),
         ({"arrivals": {"kind": "poisson", "rate_per_s": -3}}, "serving.arrivals.rate_per_s: must be a number above 0"),
-        ({"arrivals": {"kind": "poisson", "rate_per_s": [1, 0]}}, "serving.arrivals.rate_per_s.1: must be a number ab"),
+        ({"arrivals": {"kind": "poisson", "rate_per_s": [1, -1]}}, "serving.arrivals.rate_per_s.1: must be a num"),
         ({"arrivals": {"kind": "bursts", "rate_per_s": 1, "size": 0}}, "serving.arrivals.size: must be a whole number"),
         ({"arrivals": {"kind": "trace"}}, "serving.arrivals.file: is missing"),
         ({"requests": 0}, "serving.requests: must be a whole number of at least 1 or null (found 0)"),

@@ -52,11 +52,19 @@ def test_a_trace_is_read_in_order_of_time(tmp_path):
     assert clients.tolist() == [0, 2, 1]
 
 
+def test_blanks_after_commas_and_blank_lines_at_the_end_do_not_matter(tmp_path):
+    path = tmp_path / "requests.csv"
+    path.write_text("time_s, client\n1.5, 2\n2.5, 0\n\n \n")
+    times_s, clients = read_trace(path, 3, "serving.arrivals.file")
+    assert times_s.tolist() == [1.5, 2.5]
+    assert clients.tolist() == [2, 0]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("time_s,client\n0.5,0\nsoon,1\n", r"csv:3: trace: column 'time_s' cannot be used \(found 'soon'"),
-        ("time_s,client\n-1,0\n", "csv:2: .*allowed: seconds, 0 or above"),
+        ("time_s,client\n-1,0\n", "csv:2: .*allowed: seconds, 0 to 1e"),
         ("time_s,client\n1,0\n2,3\n", "csv:3: trace: column 'client' .*found '3'; allowed: 0 to 2"),
         ("time_s,client\n1,0\n2,0.5\n", "csv:3: trace: column 'client' .*found '0.5'"),
         ("time_s,client\n1,0\n\n2,1\n", "csv:3: trace: column 'time_s'"),

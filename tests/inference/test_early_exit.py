@@ -131,3 +131,47 @@ def test_a_latency_budget_is_held_also_when_the_load_doubles():
     assert [late[part].mean() for part in settled] == pytest.approx([0.05, 0.05], abs=0.01)
     offloaded = [requests.offloaded[part].mean() for part in settled]
     assert offloaded[0] > 0.75 > 0.5 > offloaded[1]
+
+
+SLOW_SERVER = fleet(N, macs_per_s=1e9, uplink_bps=1e9, speedup=1e-4)
+ANSWER_S = SLOW_SERVER.server.seconds(deployed()[0].server_work)
+
+
+def overloaded(rule, load, n):
+    """Decisions and latencies, where requests come `load` times as fast as the server could answer 40 % of them."""
+    arrivals = poisson([load / 0.4 / ANSWER_S / N] * N, n, stream(0, "arrivals"))
+    requests, rows = serve(deployed(), SLOW_SERVER, arrivals, stream(0, "entropies").random(n), rule)
+    ended_s = np.zeros(n)
+    np.maximum.at(ended_s, rows["step"], rows["ended_s"])
+    return requests, ended_s - arrivals.times_s
+
+
+@pytest.mark.parametrize("load", [1.5, 4])
+def test_a_share_of_offloaded_requests_is_held_although_answers_come_ever_later(load):
+    n = 2_000
+    requests, latency_s = overloaded(OffloadRate(0.4, start=0.5, step=0.05, highest=1.0), load, n)
+    assert latency_s[-n // 4 :].max() > 2 * latency_s[: n // 4].max()
+    assert requests.offloaded[-n // 4 :].mean() == pytest.approx(0.4, abs=0.02)
+
+
+def test_a_latency_budget_is_held_in_an_overload_that_only_devices_can_bear():
+    """What was sent up at first keeps the server busy for long."""
+    n, budget_s = 6_000, 5 * ANSWER_S
+    rule = LatencyBudget(budget_s, share=0.95, start=0.5, step=0.02, highest=1.0)
+    late = overloaded(rule, 20, n)[1] > budget_s
+    assert late[: n // 20].mean() > 0.2
+    assert late[-n // 4 :].mean() == pytest.approx(0.05, abs=0.025)
+
+
+def test_every_request_is_judged_once_and_no_later_than_when_its_budget_has_passed():
+    judged = []
+
+    class Noted(LatencyBudget):
+        def judged(self, client, in_time):
+            judged.append((client, in_time))
+
+    arrivals = np.arange(6) * ANSWER_S / 100, np.array([0, 1, 2, 3, 0, 1])
+    rule = Noted(2.5 * ANSWER_S, share=0.5, start=0.0, step=0.1, highest=1.0)
+    _, rows = serve(deployed(), SLOW_SERVER, arrivals, np.ones(6), rule)
+    assert len(rows) == 6 * 4
+    assert judged == [(0, True), (1, True), (2, False), (3, False), (0, False), (1, False)]

@@ -14,13 +14,14 @@ def offloads(rule, entropies, client=0):
     found = []
     for entropy in entropies:
         found.append(bool(entropy >= rule.threshold(client)))
-        rule.learn(client, found[-1], 0.0)
+        rule.decided(client, found[-1])
     return np.array(found)
 
 
 def test_fixed_thresholds_stay():
     rule = Fixed([0.1, 0.7])
-    rule.learn(1, True, 9.0)
+    rule.decided(1, True)
+    rule.judged(1, False)
     assert [rule.threshold(client) for client in (0, 1)] == [0.1, 0.7]
 
 
@@ -53,11 +54,11 @@ def test_the_share_is_off_by_no_more_than_theory_allows_whatever_the_entropies(e
     assert abs(found.mean() - share) <= (0.3 + step) / (step * len(found)) + 1e-9
 
 
-@pytest.mark.parametrize(("latency_s", "end"), [(0.5, 0.0), (2.0, 2.3)])
-def test_a_budget_that_is_always_kept_or_never_leads_to_an_end_and_no_further(latency_s, end):
+@pytest.mark.parametrize(("in_time", "end"), [(True, 0.0), (False, 2.3)])
+def test_a_budget_that_is_always_kept_or_never_leads_to_an_end_and_no_further(in_time, end):
     rule = LatencyBudget(1.0, share=0.95, start=1.0, step=0.5, highest=2.3)
     for _ in range(200):
-        rule.learn(0, True, latency_s)
+        rule.judged(0, in_time)
     assert rule.threshold(0) == end
-    rule.learn(0, True, 1.25 - latency_s / 2 + 0.25)
-    assert 0 <= rule.threshold(0) <= 2.3
+    rule.judged(0, not in_time)
+    assert 0 < rule.threshold(0) < 2.3

@@ -100,9 +100,28 @@ def test_a_fleet_falls_behind_if_more_arrives_than_is_served(
     assert falls_behind(requests, warm_up=0.1) is behind
 
 
-def test_of_a_short_run_what_is_left_undone_tells() -> None:
-    assert falls_behind(queue_at(3.0, 35), warm_up=0.1)
-    assert not falls_behind(queue_at(0.3, 35), warm_up=0.1)
+def queues_at(load: float, n_clients: int, each: int) -> pd.DataFrame:
+    """Poisson requests to devices that answer all themselves, in a second each."""
+    rng = np.random.default_rng(0)
+    n_requests = n_clients * each
+    arrived_s = rng.exponential(1 / (load * n_clients), n_requests).cumsum()
+    ended_s, free_s = np.zeros(n_requests), np.zeros(n_clients)
+    for i, client in enumerate(rng.integers(0, n_clients, n_requests)):
+        ended_s[i] = free_s[client] = max(free_s[client], arrived_s[i]) + 1
+    return pd.DataFrame({"arrived_s": arrived_s, "ended_s": ended_s})
+
+
+@pytest.mark.parametrize(
+    ("load", "each", "behind"), [(0.5, 10, False), (0.7, 10, False), (0.9, 100, False), (1.3, 100, True)]
+)
+def test_many_queues_that_fill_up_at_the_start_are_no_saturation(load: float, each: int, behind: bool) -> None:
+    assert falls_behind(queues_at(load, 200, each), warm_up=0.1) is behind
+
+
+def test_a_run_may_be_too_short_to_tell() -> None:
+    assert falls_behind(queue_at(3.0, 35), warm_up=0.1) is None
+    assert falls_behind(queue_at(0.8, 40), warm_up=0.1) is None
+    assert falls_behind(queues_at(1.0, 200, 100), warm_up=0.1) is None
 
 
 def test_a_late_jam_that_dissolves_is_no_trend() -> None:
@@ -112,8 +131,8 @@ def test_a_late_jam_that_dissolves_is_no_trend() -> None:
 
 
 def test_few_requests_at_once_do_not_fall_behind() -> None:
-    together = queue_at(0.5, 10).assign(arrived_s=0.0)
-    assert not falls_behind(together, warm_up=0.0)
+    together = queue_at(0.5, 100).assign(arrived_s=0.0)
+    assert falls_behind(together, warm_up=0.0) is None
 
 
 def test_saturation_lies_above_the_highest_rate_that_is_kept_up_with() -> None:
@@ -126,6 +145,9 @@ def test_saturation_lies_above_the_highest_rate_that_is_kept_up_with() -> None:
     assert saturation(cells(1, 1)) == Saturation(0, 1)
     assert saturation(cells(0, 1, 0, 1)) == Saturation(3, 4)  # 2 was a mistake: 3 was kept up with
     assert saturation(cells(0, 1 / 3, 2 / 3)) == Saturation(2, 3)
+    unknown = pd.DataFrame({"rate_per_s": [1, 2, 3, 4], "falls_behind": [False, None, True, None]})
+    assert saturation(unknown) == Saturation(1, 3)
+    assert saturation(unknown[:2]) is None
 
 
 # The summary

@@ -74,7 +74,7 @@ def write_served(folder: Path, world: World) -> Path:
                         {
                             "variant": variant, "seed": seed, "series": series, "method": method.name,
                             "trained": method.name if world.trained else None, "threshold": rule.kind,
-                            "threshold_value": rule.value, "rho": 0.8 if world.trained else None,
+                            "threshold_value": rule.value, "n_labels": 10, "rho": 0.8 if world.trained else None,
                             "requests": world.requests, "rate_per_s": rate_per_s, "warm_up": 0.1,
                             "capacity_per_s": 1 / SERVER_S, **summary(requests, FLEET, 0.1, workers=1),
                         }

@@ -117,7 +117,7 @@ def led(thresholds_s: dict[str, list[float]], sweep: Served, behind: list[bool])
     for label, p95_s in thresholds_s.items():
         for rate, its_p95_s, late in zip(SWEEP.rates, p95_s, behind, strict=True):
             rows = (cells["series"] == label) & (cells["rate_per_s"] == rate)
-            cells.loc[rows, ["p95_s", "falls_behind"]] = its_p95_s, late
+            cells.loc[rows, ["p95_s", "falls_behind"]] = its_p95_s, float(late)
     return serving_words.headline(replace(sweep, cells=cells))
 
 
