@@ -7,7 +7,6 @@ A method is a generator (a *flow*) that yields operations and receives their res
     send(payload, src, dst)        move a payload; a state is snapshotted when the operation is issued
     par(flows)                     run flows side by side; gives the list of what they return
     start(flow)                    let a flow run beside, which nobody waits for: not even the end of the round
-    timed(flow)                    run a flow; gives what it returns, and the seconds that it took
     read(value)                    the number in `value`: the only way to branch on what training produced
     expect(state, jobs)            announce how many training jobs each client will bring to a shared `state`,
                                    so that the order policy knows whose turn can come
@@ -176,13 +175,6 @@ class Start:
 
 
 @dataclass(slots=True)
-class Timed:
-    """Run `flow`, and take its time."""
-
-    flow: Flow
-
-
-@dataclass(slots=True)
 class Read:
     """Wait for the number in `value`."""
 
@@ -230,7 +222,7 @@ class Wait:
     at_most_s: float
 
 
-Op = On | Send | Par | Start | Timed | Read | Expect | Occur | Wait
+Op = On | Send | Par | Start | Read | Expect | Occur | Wait
 Flow = Generator[Op, Any, Any]
 
 
@@ -252,12 +244,6 @@ def par(flows: Iterable[Flow]) -> Par:
 def start(flow: Flow) -> Start:
     """Let `flow` run beside. What it has not done by the end of the round it goes on with in the next one."""
     return Start(flow)
-
-
-def timed(flow: Flow) -> Timed:
-    """Run `flow`; receive what it returns, and how many seconds it took as whoever runs it measures: all that a node
-    can know of time."""
-    return Timed(flow)
 
 
 def read(value: Value) -> Read:

@@ -84,7 +84,7 @@ class EarlyExit:
         device, front, server, back = self._models[client]
         features = yield on(client, device, front, Value("request", samples=1, step=number))
         threshold = self.thresholds[number] = self.rule.threshold(client)
-        self.offloaded[number] = offloaded = bool(self.entropies[number] >= threshold)
+        self.offloaded[number] = offloaded = not self.entropies[number] < threshold  # nor is NaN below
         self.rule.decided(client, offloaded)
         if offloaded:
             features = yield send(features, client, SERVER)

@@ -7,6 +7,7 @@ d + 1, and what lies before is passed by (METHODS.md sections 11 and 12).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -97,9 +98,9 @@ class Exits(Method):
         yield from self.average_fronts(trained)
         yield from self.average_theta(trained)
 
+    @abstractmethod
     def client(self, c: int, round: int) -> Flow:
         """A client's round; returns what it has `Trained`."""
-        raise NotImplementedError
 
     def average_fronts(self, trained: Mapping[int, Trained]) -> Flow:
         """Depth-aware partial aggregation, at the aggregator (METHODS.md 12.4)."""

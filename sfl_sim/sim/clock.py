@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simpy.core import EmptySchedule
 
 from sfl_sim.errors import StuckError
-from sfl_sim.ops import AGGREGATOR, SERVER, Event, Expect, Flow, Occur, On, Par, Read, Send, Start, Timed, Value, Wait
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, Expect, Flow, Occur, On, Par, Read, Send, Start, Value, Wait
 from sfl_sim.records import OP_DTYPE, in_order
 from sfl_sim.rng import stream
 from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, Order, Roster
@@ -190,10 +190,6 @@ class Simulator:
                     branches = [self.env.process(self._drive(branch)) for branch in op.flows]
                     yield simpy.AllOf(self.env, branches)
                     result = [branch.value for branch in branches]
-                elif isinstance(op, Timed):
-                    began_s = self.env.now
-                    result = yield from self._drive(op.flow)
-                    result = result, self.env.now - began_s
                 elif isinstance(op, Read):
                     result = self.executor.read(op.value)
                 elif isinstance(op, Wait):

@@ -175,3 +175,10 @@ def test_every_request_is_judged_once_and_no_later_than_when_its_budget_has_pass
     _, rows = serve(deployed(), SLOW_SERVER, arrivals, np.ones(6), rule)
     assert len(rows) == 6 * 4
     assert judged == [(0, True), (1, True), (2, False), (3, False), (0, False), (1, False)]
+
+
+def test_a_diverged_exit_is_never_sure():
+    """NaN is not below any threshold: such a request is offloaded, as the metrics count it."""
+    arrivals = poisson([1.0] * N, 20, stream(0, "arrivals"))
+    requests, _ = serve(deployed(), fleet(N), arrivals, np.full(20, np.nan), Fixed([9.0] * N))
+    assert requests.offloaded.all()

@@ -21,7 +21,6 @@ from sfl_sim.ops import (
     read,
     send,
     start,
-    timed,
     wait,
 )
 from sfl_sim.sim.clock import Simulator
@@ -138,34 +137,6 @@ def test_what_goes_wrong_in_a_started_flow_is_told():
         yield on(1, Compute(5), State("model"))
 
     with pytest.raises(ValueError, match="in the background"):
-        clock().run(flow(), 1)
-
-
-def test_what_is_timed_takes_as_long_as_its_waits_and_its_operations():
-    def job(macs):
-        yield on(0, Compute(macs), State("model"))
-        return macs
-
-    def both():
-        found = yield par([job(2), job(3)])
-        return found, (yield timed(job(4)))
-
-    def flow():
-        yield on(1, Compute(1), State("model"))
-        return (yield timed(both()))
-
-    assert clock().run(flow(), 1) == (([2, 3], (4, 4.0)), 9.0)
-
-
-def test_what_goes_wrong_in_a_timed_flow_is_told():
-    def wrong():
-        yield on(0, Compute(1), State("model"))
-        raise ValueError("against the clock")
-
-    def flow():
-        yield timed(wrong())
-
-    with pytest.raises(ValueError, match="against the clock"):
         clock().run(flow(), 1)
 
 

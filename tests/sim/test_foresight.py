@@ -11,7 +11,7 @@ from small_world import fleet, task
 from sfl_sim.errors import StuckError
 from sfl_sim.execute.timing import Timing
 from sfl_sim.methods import METHODS
-from sfl_sim.ops import AGGREGATOR, SERVER, Expect, State, Value, Work, expect, on, par, read, send, timed
+from sfl_sim.ops import AGGREGATOR, SERVER, Expect, State, Value, Work, expect, on, par, read, send
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.foresight import Foresight, stages
 from sfl_sim.sim.orders import ORDERS, InTurn
@@ -196,13 +196,10 @@ def flows_that_meet():
     def reads():
         yield read(Value("norm"))
 
-    def measures():
-        yield timed(job(0, State("model")))
-
     return [
         one_device, one_state_without_an_order, another_state_than_announced, more_jobs_than_announced,
         jobs_at_the_aggregator, announced_and_never_brought, jobs_of_nobody, jobs_of_several_clients, between_clients,
-        forks_twice, reads, measures,
+        forks_twice, reads,
     ]  # fmt: skip
 
 
