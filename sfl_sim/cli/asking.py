@@ -1,0 +1,1 @@
+"""Commands that ask what would be if: by the clock alone, without training."""

@@ -1,0 +1,87 @@
+"""Commands that simulate a scenario: train it, or serve what was trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sfl_sim.cli.app import Debug, Device, Interrupted, Overrides, ScenarioFile, app
+from sfl_sim.shipped import scenario_file
+
+
+@app.command()
+def run(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],  # noqa: B006  (typer copies it)
+    out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Variants and seeds to run side by side.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of a run; all cores unless given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep what an interrupted run has finished.")] = False,
+    timing_only: Annotated[bool, typer.Option("--timing-only", help="Simulate time without training.")] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Only measure, for a minute, which settings are fastest here.")
+    ] = False,
+    device: Device = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Run a scenario and write its report."""
+    from sfl_sim.cells import Settings
+    from sfl_sim.config.source import load, training
+    from sfl_sim.progress import progress, show_calibration
+    from sfl_sim.study import run_study
+
+    console = Console(stderr=True)
+    settings = Settings(timing_only, device, jobs, threads or Settings.threads, resume)
+    study = training(load(scenario_file(scenario), overrides))
+    if calibrate:
+        show_calibration(study, settings, console)
+        return
+    with progress(study, console, quiet) as notify:
+        outcome = run_study(study, out, settings, notify)
+    if not quiet:
+        from sfl_sim.report.terminal import results_in_terminal
+
+        Console().print(results_in_terminal(outcome.folder))
+    typer.echo(outcome.folder / "report.html")
+    if outcome.status == "interrupted":
+        raise Interrupted
+
+
+@app.command()
+def serve(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-serving.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The folder of the run to serve; by default what reports/ has, or is trained.")
+    ] = None,
+    timing_only: Annotated[
+        bool, typer.Option("--timing-only", help="Serve without training, exits by chance.")
+    ] = False,
+    device: Device = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the page's place only.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Let requests come to what a scenario trains, and write how they were answered."""
+    from sfl_sim.cells import Settings
+    from sfl_sim.config.source import load
+    from sfl_sim.progress import progress, serving_progress
+    from sfl_sim.serving import ServedStudy
+
+    console = Console(stderr=True)
+    settings = Settings(timing_only, device, resume=True)
+    study = ServedStudy(load(scenario_file(scenario), overrides), settings)
+    answers = study.answers(run, lambda trained: progress(trained, console, quiet))
+    with serving_progress(console, quiet) as notify:
+        outcome = study.serve(answers, out, notify)
+    if not quiet:
+        from sfl_sim.report.served import served_in_terminal
+
+        Console().print(served_in_terminal(outcome.folder))
+    typer.echo(outcome.folder / "serving.html")
+    if outcome.status == "interrupted":
+        raise Interrupted

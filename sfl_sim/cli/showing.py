@@ -1,0 +1,150 @@
+"""Commands that show what there is: stored runs, scenarios, models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sfl_sim.cli.app import Debug, Device, Overrides, Runs, ScenarioFile, app
+from sfl_sim.errors import ScenarioError
+from sfl_sim.shipped import scenario_file
+
+
+@app.command()
+def report(
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the only run.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Write the report of stored runs again, or one page for several."""
+    from sfl_sim.report.page import write_report
+
+    typer.echo(write_report(runs, out or _page_of(runs, "report.html")))
+
+
+@app.command()
+def landscape(
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option(help="The page; by default landscape.html in the only run.")] = None,
+    points: Annotated[int, typer.Option(help="Points of the line through each model; odd.")] = 25,
+    plane_points: Annotated[int, typer.Option(help="Points along each side of the plane; odd.")] = 15,
+    span: Annotated[float, typer.Option(help="How far they reach, in lengths of the model's filters.")] = 1.0,
+    samples: Annotated[int, typer.Option(min=1, help="Test samples that the loss is measured on.")] = 1000,
+    device: Device = "auto",
+    debug: Debug = False,
+) -> None:
+    """Show how flat the loss is around the final models of stored runs."""
+    from sfl_sim.landscape import Extent, survey
+    from sfl_sim.progress import survey_progress
+
+    page = out or _page_of(runs, "landscape.html")
+    with survey_progress(Console(stderr=True)) as notify:
+        survey(runs, page, Extent(points, plane_points, span, samples), device, notify)
+    typer.echo(page)
+
+
+def _page_of(runs: list[Path], name: str) -> Path:
+    if len(runs) > 1:
+        raise ScenarioError("several runs need a place for their common page", key="--out")
+    return runs[0] / name
+
+
+@app.command()
+def validate(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],  # noqa: B006
+    debug: Debug = False,
+) -> None:
+    """Check a scenario, its data and its profiles without running it."""
+    from sfl_sim.cells import Settings
+    from sfl_sim.config.source import load, training
+    from sfl_sim.serving import ServedStudy
+    from sfl_sim.study import check
+
+    study = load(scenario_file(scenario), overrides)
+    check(training(study))
+    if any(variant.scenario.serving for variant in study.variants):
+        ServedStudy(study, Settings())
+    names = dict.fromkeys(variant.name for variant in study.variants)
+    typer.echo(f"{scenario}: fine ({len(study.variants)} runs: {'; '.join(names)})")
+
+
+@app.command()
+def partition(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="The page; by default reports/<name>-partition.html.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Show which samples the clients would hold, before anything is trained."""
+    from sfl_sim.config.source import load
+    from sfl_sim.partitions import preview
+    from sfl_sim.report.preview import preview_in_terminal, write_preview
+
+    found = preview(load(scenario_file(scenario), overrides))
+    Console().print(preview_in_terminal(found))
+    typer.echo(write_preview(found, out or Path("reports", f"{found.name}-partition.html")))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of scenarios, for editors."""
+    from sfl_sim.catalogue import choices
+    from sfl_sim.config.schema import json_schema
+    from sfl_sim.methods import METHODS
+
+    options = {name: method.Options.model_json_schema() for name, method in METHODS.items()}
+    typer.echo(json.dumps(json_schema(options, choices()), indent=2))
+
+
+@app.command()
+def model(
+    name: Annotated[str, typer.Argument(help="A model's name, or package.module:make for one of your own.")],
+    input_shape: Annotated[
+        str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x32x32; 80 for 80 tokens.")
+    ] = None,
+    n_labels: Annotated[int | None, typer.Option("--labels", min=1, help="Number of labels.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Show what the layers of a model cost, and where it is best cut."""
+    from sfl_sim.catalogue import find_model
+    from sfl_sim.config.scenario import Model
+    from sfl_sim.models.layer_table import layer_table, usual_data
+    from sfl_sim.models.zoo import network
+    from sfl_sim.report.layers import layers_in_terminal
+
+    usual_shape, usual_labels = usual_data(name)
+    shape = _shape(input_shape) if input_shape else usual_shape
+    chosen = find_model(Model(factory=name, name=None) if ":" in name else Model(name=name))
+    net = network(chosen, shape, n_labels or usual_labels)
+    table = layers_in_terminal(layer_table(net).assign(model=name), shape, net.n_labels)
+    Console(soft_wrap=True, markup=False, emoji=False).print(table)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = text.split("x")
+    if not all(size.isdecimal() and int(size) for size in sizes):
+        raise ScenarioError("is not the shape of a sample", key="--input", found=text, allowed="such as 3x32x32 or 80")
+    return tuple(map(int, sizes))
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="methods, models, datasets, partitions, orders, profiles or scenarios.")],
+    debug: Debug = False,
+) -> None:
+    """List what comes with sfl-sim, with a line of explanation each."""
+    from sfl_sim.catalogue import catalogue
+
+    entries = catalogue()
+    if what not in entries:
+        raise ScenarioError("there is no such list", key="list", found=what, allowed=entries)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, about in entries[what].items():
+        table.add_row(name, about)
+    Console(soft_wrap=True).print(table)
