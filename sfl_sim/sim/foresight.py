@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Sequence
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,8 @@ from numpy.typing import NDArray
 from sfl_sim.ops import Expect, Flow
 from sfl_sim.sim.clock import Simulator, rare_garbage_collection
 from sfl_sim.sim.orders import InTurn
-from sfl_sim.sim.recursion import Stage
-from sfl_sim.sim.station import Policy, first_come
+from sfl_sim.sim.recursion import Stage, TimedStage, Turns
+from sfl_sim.sim.station import first_come
 from sfl_sim.sim.trace import Entry, Fork, Trace, Unforeseen, trace
 
 
@@ -28,59 +29,86 @@ class Foresight:
         self.refused: str | None = None
         """Why the event loop is needed after all, once that has turned out."""
         self._known: Hashable = None
-        self._plan: Plan | None = None
+        self._plan: TimedPlan | None = None
 
     def run(self, flow: Callable[[], Flow], round: int, like: Hashable) -> None:
         """Run `flow()` as round number `round`; flows that are `like` each other issue the same operations."""
         if self.refused is None:
             try:
-                self.simulator.skip(*self._foresee(flow, like).run(self.simulator, round))
+                plan = self._foresee(flow, like)
+                self.simulator.skip(*plan.run(self.simulator.now_s, round, plan.turns(round)))
                 return
             except Unforeseen as reason:
                 self.refused, self._plan = str(reason), None
         self.simulator.run(flow(), round)
 
-    def _foresee(self, flow: Callable[[], Flow], like: Hashable) -> Plan:
+    def _foresee(self, flow: Callable[[], Flow], like: Hashable) -> TimedPlan:
         if self._plan is None or like != self._known:
             with rare_garbage_collection():
-                self._known, self._plan = like, Plan(stages(trace(flow(), self.simulator.prices)))
+                plan = Plan(stages(trace(flow(), self.simulator.prices)))
+                self._known, self._plan = like, TimedPlan(plan, self.simulator)
         return self._plan
 
 
 class Plan:
-    """A round whose stages follow upon one another, and its rows, complete but for the times."""
+    """A round whose stages follow upon one another, for any fleet, and its rows, complete but for the times.
 
-    def __init__(self, stages: list[Stage]) -> None:
+    Raises Unforeseen if nothing happens.
+    """
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
         if not stages:
             raise Unforeseen("nothing happens")
         self.stages = stages
         self.rows = np.concatenate([stage.rows for stage in stages])
 
-    def run(self, simulator: Simulator, round: int) -> tuple[NDArray[np.void], float]:
-        """The rows of one round that begins now, in order of their end, and when it ends."""
-        now_s, found = simulator.now_s, []
-        for stage in self.stages:
-            lanes, turns, left = simulator.workers, None, dict[int, int]()
-            if stage.announced:
-                policy, left = simulator.policy(stage.announced.jobs, round)
-                lanes, turns = 1, _turns(policy)
-            found.append(stage.times(now_s, lanes, turns, left))
+
+class TimedPlan:
+    """A plan in the world of a `simulator`.
+
+    Raises Unforeseen where durations depend on when they begin.
+    """
+
+    def __init__(self, plan: Plan, simulator: Simulator) -> None:
+        if not simulator.prices.steady:
+            raise Unforeseen("the rates of links vary")
+        self.plan = plan
+        self.simulator = simulator
+        self._timed = [TimedStage(stage, stage.durations_s(simulator.prices)) for stage in plan.stages]
+
+    def turns(self, round: int) -> list[Turns]:
+        """In which sequence each stage's clients are served in a round: all that a plan's rounds can differ in."""
+        return [self._turns(stage, round) for stage in self.plan.stages]
+
+    def _turns(self, stage: Stage, round: int) -> Turns:
+        if stage.announced is None:
+            return None
+        policy, left = self.simulator.policy(stage.announced.jobs, round)
+        if policy is first_come:
+            return None
+        if type(policy) is not InTurn:  # not a subclass, which may do anything
+            raise Unforeseen("the order is neither arrival nor a sequence of turns")
+        served = []
+        for client in islice(policy.turns, len(stage.jobs)):
+            if not left.get(client):
+                raise Unforeseen(f"a turn of client {client}, which has no job")
+            left[client] -= 1
+            served.append(client)
+        return tuple(served)
+
+    def run(self, start_s: float, round: int, turns: Sequence[Turns]) -> tuple[NDArray[np.void], float]:
+        """The rows of one round that begins at `start_s`, in order of their end, and when it ends."""
+        now_s, found = start_s, []
+        for stage, served in zip(self._timed, turns, strict=True):
+            lanes = 1 if stage.stage.announced else self.simulator.workers
+            found.append(stage.times(now_s, lanes, served))
             now_s = float(found[-1][-1].max(initial=now_s))
         times_s = np.concatenate(found, axis=1)
         order = np.argsort(times_s[-1])
-        rows = self.rows[order]
+        rows = self.plan.rows[order]
         rows["round"] = round
         rows["requested_s"], rows["started_s"], rows["ended_s"] = times_s[:, order]
         return rows, now_s
-
-
-def _turns(policy: Policy) -> Iterator[int] | None:
-    """The sequence in which clients are served; None for arrival order."""
-    if policy is first_come:
-        return None
-    if type(policy) is InTurn:  # not a subclass, which may do anything
-        return policy.turns
-    raise Unforeseen("the order is neither arrival nor a sequence of turns")
 
 
 def stages(found: Trace) -> list[Stage]:

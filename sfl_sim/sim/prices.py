@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sfl_sim.ops import NODE_NAMES, On, State, Value, Work
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.links import joint_transfer_s
+
+
+class Computing(NamedTuple):
+    """What takes the time of a node: `work` there."""
+
+    node: int
+    work: Work
+
+
+class Moving(NamedTuple):
+    """What takes the time of links: so many bytes from `src` to `dst`."""
+
+    src: int
+    dst: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +38,27 @@ class Prices:
     fleet: Fleet
     include_model_exchange: bool = True
 
+    def work(self, op: On) -> Work | None:
+        """What the operation computes, as it counts here; None if it counts for nothing."""
+        if op.step.aggregates and not self.include_model_exchange:
+            return None
+        return op.step.work(op.state, *op.args)
+
     def service(self, op: On) -> tuple[float, float]:
         """MACs of the operation, as they count here, and seconds that its node computes for them."""
-        if op.step.aggregates and not self.include_model_exchange:
-            return 0, 0.0
-        work = op.step.work(op.state, *op.args)
-        processor = self.fleet.processors[op.node] if op.node >= 0 else self.fleet.server
-        return work.macs, processor.seconds(work)
+        work = self.work(op)
+        return (0, 0.0) if work is None else (work.macs, self.computing_s(op.node, work))
+
+    def computing_s(self, node: int, work: Work) -> float:
+        """Seconds that `node` computes for `work`."""
+        return (self.fleet.processors[node] if node >= 0 else self.fleet.server).seconds(work)
+
+    def seconds(self, demand: Computing | Moving) -> float:
+        """How long it takes by itself, where no duration depends on when it begins."""
+        if isinstance(demand, Computing):
+            return self.computing_s(*demand)
+        taken_s, latency_s = self.transfer_s(demand.src, demand.dst, 0.0, demand.size_bytes)
+        return taken_s + latency_s
 
     def batch_s(self, ops: Sequence[On]) -> float:
         """Seconds that the server computes for `ops` in one go: the MACs of all, and the calls of layers of one."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,19 +19,26 @@ from numpy.typing import NDArray
 
 from sfl_sim.ops import Expect
 from sfl_sim.records import OP_DTYPE
-from sfl_sim.sim.trace import Entry, Unforeseen
+from sfl_sim.sim.prices import Prices
+from sfl_sim.sim.trace import Demand, Entry, Unforeseen
 
 Floats = NDArray[np.float64]
+Turns = tuple[int, ...] | None
 
 
 class Stage:
-    """Branches that begin together, compiled once; `times` gives their times from any start on.
+    """Branches that begin together, compiled once, for any fleet: what is the same whatever an operation takes.
 
     Raises Unforeseen if branches meet anywhere but at the server, or change each other's states without an order.
 
     Attributes:
         rows: the operations, branch by branch, complete but for round and times.
         announced: the jobs on the one state that all branches change; None where every branch has its own.
+        jobs, firsts: places of the server's jobs, and of the branches' first operations, in `rows`.
+        heads: places of both, where chains of operations begin that nothing interrupts.
+        chains: places of the second operations of all chains, of the third ones, ...
+        brought: for every branch that brings jobs, its client, and the places of its first operation, of its jobs, and
+            behind its last operation.
     """
 
     def __init__(self, branches: Sequence[Sequence[Entry]], announced: Expect | None = None) -> None:
@@ -40,36 +47,68 @@ class Stage:
         branches = [branch for branch in branches if branch]
         entries = [entry for branch in branches for entry in branch]
         self.rows = _rows(entries)
-        self._jobs = np.flatnonzero(self.rows["node"] == b"server")
-        self._firsts = np.cumsum([0, *map(len, branches)])[:-1]
-        self._heads = np.union1d(self._firsts, self._jobs)
-        duration_s = np.array([entry.duration_s for entry in entries])
-        self._head_s = duration_s[self._heads]
-        self._chains = [(chain, duration_s[chain]) for chain in _by_rank(len(entries), self._heads)]
-        self._queue = _Queue(branches)
+        self.jobs = np.flatnonzero(self.rows["node"] == b"server")
+        bounds = np.cumsum([0, *map(len, branches)])
+        self.firsts = bounds[:-1]
+        self.heads = np.union1d(self.firsts, self.jobs)
+        self.chains = _by_rank(len(entries), self.heads)
+        self.brought = [
+            (entries[jobs[0]].client, first, jobs.tolist(), end)
+            for first, end in pairwise(bounds.tolist())
+            if len(jobs := self.jobs[slice(*np.searchsorted(self.jobs, (first, end)))])
+        ]
+        numbers: dict[Demand, int] = {}
+        self._demand = np.array([numbers.setdefault(entry.demand, len(numbers)) for entry in entries], dtype=np.intp)
+        self._demands = list(numbers)
 
-    def times(
-        self, start_s: float, lanes: float, turns: Iterable[int] | None, left: dict[int, int]
-    ) -> tuple[Floats, Floats, Floats]:
+    def durations_s(self, prices: Prices) -> Floats:
+        """What each operation takes; those that demand the same are priced once.
+
+        Raises Unforeseen if a job for which others may wait takes no time: who comes next would depend on the events
+        of one instant.
+        """
+        each_s = [0.0 if demand is None else prices.seconds(demand) for demand in self._demands]
+        duration_s = np.array(each_s, dtype=float)[self._demand]
+        if len(self.brought) > 1 and not duration_s[self.jobs].all():
+            raise Unforeseen("a job takes no time: who comes next depends on events of one instant")
+        return duration_s
+
+
+class TimedStage:
+    """A stage in one fleet; `times` gives its times from any start on.
+
+    Args:
+        duration_s: (operations,) what each of them takes.
+    """
+
+    def __init__(self, stage: Stage, duration_s: Floats) -> None:
+        self.stage = stage
+        self._head_s = duration_s[stage.heads]
+        self._chains = [(chain, duration_s[chain]) for chain in stage.chains]
+        self._queue = _Queue(stage, duration_s.tolist())
+
+    def times(self, start_s: float, lanes: float, turns: Turns) -> tuple[Floats, Floats, Floats]:
         """When the operations are requested, start and end.
 
         Args:
             start_s: when the branches begin.
             lanes: of the server; 1 where all branches change one state.
             turns: the clients in the sequence in which they are served; None: first come, first served.
-            left: jobs of each client, counted down for `turns`.
+
+        Raises Unforeseen if the turns are not those of the jobs: an event loop would get stuck, and can say on whom.
         """
-        jobs_s = self._queue.by_arrival(start_s, lanes) if turns is None else self._queue.in_turn(start_s, turns, left)
-        begins_s = np.full(len(self.rows), start_s)
-        begins_s[self._jobs] = jobs_s
-        ended_s = np.empty(len(self.rows))
-        ended_s[self._heads] = begins_s[self._heads] + self._head_s
+        stage = self.stage
+        jobs_s = self._queue.by_arrival(start_s, lanes) if turns is None else self._queue.in_turn(start_s, turns)
+        begins_s = np.full(len(stage.rows), start_s)
+        begins_s[stage.jobs] = jobs_s
+        ended_s = np.empty(len(stage.rows))
+        ended_s[stage.heads] = begins_s[stage.heads] + self._head_s
         for chain, duration_s in self._chains:
             ended_s[chain] = ended_s[chain - 1] + duration_s
         requested_s = np.roll(ended_s, 1)
-        requested_s[self._firsts] = start_s
+        requested_s[stage.firsts] = start_s
         started_s = requested_s.copy()
-        started_s[self._jobs] = jobs_s
+        started_s[stage.jobs] = jobs_s
         return requested_s, started_s, ended_s
 
 
@@ -83,24 +122,21 @@ class _Queue:
         service_s, after_s: seconds of each job, and of each operation between it and the branch's next.
     """
 
-    def __init__(self, branches: Sequence[Sequence[Entry]]) -> None:
+    def __init__(self, stage: Stage, duration_s: list[float]) -> None:
         self.clients: list[int] = []
         self.first: list[int] = []
         self.last: list[int] = []
         self.before_s: list[list[float]] = []
         self.service_s: list[float] = []
         self.after_s: list[list[float]] = []
-        for branch in branches:
-            jobs = [i for i, entry in enumerate(branch) if entry.node == "server"]
-            if not jobs:
-                continue
-            self.clients.append(branch[jobs[0]].client)
+        for client, first, jobs, end in stage.brought:
+            self.clients.append(client)
             self.first.append(len(self.service_s))
             self.last.append(len(self.service_s) + len(jobs) - 1)
-            self.before_s.append([entry.duration_s for entry in branch[: jobs[0]]])
-            for i, following in zip(jobs, [*jobs[1:], len(branch)], strict=True):
-                self.service_s.append(branch[i].duration_s)
-                self.after_s.append([entry.duration_s for entry in branch[i + 1 : following]])
+            self.before_s.append(duration_s[first : jobs[0]])
+            for job, following in pairwise([*jobs, end]):
+                self.service_s.append(duration_s[job])
+                self.after_s.append(duration_s[job + 1 : following])
 
     def by_arrival(self, start_s: float, lanes: float) -> Floats:
         """When each job starts, first come, first served on `lanes` lanes; ties go by client."""
@@ -125,29 +161,21 @@ class _Queue:
                 heapq.heapreplace(coming, (now_s, client, job + 1, last))
         return np.array(started_s)
 
-    def in_turn(self, start_s: float, turns: Iterable[int], left: dict[int, int]) -> Floats:
-        """When each job starts, if one lane serves the clients in the sequence `turns`; `left` counts down.
-
-        Raises Unforeseen if the turns are not those of the jobs: an event loop would get stuck, and can say on whom.
-        """
+    def in_turn(self, start_s: float, turns: Sequence[int]) -> Floats:
+        """When each job starts, if one lane serves the clients in the sequence `turns`."""
         started_s = [0.0] * len(self.service_s)
         arrives_s = dict(zip(self.clients, (_after(start_s, before_s) for before_s in self.before_s), strict=True))
         jobs = dict(zip(self.clients, self.first, strict=True))
-        lasts = dict(zip(self.clients, self.last, strict=True))
         now_s = start_s
-        served = 0
-        for served, client in enumerate(islice(turns, len(self.service_s)), start=1):  # noqa: B007
-            job = jobs.get(client, 0)
-            if job > lasts.get(client, -1):
-                raise Unforeseen(f"a turn of client {client}, which has no job")
+        for client in turns:
+            job = jobs[client]
             if arrives_s[client] > now_s:
                 now_s = arrives_s[client]
             started_s[job] = now_s
             now_s += self.service_s[job]
             arrives_s[client] = _after(now_s, self.after_s[job])
             jobs[client] = job + 1
-            left[client] -= 1
-        if served < len(self.service_s):
+        if len(turns) < len(self.service_s):
             raise Unforeseen("there are fewer turns than jobs")
         return np.array(started_s)
 
@@ -182,8 +210,6 @@ def _check(branches: Sequence[Sequence[Entry]], announced: Expect | None) -> Non
     _check_own([{entry.client for entry in branch if entry.state is None} for branch in branches], "devices or links")
     _check_own([{entry.state for entry in branch if entry.node == "aggregator"} for branch in branches], "averages")
     jobs = [[entry for entry in branch if entry.node == "server"] for branch in branches]
-    if sum(map(bool, jobs)) > 1 and any(not job.duration_s for brought in jobs for job in brought):
-        raise Unforeseen("a job takes no time: who comes next depends on events of one instant")
     _check_own([{job.client for job in brought} for brought in jobs], "clients who bring jobs")
     if any(len({job.client for job in brought}) > 1 for brought in jobs):
         raise Unforeseen("a branch brings jobs of several clients")

@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sfl_sim.ops import Expect, Flow, On, Par, Send, State, Value
-from sfl_sim.sim.prices import Prices, is_local, link_of, place_of
+from sfl_sim.sim.prices import Computing, Moving, Prices, is_local, link_of, place_of
 
 
 class Unforeseen(Exception):
     """The flow needs an event loop."""
 
 
-class Entry(NamedTuple):
-    """One operation: its row in the records but for the times, how long it takes, the guard of the state it changes.
+Demand = Computing | Moving | None
 
-    `state` is None for what takes place on the client's own device and links.
+
+class Entry(NamedTuple):
+    """One operation: its row in the records but for the times, what takes its time, the guard of the state it changes.
+
+    `demand` is None for what takes no time, `state` for what takes place on the client's own device and links.
     """
 
     node: str
@@ -25,7 +28,7 @@ class Entry(NamedTuple):
     client: int
     macs: float
     bytes: int
-    duration_s: float
+    demand: Demand
     state: State | None
 
 
@@ -40,12 +43,10 @@ Trace = list[Entry | Fork | Expect]
 
 
 def trace(flow: Flow, prices: Prices) -> Trace:
-    """Drive `flow` to its end, a `par` branch by branch.
+    """Drive `flow` to its end, a `par` branch by branch; of the prices, only what counts matters, and no rate.
 
-    Raises Unforeseen where the flow asks for what training produced, or where durations depend on when they begin.
+    Raises Unforeseen where the flow asks for what training produced.
     """
-    if not prices.steady:
-        raise Unforeseen("the rates of links vary")
     return _trace(flow, prices)[0]
 
 
@@ -77,16 +78,15 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
 
 
 def _job(op: On, step: int, prices: Prices) -> Entry:
-    macs, service_s = prices.service(op)
+    work = prices.work(op)
     node, client = place_of(op)
     state = None if op.node >= 0 else op.state.guard
-    return Entry(node, op.step.name, step, client, macs, 0, service_s, state)
+    if work is None:
+        return Entry(node, op.step.name, step, client, 0.0, 0, None, state)
+    return Entry(node, op.step.name, step, client, work.macs, 0, Computing(op.node, work), state)
 
 
 def _message(op: Send, payload: Value, prices: Prices) -> Entry:
     node, client = link_of(op.src, op.dst)
-    duration_s = 0.0
-    if prices.travels(payload):
-        taken_s, latency_s = prices.transfer_s(op.src, op.dst, 0.0, payload.size_bytes)
-        duration_s = taken_s + latency_s
-    return Entry(node, payload.kind, payload.step, client, 0.0, payload.size_bytes, duration_s, None)
+    demand = Moving(op.src, op.dst, payload.size_bytes) if prices.travels(payload) else None
+    return Entry(node, payload.kind, payload.step, client, 0.0, payload.size_bytes, demand, None)

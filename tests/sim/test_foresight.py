@@ -261,8 +261,9 @@ def test_a_message_is_priced_as_it_is_when_it_is_sent():
     def flow():
         yield send(Shrinks("model", 4000), 0, SERVER)
 
-    (entry,) = trace(flow(), Simulator(fleet(1, uplink_bps=8.0), Timing(), ORDERS["fcfs"]).prices)
-    assert entry.duration_s == 1000
+    prices = Simulator(fleet(1, uplink_bps=8.0), Timing(), ORDERS["fcfs"]).prices
+    (entry,) = trace(flow(), prices)
+    assert prices.seconds(entry.demand) == 1000
 
 
 def test_foreseen_and_simulated_rounds_may_follow_upon_each_other():
