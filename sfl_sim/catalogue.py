@@ -100,6 +100,7 @@ def choices() -> dict[str, list[str]]:
         "clients.compute.cost": available("costs"),
         "clients.network.profile": available("network"),
         "clients.network.trace": available("network/traces"),
+        "clients.power.radio": available("power"),
     }
 
 
@@ -116,6 +117,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "costs": "what kinds of layers cost on a device",
         "network": "mean rates of the client links",
         "network/traces": "how link rates vary over time",
+        "power": "what a radio draws",
     }
     found["profiles"] = {name: about for kind, about in profiles.items() for name in available(kind)}
     found["scenarios"] = scenario_names()

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from sfl_sim.config.data import Data
+from sfl_sim.config.power import Power
 from sfl_sim.config.section import Count, Natural, NonNegative, PerClient, Positive, PositiveShare, Rated, Section
 from sfl_sim.config.serving import Serving
 from sfl_sim.errors import ScenarioError
@@ -117,6 +118,8 @@ class Clients(Section):
     """How fast the devices compute: a section, a profile's name, or multiply-accumulates per second."""
     network: Network = Network()
     """How fast the links are: a section, or a profile's name."""
+    power: Power | None = None
+    """What devices and radios draw: a section; null leaves energy unknown."""
 
 
 class Server(Section):
@@ -270,6 +273,9 @@ EXCLUDES = {
     "clients.network.profile": Network.rates,
     "clients.network.uplink_bps": ("profile",),
     "clients.network.downlink_bps": ("profile",),
+    "clients.power.radio": Power.watts,
+    "clients.power.uplink_w": ("radio",),
+    "clients.power.downlink_w": ("radio",),
 }
 """The neighbours that a key displaces when a grid or an option on the command line sets it."""
 

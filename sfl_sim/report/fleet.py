@@ -1,7 +1,8 @@
-"""Figures: how unequal the fleet is, in device speeds and in link rates."""
+"""Figures: how unequal the fleet is, in device speeds, in link rates, and in the energy that a run takes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,8 +21,9 @@ MARKS = {
     "macs_per_s": ("device", "solid"),
     "uplink_bps": ("uplink", "solid"),
     "downlink_bps": ("downlink", "dash"),
+    "joule": ("device", "solid"),
 }
-"""The resource of each rate, and the dash of its line."""
+"""The resource of each rate, and the dash of its line; energy is paid by the device."""
 
 
 def device_speeds(frames: Frames) -> go.Figure:
@@ -32,6 +34,17 @@ def device_speeds(frames: Frames) -> go.Figure:
 def link_rates(frames: Frames) -> go.Figure:
     """Share of clients whose uplink, and whose downlink, is at most this fast."""
     return _shares(frames, ["uplink_bps", "downlink_bps"]).update_xaxes(title="link rate (bit/s)")
+
+
+def knows_energy(frames: Frames) -> bool:
+    """Whether anybody said what the clients draw."""
+    return "joule" in frames.clients and bool(frames.clients["joule"].gt(0).any())
+
+
+def energy(frames: Frames) -> go.Figure:
+    """Share of the clients that took part whose battery pays at most this much for the whole run."""
+    paying = replace(frames, clients=frames.clients[frames.clients["joule"] > 0])
+    return _shares(paying, ["joule"]).update_xaxes(title="energy of a client in the run (J)")
 
 
 def cost_model(frames: Frames) -> str:
@@ -45,7 +58,7 @@ def cost_model(frames: Frames) -> str:
 
 def _shares(frames: Frames, columns: list[str]) -> go.Figure:
     """Empirical distributions: of the fleet that all variants share, or else of each in a variant's colour."""
-    fleets = _fleets(frames)
+    fleets = _fleets(frames, columns)
     figure = style.canvas(290)
     for variants, fleet in fleets:
         alike = f" and {len(variants) - 1} alike" if len(variants) > 1 else ""
@@ -65,12 +78,13 @@ def _shares(frames: Frames, columns: list[str]) -> go.Figure:
     return figure.update_yaxes(title="share of clients (%)", range=[0, 102])
 
 
-def _fleets(frames: Frames) -> list[tuple[list[Variant], pd.DataFrame]]:
-    """The distinct fleets, seeds pooled, each with the variants that have it."""
-    fleets = frames.clients[["variant", "seed", "client", *MARKS]].groupby("variant")
+def _fleets(frames: Frames, columns: list[str]) -> list[tuple[list[Variant], pd.DataFrame]]:
+    """The fleets that differ in these columns, seeds pooled, each with the variants that have it."""
+    fleets = frames.clients[["variant", "seed", "client", *columns]].groupby("variant")
     return distinct(
         (variant, fleets.get_group(variant.label).drop(columns="variant").reset_index(drop=True))
         for variant in frames.variants
+        if variant.label in fleets.groups
     )
 
 

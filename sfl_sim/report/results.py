@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from sfl_sim.metrics.accuracy import paper_like
-from sfl_sim.report.display import data_size, duration, percent, plural, points
+from sfl_sim.report.display import data_size, duration, percent, plural, points, prefixed
 from sfl_sim.report.load import SUMMARY_NUMBERS
 from sfl_sim.report.table import Cell, table
 
@@ -87,7 +88,7 @@ def paper_table(frames: Frames) -> str:
 
 
 def columns_for(frames: Frames) -> list[Column]:
-    """What the results show: what was learned, where anything was trained; time and bytes.
+    """What the results show: what was learned, where anything was trained; time, bytes, and energy where it is known.
 
     The memory of the server is shown if it differs.
     """
@@ -96,6 +97,8 @@ def columns_for(frames: Frames) -> list[Column]:
         Column("Sent up", "bytes_up", data_size),
         Column("Sent down", "bytes_down", data_size),
     ]
+    if "joule" in frames.summary and frames.summary["joule"].notna().any():
+        columns.append(Column("Energy of the clients", "joule", partial(prefixed, unit="J")))
     if medians(frames)["server_model_bytes"].nunique() > 1:
         columns.append(Column("Server memory", "server_model_bytes", data_size))
     if frames.timing_only:

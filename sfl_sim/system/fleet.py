@@ -12,6 +12,7 @@ from sfl_sim.system.cost import Processor, read_cost
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.network import draw_links
 from sfl_sim.system.per_client import per_client
+from sfl_sim.system.power import Power, read_power
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,7 @@ class Fleet:
         server: how long the server takes.
         server_macs_per_s: its rate, as the devices'.
         cost: how time follows from work: `macs`, or the name of the cost profile.
+        power: what the clients draw; None if unknown.
     """
 
     devices: list[str]
@@ -41,6 +43,7 @@ class Fleet:
     server: Processor
     server_macs_per_s: float
     cost: str
+    power: Power | None = None
 
     @property
     def uplink_bps(self) -> list[float]:
@@ -54,9 +57,15 @@ class Fleet:
 
 
 def build_fleet(
-    n_clients: int, seed: int, compute: Mapping[str, Any], network: Mapping[str, Any], speedup: float
+    n_clients: int,
+    seed: int,
+    compute: Mapping[str, Any],
+    network: Mapping[str, Any],
+    speedup: float,
+    power: Mapping[str, Any] | None = None,
 ) -> Fleet:
-    """Draw the fleet of a run: `compute` and `network` hold the options of `draw_devices` and `draw_links`.
+    """Draw the fleet of a run: `compute`, `network` and `power` hold the options of `draw_devices`, `draw_links` and
+    `read_power`.
 
     `compute` may have a `cost` too, the profile of `read_cost`. The server needs, for whatever work, 1/`speedup` of the
     seconds that a client needs on average (SMoFi, Eq. 13: T_srv = work * s_mean / gamma). A mean of seconds, not of
@@ -82,4 +91,5 @@ def build_fleet(
         cost.processor(server_macs_per_s),
         server_macs_per_s,
         cost.name,
+        None if power is None else read_power(n_clients, **power),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,8 +83,7 @@ def read_table(path: Path, needed: Sequence[str], key: str) -> Table:
     """
     error = partial(ScenarioError, key=key, file=str(path))
     try:
-        lines = enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1)
-        rows = [(n, _cells(text)) for n, text in lines if text.strip() and not text.startswith("#")]
+        rows = list(_rows(path.read_text(encoding="utf-8-sig")))
     except (OSError, UnicodeDecodeError, csv.Error) as reason:
         raise error("cannot be read as a CSV file", found=str(reason), allowed="UTF-8 text") from reason
 
@@ -107,6 +106,13 @@ def read_table(path: Path, needed: Sequence[str], key: str) -> Table:
     columns_of_cells = zip(*(cells for _, cells in rows), strict=True)
     by_name = {name: list(cells) for name, cells in zip(heading, columns_of_cells, strict=True)}
     return Table(path, key, [line for line, _ in rows], by_name)
+
+
+@lru_cache(maxsize=8)  # what-if studies read the same profiles again and again
+def _rows(text: str) -> list[tuple[int, list[str]]]:
+    """The lines of a CSV file that are no comment, with their numbers."""
+    lines = enumerate(text.splitlines(), start=1)
+    return [(n, _cells(line)) for n, line in lines if line.strip() and not line.startswith("#")]
 
 
 def _cells(line: str) -> list[str]:

@@ -393,7 +393,7 @@ def test_a_dump_has_all_keys_in_the_order_of_the_design():
     values = read_value(dump(Scenario(name="a")))
 
     assert ", ".join(values) == TOP
-    assert list(values["clients"]) == ["count", "participation", "compute", "network"]
+    assert list(values["clients"]) == ["count", "participation", "compute", "network", "power"]
     assert values["train"]["rounds"] == 100
 
 

@@ -150,6 +150,18 @@ def test_variants_share_one_fleet_unless_theirs_differ(frames: Frames) -> None:
     ]
 
 
+def test_energy_is_of_those_who_paid_any(frames: Frames) -> None:
+    hydra = frames.clients["variant"] == "hydra, cyclic"
+    known = replace(frames, clients=frames.clients.assign(joule=np.where(hydra, np.nan, frames.clients["client"])))
+
+    shares = fleet.energy(known).data[0]
+
+    assert not fleet.knows_energy(replace(frames, clients=frames.clients.assign(joule=np.nan)))
+    assert fleet.knows_energy(known)
+    assert shares.name == "device"  # both variants that know any
+    assert (min(shares.x), max(shares.x)) == (1, 9)
+
+
 def test_a_long_queue_is_thinned_but_keeps_its_peaks(frames: Frames) -> None:
     arrivals_s = [*range(2000), *np.repeat([100.1, 511.1, 922.1, 1333.1, 1744.1], 5)]
     jobs = pd.DataFrame({"node": "server", "requested_s": arrivals_s})

@@ -85,3 +85,11 @@ def test_how_steady_a_run_was_is_shown_where_it_is_known(frames: Frames) -> None
     assert "1.2" in rows(results_table(known))["hydra, cyclic"][1]
     assert "Spread of last rounds" in results_table(known)
     assert "Spread of last rounds" not in results_table(frames)
+
+
+def test_energy_is_shown_where_it_is_known(frames: Frames) -> None:
+    known = replace(frames, summary=frames.summary.assign(joule=np.where(frames.summary["seed"] == 0, 4000, 4400.0)))
+    unknown = replace(frames, summary=frames.summary.assign(joule=np.nan))
+
+    assert "4.2\u00a0kJ" in rows(results_table(known))["hydra, cyclic"][-1]
+    assert "Energy" not in results_table(unknown)

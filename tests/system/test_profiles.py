@@ -12,9 +12,10 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.system import profiles
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.network import draw_links
+from sfl_sim.system.power import read_power
 from sfl_sim.system.profiles import available, find, read_table
 
-SHIPPED = [(kind, name) for kind in ("devices", "network", "network/traces") for name in available(kind)]
+SHIPPED = [(kind, name) for kind in ("devices", "network", "network/traces", "power") for name in available(kind)]
 HEADER = {"what", "source", "unit", "n", "derived", "licence", "caution"}
 
 
@@ -28,12 +29,15 @@ def draw(kind: str, profile: str | Path) -> None:
             draw_links(2, rng, profile)
         case "network/traces":
             draw_links(2, rng, trace=profile)
+        case "power":
+            read_power(2, 1.0, radio=profile)
 
 
 def test_there_are_profiles_of_every_kind() -> None:
     assert {"ai_benchmark"} <= set(available("devices"))
     assert {"fedscale", "mobiperf"} <= set(available("network"))
     assert len(available("network/traces")) >= 3
+    assert {"lte", "wifi"} <= set(available("power"))
 
 
 @pytest.mark.parametrize(("kind", "name"), SHIPPED)
@@ -54,7 +58,7 @@ def test_the_readme_describes_every_shipped_profile(kind: str, name: str) -> Non
 def test_the_examples_in_the_readme_can_be_used(tmp_path: Path) -> None:
     readme = (find("devices", "ai_benchmark", "").parents[1] / "README.md").read_text(encoding="utf-8")
     examples = re.findall(r"```csv\n(.*?)```", readme, re.DOTALL)
-    for kind, example in zip(("devices", "network", "network/traces"), examples, strict=True):
+    for kind, example in zip(("devices", "network", "network/traces", "power"), examples, strict=True):
         own = tmp_path / "own.csv"
         own.write_text(example)
         draw(kind, own)
