@@ -13,7 +13,7 @@ from sfl_sim.config.scenario import ClientCuts, Scenario, Train
 from sfl_sim.data.batches import ClientData, Images, check_augmentable
 from sfl_sim.data.datasets import Dataset
 from sfl_sim.errors import ScenarioError
-from sfl_sim.estimate import seconds_per_sample
+from sfl_sim.estimate import SecondsPerSample
 from sfl_sim.execute.batched import MAX_GROUP, Batched
 from sfl_sim.execute.eager import Eager
 from sfl_sim.execute.precision import PRECISIONS
@@ -25,12 +25,20 @@ from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import network
 from sfl_sim.rng import stream
-from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.clock import Executor, Simulator
 from sfl_sim.sim.orders import check_burst, check_max_wait, usual_burst
-from sfl_sim.system.fleet import Fleet
+from sfl_sim.system.fleet import Fleet, build_fleet
 
 Ints = NDArray[np.int64]
 _UNBOUNDED: dict[object, str] = {"all": "inf", "unlimited": "inf"}
+
+
+def build_world(scenario: Scenario, n_clients: int) -> Fleet:
+    """The clients' devices and links, and the server's rate."""
+    clients = scenario.clients
+    power = None if clients.power is None else clients.power.model_dump()
+    compute, links = clients.compute.model_dump(), clients.network.model_dump()
+    return build_fleet(n_clients, scenario.seed, compute, links, scenario.server.speedup, power)
 
 
 def build_method(
@@ -40,6 +48,7 @@ def build_method(
     counts: Ints,
     fleet: Fleet,
     device: torch.device | None,
+    retraced: bool = False,
 ) -> Method:
     """The method on its task.
 
@@ -47,6 +56,7 @@ def build_method(
         shares: the clients' sample indices into the training set.
         counts: (C, L) samples of each label that each client holds.
         device: where weights live; None for ghosts.
+        retraced: whether what an earlier run read is known.
     """
     train = scenario.train
     kind = find_method(scenario.method.name)
@@ -58,7 +68,8 @@ def build_method(
         optimizer=train.optimizer, momentum=train.momentum, weight_decay=train.weight_decay,
         uniform_weights=train.agg_weights == "uniform",
         label_counts=counts, label_names=dataset.label_names, seed=scenario.seed, device=device,
-        sample_s=seconds_per_sample(net, cuts, train.batch_size, fleet), round_cuts=round_cuts,
+        sample_s=SecondsPerSample(net, cuts, train.batch_size, fleet), round_cuts=round_cuts,
+        retraced=retraced,
     )  # fmt: skip
     return kind(task, method_options(kind, scenario))
 
@@ -116,7 +127,7 @@ def build_executor(train: Train, device: torch.device | None) -> Eager | Timing:
     return Batched(train.max_graphs or MAX_GROUP) if train.executor == "batched" else Eager()
 
 
-def build_simulator(scenario: Scenario, fleet: Fleet, executor: Eager | Timing, counts: Ints) -> Simulator:
+def build_simulator(scenario: Scenario, fleet: Fleet, executor: Executor, counts: Ints) -> Simulator:
     """The clock, with the server's order; `counts` as for the method."""
     server = scenario.server
     order = find_order(server.order)

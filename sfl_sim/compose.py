@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from sfl_sim.building import build_executor, build_method, build_simulator
+from sfl_sim.building import build_executor, build_method, build_simulator, build_world
 from sfl_sim.config.scenario import Scenario
 from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order
 from sfl_sim.dealing import deal_data, deal_tests
@@ -21,7 +21,9 @@ from sfl_sim.execute.batched import Batched
 from sfl_sim.execute.compiling import check_compiler
 from sfl_sim.execute.eager import Eager
 from sfl_sim.execute.evaluate import Evaluation, evaluate
+from sfl_sim.execute.lineage import Lineage
 from sfl_sim.execute.precision import check_precision
+from sfl_sim.execute.timing import Timing
 from sfl_sim.finals import client_answers, shown_representations
 from sfl_sim.metrics import exits
 from sfl_sim.models.alternatives import Model, replicas_by_name
@@ -32,14 +34,14 @@ from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.foresight import Foresight
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.snapshots import Snapshots, check_snapshots
-from sfl_sim.system.fleet import build_fleet
 from sfl_sim.tables import client_table, label_rows, learned, round_row
 
 
 @dataclass(frozen=True)
 class Round:
     """What one round gave: its row of rounds.parquet, rows of labels.parquet, operations (`OP_DTYPE`), rows of
-    confusion.parquet, if the scenario asks for any, and with the last round tables on the trained models, by name."""
+    confusion.parquet, if the scenario asks for any, and tables of the whole run by name: what flows have read so far,
+    and with the last round what is known of the trained models."""
 
     row: Mapping[str, Any]
     labels: list[dict[str, Any]]
@@ -54,11 +56,12 @@ class Experiment:
     Args:
         scenario: without grid; `repeats` is ignored.
         device: where steps run; None for a timing-only run.
+        lineage: carries out the operations of a run that is walked again, without a device.
 
     Raises ScenarioError for whatever in the scenario cannot be used, before any training.
     """
 
-    def __init__(self, scenario: Scenario, device: torch.device | None) -> None:
+    def __init__(self, scenario: Scenario, device: torch.device | None, lineage: Lineage | None = None) -> None:
         self.scenario = scenario = expand(scenario)
         self.device = device
         self.dataset, self.shares = deal_data(scenario)
@@ -68,11 +71,9 @@ class Experiment:
         self.counts = label_counts(dataset.y_train.numpy(), self.shares, dataset.n_labels)
         self.test_sets = deal_tests(scenario, dataset, self.counts)
         self.cyclic = cyclic_clients(self.counts, self.label_order)
-        compute, links = scenario.clients.compute, scenario.clients.network
-        self.fleet = build_fleet(
-            len(self.shares), seed, compute.model_dump(), links.model_dump(), scenario.server.speedup
-        )
-        self.method = build_method(scenario, dataset, self.shares, self.counts, self.fleet, device)
+        self.fleet = build_world(scenario, len(self.shares))
+        retraced = lineage is not None
+        self.method = build_method(scenario, dataset, self.shares, self.counts, self.fleet, device, retraced)
         check_snapshots(scenario, self.method)
         if self.method.bystanders and self.n_participants == len(self.shares):
             raise ScenarioError(
@@ -80,13 +81,14 @@ class Experiment:
                 key="clients.participation", found=scenario.clients.participation, allowed="less than 1",
             )  # fmt: skip
         self.snapshots = self._snapshots()
-        executor = build_executor(scenario.train, device)
+        executor = lineage or build_executor(scenario.train, device)
         self.executor = self.snapshots.executor if self.snapshots else executor
         self.simulator = build_simulator(scenario, self.fleet, self.executor, self.counts)
         self.foresight = Foresight(self.simulator)
         self.server_model_bytes: int | None = 0
         """The most bytes of models that the main server has held at once; None if the method does not tell."""
         self._model: Model = []
+        self._reads: list[dict[str, float]] = []
         self._timeline = hashlib.blake2b(digest_size=16)
         if device is not None:
             torch.manual_seed(seed)  # for networks of a user's own that draw while they run
@@ -114,6 +116,9 @@ class Experiment:
                 self._model = [part.snapshot() for part in self.method.model()]
                 figures, tables = self._ask(number)
                 row |= figures
+            if reads := self.simulator.take_reads():
+                self._reads += [{"round": number, "number": i, "value": value} for i, value in enumerate(reads)]
+                tables["reads"] = pd.DataFrame(self._reads)
             self._timeline.update(ops.tobytes())
             confusion = self.snapshots.take() if self.snapshots else None
             yield Round(row, labels, ops, confusion, tables)
@@ -131,7 +136,7 @@ class Experiment:
         """Let the clients train, and the clock run, without evaluation."""
         if number == 1:
             self.simulator.run(self.method.setup(), number)
-        if self.device is None and self.method.regular and not self.method.task.round_cuts:
+        if isinstance(self.executor, Timing) and self.method.regular and not self.method.task.round_cuts:
             self.foresight.run(lambda: self.method.round(number, clients), number, like=tuple(clients))
         else:
             self.simulator.run(self.method.round(number, clients), number)

@@ -77,12 +77,17 @@ class _Epoch:
 
 
 class Batch(Value):
-    """One mini-batch of a client: its size now, its samples when a step loads them."""
+    """One mini-batch of a client: its size now, its samples when a step loads them.
+
+    Its content says which samples these are, in a timing-only run as well: `drawn`, of which it is what its step says.
+    """
 
     __slots__ = ("_epoch", "_start")
 
-    def __init__(self, client: int, samples: int, step: int, epoch: _Epoch | None, start: int) -> None:
-        super().__init__("batch", samples=samples, step=step)
+    def __init__(
+        self, client: int, samples: int, step: int, epoch: _Epoch | None, start: int, drawn: tuple[object, ...]
+    ) -> None:
+        super().__init__("batch", samples=samples, step=step, content=drawn)
         self.maker = client
         self._epoch = epoch
         self._start = start
@@ -164,9 +169,9 @@ class ClientData:
         for number in count():
             epoch = self._epoch(client, round, number, draws) if self.images else None
             starts = np.cumsum([0, *sizes[:-1]])
-            first = number * len(sizes)
+            first, drawn = number * len(sizes), (*draws, round, batch_size)
             yield [
-                Batch(client, size, first + i, epoch, int(start))
+                Batch(client, size, first + i, epoch, int(start), drawn)
                 for i, (size, start) in enumerate(zip(sizes, starts, strict=True))
             ]
 
@@ -196,7 +201,7 @@ class ClientData:
             order = stream(self.seed, draw, *ids).permutation(self.shares[client])
             order = order[_first_of_each(self.images.labels[order], counts)]
             epoch = _Epoch(self.images, order, stream(self.seed, f"{draw}, augmented", *ids))
-        return Batch(client, int(counts.sum()), -1, epoch, 0)
+        return Batch(client, int(counts.sum()), -1, epoch, 0, (draw, *ids, *counts.tolist()))
 
     def steps(self, client: int, round: int, n: int, batch_size: int | None = None) -> Iterator[Batch]:
         """Exactly `n` mini-batches, over as many epochs as they take; those of the local epochs are `batches`."""

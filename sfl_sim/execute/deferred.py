@@ -72,11 +72,11 @@ class Ledger:
         """Enter the next task. Those that may touch more than they name keep their order among themselves."""
         task = Deferred(act, state, args, kind)
         before = [value.content for value in _values_in(args) if isinstance(value.content, Deferred)]
-        for changed in [*_states_in(state), *([] if names_all else [self._unnamed])]:
+        for changed in [*states_in(state), *([] if names_all else [self._unnamed])]:
             uses = self._use(task, changed)
             before += uses.writer + uses.readers
             uses.writer, uses.readers = [task], []
-        for read in _states_in(args):
+        for read in states_in(args):
             uses = self._use(task, read)
             before += uses.writer
             uses.readers.append(task)
@@ -125,9 +125,10 @@ def _values_in(args: Any) -> Iterator[Value]:
             yield from _values_in(arg)
 
 
-def _states_in(args: Any) -> Iterator[State]:
+def states_in(args: Any) -> Iterator[State]:
+    """The states among an operation's arguments; of those that are made of several, the several."""
     for value in _values_in(args):
         if isinstance(value, Joined | Bundle):
-            yield from _states_in(value.members)
+            yield from states_in(value.members)
         elif isinstance(value, State):
             yield value

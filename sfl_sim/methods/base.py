@@ -42,6 +42,7 @@ class Task:
             momentum), `adam` or `adamw`.
         uniform_weights: k_c = 1/n instead of |D_c| / sum |D| (METHODS.md 0.1).
         device: where weights live; None for ghosts in timing-only runs.
+        retraced: whether an earlier run is walked again without training: the numbers that its flows read are known.
     """
 
     network: Network
@@ -60,6 +61,7 @@ class Task:
     seed: int = 0
     device: torch.device | None = None
     round_cuts: Sequence[int] = ()
+    retraced: bool = False
 
     @property
     def cut(self) -> int:

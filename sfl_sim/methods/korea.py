@@ -245,13 +245,13 @@ class Korea(SplitMethod):
         return (yield from super().serve(c, part2, smashed, round))
 
     def measure(self, norms: Sequence[Sequence[Value]], round: int) -> Flow:
-        """Add what clients have told to the squared norms of part-2, and keep their mean in a training run (FGN)."""
+        """Add what clients have told to the squared norms of part-2, and keep their mean where it is known (FGN)."""
 
         def both(branch: Branch, own: Value) -> Flow:
             return (yield on(SERVER, SquaredNorms(), branch.part2, own))
 
         sums = yield par(both(branch, own) for branch, (own,) in zip(self.branches, norms, strict=True))
-        if self.task.device is None:
+        if self.task.device is None and not self.task.retraced:
             return
         total = 0.0
         for one in sums:

@@ -71,6 +71,16 @@ class Network:
         """Whether the layers up to `cut` have a batch norm that cannot normalise a single sample."""
         return not _trains_on_one_sample(self._module(seed=0)[:cut], self.input_shape)
 
+    @property
+    def draws(self) -> bool:
+        """Whether a training pass draws random numbers, so that it gives others after other passes."""
+        module = self._module(seed=0).train()
+        x = one_sample(module, self.input_shape)
+        with torch.random.fork_rng(devices=[]):
+            before = torch.get_rng_state()
+            module(torch.cat([x, x]))
+            return not torch.equal(before, torch.get_rng_state())
+
     def __len__(self) -> int:
         return len(self.layers)
 

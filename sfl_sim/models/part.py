@@ -62,6 +62,9 @@ class Part:
         self.wire_dtype = calling.autocast or self.dtype
         self.size_bytes = (self.n_parameters + self.n_buffers) * self.dtype.itemsize
 
+    def __repr__(self) -> str:
+        return f"Part({self.in_numel} to {self.out_numel} elements, {self.macs} MACs, {self.size_bytes} B)"
+
     @property
     def macs(self) -> float:
         """MACs of one sample's forward pass."""

@@ -91,6 +91,7 @@ class Simulator:
         self._downlink_free_s = [0.0] * n
         self._rows: list[tuple[Any, ...]] = []
         self._packed: list[NDArray[np.void]] = []
+        self._reads: list[float] = []
 
     def _begin(self, now_s: float) -> None:
         """A new event loop: between two rounds nobody waits, and device and links are free."""
@@ -167,6 +168,11 @@ class Simulator:
         self._packed = []
         return in_order(found)
 
+    def take_reads(self) -> list[float]:
+        """The numbers that flows have read since the last call, in the order of reading."""
+        found, self._reads = self._reads, []
+        return found
+
     def skip(self, rows: NDArray[np.void], until_s: float) -> None:
         """Take over what has been found in another way: the operations from now to `until_s`, when nobody waits."""
         self._pack()
@@ -192,6 +198,7 @@ class Simulator:
                     result = [branch.value for branch in branches]
                 elif isinstance(op, Read):
                     result = self.executor.read(op.value)
+                    self._reads.append(result)
                 elif isinstance(op, Wait):
                     result = yield from self._wait(op)
                 elif isinstance(op, Start):

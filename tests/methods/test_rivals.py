@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from sfl_sim.compose import Experiment
 from sfl_sim.config.source import parse
 from sfl_sim.errors import ScenarioError
-from sfl_sim.estimate import seconds_per_sample
+from sfl_sim.estimate import SecondsPerSample
 from sfl_sim.methods import METHODS
 from sfl_sim.models.replica import average
 from sfl_sim.models.steps import Backward, Forward, Train
@@ -241,7 +241,7 @@ WORLD = {"macs_per_s": [1e5, 3e5, 7e5], "uplink_bps": [1e5, 4e4, 9e4], "downlink
 def test_the_estimate_is_what_a_lone_client_takes():
     """For a mini-batch, but for what the server computes."""
     work, world = task([4, 4, 4], cut=2, device=None), fleet(3, **WORLD)
-    estimate = seconds_per_sample(work.network, work.cuts, 4, world)
+    estimate = SecondsPerSample(work.network, work.cuts, 4, world)
     for c in range(3):
         *_, rows = simulate("mergesfl", work, 1, world=world, clients=[c], include_model_exchange=False)
         server = rows[rows["node"] == b"server"]
