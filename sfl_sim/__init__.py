@@ -9,20 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sfl_sim.api import Results, Scenario, Served, run, serve
+    from sfl_sim.api import Results, Scenario, Served, WhatIf, reprice, run, serve, whatif
     from sfl_sim.errors import ScenarioError
 
-__all__ = ["Results", "Scenario", "ScenarioError", "Served", "run", "serve"]
-
-_HOMES = {
-    "Results": "api", "Scenario": "api", "Served": "api", "run": "api", "serve": "api", "ScenarioError": "errors"
-}  # fmt: skip
+__all__ = ["Results", "Scenario", "ScenarioError", "Served", "WhatIf", "reprice", "run", "serve", "whatif"]
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: the command line answers `--help` without waiting for torch."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'sfl_sim' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"sfl_sim.{_HOMES[name]}"), name)
+    return getattr(import_module("sfl_sim.errors" if name == "ScenarioError" else "sfl_sim.api"), name)

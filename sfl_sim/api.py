@@ -15,11 +15,14 @@ import pandas as pd
 from sfl_sim.cells import Settings
 from sfl_sim.config.scenario import Scenario
 from sfl_sim.config.source import Study, load, parse, training
+from sfl_sim.config.vary import axis
+from sfl_sim.repricing import Repricing
 from sfl_sim.serving import ServedStudy
 from sfl_sim.shipped import scenario_file
 from sfl_sim.study import run_study
+from sfl_sim.whatif.study import run_whatif
 
-__all__ = ["Results", "Scenario", "Served", "run", "serve"]
+__all__ = ["Results", "Scenario", "Served", "WhatIf", "reprice", "run", "serve", "whatif"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,50 @@ class Served:
         return pd.read_parquet(self.folder / "fleet.parquet")
 
 
+@dataclass(frozen=True)
+class WhatIf:
+    """A what-if study; its tables are read when they are asked for (columns: docs/output.md).
+
+    Where they say `axis_0`, `axis_1`, ..., frames have the values themselves, in columns named by the key that varies.
+    """
+
+    folder: Path
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """One row per point and seed: what an average round takes, and where."""
+        return self._read("points")
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """One row per point, seed and client: where it spends its rounds, and what it needs."""
+        return self._read("clients")
+
+    @cached_property
+    def server(self) -> pd.DataFrame:
+        """The best point of the scenario's own world, with other servers."""
+        return self._read("server")
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """One row per layer of the model: what it costs."""
+        return self._read("layers")
+
+    @cached_property
+    def overlay(self) -> pd.DataFrame:
+        """One row per point and seed that a training run tells the accuracy of; only with `runs`."""
+        return self._read("overlay")
+
+    def _read(self, table: str) -> pd.DataFrame:
+        frame = pd.read_parquet(self.folder / f"{table}.parquet")
+        axes = json.loads((self.folder / "whatif.json").read_text())["axes"]
+        for number, axis in enumerate(axes):
+            if f"axis_{number}" in frame:
+                values = [value if isinstance(value, str | int | float) else str(value) for value in axis["values"]]
+                frame[f"axis_{number}"] = pd.Series(values)[frame[f"axis_{number}"]].to_list()
+        return frame.rename(columns={f"axis_{number}": axis["key"] for number, axis in enumerate(axes)})
+
+
 def run(
     scenario: str | Path | Scenario | Mapping[str, Any],
     *,
@@ -134,6 +181,50 @@ def serve(
     study = ServedStudy(_study(scenario, overrides), Settings(timing_only, device, resume=True))
     answers = study.answers(Path(run) if run else None, lambda trained: nullcontext(lambda number, round: None))
     return Served(study.serve(answers, Path(out) if out else None, lambda name, done, total: None).folder)
+
+
+def reprice(run: str | Path, *, overrides: Sequence[str], out: str | Path | None = None) -> Results:
+    """Walk a stored run again in another world, without training, silently.
+
+    Args:
+        run: the folder of a training run.
+        overrides: `key=value` texts of the world: clients.compute, .network, .power, and all of server.
+        out: the folder; by default `reports/<name>-repriced`, or the next free number.
+
+    What would have to be trained there has no accuracy; manifest.json says why under `repriced`.
+
+    Raises:
+        ScenarioError: there is no run, it cannot be walked again, or a key decides what is learned.
+    """
+    repricing = Repricing(Path(run), overrides)
+    return Results(repricing.fill(Path(out) if out else None, lambda number, news: None).folder)
+
+
+def whatif(
+    scenario: str | Path | Scenario | Mapping[str, Any],
+    vary: Mapping[str, Sequence[Any] | str],
+    *,
+    overrides: Sequence[str] = (),
+    runs: Sequence[str | Path] = (),
+    out: str | Path | None = None,
+    jobs: int = 1,
+) -> WhatIf:
+    """Time the rounds of a scenario, without training, at all combinations of what varies, silently.
+
+    Args:
+        scenario, overrides: as of `run`.
+        vary: the values of every key that varies; `{"model.cut": "all"}` tries every cut.
+        runs: folders of training runs, whose accuracies are told at the points that they trained.
+        out: a folder for the study; by default `reports/<name>-whatif`, or the next free number.
+        jobs: points to walk side by side.
+
+    Raises:
+        ScenarioError: the scenario, a key, a value, a run or the folder cannot be used.
+    """
+    axes = [axis(key, values) for key, values in vary.items()]
+    study = training(_study(scenario, overrides))
+    place = Path(out) if out else None
+    return WhatIf(run_whatif(study, axes, place, jobs, lambda done, total: None, [*map(Path, runs)]).folder)
 
 
 def _study(scenario: str | Path | Scenario | Mapping[str, Any], overrides: Sequence[str]) -> Study:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.serving import ServingStation
-from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.per_client import per_client
+from sfl_sim.tables import device_groups
 
 Ints = NDArray[np.int64]
 
@@ -43,7 +43,6 @@ STEP = 0.05
 """How far a request moves a threshold that adjusts itself, as a share of the highest there is."""
 AIMS = {"fixed": "entropy", "offload_rate": "target", "latency_budget": "target_s"}
 """The number of a threshold that says what it is about."""
-MAX_NAMED_GROUPS = 8
 NEWS = 100
 """How often a serving says how far it has come."""
 
@@ -230,7 +229,7 @@ class ServedFleet:
                 "server_parameters": [each.server_parameters for each in deployed],
                 "feature_channels": [each.feature_shape[0] for each in deployed],
                 "feature_numel": [math.prod(each.feature_shape) for each in deployed],
-                "group": _groups(fleet),
+                "group": device_groups(fleet),
             }
         )
 
@@ -242,13 +241,6 @@ def _possible(rate_per_s: float, key: str) -> float:
         problem = "the requests per second of all clients are out of range"
         raise ScenarioError(problem, key=key, found=rate_per_s, allowed=f"{low:g} to {high:g}")
     return rate_per_s
-
-
-def _groups(fleet: Fleet) -> Sequence[str]:
-    """What clients are told apart by: their devices, or how fast these are where there are many."""
-    if len(set(fleet.devices)) <= MAX_NAMED_GROUPS:
-        return fleet.devices
-    return list(pd.qcut(pd.Series(fleet.macs_per_s).rank(method="first"), 3, labels=["slow", "middle", "fast"]))
 
 
 def _flows(arrivals: Arrivals, requests: EarlyExit, notify: Notify) -> Iterator[tuple[float, Flow]]:

@@ -18,6 +18,16 @@ from sfl_sim.system.fleet import Fleet
 Ints = NDArray[np.int64]
 
 
+MAX_NAMED_GROUPS = 8
+
+
+def device_groups(fleet: Fleet) -> Sequence[str]:
+    """What clients are told apart by: their devices, or how fast these are where there are many."""
+    if len(set(fleet.devices)) <= MAX_NAMED_GROUPS:
+        return fleet.devices
+    return list(pd.qcut(pd.Series(fleet.macs_per_s).rank(method="first"), 3, labels=["slow", "middle", "fast"]))
+
+
 def client_table(fleet: Fleet, counts: Ints, cuts: Sequence[int]) -> pd.DataFrame:
     """One row per client: device, rates, samples, dominant label, and the last layer that it holds.
 

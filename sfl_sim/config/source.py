@@ -62,7 +62,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     layer = dict(map(_override, overrides))
     base = _validated(values, places)
     places = places.over(dict.fromkeys(layer, _COMMAND_LINE))
-    base = _changed(base, layer, places)
+    base = changed(base, layer, places)
     study = _study(base, places, path.stem)
     for key in layer:
         if not any(variant.places.of(key) == _COMMAND_LINE for variant in study.variants):
@@ -163,7 +163,7 @@ def _study(base: Scenario, places: Places, name: str) -> Study:
     for variant_name, point in zip(variant_names, grid, strict=True):
         layer = {key: choice.value for key, choice in point.items()}
         above = places.over({key: places.of(choice.path) for key, choice in point.items()})
-        scenario = _changed(single, layer, above)
+        scenario = changed(single, layer, above)
         variants += [
             Variant(variant_name, scenario.model_copy(update={"seed": seed}), above)
             for seed in range(base.seed, base.seed + base.repeats)
@@ -171,7 +171,12 @@ def _study(base: Scenario, places: Places, name: str) -> Study:
     return Study(base.name or name, base, tuple(variants))
 
 
-def _changed(base: Scenario, layer: Mapping[str, Any], places: Places) -> Scenario:
+def changed(base: Scenario, layer: Mapping[str, Any], places: Places) -> Scenario:
+    """The scenario with dotted keys set anew; `places` say where each key of the result was given.
+
+    Raises:
+        ScenarioError: a key or a value cannot be used.
+    """
     try:
         values = set_keys(base.model_dump(), layer)
     except ScenarioError as error:

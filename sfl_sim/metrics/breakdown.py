@@ -47,6 +47,32 @@ def breakdown(
     return {name: float(seconds.get(name, barrier_s)) for name in BREAKDOWN}
 
 
+def by_client(
+    rows: NDArray[np.void], participants: Sequence[int], started_s: float, ended_s: float
+) -> dict[str, NDArray[np.float64]]:
+    """What `breakdown` says, for each participant by itself: (participants,) seconds by where they were spent."""
+    length_s, n = ended_s - started_s, len(participants)
+    found = _intervals(_clipped(rows, started_s), participants, started_s, length_s)
+    borders_s = np.linspace(0.0, n * length_s, n + 1)
+    covered_s = [np.zeros(n)]
+    for i in range(len(_PRECEDENCE)):
+        covered_s.append(np.diff(_covered_s([found[name] for name in _PRECEDENCE[: i + 1]], borders_s)))
+    rank = np.argsort(np.argsort(participants))  # of each participant among the sorted ids
+    seconds = dict(zip(_PRECEDENCE, np.diff(covered_s, axis=0)[:, rank], strict=True))
+    barrier_s = length_s - covered_s[-1][rank]
+    return {name: seconds.get(name, barrier_s) for name in BREAKDOWN}
+
+
+def _covered_s(parts: Sequence[_Intervals], until_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Length of the union of intervals before each of these instants."""
+    begin, end = _merged(*(np.concatenate([part[i] for part in parts]) for i in (0, 1)))
+    if not len(begin):
+        return np.zeros(len(until_s))
+    knots_s = np.stack([begin, end], axis=1).ravel()
+    length_s = np.stack([np.zeros(len(begin)), end - begin], axis=1).ravel().cumsum()
+    return np.asarray(np.interp(until_s, knots_s, length_s), dtype=float)
+
+
 def _clipped(rows: NDArray[np.void], started_s: float) -> NDArray[np.void]:
     """What of the operations lies in the round."""
     if (rows["requested_s"] >= started_s).all():

@@ -18,15 +18,15 @@ class Cell(NamedTuple):
     merit: float = math.nan
 
 
-def table(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]]) -> str:
-    """The table as HTML: the titles of the columns after the first, and for each row its heading (HTML) and cells."""
+def table(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]], first: str = "Variant") -> str:
+    """The table as HTML: the titles of its columns, and for each row its heading (HTML) in the first one and cells."""
     head = "".join(f'<th scope="col">{title}</th>' for title in titles)
     best = [_best(column) for column in zip(*(cells for _, cells in rows), strict=True)]
     body = ""
     for heading, cells in rows:
         body += f'<tr><th scope="row">{heading}</th>{"".join(map(_cell, cells, best))}</tr>'
     return (
-        f'<table class="numbers"><thead><tr><th scope="col">Variant</th>{head}</tr></thead>'
+        f'<table class="numbers"><thead><tr><th scope="col">{first}</th>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table>"
     )
 

@@ -5,7 +5,7 @@ import pytest
 from small_world import fleet, simulate, task
 
 from sfl_sim.methods import METHODS
-from sfl_sim.metrics.breakdown import breakdown, traffic
+from sfl_sim.metrics.breakdown import breakdown, by_client, traffic
 from sfl_sim.records import OP_DTYPE
 
 
@@ -25,6 +25,18 @@ def test_the_breakdown_adds_up_to_the_round(name, order):
     spent = breakdown(rows, range(3), 0.0, simulator.now_s)
     assert sum(spent.values()) == pytest.approx(simulator.now_s, rel=1e-9)
     assert min(spent.values()) >= 0
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_clients_own_breakdown_is_what_it_does_by_itself(name):
+    world = fleet(3, [1e5, 3e5, 7e5], [1e5, 4e4, 9e4], [3e5, 2e5, 1e5], speedup=2.0)
+    _, simulator, rows = simulate(name, task(device=None), 1, world=world, workers=1)
+    spent, together = by_client(rows, [2, 0, 1], 0.0, simulator.now_s), breakdown(rows, range(3), 0.0, simulator.now_s)
+    for name, of_each_s in spent.items():
+        assert of_each_s.mean() == pytest.approx(together[name], abs=1e-9 * simulator.now_s)
+    for place, client in enumerate([2, 0, 1]):
+        alone = breakdown(rows, [client], 0.0, simulator.now_s)
+        assert {name: of_each_s[place] for name, of_each_s in spent.items()} == pytest.approx(alone, abs=1e-9)
 
 
 def test_a_breakdown_by_hand():

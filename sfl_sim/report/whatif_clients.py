@@ -1,0 +1,112 @@
+"""Figures: which cut each class of devices would prefer, and what a cut costs a client beside time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from plotly.colors import sample_colorscale
+
+from sfl_sim.report import display, style
+from sfl_sim.report.whatif_load import CLIENT_PARTS
+from sfl_sim.report.whatif_rounds import add_line, canvas, dressed, wide
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from sfl_sim.report.whatif_load import WhatIf
+
+BAR_PX = 56
+EVERYONE = style.Named("the most of any client", style.INK, "dash")
+MEAN = style.Named("mean of all clients", style.INK, "dash")
+
+
+def classes(whatif: WhatIf) -> list[style.Named]:
+    """The classes of devices, the slowest first, in colours of a ramp."""
+    slowest_first = whatif.clients.groupby("group")["macs_per_s"].median().sort_values().index
+    colours = sample_colorscale("Plasma", np.linspace(0.08, 0.78, max(len(slowest_first), 2)))
+    return [style.Named(str(name), colour, "solid") for name, colour in zip(slowest_first, colours, strict=False)]
+
+
+def by_class(whatif: WhatIf, series: style.Named, columns: list[str]) -> pd.DataFrame:
+    """Means over clients and seeds in the scenario's own world: rows by class and index of the first axis."""
+    rows = whatif.here(whatif.clients, series)
+    return rows.groupby(["group", whatif.along.column])[columns].mean()
+
+
+def own_times(whatif: WhatIf, series: style.Named) -> pd.DataFrame:
+    """Seconds of a round in which a client of the class is not waiting for others: index of the first axis by class."""
+    return by_class(whatif, series, CLIENT_PARTS).sum(axis="columns", min_count=1).unstack("group").dropna(how="all")
+
+
+def preferences(whatif: WhatIf, series: style.Named) -> go.Figure:
+    """For each class its own time, without waiting for others, for each value of the axis; stars mark its best."""
+    times_s = own_times(whatif, series)
+    unit, unit_s = display.time_unit(times_s.median().min())
+    figure = canvas(whatif.along)
+    for one in classes(whatif):
+        if one.label in times_s:
+            add_line(figure, whatif.along, times_s[one.label].dropna() / unit_s, one, unit)
+    return wide(whatif, figure, f"own time in a round ({unit})", [times_s[name] / unit_s for name in times_s])
+
+
+def spent(whatif: WhatIf, series: style.Named, at: int) -> go.Figure:
+    """Where the time of each class goes at one value of the axis, a stacked bar for each class."""
+    rows = whatif.here(whatif.clients, series)
+    rows = rows[rows[whatif.along.column] == at]
+    means = rows.groupby("group")[[*CLIENT_PARTS, "rest_s"]].mean()
+    parts = means.loc[[one.label for one in classes(whatif) if one.label in means.index]]
+    unit, unit_s = display.time_unit(parts.sum(axis="columns").max())
+    figure = style.canvas(90 + BAR_PX * len(parts))
+    for column in parts:
+        part = "barrier" if column == "rest_s" else str(column).removesuffix("_s")
+        figure.add_bar(
+            x=(parts[column] / unit_s).to_numpy(), y=list(range(len(parts))), orientation="h", width=0.36,
+            name=style.RESOURCE_NAMES[part], marker_color=style.RESOURCE_COLOURS[part],
+            hovertemplate=f"%{{x:.3~g}} {unit}",
+        )  # fmt: skip
+    slowest_s = rows[CLIENT_PARTS].sum(axis="columns").groupby(rows["group"]).max()
+    own_s = parts[CLIENT_PARTS].sum(axis="columns")
+    for row, name in enumerate(map(str, parts.index)):
+        mean, most = display.duration(own_s[name]), display.duration(slowest_s[name])
+        figure.add_annotation(
+            text=f"<b>{name}</b>: {mean} of its own, at most {most}",
+            x=0, y=row - 0.2, xanchor="left", yanchor="bottom", showarrow=False,
+        )  # fmt: skip
+    figure.update_layout(barmode="stack")
+    figure.update_yaxes(showticklabels=False, showgrid=False, range=[len(parts) - 0.7, -0.75])
+    return figure.update_xaxes(title=f"time of a round ({unit})")
+
+
+def memory(whatif: WhatIf, series: style.Named) -> go.Figure:
+    """The memory that training takes of a client, for each value of the axis: the most, and by class if they differ."""
+    most = whatif.here(whatif.middle, series).set_index(whatif.along.column)["client_memory_bytes"]
+    unit, unit_bytes = display.data_unit(most.max())
+    return _costs(whatif, series, most / unit_bytes, "memory_bytes", unit_bytes, EVERYONE, ("client memory", unit))
+
+
+def energy(whatif: WhatIf, series: style.Named) -> go.Figure:
+    """The energy that a client spends in a round, for each value of the axis: the mean, and by class."""
+    mean = whatif.here(whatif.middle, series).set_index(whatif.along.column)["client_joule"]
+    size, unit = (1e3, "kJ") if mean.median() >= 2e3 else (1.0, "J")
+    return _costs(whatif, series, mean / size, "joule", size, MEAN, ("energy of a client and round", unit))
+
+
+def _costs(
+    whatif: WhatIf,
+    series: style.Named,
+    overall: pd.Series,
+    column: str,
+    size: float,
+    of_all: style.Named,
+    title: tuple[str, str],
+) -> go.Figure:
+    figure = canvas(whatif.along)
+    costs = by_class(whatif, series, [column])[column].unstack("group") / size
+    if not np.allclose(costs.min(axis="columns"), costs.max(axis="columns"), equal_nan=True):
+        for one in classes(whatif):
+            if one.label in costs:
+                add_line(figure, whatif.along, costs[one.label].dropna(), one, title[1], starred=False)
+    add_line(figure, whatif.along, overall.dropna(), of_all, title[1], starred=False)
+    return dressed(whatif, figure, f"{title[0]} ({title[1]})")

@@ -1,0 +1,238 @@
+"""Read what `sfl-sim whatif` left in a folder: what was varied, and what a round takes at each point."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.records import BREAKDOWN, LAYER_COLUMNS
+from sfl_sim.report import style
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CUT = "model.cut"
+TITLES = {
+    CUT: "cut",
+    "clients.network.scale": "bandwidth ×",
+    "clients.compute.scale": "device speed ×",
+    "clients.count": "clients",
+    "clients.network.latency_s": "latency in s",
+    "clients.network.uplink_bps": "uplink in bit/s",
+    "clients.network.downlink_bps": "downlink in bit/s",
+    "server.speedup": "server speed-up",
+    "server.workers": "workers",
+    "server.order": "order",
+    "method.name": "method",
+    "train.batch_size": "batch size",
+}
+"""What keys that are often varied are called; the others by their keys."""
+PARTS = [f"{part}_s" for part in BREAKDOWN]
+CLIENT_PARTS = ["device_s", "uplink_s", "queue_s", "server_s", "downlink_s"]
+FILES = ["whatif.json", "points.parquet", "clients.parquet", "server.parquet"]
+ALIKE = 0.01
+"""Round times that differ by no more than such a share are as good as equal."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A setting that was varied; of all tables, `column` holds indices into its values.
+
+    Attributes:
+        values: from the least to the greatest if all are numbers, else as the user gave them.
+        names: what to print for them, HTML-escaped.
+        base: index of the scenario's own value; None if that is not among them.
+        shown: index of the value at which the other axes are drawn: the scenario's own, or else the user's middle one.
+    """
+
+    column: str
+    key: str
+    values: list[Any]
+    names: list[str]
+    base: int | None
+    shown: int
+
+    @property
+    def title(self) -> str:
+        """What the setting is called, HTML-escaped."""
+        return TITLES.get(self.key) or html.escape(self.key)
+
+    @property
+    def noun(self) -> str:
+        """The title without its unit or sign, as it stands in a sentence."""
+        return self.title.removesuffix(" ×").partition(" in ")[0]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is the layer after which the model is cut."""
+        return self.key == CUT
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether its values lie on an axis of numbers; cuts are known by the names of their layers."""
+        return not self.is_cut and _are_numbers(self.values)
+
+    def own_is_bold(self) -> list[str]:
+        """The names, the scenario's own in bold."""
+        return [f"<b>{name}</b>" if i == self.base else name for i, name in enumerate(self.names)]
+
+    def said(self, index: int) -> str:
+        """A value in a sentence (HTML): bandwidth ×4."""
+        if self.is_cut:
+            return f"<b>{self.names[index]}</b>"
+        return f"{self.title}{'' if self.title.endswith('×') else ' '}{self.names[index]}"
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What one folder tells. `series` in all tables are the labels of `series`.
+
+    Attributes:
+        name: the scenario's.
+        axes: what was varied, in the order of the user.
+        points: one row per point and seed, with `PARTS` that add up to `round_s`.
+        clients: one row per point, seed and client.
+        server: the best point with other servers.
+        overlay: one row per point and seed that was trained; None if no run was asked.
+        layers: `LAYER_COLUMNS`; no rows if unknown.
+        about: whatif.json.
+    """
+
+    name: str
+    axes: list[Axis]
+    series: list[style.Named]
+    points: pd.DataFrame
+    clients: pd.DataFrame
+    server: pd.DataFrame
+    overlay: pd.DataFrame | None
+    layers: pd.DataFrame
+    about: dict[str, Any]
+    manifest: dict[str, Any]
+    scenario_text: str
+
+    @cached_property
+    def along(self) -> Axis:
+        """The axis that a best value is sought on: the cut, or else the first."""
+        return next((axis for axis in self.axes if axis.is_cut), self.axes[0])
+
+    @cached_property
+    def others(self) -> list[Axis]:
+        """The axes of the worlds in which it is sought."""
+        return [axis for axis in self.axes if axis is not self.along]
+
+    @property
+    def across(self) -> Axis | None:
+        """The first of the others, of which all values are drawn; what more there are, at one value each."""
+        return self.others[0] if self.others else None
+
+    @property
+    def n_seeds(self) -> int:
+        """How many seeds there are."""
+        return int(self.points["seed"].nunique())
+
+    @cached_property
+    def middle(self) -> pd.DataFrame:
+        """One row per point: medians over seeds; `parts` are in proportion to their means and add up to `round_s`."""
+        by_point = self.points.groupby(["series", *(axis.column for axis in self.axes)], sort=False)
+        numbers = ["round_s", "client_memory_bytes", "client_joule"]
+        middle = by_point[numbers].median()
+        means = by_point[PARTS].mean()
+        middle[PARTS] = means.mul(middle["round_s"] / means.sum(axis="columns"), axis="index")
+        return middle.assign(spread_s=by_point["round_s"].std()).reset_index()
+
+    def here(self, rows: pd.DataFrame, series: style.Named | None = None, across: int | None = None) -> pd.DataFrame:
+        """The rows of a table in the scenario's own world, or at another value of `across`."""
+        chosen = pd.Series(True, index=rows.index)
+        for axis in self.others:
+            elsewhere = axis is self.across and across is not None
+            chosen &= rows[axis.column] == (across if elsewhere else axis.shown)
+        return rows[chosen & ((rows["series"] == series.label) if series else True)]
+
+    def times(self, series: style.Named, across: int | None = None) -> pd.Series:
+        """Median seconds of a round by the index on `along`."""
+        rows = self.here(self.middle, series, across).set_index(self.along.column)["round_s"]
+        return rows.dropna().sort_index()
+
+    def best(self, series: style.Named, across: int | None = None) -> int:
+        """The index on `along` of the least median."""
+        times_s = self.times(series, across)
+        return int(times_s.index[int(times_s.argmin())])
+
+
+def load_whatif(folder: Path) -> WhatIf:
+    """Read the folder.
+
+    Raises:
+        ScenarioError: a file is missing or unreadable, or no point was evaluated.
+    """
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    if missing:
+        raise ScenarioError(f"{folder} holds no what-if: without {', '.join(missing)}")
+    try:
+        about = json.loads((folder / "whatif.json").read_text(encoding="utf-8"))
+        tables = {name: _table(folder / f"{name}.parquet") for name in ("points", "clients", "server", "overlay")}
+        if tables["points"].empty:
+            raise ScenarioError(f"{folder} has nothing to report: no point was evaluated")
+        axes = [_axis(f"axis_{i}", axis, tables) for i, axis in enumerate(about["axes"])]
+        layers = _table(folder / "layers.parquet").reindex(columns=LAYER_COLUMNS)
+        return WhatIf(
+            name=str(about["scenario"]),
+            axes=axes,
+            series=_series(about["series"], tables),
+            points=tables["points"].astype({"client_memory_bytes": float, "client_joule": float}),
+            clients=tables["clients"].assign(group=lambda rows: rows["group"].astype(str).map(html.escape)),
+            server=tables["server"],
+            overlay=tables["overlay"] if len(tables["overlay"]) else None,
+            layers=layers,
+            about=about,
+            manifest=json.loads((folder / "manifest.json").read_text(encoding="utf-8")),
+            scenario_text=(folder / "scenario.yaml").read_text(encoding="utf-8"),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ScenarioError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _table(path: Path) -> pd.DataFrame:
+    return pd.read_parquet(path) if path.is_file() else pd.DataFrame()
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _axis(column: str, stored: dict[str, Any], tables: dict[str, pd.DataFrame]) -> Axis:
+    """The axis, its numbers in ascending order; the indices in all tables follow."""
+    values, base = stored["values"], stored["base"]
+    order = sorted(range(len(values)), key=values.__getitem__) if _are_numbers(values) else list(range(len(values)))
+    rank = np.argsort(order)
+    for table in tables.values():
+        if column in table:
+            table[column] = rank[table[column].to_numpy()]
+    return Axis(
+        column,
+        stored["key"],
+        values=[values[i] for i in order],
+        names=[html.escape(str(stored["names"][i])) for i in order],
+        base=None if base is None else int(rank[base]),
+        shown=int(rank[len(values) // 2 if base is None else base]),
+    )
+
+
+def _series(names: list[str], tables: dict[str, pd.DataFrame]) -> list[style.Named]:
+    """The series in the scenario's order, escaped here, once, for HTML and Plotly alike."""
+    for table in tables.values():
+        if "series" in table:
+            table["series"] = table["series"].astype(str).map(html.escape)
+    known = set(tables["points"]["series"])
+    found = []
+    for i, name in enumerate(name for name in map(html.escape, names) if name in known):
+        turn, place = divmod(i, len(style.VARIANT_COLOURS))
+        found.append(style.Named(name, style.VARIANT_COLOURS[place], style.DASHES[turn % len(style.DASHES)]))
+    return found

@@ -1,0 +1,146 @@
+"""Figures: what a round takes at each cut, and where its time goes. Cuts lie from top to bottom, the deepest last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sfl_sim.records import BREAKDOWN
+from sfl_sim.report import display, style
+from sfl_sim.report.breakdown import NOTHING
+from sfl_sim.report.serving_latency import MAX_TICKS, wide_axis
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from sfl_sim.report.whatif_load import Axis, WhatIf
+
+ROW_PX, COMPACT_ROW_PX, NUMERIC_PX = 19, 12.5, 340
+STAR = {"symbol": "star", "size": 12, "color": style.INK, "line": {"color": "#FFFFFF", "width": 1}}
+PALE_NAME = "#98A2AD"
+
+
+def stacked(whatif: WhatIf, series: style.Named, across: int | None = None, compact: bool = False) -> go.Figure:
+    """Median seconds of a round by resource, stacked, for each value of the axis; the best has a star and its time."""
+    axis = whatif.along
+    rows = whatif.here(whatif.middle, series, across).dropna(subset="round_s").sort_values(axis.column)
+    unit, unit_s = display.time_unit(rows["round_s"].median())
+    figure = canvas(axis, compact)
+    shown = [part for part in BREAKDOWN if (whatif.middle[f"{part}_s"] > NOTHING * whatif.middle["round_s"]).any()]
+    for part in shown:
+        name, colour = style.RESOURCE_NAMES[part], style.RESOURCE_COLOURS[part]
+        at = placed(axis, rows[axis.column], rows[f"{part}_s"] / unit_s)
+        about = {
+            "customdata": np.stack([100 * rows[f"{part}_s"] / rows["round_s"], rows["round_s"] / unit_s], axis=1),
+            "hovertemplate": f"%{{{'y' if axis.is_numeric else 'x'}:.3~g}} of %{{customdata[1]:.3~g}} {unit}, "
+            f"%{{customdata[0]:.0f}} %<extra>{name}</extra>",
+        }
+        if axis.is_numeric:
+            figure.add_scatter(
+                **at, **about, mode="lines", stackgroup="round", fillcolor=colour, showlegend=False,
+                name=name, line={"width": 0.5, "color": colour},
+            )  # fmt: skip
+        figure.add_bar(
+            **({"x": [None], "y": [None]} if axis.is_numeric else at | about), name=name, marker_color=colour,
+            orientation="v" if axis.is_numeric else "h", width=0.78,
+        )  # fmt: skip
+    best = rows.nsmallest(1, "round_s")
+    figure.add_scatter(
+        **placed(axis, best[axis.column], best["round_s"] / unit_s), name="best", mode="markers+text",
+        marker=STAR, text=[f" <b>{display.duration(seconds)}</b>" for seconds in best["round_s"]], cliponaxis=False,
+        textposition="top left" if axis.is_numeric else "middle right", hoverinfo="skip",
+    )  # fmt: skip
+    figure.update_layout(barmode="stack", bargap=0)
+    return dressed(whatif, figure, f"time of a round ({unit})", most=1.08 * rows["round_s"].max() / unit_s)
+
+
+def by_series(whatif: WhatIf) -> go.Figure:
+    """Median seconds of a round for each value of the axis, a line for each series, and a star on its best."""
+    axis = whatif.along
+    figure = canvas(axis)
+    times = {series: own for series in whatif.series if len(own := whatif.times(series))}
+    unit, unit_s = display.time_unit(min(own.median() for own in times.values()))
+    for series, own in times.items():
+        add_line(figure, axis, own / unit_s, series, unit)
+    return wide(whatif, figure, f"time of a round ({unit})", [own / unit_s for own in times.values()])
+
+
+def add_line(
+    figure: go.Figure, axis: Axis, numbers: pd.Series, named: style.Named, unit: str, starred: bool = True
+) -> None:
+    """A line through `numbers` (by index on the axis), with a star at the least if one is sought."""
+    told = "y" if axis.is_numeric else "x"
+    figure.add_scatter(
+        **placed(axis, numbers.index, numbers), mode="lines+markers", name=named.label,
+        line={"color": named.colour, "dash": named.dash, "width": 2}, marker={"color": named.colour, "size": 5},
+        text=[axis.names[i] for i in numbers.index],
+        hovertemplate=f"{named.label}: %{{{told}:.3~g}} {unit} at %{{text}}<extra></extra>",
+    )  # fmt: skip
+    if not starred:
+        return
+    least = numbers.nsmallest(1)
+    figure.add_scatter(
+        **placed(axis, least.index, least), mode="markers", showlegend=False, hoverinfo="skip",
+        marker={**STAR, "color": named.colour, "size": 15}, cliponaxis=False,
+    )  # fmt: skip
+
+
+def canvas(axis: Axis, compact: bool = False) -> go.Figure:
+    """An empty figure with room for all values of the axis."""
+    if axis.is_numeric:
+        return style.canvas(NUMERIC_PX)
+    return style.canvas(round(90 + (COMPACT_ROW_PX if compact else ROW_PX) * max(len(axis.values), 4)))
+
+
+def placed(
+    axis: Axis, indices: Sequence[int] | pd.Series | pd.Index, numbers: Sequence[float] | pd.Series
+) -> dict[str, np.ndarray]:
+    """Where numbers are drawn: to the right in the rows of named values, or upwards over an axis of numbers."""
+    found = np.asarray(numbers, dtype=float)
+    if axis.is_numeric:
+        return {"x": np.asarray([axis.values[i] for i in indices], dtype=float), "y": found}
+    return {"x": found, "y": np.asarray(indices)}
+
+
+def dressed(whatif: WhatIf, figure: go.Figure, title: str, most: float | None = None) -> go.Figure:
+    """Give `figure` the axis of values, and the other one from 0 to `most` with `title`."""
+    axis = whatif.along
+    upright = {"title": title, "rangemode": "tozero", "range": None if most is None else [0, most]}
+    if axis.is_numeric:
+        figure.update_yaxes(upright).update_xaxes(numeric(axis))
+    else:
+        size = 10 if figure.layout.height < 90 + 16 * len(axis.values) else 12
+        figure.update_xaxes(upright)
+        figure.update_yaxes(
+            range=[len(axis.values) - 0.4, -0.6], showgrid=False, ticks="", tickvals=list(range(len(axis.values))),
+            ticktext=names(whatif), tickfont={"size": size}, title=None if axis.is_cut else axis.title,
+        )  # fmt: skip
+    return figure
+
+
+def wide(whatif: WhatIf, figure: go.Figure, title: str, numbers: Sequence[pd.Series]) -> go.Figure:
+    """As `dressed`, with a logarithmic axis if the numbers differ by much."""
+    figure = dressed(whatif, figure, title)
+    scale = wide_axis(min(own.min() for own in numbers), max(own.max() for own in numbers))
+    return figure.update_yaxes(scale) if whatif.along.is_numeric else figure.update_xaxes(scale)
+
+
+def numeric(axis: Axis) -> dict[str, object]:
+    """The look of an axis of numbers, logarithmic if they differ by much, with ticks at the values if they are few."""
+    scale = wide_axis(axis.values[0], axis.values[-1]) if axis.values[0] > 0 else {"type": "linear"}
+    ticks = {"tickvals": axis.values, "ticktext": axis.names} if len(axis.values) <= MAX_TICKS else {}
+    return {**scale, **ticks, "title": axis.title}
+
+
+def names(whatif: WhatIf) -> list[str]:
+    """The names of the values: the scenario's own is bold, and cuts that are not Pareto are pale."""
+    axis = whatif.along
+    pale = list(whatif.layers.loc[whatif.layers["pareto"].eq(False), "layer"]) if axis.is_cut else []
+    return [
+        f'<span style="color:{PALE_NAME}">{name}</span>' if value in pale and i != axis.base else name
+        for i, (value, name) in enumerate(zip(axis.values, axis.own_is_bold(), strict=True))
+    ]

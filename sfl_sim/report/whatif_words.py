@@ -1,0 +1,221 @@
+"""What a what-if found, in plain sentences and in a table of the best points."""
+
+from __future__ import annotations
+
+import html
+import math
+from itertools import product
+from typing import TYPE_CHECKING
+
+from sfl_sim.records import BREAKDOWN
+from sfl_sim.report import style
+from sfl_sim.report.breakdown import NOTHING
+from sfl_sim.report.display import data_size, duration, percent, plural, prefixed
+from sfl_sim.report.table import Cell, table
+from sfl_sim.report.whatif_load import ALIKE, PARTS
+from sfl_sim.report.whatif_map import best_by_column, field, reigns
+from sfl_sim.report.whatif_overlay import first_to_target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+    from typing import Any
+
+    import pandas as pd
+
+    from sfl_sim.report.whatif_load import Axis, WhatIf
+
+MAX_TOLD = 3
+"""Of so many series at most, sentences are told."""
+MAX_REIGNS = 4
+SHORT = {"queue": "queue", "assistants": "assistants", "barrier": "waiting", "aggregate": "aggregation"}
+"""Resources whose names are long, as they head a column."""
+
+
+def headline(whatif: WhatIf) -> list[str]:
+    """HTML sentences, the most important first."""
+    found = []
+    for series in whatif.series[:MAX_TOLD]:
+        told = [sentence for sentence in (_best(whatif, series), _changes(whatif, series)) if sentence]
+        found += told if len(whatif.series) == 1 else [f"{series.html}: {' '.join(told)}"] if told else []
+    if len(whatif.series) > MAX_TOLD:
+        found.append(f"{plural(len(whatif.series) - MAX_TOLD, 'more variant')} below.")
+    return found + first_to_target(whatif)
+
+
+def _best(whatif: WhatIf, series: style.Named) -> str:
+    """The best value in the scenario's own world, and how far behind it the others are."""
+    axis, times_s = whatif.along, whatif.times(series)
+    if times_s.empty:
+        return ""
+    best = whatif.best(series)
+    least_s, rest = times_s[best], times_s.drop(best)
+    sentence = (
+        f"{_the(axis, best)}{', the scenario’s own,' if best == axis.base else ''} takes the least time, "
+        f"{duration(least_s)} a round{_seeds(whatif, series, best)}"
+    )
+    if rest.empty:
+        return f"{sentence}. {_most(whatif, series, best)}"
+    less = [
+        f"{percent(1 - least_s / rest[index], 0)} less than {axis.said(index)}{who}"
+        for index, who in _landmarks(axis).items()
+        if index in rest
+    ]
+    compared = f"{sentence}{': ' if less else ''}{_listed(less)}."
+    return f"{compared} {_runner_up(axis, rest, least_s)} {_most(whatif, series, best)}"
+
+
+def _most(whatif: WhatIf, series: style.Named, best: int) -> str:
+    """What the largest part of a round at the best value is."""
+    here = whatif.here(whatif.middle, series).set_index(whatif.along.column)
+    parts_s = here.loc[[best], PARTS].iloc[0]
+    largest = style.RESOURCE_NAMES[BREAKDOWN[int(parts_s.argmax())]]
+    share = percent(parts_s.max() / parts_s.sum(), 0)
+    return f"The largest part of the average client’s round there is {largest}, {share}."
+
+
+def _the(axis: Axis, index: int) -> str:
+    return f"Cutting after {axis.said(index)}" if axis.is_cut else capitalised(axis.said(index))
+
+
+def _landmarks(axis: Axis) -> dict[int, str]:
+    """Values that the best is compared with, and what is said of them."""
+    last = len(axis.values) - 1
+    said = {0: ["the shallowest"], last: ["the deepest"]} if axis.is_cut else {}
+    if axis.base is not None:
+        said.setdefault(axis.base, []).append("the scenario’s own")
+    return {index: f" ({', '.join(words)})" for index, words in said.items()} or dict.fromkeys((0, last), "")
+
+
+def _runner_up(axis: Axis, rest: pd.Series, least_s: float) -> str:
+    close = rest[rest <= least_s * (1 + ALIKE)].sort_values()
+    if len(close):
+        as_good = _listed([axis.said(i) for i in close.index[:MAX_REIGNS]])
+        more = f" and {len(close) - MAX_REIGNS} more" if len(close) > MAX_REIGNS else ""
+        return f"Within {percent(ALIKE, 0)}, {as_good}{more} {'is' if len(close) == 1 else 'are'} as good."
+    second = int(rest.index[int(rest.argmin())])
+    return f"The second best, {axis.said(second)}, takes {percent(rest[second] / least_s - 1, 0)} more."
+
+
+def _seeds(whatif: WhatIf, series: style.Named, best: int) -> str:
+    """The spread over seeds, and how many of them agree."""
+    if whatif.n_seeds == 1:
+        return ""
+    own = whatif.here(whatif.points, series)
+    spread_s = own.loc[own[whatif.along.column] == best, "round_s"].std()
+    winners = own.loc[own.groupby("seed")["round_s"].idxmin(), whatif.along.column]
+    agreeing = int((winners == best).sum())
+    return (
+        f" (median of {plural(whatif.n_seeds, 'seed')}, ± {duration(spread_s)}; "
+        f"the best with {'all' if agreeing == len(winners) else f'{agreeing}'} of them)"
+    )
+
+
+def _changes(whatif: WhatIf, series: style.Named) -> str:
+    """Where along the second axis the best changes."""
+    across = whatif.across
+    if across is None or len(across.values) < 2:
+        return ""
+    axis, times_s = whatif.along, field(whatif, series, across)
+    found = reigns(times_s, across)
+    if len(found) < 2:
+        always = len(set(best_by_column(times_s).values())) == 1
+        close = "" if always else f", or within {percent(ALIKE, 0)} of it,"
+        return f"{capitalised(axis.said(found[0].best))} is the best{close} at every {across.noun}." if found else ""
+    if across.is_numeric and len(found) <= MAX_REIGNS:
+        told = [f"{axis.said(found[0].best)} below {_about(across, found[0].until)}"]
+        told += [f"{axis.said(reign.best)} from there to {_about(across, reign.until)}" for reign in found[1:-1]]
+        told += [f"{axis.said(found[-1].best)} above"]
+    elif across.is_numeric:
+        ends = ((found[0].best, found[0].first), (found[-1].best, found[-1].last))
+        told = [f"{axis.said(best)} at {across.said(at)}" for best, at in ends]
+        told.insert(1, f"{plural(len(found) - 2, 'other')} between")
+    else:
+        where: dict[int, list[str]] = {}
+        for reign in found:
+            where.setdefault(reign.best, []).extend(across.names[reign.first : reign.last + 1])
+        told = [f"{axis.said(best)} with {_listed(names)}" for best, names in where.items()]
+    return f"The best {axis.noun} changes with {across.noun}: {_listed(told)}."
+
+
+def _about(across: Axis, number: float | None) -> str:
+    """A number between two values of the axis: about ×2.1."""
+    return f"about {'×' if across.title.endswith('×') else ''}{number:,.2g}"
+
+
+def capitalised(sentence: str) -> str:
+    """With a capital at the start, unless a tag is there; all else stays."""
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def warnings(whatif: WhatIf) -> list[str]:
+    """What a reader must know before believing the rest, as HTML sentences."""
+    status = whatif.manifest.get("status")
+    if status == "complete":
+        return []
+    return [html.escape(f"{whatif.name}: {status}. ") + "What follows is what was evaluated until then."]
+
+
+def best_points(whatif: WhatIf) -> str:
+    """A table as HTML: for each series and each world the best value, what a round takes there, and of a client."""
+    middle, axis = whatif.middle, whatif.along
+    parts = [part for part in BREAKDOWN if (middle[f"{part}_s"] > NOTHING * middle["round_s"]).any()]
+    with_joule, with_memory = middle["client_joule"].notna().any(), middle["client_memory_bytes"].notna().any()
+    found = []
+    for series, world, own, best in best_in_each_world(whatif):
+        spread = f"± {duration(best['spread_s'])}" if best["spread_s"] > 0 else ""
+        cells = [Cell(html.unescape(axis.names[best[axis.column]])), Cell(duration(best["round_s"]), spread)]
+        if axis.base is not None:
+            cells.append(Cell(slower(own, axis, axis.base)))
+        cells += [Cell(duration(best[f"{part}_s"]), percent(best[f"{part}_s"] / best["round_s"], 0)) for part in parts]
+        cells += [Cell(_known(data_size, best["client_memory_bytes"]))] if with_memory else []
+        cells += [Cell(_known(lambda joule: prefixed(joule, "J"), best["client_joule"]))] if with_joule else []
+        found.append((_heading(whatif, series, world), cells))
+    first = "Variant" if len(whatif.series) > 1 or not whatif.others else whatif.others[0].noun.capitalize()
+    titles = [f"Best {axis.noun}", "A round", *([f"{axis.names[axis.base]} instead"] if axis.base is not None else [])]
+    titles += [SHORT.get(part, style.RESOURCE_NAMES[part]).capitalize() for part in parts]
+    titles += ["Client memory"] * bool(with_memory) + ["Client energy"] * bool(with_joule)
+    return table(titles, found, first)
+
+
+def best_in_each_world(
+    whatif: WhatIf,
+) -> Iterator[tuple[style.Named, tuple[int, ...], pd.DataFrame, dict[Hashable, Any]]]:
+    """For each series and combination of values of the other axes (as indices): all points, and the best of them."""
+    worlds = list(product(*(range(len(axis.values)) for axis in whatif.others)))
+    for series, world in product(whatif.series, worlds):
+        own = whatif.middle[whatif.middle["series"] == series.label].dropna(subset="round_s")
+        own = own.sort_values(whatif.along.column)
+        for axis, index in zip(whatif.others, world, strict=True):
+            own = own[own[axis.column] == index]
+        if len(own):
+            yield series, world, own, own.nsmallest(1, "round_s").to_dict("records")[0]
+
+
+def slower(own: pd.DataFrame, axis: Axis, index: int) -> str:
+    """How much longer a round takes at one value than at the best; a dash if unknown."""
+    times_s = own.set_index(axis.column)["round_s"]
+    if index not in times_s:
+        return "–"
+    factor = times_s[index] / times_s.min()
+    return f"+{percent(factor - 1, 0)}" if factor < 2 else f"{factor:.3g}×"
+
+
+def _heading(whatif: WhatIf, series: style.Named, world: tuple[int, ...]) -> str:
+    where = [axis.said(index) for axis, index in zip(whatif.others, world, strict=True)]
+    is_own = bool(where) and all(axis.base == index for axis, index in zip(whatif.others, world, strict=True))
+    below = ["the scenario’s own"] if is_own else []
+    if len(whatif.series) > 1 or not where:
+        return _heading_of(series.html, [*where, *below])
+    return _heading_of(" · ".join(where), below)
+
+
+def _heading_of(name: str, below: list[str]) -> str:
+    return f"{name}<small>{' · '.join(below)}</small>"
+
+
+def _known(text: Callable[[float], str], number: float) -> str:
+    return text(number) if math.isfinite(number) else "–"

@@ -1,0 +1,99 @@
+"""What if: what a scenario's rounds take, by the clock alone, at every combination of keys that vary."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import pandas as pd
+
+from sfl_sim.cells import Settings, uninterrupted
+from sfl_sim.config.source import Study, digest, dump_study
+from sfl_sim.config.vary import Axis
+from sfl_sim.report.whatif import write_whatif
+from sfl_sim.store import RunFolder, free_folder
+from sfl_sim.study import Outcome, check_limits, manifest
+from sfl_sim.whatif.evaluating import Found, Refused, evaluate
+from sfl_sim.whatif.overlay import overlay_table
+from sfl_sim.whatif.question import Question
+from sfl_sim.whatif.tables import point_tables, servers_table
+
+Notify = Callable[[int, int], None]
+"""Called with the points that are done, and how many there are."""
+
+
+def run_whatif(
+    study: Study, axes: Sequence[Axis], out: Path | None, jobs: int, notify: Notify, runs: Sequence[Path] = ()
+) -> Outcome:
+    """Time all points of a question into the folder `out` (default: `reports/<name>-whatif`, or the next free number).
+
+    Args:
+        jobs: processes side by side.
+        runs: folders of training runs, whose accuracies are shown where a point's model was trained.
+
+    Interrupted, it keeps the points that were done. Raises ScenarioError for bad input.
+    """
+    began_s = time.monotonic()
+    check_limits(study)
+    question = Question.of(study, axes)
+    told = {"overlay": overlay_table(question.points, runs)} if runs else {}
+    asked = json.dumps([(axis.key, axis.values) for axis in question.axes] + [str(run) for run in runs])
+    identity = f"{digest(study)}-whatif-{blake2b(asked.encode(), digest_size=8).hexdigest()}"
+    folder = RunFolder(out or free_folder(Path("reports"), f"{study.name}-whatif", identity), identity)
+    found: list[Found] = []
+    servers = pd.DataFrame()
+    status = "complete"
+    try:
+        _collect(question, jobs, notify, found)
+        servers = servers_table(question, found)
+    except KeyboardInterrupt:
+        status = "interrupted"
+    except BaseException:
+        folder.discard()
+        raise
+    if not found:
+        folder.discard()
+        raise KeyboardInterrupt
+    with uninterrupted():
+        tables = {**point_tables(found), "layers": question.walker.experiment.layers(), "server": servers, **told}
+        for name, table in tables.items():
+            table.to_parquet(folder.staging / f"{name}.parquet", index=False)
+        about = {
+            "scenario": study.name, "axes": question.describe(), "series": list(tables["points"]["series"].unique()),
+            "target_accuracy": _target(told), "evaluated": dict(Counter(one.figures["how"] for one in found)),
+            "wall_s": round(time.monotonic() - began_s, 3), "rounds": study.base.train.rounds,
+        }  # fmt: skip
+        (folder.staging / "whatif.json").write_text(json.dumps(about, indent=2) + "\n")
+        folder._describe(dump_study(study), manifest(study, Settings(timing_only=True, jobs=jobs), status, began_s))
+        write_whatif(folder.staging, folder.staging / "whatif.html")
+    return Outcome(folder.publish(), status)
+
+
+def _target(told: Mapping[str, pd.DataFrame]) -> float | None:
+    """The accuracy that training runs are asked for; None if none is, or if they differ in it."""
+    asked = {target for table in told.values() for target in table["target_accuracy"].dropna()}
+    return asked.pop() if len(asked) == 1 else None
+
+
+def _collect(question: Question, jobs: int, notify: Notify, found: list[Found]) -> None:
+    """Add what the points' rounds take to `found`, and bring them into their order."""
+    points = question.points
+    order = {point.key: number for number, point in enumerate(points)}
+    refused: list[Refused] = []
+    try:
+        for done, answer in enumerate(evaluate(points, jobs), start=1):
+            if isinstance(answer, Found):
+                found.append(answer)
+            elif question.forgiving:
+                refused.append(answer)
+            else:
+                raise answer.error
+            notify(done, len(points))
+    finally:
+        found.sort(key=lambda one: order[one.point.key])
+    if not found:
+        raise refused[0].error

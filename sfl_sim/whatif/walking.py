@@ -1,0 +1,153 @@
+"""What the rounds of a scenario take, by the clock alone, in one world after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfl_sim.building import build_simulator, build_world
+from sfl_sim.compose import Experiment
+from sfl_sim.config.scenario import Scenario
+from sfl_sim.estimate import SecondsPerSample
+from sfl_sim.ops import Flow
+from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.foresight import Plan, TimedPlan, stages
+from sfl_sim.sim.recursion import Turns
+from sfl_sim.sim.trace import Unforeseen, trace
+from sfl_sim.system.fleet import Fleet
+from sfl_sim.whatif.recutting import recut
+
+RECURSION, EVENT_LOOP = "recursion", "event loop"
+
+
+class Piece(NamedTuple):
+    """A round, or what happens once before or after all of them, and how often it happens just so.
+
+    Attributes:
+        ops: its operations (`OP_DTYPE`).
+        participants: of the round that it is, or belongs to.
+        times: how many rounds are alike.
+        is_aside: whether it is no round, but what happens once.
+    """
+
+    ops: NDArray[np.void]
+    participants: tuple[int, ...]
+    started_s: float
+    ended_s: float
+    times: int
+    is_aside: bool = False
+
+
+class Walked(NamedTuple):
+    """All rounds of a scenario in one world.
+
+    Attributes:
+        pieces: the rounds; those that are alike but for the time when they begin are one.
+        how: whether by `RECURSION` or by the `EVENT_LOOP`.
+    """
+
+    fleet: Fleet
+    pieces: list[Piece]
+    how: str
+
+
+class Walker:
+    """Walks scenarios that differ in nothing but their world: what their flows issue is found out once.
+
+    Rounds that issue the same operations, and whose clients are served in the same sequence, take equally long where no
+    rate varies. So they are walked once, from the instant 0: the times are those of a run, but for rounding.
+
+    Args:
+        scenario: one of them, without grid.
+
+    Raises ScenarioError for whatever in the scenario cannot be used.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.experiment = Experiment(scenario, device=None)
+        self._cuts: Sequence[int] | None = None
+        self._plans: dict[object, Plan | None] = {}
+        self._refused = not self.experiment.method.regular or bool(self.experiment.method.task.round_cuts)
+
+    @property
+    def follows_the_world(self) -> bool:
+        """Whether the method has asked how fast its clients are: what it does elsewhere is not known."""
+        asked = self.experiment.method.task.sample_s
+        return isinstance(asked, SecondsPerSample) and asked.asked
+
+    def recut(self, cuts: Sequence[int]) -> None:
+        """From now on client c holds the layers 1 to `cuts[c]`, whatever the scenario says.
+
+        Raises ScenarioError if the method does not take such cuts.
+        """
+        recut(self.experiment, cuts)
+        self._cuts = cuts
+        self._plans.clear()
+        self._refused = not self.experiment.method.regular
+
+    def walk(self, scenario: Scenario) -> Walked:
+        """All rounds of `scenario`, which differs in its world alone.
+
+        Raises ScenarioError for whatever in it cannot be used.
+        """
+        experiment = self.experiment
+        fleet = build_world(scenario, len(experiment.shares))
+        simulator = build_simulator(scenario, fleet, experiment.executor, experiment.counts)
+        if simulator.prices.steady and not self._refused:
+            try:
+                return Walked(fleet, list(self._foreseen(simulator)), RECURSION)
+            except Unforeseen:
+                pass
+        experiment = Experiment(scenario, device=None)
+        if self._cuts is not None:
+            recut(experiment, self._cuts)
+        return Walked(fleet, list(_by_event_loop(experiment)), EVENT_LOOP)
+
+    def _foreseen(self, simulator: Simulator) -> Iterator[Piece]:
+        experiment, method = self.experiment, self.experiment.method
+        rounds = range(1, experiment.scenario.train.rounds + 1)
+        clients = {number: tuple(method.choose(number, experiment.participants(number))) for number in rounds}
+        yield from self._once("setup", method.setup(), clients[1], simulator)
+        timed: dict[tuple[int, ...], TimedPlan] = {}
+        alike: dict[tuple[tuple[int, ...], tuple[Turns, ...]], list[int]] = {}
+        for number, who in clients.items():
+            if who not in timed:
+                plan = self._plan(who, method.round(number, who), simulator)
+                if plan is None:
+                    raise Unforeseen("nothing happens")
+                timed[who] = TimedPlan(plan, simulator)
+            alike.setdefault((who, tuple(timed[who].turns(number))), []).append(number)
+        for (who, turns), numbers in alike.items():
+            ops, ended_s = timed[who].run(0.0, numbers[0], turns)
+            yield Piece(ops, who, 0.0, ended_s, len(numbers))
+        yield from self._once("finish", method.finish(), clients[rounds[-1]], simulator)
+
+    def _once(self, name: str, flow: Flow, who: tuple[int, ...], simulator: Simulator) -> Iterator[Piece]:
+        plan = self._plan(name, flow, simulator)
+        if plan:
+            timed = TimedPlan(plan, simulator)
+            ops, ended_s = timed.run(0.0, 1, timed.turns(1))
+            yield Piece(ops, who, 0.0, ended_s, 1, is_aside=True)
+
+    def _plan(self, like: object, flow: Flow, simulator: Simulator) -> Plan | None:
+        """What `flow` issues, as any flow that is `like` it; None if nothing."""
+        if like not in self._plans:
+            try:
+                found = stages(trace(flow, simulator.prices))
+            except Unforeseen:
+                self._refused = True
+                raise
+            self._plans[like] = Plan(found) if found else None
+        return self._plans[like]
+
+
+def _by_event_loop(experiment: Experiment) -> Iterator[Piece]:
+    simulator, method = experiment.simulator, experiment.method
+    for number in range(1, experiment.scenario.train.rounds + 1):
+        clients = list(method.choose(number, experiment.participants(number)))
+        started_s = simulator.now_s
+        experiment.run_round(number, clients)
+        yield Piece(simulator.take_rows(), tuple(clients), started_s, simulator.now_s, 1)

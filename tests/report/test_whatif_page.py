@@ -1,0 +1,209 @@
+"""The page of a what-if: made from the folder alone, with what there is data for and nothing else."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from synthetic_whatif import BANDWIDTHS, CUTS, Vary, World, write_whatif
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.report.whatif import whatif_in_terminal
+from sfl_sim.report.whatif import write_whatif as write_page
+from sfl_sim.report.whatif_load import load_whatif
+from sfl_sim.report.whatif_words import best_points, headline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FEW_CUTS = Vary("model.cut", (1, 3, 11, 23), ("dw1", "dw2", "dw6", "dw12"), base=0)
+SMALL = World(axes=(FEW_CUTS, BANDWIDTHS), clients=6)
+SECTIONS = [
+    "Time of a round by cut",
+    "At other values of bandwidth",
+    "Where the best cut changes",
+    "What classes of devices prefer",
+    "What it costs a client",
+    "Where runs were trained",
+    "Another server",
+]
+
+
+def page_of(folder: Path) -> str:
+    return write_page(folder, folder / "whatif.html").read_text(encoding="utf-8")
+
+
+def sections_of(page: str) -> list[str]:
+    return re.findall("<h2>(.*?)</h2>", page)[:-3]  # the last are settings, explanations and the machine
+
+
+def headlines_of(folder: Path) -> list[str]:
+    return [re.sub("<.*?>", "", told).replace("\u00a0", " ") for told in headline(load_whatif(folder))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All cuts of MobileNetV1 at five bandwidths, some of them trained."""
+    return write_whatif(tmp_path_factory.mktemp("whatif") / "full", World(trained=(1, 6, 10, 18)))
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> str:
+    return page_of(folder)
+
+
+def test_all_cuts_at_all_bandwidths_with_a_run_have_every_section(page: str) -> None:
+    assert sections_of(page) == SECTIONS
+    assert page.count('class="plotly-graph-div"') == 1 + 4 + 2 + 2 + 2 + 2 + 2
+    assert page.count('<p class="headline">') == 3
+
+
+def test_it_says_which_cut_is_the_best_what_it_saves_and_where_that_changes(folder: Path) -> None:
+    points = pd.read_parquet(folder / "points.parquet").query("axis_1 == 2").set_index("axis_0")["round_s"]
+    best, second = points.nsmallest(2).index
+    name = CUTS.names[best]
+    where, changes, trained = headlines_of(folder)
+
+    assert where.startswith(f"Cutting after {name} takes the least time, {points[best]:.0f} s a round")
+    assert f"{1 - points[best] / points[0]:.0%}".replace("%", " %") + " less than dw1 (the shallowest)" in where
+    assert "less than dw13 (the deepest)" in where
+    assert "less than pw1 (the scenario’s own)" in where
+    assert f"The second best, {CUTS.names[second]}, takes" in where
+    assert re.search(r"The largest part of the average client’s round there is waiting for the others, \d\d %", where)
+    assert re.search(rf"dw12 below about ×0\.\d+, {name} from there to about ×\d\.\d and dw2 above", changes)
+    assert "dw6 is the first to reach 60 % accuracy" in trained
+
+
+def test_the_page_is_whole_without_the_network_and_names_are_no_tags(tmp_path: Path) -> None:
+    script = "<script>alert(1)</script>"
+    axes = (replace(FEW_CUTS, names=(script, "a", "b", "c")), Vary("server.order", ("fcfs", script), base=0))
+    world = replace(SMALL, name=script, axes=axes, series=((script, 1.0), ("b", 2.0)), trained=(0, 1))
+    page = page_of(write_whatif(tmp_path / "script", world))
+    body = page[page.index("<body>") :]
+
+    assert script not in page
+    assert "alert(1)" in body
+    assert "two &lt;slow&gt; cores" in body
+    assert "clients arrive in another &lt;order&gt;" in body
+    assert "http" not in body.replace("http://www.w3.org", "")
+
+
+def test_the_table_has_the_best_cut_of_every_bandwidth(page: str) -> None:
+    table = page.split("<h2>Where the best cut changes</h2>")[1].split("</table>")[0]
+    best = re.findall(r'<tr><th scope="row">bandwidth ×([\d.]+)<small>(.*?)</small></th><td>(\w+)<', table)
+    assert [(name, cut) for name, _, cut in best] == [
+        ("0.1", "dw12"), ("0.3", "dw12"), ("1", "dw6"), ("3", "dw6"), ("10", "dw2")
+    ]  # fmt: skip
+    assert [own for _, own, _ in best] == ["", "", "the scenario’s own", "", ""]
+
+
+def test_what_cannot_be_taken_over_must_be_trained(page: str) -> None:
+    section = page.split("<h2>Where runs were trained</h2>")[1].split("</section>")[0]
+    own, elsewhere = section.split("<details>")
+    for table, bandwidths in ((own, 1), (elsewhere, 4)):
+        assert table.count("<td>must be trained<small>clients arrive in another &lt;order&gt;") == bandwidths
+        assert table.count("<td>not reached") == 2 * bandwidths  # neither rounds nor time
+
+
+def test_the_legend_of_trained_points_names_each_series_in_its_colour(tmp_path: Path) -> None:
+    world = replace(SMALL, axes=(FEW_CUTS,), series=(("a", 1.0), ("b", 2.0)), trained=(0, 1))
+    page = page_of(write_whatif(tmp_path / "legend", world))
+    legend = page.split("<h2>Where runs were trained</h2>")[1].split("</ul>")[0]
+    assert re.findall(r'<li><i style="color: (#\w+)">●</i>(\w)</li>', legend) == [("#0072B2", "a"), ("#D55E00", "b")]
+
+
+def test_without_other_axes_there_is_neither_a_map_nor_a_boundary(tmp_path: Path) -> None:
+    page = page_of(write_whatif(tmp_path / "one", replace(SMALL, axes=(FEW_CUTS,))))
+    assert sections_of(page) == [SECTIONS[0], *SECTIONS[3:5], SECTIONS[6]]
+    assert page.count('<p class="headline">') == 1
+    assert '<th scope="col">Best cut</th>' in page
+
+
+def test_of_a_third_axis_one_value_is_drawn_and_all_are_in_the_table(tmp_path: Path) -> None:
+    axes = (FEW_CUTS, BANDWIDTHS, Vary("server.workers", (1, 4)))
+    page = page_of(write_whatif(tmp_path / "three", replace(SMALL, axes=axes)))
+    assert "All of it at bandwidth ×1, workers 4." in page  # none is the scenario's own: the middle one
+    assert len(re.findall(r'<th scope="row">bandwidth ×[\d.]+ · workers \d', page)) == 10
+
+
+def test_without_cuts_the_first_axis_takes_their_place(tmp_path: Path) -> None:
+    axes = (Vary("server.speedup", (1000.0, 10.0, 100.0), base=2), BANDWIDTHS)
+    folder = write_whatif(tmp_path / "speedup", replace(SMALL, axes=axes))
+    page = page_of(folder)
+    best, always = headlines_of(folder)
+    assert best.startswith("Server speed-up 1000 takes the least time")
+    assert always == "Server speed-up 1000 is the best at every bandwidth."
+    assert "Time of a round by server speed-up" in sections_of(page)
+    assert "Memory does not depend on server speed-up" in page
+
+
+def test_several_seeds_have_a_spread_and_say_how_many_agree(tmp_path: Path) -> None:
+    folder = write_whatif(tmp_path / "seeds", replace(SMALL, seeds=(0, 1, 2)))
+    assert re.search(r"\(median of 3 seeds, ± \S+ m?s; the best with (all|\d) of them\)", headlines_of(folder)[0])
+    assert re.search(r"<td>dw6<small></small></td><td>\S+\ss<small>± ", best_points(load_whatif(folder)))
+
+
+def test_cuts_within_one_percent_are_as_good(tmp_path: Path) -> None:
+    folder = write_whatif(tmp_path / "tie", replace(SMALL, axes=(FEW_CUTS,)))
+    points = pd.read_parquet(folder / "points.parquet")
+    for other, told in ((1.009, "Within 1 %, dw12 is as good."), (1.02, "The second best, dw12, takes 2 % more.")):
+        points.assign(round_s=[90.0, 50.0, 10.0, 10.0 * other]).to_parquet(folder / "points.parquet")
+        assert told in headlines_of(folder)[0]
+
+
+def test_the_scenario_s_own_cut_may_be_the_best(tmp_path: Path) -> None:
+    axes = (replace(FEW_CUTS, base=2),)
+    folder = write_whatif(tmp_path / "own", replace(SMALL, axes=axes))
+    assert headlines_of(folder)[0].startswith("Cutting after dw6, the scenario’s own, takes the least time")
+
+
+def test_unknown_power_and_memory_are_said_and_not_drawn(tmp_path: Path) -> None:
+    folder = write_whatif(tmp_path / "unknown", replace(SMALL, axes=(FEW_CUTS,), powered=False))
+    points, clients = (pd.read_parquet(folder / name) for name in ("points.parquet", "clients.parquet"))
+    points.assign(client_memory_bytes=float("nan")).to_parquet(folder / "points.parquet")
+    clients.assign(memory_bytes=float("nan")).to_parquet(folder / "clients.parquet")
+    page = page_of(folder)
+    assert "<code>clients.power</code>" in page
+    assert "How much memory training takes is not known" in page
+    assert "Client memory</th>" not in page
+
+
+def test_an_interrupted_study_shows_what_there_is(tmp_path: Path) -> None:
+    folder = write_whatif(tmp_path / "interrupted", replace(SMALL, status="interrupted"))
+    points = pd.read_parquet(folder / "points.parquet")
+    pd.DataFrame().to_parquet(folder / "server.parquet")
+    points[points["axis_0"] == 0].iloc[:2].to_parquet(folder / "points.parquet")
+    (folder / "layers.parquet").unlink()
+    page = page_of(folder)
+    assert "interrupted" in re.findall('<p class="warning">(.*?)</p>', page)[0]
+    assert "Another server" not in sections_of(page)
+    assert page.count('<th scope="row">') == 2
+
+
+def test_a_folder_without_a_what_if_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"without whatif\.json, points\.parquet"):
+        write_page(tmp_path, tmp_path / "page.html")
+
+
+def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
+    folder = write_whatif(tmp_path / "damaged", SMALL)
+    (folder / "whatif.json").write_text(json.dumps({"scenario": "damaged"}))
+    with pytest.raises(ScenarioError, match="axes"):
+        page_of(folder)
+
+
+def test_the_terminal_has_the_best_cut_of_every_bandwidth_and_what_the_own_one_costs(folder: Path) -> None:
+    printed = io.StringIO()
+    Console(file=printed, width=80).print(whatif_in_terminal(folder))
+    title, *rows = printed.getvalue().replace("\u00a0", " ").splitlines()
+    assert title.split() == ["Bandwidth", "Best", "cut", "Round", "pw1", "instead"]
+    assert [row.split()[:2] for row in rows] == [
+        ["0.1", "dw12"], ["0.3", "dw12"], ["1", "dw6"], ["3", "dw6"], ["10", "dw2"]
+    ]  # fmt: skip
+    assert all(row.rstrip().endswith("×") for row in rows)
