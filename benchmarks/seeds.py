@@ -57,7 +57,7 @@ class Seeds:
         """The summary of each seed."""
         out = Path(tempfile.mkdtemp(dir=self.folder)) / "run"
         command = [sys.executable, "-m", "sfl_sim", self.scenario, "--out", out, "--device", "cpu", "--quiet",
-                   "--jobs", str(jobs), "--threads", str(threads)]  # fmt: skip
+                   "--fresh", "--jobs", str(jobs), "--threads", str(threads)]  # fmt: skip
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         return json.loads((out / "summary.json").read_text())["variants"]
 

@@ -30,8 +30,12 @@ def marked(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
     return call
 
 
-def end(number: int, round: object) -> None:
+def end(number: int, news: object) -> None:
     """After the first round: say what each phase took, and stop."""
+    from sfl_sim.compose import Round
+
+    if not isinstance(news, Round):
+        return
     mark("round 1")
     starts_s = [float(sys.argv[1]), *ended_s.values()]
     print(json.dumps({phase: s - start_s for (phase, s), start_s in zip(ended_s.items(), starts_s, strict=False)}))

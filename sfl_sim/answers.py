@@ -16,8 +16,9 @@ from sfl_sim.cells import Notify, Settings
 from sfl_sim.config.scenario import ClientCuts, Scenario
 from sfl_sim.config.source import Study, Variant, load
 from sfl_sim.errors import ScenarioError
+from sfl_sim.identity import code_version, names_own_code
 from sfl_sim.store import read_manifest
-from sfl_sim.study import manifest, run_study
+from sfl_sim.study import run_study
 
 ASIDE = {"name", "repeats", "grid", "report", "serving", "data.root", "data.download"}
 """Keys and sections that no model depends on."""
@@ -98,19 +99,17 @@ class Answers:
 def answers_of(training: Study, run: Path | None, settings: Settings, watch: Watch) -> Answers:
     """The answers of what is trained in `training`: of the folder `run`, else of a run in reports/ that has trained it.
 
-    If there is none, or if what trained it may have been other code, it is trained now, which `watch` shows: nothing is
-    known of a user's own code, and of sfl-sim itself its version. Raises KeyboardInterrupt if that is interrupted.
+    If there is none, or if what trained it may have been other code, sfl-sim's or a user's own, it is trained now, as
+    far as it has to be, which `watch` shows. Raises KeyboardInterrupt if that is interrupted.
     """
     if run:
         return Answers(run)
     name = glob.escape(training.name)
     folders = [*Path("reports").glob(name), *sorted(Path("reports").glob(f"{name}-[0-9]*"))]
-    ours = manifest(training, settings, "running", 0.0)["versions"]["sfl-sim"]
-    own = any(_is_own(variant.scenario) for variant in training.variants)
-    known = [
-        each for each in folders if not own and read_manifest(each).get("versions", {}).get("sfl-sim", ours) == ours
-    ]
-    for folder in known:
+    own = any(names_own_code(variant.scenario) for variant in training.variants)
+    for folder in folders:
+        if own or read_manifest(folder).get("code") != code_version():
+            continue
         try:
             found = Answers(folder, ASIDE)
             for variant in training.variants:
@@ -119,15 +118,10 @@ def answers_of(training: Study, run: Path | None, settings: Settings, watch: Wat
             continue
         return found
     with watch(training) as notify:
-        outcome = run_study(training, None, replace(settings, resume=not own and known == folders), notify)
+        outcome = run_study(training, None, replace(settings, resume=not own), notify)
     if outcome.status != "complete":
         raise KeyboardInterrupt
     return Answers(outcome.folder)
-
-
-def _is_own(scenario: Scenario) -> bool:
-    """Whether it names code of a user's own, as package.module:thing."""
-    return any(isinstance(value, str) and ":" in value for _, value in _leaves(scenario.model_dump(), ASIDE))
 
 
 def _leaves(values: Mapping[str, Any], aside: set[str], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,16 +1,14 @@
-"""The cells of a study, each one variant with one seed: run one by one, or side by side in processes."""
+"""A cell of a study, which is one variant with one seed: how it is run, what is told of it, what it leaves."""
 
 from __future__ import annotations
 
-import multiprocessing
-import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import pandas as pd
@@ -23,25 +21,29 @@ from sfl_sim.execute.allocator import keep_freed_memory
 from sfl_sim.execute.device import pick_device
 from sfl_sim.execute.precision import PRECISIONS
 from sfl_sim.execute.threads import threads_for
+from sfl_sim.identity import cell_key
 from sfl_sim.metrics.accuracy import headline
 from sfl_sim.metrics.exits import HEADLINE
 from sfl_sim.records import BREAKDOWN
-from sfl_sim.store import Cell, RunFolder
+from sfl_sim.store import Cell, Failure, rounds_of, write_failure
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a study is run; none of it changes what is simulated, and `jobs` and `resume` not a single bit.
+    """How a study is run; none of it changes what is simulated, and all but the first two and `threads` not a bit.
 
     What a user may trade bits for speed with besides, `train.precision` and `train.compile`, stands in the scenario.
 
     Attributes:
         timing_only: walk the timeline without training.
         device: `auto`, `cpu`, `cuda`, ...
-        jobs: cells run side by side in processes.
+        jobs: cells run side by side in processes; with Ray, those that share a GPU.
         threads: intra-op threads that a cell may use; results differ in the last bits with their number, so it does
             not depend on `jobs`.
         resume: keep the cells that an interrupted run of the same scenario has finished.
+        reuse: take the cells that other runs in reports/, or beside this one, have finished.
+        backend: `local`, or `ray` for the nodes of a Ray cluster.
+        address: of the cluster: `auto` or `ray://...`; None starts Ray on this machine.
     """
 
     timing_only: bool = False
@@ -49,6 +51,9 @@ class Settings:
     jobs: int = 1
     threads: int = torch.get_num_threads()
     resume: bool = False
+    reuse: bool = False
+    backend: str = "local"
+    address: str | None = None
 
     @property
     def meaning(self) -> str:
@@ -56,23 +61,48 @@ class Settings:
         return "timing" if self.timing_only else f"{pick_device(self.device).type}-{self.threads}-threads"
 
 
-Notify = Callable[[int, Round], None]
-"""Called with the number of a cell and the round that it has just finished."""
+@dataclass(frozen=True)
+class Began:
+    """A cell has begun to run."""
 
 
-def run_cells(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
-    """Run the numbered cells into their folders; an interrupted one keeps its whole rounds."""
-    run = _one_by_one if settings.jobs == 1 else _side_by_side
-    run(variants, folder, settings, notify)
+@dataclass(frozen=True)
+class Taken:
+    """A cell need not run: it had been finished in the folder `run`."""
+
+    run: Path
 
 
-def _one_by_one(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
-    for number, variant in variants.items():
-        _run_cell(number, variant, folder.cell_folder(number), settings, notify)
+News = Began | Round | Taken | Failure
+"""What becomes of a cell: a round is one that it has just finished."""
+
+Notify = Callable[[int, News], None]
+"""Called with the number of a cell and its news."""
+
+
+def brief(news: News) -> News:
+    """News as they travel between processes: of a round its row alone."""
+    return Round(news.row, [], news.ops[:0]) if isinstance(news, Round) else news
+
+
+def attempt(number: int, variant: Variant, place: Path, settings: Settings, notify: Notify) -> None:
+    """Run one variant with one seed into the folder `place`; if it fails, its folder says why, and others may go on."""
+    try:
+        _run_cell(number, variant, place, settings, notify)
+    except Exception as error:
+        failure = failure_of(variant, error, rounds_of(place) + 1)  # on its way out it has kept its whole rounds
+        write_failure(place, failure, "".join(format_exception(error)))
+
+
+def failure_of(variant: Variant, error: BaseException, round: int | None = None) -> Failure:
+    """Why a variant with a seed failed, with the error in one line."""
+    message = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return Failure(variant.name, variant.scenario.seed, round, message)
 
 
 def _run_cell(number: int, variant: Variant, place: Path, settings: Settings, notify: Notify) -> None:
     """Run one variant with one seed into its folder; on the way out, whatever the reason, keep the whole rounds."""
+    notify(number, Began())
     scenario = variant.scenario
     device = None if settings.timing_only else pick_device(settings.device)
     experiment = Experiment(scenario, device)
@@ -80,7 +110,6 @@ def _run_cell(number: int, variant: Variant, place: Path, settings: Settings, no
     torch.set_num_threads(threads_for(experiment.batch_macs, settings.threads))
     PRECISIONS[scenario.train.precision].activate()
     cell = Cell(place, variant.name, scenario.seed)
-    cell.add_clients(experiment.clients())
     cell.add_layers(experiment.layers())
     rounds = experiment.rounds()
     try:
@@ -92,13 +121,15 @@ def _run_cell(number: int, variant: Variant, place: Path, settings: Settings, no
     finally:
         with uninterrupted():
             if not cell.rounds.empty:
+                cell.add_clients(experiment.clients())
                 if device is not None:
                     cell.add_weights(experiment.weights(), {"variant": variant.name, "seed": scenario.seed,
                                                             "round": len(cell.rounds)})  # fmt: skip
-                cell.close(_summary(variant, cell, experiment))
+                cell.close({"key": cell_key(scenario, settings.meaning)} | summary_of(variant, cell, experiment))
 
 
-def _summary(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, Any]:
+def summary_of(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, Any]:
+    """What summary.json says of a cell, but for what only the whole run can tell."""
     scenario, rounds = variant.scenario, cell.rounds
     return {
         "name": variant.name,
@@ -115,6 +146,7 @@ def _summary(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, 
         "timeline_digest": experiment.timeline_digest,
         "weights_digest": experiment.weights_digest(),
         "breakdown_s": {name: float(rounds[f"{name}_s"].sum()) for name in BREAKDOWN},
+        "joule": None if experiment.joule is None else float(experiment.joule.sum()),
         "server_model_bytes": experiment.server_model_bytes,
         "executor": experiment.executor.name,
         "threads": torch.get_num_threads(),
@@ -126,48 +158,6 @@ def _last(rounds: pd.DataFrame, columns: Sequence[str]) -> dict[str, float | Non
     """What the last round's row says; None where it says nothing."""
     known = rounds.reindex(columns=list(columns)).astype(float).iloc[-1].dropna()
     return {column: known.get(column) for column in columns}
-
-
-def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
-    """Every cell in a process of its own; a new interpreter each, since torch's threads do not survive a fork."""
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        news: queue.Queue[tuple[int, Round]] = manager.Queue()
-        stop = manager.Event()
-        with ProcessPoolExecutor(settings.jobs, context) as pool:
-            running = {
-                pool.submit(_run_cell_apart, number, variant, folder.cell_folder(number), settings, news, stop)
-                for number, variant in variants.items()
-            }
-            try:
-                while running:
-                    done, running = wait(running, timeout=0.1, return_when=FIRST_COMPLETED)
-                    while not news.empty():
-                        notify(*news.get())
-                    for future in done:
-                        future.result()
-            except BaseException:  # of whatever kind: let the cells keep their whole rounds and end
-                stop.set()
-                pool.shutdown(cancel_futures=True)
-                raise
-
-
-def _run_cell_apart(
-    number: int,
-    variant: Variant,
-    place: Path,
-    settings: Settings,
-    news: queue.Queue[tuple[int, Round]],
-    stop: threading.Event,
-) -> None:
-    parent = multiprocessing.parent_process()
-
-    def notify(number: int, round: Round) -> None:
-        if (parent and not parent.is_alive()) or stop.is_set():
-            raise KeyboardInterrupt
-        news.put((number, Round(round.row, [], round.ops[:0])))
-
-    _run_cell(number, variant, place, settings, notify)
 
 
 @contextmanager

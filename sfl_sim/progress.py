@@ -1,84 +1,57 @@
-"""What a person sees while a study runs: live bars in a terminal, plain lines elsewhere."""
+"""What a person sees while a study runs: a live table in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
 from sfl_sim.calibrate import calibrate, proposal
-from sfl_sim.cells import Notify, Settings
+from sfl_sim.cells import News, Notify, Settings, Taken
 from sfl_sim.compose import Round
 from sfl_sim.config.source import Study
 from sfl_sim.landscape import Notify as NotifyPoint
+from sfl_sim.live_table import cell_name, found, live_table
 from sfl_sim.report.display import duration
 from sfl_sim.serving import Notify as NotifyRequest
+from sfl_sim.store import Failure
+from sfl_sim.whatif.study import Notify as NotifyCount
 
 LINES_PER_CELL = 10
 
 
 @contextmanager
 def progress(study: Study, console: Console, quiet: bool) -> Iterator[Notify]:
-    """A `Notify` that shows rounds, simulated time, accuracy and the remaining time."""
+    """A `Notify` that shows how far the variants are, and the remaining time."""
     if quiet:
-        yield lambda number, round: None
+        yield lambda number, news: None
     elif console.is_terminal:
-        with _bars(study, console) as notify:
+        with live_table(study, console) as notify:
             yield notify
     else:
         yield _lines(study, console)
 
 
-def _name(study: Study, number: int) -> str:
-    variant = study.variants[number]
-    return variant.name + (f" (seed {variant.scenario.seed})" if study.base.repeats > 1 else "")
-
-
-def _found(round: Round) -> str:
-    accuracy = round.row["accuracy"]
-    if accuracy is None:
-        return ""
-    return f"accuracy {accuracy:.3f}" if math.isfinite(round.row["loss"]) else f"diverged, loss {round.row['loss']}"
-
-
-@contextmanager
-def _bars(study: Study, console: Console) -> Iterator[Notify]:
-    whole = Column(no_wrap=True)
-    columns = [
-        TextColumn("{task.description}", table_column=whole), BarColumn(bar_width=12), MofNCompleteColumn(),
-        TimeRemainingColumn(), TextColumn("{task.fields[news]}", table_column=whole),
-    ]  # fmt: skip
-    with Progress(*columns, console=console) as bars:
-        total = sum(variant.scenario.train.rounds for variant in study.variants)
-        everything = bars.add_task("[bold]rounds", total=total, news="")
-        tasks: dict[int, TaskID] = {}
-
-        def notify(number: int, round: Round) -> None:
-            rounds = study.variants[number].scenario.train.rounds
-            if number not in tasks:
-                tasks[number] = bars.add_task(_name(study, number), total=rounds, news="")
-            news = f"{_found(round)} at {duration(round.row['ended_s'])}".strip()
-            # A cell that is done leaves the screen to those that run; the table at the end shows them all.
-            bars.update(tasks[number], advance=1, news=news, visible=round.row["round"] < rounds)
-            bars.advance(everything)
-
-        yield notify
-
-
 def _lines(study: Study, console: Console) -> Notify:
-    def notify(number: int, round: Round) -> None:
+    def notify(number: int, news: News) -> None:
         of = study.variants[number].scenario.train.rounds
-        done = round.row["round"]
-        if done == of or done % -(-of // LINES_PER_CELL) == 0:
-            parts = [
-                _name(study, number), f"round {done}/{of}",
-                f"{duration(round.row['ended_s'])} simulated", _found(round),
-            ]  # fmt: skip
-            console.print("  ".join(filter(None, parts)), highlight=False, soft_wrap=True)
+        match news:
+            case Round():
+                done = news.row["round"]
+                if done != of and done % -(-of // LINES_PER_CELL):
+                    return
+                told = [f"round {done}/{of}", f"{duration(news.row['ended_s'])} simulated", found(news)]
+            case Taken():
+                told = [f"taken from {news.run}"]
+            case Failure():
+                told = [f"failed: {news}"]
+            case _:
+                return
+        line = "  ".join(filter(None, [cell_name(study, number), *told]))
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     return notify
 
@@ -88,6 +61,16 @@ def survey_progress(console: Console) -> Iterator[NotifyPoint]:
     """A `Notify` that shows which model's landscape is looked at, and the remaining time."""
     with _counted("landscape", "point", console) as notify:
         yield notify
+
+
+@contextmanager
+def whatif_progress(console: Console, quiet: bool) -> Iterator[NotifyCount]:
+    """A `Notify` that shows how many points have been walked, and the remaining time."""
+    if quiet:
+        yield lambda done, total: None
+    else:
+        with _counted("what if", "point", console) as notify:
+            yield lambda done, total: notify("points", done, total)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,13 +14,15 @@ from typing import Any
 
 import torch
 
-from sfl_sim.cells import Notify, Settings, run_cells, uninterrupted
+from sfl_sim.backends import check_backend, run_cells
+from sfl_sim.cells import Notify, Settings, Taken, uninterrupted
 from sfl_sim.compose import Experiment
 from sfl_sim.config.source import Study, digest, dump_study
 from sfl_sim.errors import ScenarioError
 from sfl_sim.execute.allocator import keep_freed_memory
 from sfl_sim.execute.device import pick_device
-from sfl_sim.store import RunFolder, free_folder, read_manifest
+from sfl_sim.identity import cell_key, code_version
+from sfl_sim.store import Failure, RunFolder, Wanted, free_folder, keys_of, read_manifest, runs_beside, take
 from sfl_sim.targets import references, ways
 
 MAX_NAME = 100
@@ -33,6 +35,26 @@ class Outcome:
 
     folder: Path
     status: str
+
+
+class CellsFailed(RuntimeError):
+    """Some variants, with some seeds, failed; the others did not. Says which was the first, and why, in one line.
+
+    Attributes:
+        outcome: what there is, once it has been published.
+    """
+
+    def __init__(self, failures: Sequence[Failure], n_cells: int) -> None:
+        first, *others = failures
+        more = f", and {len(others)} more" if others else ""
+        super().__init__(
+            f"{len(failures)} of {n_cells} runs failed: {first.variant} (seed {first.seed}): {first}{more}"
+        )
+        self.outcome: Outcome | None = None
+
+    def __str__(self) -> str:
+        where = f"; the others are in {self.outcome.folder}, and --resume tries again" if self.outcome else ""
+        return super().__str__() + where
 
 
 def check(study: Study, device: torch.device | None = None) -> None:
@@ -56,24 +78,38 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     """Run all cells of `study` into the folder `out` (default: `reports/<name>`, or the next free number).
 
     An interrupted or failed study keeps the rounds that were finished. Raises ScenarioError for bad input before any
-    training, and whatever made a cell fail after what there is has been published.
+    training, and CellsFailed after what there is has been published.
     """
     device = pick_device(settings.device)
     check_limits(study)
+    check_backend(settings)
     check(study, None if settings.timing_only else device)
     identity = f"{digest(study)}-{settings.meaning}"
+    keys = [cell_key(variant.scenario, settings.meaning) for variant in study.variants]
     place = out or free_folder(Path("reports"), study.name, identity)
-    if settings.resume and read_manifest(place).items() >= {"scenario": identity, "status": "complete"}.items():
+    complete = {"scenario": identity, "status": "complete"}.items() <= read_manifest(place).items()
+    if settings.resume and complete and keys_of(place) == keys:
         return Outcome(place, "complete")
     folder = RunFolder(place, identity, resume=settings.resume)
     began_s = time.monotonic()
 
     def train() -> None:
-        numbers = [n for n, v in enumerate(study.variants) if not folder.finished(n, v.scenario.train.rounds)]
-        run_cells({n: study.variants[n] for n in numbers}, folder, settings, notify)
+        kept = dict.fromkeys(
+            (n for n, v in enumerate(study.variants) if folder.finished(n, v.scenario.train.rounds, keys[n])), place
+        )
+        if settings.reuse:
+            kept |= _taken(study, keys, folder, without=kept)
+        for number, run in kept.items():
+            notify(number, Taken(run))
+        run_cells({n: v for n, v in enumerate(study.variants) if n not in kept}, folder, settings, notify)
+        if failures := folder.failures():
+            error = CellsFailed(list(failures), len(study.variants))
+            for traceback in failures.values():
+                error.add_note(traceback)
+            raise error
 
     def join(status: str) -> None:
-        about = manifest(study, settings, status, began_s)
+        about = manifest(study, settings, status, began_s) | {"failed": list(map(asdict, folder.failures()))}
         staged = folder.join(study.name, dump_study(study), about, ways(study, folder.closed()))
         from sfl_sim.report.page import write_report  # plotly is imported when the first round has long begun
         from sfl_sim.report.perfetto import write_trace
@@ -82,6 +118,16 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
         write_report([staged], staged / "report.html")
 
     return fill(folder, train, join)
+
+
+def _taken(study: Study, keys: Sequence[str | None], folder: RunFolder, without: Container[int]) -> dict[int, Path]:
+    """Take the cells that other runs have finished; gives the run of each by the cell's number."""
+    wanted = {
+        n: Wanted(key, variant.scenario.train.rounds, variant.name, folder.cell_folder(n))
+        for n, (variant, key) in enumerate(zip(study.variants, keys, strict=True))
+        if key is not None and n not in without
+    }
+    return take(wanted, runs_beside(folder.out))
 
 
 def fill(folder: RunFolder, work: Callable[[], None], join: Callable[[str], None]) -> Outcome:
@@ -104,6 +150,8 @@ def fill(folder: RunFolder, work: Callable[[], None], join: Callable[[str], None
     with uninterrupted():
         join(status)
         outcome = Outcome(folder.publish(), status)
+    if isinstance(failure, CellsFailed):
+        failure.outcome = outcome
     if failure:
         raise failure
     return outcome
@@ -125,6 +173,7 @@ def manifest(study: Study, settings: Settings, status: str, began_s: float) -> d
     packages = ["sfl-sim", "torch", "torchvision", "numpy", "simpy", "pandas", "pyarrow", "plotly"]
     return {
         "status": status,
+        "code": code_version(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "wall_s": round(time.monotonic() - began_s, 3),
         "variants": len(study.variants),

@@ -72,7 +72,7 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
         "performance_gap", "accuracy_spread", "backward_transfer", "best_accuracy", "reference", "hybrid_accuracy",
         "device_accuracy", "server_accuracy", "offload_probability", "rho",
         "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
-        "timeline_digest", "weights_digest", "breakdown_s", "executor", "threads",
+        "timeline_digest", "weights_digest", "breakdown_s", "executor", "threads", "key",
         "peak_graphs", "server_model_bytes",
     }  # fmt: skip
     parts = {"device", "uplink", "queue", "assistants", "server", "downlink", "barrier", "aggregate"}
@@ -113,7 +113,7 @@ def test_devices_with_exits_and_the_last_layer_s_view_are_in_summary_tables_and_
 
 def test_the_resolved_scenario_runs_again_as_it_is(scenario, tmp_path):
     sfl_sim(scenario, "--timing-only", "-q", "--out", "first")
-    sfl_sim("first/scenario.yaml", "--timing-only", "-q", "--out", "second")
+    sfl_sim("first/scenario.yaml", "--timing-only", "-q", "--fresh", "--out", "second")
     assert digests(tmp_path / "first") == digests(tmp_path / "second")
 
 
@@ -121,7 +121,7 @@ def test_training_timing_only_and_side_by_side_runs_have_one_timeline_and_one_re
     # at batch 64 a step is worth several threads, whose number must not depend on the number of jobs
     scenario.write_text(TINY.replace("batch_size: 8", "batch_size: 64"))
     sfl_sim(scenario, "-q", "--threads", "2", "--out", "trained")
-    sfl_sim(scenario, "-q", "--threads", "2", "--out", "apart", "--jobs", "2")
+    sfl_sim(scenario, "-q", "--threads", "2", "--out", "apart", "--jobs", "2", "--fresh")
     sfl_sim(scenario, "-q", "--out", "timed", "--timing-only")
     assert digests(tmp_path / "trained") == digests(tmp_path / "apart")
     assert [t for t, _ in digests(tmp_path / "timed")] == [t for t, _ in digests(tmp_path / "trained")]
@@ -130,7 +130,8 @@ def test_training_timing_only_and_side_by_side_runs_have_one_timeline_and_one_re
 
 def test_results_do_not_depend_on_python_s_hash_seed(scenario, tmp_path):
     for seed in ("1", "2"):
-        command = [sys.executable, "-m", "sfl_sim", scenario, "-q", "--out", f"hash{seed}", "--set", "train.rounds=1"]
+        brief = ["--fresh", "--set", "train.rounds=1"]
+        command = [sys.executable, "-m", "sfl_sim", scenario, "-q", "--out", f"hash{seed}", *brief]
         subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True)
     assert digests(tmp_path / "hash1") == digests(tmp_path / "hash2")
 
@@ -170,7 +171,7 @@ def test_ctrl_c_leaves_a_readable_partial_run_and_resume_finishes_it(scenario, t
     assert 0 < rounds.iloc[1] < 12
     assert (tmp_path / "run" / "report.html").stat().st_size > 1e6
     sfl_sim(scenario, "--set", "train.rounds=12", "--threads", "1", "-q", "--out", "run", "--resume")
-    sfl_sim(scenario, "--set", "train.rounds=12", "--threads", "1", "-q", "--out", "unbroken")
+    sfl_sim(scenario, "--set", "train.rounds=12", "--threads", "1", "-q", "--fresh", "--out", "unbroken")
     assert digests(tmp_path / "run") == digests(tmp_path / "unbroken")
 
 
@@ -457,3 +458,32 @@ def test_a_missing_scenario_and_a_wrong_option_are_clear(capsys):
     assert "nowhere.yaml" in capsys.readouterr().err
     sfl_sim("heterogeneous_bw", "--rounds", "3", code=2)
     assert "--rounds" in capsys.readouterr().err
+
+
+def test_a_variant_that_fails_does_not_stop_the_others_and_its_error_is_in_the_report(scenario, tmp_path, capsys):
+    """It is the poisoned one that fails, in round 2 of 2."""
+    (tmp_path / "poison").write_text("no <more>")
+    method = {"name": "small_study:Poisoned", "poison": str(tmp_path / "poison")}
+    sets = ["--set", f"method={json.dumps(method)}", "--set", "grid={train.lr: [0.1, 0.2]}", "--timing-only"]
+    sfl_sim(scenario, *sets, code=1)
+    printed = capsys.readouterr()
+    assert "lr=0.2  failed: RuntimeError: no <more> (round 2)" in printed.err
+    assert printed.err.splitlines()[-1].startswith("sfl-sim: failed: 1 of 2 runs failed: lr=0.2 (seed 0): ")
+    assert printed.out.rstrip().endswith("reports/tiny/report.html")
+    page = (tmp_path / "reports" / "tiny" / "report.html").read_text()
+    assert "lr=0.2 with seed 0 failed: RuntimeError: no &lt;more&gt;. What follows has its first 1 round." in page
+    (tmp_path / "poison").unlink()
+    sfl_sim(scenario, *sets, "--resume")
+    assert "lr=0.1  taken from reports/tiny\n" in capsys.readouterr().err
+    assert [v["rounds"] for v in summary(tmp_path / "reports" / "tiny")] == [2, 2]
+
+
+def test_what_has_been_run_is_said_to_be_taken_unless_a_fresh_run_is_asked_for(scenario, capsys):
+    sfl_sim(scenario, "--timing-only")
+    capsys.readouterr()
+    sfl_sim(scenario, "--timing-only", "--set", "grid={method.name: [splitfed_v1, fedavg]}")
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first == "splitfed_v1  taken from reports/tiny"
+    assert {line.partition("  ")[0] for line in rest} == {"fedavg"}
+    sfl_sim(scenario, "--timing-only", "--fresh")
+    assert "taken from" not in capsys.readouterr().err

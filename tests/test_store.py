@@ -7,10 +7,11 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from sfl_sim import store
 from sfl_sim.errors import ScenarioError
 from sfl_sim.records import OP_DTYPE
 from sfl_sim.store import Cell, RunFolder, free_folder, read_manifest
+from sfl_sim.store import cell as cells
+from sfl_sim.store.tables import deal
 
 
 def ops(n, round=1):
@@ -98,13 +99,29 @@ def test_snapshots_are_a_table_where_there_are_any(tmp_path):
 
 
 def test_operations_go_to_disk_in_row_groups_while_the_run_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "ROWS_PER_GROUP", 10)
+    monkeypatch.setattr(cells, "ROWS_PER_GROUP", 10)
     cell = Cell(tmp_path / "cell", "a", 0)
     for round in range(1, 9):
         cell.add_round({"round": round}, [], ops(4, round))
     cell.close({})
     file = pq.ParquetFile(tmp_path / "cell" / "ops.parquet")
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [12, 12, 8]
+
+
+def test_joined_rows_are_dealt_out_to_their_cells_again_under_other_names(tmp_path):
+    rows = pd.DataFrame({"variant": ["a", "b", "a"], "seed": [0, 0, 1], "round": [1, 2, 3]})
+    rows.astype({"variant": "category"}).to_parquet(tmp_path / "rounds.parquet")
+    places = [tmp_path / f"{i}.parquet" for i in range(4)]
+    targets = {
+        ("a", 0): [(places[0], "x"), (places[1], "a")],
+        ("b", 0): [(places[2], "y")],
+        ("c", 0): [(places[3], "c")],
+    }
+    deal(tmp_path / "rounds.parquet", targets, to_all=False)
+    found = [pd.read_parquet(place)[["variant", "round"]].to_numpy().tolist() for place in places if place.exists()]
+    assert found == [[["x", 1]], [["a", 1]], [["y", 2]]]
+    deal(tmp_path / "rounds.parquet", targets, to_all=True)
+    assert list(pd.read_parquet(places[3])) == ["variant", "seed", "round"]
 
 
 def test_the_same_run_again_replaces_its_results(tmp_path):

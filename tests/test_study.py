@@ -65,7 +65,7 @@ def test_a_timing_only_run_needs_no_instructions_and_sends_half_the_activations_
 def test_bounded_graphs_change_no_digest_and_are_told(sfl_sim):
     (usual,), _ = sfl_sim(out="usual")
     grid = "grid={train.max_graphs: [null, 1, 2]}"
-    variants, manifest = sfl_sim("--set", grid, out="bounded")
+    variants, manifest = sfl_sim("--set", grid, "--fresh", out="bounded")
     for key in ("weights_digest", "timeline_digest", "simulated_s"):
         assert {v[key] for v in variants} == {usual[key]}
     assert [v["peak_graphs"] for v in variants] == [3, 1, 2]

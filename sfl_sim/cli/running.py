@@ -17,13 +17,18 @@ def run(
     scenario: ScenarioFile,
     overrides: Overrides = [],  # noqa: B006  (typer copies it)
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Variants and seeds to run side by side.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Variants and seeds to run side by side; with Ray, on one GPU.")] = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of a run; all cores unless given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep what an interrupted run has finished.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run what other runs have finished, too.")] = False,
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Simulate time without training.")] = False,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Only measure, for a minute, which settings are fastest here.")
     ] = False,
+    backend: Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="The cluster's: auto or ray://...; by default Ray is started here.")
+    ] = None,
     device: Device = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
     debug: Debug = False,
@@ -32,21 +37,29 @@ def run(
     from sfl_sim.cells import Settings
     from sfl_sim.config.source import load, training
     from sfl_sim.progress import progress, show_calibration
-    from sfl_sim.study import run_study
+    from sfl_sim.study import CellsFailed, run_study
 
     console = Console(stderr=True)
-    settings = Settings(timing_only, device, jobs, threads or Settings.threads, resume)
+    settings = Settings(timing_only, device, jobs, threads or Settings.threads, resume, not fresh, backend, address)
     study = training(load(scenario_file(scenario), overrides))
     if calibrate:
         show_calibration(study, settings, console)
         return
+    failure = None
     with progress(study, console, quiet) as notify:
-        outcome = run_study(study, out, settings, notify)
+        try:
+            outcome = run_study(study, out, settings, notify)
+        except CellsFailed as error:
+            if error.outcome is None:
+                raise
+            outcome, failure = error.outcome, error
     if not quiet:
         from sfl_sim.report.terminal import results_in_terminal
 
         Console().print(results_in_terminal(outcome.folder))
     typer.echo(outcome.folder / "report.html")
+    if failure:
+        raise failure
     if outcome.status == "interrupted":
         raise Interrupted
 
@@ -73,7 +86,7 @@ def serve(
     from sfl_sim.serving import ServedStudy
 
     console = Console(stderr=True)
-    settings = Settings(timing_only, device, resume=True)
+    settings = Settings(timing_only, device, resume=True, reuse=True)
     study = ServedStudy(load(scenario_file(scenario), overrides), settings)
     answers = study.answers(run, lambda trained: progress(trained, console, quiet))
     with serving_progress(console, quiet) as notify:

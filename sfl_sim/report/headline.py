@@ -11,6 +11,7 @@ import numpy as np
 
 from sfl_sim.report.display import duration, percent, plural, points
 from sfl_sim.report.frontier import choice
+from sfl_sim.report.repriced import repriced
 from sfl_sim.report.results import medians
 from sfl_sim.report.way import ROUNDS, TIME, Aim, aims, factor
 
@@ -23,6 +24,7 @@ ARRIVAL_ORDER = "fcfs"
 ORDER_SETTINGS = ("max_wait_s", "burst")
 """Keys beside `server.order` that say more of an order, and that arrival order has not."""
 MAX_COMPARISONS = 3
+MAX_FAILURES = 5
 ADAPTIVE = ("window_ratio", "clp", "printed")
 """Rules of KoReA-SFL by which the proportion of replay follows the gradient norm."""
 
@@ -42,23 +44,39 @@ def warnings(frames: Frames) -> list[str]:
 
 
 def _warnings(run: Run) -> list[str]:
-    texts = []
-    if (status := run.manifest.get("status")) != "complete":
-        planned = (run.scenario.get("train") or {}).get("rounds", "?")
-        texts.append(
-            html.escape(f"{run.name}: {status} after round {run.rounds['round'].max()} of {planned}. ")
-            + "What follows is what was stored until then; variants and seeds may have come to different rounds."
-        )
+    texts = [*repriced(run), *_unfinished(run)]
     diverged = run.rounds[run.rounds["accuracy"].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
     for (variant, seed), rounds in diverged.groupby(["variant", "seed"], sort=False):
         texts.append(
             html.escape(f"{run.name}: {variant} with seed {seed} diverged in round {rounds['round'].min()}. ")
             + "Its loss is no number any more, and its accuracy that of guessing; a smaller learning rate may help."
         )
-    if run.rounds["accuracy"].isna().all():
+    if run.rounds["accuracy"].isna().all() and "repriced_from" not in run.manifest:
         texts.append(
             html.escape(f"{run.name}: timing-only. ")
             + f"Nothing was trained, so there is no accuracy; time and bytes are those of a training run{_unread(run)}."
+        )
+    return texts
+
+
+def _unfinished(run: Run) -> list[str]:
+    """What is missing: of a run that was interrupted, and of variants that failed while the others went on."""
+    status, failed = run.manifest.get("status"), run.manifest.get("failed") or []
+    texts = []
+    if status != "complete" and not (status == "failed" and failed):
+        planned = (run.scenario.get("train") or {}).get("rounds", "?")
+        texts.append(
+            html.escape(f"{run.name}: {status} after round {run.rounds['round'].max()} of {planned}. ")
+            + "What follows is what was stored until then; variants and seeds may have come to different rounds."
+        )
+    for one in failed[:MAX_FAILURES]:
+        mine = (run.rounds["variant"] == one["variant"]) & (run.rounds["seed"] == one["seed"])
+        what = f"What follows has its first {plural(mine.sum(), 'round')}." if mine.any() else "It is not shown."
+        failure = f"{one['variant']} with seed {one['seed']} failed: {one['error']}"
+        texts.append(html.escape(f"{run.name}: {failure}. {what}"))
+    if len(failed) > MAX_FAILURES:
+        texts.append(
+            html.escape(f"{run.name}: {len(failed) - MAX_FAILURES} more failed; manifest.json lists them all.")
         )
     return texts
 

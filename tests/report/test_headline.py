@@ -163,5 +163,24 @@ def test_an_interrupted_run_warns_how_far_it_came(frames_of: FramesOf, small: Wo
     assert warning.startswith("heterogeneous_bw: interrupted after round 4 of 30.")
 
 
+def test_variants_that_failed_are_named_with_their_errors_and_the_rest_is_told(
+    frames_of: FramesOf, small: World
+) -> None:
+    (run,) = frames_of(replace(small, status="failed")).runs
+    known, seed = run.rounds[["variant", "seed"]].iloc[0]
+    failed = [
+        {"variant": known, "seed": int(seed), "round": 5, "error": "RuntimeError: <b>no</b>"},
+        *({"variant": f"variant {i}", "seed": 0, "round": 1, "error": "killed"} for i in range(9)),
+    ]
+
+    first, second, *_, last = warnings(merge([replace(run, manifest=run.manifest | {"failed": failed})]))
+
+    rounds = len(run.rounds[(run.rounds["variant"] == known) & (run.rounds["seed"] == seed)])
+    assert f"{known} with seed {seed} failed: RuntimeError: &lt;b&gt;no&lt;/b&gt;. " in first
+    assert first.endswith(f"What follows has its first {rounds} rounds.")
+    assert second == "heterogeneous_bw: variant 0 with seed 0 failed: killed. It is not shown."
+    assert last == "heterogeneous_bw: 5 more failed; manifest.json lists them all."
+
+
 def test_a_complete_run_warns_of_nothing(frames: Frames) -> None:
     assert warnings(frames) == []

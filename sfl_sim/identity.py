@@ -1,0 +1,69 @@
+"""What decides the content of a cell, as one key: by equal keys a finished cell is known wherever it lies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sfl_sim.config.scenario import Scenario
+
+PACKAGES = ["torch", "torchvision", "numpy", "simpy", "scikit-learn"]
+"""Those that compute."""
+SHOWING = {"report", "cli"}
+"""Rooms of the package that nothing computed depends on."""
+ASIDE: dict[str, Any] = {"name": True, "repeats": True, "grid": True, "serving": True, "data": {"download"},
+                         "report": {"target_accuracy"}}  # fmt: skip
+"""What of a scenario its cells do not depend on."""
+
+
+@cache
+def code_version() -> str:
+    """32 hex digits, equal where sfl-sim's code, its profiles and the packages that compute are."""
+    package = Path(__file__).parent
+    profiles = next(place for place in (package / "profiles", package.parent / "profiles") if place.is_dir())
+    digest = hashlib.blake2b(" ".join(f"{name} {version(name)}" for name in PACKAGES).encode(), digest_size=16)
+    for root, kind in ((package, "*.py"), (profiles, "*.csv")):
+        for path in sorted(root.rglob(kind)):
+            inside = path.relative_to(root)
+            if inside.parts[0] not in SHOWING:
+                digest.update(f"\0{inside.as_posix()}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def cell_key(scenario: Scenario, meaning: str) -> str | None:
+    """32 hex digits, equal for two cells if all that decides their content is; None where that cannot be known.
+
+    That is the scenario without its `ASIDE`, the content of files that it names, the code, and the `meaning` of the
+    settings. Of a user's own code and of a folder of images nobody knows whether they are still what they were.
+    """
+    folder = scenario.data.path
+    if names_own_code(scenario) or (folder is not None and os.path.isdir(folder)):
+        return None
+    values = scenario.model_dump(exclude=ASIDE) | {"is served": scenario.serving is not None}
+    files = {text: _content(Path(text)) for text in _texts(values) if os.path.isfile(text)}
+    canonical = json.dumps([values, files, code_version(), meaning], sort_keys=True, allow_nan=False)
+    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+
+def names_own_code(scenario: Scenario) -> bool:
+    """Whether it names code of a user's own, as package.module:thing."""
+    return any(":" in text for text in _texts(scenario.model_dump(exclude=ASIDE)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in nested mappings and lists, but for their keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
+def _content(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()

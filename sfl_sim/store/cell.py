@@ -1,0 +1,166 @@
+"""What one variant with one seed writes: its tables, its weights, its summary; or why it failed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from sfl_sim.records import CONFUSION_COLUMNS, OP_COLUMNS
+from sfl_sim.store.files import read_json, write_json
+
+ROWS_PER_GROUP = 100_000
+SUMMARY, FAILURE, TRACEBACK = "summary.json", "error.json", "traceback.txt"
+"""Files of a cell beside its tables: of one that is closed, and of one that failed."""
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+_OP_SCHEMA = pa.schema(
+    [
+        ("variant", _TEXT), ("seed", pa.int64()), ("node", _TEXT), ("kind", _TEXT), ("round", pa.int32()),
+        ("step", pa.int32()), ("client", pa.int32()), ("requested_s", pa.float64()), ("started_s", pa.float64()),
+        ("ended_s", pa.float64()), ("macs", pa.float64()), ("bytes", pa.int64()),
+    ]
+)  # fmt: skip
+
+
+class Cell:
+    """The part of a run that one variant with one seed writes."""
+
+    def __init__(self, folder: Path, variant: str, seed: int) -> None:
+        self.folder = folder
+        self.variant = variant
+        self.seed = seed
+        shutil.rmtree(folder, ignore_errors=True)  # what an earlier run left unfinished
+        folder.mkdir(parents=True)
+        self._rounds: list[dict[str, Any]] = []
+        self._labels: list[dict[str, Any]] = []
+        self._confusion: list[pd.DataFrame] = []
+        self._waiting: list[NDArray[np.void]] = []
+        self._ops = pq.ParquetWriter(folder / "ops.parquet", _OP_SCHEMA, compression="zstd")
+
+    def add_clients(self, clients: pd.DataFrame) -> None:
+        """The fleet: one row per client."""
+        self._write("clients", clients)
+
+    def add_layers(self, layers: pd.DataFrame) -> None:
+        """The model: one row per layer."""
+        self._write("layers", layers)
+
+    def add_round(
+        self,
+        row: Mapping[str, Any],
+        labels: Sequence[Mapping[str, Any]],
+        ops: NDArray[np.void],
+        confusion: pd.DataFrame | None = None,
+    ) -> None:
+        """What one round gave; operations go to disk in large row groups, so memory hardly grows over rounds."""
+        self._rounds.append(dict(row))
+        self._labels.extend(map(dict, labels))
+        self._waiting.append(ops)
+        if confusion is not None:
+            self._confusion.append(confusion[CONFUSION_COLUMNS])
+        if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
+            self._flush()
+
+    def add_final(self, tables: Mapping[str, pd.DataFrame]) -> None:
+        """Tables on the models once training has ended."""
+        for name, table in tables.items():
+            self._write(name, table)
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        """The rounds so far."""
+        return pd.DataFrame(self._rounds)
+
+    @property
+    def labels(self) -> pd.DataFrame:
+        """The per-label rows so far."""
+        return pd.DataFrame(self._labels)
+
+    def add_weights(self, tensors: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
+        """The global model as safetensors, and a JSON file that says what it is."""
+        stem = self.folder / "checkpoint"
+        save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, f"{stem}.safetensors")
+        write_json(stem.with_suffix(".json"), about)
+
+    def close(self, summary: Mapping[str, Any]) -> None:
+        """Write what is still in memory; only a closed cell becomes part of the run."""
+        self._flush()
+        self._ops.close()
+        self._write("rounds", self.rounds)
+        self._write("labels", self.labels)
+        if self._confusion:
+            self._write("confusion", pd.concat(self._confusion))
+        write_json(self.folder / SUMMARY, summary)
+
+    def _write(self, table: str, frame: pd.DataFrame) -> None:
+        frame = frame.assign(variant=self.variant, seed=self.seed)
+        first = ["variant", "seed"]
+        frame[first + [c for c in frame if c not in first]].to_parquet(self.folder / f"{table}.parquet", index=False)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = np.concatenate(self._waiting)
+        self._waiting.clear()
+        same = {"variant": self.variant, "seed": self.seed}
+        columns = [pa.array([same[name]] * len(rows), pa.string() if name == "variant" else pa.int64())
+                   for name in same]  # fmt: skip
+        for name in OP_COLUMNS:
+            values = rows[name]
+            columns.append(pa.array(values.astype(str) if values.dtype.kind == "S" else values))
+        table = pa.table(columns, names=[*same, *OP_COLUMNS])
+        self._ops.write_table(table.cast(_OP_SCHEMA))
+
+
+def write_served(folder: Path, requests: pd.DataFrame, fleet: pd.DataFrame, summary: Mapping[str, Any]) -> None:
+    """Write the cell that one variant with one seed gives when it is served; the summary, last, closes it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    requests.to_parquet(folder / "requests.parquet", index=False)
+    fleet.to_parquet(folder / "fleet.parquet", index=False)
+    write_json(folder / SUMMARY, summary)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a cell failed.
+
+    Attributes:
+        round: in which it did; None if nobody knows.
+        error: its type and its message, in one line.
+    """
+
+    variant: str
+    seed: int
+    round: int | None
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.error} (round {self.round})" if self.round else self.error
+
+
+def write_failure(folder: Path, failure: Failure, traceback: str = "") -> None:
+    """Leave word in a cell's folder that it failed, with the traceback beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / TRACEBACK).write_text(traceback)
+    write_json(folder / FAILURE, asdict(failure))
+
+
+def read_failure(folder: Path) -> Failure | None:
+    """Why the cell in `folder` failed; None if it did not."""
+    found = read_json(folder / FAILURE)
+    return Failure(**found) if found else None
+
+
+def rounds_of(folder: Path) -> int:
+    """How many rounds the cell in `folder` holds; 0 if it has not been closed."""
+    return int(read_json(folder / SUMMARY).get("rounds", 0))

@@ -1,0 +1,105 @@
+"""Cells that earlier runs have finished: found by their content keys, and copied out of the tables of those runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from sfl_sim.store.cell import SUMMARY
+from sfl_sim.store.files import read_json, write_json
+from sfl_sim.store.tables import OF_ALL_CELLS, TABLES, Key, deal
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A cell of an earlier run: its summary there, and the file of its model, if one was trained."""
+
+    run: Path
+    summary: Mapping[str, Any]
+    checkpoint: Path | None
+
+    @property
+    def name(self) -> Key:
+        """As its rows say."""
+        return self.summary["name"], self.summary["seed"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A cell to be taken from an earlier run: its content key, its rounds, and under which name it goes where."""
+
+    key: str
+    rounds: int
+    variant: str
+    place: Path
+
+
+def runs_beside(*places: Path) -> Iterator[Path]:
+    """The folders of runs that lie in reports/ and beside `places`."""
+    for parent in dict.fromkeys([Path("reports"), *(place.parent for place in places)]):
+        if parent.is_dir():
+            yield from sorted(path.parent for path in parent.glob(f"*/{SUMMARY}"))
+
+
+def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
+    """Copy the wanted cells that one of the `runs` has finished; gives the run of each by the cell's number.
+
+    A run that cannot be read has nothing to give.
+    """
+    taken: dict[int, Path] = {}
+    for run in runs:
+        found = {finished.summary["key"]: finished for finished in _finished(run)}
+        here = {
+            number: found[cell.key]
+            for number, cell in wanted.items()
+            if number not in taken and cell.key in found and found[cell.key].summary["rounds"] == cell.rounds
+        }
+        try:
+            _copy(run, [(finished, wanted[number]) for number, finished in here.items()])
+        except (OSError, KeyError, pa.ArrowInvalid):  # damaged, or written anew at this moment
+            for number in here:
+                shutil.rmtree(wanted[number].place, ignore_errors=True)
+        else:
+            taken |= dict.fromkeys(here, run)
+    return taken
+
+
+def _finished(run: Path) -> Iterator[Finished]:
+    """The cells of a run that tell their keys, but for those whose model is no longer there."""
+    checkpoints = {}
+    for path in (run / "checkpoints").glob("*.json"):
+        about = read_json(path)
+        checkpoints[about.get("variant"), about.get("seed")] = path.with_suffix(".safetensors")
+    variants = read_json(run / SUMMARY).get("variants")
+    for summary in variants if isinstance(variants, list) else []:
+        if not isinstance(summary, dict) or summary.get("key") is None:
+            continue
+        model = checkpoints.get((summary.get("name"), summary.get("seed")))
+        if summary.get("weights_digest") is None or (model is not None and model.is_file()):
+            yield Finished(run, summary, model)
+
+
+def _copy(run: Path, cells: list[tuple[Finished, Wanted]]) -> None:
+    """Copy cells of one run out of its tables; a cell's summary, written last, closes it."""
+    if not cells:
+        return
+    for _, cell in cells:
+        shutil.rmtree(cell.place, ignore_errors=True)
+        cell.place.mkdir(parents=True)
+    for table in TABLES:
+        if (source := run / f"{table}.parquet").exists():
+            targets: dict[Key, list[tuple[Path, str]]] = {}
+            for finished, cell in cells:
+                targets.setdefault(finished.name, []).append((cell.place / source.name, cell.variant))
+            deal(source, targets, to_all=table in OF_ALL_CELLS)
+    for finished, cell in cells:
+        if finished.checkpoint:
+            shutil.copyfile(finished.checkpoint, cell.place / "checkpoint.safetensors")
+            about = read_json(finished.checkpoint.with_suffix(".json")) | {"variant": cell.variant}
+            write_json(cell.place / "checkpoint.json", about)
+        write_json(cell.place / SUMMARY, {**finished.summary, "name": cell.variant})

@@ -1,0 +1,174 @@
+"""The life of a run's folder: opened beside its place, filled cell by cell, joined, published."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.store.cell import FAILURE, SUMMARY, TRACEBACK, Failure, read_failure
+from sfl_sim.store.files import read_json, read_manifest, write_json
+from sfl_sim.store.tables import SERVING_TABLES, TABLES, concatenate
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Args:
+        out: its final place.
+        digest: of the scenario; a folder with another digest is a different run.
+        resume: keep the cells that an interrupted or killed run of this scenario has finished.
+
+    Raises ScenarioError if something else lies there, or another process is writing there.
+    """
+
+    def __init__(self, out: Path, digest: str, *, resume: bool = False) -> None:
+        self.out = out
+        self.digest = digest
+        if not out.name:
+            raise ScenarioError("a run needs a folder of its own", key="--out", found=str(out))
+        self.staging = out.with_name(out.name + ".partial")
+        for folder in (self.out, self.staging):
+            self._refuse_others(folder)
+        try:
+            if not resume:
+                shutil.rmtree(self.staging, ignore_errors=True)
+            elif self.out.exists() and not self.staging.exists() and read_manifest(out).get("status") != "complete":
+                self.out.rename(self.staging)
+            self.staging.mkdir(parents=True, exist_ok=True)
+            running = {"scenario": self.digest, "status": "running", "pid": os.getpid()}
+            write_json(self.staging / "manifest.json", running)
+        except OSError as error:
+            raise ScenarioError(f"cannot write there: {error.strerror}", key="--out", found=str(out)) from error
+
+    def _refuse_others(self, folder: Path) -> None:
+        if not folder.exists():
+            return
+        if not folder.is_dir():
+            raise ScenarioError("is a file; a run needs a folder", key="--out", found=str(folder))
+        manifest = read_manifest(folder)
+        if any(folder.iterdir()) and manifest.get("scenario") != self.digest:
+            raise ScenarioError(
+                "the folder holds something else than a run of this scenario with these settings; choose another",
+                key="--out", found=str(folder),
+            )  # fmt: skip
+        if manifest.get("status") == "running" and _alive(manifest["pid"]):
+            raise ScenarioError(f"process {manifest['pid']} is writing there", key="--out", found=str(folder))
+
+    def finished(self, number: int, rounds: int, key: str | None = None) -> bool:
+        """Whether cell `number` has been closed with all its rounds, and is still what its content `key` says."""
+        cell = self.cell_folder(number)
+        summary = read_json(cell / SUMMARY)
+        return summary.get("rounds") == rounds and summary.get("key") == key and not (cell / FAILURE).exists()
+
+    def cell_folder(self, number: int) -> Path:
+        """Where cell `number` lies while the run is under way."""
+        return self.staging / "cells" / f"{number:04d}"
+
+    def closed(self) -> dict[int, tuple[dict[str, Any], pd.DataFrame]]:
+        """The summary and the rounds of every closed cell, by its number."""
+        return {
+            int(path.parent.name): (json.loads(path.read_text()), pd.read_parquet(path.with_name("rounds.parquet")))
+            for path in sorted(self.staging.glob(f"cells/*/{SUMMARY}"))
+        }
+
+    def failures(self) -> dict[Failure, str]:
+        """Why cells have failed, in their order, with the traceback of each."""
+        cells = sorted(path.parent for path in self.staging.glob(f"cells/*/{FAILURE}"))
+        return {failure: (cell / TRACEBACK).read_text() for cell in cells if (failure := read_failure(cell))}
+
+    def join(
+        self,
+        name: str,
+        scenario_yaml: str,
+        manifest: Mapping[str, Any],
+        additions: Mapping[int, Mapping[str, Any]],
+    ) -> Path:
+        """Join the closed cells into the run's tables, in the staging folder, and give that folder.
+
+        `additions` to the summaries, by the number of the cell, are what only the whole run can tell.
+        """
+        cells = self._join_tables(TABLES)
+        variants = [
+            json.loads((cell / SUMMARY).read_text()) | dict(additions.get(int(cell.name), {})) for cell in cells
+        ]
+        write_json(self.staging / "summary.json", {"scenario": name, "variants": variants})
+        checkpoints = self.staging / "checkpoints"
+        checkpoints.mkdir(exist_ok=True)
+        for cell in cells:
+            for path in cell.glob("checkpoint.*"):
+                shutil.copyfile(path, checkpoints / f"{cell.name}{path.suffix}")
+        return self._describe(scenario_yaml, manifest)
+
+    def join_serving(
+        self, name: str, scenario_yaml: str, manifest: Mapping[str, Any], answers: pd.DataFrame | None
+    ) -> Path:
+        """Join the closed cells of served fleets, as `join` does; the `answers` that they drew from lie beside them."""
+        cells = [json.loads((cell / SUMMARY).read_text()) for cell in self._join_tables(SERVING_TABLES)]
+        if answers is not None:
+            answers.to_parquet(self.staging / "answers.parquet", index=False)
+        write_json(self.staging / "serving.json", {"scenario": name, "cells": cells})
+        return self._describe(scenario_yaml, manifest)
+
+    def _join_tables(self, tables: Sequence[str]) -> list[Path]:
+        """Join these tables of the closed cells, whose folders are given."""
+        cells = sorted(path.parent for path in self.staging.glob(f"cells/*/{SUMMARY}"))
+        for table in tables:
+            parts = [cell / f"{table}.parquet" for cell in cells]
+            concatenate([part for part in parts if part.exists()], self.staging / f"{table}.parquet")
+        return cells
+
+    def _describe(self, scenario_yaml: str, manifest: Mapping[str, Any]) -> Path:
+        """Say beside the tables what they are of; the cells go once nobody can want them."""
+        if manifest["status"] == "complete":  # otherwise `resume` wants them
+            shutil.rmtree(self.staging / "cells", ignore_errors=True)
+        (self.staging / "scenario.yaml").write_text(scenario_yaml)
+        write_json(self.staging / "manifest.json", {"scenario": self.digest, **manifest})
+        return self.staging
+
+    def publish(self) -> Path:
+        """Move the joined run to its place; an interrupted one does not replace a complete one. Gives the folder."""
+        interrupted = read_manifest(self.staging)["status"] != "complete"
+        if interrupted and self.out.exists() and read_manifest(self.out).get("status") == "complete":
+            return self.staging
+        old = self.out.with_name(self.out.name + ".old")
+        shutil.rmtree(old, ignore_errors=True)
+        if self.out.exists():
+            self.out.rename(old)
+        self.staging.rename(self.out)
+        shutil.rmtree(old, ignore_errors=True)
+        return self.out
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()
+
+
+def free_folder(parent: Path, name: str, digest: str) -> Path:
+    """`parent/name`, or `name-2`, `name-3`, ... if different runs lie there."""
+    candidate, number = parent / name, 1
+    while candidate.exists() and any(candidate.iterdir()) and read_manifest(candidate).get("scenario") != digest:
+        number += 1
+        candidate = parent / f"{name}-{number}"
+    return candidate
+
+
+def keys_of(folder: Path) -> list[str | None]:
+    """The content keys of the cells that a run has joined, in their order."""
+    return [summary.get("key") for summary in read_json(folder / SUMMARY).get("variants", [])]

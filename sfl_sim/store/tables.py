@@ -1,0 +1,71 @@
+"""The tables of a run: joined from those of its cells, and dealt out to cells again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+OF_ALL_CELLS = ["rounds", "labels", "clients", "layers", "ops"]
+TABLES = [*OF_ALL_CELLS, "confusion", "answers", "representations", "reads", "retimed"]
+SERVING_TABLES = ["requests", "fleet"]
+
+Key = tuple[str, int]
+"""The name and the seed of a cell, which are the first columns of its rows."""
+
+
+def concatenate(sources: Sequence[Path], target: Path) -> None:
+    """Write the rows of all `sources` to `target`, if there is one; null where methods tell different things."""
+    if not sources:
+        return
+    schemas = [pq.read_schema(source).remove_metadata() for source in sources]
+    schema = pa.unify_schemas(schemas, promote_options="permissive")
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        for source in sources:
+            with pq.ParquetFile(source) as file:
+                for group in range(file.num_row_groups):
+                    rows = [schema.empty_table(), file.read_row_group(group)]
+                    writer.write_table(pa.concat_tables(rows, promote_options="permissive"))
+
+
+def deal(source: Path, targets: Mapping[Key, Sequence[tuple[Path, str]]], *, to_all: bool) -> None:
+    """Write the rows of the cells in `targets` to files of their own, under another variant's name each.
+
+    One row group is in memory at a time. With `to_all`, cells without rows get an empty table, else none.
+    """
+    with ExitStack() as stack:
+        file = stack.enter_context(pq.ParquetFile(source))
+        schema = file.schema_arrow.remove_metadata()
+        writers: dict[Path, pq.ParquetWriter] = {}
+
+        def write(path: Path, rows: pa.Table) -> None:
+            if path not in writers:
+                writers[path] = stack.enter_context(pq.ParquetWriter(path, schema, compression="zstd"))
+            writers[path].write_table(rows)
+
+        for group in range(file.num_row_groups):
+            for key, rows in _by_cell(file.read_row_group(group).replace_schema_metadata()):
+                for path, name in targets.get(key, ()):
+                    write(path, _renamed(rows, name))
+        for path in {path for several in targets.values() for path, _ in several if to_all} - writers.keys():
+            write(path, schema.empty_table())
+
+
+def _by_cell(rows: pa.Table) -> Iterator[tuple[Key, pa.Table]]:
+    """The rows of each cell; in the tables of a run a row group is usually that of one."""
+    names, seeds = rows["variant"].cast(pa.string()), rows["seed"]
+    pairs = pa.table({"variant": names, "seed": seeds}).group_by(["variant", "seed"]).aggregate([]).to_pylist()
+    for pair in pairs:
+        key = pair["variant"], pair["seed"]
+        mine = pc.and_(pc.equal(names, key[0]), pc.equal(seeds, key[1]))
+        yield key, rows if len(pairs) == 1 else rows.filter(mine)
+
+
+def _renamed(rows: pa.Table, name: str) -> pa.Table:
+    place = rows.schema.get_field_index("variant")
+    names = pa.repeat(name, len(rows)).cast(rows.schema.field(place).type)
+    return rows.set_column(place, rows.schema.field(place), names)

@@ -1,0 +1,65 @@
+"""By equal keys cells are the same; where that cannot be known there is no key."""
+
+import pytest
+from small_study import SCENARIO
+
+from sfl_sim.config.source import parse
+from sfl_sim.identity import cell_key, code_version, names_own_code
+
+
+def key(meaning="timing", **sections):
+    return cell_key(parse(SCENARIO | sections).variants[0].scenario, meaning)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"name": "other"}, {"repeats": 3}, {"report": {"target_accuracy": 0.5}},
+        {"data": SCENARIO["data"] | {"download": False}},
+    ],
+)  # fmt: skip
+def test_what_no_table_of_a_cell_shows_is_no_part_of_its_key(sections):
+    assert key(**sections) == key()
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"seed": 1}, {"train": SCENARIO["train"] | {"max_graphs": 1}}, {"report": {"representations": 20}},
+        {"report": {"snapshots": {"rounds": [1]}}}, {"serving": {}}, {"meaning": "cpu-1-threads"},
+        {"data": SCENARIO["data"] | {"root": "there"}},
+    ],
+)  # fmt: skip
+def test_what_a_table_of_a_cell_shows_is_part_of_its_key(sections):
+    assert key(**sections) != key()
+
+
+def test_how_a_study_is_served_is_no_matter_but_whether_it_is():
+    assert key(serving={}) == key(serving={"requests": 7})
+
+
+def test_a_user_s_own_code_and_folders_have_no_key(tmp_path):
+    (tmp_path / "cat").mkdir()
+    assert key(data={"name": "image_folder", "path": str(tmp_path)}) is None
+    assert key(method={"name": "my_methods:Mine"}) is None
+    assert key(model={"factory": "my_nets:make"}) is None
+    assert names_own_code(parse(SCENARIO | {"server": {"order": "my:order"}}).variants[0].scenario)
+    assert not names_own_code(parse(SCENARIO).variants[0].scenario)
+
+
+def test_code_has_one_version_until_a_file_changes(tmp_path, monkeypatch):
+    package = tmp_path / "sfl_sim"
+    (package / "report").mkdir(parents=True)
+    (package / "profiles").mkdir()
+    for file in ("ops.py", "report/page.py", "profiles/mine.csv"):
+        (package / file).write_text("before")
+    monkeypatch.setattr("sfl_sim.identity.__file__", str(package / "identity.py"))
+    compute = code_version.__wrapped__
+    before = compute()
+    (package / "report" / "page.py").write_text("pages show what there is")
+    assert compute() == before
+    for file in ("ops.py", "profiles/mine.csv"):
+        (package / file).write_text("after")
+        after = compute()
+        assert after != before
+        before = after
