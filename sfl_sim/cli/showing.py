@@ -18,13 +18,38 @@ from sfl_sim.shipped import scenario_file
 @app.command()
 def report(
     runs: Runs,
-    out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the only run.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The page; by default report.html in the folder of the export or of the only run."),
+    ] = None,
+    export: Annotated[Path | None, typer.Option(metavar="DIR", help="Write tables and figures there, too.")] = None,
+    format: Annotated[
+        list[str] | None, typer.Option(help="Of what is exported: csv (default), parquet, svg, pdf, or csv,svg ...")
+    ] = None,
     debug: Debug = False,
 ) -> None:
-    """Write the report of stored runs again, or one page for several."""
+    """Write the report of stored runs again, or one page for several; export what it shows."""
+    from sfl_sim.report.export import export_runs
     from sfl_sim.report.page import write_report
 
+    if format and not export:
+        raise ScenarioError("needs a folder: --export DIR", key="--format")
+    if export:
+        typer.echo(export_runs(runs, export, format or ["csv"]))
+        out = out or export / "report.html"
     typer.echo(write_report(runs, out or _page_of(runs, "report.html")))
+
+
+@app.command()
+def mlflow(
+    runs: Runs,
+    store: Annotated[str, typer.Option(metavar="DIR", help="A folder, or the URI of a tracking server.")] = "mlruns",
+    debug: Debug = False,
+) -> None:
+    """Log stored runs in MLflow, one run for each variant and seed."""
+    from sfl_sim.report.mlflow_log import log_runs
+
+    typer.echo(f"{store}: {log_runs(runs, store)}")
 
 
 @app.command()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pandas as pd
 
+from sfl_sim.metrics.typical import typical_round
 from sfl_sim.report import style
 
 if TYPE_CHECKING:
@@ -74,17 +75,11 @@ class Frames:
 
     @cached_property
     def typical_round(self) -> int:
-        """The round that is drawn in detail: of the middle half, the nearest to the variants' median durations."""
+        """The round that is drawn in detail, as `metrics.typical.typical_round` chooses it."""
         first_seeds = pd.concat(
             self.rounds[(self.rounds["variant"] == v.label) & (self.rounds["seed"] == v.seed)] for v in self.variants
         )
-        duration_s = first_seeds.assign(duration_s=first_seeds["ended_s"] - first_seeds["started_s"]).pivot(
-            index="round", columns="variant", values="duration_s"
-        )
-        off_median = (duration_s.dropna() / duration_s.median() - 1).abs().sum(axis="columns")
-        quarter = len(off_median) // 4
-        middle = off_median.iloc[quarter : len(off_median) - quarter]
-        return int(middle.index[int(middle.argmin())])
+        return typical_round(first_seeds)
 
 
 def distinct(tables: Iterable[tuple[T, pd.DataFrame]]) -> list[tuple[list[T], pd.DataFrame]]:
@@ -105,7 +100,7 @@ def merge(runs: Sequence[Run]) -> Frames:
     tables: dict[str, list[pd.DataFrame]] = {
         table: [] for table in ("summary", "rounds", "labels", "confusion", "clients", "layers", "representations")
     }
-    for run, title in zip(runs, _titles(runs), strict=True):
+    for run, title in zip(runs, titles(runs), strict=True):
         names = list(run.rounds["variant"].unique())
         labels = {name: html.escape(_label(name, names, title)) for name in names}
         variants += [_variant(run, name, labels[name], len(variants) + i) for i, name in enumerate(names)]
@@ -132,7 +127,7 @@ def _stack(frames: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([frame for frame in frames if len(frame)] or frames, ignore_index=True)
 
 
-def _titles(runs: Sequence[Run]) -> list[str]:
+def titles(runs: Sequence[Run]) -> list[str]:
     """What tells the runs apart: nothing if there is one, else the scenario's name, else the folder."""
     names = [run.name for run in runs]
     if len(names) == 1:

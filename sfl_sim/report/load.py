@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 import yaml
 
+from sfl_sim.config.source import parse
 from sfl_sim.errors import ScenarioError
 from sfl_sim.records import (
     BREAKDOWN,
@@ -22,14 +24,14 @@ from sfl_sim.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 EXIT_NUMBERS = ["hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"]
 SUMMARY_NUMBERS = [
     "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap", "accuracy_spread", "backward_transfer",
     "best_accuracy", *EXIT_NUMBERS, "rho", "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s",
-    "bytes_to_accuracy", "bytes_up", "bytes_down", "server_model_bytes",
+    "bytes_to_accuracy", "bytes_up", "bytes_down", "joule", "server_model_bytes",
 ]  # fmt: skip
 SUMMARY_COLUMNS = [
     "name", "method", "method_options", "seed", *SUMMARY_NUMBERS, "reference", "timeline_digest", "weights_digest"
@@ -59,7 +61,7 @@ MEASURED = [
 ]  # null throughout in timing-only runs
 NEWER = dict.fromkeys([
     "client_accuracy", "label_samples", "cut", "cost", "layers.parquet", "confusion.parquet",
-    "representations.parquet", "server_model_bytes", "best_accuracy", "reference", "method_options", "accuracy_spread",
+    "representations.parquet", "joule", "server_model_bytes", "best_accuracy", "reference", "method_options", "accuracy_spread",
     *EXIT_NUMBERS, "rho", *REPLAY_COLUMNS,
 ]) | {"assistants_s": 0.0}  # fmt: skip
 """What runs of earlier versions lack, or nobody asked for: unknown there, or what it must have been."""
@@ -87,6 +89,19 @@ class Run:
         """The scenario's name."""
         return str(self.scenario.get("name", self.folder.name))
 
+    @cached_property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """What the scenario says of each variant, by dotted key, with the defaults of this version.
+
+        The seed is the first. Of a scenario that this version does not understand, what it says of all variants.
+        """
+        try:
+            variants = parse(self.scenario).variants
+        except ScenarioError:
+            variants = ()
+        resolved = {variant.name: variant.scenario.model_dump() for variant in reversed(variants)}
+        return {name: flat(resolved.get(name, self.scenario)) for name in self.summary["variant"].unique()}
+
     def ops(self, columns: Sequence[str], **where: object) -> pd.DataFrame:
         """The rows of the large table in which each column named in `where` has the value given there."""
         filters = [(column, "==", value) for column, value in where.items()]
@@ -96,6 +111,14 @@ class Run:
         """What the models of `variant` answered to the clients' own test sets; no rows if nobody asked them."""
         path = self.folder / "answers.parquet"
         return pd.read_parquet(path, filters=[("variant", "==", variant)]) if path.exists() else pd.DataFrame()
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted key; an empty section is a value."""
+    pairs: dict[str, Any] = {}
+    for key, value in values.items():
+        pairs |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return pairs
 
 
 def load(folder: Path) -> Run:
@@ -132,7 +155,7 @@ def _table(path: Path, columns: list[str]) -> pd.DataFrame:
     stored = pq.read_schema(path).names
     lacking = {column: known for column, known in NEWER.items() if column in columns and column not in stored}
     frame = pd.read_parquet(path, columns=[column for column in columns if column not in lacking]).assign(**lacking)
-    return frame.astype({column: float for column in [*MEASURED, *REPLAY_COLUMNS] if column in frame})
+    return frame.astype({column: float for column in [*MEASURED, *REPLAY_COLUMNS, "joule"] if column in frame})
 
 
 def _summary(stored: dict[str, Any]) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from itertools import chain, count
 from string import Template
@@ -14,10 +14,11 @@ from plotly.offline import get_plotlyjs
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report import curves, gantt, labels, queueing, round_view, style
+from sfl_sim.report.comparison import compare, machine_in_words, settings_in_words, values_table
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.headline import headline, warnings
-from sfl_sim.report.load import Run, load
+from sfl_sim.report.load import Run, flat, load
 from sfl_sim.report.panel import Panel
 from sfl_sim.report.panels import panels
 from sfl_sim.report.results import paper_table, results_table
@@ -32,6 +33,8 @@ PLOT_CONFIG = {
     "displaylogo": False,
     "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
 }
+MAX_OPEN_ROWS = 8
+"""A table of differences that is longer than this has to be opened."""
 PAPER = (
     '<p class="caption">Per round the median over seeds, then median ± standard deviation over the last '
     f"{LAST_ROUNDS} rounds, as Hydra's tables seem to be made. The ± tells how restless that median is, and not how "
@@ -53,6 +56,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         about=_about(frames),
         headline=paragraphs(headline(frames), "headline"),
         warnings=paragraphs(warnings(frames), "warning"),
+        comparison=_comparison(frames),
         table=_scrolling(results_table(frames)),
         paper_table=_paper(frames),
         panels="\n".join(panel_html(panel, figure_ids) for panel in panels(frames)),
@@ -114,6 +118,21 @@ def _about(frames: Frames) -> str:
     return f"{variants}, {seeds}, run on {', '.join(dates)}"
 
 
+def _comparison(frames: Frames) -> str:
+    """In what several runs differ: a warning if it is more than what is compared."""
+    if len(frames.runs) == 1:
+        return ""
+    found = compare(frames.runs)
+    values = {key: texts for part in found.settings.values() for key, texts in part.items()}
+    told = paragraphs([settings_in_words(found)], "warning" if found.others else "caption")
+    if values:
+        told += _details("Values by run", _scrolling(values_table(found, values)), is_open=len(values) <= MAX_OPEN_ROWS)
+    if found.machine:
+        told += paragraphs([machine_in_words(found)], "caption")
+        told += _details("Values by run", _scrolling(values_table(found, found.machine)))
+    return told
+
+
 def paragraphs(sentences: Sequence[str], css_class: str) -> str:
     """HTML sentences as a paragraph each."""
     return "\n".join(f'<p class="{css_class}">{sentence}</p>' for sentence in sentences)
@@ -163,21 +182,14 @@ def _settings(run: Run) -> str:
 
 def _manifest(run: Run) -> str:
     rows = "".join(
-        f"<tr><td>{html.escape(key)}</td><td>{html.escape(str(value))}</td></tr>" for key, value in _flat(run.manifest)
+        f"<tr><td>{html.escape(key)}</td><td>{html.escape(str(value))}</td></tr>"
+        for key, value in flat(run.manifest).items()
     )
     return _details(f"{html.escape(run.name)}: machine and versions", _scrolling(f"<table>{rows}</table>"))
 
 
-def _details(summary: str, body: str) -> str:
-    return f"<details><summary>{summary}</summary>{body}</details>"
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Nested settings as dotted keys."""
-    pairs = []
-    for key, value in values.items():
-        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
-    return pairs
+def _details(summary: str, body: str, *, is_open: bool = False) -> str:
+    return f"<details{' open' if is_open else ''}><summary>{summary}</summary>{body}</details>"
 
 
 def _digests(frames: Frames) -> str:

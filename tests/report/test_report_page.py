@@ -19,8 +19,9 @@ from sfl_sim.report.panels import panels
 if TYPE_CHECKING:
     from pathlib import Path
 
-ALWAYS = ["Results", "Where the time goes", "The server's queue", "One round, operation by operation", "Where to cut",
-          "The fleet", "Settings", "How to read the numbers", "Versions and digests"]  # fmt: skip
+WHY = "Why a round takes so long"
+ALWAYS = ["Results", "Where the time goes", "The server's queue", "One round, operation by operation", WHY,
+          "Where to cut", "The fleet", "Settings", "How to read the numbers", "Versions and digests"]  # fmt: skip
 TRAINED = ["The way to 70\u00a0% accuracy", "Forgetting", "Which labels are forgotten", "What the last rounds remember"]
 FRONTIER = "What less forgetting costs on the clock"  # of three variants or more
 
@@ -128,7 +129,7 @@ def test_who_is_left_out_of_the_details_is_told(frames: Frames, eight: Frames) -
     def told(each: Frames) -> list[str]:
         return [panel.title for panel in panels(each) if "the first 6 of 8 variants" in panel.caption]
 
-    assert told(eight) == ["The server's queue", "One round, operation by operation"]
+    assert told(eight) == ["The server's queue", "One round, operation by operation", WHY]
     assert told(frames) == []
 
 

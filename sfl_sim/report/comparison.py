@@ -1,0 +1,179 @@
+"""In what runs that stand side by side differ: in the one setting that is compared, or in more than that."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from sfl_sim.report.display import plural
+from sfl_sim.report.frames import titles
+from sfl_sim.report.load import flat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from sfl_sim.report.load import Run
+
+Values = dict[str, list[str]]
+"""By dotted key what each run says, as text."""
+
+NO_SETTINGS = ("name", "repeats", "grid", "report", "serving", "data.root", "data.download")
+"""Keys and sections that decide neither what a seed learns nor how much simulated time it takes."""
+BY_THE_MACHINE = ("train.executor", "train.compile", "train.max_graphs")
+"""Settings of how steps are computed, which simulated time does not know."""
+MACHINE = (
+    "timing_only", "device", "threads", "jobs", "versions.sfl-sim", "versions.torch", "versions.numpy",
+    "machine.processor", "machine.cores", "machine.gpu",
+)  # fmt: skip
+"""What the manifest tells of that."""
+CHOICES = ("name", "kind", "profile", "order")
+"""Keys whose choice decides which of their neighbours have a say, or any value at all."""
+NONE = ("–", "null")
+MAX_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What differs between runs, not counting what the grid of one of them varies.
+
+    Attributes:
+        titles: of the runs.
+        settings: by the key that is counted, all keys that belong to it: a method's name, and its options.
+        machine: how the runs were computed, what differs.
+    """
+
+    titles: list[str]
+    settings: dict[str, Values]
+    machine: Values
+
+    @property
+    def compared(self) -> str | None:
+        """The key that is compared: the only one that differs, or the only one that differs in every run."""
+        if len(self.settings) == 1:
+            return next(iter(self.settings))
+        everywhere = [
+            key
+            for key, values in self.settings.items()
+            if len(set(zip(*values.values(), strict=True))) == len(self.titles)
+        ]
+        return everywhere[0] if len(everywhere) == 1 else None
+
+    @property
+    def others(self) -> list[str]:
+        """The keys that differ besides."""
+        return [key for key in self.settings if key != self.compared]
+
+
+def compare(runs: Sequence[Run]) -> Comparison:
+    """Look for settings, and for ways of computing, in which `runs` differ."""
+    told = [_values(run) for run in runs]
+    keys = list(dict.fromkeys(chain(*told)))
+    by_key = {key: [one.get(key, {NONE[0]}) for one in told] for key in keys}
+    uneven = {key for key, values in by_key.items() if len(set().union(*values)) > 1}
+    varied = {key for key in uneven if any(len(value) > 1 for value in by_key[key])}
+    settings: dict[str, Values] = {}
+    machine: Values = {}
+    for key in keys:
+        if key not in uneven - varied:
+            continue
+        values = [value for (value,) in by_key[key]]
+        topic = _topic(key, values, uneven)
+        if key in BY_THE_MACHINE:
+            machine[key] = values
+        elif topic not in varied:
+            settings.setdefault(topic, {})[key] = values
+    manifests = [flat(run.manifest) for run in runs]
+    return Comparison(titles(runs), settings, _differing(MACHINE, manifests) | machine)
+
+
+def settings_texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Those of a variant's settings that decide what comes out, as text."""
+    return {key: _text(settings, key) for key in settings if not _below(key, NO_SETTINGS)}
+
+
+def _values(run: Run) -> dict[str, set[str]]:
+    """The values that each setting has in the variants of a run."""
+    variants = [settings_texts(settings) for settings in run.settings.values()]
+    return {key: {texts.get(key, NONE[0]) for texts in variants} for key in dict.fromkeys(chain(*variants))}
+
+
+def _below(key: str, sections: Iterable[str]) -> bool:
+    return any(key == section or key.startswith(f"{section}.") for section in sections)
+
+
+def _text(settings: Mapping[str, Any], key: str) -> str:
+    if key not in settings:
+        return NONE[0]
+    value = settings[key]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _topic(key: str, values: Sequence[str], uneven: Iterable[str]) -> str:
+    """What `key` is counted under: what others say in place of its section, or the choice that it is part of."""
+    sections = list(_sections(key))
+    instead = next((section for section in sections if section in uneven), None)
+    if instead or any(other.startswith(f"{key}.") for other in uneven):
+        return instead or key
+    if any(value in NONE for value in values):
+        choices = (f"{section}.{choice}" for section in reversed(sections) for choice in CHOICES)
+        return next((choice for choice in choices if choice in uneven), key)
+    return key
+
+
+def _sections(key: str) -> Iterator[str]:
+    """The sections that a dotted key lies in, the outermost first."""
+    steps = key.split(".")
+    return (".".join(steps[:depth]) for depth in range(1, len(steps)))
+
+
+def _differing(keys: Iterable[str], told: Sequence[Mapping[str, Any]]) -> Values:
+    by_key = {key: [_text(one, key) for one in told] for key in keys}
+    return {key: values for key, values in by_key.items() if len(set(values)) > 1}
+
+
+def settings_in_words(found: Comparison) -> str:
+    """What is compared, or a warning that it is not alone, as an HTML sentence."""
+    if not found.settings:
+        return "The runs have the same settings."
+    if not found.others:
+        return f"The runs differ in {_named([*found.settings])} alone."
+    if found.compared:
+        return (
+            f"Beside {_named([found.compared])}, which is another one in every run, these runs also differ in "
+            f"{_named(found.others)}. Their results may differ because of that."
+        )
+    return f"These runs differ in {_named(found.others)}. Their results may differ because of any of these."
+
+
+def machine_in_words(found: Comparison) -> str:
+    """What other ways of computing mean, as an HTML sentence."""
+    return (
+        f"They were computed differently, too: {_named([*found.machine])}. Simulated time does not know of it; weights "
+        "may differ in their last bits, and wall times do not compare."
+    )
+
+
+def _named(keys: Sequence[str]) -> str:
+    """Keys in a sentence, the first few by name."""
+    named = [f"<code>{html.escape(key)}</code>" for key in keys[:MAX_NAMED]]
+    if len(keys) > MAX_NAMED:
+        named.append(plural(len(keys) - MAX_NAMED, "more setting"))
+    return " and ".join(part for part in (", ".join(named[:-1]), named[-1]) if part)
+
+
+def values_table(found: Comparison, values: Values) -> str:
+    """A row for each key, a column for each run, as HTML."""
+    head = "".join(f'<th scope="col">{html.escape(title)}</th>' for title in found.titles)
+    body = "".join(
+        f'<tr><th scope="row"><code>{html.escape(key)}</code></th>'
+        f"{''.join(f'<td>{html.escape(_short(text))}</td>' for text in texts)}</tr>"
+        for key, texts in values.items()
+    )
+    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

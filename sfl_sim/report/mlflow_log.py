@@ -1,0 +1,180 @@
+"""Stored runs in MLflow: an experiment per scenario, a run per stored folder, below it one per variant and seed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.report.comparison import settings_texts
+from sfl_sim.report.display import plural
+from sfl_sim.report.load import SUMMARY_NUMBERS, flat, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+    from mlflow.entities import Run as Logged
+
+    from sfl_sim.report.load import Run
+
+BY_ROUND = [
+    "accuracy", "client_accuracy", "hybrid_accuracy", "loss", "performance_gap", "bytes_up", "bytes_down", "simulated_s"
+]  # fmt: skip
+"""Metrics with the round as their step. Their times are simulated, too: MLflow's axis of relative time shows them."""
+FINAL = "final/"
+"""Before the names of the numbers of the summary."""
+ARTIFACTS = ("report.html", "summary.json", "scenario.yaml")
+STATUS = {"complete": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+DIGEST, VARIANT, SEED, TIMELINE, WEIGHTS = (
+    f"sfl_sim.{name}" for name in ("digest", "variant", "seed", "timeline_digest", "weights_digest")
+)
+"""Tags by which runs are found again: of the scenario and how it was computed; of what came out."""
+BATCH = 1000
+"""Metrics that MLflow takes at once."""
+
+
+@dataclass
+class Tally:
+    """How many runs are new in MLflow, how many take the place of others, and how many were there already."""
+
+    new: int = 0
+    replaced: int = 0
+    kept: int = 0
+
+    def __str__(self) -> str:
+        told = [f"{plural(self.new, 'run')} logged"]
+        told += [f"{self.replaced} replaced, which had fewer rounds or other results"] if self.replaced else []
+        told += [f"{self.kept} there already"] if self.kept else []
+        return ", ".join(told)
+
+
+def log_runs(folders: Sequence[Path], store: str) -> Tally:
+    """Log stored runs in the MLflow store at `store`, a folder or a URI; what is there already is not logged again.
+
+    Raises:
+        ScenarioError: a folder holds no complete run, MLflow is missing, or the store cannot be used.
+    """
+    runs = [load(folder) for folder in dict.fromkeys(folders)]
+    client = _client(store)
+    from mlflow.exceptions import MlflowException
+
+    tally = Tally()
+    try:
+        for run in runs:
+            _log(client, run, tally)
+    except MlflowException as error:
+        raise ScenarioError(" ".join(str(error).split()), key="--store", found=store) from error
+    return tally
+
+
+def _client(store: str) -> MlflowClient:
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    if "://" not in store:
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the only store that needs no server and no database
+        store = Path(store).absolute().as_uri()
+    try:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+    except ModuleNotFoundError as error:
+        raise ScenarioError("MLflow is not installed: pip install 'sfl-sim[mlflow]'", key="mlflow") from error
+    try:
+        return MlflowClient(tracking_uri=store)
+    except MlflowException as error:
+        raise ScenarioError(" ".join(str(error).split()), key="--store", found=store) from error
+
+
+def _log(client: MlflowClient, run: Run, tally: Tally) -> None:
+    """Log what is not there yet of one stored run; what is there of its variants with other results is replaced."""
+    digest = str(run.manifest.get("scenario", run.folder.absolute()))
+    known = client.get_experiment_by_name(run.name)
+    experiment = known.experiment_id if known else client.create_experiment(run.name)
+    same = client.search_runs([experiment], f"tags.`{DIGEST}` = '{digest}'", max_results=50_000)
+    logged = {(one.data.tags.get(VARIANT), one.data.tags.get(SEED)): one for one in same}
+
+    def create(name: str, tags: dict[str, str]) -> Logged:
+        return client.create_run(experiment, _created_ms(run), tags | {DIGEST: digest}, name)
+
+    parent = logged.get((None, None)) or create(run.folder.name, {})
+    for cell in run.summary.to_dict("records"):
+        name, cell_tags = f"{cell['variant']}, seed {cell['seed']}", {VARIANT: cell["variant"], SEED: str(cell["seed"])}
+        there = logged.get((cell["variant"], str(cell["seed"])))
+        if there is None:
+            tally.new += 1
+        elif _digests(cell).items() <= there.data.tags.items():
+            tally.kept += 1
+            continue
+        else:
+            client.delete_run(there.info.run_id)
+            tally.replaced += 1
+        _log_cell(client, run, cell, create(name, cell_tags | {"mlflow.parentRunId": parent.info.run_id}).info.run_id)
+    _log_parent(client, run, parent.info.run_id)
+
+
+def _digests(cell: dict[Any, Any]) -> dict[str, str]:
+    """What came out, as tags."""
+    told = {TIMELINE: cell["timeline_digest"], WEIGHTS: cell["weights_digest"]}
+    return {tag: digest for tag, digest in told.items() if isinstance(digest, str)}
+
+
+def _log_cell(client: MlflowClient, run: Run, cell: dict[Any, Any], run_id: str) -> None:
+    """Log one variant with one seed; its digests, last, say that all is there."""
+    from mlflow.entities import Param, RunTag
+
+    settings = settings_texts(run.settings[cell["variant"]]) | {"seed": str(cell["seed"])}
+    client.log_batch(run_id, params=[Param(key, text) for key, text in settings.items() if text != "null"])
+    metrics = iter([*_by_round(run, cell), *_final(run, cell)])
+    while batch := list(islice(metrics, BATCH)):
+        client.log_batch(run_id, metrics=batch)
+    client.log_batch(run_id, tags=[RunTag(key, text) for key, text in (_about(run) | _digests(cell)).items()])
+    client.set_terminated(run_id, _status(run))
+
+
+def _by_round(run: Run, cell: dict[Any, Any]) -> Iterator[Metric]:
+    ours = (run.rounds["variant"] == cell["variant"]) & (run.rounds["seed"] == cell["seed"])
+    rounds = run.rounds[ours].assign(simulated_s=run.rounds["ended_s"])
+    for told in rounds.to_dict("records"):
+        at_ms = _created_ms(run) + round(1000 * told["ended_s"])
+        yield from _metrics({key: told[key] for key in BY_ROUND}, at_ms, told["round"])
+
+
+def _final(run: Run, cell: dict[Any, Any]) -> Iterator[Metric]:
+    at_ms = _created_ms(run) + round(1000 * cell["simulated_s"])
+    return _metrics({f"{FINAL}{key}": cell[key] for key in SUMMARY_NUMBERS}, at_ms, int(cell["rounds"]))
+
+
+def _metrics(values: dict[str, float], at_ms: int, step: int) -> Iterator[Metric]:
+    from mlflow.entities import Metric
+
+    return (Metric(key, float(value), at_ms, step) for key, value in values.items() if np.isfinite(value))
+
+
+def _log_parent(client: MlflowClient, run: Run, run_id: str) -> None:
+    for key, text in _about(run).items():
+        client.set_tag(run_id, key, text)
+    for path in (run.folder / name for name in ARTIFACTS):
+        if path.exists():
+            client.log_artifact(run_id, str(path))
+    client.set_terminated(run_id, _status(run))
+
+
+def _about(run: Run) -> dict[str, str]:
+    """What the manifest says of how the run was computed."""
+    told = flat({key: value for key, value in run.manifest.items() if key != "scenario"})
+    return {"sfl_sim.folder": str(run.folder)} | {f"sfl_sim.{key}": str(value) for key, value in told.items()}
+
+
+def _status(run: Run) -> str:
+    return STATUS.get(str(run.manifest.get("status")), "FINISHED")
+
+
+def _created_ms(run: Run) -> int:
+    created = run.manifest.get("created")
+    return round(1000 * (datetime.fromisoformat(created) if created else datetime.now(UTC)).timestamp())

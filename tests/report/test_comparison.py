@@ -1,0 +1,166 @@
+"""What is said of several runs on one page: what is compared, and what else differs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from sfl_sim.config.source import parse
+from sfl_sim.errors import ScenarioError
+from sfl_sim.report.comparison import Comparison, compare, machine_in_words, settings_in_words
+from sfl_sim.report.load import Run
+from sfl_sim.report.page import write_report
+
+BASE = {"data": {"name": "digits"}, "train": {"lr": 0.05}}
+
+
+def stored(number: int, scenario: dict[str, Any], manifest: dict[str, Any]) -> Run:
+    """A run as far as it is compared: its scenario, the names of its variants, and its manifest."""
+    scenario = {"name": "run"} | {key: below(BASE.get(key), value) for key, value in (BASE | scenario).items()}
+    try:
+        variants = [variant.name for variant in parse(scenario).variants]
+    except ScenarioError:
+        variants = ["variant"]
+    nothing = pd.DataFrame()
+    tables = {"summary", "rounds", "labels", "confusion", "clients", "layers", "representations"}
+    frames = dict.fromkeys(tables, nothing) | {"summary": pd.DataFrame({"variant": variants})}
+    return Run(Path(f"run{number}"), scenario, "", manifest, **frames)
+
+
+def below(section: Any, change: Any) -> Any:
+    """A section with the keys of the change besides its own."""
+    return section | change if isinstance(section, dict) and isinstance(change, dict) else change
+
+
+def compared(*scenarios: dict[str, Any], manifests: Sequence[dict[str, Any]] = ()) -> Comparison:
+    """Compare runs with these changes of one scenario."""
+    told = zip_longest(scenarios, manifests, fillvalue={})
+    return compare([stored(number, scenario, manifest) for number, (scenario, manifest) in enumerate(told)])
+
+
+def test_one_run_per_method_compares_methods_and_cries_no_wolf() -> None:
+    found = compared(
+        {"name": "a", "method": {"name": "fedavg"}},
+        {"name": "b", "method": {"name": "korea", "p0": 0.3, "proportion": "off"}},
+        {"name": "c", "method": {"name": "splitfed_v1"}, "report": {"target_accuracy": 0.9}},
+    )
+
+    assert found.compared == "method.name"
+    assert found.others == []
+    assert found.settings["method.name"]["method.p0"] == ["–", "0.3", "–"]
+    assert settings_in_words(found) == "The runs differ in <code>method.name</code> alone."
+
+
+def test_what_differs_besides_the_method_is_warned_about() -> None:
+    found = compared(
+        {"method": {"name": "fedavg"}, "train": {"lr": 0.1}},
+        {"method": {"name": "splitnn"}, "train": {"lr": 0.1}},
+        {"method": {"name": "splitfed_v1"}, "train": {"lr": 0.2}},
+    )
+
+    assert found.compared == "method.name"
+    assert found.others == ["train.lr"]
+    assert "also differ in <code>train.lr</code>" in settings_in_words(found)
+
+
+def test_of_two_that_differ_in_two_settings_nobody_knows_what_is_compared() -> None:
+    found = compared({"server": {"speedup": 10}}, {"server": {"speedup": 100}, "train": {"lr": 0.2}})
+
+    assert found.compared is None
+    assert set(found.others) == {"server.speedup", "train.lr"}
+
+
+def test_equal_runs_have_the_same_settings() -> None:
+    found = compared({"name": "a", "repeats": 1}, {"name": "b", "repeats": 3})
+
+    assert settings_in_words(found) == "The runs have the same settings."
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "compared_key"),
+    [
+        ({"model": {"cut": 1}}, {"model": {"cut": {"by": "random", "values": [1, 2]}}}, "model.cut"),
+        (
+            {"server": {"order": "fcfs"}},
+            {"server": {"order": "bounded_wait", "max_wait_s": 10, "burst": 2}},
+            "server.order",
+        ),
+        (
+            {"clients": {"network": {"profile": "mobiperf"}}},
+            {"clients": {"network": {"profile": None, "uplink_bps": 1e6, "downlink_bps": 1e6}}},
+            "clients.network.profile",
+        ),
+        (
+            {"data": {"partition": {"kind": "dominant_label", "p": 0.8, "phi": 1}}},
+            {"data": {"partition": {"kind": "dirichlet", "alpha": 0.1}}},
+            "data.partition.kind",
+        ),
+    ],
+)
+def test_a_choice_with_all_that_belongs_to_it_is_one_difference(one, other, compared_key) -> None:
+    found = compared(one, other)
+
+    assert list(found.settings) == [compared_key]
+    assert len(found.settings[compared_key]) > 1
+
+
+def test_what_a_run_varies_itself_is_no_difference_between_runs() -> None:
+    found = compared(
+        {"grid": {"method.name": ["splitfed_v2", "hydra"]}, "train": {"lr": 0.1}},
+        {"method": {"name": "hydra", "cut2": 3}, "train": {"lr": 0.2}},
+    )
+
+    assert list(found.settings) == ["train.lr"]
+
+
+def test_a_grid_that_sets_a_key_to_one_value_is_a_setting() -> None:
+    grid = {"method.name": ["splitfed_v2", "hydra"], "server.order": "fcfs"}
+    found = compared({"grid": grid}, {"grid": grid | {"train.lr": 0.2}})
+
+    assert found.settings == {"train.lr": {"train.lr": ["0.05", "0.2"]}}
+
+
+def test_a_scenario_that_is_not_understood_any_more_is_compared_as_it_is() -> None:
+    found = compared({"forgotten_key": 1}, {"forgotten_key": 2})
+
+    assert found.compared == "forgotten_key"
+
+
+def test_machines_are_told_apart_from_settings() -> None:
+    old = {"device": "cpu", "versions": {"torch": "2.6.0"}, "created": "2026-01-01"}
+    new = {"device": "cuda", "versions": {"torch": "2.15.0"}, "created": "2026-11-21"}
+    found = compared({}, {"train": {"executor": "batched"}}, manifests=(old, new))
+
+    assert not found.settings
+    assert found.machine == {
+        "device": ["cpu", "cuda"], "versions.torch": ["2.6.0", "2.15.0"], "train.executor": ["eager", "batched"]
+    }  # fmt: skip
+    assert "<code>device</code>" in machine_in_words(found)
+
+
+def test_the_page_warns_only_where_there_is_something_to_warn_about(small_folder: Path, tmp_path: Path) -> None:
+    def page(*changes: dict[str, str]) -> str:
+        folders = [small_folder]
+        for number, change in enumerate(changes):
+            folder = Path(shutil.copytree(small_folder, tmp_path / str(number), dirs_exist_ok=True))
+            text = (folder / "scenario.yaml").read_text(encoding="utf-8")
+            for old, new in change.items():
+                assert old in text
+                text = text.replace(old, new)
+            (folder / "scenario.yaml").write_text(text, encoding="utf-8")
+            folders.append(folder)
+        return write_report(folders, tmp_path / "report.html").read_text(encoding="utf-8")
+
+    warned = '<p class="warning">'
+    slower, later = {"speedup: 100": "speedup: 10"}, {"speedup: 100": "speedup: 10", "seed: 0": "seed: 7"}
+    alone, compared, mixed = page(), page(slower), page(later)
+    assert "The runs" not in alone
+    assert "The runs differ in <code>server.speedup</code> alone." in compared
+    assert warned not in alone + compared
+    assert warned in mixed

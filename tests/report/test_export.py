@@ -1,0 +1,200 @@
+"""Tables and figures for other programs and for papers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import plotly.io
+import pytest
+from synthetic_run import World, write_run
+
+from sfl_sim.cli import main
+from sfl_sim.errors import ScenarioError
+from sfl_sim.report import paper, style
+from sfl_sim.report.export import export_runs, tables
+from sfl_sim.report.frames import Frames, merge
+from sfl_sim.report.learned import learned_panels
+from sfl_sim.report.load import load
+from sfl_sim.report.panels import panels
+
+
+def test_results_are_medians_and_deviations_of_the_seeds(run_folder: Path) -> None:
+    found = tables([load(run_folder)])
+
+    seeds = found["seeds"].groupby("variant")["accuracy"]
+    results = found["results"].set_index("variant")
+    assert results["accuracy_median"].to_dict() == pytest.approx(seeds.median().to_dict())
+    assert results["accuracy_sd"].to_dict() == pytest.approx(seeds.std().to_dict())
+    assert set(results["run"]) == {"heterogeneous_bw"}
+
+
+def test_where_most_seeds_do_not_arrive_the_median_is_unknown_and_those_that_do_are_counted(
+    small: World, tmp_path: Path
+) -> None:
+    folder = write_run(tmp_path / "run", replace(small, seeds=(0, 1, 2)))
+    stored = json.loads((folder / "summary.json").read_text())
+    for variant, rounds in zip(stored["variants"], [1, None, None, 1, 3, None], strict=True):
+        variant["rounds_to_accuracy"] = rounds
+    (folder / "summary.json").write_text(json.dumps(stored))
+
+    results = tables([load(folder)])["results"]
+
+    assert results["seeds_to_accuracy"].tolist() == [1, 2]
+    np.testing.assert_equal(results["rounds_to_accuracy_median"].to_numpy(), [np.nan, 3])
+
+
+def test_runs_are_joined_and_told_apart(small: World, tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name, replace(small, name=name)) for name in ("one", "two")]
+    for name, table in tables([load(folder) for folder in folders]).items():
+        assert table["run"].value_counts().nunique() == 1, name
+        assert list(table["run"].unique()) == ["one", "two"]
+
+
+def test_csv_and_parquet_hold_the_same(small_folder: Path, tmp_path: Path) -> None:
+    written = export_runs([small_folder], tmp_path / "out", ["csv,parquet"])
+
+    assert len(written.tables) == 2 * len(tables([load(small_folder)]))
+    assert written.figures == []
+    for path in (tmp_path / "out").glob("*.parquet"):
+        stored = pd.read_parquet(path)
+        text = pd.read_csv(path.with_suffix(".csv"))
+        assert list(text) == list(stored)
+        numbers = stored.select_dtypes("number")
+        np.testing.assert_allclose(text[list(numbers)].to_numpy(float), numbers.to_numpy(float), rtol=1e-12)
+
+
+def test_samples_by_label_are_rows_of_their_own(folder: Path) -> None:
+    held = [[500, 0], [1, 499], [250, 250], [0, 500]]
+    clients = pd.read_parquet(folder / "clients.parquet")
+    clients.assign(label_samples=held * 2).to_parquet(folder / "clients.parquet")
+
+    found = tables([load(folder)])
+
+    assert "label_samples" not in found["clients"]
+    assert found["holdings"].query("client == 1")["samples"].tolist() == [1, 499] * 2
+    assert found["holdings"].groupby(["variant", "client"])["samples"].sum().eq(500).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--format", "svg"], "--format: needs a folder: --export DIR"),
+        (["--export", "out", "--format", "csv,png"], "--format: unknown format (found 'png'; allowed: csv, parquet,"),
+    ],
+)
+def test_a_format_that_leads_nowhere_is_one_line(
+    small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, arguments: list[str], line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(small_folder), *arguments])
+    assert stop.value.code == 2
+    assert line in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_has_the_page_beside_it(small_folder: Path, tmp_path: Path, capsys) -> None:
+    main(["report", str(small_folder), "--export", str(tmp_path / "out")])
+
+    assert re.search(r"out: \d+ tables, 0 figures", capsys.readouterr().out)
+    assert {"report.html", "results.csv", "rounds.csv"} <= {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_without_kaleido_the_extra_is_named_and_nothing_is_written(
+    small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(package: str) -> str:
+        if package == "kaleido":
+            raise PackageNotFoundError(package)
+        return "6.1"
+
+    monkeypatch.setattr(paper, "version", version)
+    with pytest.raises(ScenarioError, match=r"pip install 'sfl-sim\[figures\]' \(found 'no kaleido, plotly 6.1'"):
+        export_runs([small_folder], tmp_path / "out", ["csv", "pdf"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_kaleido_before_1_is_too_old(monkeypatch: pytest.MonkeyPatch, frames: Frames, tmp_path: Path) -> None:
+    monkeypatch.setattr(paper, "version", {"kaleido": "0.2.1", "plotly": "7.1.0"}.__getitem__)
+    with pytest.raises(ScenarioError, match=r"need kaleido 1 .*found 'kaleido 0.2.1"):
+        paper.draw(frames, tmp_path, ["svg"])
+
+
+def test_a_figure_for_paper_has_a_name_of_its_own_is_white_and_names_everything_once(small_folder: Path) -> None:
+    found = list(paper.drawings(panels(merge([load(small_folder)]))))
+
+    assert len({name for name, _ in found}) == len(found) > 10
+    for _, figure in found:
+        shown = [trace.name for trace in figure.data if trace.name and trace.showlegend is not False]
+        assert len(shown) == len(set(shown))
+        assert bool(shown) == figure.layout.showlegend
+        assert figure.layout.title.text
+        assert figure.layout.paper_bgcolor == "white"
+        assert round(figure.layout.width * paper.SCALE / 96, 1) in (paper.SINGLE_IN, paper.DOUBLE_IN)
+
+
+def test_no_result_changes_the_name_of_a_file(frames: Frames) -> None:
+    heading = f"{frames.variants[2].html}: held idle for 12\u00a0% of the round"
+
+    assert paper.file_name("The server's queue", heading) == "the-server-s-queue-hydra-cyclic"
+    assert (
+        paper.file_name("Forgetting", "Performance gap against rounds") == "forgetting-performance-gap-against-rounds"
+    )
+
+
+def test_long_texts_are_broken_between_words_and_never_within_tags() -> None:
+    variant = style.Named("a name of many words, a=0.1, b=0.2", "#0072B2", "solid")
+    lines = paper.wrapped(f"{variant.html}: and more of it", 20)
+
+    assert len(lines) > 2
+    assert "".join(lines).count("<") == variant.html.count("<")
+    assert (
+        re.sub(r"<[^>]*>", "", " ".join(lines)).replace("\xa0", " ")
+        == "● a name of many words, a=0.1, b=0.2: and more of it"
+    )
+    assert all(len(re.sub(r"<[^>]*>", "", line)) <= 20 for line in lines)
+    assert paper.wrapped("a name that looks like &lt;b&gt;", 50) == ["a name that looks like &lt;b&gt;"]
+
+
+CHROME = any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")))
+
+
+@pytest.mark.skipif(not CHROME, reason="no Chrome or Chromium is installed")
+def test_figures_are_drawn_with_title_axes_and_legend(
+    frames: Frames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("kaleido")
+    if not hasattr(plotly.io, "write_images"):
+        pytest.skip("this plotly is older than kaleido 1")
+    monkeypatch.setattr(paper, "panels", lambda frames: learned_panels(frames)[1:2])
+
+    paper.draw(frames, tmp_path, ["svg", "pdf"])
+
+    assert {path.suffix for path in tmp_path.iterdir()} == {".svg", ".pdf"}
+    drawn = ET.parse(tmp_path / "forgetting-performance-gap-against-rounds.svg").getroot()
+    text = " ".join(drawn.itertext())
+    for word in ("Forgetting", "Performance gap against rounds", "performance gap (points)", "hydra, cyclic"):
+        assert word in text
+    assert float(drawn.attrib["width"]) / 96 == pytest.approx(paper.SINGLE_IN, abs=0.01)
+    assert (tmp_path / "forgetting-performance-gap-against-rounds.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_without_a_browser_it_says_what_to_do_and_writes_nothing(
+    small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("kaleido")
+    if not hasattr(plotly.io, "write_images"):
+        pytest.skip("this plotly is older than kaleido 1")
+    monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "nowhere"))
+    with pytest.raises(ScenarioError, match="drawn by Google Chrome or Chromium") as raised:
+        export_runs([small_folder], tmp_path / "out", ["csv", "svg"])
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,119 @@
+"""The pages as a browser shows them: opened from a file, on a desk and on a phone."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from synthetic_run import World, write_run
+from synthetic_serving import World as Served
+from synthetic_serving import write_served
+from synthetic_whatif import Vary, write_whatif
+from synthetic_whatif import World as Asked
+
+from sfl_sim.report.page import write_page, write_report
+from sfl_sim.report.serving import write_serving
+from sfl_sim.report.whatif import write_whatif as write_whatif_page
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FOUND = next(filter(None, map(shutil.which, BROWSERS)), None)
+pytestmark = pytest.mark.skipif(FOUND is None, reason=f"none of {', '.join(BROWSERS)} is installed")
+
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync",
+         "--no-first-run", "--virtual-time-budget=5000"]  # fmt: skip
+WIDTHS_PX = (1280, 390)
+WATCH = """<script>
+const errors = [];
+console.error = (...told) => errors.push(told.join(" "));
+addEventListener("error", (event) => errors.push(event.message));
+addEventListener("unhandledrejection", (event) => errors.push(String(event.reason)));
+addEventListener("load", () => setTimeout(() => {
+  const figures = [...document.querySelectorAll(".js-plotly-plot, .plotly-graph-div")];
+  parent.postMessage(JSON.stringify({
+    width_px: innerWidth,
+    errors,
+    figures: figures.length,
+    drawn: figures.filter((figure) => figure.querySelector("svg.main-svg")).length,
+    overflow_px: Math.max(0, document.documentElement.scrollWidth - document.documentElement.clientWidth),
+  }), "*");
+}, 1000));
+</script>"""
+"""Tells the frame around a page what became of it: files cannot look into each other, but may send messages."""
+AROUND = """<body><script>
+addEventListener("message", (event) => {
+  const told = document.createElement("pre");
+  told.textContent = event.data;
+  document.body.append(told);
+});
+</script>"""
+
+
+class Seen(NamedTuple):
+    """What became of a page at one width."""
+
+    width_px: int
+    errors: list[str]
+    figures: int
+    drawn: int
+    overflow_px: int
+
+
+def look_at(page: Path) -> list[Seen]:
+    """Open a page at both widths, in frames: windows of a headless browser are never as narrow as a phone."""
+    watched = page.with_name("watched.html")
+    watched.write_text(page.read_text(encoding="utf-8").replace("<head>", f"<head>{WATCH}", 1), encoding="utf-8")
+    frames = "".join(f'<iframe src="{watched.as_uri()}" width="{px}" height="900"></iframe>' for px in WIDTHS_PX)
+    around = page.with_name("around.html")
+    around.write_text(AROUND + frames, encoding="utf-8")
+    profile = f"--user-data-dir={page.with_name('profile')}"
+    command = [str(FOUND), *FLAGS, profile, "--dump-dom", around.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    told = re.findall(r"<pre>(.*?)</pre>", shown, re.DOTALL)
+    return sorted((Seen(**json.loads(html.unescape(text))) for text in told), reverse=True)
+
+
+def report_of_a_run(folder: Path) -> Path:
+    run = write_run(folder, World(variants=World().variants[:2], clients=4, rounds=4, batches=3, seeds=(0,)))
+    return write_report([run], folder / "report.html")
+
+
+def report_of_a_serving(folder: Path) -> Path:
+    return write_serving(write_served(folder, Served(seeds=(0,), requests=200)), folder / "serving.html")
+
+
+def page_of_a_whatif(folder: Path) -> Path:
+    cuts = Vary("model.cut", (1, 3, 11), ("dw1", "dw2", "dw6"), base=0)
+    bandwidths = Vary("clients.network.scale", (0.25, 1.0), ("0.25", "1"), base=1)
+    return write_whatif_page(write_whatif(folder, Asked(axes=(cuts, bandwidths), clients=4)), folder / "whatif.html")
+
+
+@pytest.mark.parametrize("write", [report_of_a_run, report_of_a_serving, page_of_a_whatif])
+def test_every_figure_is_drawn_without_an_error_and_nothing_hangs_over(
+    tmp_path: Path, write: Callable[[Path], Path]
+) -> None:
+    at_desk, on_phone = look_at(write(tmp_path / "page"))
+
+    assert (at_desk.width_px, on_phone.width_px) == WIDTHS_PX
+    for seen in (at_desk, on_phone):
+        assert seen.errors == []
+        assert seen.drawn == seen.figures > 4
+        assert seen.overflow_px == 0
+
+
+def test_a_page_that_is_broken_is_found_out(tmp_path: Path) -> None:
+    body = """<div style="width: 700px">wider than a phone</div>
+    <div class="plotly-graph-div">a figure that nobody draws</div>
+    <script>console.error("said"); Promise.reject("rejected"); nobody_defined_this()</script>"""
+    at_desk, on_phone = look_at(write_page("broken", body, tmp_path / "page" / "broken.html"))
+
+    assert at_desk.overflow_px == 0
+    assert on_phone.overflow_px > 300
+    assert (on_phone.figures, on_phone.drawn) == (1, 0)
+    assert len(on_phone.errors) == 3
