@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sfl_sim.api import Results, Scenario, Served, WhatIf, reprice, run, serve, whatif
+    from sfl_sim.api import CellsFailed, Results, Scenario, Served, WhatIf, reprice, run, serve, whatif
     from sfl_sim.errors import ScenarioError
 
-__all__ = ["Results", "Scenario", "ScenarioError", "Served", "WhatIf", "reprice", "run", "serve", "whatif"]
+__all__ = ["CellsFailed", "Results", "Scenario", "ScenarioError", "Served", "WhatIf", "reprice", "run", "serve", "whatif"]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,10 +19,10 @@ from sfl_sim.config.vary import axis
 from sfl_sim.repricing import Repricing
 from sfl_sim.serving import ServedStudy
 from sfl_sim.shipped import scenario_file
-from sfl_sim.study import run_study
+from sfl_sim.study import CellsFailed, run_study
 from sfl_sim.whatif.study import run_whatif
 
-__all__ = ["Results", "Scenario", "Served", "WhatIf", "reprice", "run", "serve", "whatif"]
+__all__ = ["CellsFailed", "Results", "Scenario", "Served", "WhatIf", "reprice", "run", "serve", "whatif"]
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,9 @@ def run(
     timing_only: bool = False,
     device: str = "auto",
     threads: int | None = None,
+    fresh: bool = False,
+    backend: str = "local",
+    address: str | None = None,
 ) -> Results:
     """Run a scenario as the command line does, silently.
 
@@ -148,11 +151,16 @@ def run(
         timing_only: simulate time without training.
         device: auto, cpu or cuda.
         threads: intra-op threads of a run; all cores unless given.
+        fresh: run what other runs in reports/ (or beside `out`) have finished, too.
+        backend: local, or ray.
+        address: of a Ray cluster, auto or ray://...; None starts Ray here.
 
     Raises:
         ScenarioError: the scenario, the device or the folder cannot be used.
+        CellsFailed: variants failed; what the others gave is in the folder of its `outcome`.
     """
-    settings = Settings(timing_only, device, jobs, threads or Settings.threads)
+    threads = threads or Settings.threads
+    settings = Settings(timing_only, device, jobs, threads, reuse=not fresh, backend=backend, address=address)
     study = training(_study(scenario, overrides))
     return Results(run_study(study, Path(out) if out else None, settings, lambda number, round: None).folder)
 
@@ -178,7 +186,7 @@ def serve(
     Raises:
         ScenarioError: the scenario, the run, the device or the folder cannot be used.
     """
-    study = ServedStudy(_study(scenario, overrides), Settings(timing_only, device, resume=True))
+    study = ServedStudy(_study(scenario, overrides), Settings(timing_only, device, resume=True, reuse=True))
     answers = study.answers(Path(run) if run else None, lambda trained: nullcontext(lambda number, round: None))
     return Served(study.serve(answers, Path(out) if out else None, lambda name, done, total: None).folder)
 

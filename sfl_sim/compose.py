@@ -26,6 +26,7 @@ from sfl_sim.execute.precision import check_precision
 from sfl_sim.execute.timing import Timing
 from sfl_sim.finals import client_answers, shown_representations
 from sfl_sim.metrics import exits
+from sfl_sim.metrics.energy import client_joule
 from sfl_sim.models.alternatives import Model, replicas_by_name
 from sfl_sim.models.layer_table import layer_table
 from sfl_sim.presets import expand
@@ -87,6 +88,8 @@ class Experiment:
         self.foresight = Foresight(self.simulator)
         self.server_model_bytes: int | None = 0
         """The most bytes of models that the main server has held at once; None if the method does not tell."""
+        self.joule = None if self.fleet.power is None else np.zeros(len(self.shares))
+        """What each client's battery has paid in whole rounds; None if nobody said what they draw."""
         self._model: Model = []
         self._reads: list[dict[str, float]] = []
         self._timeline = hashlib.blake2b(digest_size=16)
@@ -107,6 +110,10 @@ class Experiment:
             ended_s = self.simulator.now_s
             ops = self.simulator.take_rows()
             row = {**round_row(number, clients, started_s, ended_s, ops), **self.method.figures()}
+            if self.fleet.power is not None and self.joule is not None:
+                joule = client_joule(ops, self.fleet.power, clients, started_s, ended_s)
+                self.joule += joule
+                row["client_joule"] = joule.sum() / len(clients)
             labels: list[dict[str, Any]] = []
             tables: dict[str, pd.DataFrame] = {}
             if self.device is not None:
@@ -176,7 +183,7 @@ class Experiment:
     def clients(self) -> pd.DataFrame:
         """One row per client: device, rates, samples, dominant label, and the last layer that it holds."""
         task = self.method.task
-        return client_table(self.fleet, self.counts, () if task.round_cuts else task.cuts)
+        return client_table(self.fleet, self.counts, () if task.round_cuts else task.cuts).assign(joule=self.joule)
 
     def layers(self) -> pd.DataFrame:
         """One row per layer of the model: what it costs, and whether a cut after it is Pareto-optimal."""

@@ -45,7 +45,7 @@ LABEL_COLUMNS = ["round", "label", "position", "accuracy", "samples"]
 CONFUSION_COLUMNS = ["round", "job", "time_s", "true_label", "predicted_label", "share"]
 CLIENT_COLUMNS = [
     "client", "device", "macs_per_s", "uplink_bps", "downlink_bps", "latency_s", "samples", "dominant_label",
-    "label_samples", "cut", "cost",
+    "label_samples", "cut", "cost", "joule",
 ]  # fmt: skip
 LAYER_COLUMNS = [
     "model", "layer", "name", "out_shape", "macs", "parameters", "activation_bytes", "pareto"

@@ -162,7 +162,6 @@ class Repricing:
 def _walk(retracing: Retracing, variant: Variant, cell: Cell, notify: Callable[[News], None]) -> Verdict:
     """Walk a recorded cell into another, which is closed if there is anything in it."""
     notify(Began())
-    cell.add_clients(retracing.experiment.clients())
     cell.add_layers(retracing.experiment.layers())
     recorded, target_s = retracing.recorded, retracing.recorded.summary.get("time_to_accuracy_s")
     try:
@@ -180,6 +179,7 @@ def _walk(retracing: Retracing, variant: Variant, cell: Cell, notify: Callable[[
     else:
         summary |= headline(rounds[:0], cell.labels)
     with uninterrupted():
+        cell.add_clients(retracing.experiment.clients())
         cell.close(summary)
     before_s, after_s = (float(table["ended_s"].iloc[len(rounds) - 1]) for table in (recorded.rounds, rounds))
     return Verdict(cell.variant, cell.seed, len(rounds), valid, reason, before_s, after_s, target_s)

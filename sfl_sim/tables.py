@@ -64,7 +64,8 @@ def round_row(
     spent = breakdown(ops, clients, started_s, ended_s)
     return {
         "round": number, "started_s": started_s, "ended_s": ended_s, "participants": len(clients),
-        "accuracy": None, "client_accuracy": None, "loss": None, "performance_gap": None, **traffic(ops),
+        "accuracy": None, "client_accuracy": None, "loss": None, "performance_gap": None, "client_joule": None,
+        **traffic(ops),
         **{f"{name}_s": seconds for name, seconds in spent.items()},
     }  # fmt: skip
 

@@ -38,7 +38,7 @@ def link_rates(frames: Frames) -> go.Figure:
 
 def knows_energy(frames: Frames) -> bool:
     """Whether anybody said what the clients draw."""
-    return "joule" in frames.clients and bool(frames.clients["joule"].gt(0).any())
+    return bool(frames.clients["joule"].gt(0).any())
 
 
 def energy(frames: Frames) -> go.Figure:

@@ -97,7 +97,7 @@ def columns_for(frames: Frames) -> list[Column]:
         Column("Sent up", "bytes_up", data_size),
         Column("Sent down", "bytes_down", data_size),
     ]
-    if "joule" in frames.summary and frames.summary["joule"].notna().any():
+    if frames.summary["joule"].notna().any():
         columns.append(Column("Energy of the clients", "joule", partial(prefixed, unit="J")))
     if medians(frames)["server_model_bytes"].nunique() > 1:
         columns.append(Column("Server memory", "server_model_bytes", data_size))
