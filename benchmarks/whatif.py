@@ -36,8 +36,8 @@ def scenario(method: str, how: str, clients: int, rounds: int) -> dict[str, obje
 def measure(method: str, how: str, clients: int, rounds: int) -> dict[str, object]:
     from sfl_sim.config.source import parse
     from sfl_sim.config.vary import ALL, axis
-    from sfl_sim.whatif.evaluating import Found, evaluate
-    from sfl_sim.whatif.question import Question
+    from sfl_sim.questions.evaluating import Found, evaluate
+    from sfl_sim.questions.question import Question
 
     axes = [axis("model.cut", ALL), axis("clients.network.scale", SCALES)]
     points = Question.of(parse(scenario(method, how, clients, rounds)), axes).points

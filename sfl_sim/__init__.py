@@ -9,10 +9,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sfl_sim.api import CellsFailed, Results, Scenario, Served, WhatIf, reprice, run, serve, whatif
+    from sfl_sim.api import (
+        Advice,
+        CellsFailed,
+        Results,
+        Scenario,
+        Served,
+        WhatIf,
+        advise,
+        reprice,
+        run,
+        serve,
+        whatif,
+    )
     from sfl_sim.errors import ScenarioError
 
-__all__ = ["CellsFailed", "Results", "Scenario", "ScenarioError", "Served", "WhatIf", "reprice", "run", "serve", "whatif"]
+__all__ = [
+    "Advice", "CellsFailed", "Results", "Scenario", "ScenarioError", "Served", "WhatIf", "advise", "reprice", "run",
+    "serve", "whatif",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

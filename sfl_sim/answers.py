@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -13,20 +13,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from sfl_sim.cells import Notify, Settings
-from sfl_sim.config.scenario import ClientCuts, Scenario
+from sfl_sim.config.keys import ASIDE, COMPUTING, WORLD, without
 from sfl_sim.config.source import Study, Variant, load
 from sfl_sim.errors import ScenarioError
 from sfl_sim.identity import code_version, names_own_code
 from sfl_sim.store import read_manifest
 from sfl_sim.study import run_study
-
-ASIDE = {"name", "repeats", "grid", "report", "serving", "data.root", "data.download"}
-"""Keys and sections that no model depends on."""
-WORLD = {
-    "clients.compute", "clients.network", "server.speedup", "server.workers", "server.include_model_exchange",
-    "train.executor", "train.compile", "train.max_graphs",
-}  # fmt: skip
-"""Those of where it was trained: what comes out may be served elsewhere."""
 
 Watch = Callable[[Study], AbstractContextManager[Notify]]
 """Shows a study while it runs."""
@@ -52,7 +44,7 @@ class Answers:
     Raises ScenarioError if the folder holds no run with answers.
     """
 
-    def __init__(self, folder: Path, aside: set[str] = ASIDE | WORLD) -> None:
+    def __init__(self, folder: Path, aside: Set[str] = ASIDE | WORLD | COMPUTING) -> None:
         self.folder = folder
         self.aside = aside
         self.digest = read_manifest(folder).get("scenario")
@@ -70,7 +62,7 @@ class Answers:
 
         Raises ScenarioError if there is none, or if it was not trained to its end.
         """
-        wanted = self._keys(trained.scenario)
+        wanted = without(trained.scenario, self.aside)
         stored = min(self._study.variants, key=lambda variant: len(self._differences(wanted, variant)))
         for key, there in self._differences(wanted, stored).items():
             problem = f"{self.folder} has no model that was trained so, but one with {there!r}"
@@ -86,14 +78,8 @@ class Answers:
 
     def _differences(self, wanted: Mapping[str, Any], stored: Variant) -> dict[str, Any]:
         """The keys in which the stored variant was trained differently, and what it says there."""
-        there = self._keys(stored.scenario)
+        there = without(stored.scenario, self.aside)
         return {key: there.get(key) for key in {**wanted, **there} if wanted.get(key) != there.get(key)}
-
-    def _keys(self, scenario: Scenario) -> dict[str, Any]:
-        """What a model depends on, by dotted key."""
-        cut = scenario.model.cut
-        by_device = isinstance(cut, ClientCuts) and cut.by == "device_speed"
-        return dict(_leaves(scenario.model_dump(), self.aside - ({"clients.compute"} if by_device else set())))
 
 
 def answers_of(training: Study, run: Path | None, settings: Settings, watch: Watch) -> Answers:
@@ -122,15 +108,3 @@ def answers_of(training: Study, run: Path | None, settings: Settings, watch: Wat
     if outcome.status != "complete":
         raise KeyboardInterrupt
     return Answers(outcome.folder)
-
-
-def _leaves(values: Mapping[str, Any], aside: set[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value below nested sections with its dotted key, without what is left `aside`."""
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        if key in aside:
-            continue
-        if isinstance(value, Mapping):
-            yield from _leaves(value, aside, f"{key}.")
-        else:
-            yield key, value

@@ -16,13 +16,17 @@ from sfl_sim.cells import Settings
 from sfl_sim.config.scenario import Scenario
 from sfl_sim.config.source import Study, load, parse, training
 from sfl_sim.config.vary import axis
+from sfl_sim.questions.advice import Advice, find_advice
+from sfl_sim.questions.adviser import Wish
+from sfl_sim.questions.study import run_whatif
 from sfl_sim.repricing import Repricing
 from sfl_sim.serving import ServedStudy
 from sfl_sim.shipped import scenario_file
 from sfl_sim.study import CellsFailed, run_study
-from sfl_sim.whatif.study import run_whatif
 
-__all__ = ["CellsFailed", "Results", "Scenario", "Served", "WhatIf", "reprice", "run", "serve", "whatif"]
+__all__ = [
+    "Advice", "CellsFailed", "Results", "Scenario", "Served", "WhatIf", "advise", "reprice", "run", "serve", "whatif"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,11 +125,11 @@ class WhatIf:
     def _read(self, table: str) -> pd.DataFrame:
         frame = pd.read_parquet(self.folder / f"{table}.parquet")
         axes = json.loads((self.folder / "whatif.json").read_text())["axes"]
-        for number, axis in enumerate(axes):
+        for number, each in enumerate(axes):
             if f"axis_{number}" in frame:
-                values = [value if isinstance(value, str | int | float) else str(value) for value in axis["values"]]
+                values = [value if isinstance(value, str | int | float) else str(value) for value in each["values"]]
                 frame[f"axis_{number}"] = pd.Series(values)[frame[f"axis_{number}"]].to_list()
-        return frame.rename(columns={f"axis_{number}": axis["key"] for number, axis in enumerate(axes)})
+        return frame.rename(columns={f"axis_{number}": each["key"] for number, each in enumerate(axes)})
 
 
 def run(
@@ -233,6 +237,30 @@ def whatif(
     study = training(_study(scenario, overrides))
     place = Path(out) if out else None
     return WhatIf(run_whatif(study, axes, place, jobs, lambda done, total: None, [*map(Path, runs)]).folder)
+
+
+def advise(
+    scenario: str | Path | Scenario | Mapping[str, Any],
+    *,
+    overrides: Sequence[str] = (),
+    per_client: bool = False,
+    memory_bytes: int | None = None,
+    accuracy: float | None = None,
+    runs: Sequence[str | Path] = (),
+) -> Advice:
+    """Choose the cuts with the shortest rounds, by the clock alone, as the command line does, silently.
+
+    Args:
+        scenario, overrides: as of `run`.
+        per_client: a cut for each client instead of one for all.
+        memory_bytes: that a client can hold at most.
+        accuracy: that a cut must have reached in `runs`, folders of recorded runs.
+
+    Raises:
+        ScenarioError: the scenario or a run cannot be used, or no cut is left.
+    """
+    wish = Wish(per_client, memory_bytes, accuracy, [Path(run) for run in runs])
+    return find_advice(training(_study(scenario, overrides)), wish, lambda done, total: None)
 
 
 def _study(scenario: str | Path | Scenario | Mapping[str, Any], overrides: Sequence[str]) -> Study:

@@ -15,10 +15,10 @@ from sfl_sim.compose import Round
 from sfl_sim.config.source import Study
 from sfl_sim.landscape import Notify as NotifyPoint
 from sfl_sim.live_table import cell_name, found, live_table
+from sfl_sim.questions.study import Notify as NotifyCount
 from sfl_sim.report.display import duration
 from sfl_sim.serving import Notify as NotifyRequest
 from sfl_sim.store import Failure
-from sfl_sim.whatif.study import Notify as NotifyCount
 
 LINES_PER_CELL = 10
 

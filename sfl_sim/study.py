@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from sfl_sim.backends import check_backend, run_cells
@@ -92,8 +93,10 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
         return Outcome(place, "complete")
     folder = RunFolder(place, identity, resume=settings.resume)
     began_s = time.monotonic()
+    helping = pd.DataFrame()
 
     def train() -> None:
+        nonlocal helping
         kept = dict.fromkeys(
             (n for n, v in enumerate(study.variants) if folder.finished(n, v.scenario.train.rounds, keys[n])), place
         )
@@ -107,6 +110,9 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
             for traceback in failures.values():
                 error.add_note(traceback)
             raise error
+        from sfl_sim.retimed import retimed  # with it comes plotly, as below
+
+        helping = retimed(study, folder.closed())
 
     def join(status: str) -> None:
         about = manifest(study, settings, status, began_s) | {"failed": list(map(asdict, folder.failures()))}
@@ -114,6 +120,8 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
         from sfl_sim.report.page import write_report  # plotly is imported when the first round has long begun
         from sfl_sim.report.perfetto import write_trace
 
+        if len(helping):
+            helping.to_parquet(staged / "retimed.parquet", index=False)
         write_trace(staged)
         write_report([staged], staged / "report.html")
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from sfl_sim.cli import running, showing  # noqa: F401  (they register their commands)
+from sfl_sim.cli import asking, running, showing  # noqa: F401  (they register their commands)
 from sfl_sim.cli.app import Interrupted, app
 from sfl_sim.errors import ScenarioError
 

@@ -1,1 +1,104 @@
 """Commands that ask what would be if: by the clock alone, without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sfl_sim.cli.app import Debug, Interrupted, Overrides, ScenarioFile, app
+from sfl_sim.shipped import scenario_file
+
+Vary = Annotated[
+    list[str],
+    typer.Option(help="A key and the values to try, in all combinations; model.cut=all tries every cut.",
+                 metavar="KEY=VALUE,..."),
+]  # fmt: skip
+Trained = Annotated[
+    list[Path], typer.Option("--run", help="The folder of a training run whose accuracy is shown at its points.")
+]
+
+
+@app.command()
+def whatif(
+    scenario: ScenarioFile,
+    vary: Vary = [],  # noqa: B006  (typer copies it)
+    overrides: Overrides = [],  # noqa: B006
+    runs: Trained = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-whatif.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Points to walk side by side.")] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the page's place only.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Time the rounds of a scenario, without training, at all combinations of what varies."""
+    from sfl_sim.config.source import load, training
+    from sfl_sim.config.vary import read_axes
+    from sfl_sim.progress import whatif_progress
+    from sfl_sim.questions.study import run_whatif
+
+    axes = read_axes(vary)
+    study = training(load(scenario_file(scenario), overrides))
+    with whatif_progress(Console(stderr=True), quiet) as notify:
+        outcome = run_whatif(study, axes, out, jobs, notify, runs)
+    if not quiet:
+        from sfl_sim.report.whatif import whatif_in_terminal
+
+        Console().print(whatif_in_terminal(outcome.folder))
+    typer.echo(outcome.folder / "whatif.html")
+    if outcome.status == "interrupted":
+        raise Interrupted
+
+
+@app.command()
+def reprice(
+    run: Annotated[Path, typer.Argument(help="The folder of a training run.")],
+    overrides: Overrides = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-repriced.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Walk a run again in another world, without training, and say what of its learning holds there."""
+    from sfl_sim.progress import progress
+    from sfl_sim.repricing import Repricing
+
+    repricing = Repricing(run, overrides)
+    with progress(repricing.study, Console(stderr=True), quiet) as notify:
+        outcome = repricing.fill(out, notify)
+    if not quiet:
+        from sfl_sim.report.repriced import repriced_in_terminal
+
+        Console().print(repriced_in_terminal(outcome.folder))
+    typer.echo(outcome.folder / "report.html")
+    if outcome.status == "interrupted":
+        raise Interrupted
+
+
+@app.command()
+def advise(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],  # noqa: B006
+    per_client: Annotated[bool, typer.Option("--per-client", help="Choose a cut for each client.")] = False,
+    memory: Annotated[str | None, typer.Option(help="What a client can hold at most: 256MB, 1.5GB ...")] = None,
+    accuracy: Annotated[float | None, typer.Option(help="What a cut must have reached in recorded runs.")] = None,
+    runs: Annotated[list[Path], typer.Option("--run", help="The folder of such a run.")] = [],  # noqa: B006
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print what to paste only.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Choose the cuts with the shortest rounds, by the clock alone."""
+    from sfl_sim.config.source import load, training
+    from sfl_sim.progress import whatif_progress
+    from sfl_sim.questions.advice import find_advice as advised
+    from sfl_sim.questions.adviser import Wish
+    from sfl_sim.questions.limits import read_bytes
+    from sfl_sim.report.advice import advice_in_terminal, settings
+
+    wish = Wish(per_client, None if memory is None else read_bytes(memory), accuracy, runs)
+    study = training(load(scenario_file(scenario), overrides))
+    with whatif_progress(Console(stderr=True), quiet) as notify:
+        advice = advised(study, wish, notify)
+    if not quiet:
+        Console().print(advice_in_terminal(advice.choices, advice.cuts, advice.clients))
+    for line in settings(advice.choices):
+        typer.echo(line)

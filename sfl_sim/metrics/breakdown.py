@@ -54,9 +54,8 @@ def by_client(
     length_s, n = ended_s - started_s, len(participants)
     found = _intervals(_clipped(rows, started_s), participants, started_s, length_s)
     borders_s = np.linspace(0.0, n * length_s, n + 1)
-    covered_s = [np.zeros(n)]
-    for i in range(len(_PRECEDENCE)):
-        covered_s.append(np.diff(_covered_s([found[name] for name in _PRECEDENCE[: i + 1]], borders_s)))
+    until = [[found[name] for name in _PRECEDENCE[: i + 1]] for i in range(len(_PRECEDENCE))]
+    covered_s = [np.zeros(n), *(np.diff(_covered_s(parts, borders_s)) for parts in until)]
     rank = np.argsort(np.argsort(participants))  # of each participant among the sorted ids
     seconds = dict(zip(_PRECEDENCE, np.diff(covered_s, axis=0)[:, rank], strict=True))
     barrier_s = length_s - covered_s[-1][rank]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from torch import nn
 
@@ -73,6 +73,7 @@ def exit_head(net: Network, cut: int) -> nn.Sequential:
     return _pooled(shape, net.n_labels, side=3) if len(shape) == 3 else named(fc=nn.Linear(shape[0], net.n_labels))
 
 
+@lru_cache(maxsize=64)  # what-ifs and advice compose the same clients again and again
 def exit_network(net: Network, cut: int) -> Network:
     """The model of a client that leaves `net` after `cut` layers: these, and its head as one layer more.
 

@@ -26,6 +26,8 @@ MAX_SERVER_LANES = 4
 MAX_OPS = 4000
 BATCHES_AT_FIRST_SIGHT = 8
 LANE_PX = 20
+SERVER_LANE = -1.3
+UNDER_THE_BAR = 0.4
 CLIENT_SPANS = {
     "queue": ("server", "requested_s", "started_s"),
     "device": ("client", "started_s", "ended_s"),
@@ -46,7 +48,7 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
 
     Clients stand in the cyclic order of their dominant labels. A job at the server has the colour of its client:
     dark for the first in that order, bright for the last. Clients that only assist others stand below, in italics.
-    `until_s` is shown at first.
+    A dark line under the bars is the critical path. `until_s` is shown at first.
     """
     unit, unit_s = display.time_unit(until_s)
     clients = _clients(frames, view)
@@ -82,12 +84,24 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
             marker={"symbol": "line-ns", "size": 12, "line": {"color": colour, "width": 1.5}},
             name=str(label), hovertemplate="%{x:.4~g} " + unit, showlegend=False,
         )  # fmt: skip
+    _add_critical_path(figure, view, lane, unit_s)
     figure.add_vline(view.duration_s / unit_s, line={"color": style.INK, "width": 1.2})
     figure.update_yaxes(
         range=[bottom, top], showgrid=False, tickfont_size=11,
         tickvals=[(top - 0.6) / 2, *lane], ticktext=["server" if len(jobs) else "", *shown["text"]],
     )  # fmt: skip
     return figure.update_xaxes(title=f"time in the round ({unit})", range=[0, 1.01 * until_s / unit_s])
+
+
+def _add_critical_path(figure: go.Figure, view: RoundView, lane: pd.Series, unit_s: float) -> None:
+    """A line under the bars that goes over to the lane of whoever makes the round longer: the server's for nobody."""
+    path = view.critical.path
+    level = path["client"].map(lane).where(path["client"] >= 0, 0.5 + SERVER_LANE) + UNDER_THE_BAR
+    ends_s = path[["from_s", "to_s"]].to_numpy(dtype=np.float32) / unit_s
+    figure.add_scatter(
+        x=ends_s.ravel(), y=np.repeat(level.to_numpy(dtype=np.float32), 2), mode="lines", opacity=0.85,
+        line=_line(style.INK, 2), name="critical path", hoverinfo="skip",
+    )  # fmt: skip
 
 
 def _busiest(ops: pd.DataFrame) -> pd.Index:
@@ -103,7 +117,7 @@ def _server_jobs(ops: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
     """The server's jobs with their lane on the chart, and the colour and label of their client."""
     jobs = ops[ops["node"] == "server"].nsmallest(MAX_OPS, "started_s")
     jobs = jobs.assign(lane=server_lanes(jobs)).query("lane < @MAX_SERVER_LANES")
-    jobs["lane"] = -1.3 - jobs["lane"]
+    jobs["lane"] = SERVER_LANE - jobs["lane"]
     jobs = jobs.join(clients[["colour", "label"]], on="client")
     return jobs.fillna({"colour": style.MUTED, "label": "server"})
 

@@ -61,8 +61,8 @@ MEASURED = [
 ]  # null throughout in timing-only runs
 NEWER = dict.fromkeys([
     "client_accuracy", "label_samples", "cut", "cost", "layers.parquet", "confusion.parquet",
-    "representations.parquet", "joule", "server_model_bytes", "best_accuracy", "reference", "method_options", "accuracy_spread",
-    *EXIT_NUMBERS, "rho", *REPLAY_COLUMNS,
+    "representations.parquet", "joule", "server_model_bytes", "best_accuracy", "reference", "method_options",
+    "accuracy_spread", *EXIT_NUMBERS, "rho", *REPLAY_COLUMNS,
 ]) | {"assistants_s": 0.0}  # fmt: skip
 """What runs of earlier versions lack, or nobody asked for: unknown there, or what it must have been."""
 FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *(set(TABLES) - set(NEWER))]
@@ -111,6 +111,13 @@ class Run:
         """What the models of `variant` answered to the clients' own test sets; no rows if nobody asked them."""
         path = self.folder / "answers.parquet"
         return pd.read_parquet(path, filters=[("variant", "==", variant)]) if path.exists() else pd.DataFrame()
+
+    def retimed(self, variant: str, seed: int) -> pd.DataFrame:
+        """What changes of the world make of a round: columns round, change, before_s, after_s; no rows if unknown."""
+        path = self.folder / "retimed.parquet"
+        if not path.exists():
+            return pd.DataFrame(columns=["round", "change", "before_s", "after_s"])
+        return pd.read_parquet(path, filters=[("variant", "==", variant), ("seed", "==", seed)])
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

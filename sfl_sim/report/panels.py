@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sfl_sim.report import breakdown, fleet, gantt, layers, partition, queueing, replay
+from sfl_sim.report import breakdown, critical, fleet, gantt, layers, partition, queueing, replay
 from sfl_sim.report.curves import BANDS, LINES, MAX_NARROW_BANDS
 from sfl_sim.report.display import percent, plural
 from sfl_sim.report.learned import learned_panels
@@ -21,7 +21,7 @@ def panels(frames: Frames) -> list[Panel]:
     """All sections that the runs have data for."""
     views = round_views(frames)
     time = [_breakdown(frames), *_replay(frames)]
-    details = [*_served(frames, views), _queue(frames, views), _gantt(frames, views)]
+    details = [*_served(frames, views), _queue(frames, views), _gantt(frames, views), _critical(frames, views)]
     world = [*_cuts(frames), *_holdings(frames), _fleet(frames)]
     return [*learned_panels(frames), *time, *details, *world]
 
@@ -110,8 +110,25 @@ def _gantt(frames: Frames, views: list[RoundView]) -> Panel:
         "One round, operation by operation",
         "In the server's lane a job has its client's colour: a fixed order repeats one ramp, arrival order mixes it "
         f"(round {frames.typical_round}, first seed; clients with their dominant labels, {sorting}; blank is waiting "
-        f"for the others{drawn(frames)}). Drag to zoom, double-click for the whole round.{cut}{assistants}",
+        f"for the others{drawn(frames)}). The dark line is the critical path: it runs under what the round waits for. "
+        f"Drag to zoom, double-click for the whole round.{cut}{assistants}",
         [(view.variant.html, gantt.gantt(frames, view, until_s)) for view in views],
+    )
+
+
+def _critical(frames: Frames, views: list[RoundView]) -> Panel:
+    helping = critical.help_table(views)
+    explained = (
+        " Below, the same round is timed again in worlds where one thing is faster: off the path that does not help, "
+        "and where the path gets shorter, another chain may take its place."
+    )
+    return Panel(
+        "Why a round takes so long",
+        "Only the critical path makes a round longer: from its end back to its start, always on to what was waited for "
+        "(the dark line above). Slack is how much later a client could be done without the round ending later "
+        f"(round {frames.typical_round}, first seed{drawn(frames)}).{explained if helping else ''}",
+        [],
+        table=critical.path_table(views) + (f"<h3>What would help</h3>{helping}" if helping else ""),
     )
 
 

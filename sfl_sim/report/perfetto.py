@@ -1,71 +1,107 @@
-"""The timeline as a Chrome trace, which ui.perfetto.dev opens: one process per variant, one track per node."""
+"""The timeline as a Chrome trace, which ui.perfetto.dev opens: one process per variant, one track per node.
+
+Arrows lead from an operation to the one on another track that it causes within the round.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
-from functools import cache
-from itertools import islice
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+
+from sfl_sim.metrics.precedence import Ops, requested_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import pandas as pd
+
 MAX_EVENTS = 200_000
 """Perfetto gets slow beyond; of a longer run, the operations that ended first are shown."""
 
-_COLUMNS = [
-    "variant", "seed", "node", "kind", "client", "started_s", "ended_s", "round", "step", "requested_s", "macs", "bytes"
-]  # fmt: skip
 _ORDER = {"server": 0, "aggregator": 1, "client": 2, "uplink": 3, "downlink": 4, "peer": 5}
 
 
 def write_trace(run: Path) -> Path:
     """Write `trace.json.gz` from the run's ops.parquet, and give its path."""
     target = run / "trace.json.gz"
+    ops = _first_ops(run / "ops.parquet")
     with gzip.open(target, "wt", compresslevel=1) as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-        file.write(",\n".join(_events(run)))
+        file.write(",\n".join(chain(_names(ops), _slices(ops), _arrows(ops))))
         file.write("\n]}\n")
     return target
 
 
-def _events(run: Path) -> Iterator[str]:
-    """The events as JSON. All but names are numbers, which need no encoder: a tenth of its time."""
-    processes: dict[str, int] = {}
-    tracks: set[tuple[int, int]] = set()
-    left = MAX_EVENTS
-    for batch in pq.ParquetFile(run / "ops.parquet").iter_batches(50_000):
-        ops = batch.to_pandas()
-        for op in islice(zip(*(ops[column].tolist() for column in _COLUMNS), strict=True), left):
-            variant, seed, node, kind, client, started_s, ended_s, round, step, requested_s, macs, size_bytes = op
-            name = f"{variant} (seed {seed})"
-            if name not in processes:
-                processes[name] = len(processes) + 1
-                yield _meta("process_name", processes[name], 0, name)
-            process, track = processes[name], _track(node, client)
-            if (process, track) not in tracks:
-                tracks.add((process, track))
-                owner = "" if node in {"server", "aggregator"} else f" {client}"
-                yield _meta("thread_name", process, track, f"{node}{owner}")
-            yield (
-                f'{{"name":{_quoted(kind)},"cat":"{node}","ph":"X","pid":{process},"tid":{track},'
-                f'"ts":{started_s * 1e6},"dur":{(ended_s - started_s) * 1e6},"args":{{"round":{round},"step":{step},'
-                f'"client":{client},"requested_s":{requested_s},"macs":{macs},"bytes":{size_bytes}}}}}'
-            )
-        left -= min(left, len(batch))
+def _first_ops(path: Path) -> pd.DataFrame:
+    """The operations that are shown, each with its process, its track, and when it begins and how long it takes."""
+    batches, left = [], MAX_EVENTS
+    for batch in pq.ParquetFile(path).iter_batches(50_000):
+        batches.append(batch.slice(0, left))
+        left -= len(batches[-1])
+        if not left:
+            break
+    ops: pd.DataFrame = pa.Table.from_batches(batches).to_pandas()
+    process = ops.groupby(["variant", "seed"], observed=True, sort=False).ngroup() + 1
+    rank = ops["node"].map(_ORDER).astype(int)
+    # Server and aggregator first, then the device and links of one client after another.
+    track = rank.where(ops["node"].isin(["server", "aggregator"]), 10 * (ops["client"] + 1) + rank)
+    begins_us, takes_us = ops["started_s"] * 1e6, (ops["ended_s"] - ops["started_s"]) * 1e6
+    return ops.assign(process=process, track=track, begins_us=begins_us, takes_us=takes_us)
 
 
-_quoted = cache(json.dumps)
+def _columns(ops: pd.DataFrame, *names: str) -> Iterator[tuple[Any, ...]]:
+    return zip(*(ops[name].tolist() for name in names), strict=True)
 
 
-def _track(node: str, client: int) -> int:
-    """Server and aggregator first, then the device and links of one client after another."""
-    return _ORDER[node] if node in {"server", "aggregator"} else 10 * (client + 1) + _ORDER[node]
+def _names(ops: pd.DataFrame) -> Iterator[str]:
+    for process, variant, seed in _columns(ops.drop_duplicates("process"), "process", "variant", "seed"):
+        yield _meta("process_name", process, 0, f"{variant} (seed {seed})")
+    tracks = ops.drop_duplicates(["process", "track"])
+    for process, track, node, client in _columns(tracks, "process", "track", "node", "client"):
+        owner = "" if node in {"server", "aggregator"} else f" {client}"
+        yield _meta("thread_name", process, track, f"{node}{owner}")
 
 
 def _meta(kind: str, process: int, track: int, name: str) -> str:
     return json.dumps({"name": kind, "ph": "M", "pid": process, "tid": track, "args": {"name": name}})
+
+
+def _slices(ops: pd.DataFrame) -> Iterator[str]:
+    """The operations as JSON. All but names are numbers, which need no encoder: a tenth of its time."""
+    names = {kind: json.dumps(kind) for kind in ops["kind"].unique()}
+    told = "process", "track", "node", "kind", "begins_us", "takes_us"
+    for process, track, node, kind, begins_us, takes_us, round, step, client, requested_s, macs, size_bytes in _columns(
+        ops, *told, "round", "step", "client", "requested_s", "macs", "bytes"
+    ):
+        yield (
+            f'{{"name":{names[kind]},"cat":"{node}","ph":"X","pid":{process},"tid":{track},"ts":{begins_us},'
+            f'"dur":{takes_us},"args":{{"round":{round},"step":{step},"client":{client},'
+            f'"requested_s":{requested_s},"macs":{macs},"bytes":{size_bytes}}}}}'
+        )
+
+
+def _arrows(ops: pd.DataFrame) -> Iterator[str]:
+    """From the middle of an operation, which is surely within, to the begin of what its end made start elsewhere."""
+    number = 0
+    for _, cell in ops.groupby("process"):
+        before = requested_after(Ops.of(cell))
+        causes = cell.iloc[before].reset_index()
+        effects = cell.reset_index()
+        leads = (before >= 0) & (causes["track"] != effects["track"]) & (causes["round"] == effects["round"])
+        from_us = (causes["begins_us"] + causes["takes_us"] / 2)[leads].tolist()
+        for (process, one), (_, other, to_us), at_us in zip(
+            _columns(causes[leads], "process", "track"), _columns(effects[leads], "process", "track", "begins_us"),
+            from_us, strict=True,
+        ):  # fmt: skip
+            number += 1
+            yield (
+                f'{{"name":"then","cat":"then","ph":"s","id":{number},"pid":{process},"tid":{one},"ts":{at_us}}},\n'
+                f'{{"name":"then","cat":"then","ph":"f","bp":"e","id":{number},"pid":{process},"tid":{other},'
+                f'"ts":{to_us}}}'
+            )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from sfl_sim.metrics.critical_path import CriticalPath, critical_path
 from sfl_sim.metrics.queue import held_idle, queue_length, work_by_label
 from sfl_sim.report.labels import label_names
 
@@ -48,6 +49,16 @@ class RoundView:
     def held(self) -> pd.DataFrame:
         """When the server is held idle, as `held_idle` gives it."""
         return held_idle(self.queue)
+
+    @cached_property
+    def critical(self) -> CriticalPath:
+        """Why the round takes so long."""
+        return critical_path(self.ops, 0.0, self.duration_s)
+
+    @cached_property
+    def retimed(self) -> pd.DataFrame:
+        """What changes of the world make of a round: columns round, change, before_s, after_s; no rows if unknown."""
+        return self.variant.run.retimed(self.variant.name, self.variant.seed)
 
     @property
     def training(self) -> pd.DataFrame:

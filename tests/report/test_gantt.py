@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from synthetic_run import World, write_run
 
 from sfl_sim.report.frames import Frames, merge
-from sfl_sim.report.gantt import MAX_CLIENTS, gantt, server_lanes
+from sfl_sim.report.gantt import MAX_CLIENTS, UNDER_THE_BAR, gantt, server_lanes
 from sfl_sim.report.load import load
 from sfl_sim.report.round_view import round_views
 
@@ -54,6 +54,21 @@ def test_clients_stand_in_the_cyclic_order(frames: Frames) -> None:
     _, *lanes = gantt(frames, view, until_s=100.0).layout.yaxis.ticktext
 
     assert position.loc[[text.split(" · ")[0] for text in lanes], "position"].tolist() == list(range(10))
+
+
+def test_the_critical_path_is_a_line_under_bars_from_the_start_of_the_round_to_its_end(frames: Frames) -> None:
+    view = round_views(frames)[1]
+    figure = gantt(frames, view, until_s=100.0)
+
+    (line,) = figure.select_traces({"name": "critical path"})
+
+    assert line.x[0] == 0
+    assert line.x[-1] == pytest.approx(view.duration_s)
+    assert np.diff(line.x)[::2].sum() == pytest.approx(view.duration_s, rel=1e-5)
+    assert np.abs(np.diff(line.x)[1::2]).max() == 0  # it goes over to another lane in no time
+    lanes = {text.split("·")[1].split()[0]: lane for lane, text in enumerate(figure.layout.yaxis.ticktext[1:])}
+    clients = {int(client) for client, lane in lanes.items() if np.isclose(line.y - lane, UNDER_THE_BAR).any()}
+    assert clients == set(view.critical.path["client"]) - {-1}
 
 
 def test_a_large_fleet_is_shown_in_part(tmp_path: Path, small: World) -> None:

@@ -9,9 +9,9 @@ import pandas as pd
 
 from sfl_sim.metrics.breakdown import by_client, traffic
 from sfl_sim.metrics.energy import client_joule
+from sfl_sim.questions.walking import Walked
 from sfl_sim.records import BREAKDOWN
 from sfl_sim.tables import device_groups
-from sfl_sim.whatif.walking import Walked
 
 OWN = ("device", "uplink", "queue", "server", "downlink")
 """Where a client spends time by itself; the rest of a round it waits for others."""

@@ -15,8 +15,8 @@ from sfl_sim.config.keys import ASIDE, COMPUTING, ORDER, WORLD, without
 from sfl_sim.config.scenario import Scenario
 from sfl_sim.config.vary import Point
 from sfl_sim.errors import ScenarioError
-from sfl_sim.whatif.measuring import Measured
-from sfl_sim.whatif.walking import Walker
+from sfl_sim.questions.measuring import Measured
+from sfl_sim.questions.walking import Walker
 
 ELSEWHERE = ((WORLD - {"server.include_model_exchange"}) | ORDER | COMPUTING | ASIDE) - {"data.root"}
 """Keys that change when something happens, but not what: points that differ in them alone share a walker."""

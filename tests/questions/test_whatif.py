@@ -11,8 +11,8 @@ from sfl_sim.config.source import parse
 from sfl_sim.config.vary import read_axes
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.memory import client_memory_bytes
-from sfl_sim.whatif import study as whatif_study
-from sfl_sim.whatif.study import run_whatif
+from sfl_sim.questions import study as whatif_study
+from sfl_sim.questions.study import run_whatif
 
 SCENARIO = {
     "name": "small",

@@ -14,9 +14,9 @@ from sfl_sim.config.source import Variant, changed
 from sfl_sim.config.vary import Point
 from sfl_sim.models.memory import client_memory_bytes
 from sfl_sim.models.network import Network
-from sfl_sim.whatif.evaluating import Found, evaluate
-from sfl_sim.whatif.question import Question
-from sfl_sim.whatif.walking import Walker
+from sfl_sim.questions.evaluating import Found, evaluate
+from sfl_sim.questions.question import Question
+from sfl_sim.questions.walking import Walker
 
 SPEEDUPS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Times the scenario's own: servers in which the best point is timed again."""

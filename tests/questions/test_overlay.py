@@ -38,7 +38,10 @@ def test_the_time_to_an_accuracy_is_that_of_a_run_in_the_points_own_world(tmp_pa
 
 
 def test_where_another_order_would_have_taught_something_else_nothing_is_told(tmp_path):
-    changes = {"method": {"name": "splitfed_v2"}, "clients": {"count": 3, "compute": 1e7, "network": {"latency_s": 0.02}}}
+    changes = {
+        "method": {"name": "splitfed_v2"},
+        "clients": {"count": 3, "compute": 1e7, "network": {"latency_s": 0.02}},
+    }
     run = trained(tmp_path / "run", **changes)
     speeds = [1e6, 1e7, 1e8]
     asked = sfl_sim.whatif(

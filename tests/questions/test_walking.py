@@ -6,9 +6,9 @@ import pytest
 from sfl_sim.compose import Experiment
 from sfl_sim.config.source import parse
 from sfl_sim.methods import METHODS
+from sfl_sim.questions.measuring import Measured
+from sfl_sim.questions.walking import EVENT_LOOP, RECURSION, Walker
 from sfl_sim.records import BREAKDOWN
-from sfl_sim.whatif.measuring import Measured
-from sfl_sim.whatif.walking import EVENT_LOOP, RECURSION, Walker
 
 REGULAR = sorted(name for name, method in METHODS.items() if method.regular)
 
@@ -81,7 +81,9 @@ def test_what_cannot_be_foreseen_goes_through_the_event_loop(clients, server):
 
 def test_one_walker_walks_through_many_worlds():
     worlds = [
-        scenario(method={"name": "splitfed_v1"}, clients={"network": {"latency_s": 0.02, "scale": scale}}, server=server)
+        scenario(
+            method={"name": "splitfed_v1"}, clients={"network": {"latency_s": 0.02, "scale": scale}}, server=server
+        )
         for scale in (0.25, 4.0)
         for server in ({}, {"workers": 3}, {"workers": "unlimited", "speedup": 5.0})
     ]
@@ -100,7 +102,9 @@ def test_a_method_that_suits_its_demands_to_the_clients_is_found_out():
 
 
 def test_a_cut_that_changes_from_round_to_round_is_walked_round_by_round():
-    one = scenario(method={"name": "splitfed_v1"}, model={"name": "cnn_small", "cut": {"by": "round", "values": [1, 2]}})
+    one = scenario(
+        method={"name": "splitfed_v1"}, model={"name": "cnn_small", "cut": {"by": "round", "values": [1, 2]}}
+    )
     walked = Walker(one).walk(one)
     assert [piece.times for piece in walked.pieces] == [1, 1, 1, 1]
     check_against_the_run(one, walked)

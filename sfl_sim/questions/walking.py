@@ -13,12 +13,13 @@ from sfl_sim.compose import Experiment
 from sfl_sim.config.scenario import Scenario
 from sfl_sim.estimate import SecondsPerSample
 from sfl_sim.ops import Flow
+from sfl_sim.presets import expand
+from sfl_sim.questions.recutting import recut
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.foresight import Plan, TimedPlan, stages
 from sfl_sim.sim.recursion import Turns
 from sfl_sim.sim.trace import Unforeseen, trace
 from sfl_sim.system.fleet import Fleet
-from sfl_sim.whatif.recutting import recut
 
 RECURSION, EVENT_LOOP = "recursion", "event loop"
 
@@ -93,7 +94,7 @@ class Walker:
 
         Raises ScenarioError for whatever in it cannot be used.
         """
-        experiment = self.experiment
+        experiment, scenario = self.experiment, expand(scenario)
         fleet = build_world(scenario, len(experiment.shares))
         simulator = build_simulator(scenario, fleet, experiment.executor, experiment.counts)
         if simulator.prices.steady and not self._refused:

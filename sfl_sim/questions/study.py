@@ -14,13 +14,13 @@ import pandas as pd
 from sfl_sim.cells import Settings, uninterrupted
 from sfl_sim.config.source import Study, digest, dump_study
 from sfl_sim.config.vary import Axis
+from sfl_sim.questions.evaluating import Found, Refused, evaluate
+from sfl_sim.questions.overlay import overlay_table
+from sfl_sim.questions.question import Question
+from sfl_sim.questions.tables import point_tables, servers_table
 from sfl_sim.report.whatif import write_whatif
 from sfl_sim.store import RunFolder, free_folder
 from sfl_sim.study import Outcome, check_limits, manifest
-from sfl_sim.whatif.evaluating import Found, Refused, evaluate
-from sfl_sim.whatif.overlay import overlay_table
-from sfl_sim.whatif.question import Question
-from sfl_sim.whatif.tables import point_tables, servers_table
 
 Notify = Callable[[int, int], None]
 """Called with the points that are done, and how many there are."""

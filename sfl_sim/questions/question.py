@@ -13,7 +13,7 @@ from sfl_sim.config.source import Study, changed
 from sfl_sim.config.vary import ALL, OPTION, Axis, Point, spread
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
-from sfl_sim.whatif.walking import Walker
+from sfl_sim.questions.walking import Walker
 
 CUT = "model.cut"
 

@@ -14,9 +14,9 @@ from sfl_sim.config.source import Study, load
 from sfl_sim.config.vary import Point
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, way_to
+from sfl_sim.questions.tables import place
 from sfl_sim.repricing import Repriced, reprice_cell
 from sfl_sim.store import read_manifest
-from sfl_sim.whatif.tables import place
 
 ELSEWHERE = ASIDE | COMPUTING | WORLD | ORDER | {"train.rounds"}
 """Keys in which a training run may differ from a point that it tells the accuracy of."""

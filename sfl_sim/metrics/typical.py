@@ -1,0 +1,20 @@
+"""Which round stands for all."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+
+def typical_round(rounds: pd.DataFrame) -> int:
+    """The round that is shown in detail: of the middle half, the nearest to the variants' median durations.
+
+    Args:
+        rounds: columns variant, round, started_s, ended_s; of one seed of each variant.
+    """
+    duration_s = rounds.assign(duration_s=rounds["ended_s"] - rounds["started_s"]).pivot(
+        index="round", columns="variant", values="duration_s"
+    )
+    off_median = (duration_s.dropna() / duration_s.median() - 1).abs().sum(axis="columns")
+    quarter = len(off_median) // 4
+    middle = off_median.iloc[quarter : len(off_median) - quarter]
+    return int(middle.index[int(middle.argmin())])

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pytest
+
+from sfl_sim.report.critical import CHANGES, help_table, path_table
+from sfl_sim.report.frames import Frames, merge
+from sfl_sim.report.load import load
+from sfl_sim.report.panels import panels
+from sfl_sim.report.round_view import round_views
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def cells(table: str) -> list[dict[str, list[str]]]:
+    """For each row what its cells read, by the title of the column: a large text and a small one."""
+    titles = re.findall(r'<th scope="col">(.*?)</th>', table)[1:]
+    rows = re.findall(r"<tr>(.*?)</tr>", table.partition("<tbody>")[2])
+    texts = [re.findall(r"<td.*?>(.*?)<small>(.*?)</small></td>", row.replace("\u00a0", " ")) for row in rows]
+    return [dict(zip(titles, map(list, row), strict=True)) for row in texts]
+
+
+def test_the_table_says_what_the_path_is_made_of_and_who_is_on_it_and_who_is_not(eight: Frames) -> None:
+    views = [view for view in round_views(eight) if view.critical.slack_s.any()]
+
+    assert views
+    for view, row in zip(views, cells(path_table(views)), strict=True):
+        found = view.critical
+        *parts, most_on_it, slack, most_slack = row.values()
+        percents = [float(share.removesuffix(" %")) for _, share in parts if share]
+        assert sum(percents) == pytest.approx(100, abs=len(percents) / 2)
+        assert most_on_it[0].startswith(f"client {found.seconds_by('client').drop(-1).idxmax()}:")
+        assert most_slack[0] == f"client {found.slack_s.idxmax()}"
+        assert slack[1] == f"0 s to {most_slack[1]}"
+
+
+def test_where_nobody_has_slack_nobody_has_most(frames: Frames) -> None:
+    view = round_views(frames)[0]
+    alone = replace(view, ops=view.ops[view.ops["client"].isin([view.critical.path["client"].iloc[0], -1])])
+
+    (row,) = cells(path_table([alone]))
+
+    assert row["Slack, median"] == ["0 s", "nobody has any"]
+    assert row["Most slack"] == ["–", ""]
+
+
+def test_what_would_help_is_told_where_the_run_knows(folder: Path) -> None:
+    frames = merge([load(folder)])
+    name = frames.variants[0].name
+    after_s = [60.0, 100.0, 99.99, 80.0, 103.0, 90.0]
+    retimed = {"variant": name, "seed": 0, "round": 2, "change": list(CHANGES), "before_s": 100.0, "after_s": after_s}
+
+    before = help_table(round_views(frames))
+    pd.DataFrame(retimed).to_parquet(folder / "retimed.parquet")
+    (row,) = cells(help_table(round_views(frames)))
+
+    assert before == ""
+    assert row["As it is"] == ["1 min 40 s", "round 2"]
+    assert [row[title][1] for title in CHANGES.values()] == [
+        "−40.0 %, most", "no change", "no change", "−20.0 %", "+3.0 %", "−10.0 %",
+    ]  # fmt: skip
+
+
+def test_the_panel_follows_the_gantt_chart(frames: Frames) -> None:
+    titles = [panel.title for panel in panels(frames)]
+
+    assert titles.index("Why a round takes so long") == titles.index("One round, operation by operation") + 1
