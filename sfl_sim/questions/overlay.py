@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from sfl_sim.config.keys import ASIDE, COMPUTING, ORDER, WORLD, without
-from sfl_sim.config.scenario import Scenario
+from sfl_sim.config.scenario import ClientCuts, Scenario
 from sfl_sim.config.source import Study, load
-from sfl_sim.config.vary import Point
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, way_to
+from sfl_sim.models.network import Network
+from sfl_sim.questions.question import Question
 from sfl_sim.questions.tables import place
 from sfl_sim.repricing import Repriced, reprice_cell
 from sfl_sim.store import read_manifest
@@ -32,7 +34,7 @@ def trained_study(run: Path) -> Study:
     return load(run / "scenario.yaml")
 
 
-def overlay_table(points: Sequence[Point], runs: Sequence[Path]) -> pd.DataFrame:
+def overlay_table(question: Question, runs: Sequence[Path]) -> pd.DataFrame:
     """One row per point and seed of which a run in the folders `runs` trained the model (docs/output.md).
 
     What would be learned in another order of service is not known: accuracy and time are missing there.
@@ -41,7 +43,7 @@ def overlay_table(points: Sequence[Point], runs: Sequence[Path]) -> pd.DataFrame
     """
     rows: list[dict[str, Any]] = []
     for run in runs:
-        found = list(_of_run(points, run))
+        found = list(_of_run(question, run))
         if not found:
             problem = "has trained no point of this question: it differs in more than the world, the order and the cut"
             raise ScenarioError(problem, key="--run", found=str(run))
@@ -49,15 +51,26 @@ def overlay_table(points: Sequence[Point], runs: Sequence[Path]) -> pd.DataFrame
     return pd.DataFrame(rows)
 
 
-def _of_run(points: Sequence[Point], run: Path) -> Iterator[dict[str, Any]]:
+def _of_run(question: Question, run: Path) -> Iterator[dict[str, Any]]:
+    learned = [_what_is_learned(point.variant.scenario, question.network) for point in question.points]
     for stored in trained_study(run).variants:
-        for point in points:
+        trained = _what_is_learned(stored.scenario, question.network)
+        for point, wanted in zip(question.points, learned, strict=True):
             scenario = point.variant.scenario
-            if without(stored.scenario, ELSEWHERE) == without(scenario, ELSEWHERE):
+            if trained == wanted:
                 repriced = reprice_cell(run, stored, _there(stored.scenario, scenario))
                 target = scenario.report.target_accuracy or stored.scenario.report.target_accuracy
                 told = _told(repriced, target if isinstance(target, float) else None)
                 yield {**place(point), "run": run.name, "trained": stored.name, **told}
+
+
+def _what_is_learned(scenario: Scenario, network: Network) -> dict[str, Any]:
+    """The keys that decide it; the cut, if it is a layer of `network`, by its index, whatever it is called."""
+    keys, cut = without(scenario, ELSEWHERE), scenario.model.cut
+    if not isinstance(cut, ClientCuts):
+        with suppress(ScenarioError):
+            keys["model.cut"] = network.cut_at(cut)
+    return keys
 
 
 def _there(trained: Scenario, point: Scenario) -> Scenario:

@@ -65,7 +65,7 @@ class Question:
         """The scenario's own."""
         return self.walker.experiment.method.task.network
 
-    @property
+    @cached_property
     def points(self) -> list[Point]:
         """Every point, in the order of the tables."""
         return list(spread(self.study, self.axes))

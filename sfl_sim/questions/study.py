@@ -40,7 +40,7 @@ def run_whatif(
     began_s = time.monotonic()
     check_limits(study)
     question = Question.of(study, axes)
-    told = {"overlay": overlay_table(question.points, runs)} if runs else {}
+    told = {"overlay": overlay_table(question, runs)} if runs else {}
     asked = json.dumps([(axis.key, axis.values) for axis in question.axes] + [str(run) for run in runs])
     identity = f"{digest(study)}-whatif-{blake2b(asked.encode(), digest_size=8).hexdigest()}"
     folder = RunFolder(out or free_folder(Path("reports"), f"{study.name}-whatif", identity), identity)

@@ -23,7 +23,7 @@ def trained(folder, **changes):
 
 
 def test_the_time_to_an_accuracy_is_that_of_a_run_in_the_points_own_world(tmp_path):
-    run = trained(tmp_path / "run", grid={"model.cut": [1, 2]})
+    run = trained(tmp_path / "run", grid={"model.cut": ["conv1", 2]})  # a name means the layer's index
     asked = sfl_sim.whatif(SCENARIO, {"model.cut": "all", **WORLD}, runs=[run.folder], out=tmp_path / "asked")
     told = asked.overlay.set_index(["model.cut", "clients.network.scale"])
     assert set(told.index) == {(cut, scale) for cut in (1, 2) for scale in WORLD["clients.network.scale"]}
