@@ -11,6 +11,7 @@ import yaml
 import sfl_sim
 from sfl_sim.cli import main
 from sfl_sim.config.source import load, parse
+from sfl_sim.config.vary import read_axes, spread
 from sfl_sim.shipped import scenario_file, scenario_names
 
 ROOT = Path(__file__).parent.parent
@@ -80,7 +81,13 @@ def test_every_shipped_scenario_loads_and_is_found_by_its_name(path):
     study = load(path)
     name = path.relative_to(ROOT / "scenarios").with_suffix("").as_posix()
     assert study.name == name.replace("/", "_")
-    assert len({variant.name for variant in study.variants}) > 1
+    question = re.search(r"sfl-sim whatif (\S+) (--vary.*)", path.read_text())
+    if question:
+        assert question[1] == name
+        axes = read_axes(re.findall(r"--vary (\S+)", question[2]))
+        assert sum(1 for _ in spread(study, [axis for axis in axes if not axis.is_open])) > len(study.variants)
+    else:
+        assert len({variant.name for variant in study.variants}) > 1
     assert scenario_file(name).read_bytes() == path.read_bytes()  # in a wheel it is a copy
 
 
