@@ -72,7 +72,7 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
         "performance_gap", "accuracy_spread", "backward_transfer", "best_accuracy", "reference", "hybrid_accuracy",
         "device_accuracy", "server_accuracy", "offload_probability", "rho",
         "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
-        "timeline_digest", "weights_digest", "breakdown_s", "executor", "threads", "key",
+        "joule", "timeline_digest", "weights_digest", "breakdown_s", "executor", "threads", "key",
         "peak_graphs", "server_model_bytes",
     }  # fmt: skip
     parts = {"device", "uplink", "queue", "assistants", "server", "downlink", "barrier", "aggregate"}

@@ -258,3 +258,20 @@ def test_what_happens_once_belongs_to_the_first_round_and_leaves_its_breakdown_w
 def test_the_most_that_the_server_has_held_at_once_is_kept():
     held = {name: finished({"method": {"name": name}}).server_model_bytes for name in ("splitfed_v1", "splitfed_v2")}
     assert held["splitfed_v1"] == 10 * held["splitfed_v2"] > 0
+
+
+def test_what_batteries_pay_is_the_same_by_client_and_by_round():
+    power = {"compute_w": 2.0, "uplink_w": 1.0, "downlink_w": 0.5}
+    run = experiment({"clients.power": power, "clients.participation": 0.5})
+    rows = [round.row for round in run.rounds()]
+    by_round = sum(row["client_joule"] * row["participants"] for row in rows)
+    by_client = run.clients()["joule"]
+    assert by_client.sum() == pytest.approx(by_round, rel=1e-12)
+    assert by_round > 0
+    assert (by_client == 0).any()  # of ten clients, some never took part
+
+
+def test_without_power_nobody_guesses_energy():
+    run = finished()
+    assert run.joule is None
+    assert run.clients()["joule"].isna().all()

@@ -168,6 +168,7 @@ def _fleet(frames: Frames) -> Panel:
         [
             ("Device speeds", fleet.device_speeds(frames)),
             ("Link rates: uplink solid, downlink dashed", fleet.link_rates(frames)),
+            *([("Energy that the run takes", fleet.energy(frames))] if fleet.knows_energy(frames) else []),
         ],
         columns=2,
     )
