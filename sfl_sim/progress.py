@@ -70,7 +70,7 @@ def whatif_progress(console: Console, quiet: bool) -> Iterator[NotifyCount]:
         yield lambda done, total: None
     else:
         with _counted("what if", "point", console) as notify:
-            yield lambda done, total: notify("points", done, total)
+            yield lambda done, total: notify("what if", done, total)
 
 
 @contextmanager

@@ -13,11 +13,11 @@ _FOLDERS = (_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios")  # in a wheel
 def scenario_file(name: str | Path) -> Path:
     """The file itself; or, if there is no such file, the shipped scenario of that name, such as forgetting/table3."""
     path = Path(name)
-    if path.exists():
-        return path
     parts = path.with_suffix("").parts
     shipped = _files()
     file = shipped.get("/".join(parts[1:] if parts[:1] == ("scenarios",) else parts))
+    if path.is_file() or (path.exists() and file is None):  # a folder of that name, such as a run's, is not meant
+        return path
     if file is None:
         raise ScenarioError("no such file, nor a scenario that comes with sfl-sim", found=str(name), allowed=shipped)
     return file

@@ -95,3 +95,10 @@ def test_the_first_line_of_a_shipped_scenario_says_what_it_is():
     about = scenario_names()
     assert len(about) == len(SHIPPED)
     assert all(line.endswith((".", "?")) for line in about.values())
+
+
+def test_a_folder_of_that_name_does_not_hide_a_shipped_scenario(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cuts" / "resnet18").mkdir(parents=True)
+    assert scenario_file("cuts/resnet18").is_file()
+    assert scenario_file("cuts") == Path("cuts")  # nothing shipped is called that: reading it says what it is
