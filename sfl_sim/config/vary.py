@@ -85,9 +85,11 @@ def axis(key: str, values: Sequence[Any] | str) -> Axis:
         list(points({key: listed}))
     except ScenarioError as error:
         raise ScenarioError(error.problem, key=key, file=OPTION) from None
-    twice = next((value for value in listed if listed.count(value) > 1), None)
-    if twice is not None:
-        raise ScenarioError("the same value twice", key=key, found=twice, file=OPTION)
+    if key.partition(".")[0] == "serving":
+        raise ScenarioError("no round depends on it", key=key, file=OPTION)
+    twice = [value for value in listed if listed.count(value) > 1]
+    if twice:
+        raise ScenarioError("the same value twice", key=key, found=twice[0], file=OPTION)
     if ALL in listed and (len(listed) > 1 or key != "model.cut"):
         raise ScenarioError("stands alone, and for cuts", key=key, found=ALL, allowed="model.cut=all", file=OPTION)
     return Axis(key, tuple(listed))

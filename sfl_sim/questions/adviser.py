@@ -84,6 +84,8 @@ class Adviser:
         ranked = self.table["round_s"].dropna().sort_values(kind="stable")
         chosen = self._alike(ranked.index[0])
         how = f"all {plural(len(cuts), 'cut')}" + (" that are left" if len(cuts) < len(self.table) else "")
+        if len(cuts) == 1 < len(self.table):
+            how = "the only cut that is left"
         if self.wish.per_client:
             if refusal:
                 raise ScenarioError(f"{self.series} has one cut for all clients: {refusal}", file=PER_CLIENT)

@@ -16,6 +16,7 @@ from sfl_sim.models.network import Network
 from sfl_sim.questions.walking import Walker
 
 CUT = "model.cut"
+MODEL = ("model", "model.name", "model.factory")
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,18 @@ class Question:
     def _closed(self, axis: Axis) -> Axis:
         if not axis.is_open:
             return axis
-        if any(other.key in ("model.name", "model.factory") for other in self.axes):
+        if not self.has_one_model:
             raise ScenarioError("has other cuts in other models: list them", key=CUT, found=ALL, file=OPTION)
         if not self.walker.experiment.method.is_split:
             name = self.study.variants[0].scenario.method.name
             raise ScenarioError(f"{name} is not split", key=CUT, found=ALL, file=OPTION)
         return replace(axis, values=tuple(range(1, len(self.network))))
+
+    @property
+    def has_one_model(self) -> bool:
+        """Whether layers are the same at all points."""
+        models = {(variant.scenario.model.name, variant.scenario.model.factory) for variant in self.study.variants}
+        return len(models) == 1 and not any(axis.key in MODEL for axis in self.axes)
 
     @cached_property
     def walker(self) -> Walker:
@@ -82,14 +89,18 @@ class Question:
         """Which of the values is the scenario's own; None if none is."""
         own = self.study.base
         for index, value in enumerate(axis.values):
-            if axis.key == CUT and not isinstance(own.model.cut, ClientCuts) and not isinstance(value, dict):
+            if self._is_layer(axis.key, value) and not isinstance(own.model.cut, ClientCuts):
                 if self.network.cut_at(value) == self.network.cut_at(own.model.cut):
                     return index
             elif changed(own, {axis.key: value}, self.study.variants[0].places) == own:
                 return index
         return None
 
+    def _is_layer(self, key: str, value: Any) -> bool:
+        """Whether the value means a layer that has one name at all points."""
+        return key == CUT and not isinstance(value, dict) and self.has_one_model
+
     def _name(self, key: str, value: Any) -> str:
-        if key == CUT and not isinstance(value, dict):
+        if self._is_layer(key, value):
             return self.network.layers[self.network.cut_at(value) - 1].name
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -35,7 +35,9 @@ def run_whatif(
         jobs: processes side by side.
         runs: folders of training runs, whose accuracies are shown where a point's model was trained.
 
-    Interrupted, it keeps the points that were done. Raises ScenarioError for bad input.
+    Interrupted, it keeps the points that were done; with several `jobs`, those of cuts that were done in all worlds.
+
+    Raises ScenarioError for bad input.
     """
     began_s = time.monotonic()
     check_limits(study)
@@ -44,38 +46,50 @@ def run_whatif(
     asked = json.dumps([(axis.key, axis.values) for axis in question.axes] + [str(run) for run in runs])
     identity = f"{digest(study)}-whatif-{blake2b(asked.encode(), digest_size=8).hexdigest()}"
     folder = RunFolder(out or free_folder(Path("reports"), f"{study.name}-whatif", identity), identity)
-    found: list[Found] = []
-    servers = pd.DataFrame()
-    status = "complete"
     try:
-        _collect(question, jobs, notify, found)
-        servers = servers_table(question, found)
-    except KeyboardInterrupt:
-        status = "interrupted"
-    except BaseException:
+        found, servers, status = _answered(question, jobs, notify)
+        with uninterrupted():
+            _write(folder.staging, question, found, {"server": servers, **told}, time.monotonic() - began_s)
+            folder.describe(dump_study(study), manifest(study, Settings(timing_only=True, jobs=jobs), status, began_s))
+            write_whatif(folder.staging, folder.staging / "whatif.html")
+    except BaseException:  # nothing can be taken up again, and what lies there would refuse other questions
         folder.discard()
         raise
-    if not found:
-        folder.discard()
-        raise KeyboardInterrupt
-    with uninterrupted():
-        tables = {**point_tables(found), "layers": question.walker.experiment.layers(), "server": servers, **told}
-        for name, table in tables.items():
-            table.to_parquet(folder.staging / f"{name}.parquet", index=False)
-        about = {
-            "scenario": study.name, "axes": question.describe(), "series": list(tables["points"]["series"].unique()),
-            "target_accuracy": _target(told), "evaluated": dict(Counter(one.figures["how"] for one in found)),
-            "wall_s": round(time.monotonic() - began_s, 3), "rounds": study.base.train.rounds,
-        }  # fmt: skip
-        (folder.staging / "whatif.json").write_text(json.dumps(about, indent=2) + "\n")
-        folder._describe(dump_study(study), manifest(study, Settings(timing_only=True, jobs=jobs), status, began_s))
-        write_whatif(folder.staging, folder.staging / "whatif.html")
     return Outcome(folder.publish(), status)
+
+
+def _answered(question: Question, jobs: int, notify: Notify) -> tuple[list[Found], pd.DataFrame, str]:
+    """What the points' rounds take, in their order, other servers at the best of them, and whether that is complete."""
+    found: list[Found] = []
+    try:
+        _collect(question, jobs, notify, found)
+        return found, servers_table(question, found), "complete"
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        return found, pd.DataFrame(), "interrupted"
+
+
+def _write(
+    place: Path, question: Question, found: list[Found], more: Mapping[str, pd.DataFrame], wall_s: float
+) -> None:
+    """Write the tables, and what they are about, into the folder `place`."""
+    tables = {**point_tables(found), "layers": question.walker.experiment.layers(), **more}
+    for name, table in tables.items():
+        table.to_parquet(place / f"{name}.parquet", index=False)
+    varies = any(axis.key in ("train", "train.rounds") for axis in question.axes)
+    about = {
+        "scenario": question.study.name, "axes": question.describe(),
+        "series": list(tables["points"]["series"].unique()), "target_accuracy": _target(more),
+        "evaluated": dict(Counter(one.figures["how"] for one in found)), "wall_s": round(wall_s, 3),
+        "rounds": None if varies else question.study.base.train.rounds,
+    }  # fmt: skip
+    (place / "whatif.json").write_text(json.dumps(about, indent=2) + "\n")
 
 
 def _target(told: Mapping[str, pd.DataFrame]) -> float | None:
     """The accuracy that training runs are asked for; None if none is, or if they differ in it."""
-    asked = {target for table in told.values() for target in table["target_accuracy"].dropna()}
+    asked = set(told["overlay"]["target_accuracy"].dropna()) if "overlay" in told else set()
     return asked.pop() if len(asked) == 1 else None
 
 

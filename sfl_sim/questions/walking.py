@@ -69,6 +69,7 @@ class Walker:
 
     def __init__(self, scenario: Scenario) -> None:
         self.experiment = Experiment(scenario, device=None)
+        self._walked = self.experiment
         self._cuts: Sequence[int] | None = None
         self._plans: dict[object, Plan | None] = {}
         self._refused = not self.experiment.method.regular or bool(self.experiment.method.task.round_cuts)
@@ -76,7 +77,7 @@ class Walker:
     @property
     def follows_the_world(self) -> bool:
         """Whether the method has asked how fast its clients are: what it does elsewhere is not known."""
-        asked = self.experiment.method.task.sample_s
+        asked = self._walked.method.task.sample_s
         return isinstance(asked, SecondsPerSample) and asked.asked
 
     def recut(self, cuts: Sequence[int]) -> None:
@@ -102,7 +103,7 @@ class Walker:
                 return Walked(fleet, list(self._foreseen(simulator)), RECURSION)
             except Unforeseen:
                 pass
-        experiment = Experiment(scenario, device=None)
+        self._walked = experiment = Experiment(scenario, device=None)
         if self._cuts is not None:
             recut(experiment, self._cuts)
         return Walked(fleet, list(_by_event_loop(experiment)), EVENT_LOOP)

@@ -38,7 +38,7 @@ def write_whatif(folder: Path, out: Path) -> Path:
         headline=paragraphs(headline(whatif), "headline"),
         warnings=paragraphs(warnings(whatif), "warning"),
         panels="\n".join(panel_html(panel, figure_ids) for panel in whatif_panels(whatif)),
-        rounds=plural(whatif.about["rounds"], "round"),
+        rounds=plural(whatif.about["rounds"], "round") if whatif.about["rounds"] else "all rounds",
         **_foot(whatif),
     )
     return write_page(title, body, out)

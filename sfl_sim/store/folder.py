@@ -104,7 +104,7 @@ class RunFolder:
         for cell in cells:
             for path in cell.glob("checkpoint.*"):
                 shutil.copyfile(path, checkpoints / f"{cell.name}{path.suffix}")
-        return self._describe(scenario_yaml, manifest)
+        return self.describe(scenario_yaml, manifest)
 
     def join_serving(
         self, name: str, scenario_yaml: str, manifest: Mapping[str, Any], answers: pd.DataFrame | None
@@ -114,7 +114,7 @@ class RunFolder:
         if answers is not None:
             answers.to_parquet(self.staging / "answers.parquet", index=False)
         write_json(self.staging / "serving.json", {"scenario": name, "cells": cells})
-        return self._describe(scenario_yaml, manifest)
+        return self.describe(scenario_yaml, manifest)
 
     def _join_tables(self, tables: Sequence[str]) -> list[Path]:
         """Join these tables of the closed cells, whose folders are given."""
@@ -124,7 +124,7 @@ class RunFolder:
             concatenate([part for part in parts if part.exists()], self.staging / f"{table}.parquet")
         return cells
 
-    def _describe(self, scenario_yaml: str, manifest: Mapping[str, Any]) -> Path:
+    def describe(self, scenario_yaml: str, manifest: Mapping[str, Any]) -> Path:
         """Say beside the tables what they are of; the cells go once nobody can want them."""
         if manifest["status"] == "complete":  # otherwise `resume` wants them
             shutil.rmtree(self.staging / "cells", ignore_errors=True)

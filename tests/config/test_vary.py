@@ -37,12 +37,14 @@ def test_all_cuts_are_found_out_later():
         (["model.cut="], "--vary: must be KEY=VALUE,VALUE,... (found 'model.cut=')"),
         (["model.cut=1", "model.cut=2"], "--vary: model.cut: is varied twice"),
         (["model.cut=1,1"], "--vary: model.cut: the same value twice (found 1)"),
+        (["clients.power=null,null"], "--vary: clients.power: the same value twice"),
         (["model.cut=1,all"], "--vary: model.cut: stands alone, and for cuts (found 'all'; allowed: model.cut=all)"),
         (
             ["server.order=all"],
             "--vary: server.order: stands alone, and for cuts (found 'all'; allowed: model.cut=all)",
         ),
         (["seed=1,2"], "--vary: seed: cannot vary in a grid, use repeats for several seeds"),
+        (["serving.rho=0,1"], "--vary: serving.rho: no round depends on it"),
         (["name=a,b"], "--vary: name: cannot vary in a grid"),
     ],
 )

@@ -101,6 +101,15 @@ def test_a_method_that_suits_its_demands_to_the_clients_is_found_out():
         assert walker.follows_the_world is (regulation == "time")
 
 
+def test_it_is_found_out_by_the_event_loop_as_well():
+    """Or the next point of a question, with links that do not vary, would be walked with demands of the first."""
+    network = {"profile": "mobiperf", "trace": "hsdpa_bus"}
+    one = scenario(method={"name": "mergesfl", "batch_regulation": "time"}, clients={"network": network})
+    walker = Walker(one)
+    assert walker.walk(one).how == EVENT_LOOP
+    assert walker.follows_the_world
+
+
 def test_a_cut_that_changes_from_round_to_round_is_walked_round_by_round():
     one = scenario(
         method={"name": "splitfed_v1"}, model={"name": "cnn_small", "cut": {"by": "round", "values": [1, 2]}}

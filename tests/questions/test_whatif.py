@@ -138,12 +138,25 @@ def test_ctrl_c_before_the_first_point_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_page_that_cannot_be_written_leaves_nothing_in_the_way_of_other_questions(tmp_path, monkeypatch):
+    def broken(folder, page):
+        raise RuntimeError("page")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(whatif_study, "write_whatif", broken)
+        with pytest.raises(RuntimeError, match="page"):
+            ask(tmp_path, "model.cut=1,2")
+    assert not list(tmp_path.iterdir())
+    assert ask(tmp_path, "model.cut=1,3")[0].status == "complete"
+
+
 @pytest.mark.parametrize(
     ("vary", "changes", "problem"),
     [
         ([], {}, "nothing varies"),
         (["model.cut=all"], {"method": {"name": "fedavg"}}, "fedavg is not split"),
         (["model.cut=all", "model.name=lenet5,cnn_small"], {}, "has other cuts in other models"),
+        (["model.cut=all"], {"grid": {"model.name": ["cnn_small", "cnn8"]}}, "has other cuts in other models"),
         (["model.cut=99"], {}, "comes after one of its layers"),
         (["server.order=fcsf"], {}, "fcfs"),
     ],
