@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import queue
 import threading
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 
 from sfl_sim.cells import News, Notify, Settings, attempt, brief
 from sfl_sim.config.source import Variant
 from sfl_sim.errors import ScenarioError
 from sfl_sim.on_ray import find_ray, on_ray
+from sfl_sim.orphans import end_with_parent, end_with_parent_alone
 from sfl_sim.store import Failure, RunFolder, read_failure, write_failure
 
 BACKENDS = ("local", "ray")
@@ -59,17 +62,25 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
     """
     context = multiprocessing.get_context("spawn")
     waiting = list(variants)
-    lanes = {ProcessPoolExecutor(1, context) for _ in range(min(settings.jobs, len(waiting)))}
+
+    def new_lane() -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, context, end_with_parent)
+
+    lanes = {new_lane() for _ in range(min(settings.jobs, len(waiting)))}
     running: dict[Future[None], tuple[int, ProcessPoolExecutor]] = {}
-    with context.Manager() as manager:
-        news: queue.Queue[tuple[int, News]] = manager.Queue()
+    manager = SyncManager(ctx=context)
+    manager.start(end_with_parent_alone)
+    with manager:
+        news: queue.Queue[bytes] = manager.Queue()
         stop = manager.Event()
 
         def begin(lane: ProcessPoolExecutor) -> None:
-            if waiting:
-                number = waiting.pop(0)
-                place = folder.cell_folder(number)
-                running[lane.submit(_apart, number, variants[number], place, settings, news, stop)] = number, lane
+            if not waiting:
+                lane.shutdown(wait=False)  # frees its memory, and Ctrl-C finds no process that idles
+                return
+            number = waiting.pop(0)
+            place = folder.cell_folder(number)
+            running[lane.submit(_apart, number, variants[number], place, settings, news, stop)] = number, lane
 
         try:
             for lane in lanes:
@@ -77,7 +88,7 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
             while running:
                 done, _ = wait(running, timeout=0.1, return_when=FIRST_COMPLETED)
                 while not news.empty():
-                    notify(*news.get())
+                    notify(*pickle.loads(news.get()))
                 for future in done:
                     number, lane = running.pop(future)
                     place = folder.cell_folder(number)
@@ -87,7 +98,7 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
                         variant = variants[number]
                         write_failure(place, Failure(variant.name, variant.scenario.seed, None, KILLED))
                         lanes.remove(lane)
-                        lanes.add(lane := ProcessPoolExecutor(1, context))
+                        lanes.add(lane := new_lane())
                     if failure := read_failure(place):
                         notify(number, failure)
                     begin(lane)
@@ -104,14 +115,12 @@ def _apart(
     variant: Variant,
     place: Path,
     settings: Settings,
-    news: queue.Queue[tuple[int, News]],
+    news: queue.Queue[bytes],
     stop: threading.Event,
 ) -> None:
-    parent = multiprocessing.parent_process()
-
     def notify(number: int, told: News) -> None:
-        if (parent and not parent.is_alive()) or stop.is_set():
+        if stop.is_set():
             raise KeyboardInterrupt
-        news.put((number, brief(told)))
+        news.put(pickle.dumps((number, brief(told))))  # or else the manager's process would import torch
 
     attempt(number, variant, place, settings, notify)

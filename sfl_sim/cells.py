@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from traceback import format_exception
 from typing import Any
 
@@ -76,6 +78,9 @@ class Taken:
 News = Began | Round | Taken | Failure
 """What becomes of a cell: a round is one that it has just finished."""
 
+MAX_ERROR = 500
+"""Letters of an error in one line; all of it is in the traceback."""
+
 Notify = Callable[[int, News], None]
 """Called with the number of a cell and its news."""
 
@@ -87,6 +92,7 @@ def brief(news: News) -> News:
 
 def attempt(number: int, variant: Variant, place: Path, settings: Settings, notify: Notify) -> None:
     """Run one variant with one seed into the folder `place`; if it fails, its folder says why, and others may go on."""
+    shutil.rmtree(place, ignore_errors=True)  # what an earlier run left unfinished
     try:
         _run_cell(number, variant, place, settings, notify)
     except Exception as error:
@@ -96,7 +102,7 @@ def attempt(number: int, variant: Variant, place: Path, settings: Settings, noti
 
 def failure_of(variant: Variant, error: BaseException, round: int | None = None) -> Failure:
     """Why a variant with a seed failed, with the error in one line."""
-    message = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    message = shorten(f"{type(error).__name__}: {error}", MAX_ERROR, placeholder=" …").removesuffix(":")
     return Failure(variant.name, variant.scenario.seed, round, message)
 
 
@@ -104,6 +110,7 @@ def _run_cell(number: int, variant: Variant, place: Path, settings: Settings, no
     """Run one variant with one seed into its folder; on the way out, whatever the reason, keep the whole rounds."""
     notify(number, Began())
     scenario = variant.scenario
+    key = cell_key(scenario, settings.meaning)  # before files and code can change under what is computed from them
     device = None if settings.timing_only else pick_device(settings.device)
     experiment = Experiment(scenario, device)
     keep_freed_memory()
@@ -125,7 +132,7 @@ def _run_cell(number: int, variant: Variant, place: Path, settings: Settings, no
                 if device is not None:
                     cell.add_weights(experiment.weights(), {"variant": variant.name, "seed": scenario.seed,
                                                             "round": len(cell.rounds)})  # fmt: skip
-                cell.close({"key": cell_key(scenario, settings.meaning)} | summary_of(variant, cell, experiment))
+                cell.close({"key": key} | summary_of(variant, cell, experiment))
 
 
 def summary_of(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, Any]:

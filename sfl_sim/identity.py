@@ -13,7 +13,7 @@ from typing import Any
 
 from sfl_sim.config.scenario import Scenario
 
-PACKAGES = ["torch", "torchvision", "numpy", "simpy", "scikit-learn"]
+PACKAGES = ["torch", "torchvision", "numpy", "scipy", "pandas", "simpy", "scikit-learn", "fvcore"]
 """Those that compute."""
 SHOWING = {"report", "cli"}
 """Rooms of the package that nothing computed depends on."""
@@ -36,17 +36,24 @@ def code_version() -> str:
     return digest.hexdigest()
 
 
+LEAF = {"femnist", "shakespeare"}
+"""Data sets whose files under the root a user has made with LEAF, by settings of his own."""
+
+
 def cell_key(scenario: Scenario, meaning: str) -> str | None:
     """32 hex digits, equal for two cells if all that decides their content is; None where that cannot be known.
 
     That is the scenario without its `ASIDE`, the content of files that it names, the code, and the `meaning` of the
-    settings. Of a user's own code and of a folder of images nobody knows whether they are still what they were.
+    settings. Of a user's own code, a folder of images and LEAF's files nobody knows whether they are still what they
+    were.
     """
-    folder = scenario.data.path
-    if names_own_code(scenario) or (folder is not None and os.path.isdir(folder)):
+    path = scenario.data.path
+    in_folder = scenario.data.name in LEAF if path is None else os.path.isdir(os.path.expanduser(path))
+    if names_own_code(scenario) or in_folder:
         return None
     values = scenario.model_dump(exclude=ASIDE) | {"is served": scenario.serving is not None}
-    files = {text: _content(Path(text)) for text in _texts(values) if os.path.isfile(text)}
+    named = {text: Path(os.path.expanduser(text)) for text in _texts(values)}
+    files = {text: _content(path) for text, path in named.items() if os.path.isfile(path)}
     canonical = json.dumps([values, files, code_version(), meaning], sort_keys=True, allow_nan=False)
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 

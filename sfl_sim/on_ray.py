@@ -51,6 +51,7 @@ def on_ray(variants: Mapping[int, Variant], folder: RunFolder, settings: Setting
         "num_gpus": 1 / settings.jobs if device == "cuda" else 0,
     }
     with _connected(ray, settings.address):
+        _require_room(ray, **resources)
         from ray.util.queue import Queue
 
         news = Queue(actor_options={"num_cpus": 0})
@@ -73,6 +74,15 @@ def on_ray(variants: Mapping[int, Variant], folder: RunFolder, settings: Setting
             news.shutdown()
 
 
+def _require_room(ray: ModuleType, num_cpus: float, num_gpus: float) -> None:
+    """Refuse tasks that no node can take: Ray would wait for one for ever, without a word."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(node.get("CPU", 0) >= num_cpus and node.get("GPU", 0) >= num_gpus for node in nodes):
+        problem = f"no node of the cluster has so many CPUs{' beside a GPU' if num_gpus else ''}"
+        most = max((node.get("CPU", 0) for node in nodes), default=0)
+        raise ScenarioError(problem, key="--threads", found=num_cpus, allowed=f"up to {most:g}")
+
+
 def _elsewhere(
     number: int, variant: Variant, settings: Settings, news: Any, code: str, places: Sequence[str]
 ) -> dict[str, bytes]:
@@ -92,12 +102,12 @@ def _elsewhere(
 
 def _settle(ray: ModuleType, result: Any, variant: Variant, place: Path) -> None:
     """Put what a task gave into the cell's folder: files, or why there are none."""
+    shutil.rmtree(place, ignore_errors=True)  # what an earlier run left unfinished
     try:
         files = ray.get(result)
     except ray.exceptions.RayError as error:
         write_failure(place, failure_of(variant, getattr(error, "cause", None) or error), str(error))
         return
-    shutil.rmtree(place, ignore_errors=True)  # what an earlier run left unfinished
     place.mkdir(parents=True)
     for name in sorted(files, key=lambda name: name == SUMMARY):  # which closes the cell
         (place / name).write_bytes(files[name])

@@ -1,7 +1,13 @@
 """Where cells run: each backend gives the same bits, and a cell that fails takes no other down."""
 
+import os
+import signal
+import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -9,7 +15,7 @@ from small_study import TIMING, Log, poisoned_study, run, study, summaries
 
 from sfl_sim.backends import check_backend
 from sfl_sim.cells import Began, Settings, Taken
-from sfl_sim.compose import Round
+from sfl_sim.compose import Experiment, Round
 from sfl_sim.errors import ScenarioError
 from sfl_sim.store import Failure, read_manifest
 
@@ -25,6 +31,10 @@ def poison(tmp_path):
 def no_page(monkeypatch):
     """Plotly is slow; these tests are not about the page."""
     monkeypatch.setattr("sfl_sim.report.page.write_report", lambda folders, out: out.write_text("a page"))
+
+
+in_one_process = pytest.mark.xdist_group("ray")
+"""Tests run side by side, and each process that has one of these starts a Ray of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +102,59 @@ def test_a_process_that_is_killed_takes_no_other_down(poison, tmp_path):
     assert "lr=0.2 (seed 0): its process was killed" in str(error)
 
 
+def test_an_error_of_many_lines_is_a_short_one(poison, tmp_path):
+    poison.write_text("line\n" * 1000)
+    folder, error = run(poisoned_study(poison), tmp_path / "run")
+    assert "\n" not in str(error)
+    assert len(read_manifest(folder)["failed"][0]["error"]) <= 500
+    assert (folder / "cells" / "0001" / "traceback.txt").read_text().count("line\n") >= 1000
+
+
+def test_what_cannot_even_begin_again_shows_nothing_of_before(tmp_path, monkeypatch):
+    def press(number, news):
+        if isinstance(news, Round):
+            raise KeyboardInterrupt
+
+    two = study(grid={"train.lr": [0.1, 0.2]})
+    run(two, tmp_path / "run", TIMING, Log(two, press))
+    whole = Experiment.__init__
+
+    def fail(self, scenario, device=None):
+        if scenario.train.lr == 0.1:
+            raise MemoryError
+        whole(self, scenario, device)
+
+    monkeypatch.setattr("sfl_sim.study.check", lambda study, device: None)
+    monkeypatch.setattr(Experiment, "__init__", fail)
+    folder, error = run(two, tmp_path / "run", replace(TIMING, resume=True))
+    assert "lr=0.1 (seed 0): MemoryError (round 1)" in str(error)
+    assert rounds(folder) == {"lr=0.2": 3}
+
+
+def test_a_study_that_is_killed_leaves_no_process_behind(tmp_path):
+    program = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
+        "from small_study import TIMING, run, study; from dataclasses import replace\n"
+        "if __name__ == '__main__':\n"
+        "    endless = study(grid={'train.rounds': [10**6, 2 * 10**6]})\n"
+        "    run(endless, Path(sys.argv[2]), replace(TIMING, jobs=2))\n"
+    )
+    (tmp_path / "endless.py").write_text(program)
+    command = [sys.executable, tmp_path / "endless.py", Path(__file__).parent, tmp_path / "run"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        cells = tmp_path / "run.partial" / "cells"
+        while not all((cells / name / "ops.parquet").exists() for name in ("0000", "0001")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.kill()
+        try:
+            process.communicate(timeout=30)  # the pipe ends with the last process that has it
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
 def test_ctrl_c_stops_everything_and_keeps_whole_rounds(tmp_path):
     def press(number, news):
         if number == 1 and isinstance(news, Round):
@@ -103,6 +166,7 @@ def test_ctrl_c_stops_everything_and_keeps_whole_rounds(tmp_path):
     assert read_manifest(folder)["status"] == "interrupted"
 
 
+@in_one_process
 def test_ray_gives_the_bits_of_this_machine_and_a_failure_there_is_told_alike(two_cpus, poison, tmp_path):
     three = poisoned_study(poison)
     here, error = run(three, tmp_path / "here", Settings(threads=1))
@@ -118,6 +182,15 @@ def test_ray_gives_the_bits_of_this_machine_and_a_failure_there_is_told_alike(tw
         pd.testing.assert_frame_equal(ours, theirs)
 
 
+@in_one_process
+def test_more_threads_than_any_node_has_cpus_are_refused_instead_of_waited_for(two_cpus, tmp_path):
+    with pytest.raises(ScenarioError) as caught:
+        run(study(), tmp_path / "run", replace(TIMING, threads=64, timing_only=False, backend="ray"))
+    assert str(caught.value) == "--threads: no node of the cluster has so many CPUs (found 64; allowed: up to 2)"
+    assert not list(tmp_path.iterdir())
+
+
+@in_one_process
 def test_a_task_that_ray_loses_is_that_cell_s_failure(two_cpus, poison, tmp_path):
     poison.write_text("kill")
     folder, error = run(poisoned_study(poison), tmp_path / "run", replace(TIMING, backend="ray"))
@@ -125,6 +198,7 @@ def test_a_task_that_ray_loses_is_that_cell_s_failure(two_cpus, poison, tmp_path
     assert "lr=0.2 (seed 0): WorkerCrashedError: " in str(error)
 
 
+@in_one_process
 def test_ctrl_c_cancels_what_ray_runs_and_keeps_what_is_finished(two_cpus, tmp_path):
     def press(number, news):
         if number == 1 and (tmp_path / "run.partial" / "cells" / "0000" / "summary.json").exists():

@@ -9,6 +9,7 @@ import pytest
 from small_study import SCENARIO, TIMING, Log, run, study, summaries
 
 from sfl_sim.cells import Began, Settings, Taken
+from sfl_sim.compose import Round
 
 REUSE = replace(TIMING, reuse=True)
 GRID = {"method.name": ["fedavg", "splitfed_v2"], "train.lr": [0.1, 0.2]}
@@ -101,6 +102,19 @@ def test_a_file_that_is_named_counts_by_its_content(here):
     assert summaries(first)["fedavg"]["timeline_digest"] != summaries(second)["fedavg"]["timeline_digest"]
 
 
+def test_a_file_that_changes_while_it_is_in_use_is_not_what_was_computed_from(here):
+    devices = here / "mine.csv"
+    devices.write_text("device,ms_per_frame,reference_macs\nphone,50,1e8\n")
+    wanted = study(clients=SCENARIO["clients"] | {"compute": "mine.csv"})
+
+    def change(number, news):
+        if isinstance(news, Round):
+            devices.write_text("device,ms_per_frame,reference_macs\nphone,60,1e8\n")
+
+    run(wanted, None, REUSE, Log(wanted, change))
+    assert ran(wanted, out=here / "reports" / "again")[1] == ["fedavg"]
+
+
 def test_training_is_not_taken_from_the_clock_alone_nor_from_other_threads():
     ran(study())
     assert ran(study(), Settings(threads=1, reuse=True))[1] == ["fedavg"]
@@ -128,11 +142,18 @@ def test_an_interrupted_run_gives_what_it_has_finished_to_a_grid_that_has_change
     assert (began, taken) == (["lr=0.3", "lr=0.2"], {"lr=0.1": "reports/small"})
 
 
-@pytest.mark.parametrize("lost", ["ops.parquet", "checkpoints"])
-def test_a_run_of_which_something_is_gone_has_nothing_to_give(lost):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "ops.parquet").write_text("damaged"),
+        lambda folder: (folder / "ops.parquet").unlink(),  # the largest table
+        lambda folder: shutil.rmtree(folder / "checkpoints"),
+    ],
+)
+def test_a_run_of_which_something_is_gone_has_nothing_to_give(damage):
     settings = Settings(threads=1, reuse=True)
     folder, _, _ = ran(study(), settings)
-    shutil.rmtree(folder / lost) if (folder / lost).is_dir() else (folder / lost).write_text("damaged")
+    damage(folder)
     again, began, taken = ran(study(), settings)
     assert (again, began, taken) == (folder, ["fedavg"], {})
     assert len(pd.read_parquet(again / "ops.parquet")) > 0

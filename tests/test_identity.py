@@ -41,10 +41,22 @@ def test_how_a_study_is_served_is_no_matter_but_whether_it_is():
 def test_a_user_s_own_code_and_folders_have_no_key(tmp_path):
     (tmp_path / "cat").mkdir()
     assert key(data={"name": "image_folder", "path": str(tmp_path)}) is None
+    assert key(data={"name": "femnist"}) is None
     assert key(method={"name": "my_methods:Mine"}) is None
     assert key(model={"factory": "my_nets:make"}) is None
     assert names_own_code(parse(SCENARIO | {"server": {"order": "my:order"}}).variants[0].scenario)
     assert not names_own_code(parse(SCENARIO).variants[0].scenario)
+
+
+def test_what_lies_at_home_counts_as_anything_else_does(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "cat").mkdir()
+    assert key(data={"name": "image_folder", "path": "~/cat"}) is None
+    play = tmp_path / "play.txt"
+    play.write_text("ROMEO:")
+    before = key(data={"name": "shakespeare", "path": "~/play.txt"})
+    play.write_text("JULIET:")
+    assert before != key(data={"name": "shakespeare", "path": "~/play.txt"}) is not None
 
 
 def test_code_has_one_version_until_a_file_changes(tmp_path, monkeypatch):

@@ -187,3 +187,10 @@ def test_two_processes_cannot_write_one_run(tmp_path):
     (folder.staging / "manifest.json").write_text(json.dumps(manifest | {"pid": 1}))
     with pytest.raises(ScenarioError, match="process 1 is writing there"):
         RunFolder(tmp_path / "run", "digest")
+
+
+def test_what_a_killed_run_of_another_scenario_left_is_passed_over(tmp_path):
+    killed = RunFolder(tmp_path / "mine", "theirs")
+    assert killed.staging.exists()
+    assert free_folder(tmp_path, "mine", "ours") == tmp_path / "mine-2"
+    assert free_folder(tmp_path, "mine", "theirs") == tmp_path / "mine"

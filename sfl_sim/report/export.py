@@ -52,12 +52,14 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
 
     Raises:
         ScenarioError: there is no such format, a folder holds no complete run, there is nothing to draw figures with,
-            or `out` cannot be written.
+            or `out` cannot be written, or holds tables of a run that would be lost.
     """
     chosen = dict.fromkeys(word.strip() for text in formats for word in text.split(","))
     for word in chosen:
         if word not in TABLES + FIGURES:
             raise ScenarioError("unknown format", key="--format", found=word, allowed=TABLES + FIGURES)
+    if "parquet" in chosen and (out / "manifest.json").exists():
+        raise ScenarioError("holds a run, whose own tables have these names", key="--export", found=str(out))
     runs = [load(folder) for folder in dict.fromkeys(folders)]
     with TemporaryDirectory() as place:
         staging = Path(place)

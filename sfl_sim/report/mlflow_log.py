@@ -70,13 +70,15 @@ def log_runs(folders: Sequence[Path], store: str) -> Tally:
     try:
         for run in runs:
             _log(client, run, tally)
-    except MlflowException as error:
+    except (MlflowException, OSError) as error:
         raise ScenarioError(" ".join(str(error).split()), key="--store", found=store) from error
     return tally
 
 
 def _client(store: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # a server that is down is told in seconds
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     if "://" not in store:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the only store that needs no server and no database
         store = Path(store).absolute().as_uri()
@@ -87,7 +89,7 @@ def _client(store: str) -> MlflowClient:
         raise ScenarioError("MLflow is not installed: pip install 'sfl-sim[mlflow]'", key="mlflow") from error
     try:
         return MlflowClient(tracking_uri=store)
-    except MlflowException as error:
+    except (MlflowException, OSError) as error:
         raise ScenarioError(" ".join(str(error).split()), key="--store", found=store) from error
 
 

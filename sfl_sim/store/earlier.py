@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from sfl_sim.store.cell import SUMMARY
-from sfl_sim.store.files import read_json, write_json
+from sfl_sim.store.files import read_json, read_manifest, write_json
 from sfl_sim.store.tables import OF_ALL_CELLS, TABLES, Key, deal
 
 
@@ -40,10 +40,11 @@ class Wanted:
 
 
 def runs_beside(*places: Path) -> Iterator[Path]:
-    """The folders of runs that lie in reports/ and beside `places`."""
+    """The folders of runs that lie in reports/ and beside `places`, but for those that are being joined."""
     for parent in dict.fromkeys([Path("reports"), *(place.parent for place in places)]):
         if parent.is_dir():
-            yield from sorted(path.parent for path in parent.glob(f"*/{SUMMARY}"))
+            runs = sorted(path.parent for path in parent.glob(f"*/{SUMMARY}"))
+            yield from (run for run in runs if read_manifest(run).get("status") != "running")
 
 
 def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
@@ -57,7 +58,7 @@ def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
         here = {
             number: found[cell.key]
             for number, cell in wanted.items()
-            if number not in taken and cell.key in found and found[cell.key].summary["rounds"] == cell.rounds
+            if number not in taken and cell.key in found and found[cell.key].summary.get("rounds") == cell.rounds
         }
         try:
             _copy(run, [(finished, wanted[number]) for number, finished in here.items()])
@@ -77,7 +78,7 @@ def _finished(run: Path) -> Iterator[Finished]:
         checkpoints[about.get("variant"), about.get("seed")] = path.with_suffix(".safetensors")
     variants = read_json(run / SUMMARY).get("variants")
     for summary in variants if isinstance(variants, list) else []:
-        if not isinstance(summary, dict) or summary.get("key") is None:
+        if not isinstance(summary, dict) or not isinstance(summary.get("key"), str):
             continue
         model = checkpoints.get((summary.get("name"), summary.get("seed")))
         if summary.get("weights_digest") is None or (model is not None and model.is_file()):
@@ -92,7 +93,7 @@ def _copy(run: Path, cells: list[tuple[Finished, Wanted]]) -> None:
         shutil.rmtree(cell.place, ignore_errors=True)
         cell.place.mkdir(parents=True)
     for table in TABLES:
-        if (source := run / f"{table}.parquet").exists():
+        if (source := run / f"{table}.parquet").exists() or table in OF_ALL_CELLS:
             targets: dict[Key, list[tuple[Path, str]]] = {}
             for finished, cell in cells:
                 targets.setdefault(finished.name, []).append((cell.place / source.name, cell.variant))

@@ -33,7 +33,7 @@ class RunFolder:
         self.digest = digest
         if not out.name:
             raise ScenarioError("a run needs a folder of its own", key="--out", found=str(out))
-        self.staging = out.with_name(out.name + ".partial")
+        self.staging = _staging(out)
         for folder in (self.out, self.staging):
             self._refuse_others(folder)
         try:
@@ -161,12 +161,21 @@ def _alive(pid: int) -> bool:
 
 
 def free_folder(parent: Path, name: str, digest: str) -> Path:
-    """`parent/name`, or `name-2`, `name-3`, ... if different runs lie there."""
+    """`parent/name`, or `name-2`, `name-3`, ... if different runs lie there, or are under way or were killed there."""
     candidate, number = parent / name, 1
-    while candidate.exists() and any(candidate.iterdir()) and read_manifest(candidate).get("scenario") != digest:
+    while any(_is_anothers(place, digest) for place in (candidate, _staging(candidate))):
         number += 1
         candidate = parent / f"{name}-{number}"
     return candidate
+
+
+def _staging(out: Path) -> Path:
+    """Where a run lies while it is under way."""
+    return out.with_name(out.name + ".partial")
+
+
+def _is_anothers(folder: Path, digest: str) -> bool:
+    return folder.exists() and any(folder.iterdir()) and read_manifest(folder).get("scenario") != digest
 
 
 def keys_of(folder: Path) -> list[str | None]:

@@ -108,6 +108,14 @@ def test_an_export_has_the_page_beside_it(small_folder: Path, tmp_path: Path, ca
     assert {"report.html", "results.csv", "rounds.csv"} <= {path.name for path in (tmp_path / "out").iterdir()}
 
 
+def test_a_run_s_own_tables_are_not_replaced(folder: Path) -> None:
+    before = (folder / "rounds.parquet").read_bytes()
+    with pytest.raises(ScenarioError, match="--export: holds a run"):
+        export_runs([folder], folder, ["parquet"])
+    assert (folder / "rounds.parquet").read_bytes() == before
+    export_runs([folder], folder, ["csv"])
+
+
 def test_without_kaleido_the_extra_is_named_and_nothing_is_written(
     small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
