@@ -127,7 +127,10 @@ def _first_to_target(aim: Aim) -> str:
     if not others:
         return f"{sentence}; no other variant reaches it." if len(aim.variants) > 1 else sentence + "."
     second = others[0]
-    return f"{sentence}; the next is {second.html} after {duration(TIME.median(aim.seeds(second)))}."
+    needed = duration(TIME.median(aim.seeds(second)))
+    if second is aim.baseline:  # which the sentence has just named
+        return f"{sentence}; that one needs {needed}."
+    return f"{sentence}; the next is {second.html} after {needed}."
 
 
 def _times_as_fast(aim: Aim, variant: Variant) -> str:
