@@ -1,5 +1,10 @@
 """By equal keys cells are the same; where that cannot be known there is no key."""
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from small_study import SCENARIO
 
@@ -75,3 +80,19 @@ def test_code_has_one_version_until_a_file_changes(tmp_path, monkeypatch):
         after = compute()
         assert after != before
         before = after
+
+
+def test_an_installed_package_is_the_same_code_as_its_checkout(tmp_path):
+    """A node of a cluster may import the one, and the machine where a study was begun the other."""
+    checkout = Path(__file__).parent.parent
+    installed = shutil.copytree(
+        checkout / "sfl_sim", tmp_path / "sfl_sim", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for folder in ("profiles", "scenarios"):
+        shutil.copytree(checkout / folder, installed / folder, dirs_exist_ok=True)
+    tell = "from sfl_sim.identity import code_version; print(code_version())"
+    told = [
+        subprocess.run([sys.executable, "-c", tell], cwd=place, check=True, capture_output=True, text=True).stdout
+        for place in (tmp_path, checkout)
+    ]
+    assert told[0] == told[1]
