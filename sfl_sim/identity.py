@@ -16,8 +16,8 @@ from sfl_sim.config.scenario import Scenario
 PACKAGES = ["torch", "torchvision", "numpy", "scipy", "pandas", "simpy", "scikit-learn", "fvcore"]
 """Those that compute."""
 SHOWING = {"report", "cli", "profiles", "scenarios"}
-"""Rooms of the package that nothing computed depends on. The last two are in an installed package alone, with scripts of
-their own; what profiles say counts, wherever they lie."""
+"""Rooms of the package that nothing computed depends on. The last two are in an installed package alone, with scripts
+of their own; what profiles say counts, wherever they lie."""
 ASIDE: dict[str, Any] = {"name": True, "repeats": True, "grid": True, "serving": True, "data": {"download"},
                          "report": {"target_accuracy"}}  # fmt: skip
 """What of a scenario its cells do not depend on."""
