@@ -183,8 +183,3 @@ def _walk(retracing: Retracing, variant: Variant, cell: Cell, notify: Callable[[
         cell.close(summary)
     before_s, after_s = (float(table["ended_s"].iloc[len(rounds) - 1]) for table in (recorded.rounds, rounds))
     return Verdict(cell.variant, cell.seed, len(rounds), valid, reason, before_s, after_s, target_s)
-
-
-def reprice(run: Path, overrides: Sequence[str], out: Path | None, notify: Notify) -> Outcome:
-    """`Repricing` in one call."""
-    return Repricing(run, overrides).fill(out, notify)

@@ -15,7 +15,7 @@ def test_the_notebook_comes_to_its_decision(tmp_path, monkeypatch):
     assert all(cell["execution_count"] for cell in cells)
     found: dict[str, object] = {}
     for cell in cells:
-        exec("".join(cell["source"]), found)
+        exec("".join(cell["source"]), found)  # our own file, as a reader's kernel would
     assert found["best"]["cut"] == "conv3"
     assert found["by_cut"].idxmin().to_dict() == {0.1: "conv3", 1.0: "conv3", 10.0: "conv2", 100.0: "conv1"}
     assert found["trained"].summary["accuracy"].nunique() == 1

@@ -13,7 +13,7 @@ from sfl_sim.compose import Experiment, Round
 from sfl_sim.config.source import load
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.repricing import reprice, reprice_cell
+from sfl_sim.repricing import Repricing, reprice_cell
 from sfl_sim.study import run_study
 
 IN_ORDER = {"splitfed_v2", "hydra"}
@@ -54,7 +54,7 @@ def train(path, out, overrides=(), notify=lambda number, news: None):
 
 
 def silently(run, overrides, out):
-    return reprice(run, overrides, out, lambda number, news: None).folder
+    return Repricing(run, overrides).fill(out, lambda number, news: None).folder
 
 
 def verdicts(folder):

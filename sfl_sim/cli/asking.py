@@ -24,9 +24,9 @@ Trained = Annotated[
 @app.command()
 def whatif(
     scenario: ScenarioFile,
-    vary: Vary = [],  # noqa: B006  (typer copies it)
-    overrides: Overrides = [],  # noqa: B006
-    runs: Trained = [],  # noqa: B006
+    vary: Vary = [],
+    overrides: Overrides = [],
+    runs: Trained = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-whatif.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Points to walk side by side.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the page's place only.")] = False,
@@ -54,7 +54,7 @@ def whatif(
 @app.command()
 def reprice(
     run: Annotated[Path, typer.Argument(help="The folder of a training run.")],
-    overrides: Overrides = [],  # noqa: B006
+    overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-repriced.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
     debug: Debug = False,
@@ -78,18 +78,18 @@ def reprice(
 @app.command()
 def advise(
     scenario: ScenarioFile,
-    overrides: Overrides = [],  # noqa: B006
+    overrides: Overrides = [],
     per_client: Annotated[bool, typer.Option("--per-client", help="Choose a cut for each client.")] = False,
     memory: Annotated[str | None, typer.Option(help="What a client can hold at most: 256MB, 1.5GB ...")] = None,
     accuracy: Annotated[float | None, typer.Option(help="What a cut must have reached in recorded runs.")] = None,
-    runs: Annotated[list[Path], typer.Option("--run", help="The folder of such a run.")] = [],  # noqa: B006
+    runs: Annotated[list[Path], typer.Option("--run", help="The folder of such a run.")] = [],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print what to paste only.")] = False,
     debug: Debug = False,
 ) -> None:
     """Choose the cuts with the shortest rounds, by the clock alone."""
     from sfl_sim.config.source import load, training
     from sfl_sim.progress import whatif_progress
-    from sfl_sim.questions.advice import find_advice as advised
+    from sfl_sim.questions.advice import find_advice
     from sfl_sim.questions.adviser import Wish
     from sfl_sim.questions.limits import read_bytes
     from sfl_sim.report.advice import advice_in_terminal, settings
@@ -97,7 +97,7 @@ def advise(
     wish = Wish(per_client, None if memory is None else read_bytes(memory), accuracy, runs)
     study = training(load(scenario_file(scenario), overrides))
     with whatif_progress(Console(stderr=True), quiet) as notify:
-        advice = advised(study, wish, notify)
+        advice = find_advice(study, wish, notify)
     if not quiet:
         Console().print(advice_in_terminal(advice.choices, advice.cuts, advice.clients))
     for line in settings(advice.choices):

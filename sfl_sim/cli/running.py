@@ -15,7 +15,7 @@ from sfl_sim.shipped import scenario_file
 @app.command()
 def run(
     scenario: ScenarioFile,
-    overrides: Overrides = [],  # noqa: B006  (typer copies it)
+    overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Variants and seeds to run side by side; with Ray, on one GPU.")] = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of a run; all cores unless given.")] = None,
@@ -67,7 +67,7 @@ def run(
 @app.command()
 def serve(
     scenario: ScenarioFile,
-    overrides: Overrides = [],  # noqa: B006
+    overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-serving.")] = None,
     run: Annotated[
         Path | None, typer.Option(help="The folder of the run to serve; by default what reports/ has, or is trained.")

@@ -82,7 +82,7 @@ def _page_of(runs: list[Path], name: str) -> Path:
 @app.command()
 def validate(
     scenario: ScenarioFile,
-    overrides: Overrides = [],  # noqa: B006
+    overrides: Overrides = [],
     debug: Debug = False,
 ) -> None:
     """Check a scenario, its data and its profiles without running it."""
@@ -102,7 +102,7 @@ def validate(
 @app.command()
 def partition(
     scenario: ScenarioFile,
-    overrides: Overrides = [],  # noqa: B006
+    overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The page; by default reports/<name>-partition.html.")] = None,
     debug: Debug = False,
 ) -> None:

@@ -72,6 +72,7 @@ class Walker:
         self._walked = self.experiment
         self._cuts: Sequence[int] | None = None
         self._plans: dict[object, Plan | None] = {}
+        self._chosen: dict[int, tuple[int, ...]] = {}
         self._refused = not self.experiment.method.regular or bool(self.experiment.method.task.round_cuts)
 
     @property
@@ -88,6 +89,7 @@ class Walker:
         recut(self.experiment, cuts)
         self._cuts = cuts
         self._plans.clear()
+        self._chosen.clear()
         self._refused = not self.experiment.method.regular
 
     def walk(self, scenario: Scenario) -> Walked:
@@ -111,11 +113,13 @@ class Walker:
     def _foreseen(self, simulator: Simulator) -> Iterator[Piece]:
         experiment, method = self.experiment, self.experiment.method
         rounds = range(1, experiment.scenario.train.rounds + 1)
-        clients = {number: tuple(method.choose(number, experiment.participants(number))) for number in rounds}
-        yield from self._once("setup", method.setup(), clients[1], simulator)
+        for number in rounds:  # once: a method may count whom it has chosen
+            if number not in self._chosen:
+                self._chosen[number] = tuple(method.choose(number, experiment.participants(number)))
+        yield from self._once("setup", method.setup(), self._chosen[1], simulator)
         timed: dict[tuple[int, ...], TimedPlan] = {}
         alike: dict[tuple[tuple[int, ...], tuple[Turns, ...]], list[int]] = {}
-        for number, who in clients.items():
+        for number, who in self._chosen.items():
             if who not in timed:
                 plan = self._plan(who, method.round(number, who), simulator)
                 if plan is None:
@@ -125,7 +129,7 @@ class Walker:
         for (who, turns), numbers in alike.items():
             ops, ended_s = timed[who].run(0.0, numbers[0], turns)
             yield Piece(ops, who, 0.0, ended_s, len(numbers))
-        yield from self._once("finish", method.finish(), clients[rounds[-1]], simulator)
+        yield from self._once("finish", method.finish(), self._chosen[rounds[-1]], simulator)
 
     def _once(self, name: str, flow: Flow, who: tuple[int, ...], simulator: Simulator) -> Iterator[Piece]:
         plan = self._plan(name, flow, simulator)

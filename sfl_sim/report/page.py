@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from itertools import chain, count
 from string import Template
@@ -18,7 +18,7 @@ from sfl_sim.report.comparison import compare, machine_in_words, settings_in_wor
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.headline import headline, warnings
-from sfl_sim.report.load import Run, flat, load
+from sfl_sim.report.load import flat, load
 from sfl_sim.report.panel import Panel
 from sfl_sim.report.panels import panels
 from sfl_sim.report.results import paper_table, results_table
@@ -60,9 +60,9 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         table=_scrolling(results_table(frames)),
         paper_table=_paper(frames),
         panels="\n".join(panel_html(panel, figure_ids) for panel in panels(frames)),
-        settings="\n".join(_settings(run) for run in frames.runs),
+        settings="\n".join(settings(run.name, run.scenario_text) for run in frames.runs),
         digests=_scrolling(_digests(frames)),
-        manifests="\n".join(_manifest(run) for run in frames.runs),
+        manifests="\n".join(machine(run.name, run.manifest) for run in frames.runs),
         last_rounds=LAST_ROUNDS,
         curve_points=curves.MAX_POINTS,
         heat_rounds=labels.MAX_ROUNDS,
@@ -176,16 +176,18 @@ def _plot(figure: go.Figure, div_id: str) -> str:
     return str(figure.to_html(config=PLOT_CONFIG, include_plotlyjs=False, full_html=False, div_id=div_id))
 
 
-def _settings(run: Run) -> str:
-    return _details(f"{html.escape(run.name)}: scenario.yaml", f"<pre>{html.escape(run.scenario_text)}</pre>")
+def settings(name: str, scenario_yaml: str) -> str:
+    """A scenario as HTML, to be opened."""
+    return _details(f"{html.escape(name)}: scenario.yaml", f"<pre>{html.escape(scenario_yaml)}</pre>")
 
 
-def _manifest(run: Run) -> str:
+def machine(name: str, manifest: Mapping[str, Any]) -> str:
+    """How and where something was done, as HTML, to be opened."""
     rows = "".join(
         f"<tr><td>{html.escape(key)}</td><td>{html.escape(str(value))}</td></tr>"
-        for key, value in flat(run.manifest).items()
+        for key, value in flat(manifest).items()
     )
-    return _details(f"{html.escape(run.name)}: machine and versions", _scrolling(f"<table>{rows}</table>"))
+    return _details(f"{html.escape(name)}: machine and versions", _scrolling(f"<table>{rows}</table>"))
 
 
 def _details(summary: str, body: str, *, is_open: bool = False) -> str:

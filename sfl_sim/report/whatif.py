@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sfl_sim.report.display import duration, plural
-from sfl_sim.report.load import flat
-from sfl_sim.report.page import asset, panel_html, paragraphs, write_page
+from sfl_sim.report.page import asset, machine, panel_html, paragraphs, settings, write_page
 from sfl_sim.report.whatif_load import load_whatif
 from sfl_sim.report.whatif_panels import whatif_panels
 from sfl_sim.report.whatif_words import best_in_each_world, headline, slower, warnings
@@ -39,23 +38,10 @@ def write_whatif(folder: Path, out: Path) -> Path:
         warnings=paragraphs(warnings(whatif), "warning"),
         panels="\n".join(panel_html(panel, figure_ids) for panel in whatif_panels(whatif)),
         rounds=plural(whatif.about["rounds"], "round") if whatif.about["rounds"] else "all rounds",
-        **_foot(whatif),
+        settings=settings(whatif.name, whatif.scenario_text),
+        machine=machine(whatif.name, whatif.manifest),
     )
     return write_page(title, body, out)
-
-
-def _foot(whatif: WhatIf) -> dict[str, str]:
-    """The scenario and the machine, to be opened."""
-    name = html.escape(whatif.name)
-    rows = "".join(
-        f"<tr><td>{html.escape(key)}</td><td>{html.escape(str(value))}</td></tr>"
-        for key, value in flat(whatif.manifest).items()
-    )
-    opened = "<details><summary>{}</summary>{}</details>".format
-    return {
-        "settings": opened(f"{name}: scenario.yaml", f"<pre>{html.escape(whatif.scenario_text)}</pre>"),
-        "machine": opened(f"{name}: machine and versions", f'<div class="scroll"><table>{rows}</table></div>'),
-    }
 
 
 def _about(whatif: WhatIf) -> str:

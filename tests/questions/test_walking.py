@@ -142,3 +142,11 @@ def test_the_server_is_busy_for_the_share_of_its_lanes_that_jobs_take():
     assert found["server_busy"] == pytest.approx(service_s / piece.ended_s)
     assert 0 < found["server_busy"] < 1
     assert Measured(walker.walk(one), 4).figures(workers=float("inf"))["server_busy"] is None
+
+
+def test_whom_a_method_chooses_does_not_depend_on_how_often_it_is_walked():
+    """MergeSFL counts whom it has chosen."""
+    one = scenario(method={"name": "mergesfl", "clients_by_kl": 0.4})
+    walker = Walker(one)
+    walker.walk(one)
+    check_against_the_run(one, walker.walk(one))

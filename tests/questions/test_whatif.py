@@ -177,3 +177,12 @@ def test_the_command_prints_the_best_and_the_pages_place(tmp_path, capsys, monke
     assert told.strip().endswith("reports/small-whatif/whatif.html")
     assert "conv" in told
     assert (tmp_path / "reports/small-whatif/whatif.html").exists()
+
+
+def test_orders_that_stand_for_other_data_take_what_their_runs_take(tmp_path):
+    """hydra_code deals the samples to one client per label, whatever phi says."""
+    data = {"name": "digits", "train_samples": 200, "partition": {"kind": "dominant_label", "phi": 2}}
+    own = {"data": data, "clients": {"network": {"latency_s": 0.02}}, "method": {"name": "splitfed_v2"}}
+    _, tables, about = ask(tmp_path, "server.order=cyclic,hydra_code", **own)
+    for order, found_s in zip(about["axes"][0]["values"], tables["points"]["round_s"], strict=True):
+        assert found_s == pytest.approx(round_s(**own, server={"order": order}), rel=1e-9)
