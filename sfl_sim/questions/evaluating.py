@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from sfl_sim.config.keys import ASIDE, COMPUTING, ORDER, WORLD, without
+from sfl_sim.config.own_code import Forbidden, Permission, permission, permitted
 from sfl_sim.config.scenario import Scenario
 from sfl_sim.config.vary import Point
 from sfl_sim.errors import ScenarioError
@@ -61,9 +62,10 @@ def evaluate(points: Sequence[Point], jobs: int = 1) -> Iterator[Answer]:
         for group in groups.values():
             yield from _walk(group)
         return
+    given = permission()
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), end_with_parent) as pool:
         try:
-            for future in as_completed([pool.submit(_walk_apart, group) for group in groups.values()]):
+            for future in as_completed([pool.submit(_walk_apart, group, given) for group in groups.values()]):
                 yield from future.result()
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -76,8 +78,9 @@ def _structure(scenario: Scenario) -> str:
     return json.dumps(without(scenario, aside), sort_keys=True)
 
 
-def _walk_apart(points: list[Point]) -> list[Answer]:
-    return list(_walk(points))
+def _walk_apart(points: list[Point], given: Permission) -> list[Answer]:
+    with permitted(given):
+        return list(_walk(points))
 
 
 def _walk(points: Sequence[Point]) -> Iterator[Answer]:
@@ -88,6 +91,8 @@ def _walk(points: Sequence[Point]) -> Iterator[Answer]:
             if walker is None or walker.follows_the_world:
                 walker = Walker(scenario)
             yield _found(point, walker)
+        except Forbidden as error:
+            raise point.variant.places.located(error) from error
         except ScenarioError as error:
             yield Refused(point, point.variant.places.located(error))
 

@@ -68,7 +68,8 @@ class Measured:
             for name, of_each_s in spent.items():
                 seconds[name if name in OWN else "rest"][who] += piece.times * of_each_s
             if power is not None:
-                joule += piece.times * client_joule(piece.ops, power, *piece[1:4])
+                whole = piece.participants, piece.started_s, piece.ended_s
+                joule += piece.times * client_joule(piece.ops, power, *whole, self.fleet.presence)
         rounds[rounds == 0] = np.nan
         return pd.DataFrame(
             {

@@ -12,7 +12,7 @@ import pandas as pd
 from sfl_sim.config.keys import ASIDE, COMPUTING, ORDER, WORLD, without
 from sfl_sim.config.scenario import ClientCuts, Scenario
 from sfl_sim.config.source import Study, load
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, way_to
 from sfl_sim.models.network import Network
 from sfl_sim.questions.question import Question
@@ -43,7 +43,8 @@ def overlay_table(question: Question, runs: Sequence[Path]) -> pd.DataFrame:
     """
     rows: list[dict[str, Any]] = []
     for run in runs:
-        found = list(_of_run(question, run))
+        with blamed_on(run):
+            found = list(_of_run(question, run))
         if not found:
             problem = "has trained no point of this question: it differs in more than the world, the order and the cut"
             raise ScenarioError(problem, key="--run", found=str(run))

@@ -55,11 +55,26 @@ class Walked(NamedTuple):
     how: str
 
 
+class _Planned(NamedTuple):
+    """What `Piece` says, before it is walked, and the sequences in which clients are served in it.
+
+    Attributes:
+        numbers: of the rounds that are alike.
+    """
+
+    plan: TimedPlan
+    turns: Sequence[Turns]
+    participants: tuple[int, ...]
+    numbers: list[int]
+    is_aside: bool = False
+
+
 class Walker:
     """Walks scenarios that differ in nothing but their world: what their flows issue is found out once.
 
     Rounds that issue the same operations, and whose clients are served in the same sequence, take equally long where no
-    rate varies. So they are walked once, from the instant 0: the times are those of a run, but for rounding.
+    rate varies. So they are walked once: their times are those of a run, but for when they begin and for rounding.
+    Where rates vary, every round is walked, and times are those of a run.
 
     Args:
         scenario: one of them, without grid.
@@ -100,7 +115,7 @@ class Walker:
         experiment, scenario = self.experiment, expand(scenario)
         fleet = build_world(scenario, len(experiment.shares))
         simulator = build_simulator(scenario, fleet, experiment.executor, experiment.counts)
-        if simulator.prices.steady and not self._refused:
+        if simulator.prices.foreseeable and not self._refused:
             try:
                 return Walked(fleet, list(self._foreseen(simulator)), RECURSION)
             except Unforeseen:
@@ -112,31 +127,42 @@ class Walker:
 
     def _foreseen(self, simulator: Simulator) -> Iterator[Piece]:
         experiment, method = self.experiment, self.experiment.method
-        rounds = range(1, experiment.scenario.train.rounds + 1)
-        for number in rounds:  # once: a method may count whom it has chosen
+        last = experiment.scenario.train.rounds
+        for number in range(1, last + 1):  # once: a method may count whom it has chosen
             if number not in self._chosen:
                 self._chosen[number] = tuple(method.choose(number, experiment.participants(number)))
-        yield from self._once("setup", method.setup(), self._chosen[1], simulator)
+        planned = [
+            *self._once("setup", method.setup(), 1, simulator),
+            *self._rounds(simulator),
+            *self._once("finish", method.finish(), last, simulator),
+        ]
+        now_s = 0.0
+        for plan, turns, who, numbers, is_aside in planned:
+            began_s = now_s
+            ops, now_s = plan.run(began_s, numbers[0], turns)
+            yield Piece(ops, who, began_s, now_s, len(numbers), is_aside)
+
+    def _rounds(self, simulator: Simulator) -> Iterator[_Planned]:
         timed: dict[tuple[int, ...], TimedPlan] = {}
-        alike: dict[tuple[tuple[int, ...], tuple[Turns, ...]], list[int]] = {}
+        alike: dict[object, _Planned] = {}
+        is_steady = simulator.prices.steady
         for number, who in self._chosen.items():
             if who not in timed:
-                plan = self._plan(who, method.round(number, who), simulator)
+                plan = self._plan(who, self.experiment.method.round(number, who), simulator)
                 if plan is None:
                     raise Unforeseen("nothing happens")
                 timed[who] = TimedPlan(plan, simulator)
-            alike.setdefault((who, tuple(timed[who].turns(number))), []).append(number)
-        for (who, turns), numbers in alike.items():
-            ops, ended_s = timed[who].run(0.0, numbers[0], turns)
-            yield Piece(ops, who, 0.0, ended_s, len(numbers))
-        yield from self._once("finish", method.finish(), self._chosen[rounds[-1]], simulator)
+            turns = tuple(timed[who].turns(number))
+            like = (who, turns) if is_steady else number
+            alike.setdefault(like, _Planned(timed[who], turns, who, [])).numbers.append(number)
+        yield from alike.values()
 
-    def _once(self, name: str, flow: Flow, who: tuple[int, ...], simulator: Simulator) -> Iterator[Piece]:
+    def _once(self, name: str, flow: Flow, number: int, simulator: Simulator) -> Iterator[_Planned]:
+        """What happens once, before the first or after the last round, as a part of which it counts."""
         plan = self._plan(name, flow, simulator)
         if plan:
             timed = TimedPlan(plan, simulator)
-            ops, ended_s = timed.run(0.0, 1, timed.turns(1))
-            yield Piece(ops, who, 0.0, ended_s, 1, is_aside=True)
+            yield _Planned(timed, timed.turns(number), self._chosen[number], [number], is_aside=True)
 
     def _plan(self, like: object, flow: Flow, simulator: Simulator) -> Plan | None:
         """What `flow` issues, as any flow that is `like` it; None if nothing."""
@@ -153,7 +179,8 @@ class Walker:
 def _by_event_loop(experiment: Experiment) -> Iterator[Piece]:
     simulator, method = experiment.simulator, experiment.method
     for number in range(1, experiment.scenario.train.rounds + 1):
-        clients = list(method.choose(number, experiment.participants(number)))
+        clients = experiment.begin_round(number)
         started_s = simulator.now_s
         experiment.run_round(number, clients)
+        clients = list(method.took_part(clients))
         yield Piece(simulator.take_rows(), tuple(clients), started_s, simulator.now_s, 1)

@@ -1,4 +1,4 @@
-"""Timing-only rounds without an event loop, where nothing but the queue at the server depends on time."""
+"""Timing-only rounds without an event loop, where clients meet nowhere but at the server."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sfl_sim.sim.trace import Entry, Fork, Trace, Unforeseen, trace
 class Foresight:
     """Runs regular flows (`Method.regular`) of a timing-only run by recursion instead of by its `simulator`.
 
-    It gives the same timeline to the last bit. What it cannot do it leaves to the simulator: links whose rates vary,
-    branches within branches, clients that take part in several branches, orders that are neither arrival nor a sequence
-    of turns.
+    It gives the same timeline to the last bit. What it cannot do it leaves to the simulator: clients that go away,
+    deadlines, devices that jitter, links that clients share, branches within branches, clients that take part in
+    several branches, orders that are neither arrival nor a sequence of turns.
     """
 
     def __init__(self, simulator: Simulator) -> None:
@@ -66,15 +66,17 @@ class Plan:
 class TimedPlan:
     """A plan in the world of a `simulator`.
 
-    Raises Unforeseen where durations depend on when they begin.
+    Raises Unforeseen where durations depend on more than when they begin, or operations may be lost.
     """
 
     def __init__(self, plan: Plan, simulator: Simulator) -> None:
-        if not simulator.prices.steady:
-            raise Unforeseen("the rates of links vary")
+        if not simulator.prices.foreseeable:
+            raise Unforeseen("durations depend on more than when they begin")
+        if simulator.losses.policy != "wait":
+            raise Unforeseen("operations may be lost")
         self.plan = plan
         self.simulator = simulator
-        self._timed = [TimedStage(stage, stage.durations_s(simulator.prices)) for stage in plan.stages]
+        self._timed = [TimedStage(stage, stage.durations(simulator.prices)) for stage in plan.stages]
 
     def turns(self, round: int) -> list[Turns]:
         """In which sequence each stage's clients are served in a round: all that a plan's rounds can differ in."""

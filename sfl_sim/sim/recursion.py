@@ -3,7 +3,8 @@
 A stage is branches that run side by side. Each is a chain of operations on the client's own device and links, broken by
 jobs at the server, the only place where branches meet. So only the jobs are walked one by one (Lindley's recursion: a
 job starts at the later of its arrival and the server's last departure); all the rest are sums, taken for all clients at
-once. Sums are taken in the order in which an event loop takes them, so the times are the same to the last bit.
+once. Sums are taken in the order in which an event loop takes them, so the times are the same to the last bit. What
+is added may depend on what it is added to: durations over links that vary (`sim/varying.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from sfl_sim.ops import Expect
 from sfl_sim.records import OP_DTYPE
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.trace import Demand, Entry, Unforeseen
+from sfl_sim.sim.varying import Duration, Durations, Transfer, duration_of
 
 Floats = NDArray[np.float64]
 Turns = tuple[int, ...] | None
@@ -61,31 +64,36 @@ class Stage:
         self._demand = np.array([numbers.setdefault(entry.demand, len(numbers)) for entry in entries], dtype=np.intp)
         self._demands = list(numbers)
 
-    def durations_s(self, prices: Prices) -> Floats:
-        """What each operation takes; those that demand the same are priced once.
+    def durations(self, prices: Prices) -> Floats | Durations:
+        """What each operation takes: seconds, where that never depends on when it begins.
+
+        Operations that demand the same are priced once.
 
         Raises Unforeseen if a job for which others may wait takes no time: who comes next would depend on the events
-        of one instant.
+        of one instant; or if something takes no number of seconds: an event loop can say what.
         """
-        each_s = [0.0 if demand is None else prices.seconds(demand) for demand in self._demands]
-        duration_s = np.array(each_s, dtype=float)[self._demand]
-        if len(self.brought) > 1 and not duration_s[self.jobs].all():
+        each = [0.0 if demand is None else duration_of(demand, prices) for demand in self._demands]
+        if not all(isinstance(one, Transfer) or 0 <= one < inf for one in each):
+            raise Unforeseen("something takes no number of seconds")
+        if len(self.brought) > 1 and 0.0 in [each[demand] for demand in self._demand[self.jobs].tolist()]:
             raise Unforeseen("a job takes no time: who comes next depends on events of one instant")
-        return duration_s
+        if prices.steady:
+            return np.array(each, dtype=float)[self._demand]
+        return Durations([each[demand] for demand in self._demand])
 
 
 class TimedStage:
     """A stage in one fleet; `times` gives its times from any start on.
 
     Args:
-        duration_s: (operations,) what each of them takes.
+        durations: (operations,) what each of them takes.
     """
 
-    def __init__(self, stage: Stage, duration_s: Floats) -> None:
+    def __init__(self, stage: Stage, durations: Floats | Durations) -> None:
         self.stage = stage
-        self._head_s = duration_s[stage.heads]
-        self._chains = [(chain, duration_s[chain]) for chain in stage.chains]
-        self._queue = _Queue(stage, duration_s.tolist())
+        self._of_heads = durations[stage.heads]
+        self._chains = [(chain, durations[chain]) for chain in stage.chains]
+        self._queue = _Queue(stage, durations.tolist())
 
     def times(self, start_s: float, lanes: float, turns: Turns) -> tuple[Floats, Floats, Floats]:
         """When the operations are requested, start and end.
@@ -102,9 +110,9 @@ class TimedStage:
         begins_s = np.full(len(stage.rows), start_s)
         begins_s[stage.jobs] = jobs_s
         ended_s = np.empty(len(stage.rows))
-        ended_s[stage.heads] = begins_s[stage.heads] + self._head_s
-        for chain, duration_s in self._chains:
-            ended_s[chain] = ended_s[chain - 1] + duration_s
+        ended_s[stage.heads] = begins_s[stage.heads] + self._of_heads
+        for chain, durations in self._chains:
+            ended_s[chain] = ended_s[chain - 1] + durations
         requested_s = np.roll(ended_s, 1)
         requested_s[stage.firsts] = start_s
         started_s = requested_s.copy()
@@ -118,31 +126,31 @@ class _Queue:
     Attributes:
         clients: of the branches that bring jobs.
         first, last: numbers of each branch's first and last job.
-        before_s: seconds of each operation that comes before a branch's first job.
-        service_s, after_s: seconds of each job, and of each operation between it and the branch's next.
+        before: what each operation takes that comes before a branch's first job.
+        service, after: what each job takes, and each operation between it and the branch's next.
     """
 
-    def __init__(self, stage: Stage, duration_s: list[float]) -> None:
+    def __init__(self, stage: Stage, durations: list[Duration]) -> None:
         self.clients: list[int] = []
         self.first: list[int] = []
         self.last: list[int] = []
-        self.before_s: list[list[float]] = []
-        self.service_s: list[float] = []
-        self.after_s: list[list[float]] = []
+        self.before: list[list[Duration]] = []
+        self.service: list[Duration] = []
+        self.after: list[list[Duration]] = []
         for client, first, jobs, end in stage.brought:
             self.clients.append(client)
-            self.first.append(len(self.service_s))
-            self.last.append(len(self.service_s) + len(jobs) - 1)
-            self.before_s.append(duration_s[first : jobs[0]])
+            self.first.append(len(self.service))
+            self.last.append(len(self.service) + len(jobs) - 1)
+            self.before.append(durations[first : jobs[0]])
             for job, following in pairwise([*jobs, end]):
-                self.service_s.append(duration_s[job])
-                self.after_s.append(duration_s[job + 1 : following])
+                self.service.append(durations[job])
+                self.after.append(durations[job + 1 : following])
 
     def by_arrival(self, start_s: float, lanes: float) -> Floats:
         """When each job starts, first come, first served on `lanes` lanes; ties go by client."""
-        service_s, after_s = self.service_s, self.after_s
-        started_s = [0.0] * len(service_s)
-        lead_s = (_after(start_s, before_s) for before_s in self.before_s)
+        service, after = self.service, self.after
+        started_s = [0.0] * len(service)
+        lead_s = (_after(start_s, before) for before in self.before)
         coming = list(zip(lead_s, self.clients, self.first, self.last, strict=True))
         heapq.heapify(coming)
         free_s = [start_s] * int(min(lanes, max(1, len(coming))))
@@ -151,20 +159,20 @@ class _Queue:
             if free_s[0] > now_s:
                 now_s = free_s[0]
             started_s[job] = now_s
-            now_s += service_s[job]
+            now_s += service[job]
             heapq.heapreplace(free_s, now_s)
             if job == last:
                 heapq.heappop(coming)
             else:
-                for seconds in after_s[job]:
-                    now_s += seconds
+                for duration in after[job]:
+                    now_s += duration
                 heapq.heapreplace(coming, (now_s, client, job + 1, last))
         return np.array(started_s)
 
     def in_turn(self, start_s: float, turns: Sequence[int]) -> Floats:
         """When each job starts, if one lane serves the clients in the sequence `turns`."""
-        started_s = [0.0] * len(self.service_s)
-        arrives_s = dict(zip(self.clients, (_after(start_s, before_s) for before_s in self.before_s), strict=True))
+        started_s = [0.0] * len(self.service)
+        arrives_s = dict(zip(self.clients, (_after(start_s, before) for before in self.before), strict=True))
         jobs = dict(zip(self.clients, self.first, strict=True))
         now_s = start_s
         for client in turns:
@@ -172,17 +180,17 @@ class _Queue:
             if arrives_s[client] > now_s:
                 now_s = arrives_s[client]
             started_s[job] = now_s
-            now_s += self.service_s[job]
-            arrives_s[client] = _after(now_s, self.after_s[job])
+            now_s += self.service[job]
+            arrives_s[client] = _after(now_s, self.after[job])
             jobs[client] = job + 1
-        if len(turns) < len(self.service_s):
+        if len(turns) < len(self.service):
             raise Unforeseen("there are fewer turns than jobs")
         return np.array(started_s)
 
 
-def _after(now_s: float, seconds: Iterable[float]) -> float:
-    for duration_s in seconds:
-        now_s += duration_s
+def _after(now_s: float, durations: Iterable[Duration]) -> float:
+    for duration in durations:
+        now_s += duration
     return now_s
 
 

@@ -70,7 +70,8 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
         elif isinstance(op, Par):
             branches = [_trace(branch, prices) for branch in op.flows]
             found.append(Fork([branch for branch, _ in branches]))
-            result = [value for _, value in branches]
+            values = [value for _, value in branches]
+            result = values if op.names is None else dict(zip(op.names, values, strict=True))
         elif isinstance(op, Expect):
             found.append(op)
         else:
@@ -78,12 +79,11 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
 
 
 def _job(op: On, step: int, prices: Prices) -> Entry:
-    work = prices.work(op)
+    computing = prices.computing(op)
     node, client = place_of(op)
     state = None if op.node >= 0 else op.state.guard
-    if work is None:
-        return Entry(node, op.step.name, step, client, 0.0, 0, None, state)
-    return Entry(node, op.step.name, step, client, work.macs, 0, Computing(op.node, work), state)
+    macs = 0.0 if computing is None else computing.work.macs
+    return Entry(node, op.step.name, step, client, macs, 0, computing, state)
 
 
 def _message(op: Send, payload: Value, prices: Prices) -> Entry:

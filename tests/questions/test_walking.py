@@ -13,6 +13,7 @@ from sfl_sim.records import BREAKDOWN
 REGULAR = sorted(name for name, method in METHODS.items() if method.regular)
 
 MEET_BETWEEN_STEPS = {"smofi"}
+ON_A_BUS = {"profile": "mobiperf", "trace": "hsdpa_bus", "latency_s": 0.02}
 
 
 def scenario(**changes):
@@ -28,8 +29,10 @@ def scenario(**changes):
 
 
 def in_full(scenario):
-    """Rows of rounds.parquet of a timing-only run."""
-    return [round.row for round in Experiment(scenario, device=None).rounds()]
+    """Rows of rounds.parquet of a timing-only run through the event loop."""
+    experiment = Experiment(scenario, device=None)
+    experiment.foresight.refused = "a walk is compared with it"
+    return [round.row for round in experiment.rounds()]
 
 
 def check_against_the_run(scenario, walked, workers=1):
@@ -64,16 +67,22 @@ def test_rounds_that_are_served_in_the_same_sequence_are_walked_once(order):
     check_against_the_run(one, walked)
 
 
-@pytest.mark.parametrize(
-    ("clients", "server"),
-    [
-        ({"network": {"profile": "mobiperf", "trace": "hsdpa_bus"}}, {}),
-        ({"network": {"latency_s": 0.02}}, {"order": "shortest_job"}),
-        ({"network": {"latency_s": 0.02}}, {"order": "bounded_wait", "max_wait_s": 0.1}),
-    ],
-)
-def test_what_cannot_be_foreseen_goes_through_the_event_loop(clients, server):
-    one = scenario(clients=clients, server=server)
+@pytest.mark.parametrize("method", ["splitfed_v1", "splitfed_v2"])
+@pytest.mark.parametrize("server", [{}, {"order": "random_job"}])
+def test_rounds_over_links_that_vary_are_walked_one_after_another(method, server):
+    one = scenario(method={"name": method}, clients={"network": ON_A_BUS}, server=server)
+    walked = Walker(one).walk(one)
+    assert walked.how == RECURSION
+    rounds = [piece for piece in walked.pieces if not piece.is_aside]
+    assert [(piece.started_s, piece.ended_s) for piece in rounds] == [
+        (row["started_s"], row["ended_s"]) for row in in_full(one)
+    ]
+    check_against_the_run(one, walked)
+
+
+@pytest.mark.parametrize("server", [{"order": "shortest_job"}, {"order": "bounded_wait", "max_wait_s": 0.1}])
+def test_what_cannot_be_foreseen_goes_through_the_event_loop(server):
+    one = scenario(server=server)
     walked = Walker(one).walk(one)
     assert walked.how == EVENT_LOOP
     check_against_the_run(one, walked)
@@ -102,9 +111,9 @@ def test_a_method_that_suits_its_demands_to_the_clients_is_found_out():
 
 
 def test_it_is_found_out_by_the_event_loop_as_well():
-    """Or the next point of a question, with links that do not vary, would be walked with demands of the first."""
-    network = {"profile": "mobiperf", "trace": "hsdpa_bus"}
-    one = scenario(method={"name": "mergesfl", "batch_regulation": "time"}, clients={"network": network})
+    """Or the next point of a question, without jitter, would be walked with demands of the first."""
+    clients = {"compute": {"jitter": 0.1}, "network": {"latency_s": 0.02}}
+    one = scenario(method={"name": "mergesfl", "batch_regulation": "time"}, clients=clients)
     walker = Walker(one)
     assert walker.walk(one).how == EVENT_LOOP
     assert walker.follows_the_world

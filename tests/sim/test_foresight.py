@@ -1,5 +1,6 @@
 """Timing without an event loop: the same timeline as with one, operation for operation and bit for bit."""
 
+from dataclasses import replace
 from itertools import cycle
 
 import numpy as np
@@ -14,9 +15,11 @@ from sfl_sim.methods import METHODS
 from sfl_sim.ops import AGGREGATOR, SERVER, Expect, State, Value, Work, expect, on, par, read, send
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.foresight import Foresight, stages
+from sfl_sim.sim.losses import Losses
 from sfl_sim.sim.orders import ORDERS, InTurn
 from sfl_sim.sim.station import first_come
 from sfl_sim.sim.trace import Entry, Fork, Unforeseen, trace
+from sfl_sim.system.links import Pattern, RateTrace
 
 V1 = [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch", "round")]
 OTHERS = ["fedavg", "splitfed_v2", "splitfed_v3", "multihead", "mergesfl", "hydra"]
@@ -48,6 +51,8 @@ def timeline(method, clients, foresee, world, order="fcfs", kind=Simulator, **se
 
 
 rates = st.sampled_from([1e3, 3e3, 7.7e3, 1e4])  # few values, so that clients tie now and then
+PATTERNS = [Pattern([0, 1, 3], [1, 0.5]), Pattern([0, 0.7, 2, 2.5, 4], [0, 3, 0.1, 0])]
+varying = st.builds(RateTrace, rates, st.sampled_from([None, *PATTERNS]), st.sampled_from([0.0, 0.3, 2.0]))
 
 
 @st.composite
@@ -56,7 +61,11 @@ def worlds(draw, n):
         return draw(st.lists(rates, min_size=n, max_size=n))
 
     speedup, latency_s = draw(st.sampled_from([0.5, 3.0, 100.0])), draw(st.sampled_from([0.0, 0.3]))
-    return fleet(n, each(), each(), each(), speedup, latency_s=latency_s)
+    world = fleet(n, each(), each(), each(), speedup, latency_s=latency_s)
+    if draw(st.booleans()):
+        return world
+    links = st.lists(varying, min_size=n, max_size=n)
+    return replace(world, uplinks=draw(links), downlinks=draw(links))
 
 
 @settings(max_examples=150, deadline=None)
@@ -117,12 +126,19 @@ def test_a_method_of_ones_own_is_regular_only_if_it_says_so():
     assert not Mine.regular
 
 
-def test_links_that_vary_are_left_to_the_event_loop():
+def test_links_that_vary_need_no_event_loop():
     method = method_of("splitfed_v2", {}, (4, 4))
-    varying = fleet(2, profile="mobiperf", uplink_bps=None, downlink_bps=None, trace="hsdpa_bus")
-    rows, _ = timeline(method, [0, 1], False, varying)
-    foreseen, _ = timeline(method, [0, 1], True, varying)
+    on_a_bus = fleet(2, profile="mobiperf", uplink_bps=None, downlink_bps=None, trace="hsdpa_bus")
+    rows, _ = timeline(method, [0, 1], False, on_a_bus)
+    foreseen, _ = timeline(method, [0, 1], True, on_a_bus, kind=NeverRuns)
     assert foreseen.tobytes() == rows.tobytes()
+
+
+def test_a_round_with_a_deadline_needs_the_event_loop():
+    method = method_of("splitfed_v1", {}, (4, 4))
+    foresight = Foresight(Simulator(fleet(2), Timing(), ORDERS["fcfs"], losses=Losses("deadline", deadline_s=1e9)))
+    foresight.run(lambda: method.round(1, [0, 1]), 1, like="all")
+    assert foresight.refused
 
 
 class Compute:
