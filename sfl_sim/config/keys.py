@@ -15,7 +15,8 @@ WORLD = frozenset({
     "clients.compute", "clients.network", "clients.power", "server.speedup", "server.workers",
     "server.include_model_exchange",
 })  # fmt: skip
-"""Keys and sections of the world that a method cannot see: how fast it is."""
+"""Keys and sections of the world that a method cannot see: how fast it is. Not clients.availability: who takes part,
+and so what is learned, depends on it."""
 ORDER = frozenset({"server.order", "server.burst", "server.max_wait_s"})
 """Keys of who is served next."""
 

@@ -11,10 +11,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 
+from sfl_sim.config.availability import Availability
 from sfl_sim.config.data import Data
+from sfl_sim.config.own_code import hand_over
 from sfl_sim.config.power import Power
 from sfl_sim.config.section import Count, Natural, NonNegative, PerClient, Positive, PositiveShare, Rated, Section
 from sfl_sim.config.serving import Serving
+from sfl_sim.config.topology import Shared
 from sfl_sim.errors import ScenarioError
 
 Cut = Count | Annotated[str, Field(min_length=1)] | Annotated[float, Field(gt=0, lt=1)]
@@ -65,7 +68,20 @@ def _path_of(factory: object) -> object:
     name = getattr(factory, "__qualname__", "<")
     if "<" in name:
         raise ScenarioError("must be a function at the top level of a module, or package.module:thing", key="factory")
-    return f"{factory.__module__}:{name}"
+    path = f"{factory.__module__}:{name}"
+    hand_over(path)
+    return path
+
+
+class Throttling(Section):
+    """How a device that computes for long gets hot, and slower."""
+
+    floor: Annotated[float, Field(ge=0.01, le=1)]
+    """Share of its rate that a hot device keeps."""
+    warm_up_s: Positive = 300.0
+    """Time constant in seconds with which a device that computes gets hot."""
+    cool_down_s: Positive = 300.0
+    """Time constant in seconds with which a device that rests cools down."""
 
 
 class Compute(Rated):
@@ -83,6 +99,12 @@ class Compute(Rated):
     cost: str | None = None
     """How long a step takes at a rate: a cost profile's name or file, by kind of layer with an overhead per call; null
     means MACs over MAC/s."""
+    sample_s: NonNegative = 0.0
+    """Seconds that a device takes to load each training sample, on top of computing."""
+    jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """Coefficient of variation of the random, lognormal factor with mean 1 on the time of every step on a device."""
+    throttling: Throttling | None = None
+    """How devices get slower as they get hot: a section; null means that they do not."""
 
 
 class Network(Rated):
@@ -104,6 +126,9 @@ class Network(Rated):
     """Seconds that every message takes on top of its bytes."""
     scale: Positive = 1.0
     """Factor on every link's rate."""
+    shared: Shared | None = None
+    """What the clients' messages share beyond their own links: a section with access points and a backhaul, or a graph;
+    null means nothing."""
 
 
 class Clients(Section):
@@ -120,6 +145,8 @@ class Clients(Section):
     """How fast the links are: a section, or a profile's name."""
     power: Power | None = None
     """What devices and radios draw: a section; null leaves energy unknown."""
+    availability: Availability | None = None
+    """When clients are there, and what becomes of those that go away: a section; null means that all always are."""
 
 
 class Server(Section):
@@ -189,6 +216,9 @@ class Train(Section):
     differently and is for GPUs and tiny networks."""
     max_graphs: Count | None = None
     """Clients that hold activations in this machine's memory at once; others compute them again, with equal results."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """What a loss that is not finite leads to: the run stops there and names the operation, or updates with gradients
+    that are not finite are left out and counted."""
 
     @model_validator(mode="after")
     def _has_the_momentum_that_it_needs(self) -> Train:
@@ -273,6 +303,8 @@ EXCLUDES = {
     "clients.network.profile": Network.rates,
     "clients.network.uplink_bps": ("profile",),
     "clients.network.downlink_bps": ("profile",),
+    "clients.network.shared.file": ("access_points", *Shared.capacities),
+    "clients.network.shared.access_points": ("file",),
     "clients.power.radio": Power.watts,
     "clients.power.uplink_w": ("radio",),
     "clients.power.downlink_w": ("radio",),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.system.power import Power
+from sfl_sim.system.presence import Presence
 
 BITS_PER_BYTE = 8
 _SENT, _RECEIVED = (b"uplink", b"peer"), (b"downlink", b"peer")
@@ -16,10 +18,11 @@ _BUSY = (b"client", *_SENT, *_RECEIVED)
 Floats = NDArray[np.float64]
 
 
-def op_joule(rows: NDArray[np.void], power: Power) -> Floats:
+def op_joule(rows: NDArray[np.void], power: Power, presence: Sequence[Presence] | None = None) -> Floats:
     """Joules that each operation (`OP_DTYPE`) takes from its client's battery; 0 for what servers do.
 
-    Counted is the time from start to end: waiting for a device or a link that is busy is no work of theirs. Latency is
+    Counted is the time from start to end: waiting for a device or a link that is busy is no work of theirs, and while
+    the client is away, everything stands still. What was lost costs what it took until then. Latency is
     in it, since a radio is not switched off while a message is on its way. What takes no time, such as the exchange of
     models where that is left out, takes no energy. A message from client to client counts at both ends, and both times
     for its sender, the only one whom records name.
@@ -32,41 +35,64 @@ def op_joule(rows: NDArray[np.void], power: Power) -> Floats:
 
     watts = computes * own(power.compute_w) + sends * own(power.uplink_w) + receives * own(power.downlink_w)
     joule_per_bit = sends * own(power.uplink_joule_per_bit) + receives * own(power.downlink_joule_per_bit)
-    seconds: Floats = rows["ended_s"] - rows["started_s"]
+    seconds = _own_s(rows["ended_s"], client, presence) - _own_s(rows["started_s"], client, presence)
     bits = np.where(seconds > 0, BITS_PER_BYTE * rows["bytes"], 0)
     joule: Floats = watts * seconds + joule_per_bit * bits
     return joule
 
 
 def client_joule(
-    rows: NDArray[np.void], power: Power, participants: Sequence[int], started_s: float, ended_s: float
+    rows: NDArray[np.void],
+    power: Power,
+    participants: Sequence[int],
+    started_s: float,
+    ended_s: float,
+    presence: Sequence[Presence] | None = None,
 ) -> Floats:
-    """Joules of every client in a round, (C,): of its operations and, if it takes part, of waiting.
+    """Joules of every client in a round, (C,): of its operations and, if it takes part and is there, of waiting.
 
     Args:
         rows: the round's operations; of one that began before the round, all of it counts.
         participants: the clients whose waiting counts, whatever they wait for.
         started_s, ended_s: of the round.
+        presence: when each client is there; None if always.
     """
     rows = rows[rows["client"] >= 0]
     n = len(power.compute_w)
-    joule = _added(rows["client"], op_joule(rows, power), n)
+    joule = _added(rows["client"], op_joule(rows, power, presence), n)
     if any(power.idle_w):
+        clients = np.arange(n)
+        began_s, over_s = (_own_s(np.full(n, time_s), clients, presence) for time_s in (started_s, ended_s))
         waiting_s = np.zeros(n)
-        waiting_s[list(participants)] = ended_s - started_s
-        waiting_s -= np.minimum(waiting_s, _busy_s(rows[np.isin(rows["node"], _BUSY)], n, started_s, ended_s))
-        joule += np.asarray(power.idle_w) * waiting_s
+        waiting_s[list(participants)] = (over_s - began_s)[list(participants)]
+        busy_s = _busy_s(rows[np.isin(rows["node"], _BUSY)], began_s, ended_s - started_s, presence)
+        joule += np.asarray(power.idle_w) * (waiting_s - np.minimum(waiting_s, busy_s))
     return joule
 
 
-def _busy_s(rows: NDArray[np.void], n: int, started_s: float, ended_s: float) -> Floats:
-    """Seconds of the round in which each client does something; what it does at the same time counts once."""
+def _own_s(times_s: Floats, client: NDArray[np.integer[Any]], presence: Sequence[Presence] | None) -> Floats:
+    """Times as each one's client counts them: its clock stands still while it is away."""
+    if presence is None:
+        return times_s
+    pairs = zip(client.tolist(), times_s.tolist(), strict=True)
+    return np.array([presence[one].seconds_by(time_s) for one, time_s in pairs], dtype=float)
+
+
+def _busy_s(rows: NDArray[np.void], began_s: Floats, lasts_s: float, presence: Sequence[Presence] | None) -> Floats:
+    """Seconds of a round in which each client does something; what it does at the same time counts once.
+
+    Args:
+        began_s: of the round, by each client's own clock.
+        lasts_s: at most, by any of them.
+    """
     rows = rows[np.lexsort((rows["started_s"], rows["client"]))]
-    shift_s = rows["client"] * (ended_s - started_s)  # as if one client came after another
-    begin, end = rows["started_s"].clip(min=started_s) + shift_s, rows["ended_s"] + shift_s
-    until = np.maximum.accumulate(end)
-    new_s = end - np.maximum(begin, np.r_[-np.inf, until][:-1])
-    return _added(rows["client"], new_s.clip(min=0), n)
+    client = rows["client"]
+    shift_s = client * lasts_s - began_s[client]  # as if one client came after another
+    begin_s = _own_s(rows["started_s"], client, presence).clip(min=began_s[client]) + shift_s
+    end_s = _own_s(rows["ended_s"], client, presence) + shift_s
+    until_s = np.maximum.accumulate(end_s)
+    new_s = end_s - np.maximum(begin_s, np.r_[-np.inf, until_s][:-1])
+    return _added(client, new_s.clip(min=0), began_s.size)
 
 
 def _added(client: NDArray[np.int32], values: Floats, n: int) -> Floats:

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfl_sim.rng import stream
+from sfl_sim.system.availability import draw_presence
+from sfl_sim.system.conditions import Conditions, make_conditions
 from sfl_sim.system.cost import Processor, read_cost
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.network import draw_links
 from sfl_sim.system.per_client import per_client
 from sfl_sim.system.power import Power, read_power
+from sfl_sim.system.presence import Presence
+from sfl_sim.system.topology import Topology, build_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from sfl_sim.system.links import RateTrace
 
@@ -32,6 +36,10 @@ class Fleet:
         server_macs_per_s: its rate, as the devices'.
         cost: how time follows from work: `macs`, or the name of the cost profile.
         power: what the clients draw; None if unknown.
+        sample_s: seconds that a device takes for every training sample on top of the work.
+        conditions: what makes equal work take devices unequally long; None if nothing does.
+        presence: when each client is there; None if always.
+        topology: what the clients' links share; None if nothing.
     """
 
     devices: list[str]
@@ -44,6 +52,10 @@ class Fleet:
     server_macs_per_s: float
     cost: str
     power: Power | None = None
+    sample_s: float = 0.0
+    conditions: Conditions | None = None
+    presence: Sequence[Presence] | None = None
+    topology: Topology | None = None
 
     @property
     def uplink_bps(self) -> list[float]:
@@ -63,13 +75,14 @@ def build_fleet(
     network: Mapping[str, Any],
     speedup: float,
     power: Mapping[str, Any] | None = None,
+    availability: Mapping[str, Any] | None = None,
 ) -> Fleet:
-    """Draw the fleet of a run: `compute`, `network` and `power` hold the options of `draw_devices`, `draw_links` and
-    `read_power`.
+    """Draw the fleet of a run: `compute`, `network`, `power` and `availability` hold the options of `draw_devices`,
+    `draw_links`, `read_power` and `draw_presence`.
 
-    `compute` may have a `cost` too, the profile of `read_cost`. The server needs, for whatever work, 1/`speedup` of the
-    seconds that a client needs on average (SMoFi, Eq. 13: T_srv = work * s_mean / gamma). A mean of seconds, not of
-    rates: slow clients weigh most.
+    `compute` may have more: a `cost`, the profile of `read_cost`; `sample_s`; `jitter` and `throttling`, the options of
+    `make_conditions`. The server needs, for whatever work, 1/`speedup` of the seconds that a client needs on average
+    (SMoFi, Eq. 13: T_srv = work * s_mean / gamma). A mean of seconds, not of rates: slow clients weigh most.
 
     Raises:
         ScenarioError: an option cannot be used.
@@ -77,9 +90,13 @@ def build_fleet(
     (gamma,) = per_client(speedup, 1, "server.speedup")
     options = dict(compute)
     cost = read_cost(options.pop("cost", None))
+    sample_s = options.pop("sample_s", 0.0)
+    conditions = make_conditions(options.pop("jitter", 0.0), options.pop("throttling", None))
     rng = stream(seed, "devices")
     devices, macs_per_s = draw_devices(n_clients, rng, **options, reference_macs=cost.reference_macs)
-    uplinks, downlinks, latency_s = draw_links(n_clients, stream(seed, "links"), **network)
+    links = dict(network)
+    shared = links.pop("shared", None)
+    uplinks, downlinks, latency_s = draw_links(n_clients, stream(seed, "links"), **links)
     rates, server_macs_per_s = macs_per_s.tolist(), float(gamma / np.mean(1 / macs_per_s))
     return Fleet(
         devices,
@@ -92,4 +109,8 @@ def build_fleet(
         server_macs_per_s,
         cost.name,
         None if power is None else read_power(n_clients, **power),
+        sample_s=sample_s,
+        conditions=conditions,
+        presence=None if availability is None else draw_presence(n_clients, stream(seed, "presence"), **availability),
+        topology=None if shared is None else build_topology(n_clients, stream(seed, "access points"), **shared),
     )

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sfl_sim.errors import ScenarioError
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 BITS_PER_BYTE = 8.0
+SAME = 1e-12
+"""Numbers of bits that differ by no more than this share of themselves are equal."""
 MAX_CLOSED_PIECES = 100_000
 """Pieces without a bit after which links count as never open together; a pattern has about a hundred."""
 
@@ -29,35 +31,33 @@ class Pattern:
     Attributes:
         period_s: seconds after which the rate repeats.
         mean_bps: the rate averaged over the period.
+        bits_by: those that have passed since the start of the period by each of `times_s`.
     """
 
-    __slots__ = ("_bits", "mean_bps", "period_s", "rates_bps", "times_s")
+    __slots__ = ("bits_by", "mean_bps", "period_s", "rates_bps", "times_s")
 
     def __init__(self, times_s: Sequence[float], rates_bps: Sequence[float]) -> None:
         self.times_s = [float(time) for time in times_s]
         self.rates_bps = [float(rate) for rate in rates_bps]
         pieces = zip(self.times_s, self.times_s[1:], self.rates_bps, strict=False)
-        self._bits = list(accumulate(((end - start) * rate for start, end, rate in pieces), initial=0.0))
+        self.bits_by = list(accumulate(((end - start) * rate for start, end, rate in pieces), initial=0.0))
         self.period_s = self.times_s[-1]
-        self.mean_bps = self._bits[-1] / self.period_s
+        self.mean_bps = self.bits_by[-1] / self.period_s
 
     def piece_at(self, time_s: float) -> int:
         """Index of the piece that holds at `time_s`, within the period."""
         return min(bisect_right(self.times_s, time_s), len(self.rates_bps)) - 1
 
-    def bits_by(self, time_s: float) -> float:
-        """Bits that have passed since the start of the period, by `time_s` within it."""
-        piece = self.piece_at(time_s)
-        return self._bits[piece] + self.rates_bps[piece] * (time_s - self.times_s[piece])
-
-    def passed_s(self, bits: float) -> float:
-        """When the last of `bits` > 0, counted from the start of a period, has passed."""
-        periods, rest = divmod(bits, self._bits[-1])
+    def takes_s(self, here_s: float, bits: float) -> float:
+        """Seconds from `here_s`, within the period, until the last of `bits` has passed."""
+        times_s, rates_bps, bits_by = self.times_s, self.rates_bps, self.bits_by
+        piece = bisect_right(times_s, here_s) - 1
+        periods, rest = divmod(bits_by[piece] + rates_bps[piece] * (here_s - times_s[piece]) + bits, bits_by[-1])
         if not rest:  # the period's last bit passes before a closing piece of rate 0, not after it
-            periods, rest = periods - 1, self._bits[-1]
-        piece = bisect_left(self._bits, rest) - 1
-        in_period_s = self.times_s[piece] + (rest - self._bits[piece]) / self.rates_bps[piece]
-        return periods * self.period_s + in_period_s
+            periods, rest = periods - 1, bits_by[-1]
+        piece = bisect_left(bits_by, rest) - 1
+        there_s = periods * self.period_s + (times_s[piece] + (rest - bits_by[piece]) / rates_bps[piece])
+        return there_s - here_s if there_s > here_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,8 @@ class RateTrace:
         pattern = self.pattern
         if pattern is None:
             return BITS_PER_BYTE * size_bytes / self.mean_bps
-        here_s = (start_s + self.phase_s) % pattern.period_s
         pattern_bits = BITS_PER_BYTE * size_bytes / (self.mean_bps / pattern.mean_bps)
-        there_s = pattern.passed_s(pattern.bits_by(here_s) + pattern_bits)
-        return max(0.0, there_s - here_s)
+        return pattern.takes_s((start_s + self.phase_s) % pattern.period_s, pattern_bits)
 
     def pieces(self, start_s: float) -> Iterator[tuple[float, float]]:
         """The constant pieces from `start_s` on, without end: when each ends, and its rate in bit/s."""
@@ -101,7 +99,14 @@ class RateTrace:
             first = 0
 
 
-def joint_transfer_s(traces: Sequence[RateTrace], start_s: float, size_bytes: float) -> float:
+class Pieces(Protocol):
+    """What lets bits pass at a rate that is constant for a while."""
+
+    def pieces(self, start_s: float) -> Iterator[tuple[float, float]]:
+        """The constant pieces from `start_s` on: when each ends, and its rate in bit/s; the last lasts for ever."""
+
+
+def joint_transfer_s(links: Sequence[Pieces], start_s: float, size_bytes: float) -> float:
     """Seconds until the last bit has passed several links at once, at each instant at the rate of the slowest.
 
     The periods need not agree, so the pieces are walked one by one: over links that vary, the cost grows with
@@ -110,14 +115,12 @@ def joint_transfer_s(traces: Sequence[RateTrace], start_s: float, size_bytes: fl
     Raises:
         ScenarioError: the links are never open at the same time.
     """
-    if all(trace.pattern is None for trace in traces):
-        return BITS_PER_BYTE * size_bytes / min(trace.mean_bps for trace in traces)
     if not size_bytes:
         return 0.0
     now_s, bits, closed_pieces = start_s, BITS_PER_BYTE * size_bytes, 0
-    for end_s, rate_bps in _slowest(traces, start_s):
+    for end_s, rate_bps in slowest(links, start_s):
         passing = rate_bps * (end_s - now_s)
-        if bits <= passing:
+        if bits <= passing * (1 + SAME):  # rounding alone must not send the last bit behind a closed piece
             return now_s - start_s + bits / rate_bps
         now_s, bits = end_s, bits - passing
         closed_pieces = 0 if rate_bps else closed_pieces + 1
@@ -126,11 +129,29 @@ def joint_transfer_s(traces: Sequence[RateTrace], start_s: float, size_bytes: fl
     raise ScenarioError("the links of one transfer are never open at the same time", key="clients.network.trace")
 
 
-def _slowest(traces: Sequence[RateTrace], start_s: float) -> Iterator[tuple[float, float]]:
-    """The constant pieces of the smallest of the rates, as `RateTrace.pieces`."""
-    walks = [trace.pieces(start_s) for trace in traces]
+def moved_bytes(links: Sequence[Pieces], start_s: float, end_s: float) -> float:
+    """Bytes that pass several links at once from `start_s` to `end_s`."""
+    bits, now_s = 0.0, start_s
+    for until_s, rate_bps in slowest(links, start_s):
+        bits += rate_bps * (min(until_s, end_s) - now_s)
+        now_s = until_s
+        if until_s >= end_s:
+            break
+    return bits / BITS_PER_BYTE
+
+
+def slowest(links: Sequence[Pieces], start_s: float) -> Iterator[tuple[float, float]]:
+    """The constant pieces of the smallest of the rates, as `Pieces.pieces`."""
+    walks = [link.pieces(start_s) for link in links]
     pieces = [next(walk) for walk in walks]
     while True:
-        end_s = min(end_s for end_s, _ in pieces)
+        closed_until_s = max((end_s for end_s, rate_bps in pieces if not rate_bps), default=None)
+        end_s = min(end_s for end_s, _ in pieces) if closed_until_s is None else closed_until_s
         yield end_s, min(rate_bps for _, rate_bps in pieces)
-        pieces = [next(walk) if piece[0] <= end_s else piece for piece, walk in zip(pieces, walks, strict=True)]
+        if end_s == math.inf:
+            return
+        for i, link in enumerate(links):
+            if pieces[i][0] < end_s:  # what is closed may outlast many pieces of the others
+                walks[i] = link.pieces(end_s)
+            if pieces[i][0] <= end_s:
+                pieces[i] = next(walks[i])

@@ -7,6 +7,7 @@ then the rows. `profiles/README.md` describes the shipped ones and how to write 
 from __future__ import annotations
 
 import csv
+import os
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,13 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.reading import MAX_TABLE_BYTES, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+MAX_ROWS = 500_000
+SMALLEST, LARGEST = 1e-30, 1e30
+"""Of numbers that are not 0: times and rates made of them are still finite."""
+
+
 def available(kind: str) -> list[str]:
-    """Names of the shipped profiles in a folder: `devices`, `network` or `network/traces`."""
+    """Names of the shipped profiles in a folder: `devices`, `network`, `availability`, ..."""
     return sorted(path.stem for path in _folder(kind).glob("*.csv"))
 
 
@@ -35,7 +42,7 @@ def find(kind: str, profile: str | Path, key: str) -> Path:
     names = available(kind)
     if str(profile) in names:
         return _folder(kind) / f"{profile}.csv"
-    if Path(profile).is_file():
+    if os.path.isfile(profile):  # unlike Path.is_file, it takes any text
         return Path(profile)
     raise ScenarioError("no file and no shipped profile of this name", key=key, found=str(profile), allowed=names)
 
@@ -59,6 +66,7 @@ class Table:
         """A column as finite numbers, in the order of the rows."""
         values = np.array([_number(cell) for cell in self.columns[column]])
         self.require(column, np.isfinite(values), "a number")
+        self.require(column, in_range(values), f"0, or a number from {SMALLEST:g} to {LARGEST:g}")
         return values
 
     def require(self, column: str, fits: npt.NDArray[np.bool_], allowed: str) -> None:
@@ -75,6 +83,12 @@ class Table:
             )
 
 
+def in_range(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Whether each is 0, or of a size that can be reckoned with."""
+    sizes = np.abs(values)
+    return np.asarray((sizes <= LARGEST) & ((sizes >= SMALLEST) | (values == 0)))
+
+
 def read_table(path: Path, needed: Sequence[str], key: str) -> Table:
     """Read the CSV file at `path`. It must have the columns `needed` and a row; other columns are left alone.
 
@@ -83,9 +97,11 @@ def read_table(path: Path, needed: Sequence[str], key: str) -> Table:
     """
     error = partial(ScenarioError, key=key, file=str(path))
     try:
-        rows = list(_rows(path.read_text(encoding="utf-8-sig")))
-    except (OSError, UnicodeDecodeError, csv.Error) as reason:
-        raise error("cannot be read as a CSV file", found=str(reason), allowed="UTF-8 text") from reason
+        rows = list(_rows(read_text(path, MAX_TABLE_BYTES, key)))
+    except csv.Error as reason:
+        raise error("cannot be read as a CSV file", found=str(reason)) from reason
+    if len(rows) > MAX_ROWS:
+        raise error("has too many rows", found=len(rows), allowed=f"at most {MAX_ROWS}")
 
     heading_line, heading = rows.pop(0) if rows else (None, [])
     for column in needed:

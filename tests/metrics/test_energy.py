@@ -11,6 +11,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.metrics.energy import client_joule, op_joule
 from sfl_sim.records import OP_DTYPE
 from sfl_sim.system.power import read_power
+from sfl_sim.system.presence import Presence
 
 LTE = {"compute_w": 3.0, "radio": "lte"}
 ALPHA_UP, ALPHA_DOWN, BASE_W = 0.43839, 0.05197, 1.28804  # W per Mbit/s, W per Mbit/s, W: Huang et al., Table 4
@@ -49,6 +50,15 @@ def test_who_takes_part_pays_for_waiting_and_overlap_counts_once():
     awake, asleep = (client_joule(rows, read_power(4, **power, idle_w=w), [0, 1, 2], 0.0, 10.0) for w in (0.1, 0.0))
     assert asleep == pytest.approx([4 + 4 + 2 + 1, 15, 0, 0])
     assert awake - asleep == pytest.approx([0.3, 0, 1.0, 0])
+
+
+def test_nobody_pays_while_it_is_away():
+    """Client 0 is there from 2 to 5 s and from 8 to 11 s of each 12 s: it computes for 1 s, and for 2 + 1 s of 6 s."""
+    rows = rows_of(("client", 0, 2, 3, 0), ("client", 0, 3, 9, 0), ("client", 1, 3, 9, 0))
+    presence = [Presence([(2, 5), (8, 11)], period_s=12), Presence([(0, 1)], period_s=1)]
+    power = read_power(2, 1.0, uplink_w=1.0, downlink_w=1.0, idle_w=0.1)
+    assert op_joule(rows, power, presence) == pytest.approx([1, 3, 6])
+    assert client_joule(rows, power, [0, 1], 0.0, 12.0, presence) == pytest.approx([4 + 0.2, 6 + 0.6])
 
 
 def test_a_message_between_clients_counts_at_both_ends():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import Work
+from sfl_sim.system.conditions import Conditions, Throttling
 from sfl_sim.system.fleet import build_fleet
 
 
@@ -81,3 +82,32 @@ def test_a_cost_profile_changes_times_and_neither_devices_nor_rates() -> None:
     assert (fitted.devices, fitted.macs_per_s) == (plain.devices, plain.macs_per_s)
     depthwise = job((0, 1e9, 0, 0), 13)
     assert fitted.processors[0].seconds(depthwise) > 2 * plain.processors[0].seconds(depthwise)
+
+
+def test_nothing_disturbs_a_fleet_unless_it_is_asked_for() -> None:
+    fleet = build_fleet(2, 0, {}, {"profile": "mobiperf"}, speedup=100)
+    assert (fleet.sample_s, fleet.conditions, fleet.presence) == (0.0, None, None)
+
+
+def test_who_is_there_and_what_devices_compute_under_is_drawn_apart_from_all_else() -> None:
+    hot = {"floor": 0.5, "warm_up_s": 300.0, "cool_down_s": 300.0}
+    plain = build_fleet(5, 0, {}, {"profile": "mobiperf"}, speedup=100)
+    wild, again = (
+        build_fleet(
+            5, 0, {"sample_s": 0.001, "jitter": 0.1, "throttling": hot}, {"profile": "mobiperf"}, speedup=100,
+            availability={"profile": "flash", "begins_at_h": 6.0},
+        )
+        for _ in range(2)
+    )  # fmt: skip
+    assert (wild.devices, wild.uplinks) == (plain.devices, plain.uplinks)
+    assert (wild.sample_s, wild.conditions) == (0.001, Conditions(0.1, Throttling(**hot)))
+    assert wild.presence is not None
+    assert again.presence is not None
+    days = [[client.intervals(0, 1e6) for client in fleet] for fleet in (wild.presence, again.presence)]
+    assert days[0] == days[1]
+    assert len({tuple(day) for day in days[0]}) == 5
+
+
+def test_only_a_deadline_leaves_everybody_there() -> None:
+    fleet = build_fleet(2, 0, {}, {"profile": "mobiperf"}, 100, availability={"profile": None, "begins_at_h": 0.0})
+    assert fleet.presence is None

@@ -10,12 +10,14 @@ import pytest
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.system import profiles
+from sfl_sim.system.availability import draw_presence
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.network import draw_links
 from sfl_sim.system.power import read_power
 from sfl_sim.system.profiles import available, find, read_table
 
-SHIPPED = [(kind, name) for kind in ("devices", "network", "network/traces", "power") for name in available(kind)]
+KINDS = ("devices", "network", "network/traces", "power", "availability")
+SHIPPED = [(kind, name) for kind in KINDS for name in available(kind)]
 HEADER = {"what", "source", "unit", "n", "derived", "licence", "caution"}
 
 
@@ -31,6 +33,8 @@ def draw(kind: str, profile: str | Path) -> None:
             draw_links(2, rng, trace=profile)
         case "power":
             read_power(2, 1.0, radio=profile)
+        case "availability":
+            draw_presence(2, rng, profile)
 
 
 def test_there_are_profiles_of_every_kind() -> None:
@@ -38,6 +42,7 @@ def test_there_are_profiles_of_every_kind() -> None:
     assert {"fedscale", "mobiperf"} <= set(available("network"))
     assert len(available("network/traces")) >= 3
     assert {"lte", "wifi"} <= set(available("power"))
+    assert {"fedscale", "flash"} <= set(available("availability"))
 
 
 @pytest.mark.parametrize(("kind", "name"), SHIPPED)
@@ -58,7 +63,7 @@ def test_the_readme_describes_every_shipped_profile(kind: str, name: str) -> Non
 def test_the_examples_in_the_readme_can_be_used(tmp_path: Path) -> None:
     readme = (find("devices", "ai_benchmark", "").parents[1] / "README.md").read_text(encoding="utf-8")
     examples = re.findall(r"```csv\n(.*?)```", readme, re.DOTALL)
-    for kind, example in zip(("devices", "network", "network/traces", "power"), examples, strict=True):
+    for kind, example in zip((*KINDS, "availability"), examples, strict=True):
         own = tmp_path / "own.csv"
         own.write_text(example)
         draw(kind, own)
@@ -182,7 +187,7 @@ def test_a_cell_that_cannot_be_used_is_refused_in_one_line(
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     picture = tmp_path / "picture.csv"
     picture.write_bytes(b"\x89PNG\r\n\xff\xfe\x00")
-    with pytest.raises(ScenarioError, match=r"picture\.csv: .*cannot be read as a CSV file"):
+    with pytest.raises(ScenarioError, match=r"picture\.csv:1: clients\.compute\.profile: is not UTF-8 text"):
         draw("devices", picture)
 
 

@@ -1,0 +1,116 @@
+"""What makes equal work take a device unequally long: chance, and heat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, expm1, log1p, sqrt
+from typing import TYPE_CHECKING, Any
+
+from sfl_sim.rng import stream
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """A device gets slower as it gets hot: one thermal mass, heated by computing and cooled by its surroundings.
+
+    Its heat x is between 0, cold, as every device is at first, and 1, as hot as computing without a break makes it:
+
+        dx/dt = (1 - x) / warm_up_s  while it computes,    dx/dt = -x / cool_down_s  while it rests
+        speed = 1 - (1 - floor) * x
+
+    Attributes:
+        floor: speed of a hot device, as a share of a cold one's. Phones differ too much for a default.
+        warm_up_s, cool_down_s: time constants; minutes, since phones heat up for some ten of them (Kang et al., "Fire
+            in Your Hands", MobiCom 2019).
+    """
+
+    floor: float
+    warm_up_s: float
+    cool_down_s: float
+
+    def rested(self, heat: float, rest_s: float) -> float:
+        """The heat after a rest."""
+        return heat * exp(-rest_s / self.cool_down_s)
+
+    def worked(self, heat: float, busy_s: float) -> float:
+        """The heat after computing."""
+        return 1 - (1 - heat) * exp(-busy_s / self.warm_up_s)
+
+    def seconds(self, heat: float, cold_s: float) -> float:
+        """How long a device of this heat takes for work that takes a cold one `cold_s`.
+
+        It is the t at which the integral of the speed,
+
+            done(t) = floor * t + gain_s * (1 - exp(-t / warm_up_s)),    gain_s = (1 - floor) * (1 - heat) * warm_up_s,
+
+        reaches `cold_s`. Since the speed only falls, Newton's steps from below stay below, and converge.
+        """
+        gain_s = (1 - self.floor) * (1 - heat) * self.warm_up_s
+        busy_s, step_s = 0.0, cold_s
+        while step_s > 1e-14 * busy_s:
+            busy_s += step_s
+            left_s = cold_s - self.floor * busy_s + gain_s * expm1(-busy_s / self.warm_up_s)
+            step_s = left_s / (self.floor + gain_s / self.warm_up_s * exp(-busy_s / self.warm_up_s))
+        return busy_s
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What devices compute under.
+
+    Attributes:
+        jitter: coefficient of variation of the factor, lognormal with mean 1, on the time of each operation.
+        throttling: None if devices do not get slower.
+    """
+
+    jitter: float = 0.0
+    throttling: Throttling | None = None
+
+    def begin(self, n_clients: int, seed: int) -> Devices:
+        """The clients' devices at the begin of a run with `seed`."""
+        return Devices(self, n_clients, seed)
+
+
+class Devices:
+    """How warm the devices of a run are, and what chance has in store for each of them."""
+
+    def __init__(self, conditions: Conditions, n_clients: int, seed: int) -> None:
+        self._throttling = conditions.throttling
+        self._sigma = sqrt(log1p(conditions.jitter**2))
+        self._seed = seed
+        self._chance: list[np.random.Generator | None] = [None] * n_clients
+        self._heat = [0.0] * n_clients
+        self._free_s = [0.0] * n_clients
+
+    def seconds(self, client: int, started_s: float, service_s: float) -> float:
+        """How long an operation takes that would take `service_s` on a cold device without chance.
+
+        To be asked once for every operation of the client, in the order in which its device serves them. An operation
+        that is interrupted or cut short later heats the device as if it ran to its end at once.
+        """
+        busy_s = service_s * self._factor(client) if self._sigma else service_s
+        if self._throttling is not None:
+            rest_s = max(0.0, started_s - self._free_s[client])
+            heat = self._throttling.rested(self._heat[client], rest_s)
+            busy_s = self._throttling.seconds(heat, busy_s)
+            self._heat[client] = self._throttling.worked(heat, busy_s)
+            self._free_s[client] = started_s + busy_s
+        return busy_s
+
+    def _factor(self, client: int) -> float:
+        chance = self._chance[client]
+        if chance is None:  # most of a large fleet never takes part
+            chance = self._chance[client] = stream(self._seed, "jitter", client)
+        return chance.lognormal(-(self._sigma**2) / 2, self._sigma)
+
+
+def make_conditions(jitter: float = 0.0, throttling: Mapping[str, Any] | None = None) -> Conditions | None:
+    """The conditions of a fleet, `throttling` with the options of `Throttling`; None if nothing disturbs it."""
+    if not jitter and throttling is None:
+        return None
+    return Conditions(jitter, None if throttling is None else Throttling(**throttling))

@@ -1,0 +1,139 @@
+"""When one client is there: intervals that repeat for ever."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from math import inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+TICKS_PER_S = 1024
+"""Times of coming and going are rounded to ticks, a power of 2 of them in a second: then sums of them are exact, and
+two ways to compute when somebody goes away give the same instant."""
+
+
+class Presence:
+    """Says of any instant whether the client is there, and for how long; of any work, when it is done.
+
+    Args:
+        intervals: [start_s, end_s) in any order, begun within the period; they may touch but not overlap.
+        period_s: seconds after which they repeat.
+        phase_s: where in the period the run begins.
+
+    Attributes:
+        period_s: seconds after which the intervals repeat.
+        share: of the time that the client is there.
+    """
+
+    __slots__ = ("_before_s", "_begins_s", "_ends_s", "period_s", "share")
+
+    def __init__(self, intervals: Iterable[tuple[float, float]], period_s: float, phase_s: float = 0.0) -> None:
+        period_s, phase_s = _exact(period_s), _exact(phase_s)
+        exact = ((_exact(start_s), _exact(end_s)) for start_s, end_s in intervals)
+        stays = sorted(((start - phase_s) % period_s, end - start) for start, end in exact if start < end)
+        begins_s, ends_s = _joined(stays)
+        if len(begins_s) > 1 and ends_s[-1] == begins_s[0] + period_s:  # one interval across the end of the period
+            ends_s = [*ends_s[1:-1], ends_s[0] + period_s]
+            begins_s = begins_s[1:]
+        lengths_s = [end - begin for begin, end in zip(begins_s, ends_s, strict=True)]
+        self.share = sum(lengths_s) / period_s
+        if self.share == 1:
+            begins_s, ends_s = [0.0], [inf]
+        self.period_s = period_s
+        self._begins_s = begins_s
+        self._ends_s = ends_s
+        self._before_s = list(accumulate(lengths_s, initial=0.0))
+        """Seconds of presence in a period before each interval, and in all of it."""
+
+    def there(self, at_s: float) -> bool:
+        """Whether the client is there at this instant."""
+        return at_s < self._around(at_s)[0]
+
+    def until_s(self, at_s: float) -> float:
+        """When the client goes away: infinite if never, `at_s` itself if it is not there."""
+        return max(at_s, self._around(at_s)[0])
+
+    def again_s(self, at_s: float) -> float:
+        """When the client is there: `at_s` itself if it is, else when it comes back; infinite if it is never there."""
+        end_s, begin_s, _ = self._around(at_s)
+        return at_s if at_s < end_s else begin_s
+
+    def done_s(self, start_s: float, work_s: float) -> float:
+        """When the client has been there for `work_s` seconds since `start_s`.
+
+        While it is there without a break, that is `start_s + work_s` to the bit.
+        """
+        end_s, begin_s, upcoming = self._around(start_s)
+        end_s = max(end_s, start_s)
+        if start_s + work_s <= end_s:
+            return start_s + work_s
+        if begin_s == inf:
+            return inf
+        worked_s = self._before_s[upcoming] + work_s - (end_s - start_s)  # counted from the period of the next begin
+        periods, rest_s = divmod(worked_s, self._before_s[-1])
+        if not rest_s:  # the last second passes before the absence at the end of a period, not after it
+            periods, rest_s = periods - 1, self._before_s[-1]
+        last = bisect_left(self._before_s, rest_s) - 1
+        period_start_s = begin_s - self._begins_s[upcoming] + periods * self.period_s
+        return period_start_s + self._begins_s[last] + (rest_s - self._before_s[last])
+
+    def seconds_by(self, at_s: float) -> float:
+        """For how long the client has been there from the begin of the run to `at_s`."""
+        if self.share in (0, 1):
+            return at_s * self.share
+        periods, in_period_s = divmod(at_s, self.period_s)
+        begun = bisect_right(self._begins_s, in_period_s)
+        from_before_s = max(0.0, self._ends_s[-1] - self.period_s)  # of the stay across the begin of the period
+        to_come_s = max(0.0, self._ends_s[begun - 1] - in_period_s) if begun else 0.0
+        in_period_there_s = min(from_before_s, in_period_s) + self._before_s[begun] - to_come_s
+        return periods * self._before_s[-1] + in_period_there_s
+
+    def pieces(self, start_s: float) -> Iterator[tuple[float, float]]:
+        """Presence and absence from `start_s` on: when each ends, and as a rate, inf or 0; the last lasts for ever."""
+        now_s = start_s
+        while now_s < inf:
+            end_s, begin_s, _ = self._around(now_s)
+            is_there = now_s < end_s
+            now_s = end_s if is_there else begin_s
+            yield now_s, inf if is_there else 0.0
+
+    def intervals(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
+        """The intervals in which the client is there, clipped to [start_s, end_s)."""
+        found = []
+        begin_s = self.again_s(start_s)
+        while begin_s < end_s:
+            found.append((begin_s, min(self.until_s(begin_s), end_s)))
+            begin_s = self.again_s(found[-1][1])
+        return found
+
+    def _around(self, at_s: float) -> tuple[float, float, int]:
+        """When the last interval that began by `at_s` ends, when the next one begins, and the index of that one."""
+        if not self._begins_s:
+            return -inf, inf, 0
+        in_period_s = at_s % self.period_s
+        period_start_s = at_s - in_period_s
+        upcoming = bisect_right(self._begins_s, in_period_s)
+        end_s = period_start_s + self._ends_s[upcoming - 1] - (0.0 if upcoming else self.period_s)
+        if upcoming < len(self._begins_s):
+            return end_s, period_start_s + self._begins_s[upcoming], upcoming
+        return end_s, period_start_s + self.period_s + self._begins_s[0], 0
+
+
+def _exact(time_s: float) -> float:
+    return round(time_s * TICKS_PER_S) / TICKS_PER_S
+
+
+def _joined(stays: Iterable[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """Begins and ends of stays (begin and length) in order of time; those that touch become one."""
+    begins_s: list[float] = []
+    ends_s: list[float] = []
+    for begin_s, length_s in stays:
+        if ends_s and ends_s[-1] == begin_s:
+            ends_s[-1] += length_s
+        else:
+            begins_s.append(begin_s)
+            ends_s.append(begin_s + length_s)
+    return begins_s, ends_s

@@ -1,0 +1,131 @@
+"""What lies between the clients' own links and the server: a graph of links that many clients share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.system.profiles import Table, read_table
+
+KEY = "clients.network.shared"
+COLUMNS = ("from", "to", "capacity_bps")
+SERVER = "server"
+BACKHAUL = "backhaul"
+
+
+class Topology:
+    """The links that messages pass between the clients' own links and the server. It does not change.
+
+    A message takes a way with the fewest edges; of several such ways, always the same.
+
+    Args:
+        graph: whose nodes are `server`, `client0`, `client1`, ... and any other names. An edge may have a
+            `capacity_bps` above 0; without one it has no limit.
+        n_clients: all of which must be able to reach the server, and be reached.
+
+    Attributes:
+        edges: those of the graph that have a limit; paths consist of their numbers.
+        capacity_bps: of each of them.
+
+    Raises ScenarioError if there is no way from a client to the server, or back.
+    """
+
+    def __init__(self, graph: nx.DiGraph[str], n_clients: int) -> None:
+        capacities = {(start, end): about.get("capacity_bps") for start, end, about in graph.edges(data=True)}
+        limits = {edge: float(capacity) for edge, capacity in capacities.items() if capacity is not None}
+        self.edges = tuple(limits)
+        self.capacity_bps = tuple(limits.values())
+        numbers = {edge: number for number, edge in enumerate(limits)}
+
+        def paths(ways: Mapping[str, list[str]], problem: str) -> tuple[tuple[int, ...], ...]:
+            missing = next((name for name in map(client_name, range(n_clients)) if name not in ways), None)
+            if missing:
+                raise ScenarioError(problem, key=f"{KEY}.file", found=missing)
+            edges = (pairwise(ways[client_name(client)]) for client in range(n_clients))
+            return tuple(tuple(numbers[edge] for edge in path if edge in numbers) for path in edges)
+
+        self._up = paths(nx.single_target_shortest_path(graph, SERVER), "no way to the server from this client")
+        self._down = paths(nx.single_source_shortest_path(graph, SERVER), "no way from the server to this client")
+
+    def path(self, src: int, dst: int) -> tuple[int, ...]:
+        """The numbers of the `edges` that a message passes: up from a client, and down to a client.
+
+        Nodes below 0 are at the server, by way of which clients send to each other.
+        """
+        return (self._up[src] if src >= 0 else ()) + (self._down[dst] if dst >= 0 else ())
+
+
+def client_name(client: int) -> str:
+    """The client's node."""
+    return f"client{client}"
+
+
+def build_topology(
+    n_clients: int,
+    rng: np.random.Generator,
+    access_points: int | None = None,
+    capacity_bps: float | Mapping[str, float] | None = None,
+    backhaul_bps: float | Mapping[str, float] | None = None,
+    file: str | Path | None = None,
+) -> Topology:
+    """The graph in a user's `file`, or `access_points` with a common backhaul.
+
+    Clients are dealt over the access points at random and evenly: none has two clients more than another. The
+    capacities, of every access point and of the backhaul, are one number for both directions, or `up` and `down`; None
+    is no limit.
+
+    Raises:
+        ScenarioError: an unusable file, or neither a file nor access points.
+    """
+    if file is not None:
+        return Topology(_read_graph(Path(file), n_clients), n_clients)
+    if access_points is None:
+        raise ScenarioError("needs access_points or a file", key=KEY)
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    _connect(graph, BACKHAUL, SERVER, backhaul_bps)
+    for client, draw in enumerate(rng.permutation(n_clients).tolist()):
+        access_point = f"access_point{draw % access_points}"
+        _connect(graph, client_name(client), access_point, None)
+        _connect(graph, access_point, BACKHAUL, capacity_bps)
+    return Topology(graph, n_clients)
+
+
+def _connect(graph: nx.DiGraph[str], below: str, above: str, capacity_bps: float | Mapping[str, float] | None) -> None:
+    """Add an edge up and an edge down."""
+    both = capacity_bps if isinstance(capacity_bps, Mapping) else {"up": capacity_bps, "down": capacity_bps}
+    graph.add_edge(below, above, capacity_bps=both["up"])
+    graph.add_edge(above, below, capacity_bps=both["down"])
+
+
+def _read_graph(file: Path, n_clients: int) -> nx.DiGraph[str]:
+    """A CSV file's edges; an empty capacity is no limit."""
+    table = read_table(file, COLUMNS, f"{KEY}.file")
+    starts, ends, limits = (table.columns[column] for column in COLUMNS)
+    clients = set(map(client_name, range(n_clients)))
+    for column in ("from", "to"):
+        known = [name in clients if name.startswith("client") else name != "" for name in table.columns[column]]
+        table.require(column, np.array(known), f"{SERVER}, client0 to client{n_clients - 1}, or a name of your own")
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_node(SERVER)
+    new = []
+    for start, end in zip(starts, ends, strict=True):
+        new.append(start != end and not graph.has_edge(start, end))
+        graph.add_edge(start, end)
+    table.require("to", np.array(new), "another node than in column 'from', and no edge twice")
+    limited = _rows(table, [row for row, cell in enumerate(limits) if cell])
+    capacity_bps = limited.numbers("capacity_bps")
+    limited.require("capacity_bps", capacity_bps > 0, "a number above 0, or nothing: no limit")
+    for start, end, limit in zip(limited.columns["from"], limited.columns["to"], capacity_bps.tolist(), strict=True):
+        graph.edges[start, end]["capacity_bps"] = limit
+    return graph
+
+
+def _rows(table: Table, chosen: list[int]) -> Table:
+    columns = {name: [cells[row] for row in chosen] for name, cells in table.columns.items()}
+    return replace(table, lines=[table.lines[row] for row in chosen], columns=columns)

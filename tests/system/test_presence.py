@@ -1,0 +1,171 @@
+"""Who is there when: checked against a plain count of repeated intervals."""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfl_sim.system.presence import TICKS_PER_S, Presence
+
+MODEST = settings(max_examples=80, deadline=None)
+TICK_S = 1 / TICKS_PER_S
+
+MORNINGS = Presence([(6, 10), (11, 12)], period_s=24)
+
+
+class Log:
+    """Intervals as they are written, and how long somebody is there by them, counted without any cleverness."""
+
+    def __init__(self, intervals: list[tuple[float, float]], period_s: float, phase_s: float) -> None:
+        self.intervals, self.period_s, self.phase_s = intervals, period_s, phase_s
+        self.presence = Presence(intervals, period_s, phase_s)
+
+    def __repr__(self) -> str:
+        return f"Presence({self.intervals}, {self.period_s}, {self.phase_s})"
+
+    def seconds(self, start_s: float, end_s: float) -> float:
+        first, last = (int((time_s + self.phase_s) // self.period_s) for time_s in (start_s, end_s))
+        shifts_s = [turn * self.period_s - self.phase_s for turn in range(first - 1, last + 1)]
+        clipped = (
+            (max(start_s, begin + shift_s), min(end_s, end + shift_s))
+            for shift_s in shifts_s
+            for begin, end in self.intervals
+        )
+        return sum(end - begin for begin, end in clipped if begin < end)
+
+    def there(self, at_s: float) -> bool:
+        return self.seconds(at_s, at_s + TICK_S / 2) > 0
+
+
+def ticks(least: int, most: int) -> st.SearchStrategy[float]:
+    return st.integers(least, most).map(lambda n: n * TICK_S)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Log:
+    """Intervals that may touch each other and the ends of the period, and that may be all of it or nothing."""
+    edges_s = draw(st.lists(ticks(0, 40_000), min_size=1, max_size=12, unique=True).map(sorted))
+    stays = [stay for stay in pairwise(edges_s) if draw(st.booleans())]
+    shift_s = edges_s[0] if draw(st.booleans()) else 0
+    period_s = max(edges_s[-1] - shift_s, TICK_S) + draw(st.just(0) | ticks(0, 5000))
+    return Log([(begin - shift_s, end - shift_s) for begin, end in stays], period_s, draw(ticks(0, 100_000)))
+
+
+instants = ticks(0, 200_000)
+
+
+@pytest.mark.parametrize(
+    ("at_s", "there", "until_s", "again_s", "done_s"),
+    [
+        (0, False, 0, 6, 8),
+        (6, True, 10, 6, 8),
+        (8.5, True, 10, 8.5, 11.5),
+        (9, True, 10, 9, 12),  # the last second passes when the client leaves, not when it is back
+        (10, False, 10, 11, 31),
+        (11.5, True, 12, 11.5, 31.5),
+        (35, True, 36, 35, 55),
+    ],
+)
+def test_who_comes_in_the_mornings(at_s: float, there: bool, until_s: float, again_s: float, done_s: float) -> None:
+    assert MORNINGS.there(at_s) is there
+    assert (MORNINGS.until_s(at_s), MORNINGS.again_s(at_s), MORNINGS.done_s(at_s, 2)) == (until_s, again_s, done_s)
+
+
+def test_its_pieces_its_intervals_and_its_share() -> None:
+    assert list(islice(MORNINGS.pieces(9), 5)) == [(10, inf), (11, 0), (12, inf), (30, 0), (34, inf)]
+    assert MORNINGS.intervals(9, 31) == [(9, 10), (11, 12), (30, 31)]
+    assert MORNINGS.share == 5 / 24
+
+
+def test_a_run_that_begins_at_eight_finds_it_there() -> None:
+    assert Presence([(6, 10), (11, 12)], period_s=24, phase_s=8).intervals(0, 24) == [(0, 2), (3, 4), (22, 24)]
+
+
+def test_what_touches_across_the_end_of_the_period_is_one_stay() -> None:
+    nights = Presence([(0, 6), (22, 24)], period_s=24)
+    assert (nights.until_s(3), nights.until_s(23), nights.until_s(47)) == (6, 30, 54)
+
+
+def test_who_is_always_there_and_who_never_is() -> None:
+    always, never = Presence([(0, 3), (3, 24)], 24), Presence([], 24)
+    assert (always.there(100), always.until_s(100), always.again_s(100), always.done_s(100, 7)) == (1, inf, 100, 107)
+    assert (never.there(100), never.until_s(100), never.again_s(100), never.done_s(100, 7)) == (0, 100, inf, inf)
+    assert (list(always.pieces(5)), list(never.pieces(5))) == ([(inf, inf)], [(inf, 0)])
+    assert (always.intervals(5, 9), never.intervals(5, 9)) == ([(5, 9)], [])
+
+
+@given(log=logs(), at_s=instants)
+@MODEST
+def test_a_stay_ends_and_begins_when_the_intervals_do(log: Log, at_s: float) -> None:
+    presence = log.presence
+    until_s, again_s = presence.until_s(at_s), presence.again_s(at_s)
+    assert presence.there(at_s) == log.there(at_s) == (again_s == at_s) == (until_s > at_s)
+    if until_s < inf:
+        assert not presence.there(until_s)
+        assert log.seconds(at_s, until_s) == until_s - at_s
+    if again_s < inf:
+        assert presence.there(again_s)
+        assert log.seconds(at_s, again_s) == 0
+
+
+@given(at_s=st.floats(0, 1e7), phase_s=st.floats(0, 10))
+@MODEST
+def test_no_rounding_makes_two_instants_of_one(at_s: float, phase_s: float) -> None:
+    presence = Presence([(0.1, 0.2), (0.3, 0.7)], period_s=0.9, phase_s=phase_s)
+    assert presence.there(presence.again_s(at_s))
+    assert not presence.there(presence.until_s(at_s))
+    come_s = presence.again_s(at_s)
+    assert presence.until_s((come_s + presence.until_s(come_s)) / 2) == presence.until_s(come_s)
+
+
+@given(log=logs(), start_s=instants, work_s=ticks(1, 200_000))
+@MODEST
+def test_work_is_done_at_the_first_instant_by_which_presence_adds_up_to_it(
+    log: Log, start_s: float, work_s: float
+) -> None:
+    done_s = log.presence.done_s(start_s, work_s)
+    if not log.intervals:
+        assert done_s == inf
+    else:
+        assert log.seconds(start_s, done_s) == work_s
+        assert log.there(done_s - TICK_S / 2)
+
+
+@given(log=logs(), start_s=st.floats(0, 1e6), work_s=st.floats(0, 1e3))
+@MODEST
+def test_work_takes_its_time_to_the_bit_while_nobody_goes_away(log: Log, start_s: float, work_s: float) -> None:
+    done_s = log.presence.done_s(start_s, work_s)
+    if start_s + work_s <= log.presence.until_s(start_s):
+        assert done_s == start_s + work_s
+    elif done_s < inf:
+        assert log.seconds(start_s, done_s) == pytest.approx(work_s, abs=1e-6)
+
+
+@given(log=logs(), start_s=instants, lasts_s=ticks(0, 100_000))
+@MODEST
+def test_pieces_and_intervals_tell_the_same_as_instants(log: Log, start_s: float, lasts_s: float) -> None:
+    now_s = start_s
+    for end_s, rate in islice(log.presence.pieces(start_s), 20):
+        assert end_s > now_s
+        middle_s = (now_s + min(end_s, now_s + 1)) / 2
+        assert log.presence.there(now_s) == log.presence.there(middle_s) == (rate > 0)
+        now_s = end_s
+    end_s = start_s + lasts_s
+    clipped = log.presence.intervals(start_s, end_s)
+    assert sum(end - begin for begin, end in clipped) == log.seconds(start_s, end_s)
+    assert log.presence.seconds_by(end_s) - log.presence.seconds_by(start_s) == log.seconds(start_s, end_s)
+    assert all(start_s <= begin < end <= end_s for begin, end in clipped)
+
+
+@given(log=logs(), at_s=instants, work_s=ticks(0, 100_000), periods=st.integers(1, 1000))
+@MODEST
+def test_periods_are_alike(log: Log, at_s: float, work_s: float, periods: int) -> None:
+    later_s = at_s + periods * log.period_s
+    presence = log.presence
+    assert presence.there(later_s) == presence.there(at_s)
+    assert presence.until_s(later_s) - later_s == presence.until_s(at_s) - at_s
+    assert presence.done_s(later_s, work_s) - later_s == presence.done_s(at_s, work_s) - at_s
