@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from sfl_sim.catalogue import find_method, find_model, find_order, method_options
+from sfl_sim.config.availability import Availability
 from sfl_sim.config.scenario import ClientCuts, Scenario, Train
 from sfl_sim.data.batches import ClientData, Images, check_augmentable
 from sfl_sim.data.datasets import Dataset
@@ -23,9 +24,11 @@ from sfl_sim.models.calling import Calling
 from sfl_sim.models.cuts import client_cuts, cuts_at
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.network import Network
+from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.zoo import network
 from sfl_sim.rng import stream
 from sfl_sim.sim.clock import Executor, Simulator
+from sfl_sim.sim.losses import Losses
 from sfl_sim.sim.orders import check_burst, check_max_wait, usual_burst
 from sfl_sim.system.fleet import Fleet, build_fleet
 
@@ -37,8 +40,10 @@ def build_world(scenario: Scenario, n_clients: int) -> Fleet:
     """The clients' devices and links, and the server's rate."""
     clients = scenario.clients
     power = None if clients.power is None else clients.power.model_dump()
+    there = clients.availability
+    availability = None if there is None else there.model_dump(exclude={"lost", "deadline_s"})
     compute, links = clients.compute.model_dump(), clients.network.model_dump()
-    return build_fleet(n_clients, scenario.seed, compute, links, scenario.server.speedup, power)
+    return build_fleet(n_clients, scenario.seed, compute, links, scenario.server.speedup, power, availability)
 
 
 def build_method(
@@ -85,6 +90,7 @@ def _calling(train: Train) -> Calling:
         autocast=PRECISIONS[train.precision].autocast,
         compiled_batch=train.batch_size if train.compile else None,
         graphs=Graphs(train.max_graphs),
+        on_nan=OnNan(train.on_nan == "skip"),
     )
 
 
@@ -116,15 +122,15 @@ def _cuts(scenario: Scenario, kind: type[Method], net: Network, fleet: Fleet) ->
     return [max(drawn)] * n_clients, drawn
 
 
-def build_executor(train: Train, device: torch.device | None) -> Eager | Timing:
-    """What carries operations out; `device` is None in a timing-only run."""
+def build_executor(train: Train, device: torch.device | None, on_nan: OnNan) -> Eager | Timing:
+    """What carries operations out; `device` is None in a timing-only run, `on_nan` is the network's."""
     if train.executor == "batched" and train.compile:
         raise ScenarioError("cannot be batched: compiled code runs for one client", key="train.compile", found=True)
     if train.executor == "batched" and PRECISIONS[train.precision].autocast:
         raise ScenarioError("cannot be batched: torch.func does not autocast", key="train.precision", found="bf16")
     if device is None:
         return Timing()
-    return Batched(train.max_graphs or MAX_GROUP) if train.executor == "batched" else Eager()
+    return Batched(train.max_graphs or MAX_GROUP, on_nan=on_nan) if train.executor == "batched" else Eager(on_nan)
 
 
 def build_simulator(scenario: Scenario, fleet: Fleet, executor: Executor, counts: Ints) -> Simulator:
@@ -144,4 +150,12 @@ def build_simulator(scenario: Scenario, fleet: Fleet, executor: Executor, counts
         max_wait_s=float("inf") if server.max_wait_s is None else server.max_wait_s,
         seed=scenario.seed,
         include_model_exchange=server.include_model_exchange,
+        losses=_losses(scenario.clients.availability, fleet),
     )
+
+
+def _losses(availability: Availability | None, fleet: Fleet) -> Losses:
+    if availability is None:
+        return Losses()
+    deadline_s = float("inf") if availability.deadline_s is None else availability.deadline_s
+    return Losses(availability.lost, fleet.presence, deadline_s)

@@ -5,13 +5,19 @@ A method is a generator (a *flow*) that yields operations and receives their res
     on(node, step, state, *args)   run `step` at `node`, changing `state`; gives the step's result. What one step
                                    changes at once is joined into one state, serialised by the first of its members
     send(payload, src, dst)        move a payload; a state is snapshotted when the operation is issued
-    par(flows)                     run flows side by side; gives the list of what they return
+    par(flows)                     run flows side by side; gives the list of what they return. Named flows, in a
+                                   mapping, give a mapping without those whose client was lost
     start(flow)                    let a flow run beside, which nobody waits for: not even the end of the round
+    present(clients)               those of the clients who are there now; waits until somebody is
     read(value)                    the number in `value`: the only way to branch on what training produced
     expect(state, jobs)            announce how many training jobs each client will bring to a shared `state`,
                                    so that the order policy knows whose turn can come
     occur(event), wait(events)     a precedence between flows that run side by side: who waits for events goes on once
                                    all of them have occurred, or after `at_most_s`; gives whether they have
+
+A client may go away while it takes part. What it was doing, or waiting for at the server, then raises `Lost` in the
+flow that asked for it, which may catch it. A flow that does not ends, and leaves the mapping that it is part of; in a
+list, or by itself, it takes along the flow that waits for it, and so on: what nobody catches ends the run.
 
 Example: one client's mini-batch in split learning. Any driver can run it, a test by hand:
 
@@ -55,7 +61,7 @@ class Value:
         content: filled by the executor; None in timing-only runs.
     """
 
-    __slots__ = ("content", "kind", "maker", "samples", "size_bytes", "step")
+    __slots__ = ("__weakref__", "content", "kind", "maker", "samples", "size_bytes", "step")
 
     def __init__(self, kind: str, size_bytes: int = 0, samples: int = 0, step: int = -1, content: Any = None) -> None:
         self.kind = kind
@@ -151,6 +157,16 @@ class On:
     args: tuple[Any, ...]
 
 
+def told(op: On) -> str:
+    """The operation for a person: `train of mini-batch 2 of client 3, at the server`."""
+    values = [arg for arg in op.args if isinstance(arg, Value)]
+    batch = next((f" of mini-batch {value.step}" for value in values if value.step >= 0), "")
+    if op.node >= 0:
+        return f"{op.step.name}{batch} of client {op.node}"
+    maker = next((f" of client {value.maker}" for value in values if value.maker is not None and value.maker >= 0), "")
+    return f"{op.step.name}{batch}{maker}, at the {NODE_NAMES[op.node]}"
+
+
 @dataclass(slots=True)
 class Send:
     """Move `payload` from `src` to `dst`. A node that sends to itself makes a local copy, in no time."""
@@ -162,9 +178,10 @@ class Send:
 
 @dataclass(slots=True)
 class Par:
-    """Run `flows` side by side and wait for all of them."""
+    """Run `flows` side by side and wait for all of them; `names`, if any, are what they are known by."""
 
     flows: list[Flow]
+    names: list[Any] | None = None
 
 
 @dataclass(slots=True)
@@ -172,6 +189,13 @@ class Start:
     """Begin `flow`, and go on at once."""
 
     flow: Flow
+
+
+@dataclass(slots=True)
+class Present:
+    """Who of the `clients` is there; waits until somebody is."""
+
+    clients: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -222,7 +246,18 @@ class Wait:
     at_most_s: float
 
 
-Op = On | Send | Par | Start | Read | Expect | Occur | Wait
+class Lost(Exception):
+    """Thrown into a flow: `client` has gone away, and what it was asked for will never be."""
+
+    def __init__(self, client: int) -> None:
+        super().__init__(client)
+        self.client = client
+
+    def __str__(self) -> str:
+        return f"client {self.client} has gone away"
+
+
+Op = On | Send | Par | Start | Present | Read | Expect | Occur | Wait
 Flow = Generator[Op, Any, Any]
 
 
@@ -236,14 +271,24 @@ def send(payload: Value, src: int, dst: int) -> Send:
     return Send(payload, src, dst)
 
 
-def par(flows: Iterable[Flow]) -> Par:
-    """Run `flows` side by side; the flow receives the list of their return values, in the order given."""
+def par(flows: Iterable[Flow] | Mapping[Any, Flow]) -> Par:
+    """Run `flows` side by side; the flow receives the list of their return values, in the order given.
+
+    Of a mapping it receives a mapping, in the same order: without those flows that ended because a client was lost.
+    """
+    if isinstance(flows, Mapping):
+        return Par(list(flows.values()), list(flows))
     return Par(list(flows))
 
 
 def start(flow: Flow) -> Start:
     """Let `flow` run beside. What it has not done by the end of the round it goes on with in the next one."""
     return Start(flow)
+
+
+def present(clients: Sequence[int]) -> Present:
+    """Receive the list of those of `clients` who are there now, in the order given, as soon as it is not empty."""
+    return Present(clients)
 
 
 def read(value: Value) -> Read:

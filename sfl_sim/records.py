@@ -41,12 +41,19 @@ ROUND_COLUMNS = [
 ]
 REPLAY_COLUMNS = ["replay_proportion", "replay_requested", "replay_collected", "replay_late", "replay_bytes"]
 """More of a round, of methods that replay samples of clients that do not take part (KoReA-SFL)."""
+ATTENDANCE_COLUMNS = ["present", "lost", "lost_device_s", "lost_link_s", "lost_bytes"]
+"""More of a round, where clients may go away: how many are there when it begins, how many get lost, and what those have
+spent."""
+STALENESS_COLUMNS = ["staleness_mean", "staleness_max", "updates_discarded"]
+"""More of a round, of asynchronous methods."""
 LABEL_COLUMNS = ["round", "label", "position", "accuracy", "samples"]
 CONFUSION_COLUMNS = ["round", "job", "time_s", "true_label", "predicted_label", "share"]
 CLIENT_COLUMNS = [
     "client", "device", "macs_per_s", "uplink_bps", "downlink_bps", "latency_s", "samples", "dominant_label",
     "label_samples", "cut", "cost", "joule",
 ]  # fmt: skip
+LOSS_COLUMNS = ["round", "client", "lost_s", "returned_s", "node", "kind", "step", "cause"]
+PRESENCE_COLUMNS = ["client", "from_s", "until_s"]
 LAYER_COLUMNS = [
     "model", "layer", "name", "out_shape", "macs", "parameters", "activation_bytes", "pareto"
 ]  # fmt: skip

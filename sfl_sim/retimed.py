@@ -44,7 +44,7 @@ def _doubled(links: list[RateTrace]) -> list[RateTrace]:
 
 def _in_fleet(change: Callable[[Fleet], Fleet]) -> Callable[[Simulator], None]:
     def apply(simulator: Simulator) -> None:
-        simulator.prices = replace(simulator.prices, fleet=change(simulator.prices.fleet))
+        simulator.move_to(change(simulator.prices.fleet))
 
     return apply
 

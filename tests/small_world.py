@@ -81,8 +81,10 @@ WITHOUT_EXITS = {"multiexit": {"gamma_loss": 0.0}, "splitgp": {"gamma_loss": 0.0
 
 
 def usual_options(name):
-    """Hydra's usual heads would leave no trunk to networks with three layers, and everybody takes part."""
+    """Hydra's usual heads would leave no trunk to networks with three layers, everybody takes part, and a client that
+    is alone trains as if there were no others."""
     usual = {"hydra": {"cut2": 2}, "korea": {"assistants": "all", "proportion": "fixed", "p0": 0.5}}
+    usual |= {"fedbuff": {"buffer": 1}, "fedasync": {"alpha": 1.0}}
     return (usual | NEUTRAL).get(name, {})
 
 
@@ -99,7 +101,7 @@ def simulate(name, work, rounds=2, order="fcfs", world=None, options=None, execu
         **{"workers": float("inf"), **settings},
     )
     rows = []
-    simulator.run(method.setup(), 1)
+    simulator.run(method.setup(), 1, in_round=False)
     for number in range(1, rounds + 1):
         simulator.run(method.round(number, clients or range(len(work.data))), number)
         rows.append(simulator.take_rows())

@@ -39,7 +39,8 @@ class Roster:
 
     Attributes:
         clients: the participants in cyclic order (grouped by dominant label, METHODS.md section 1).
-        left: jobs of each client that have not been served yet; the station keeps it up to date.
+        left: jobs of each client that have not been served yet; the station keeps it up to date. None are left of a
+            client that has gone away.
         burst: how many consecutive jobs of a chosen client are served before another choice.
         rng: the round's own random stream.
         labels: the dominant label of every client, by client id.
@@ -84,6 +85,11 @@ class InTurn:
         job, self.turn = waiting[self.turn], None
         return job
 
+    def skip(self, client: int) -> None:
+        """`client` will not come: if it is its turn, the next client's begins."""
+        if self.turn == client:
+            self.turn = None
+
 
 class PatientInTurn(InTurn):
     """As `InTurn`, but for each job the server is held for `max_wait_s` at most.
@@ -109,6 +115,12 @@ class PatientInTurn(InTurn):
             choice = super().__call__(waiting, now_s)
         self.until_s = inf
         return choice
+
+    def skip(self, client: int) -> None:
+        """The next client is waited for anew."""
+        if self.turn == client:
+            self.until_s = inf
+        super().skip(client)
 
 
 def fcfs(roster: Roster) -> Policy:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 from typing import NamedTuple
 
-from sfl_sim.ops import NODE_NAMES, On, State, Value, Work
+from sfl_sim.errors import NonsenseError
+from sfl_sim.ops import NODE_NAMES, On, State, Value, Work, told
 from sfl_sim.system.fleet import Fleet
-from sfl_sim.system.links import joint_transfer_s
+from sfl_sim.system.links import Pieces, joint_transfer_s, moved_bytes, slowest
 
 
 class Computing(NamedTuple):
-    """What takes the time of a node: `work` there."""
+    """What takes the time of a node: `work` there, and `samples` of its own to be loaded."""
 
     node: int
     work: Work
+    samples: int = 0
 
 
 class Moving(NamedTuple):
@@ -38,20 +41,40 @@ class Prices:
     fleet: Fleet
     include_model_exchange: bool = True
 
-    def work(self, op: On) -> Work | None:
-        """What the operation computes, as it counts here; None if it counts for nothing."""
+    def computing(self, op: On) -> Computing | None:
+        """What the operation computes, as it counts here; None if it counts for nothing.
+
+        Raises NonsenseError if that is no number of MACs.
+        """
         if op.step.aggregates and not self.include_model_exchange:
             return None
-        return op.step.work(op.state, *op.args)
+        return Computing(op.node, _work(op), self._samples(op))
 
     def service(self, op: On) -> tuple[float, float]:
-        """MACs of the operation, as they count here, and seconds that its node computes for them."""
-        work = self.work(op)
-        return (0, 0.0) if work is None else (work.macs, self.computing_s(op.node, work))
+        """MACs of the operation, as they count here, and seconds that its node computes for them.
 
-    def computing_s(self, node: int, work: Work) -> float:
-        """Seconds that `node` computes for `work`."""
-        return (self.fleet.processors[node] if node >= 0 else self.fleet.server).seconds(work)
+        Raises NonsenseError if these are no numbers of MACs or of seconds.
+        """
+        if op.step.aggregates and not self.include_model_exchange:
+            return 0, 0.0
+        work = _work(op)
+        service_s = self.computing_s(op.node, work, self._samples(op))
+        if not 0 <= service_s < inf:
+            raise NonsenseError(f"{told(op)} takes {service_s} s")
+        return work.macs, service_s
+
+    def _samples(self, op: On) -> int:
+        """Of the node's own, where it takes time to load them."""
+        if not self.fleet.sample_s or op.node < 0:
+            return 0
+        return sum(value.samples for value in op.args if isinstance(value, Value) and value.kind == "batch")
+
+    def computing_s(self, node: int, work: Work, samples: int) -> float:
+        """Seconds that a node computes."""
+        fleet = self.fleet
+        if node < 0:
+            return fleet.server.seconds(work)
+        return fleet.processors[node].seconds(work) + samples * fleet.sample_s
 
     def seconds(self, demand: Computing | Moving) -> float:
         """How long it takes by itself, where no duration depends on when it begins."""
@@ -67,23 +90,98 @@ class Prices:
         return self.fleet.server.seconds(Work.total(works)._replace(n_ops=calls))
 
     def travels(self, payload: Value) -> bool:
-        """Whether sending `payload` from one node to another takes time."""
+        """Whether sending `payload` from one node to another takes time.
+
+        Raises NonsenseError if its size is no number of bytes.
+        """
+        if not 0 <= payload.size_bytes < inf:
+            raise NonsenseError(f"{payload!r} cannot be sent: these are no bytes")
         return self.include_model_exchange or not isinstance(payload, State)
 
     def transfer_s(self, src: int, dst: int, start_s: float, size_bytes: int) -> tuple[float, float]:
-        """Seconds for which the links from `src` to `dst` are taken, and the latency after them."""
+        """Seconds for which the links from `src` to `dst` are taken, and the latency after them.
+
+        Links stand still while a client whose they are is away.
+        """
         fleet = self.fleet
         if src < 0:
-            return fleet.downlinks[dst].transfer_s(start_s, size_bytes), fleet.latency_s[dst]
-        if dst < 0:
-            return fleet.uplinks[src].transfer_s(start_s, size_bytes), fleet.latency_s[src]
-        taken_s = joint_transfer_s([fleet.uplinks[src], fleet.downlinks[dst]], start_s, size_bytes)
-        return taken_s, fleet.latency_s[src] + fleet.latency_s[dst]
+            taken_s = fleet.downlinks[dst].transfer_s(start_s, size_bytes)
+        elif dst < 0:
+            taken_s = fleet.uplinks[src].transfer_s(start_s, size_bytes)
+        else:
+            taken_s = joint_transfer_s([fleet.uplinks[src], fleet.downlinks[dst]], start_s, size_bytes)
+        if fleet.presence is not None:
+            until_s = min(fleet.presence[client].until_s(start_s) for client in (src, dst) if client >= 0)
+            if start_s + taken_s > until_s:
+                taken_s = joint_transfer_s(self._links(src, dst), start_s, size_bytes)
+        return taken_s, self.latency_s(src, dst)
+
+    def latency_s(self, src: int, dst: int) -> float:
+        """Of a message, on top of its bytes."""
+        latency_s = self.fleet.latency_s
+        if src < 0:
+            return latency_s[dst]
+        return latency_s[src] if dst < 0 else latency_s[src] + latency_s[dst]
+
+    def moved_bytes(self, src: int, dst: int, start_s: float, end_s: float) -> float:
+        """Bytes that the links from `src` to `dst` move in this time, if they have so many."""
+        return moved_bytes(self._links(src, dst), start_s, end_s)
+
+    def pieces(self, src: int, dst: int, start_s: float) -> Iterator[tuple[float, float]]:
+        """The constant pieces of what the clients' own links allow, as `RateTrace.pieces`."""
+        return slowest(self._links(src, dst), start_s)
+
+    def _links(self, src: int, dst: int) -> list[Pieces]:
+        """What a message passes, each at a rate of its own."""
+        found: list[Pieces] = []
+        for links, client in ((self.fleet.uplinks, src), (self.fleet.downlinks, dst)):
+            if client >= 0:
+                found.append(links[client])
+                if self.fleet.presence is not None:
+                    found.append(self.fleet.presence[client])
+        return found
+
+    def device_s(self, client: int, start_s: float, service_s: float) -> float:
+        """Seconds from the start of so much computing on a client's device to its end: it stands still while away."""
+        if self.fleet.presence is None:
+            return service_s
+        there = self.fleet.presence[client]
+        if start_s + service_s <= there.until_s(start_s):
+            return service_s
+        return there.done_s(start_s, service_s) - start_s
+
+    def worked_share(self, client: int, start_s: float, end_s: float, lasts_s: float) -> float:
+        """What share of its work, which would take `lasts_s` from the start on, a device has done by then."""
+        if end_s <= start_s:
+            return 0.0
+        if self.fleet.presence is None:
+            return (end_s - start_s) / lasts_s
+        there_s = self.fleet.presence[client].seconds_by
+        return (there_s(end_s) - there_s(start_s)) / (there_s(start_s + lasts_s) - there_s(start_s))
+
+    @property
+    def of_all_present(self) -> Prices:
+        """The same where nobody is ever away."""
+        return self if self.fleet.presence is None else replace(self, fleet=replace(self.fleet, presence=None))
+
+    @property
+    def foreseeable(self) -> bool:
+        """Whether durations depend on nothing but when they begin."""
+        fleet = self.fleet
+        return fleet.presence is None and fleet.conditions is None and fleet.topology is None
 
     @property
     def steady(self) -> bool:
-        """Whether no duration depends on when it begins."""
-        return all(link.pattern is None for link in (*self.fleet.uplinks, *self.fleet.downlinks))
+        """Whether no duration depends on when it begins, nor on anything else."""
+        links = (*self.fleet.uplinks, *self.fleet.downlinks)
+        return self.foreseeable and all(link.pattern is None for link in links)
+
+
+def _work(op: On) -> Work:
+    work = op.step.work(op.state, *op.args)
+    if not 0 <= work.macs < inf:
+        raise NonsenseError(f"{told(op)} has {work.macs} MACs")
+    return work
 
 
 def is_local(src: int, dst: int) -> bool:

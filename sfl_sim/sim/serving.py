@@ -68,6 +68,10 @@ class ServingStation:
         """Jobs are announced for training only."""
         raise TypeError("a server of requests is told of none beforehand")
 
+    def lose(self, client: int) -> NoReturn:
+        """Clients are lost in rounds of training only."""
+        raise TypeError(f"a server of requests cannot forget those of client {client}")
+
     def waiting(self) -> Iterator[tuple[list[int], None]]:
         """For every batch that is to be: the clients of its jobs, whom no order keeps waiting."""
         for line in self._lines.values():

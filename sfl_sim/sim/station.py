@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from math import inf, nan
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import simpy
+
+from sfl_sim.ops import Lost
 
 LAST: Any = 2
 """SimPy's priorities are 0 and 1: at one instant, an event of priority 2 comes after all the others."""
@@ -45,6 +47,14 @@ class Hold(NamedTuple):
 
 Choice = Job | Hold | None
 Policy = Callable[[Mapping[int, Job], float], Choice]
+
+
+@runtime_checkable
+class Skipping(Protocol):
+    """A policy that may be holding the server for a client, and must be told that it will not come."""
+
+    def skip(self, client: int) -> None:
+        """`client` brings no more jobs."""
 
 
 def first_come(waiting: Mapping[int, Job], now_s: float) -> Job | None:
@@ -86,6 +96,20 @@ class _Queue:
                 self.left[choice.client] -= 1
                 self.to_come -= 1
         return choice
+
+    def forget(self, client: int) -> list[Job]:
+        """Expect no jobs of `client` any more, and let the policy know; gives those that waited, which are removed."""
+        gone = [job for job in self.others if job.client == client]
+        for job in gone:
+            self.others.remove(job)
+        if client in self.ranked:
+            gone.append(self.ranked.pop(client))
+        if self.left.get(client):
+            self.to_come -= self.left[client]
+            self.left[client] = 0
+            if isinstance(self.policy, Skipping):
+                self.policy.skip(client)
+        return gone
 
     @property
     def oldest(self) -> Job | None:
@@ -129,6 +153,28 @@ class Station:
         self._arrivals.append(job)
         self._decide_soon()
         return job.ended
+
+    def lose(self, client: int) -> None:
+        """Expect no jobs of `client` any more; those that wait end with `Lost`."""
+        gone = [job for job in self._arrivals if job.client == client]
+        for job in gone:
+            self._arrivals.remove(job)
+        for queue in self._queues.values():
+            if queue.left.get(client) or any(job.client == client for job in (*queue.others, *queue.ranked.values())):
+                gone += queue.forget(client)
+                self._relist(queue)
+        for job in gone:
+            assert job.ended is not None
+            job.ended.callbacks.remove(self._release)
+            job.ended.fail(Lost(client))
+
+    def _relist(self, queue: _Queue) -> None:
+        """Ask the policy anew, for what waits now."""
+        if queue.listed:
+            self._heap = [entry for entry in self._heap if entry[-1] is not queue]
+            heapq.heapify(self._heap)
+            queue.listed = False
+        self._reconsider(queue)
 
     def _start(self, job: Job) -> None:
         """One kernel event for the whole service: its end."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from small_steps import Compute
 from small_world import fleet
 
 from sfl_sim.errors import ScenarioError, StuckError
@@ -13,7 +14,6 @@ from sfl_sim.ops import (
     Event,
     State,
     Value,
-    Work,
     expect,
     occur,
     on,
@@ -26,25 +26,6 @@ from sfl_sim.ops import (
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.links import Pattern, RateTrace
-
-
-class Compute:
-    """A step of so many MACs."""
-
-    aggregates = False
-
-    def __init__(self, macs, name="work"):
-        self.macs = macs
-        self.name = name
-
-    def work(self, state, *args):
-        return Work.of(self.macs)
-
-    def out(self, state, *args):
-        return Value("result")
-
-    def run(self, state, *args):
-        return None
 
 
 def clock(n=2, order="fcfs", executor=None, **world):
@@ -99,7 +80,7 @@ def test_patience_ends():
     simulator = clock()
     simulator.run(flow(), 1)
     assert told == [(True, 0), (False, 2), (True, 3), (False, 4), (True, 6), (True, 6)]
-    assert not simulator._awaited  # who has given up waits for nothing that might never come
+    assert not simulator._awaiting.events  # who has given up waits for nothing that might never come
 
 
 def test_a_started_flow_holds_nobody_up_and_goes_on_in_the_next_round():
@@ -269,7 +250,7 @@ def test_a_link_with_a_trace_takes_as_long_as_its_integral_says():
     """One byte a second for 4 s, then two: a message of 6 bytes that starts at 2 s ends at 6 s."""
     simulator = clock()
     trace = RateTrace(12.0, Pattern([0.0, 4.0, 8.0], [8.0, 16.0]), 0.0)
-    simulator.prices = replace(simulator.prices, fleet=replace(simulator.prices.fleet, uplinks=[trace, trace]))
+    simulator.move_to(replace(simulator.prices.fleet, uplinks=[trace, trace]))
 
     def flow():
         yield on(0, Compute(2), State("model"))

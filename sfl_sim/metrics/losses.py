@@ -1,0 +1,42 @@
+"""What lost clients had done in a round, which their devices and links did for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfl_sim.system.presence import Presence
+
+LINKS = (b"uplink", b"downlink", b"peer")
+
+
+class Spent(NamedTuple):
+    """Seconds of devices, seconds of links and bytes."""
+
+    device_s: float
+    link_s: float
+    bytes: int
+
+
+def spent_by(rows: NDArray[np.void], lost: Collection[int], presence: Sequence[Presence] | None = None) -> Spent:
+    """What the clients that a round has `lost` had spent on it.
+
+    Where clients share a part-2, it keeps what it has learned from them; all else of this is in vain.
+
+    Args:
+        rows: the round's operations (`OP_DTYPE`).
+        presence: when each client is there, since nothing is spent while it is away; None if always.
+    """
+    rows = rows[np.isin(rows["client"], list(lost))]
+    device, link = rows[rows["node"] == b"client"], rows[np.isin(rows["node"], LINKS)]
+    return Spent(_seconds(device, presence), _seconds(link, presence), int(link["bytes"].sum()))
+
+
+def _seconds(rows: NDArray[np.void], presence: Sequence[Presence] | None) -> float:
+    if presence is None:
+        return float((rows["ended_s"] - rows["started_s"]).sum())
+    times = zip(rows["client"].tolist(), rows["started_s"].tolist(), rows["ended_s"].tolist(), strict=True)
+    return float(sum(presence[c].seconds_by(to_s) - presence[c].seconds_by(from_s) for c, from_s, to_s in times))

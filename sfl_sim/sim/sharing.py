@@ -1,0 +1,209 @@
+"""Links that many clients share: whoever is on the way gets a max-min fair share of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from math import inf
+from operator import attrgetter
+from typing import Any
+
+import simpy
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.sim.station import LAST
+from sfl_sim.system.links import BITS_PER_BYTE, MAX_CLOSED_PIECES
+from sfl_sim.system.topology import Topology
+
+SAME_INSTANT = 1e-12
+"""Instants that differ by no more than this share of themselves are one: rounding alone may tell them apart."""
+
+RatePieces = Iterator[tuple[float, float]]
+"""When each constant piece ends, and its rate in bit/s."""
+
+
+@dataclass(slots=True, eq=False)
+class _Flow:
+    """A message on its way: at `since_s` so many bits were left, and since then it has had this rate.
+
+    Attributes:
+        ended: tells the bits that are left in the end.
+        limit_bps: what its client's own links allow, until `limit_ends_s`.
+        ends_s: when its last bit has passed if the rate stays.
+    """
+
+    client: int
+    path: tuple[int, ...]
+    pieces: RatePieces
+    until_s: float
+    ended: simpy.Event
+    bits: float
+    since_s: float
+    rate_bps: float = 0.0
+    ends_s: float = inf
+    limit_bps: float = 0.0
+    limit_ends_s: float = -inf
+
+    def bits_left(self, now_s: float) -> float:
+        return max(0.0, self.bits - self.rate_bps * (now_s - self.since_s))
+
+    def renew_limit(self, now_s: float) -> None:
+        while self.limit_ends_s <= now_s:
+            self.limit_ends_s, self.limit_bps = next(self.pieces)
+
+    def go_on(self, now_s: float, rate_bps: float) -> None:
+        """At that rate. If it has it already, nothing is touched: the end would be rounded anew."""
+        if rate_bps != self.rate_bps:
+            self.bits, self.since_s, self.rate_bps = self.bits_left(now_s), now_s, rate_bps
+            self.ends_s = now_s + self.bits / rate_bps if rate_bps else inf
+
+
+class SharedLinks:
+    """Messages move at max-min fair rates, found anew when one starts or ends or a client's own link changes.
+
+    A client's own uplink and downlink carry one message at a time, in the order of request; a message starts once the
+    sender's uplink and the receiver's downlink are free. From then on it is one of the flows that share the topology.
+
+    Args:
+        pieces: what the clients' own links allow a message from `src` to `dst` from an instant on: constant pieces,
+            which may be 0, of which the last lasts for ever.
+    """
+
+    def __init__(
+        self, env: simpy.Environment, topology: Topology, pieces: Callable[[int, int, float], RatePieces]
+    ) -> None:
+        self.env = env
+        self.topology = topology
+        self.pieces = pieces
+        self._own = defaultdict[tuple[str, int], simpy.Resource](partial(simpy.Resource, env))
+        self._flows: list[_Flow] = []
+        self._settling: simpy.Event | None = None
+        self._settles_s = inf
+
+    def transfer(
+        self, src: int, dst: int, size_bytes: float, until_s: float = inf
+    ) -> Generator[simpy.Event, Any, tuple[float, float]]:
+        """Move so many bytes from `src` to `dst`, or as many as can be moved by `until_s`.
+
+        Gives when they started to move and how many have moved: `size_bytes` exactly if all have.
+
+        Raises ScenarioError if the clients' own links are never open at the same time.
+        """
+        env = self.env
+        with ExitStack() as own:
+            links = [own.enter_context(link.request()) for link in self._own_links(src, dst)]
+            if not all(link.triggered for link in links):
+                free = simpy.AllOf(env, links)
+                yield free if until_s == inf else free | env.timeout(max(0.0, until_s - env.now))
+            started_s = float(env.now)
+            if not size_bytes or started_s >= until_s or not all(link.triggered for link in links):
+                return started_s, 0.0
+            client, path = src if src >= 0 else dst, self.topology.path(src, dst)
+            pieces, bits = _joined(self.pieces(src, dst, started_s)), BITS_PER_BYTE * size_bytes
+            flow = _Flow(client, path, pieces, until_s, env.event(), bits, started_s)
+            self._flows.append(flow)
+            self._settle_by(started_s)
+            bits_left = yield flow.ended
+        return started_s, size_bytes - bits_left / BITS_PER_BYTE
+
+    def _own_links(self, src: int, dst: int) -> Iterator[simpy.Resource]:
+        for name, client in (("uplink", src), ("downlink", dst)):
+            if client >= 0:
+                yield self._own[name, client]
+
+    def _settle_by(self, at_s: float) -> None:
+        """Settle at the end of the instant `at_s`, unless that is to happen before: it is asked for once at a time."""
+        if at_s < self._settles_s:
+            self._settles_s = at_s
+            self._settling = event = simpy.Event(self.env)
+            event._ok, event._value = True, None
+            event.callbacks.append(self._settle)
+            self.env.schedule(event, priority=LAST, delay=at_s - self.env.now)
+
+    def _settle(self, event: simpy.Event) -> None:
+        """End what ends now. Once those who waited for it have gone on and nothing more ends, share anew."""
+        if event is not self._settling:
+            return  # something came before
+        self._settles_s, now_s = inf, self.env.now
+        done_s = now_s * (1 + SAME_INSTANT)
+        over = [flow for flow in self._flows if flow.ends_s <= done_s or flow.until_s <= now_s]
+        if over:
+            gone = set(over)
+            self._flows = [flow for flow in self._flows if flow not in gone]
+            for flow in sorted(over, key=attrgetter("client")):
+                flow.ended.succeed(0.0 if flow.ends_s <= done_s else flow.bits_left(now_s))
+            self._settle_by(now_s)
+        elif self._flows:
+            self._share(now_s)
+            changes_s = min(min(flow.ends_s, flow.until_s, flow.limit_ends_s) for flow in self._flows)
+            self._settle_by(max(now_s, changes_s))
+
+    def _share(self, now_s: float) -> None:
+        for flow in self._flows:
+            flow.renew_limit(now_s)
+        paths, limits_bps = [flow.path for flow in self._flows], [flow.limit_bps for flow in self._flows]
+        rates_bps = max_min_rates(paths, limits_bps, self.topology.capacity_bps)
+        for flow, rate_bps in zip(self._flows, rates_bps, strict=True):
+            flow.go_on(now_s, rate_bps)
+
+
+def max_min_rates(
+    paths: Sequence[Sequence[int]], limits_bps: Sequence[float], capacity_bps: Sequence[float]
+) -> list[float]:
+    """The max-min fair rates of flows: none can grow but at the cost of one that is no faster.
+
+    Progressive filling (Bertsekas and Gallager, Data Networks, 2nd ed., section 6.5.2): the rates of all flows rise
+    together. A flow stops when it reaches its own limit, or when an edge on its path is full; the others rise on. Plain
+    Python, which for up to some 300 flows takes less time than incidence matrices do.
+
+    Args:
+        paths: the edges of each flow; one that comes twice counts twice.
+        limits_bps: of each flow, 0 or above.
+        capacity_bps: of each edge, above 0.
+    """
+    free_bps = list(capacity_bps)
+    rising = [0] * len(free_bps)
+    for edge in chain.from_iterable(paths):
+        rising[edge] += 1
+    rates_bps: dict[int, float] = {}
+
+    def stop(flow: int, rate_bps: float) -> None:
+        rates_bps[flow] = rate_bps
+        for edge in paths[flow]:
+            free_bps[edge] -= rate_bps
+            rising[edge] -= 1
+
+    level_bps = 0.0  # no edge is full below it
+    for flow in sorted(range(len(paths)), key=limits_bps.__getitem__):
+        while flow not in rates_bps and limits_bps[flow] > level_bps:
+            shares = ((free_bps[edge] / flows, edge) for edge, flows in enumerate(rising) if flows)
+            level_bps, full = min(shares, default=(inf, -1))
+            if limits_bps[flow] > level_bps:
+                for other, path in enumerate(paths):
+                    if full in path and other not in rates_bps:
+                        stop(other, level_bps)
+        if flow not in rates_bps:
+            stop(flow, limits_bps[flow])
+    return [rates_bps[flow] for flow in range(len(paths))]
+
+
+def _joined(pieces: RatePieces) -> RatePieces:
+    """The pieces, those without a bit joined with the next until one has any."""
+    closed, closed_s = 0, -inf
+    for ends_s, rate_bps in pieces:
+        if rate_bps:
+            if closed:
+                yield closed_s, 0.0
+            yield ends_s, rate_bps
+            closed = 0
+        else:
+            closed, closed_s = closed + 1, ends_s
+            if closed > MAX_CLOSED_PIECES:
+                problem = "the links of one transfer are never open at the same time"
+                raise ScenarioError(problem, key="clients.network.trace")
+    if closed:
+        yield closed_s, 0.0
