@@ -1,8 +1,10 @@
 """One paper, one file: what happens in a round, without a clock."""
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
+from sfl_sim.methods.fedasync import FedAsync
 from sfl_sim.methods.fedavg import FedAvg
 from sfl_sim.methods.fedavgm import FedAvgM
+from sfl_sim.methods.fedbuff import FedBuff
 from sfl_sim.methods.fednag import FedNAG
 from sfl_sim.methods.fednar import FedNAR
 from sfl_sim.methods.fedprox import FedProx
@@ -38,6 +40,8 @@ METHODS: dict[str, type[Method]] = {
     "multiexit": MultiExit,
     "splitgp": SplitGP,
     "harmony": Harmony,
+    "fedbuff": FedBuff,
+    "fedasync": FedAsync,
 }
 """The methods by the name that a scenario gives them."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, inf
@@ -15,7 +16,7 @@ from sfl_sim.methods.base import Task
 from sfl_sim.methods.knowledge import Ask, Ints, asks
 from sfl_sim.models.replay import Recall, Rows
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Value, occur, on, par, send, start, wait
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Value, occur, on, par, send, start, wait
 
 
 @dataclass(eq=False)
@@ -25,7 +26,8 @@ class Share:
     Attributes:
         first: its first row among those of the request.
         knowledge: its features, once they are there.
-        instead: the shares that others were asked for, since it did not answer in time; None if it did, or still may.
+        instead: the shares that others were asked for, since it did not answer in time, or was lost; None if it did, or
+            still may.
         settled: no more answers will come.
     """
 
@@ -146,18 +148,26 @@ class Replay:
         yield par([self.collect(share, part1) for share in self.shares])
 
     def collect(self, share: Share, part1: Replica) -> Flow:
-        """Wait for the answer as long as patience lasts; then turn to the next candidates."""
-        answered = Event(f"the answer of assistant {share.ask.assistant}")
-        yield start(self.assist(share, part1, answered))
-        if not (yield wait([answered], self.service.patience_s)):
+        """Wait for the answer, as long as patience and the assistant last; then turn to the next candidates."""
+        over = Event(f"the answer of assistant {share.ask.assistant}")
+        yield start(self.assist(share, part1, over))
+        if not (yield wait([over], self.service.patience_s)):
             self.tally["late"] += 1
             self.service.owing.add(share.ask.assistant)
+        if share.knowledge is None:
             share.instead = self.ask(share.ask.counts)
             yield par([self.collect(other, part1) for other in share.instead])
         yield occur(share.settled)
 
-    def assist(self, share: Share, part1: Replica, answered: Event) -> Flow:
-        """An assistant gets the request, then part-1, and sends features, even if nobody waits for them any more."""
+    def assist(self, share: Share, part1: Replica, over: Event) -> Flow:
+        """Let an assistant answer, even if nobody waits for that any more, unless it is lost."""
+        with suppress(Lost):
+            yield from self.answer(share, part1)
+        self.service.owing.discard(share.ask.assistant)
+        yield occur(over)
+
+    def answer(self, share: Share, part1: Replica) -> Flow:
+        """An assistant gets the request, then part-1, and sends features."""
         assistant, counts = share.ask
         self.tally["assistants"] += 1
         request = torch.from_numpy(counts).int()
@@ -168,8 +178,12 @@ class Replay:
             knowledge = yield on(assistant, Recall(), copy, batch)
             knowledge = yield from self.moved(knowledge, assistant, SERVER)
             share.knowledge = knowledge if share.instead is None else None
-            yield occur(answered)
-        self.service.owing.discard(assistant)
+
+    def give_up(self) -> Flow:
+        """Let nobody wait for answers: there will be none."""
+        for share in self.shares:
+            share.instead = []
+            yield occur(share.settled)
 
     def moved(self, payload: Value, src: int, dst: int) -> Flow:
         """Send it, and count its bytes once they have arrived."""

@@ -108,7 +108,7 @@ class Method(ABC):
 
         >>> from sfl_sim.models.steps import Train
         >>> from sfl_sim.ops import AGGREGATOR, par, send
-        >>> class Averaging(Method):
+        >>> class Averaging(Method, survives=True):
         ...     is_split = False
         ...
         ...     def __init__(self, task, options=None):
@@ -116,8 +116,8 @@ class Method(ABC):
         ...         (self.whole,) = task.split()
         ...
         ...     def round(self, round, clients):
-        ...         copies = yield par(self.client(c, round) for c in clients)
-        ...         yield from self.average(AGGREGATOR, self.whole, copies, clients)
+        ...         copies = yield par({c: self.client(c, round) for c in clients})
+        ...         yield from self.average(AGGREGATOR, self.whole, list(copies.values()), list(copies))
         ...
         ...     def client(self, c, round):
         ...         copy = yield send(self.whole, AGGREGATOR, c)
@@ -144,16 +144,22 @@ class Method(ABC):
     """Whether every round of the same clients issues the same operations, whoever is served when. Timing-only runs of
     such a method, which must not `start` flows, need no event loop. Said as `class MyMethod(Method, regular=True)`, and
     not inherited."""
-    is_split: ClassVar[bool] = True
+    survives: ClassVar[bool] = False
+    """Whether a round goes on without clients that are lost (`ops.Lost`). Said as `class MyMethod(Method,
+    survives=True)`, and not inherited."""
+    is_synchronous: ClassVar[bool] = True
+    """Whether a round waits for its clients, so that a deadline can end it."""
+    is_split: bool = True
     """Whether the model is cut between clients and server, so that the task must say where."""
     has_exits: ClassVar[bool] = False
     """Whether clients answer by an exit of their own what they are sure of."""
     cut_may_change: ClassVar[bool] = False
     """Whether the method can cut the model elsewhere in every round (`Task.round_cuts`)."""
 
-    def __init_subclass__(cls, regular: bool = False, **others: Any) -> None:
+    def __init_subclass__(cls, regular: bool = False, survives: bool = False, **others: Any) -> None:
         super().__init_subclass__(**others)
         cls.regular = vars(cls).get("regular", regular)
+        cls.survives = vars(cls).get("survives", survives)
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         self.task = task
@@ -165,8 +171,9 @@ class Method(ABC):
         return self.task.optimiser(round)
 
     def average(self, node: int, state: Replica, replicas: Sequence[Replica], clients: Sequence[int]) -> Flow:
-        """`state` <- sum_c k_c replica_c at `node`: federated averaging."""
-        yield on(node, Average(), state, replicas, self.task.shares(clients))
+        """`state` <- sum_c k_c replica_c at `node`: federated averaging; of nobody's, it stays as it is."""
+        if replicas:
+            yield on(node, Average(), state, replicas, self.task.shares(clients))
 
     def setup(self) -> Flow:
         """The flow of what happens once, before the first round, whose records take it in."""
@@ -192,6 +199,10 @@ class Method(ABC):
     @abstractmethod
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """The flow of round number `round` (from 1) with the participants `clients`, in cyclic order."""
+
+    def took_part(self, clients: Sequence[int]) -> Sequence[int]:
+        """Who took part in the round that has ended: who was drawn, unless the method gives places away as it goes."""
+        return clients
 
     @property
     def bystanders(self) -> str | None:

@@ -93,8 +93,7 @@ class Exits(Method):
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """phi, h and theta <- the averages of what the clients have trained."""
-        found = yield par(self.client(c, round) for c in clients)
-        trained = dict(zip(clients, found, strict=True))
+        trained = yield par({c: self.client(c, round) for c in clients})
         yield from self.average_fronts(trained)
         yield from self.average_theta(trained)
 

@@ -13,7 +13,7 @@ from sfl_sim.models.steps import Train
 from sfl_sim.ops import AGGREGATOR, Flow, on, par, send
 
 
-class FedAvg(Method, regular=True):
+class FedAvg(Method, regular=True, survives=True):
     """Clients train copies of the whole model; the aggregator averages them."""
 
     is_split = False
@@ -25,8 +25,8 @@ class FedAvg(Method, regular=True):
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """w <- sum_c k_c w_c, with w_c trained from w on the client's own data."""
         train = Train(self.optimiser(round))
-        copies = yield par(self.client(c, round, train) for c in clients)
-        yield from self.average(AGGREGATOR, self.whole, copies, clients)
+        copies = yield par({c: self.client(c, round, train) for c in clients})
+        yield from self.average(AGGREGATOR, self.whole, list(copies.values()), list(copies))
 
     def client(self, c: int, round: int, train: Train) -> Flow:
         """Download, train on all local mini-batches, upload."""

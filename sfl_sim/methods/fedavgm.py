@@ -22,7 +22,7 @@ class FedAvgMOptions(HostOptions):
     server_lr: Annotated[float, Field(gt=0)] = 1.0
 
 
-class FedAvgM(Hosted, regular=True):
+class FedAvgM(Hosted, regular=True, survives=True):
     """SplitFedV1 whose server takes a step with momentum towards the average, for both parts."""
 
     Options = FedAvgMOptions

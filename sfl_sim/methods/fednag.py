@@ -13,7 +13,7 @@ from sfl_sim.methods.hosts import EqualSteps
 from sfl_sim.models.optimisers import Optimiser, Sgd
 
 
-class FedNAG(EqualSteps, regular=True):
+class FedNAG(EqualSteps, regular=True, survives=True):
     """SplitFedV1 whose clients and server go on with the averaged velocity; that of part-1 travels with part-1."""
 
     has_velocity = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sfl_sim.methods.hosts import Hosted, NarOptions
 
 
-class FedNAR(Hosted, regular=True):
+class FedNAR(Hosted, regular=True, survives=True):
     """SplitFedV1 with co-clipping of gradient and weight decay."""
 
     Options = NarOptions

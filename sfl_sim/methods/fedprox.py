@@ -8,7 +8,7 @@ from __future__ import annotations
 from sfl_sim.methods.hosts import Hosted, ProxOptions
 
 
-class FedProx(Hosted, regular=True):
+class FedProx(Hosted, regular=True, survives=True):
     """SplitFedV1 with a proximal term; each part adds its own."""
 
     Options = ProxOptions

@@ -47,7 +47,7 @@ class HarmonyOptions(JointLossOptions):
     head: Literal["embedding", "logits"] = "embedding"
 
 
-class Harmony(Exits):
+class Harmony(Exits, survives=True):
     """A round trip more with every mini-batch than SplitFedV1, and an adaptation of the front end in each."""
 
     Options = HarmonyOptions

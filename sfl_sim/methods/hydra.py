@@ -37,7 +37,7 @@ class HydraOptions(MethodOptions):
     head_weights: Literal["samples", "uniform"] = "samples"
 
 
-class Hydra(SharedServer, regular=True):
+class Hydra(SharedServer, regular=True, survives=True):
     """SplitFedV2 whose last layers are copied for every group of clients, and averaged every round."""
 
     Options = HydraOptions
@@ -86,20 +86,22 @@ class Hydra(SharedServer, regular=True):
             self.heads[group] = yield send(self.head, SERVER, SERVER)
         yield expect(self.trunk, self.begin(clients))
         part2s = {group: Joined(self.part2, [self.trunk, head]) for group, head in self.heads.items()}
-        copies = yield par(self.client(c, part2s[self.groups[c]], round) for c in clients)
-        yield par([self.average(AGGREGATOR, self.part1, copies, clients), self._average_heads(clients)])
+        copies = yield par({c: self.client(c, part2s[self.groups[c]], round) for c in clients})
+        average = self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
+        yield par([average, self._average_heads(list(copies))])
 
     def _average_heads(self, clients: Sequence[int]) -> Flow:
-        yield on(SERVER, Average(), self.head, list(self.heads.values()), self._head_shares(clients))
+        if clients:
+            yield on(SERVER, Average(), self.head, *self._heads_of(clients))
 
-    def _head_shares(self, clients: Sequence[int]) -> list[float]:
-        """q_g: of the samples that the heads have seen, or all alike (METHODS.md CHOICE 17)."""
-        if self.options.head_weights == "uniform":
-            return [1 / len(self.heads)] * len(self.heads)
-        seen = dict.fromkeys(self.heads, 0)
+    def _heads_of(self, clients: Sequence[int]) -> tuple[list[Replica], list[float]]:
+        """The heads of the clients' groups, and q_g: of the clients' samples, or all alike (METHODS.md CHOICE 17)."""
+        seen = dict.fromkeys(sorted({self.groups[c] for c in clients}), 0)
         for c in clients:
             seen[self.groups[c]] += self.data.seen(c)
-        return [samples / sum(seen.values()) for samples in seen.values()]
+        if self.options.head_weights == "uniform":
+            seen = dict.fromkeys(seen, 1)
+        return [self.heads[group] for group in seen], [weight / sum(seen.values()) for weight in seen.values()]
 
     def model(self) -> list[Replica]:
         """Part-1, the trunk, the averaged head."""
@@ -107,7 +109,7 @@ class Hydra(SharedServer, regular=True):
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
         """With the average of the current heads, of the round's start where nobody has reached a head."""
-        head = Replica.averaged(list(self.heads.values()), self._head_shares(list(self.replicas)))
+        head = Replica.averaged(*self._heads_of(list(self.replicas))) if self.replicas else self.head
         return [self.part1_now(part1_of), self.trunk, head]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:

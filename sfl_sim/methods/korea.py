@@ -7,6 +7,7 @@ Xia et al., "KoReA-SFL: Knowledge Replay-based Split Federated Learning Against 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated, Literal
@@ -32,7 +33,7 @@ from sfl_sim.models.optimisers import Measured, Optimiser
 from sfl_sim.models.replay import SquaredNorms, TrainReplayed
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.models.steps import Average
-from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Value, occur, on, par, read, send, start, wait
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Value, occur, on, par, present, read, send, start, wait
 from sfl_sim.rng import stream
 
 
@@ -81,7 +82,7 @@ class Branch:
     history: LabelHistory
 
 
-class Korea(SplitMethod):
+class Korea(SplitMethod, survives=True):
     """Every client of a round trains another branch, with features of assistants in its mini-batches at the server."""
 
     Options = KoreaOptions
@@ -130,26 +131,38 @@ class Korea(SplitMethod):
         yield occur(told)
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
-        """Train all branches; average them as the global model, and pull them to it."""
-        self.branches = self.branches or [self.branch(number) for number in range(len(clients))]
+        """Train a branch on every client; average all branches as the global model, and pull them to it.
+
+        A branch whose client is lost stays as it was: of what it has learned in the round, part-1 is gone.
+        """
+        self.branches += [self.branch(number) for number in range(len(self.branches), len(clients))]
         self.proportion.go_on()
         self.replays.clear()
         self.service.tally.clear()
-        drawn = stream(self.task.seed, "korea branches", round).permutation(len(clients))
-        trainees = dict(zip((clients[i] for i in drawn), self.branches, strict=True))
-        self.request(trainees, round)
-        norms = yield par([self.train(branch, c, round) for c, branch in trainees.items()])
+        drawn = stream(self.task.seed, "korea branches", round).permutation(len(self.branches))
+        trainees = {
+            clients[i]: replace(branch, history=copy(branch.history))
+            for i, branch in zip(drawn, self.branches, strict=True)
+            if i < len(clients)
+        }
+        there = yield present(range(len(self.data)))
+        self.request(trainees, there, round)
+        norms = yield par({c: self.train(branch, c, round) for c, branch in trainees.items()})
+        trained = {trainees[c].number: trainees[c] for c in norms}
+        self.branches = [trained.get(branch.number, branch) for branch in self.branches]
         if self.proportion.adapts:
-            yield from self.measure(norms, round)
-        yield par(
-            [
-                self.pull(AGGREGATOR, self.part1, [branch.part1 for branch in self.branches]),
-                self.pull(SERVER, self.part2, [branch.part2 for branch in self.branches]),
-            ]
-        )
+            yield from self.measure({c: (trainees[c], norm) for c, (norm,) in norms.items()}, round)
+        if trained:
+            begun = [branch for branch in self.branches if branch.part1 is not self.part1]
+            yield par(
+                [
+                    self.pull(AGGREGATOR, self.part1, [branch.part1 for branch in begun]),
+                    self.pull(SERVER, self.part2, [branch.part2 for branch in begun]),
+                ]
+            )
 
     def branch(self, number: int) -> Branch:
-        """All begin as the same model."""
+        """A branch is the global model until a client has trained it."""
         history = LabelHistory(len(self.task.label_names), self.options.decay)
         return Branch(number, self.part1, self.part2, history)
 
@@ -163,11 +176,12 @@ class Korea(SplitMethod):
         yield on(node, Average(), master, copies, [1 / len(copies)] * len(copies))
         yield par(pulled(copy) for copy in copies)
 
-    def request(self, trainees: Mapping[int, Branch], round: int) -> None:
-        """Plan who is asked for what. A client that has not told its labels trains without replay."""
+    def request(self, trainees: Mapping[int, Branch], there: Sequence[int], round: int) -> None:
+        """Plan who of those `there` is asked for what. A client that has not told its labels trains without replay."""
         if self.options.proportion == "off":
             return
-        idle = np.ones(len(self.data), dtype=bool)
+        idle = np.zeros(len(self.data), dtype=bool)
+        idle[there] = True
         idle[list(trainees)] = self.options.assistants == "all"
         others = np.flatnonzero(idle)
         for c, branch in trainees.items():
@@ -232,7 +246,11 @@ class Korea(SplitMethod):
         """Let assistants forward with part-1 as it is when the epoch begins: at first that of the branch."""
         if part1:
             replay.again()
-            part1 = yield from replay.moved(part1, c, AGGREGATOR)
+            try:
+                part1 = yield from replay.moved(part1, c, AGGREGATOR)
+            except Lost:
+                yield from replay.give_up()
+                raise
         yield from replay.gather(part1 or branch.part1)
 
     def serve(self, c: int, part2: Replica | Joined, smashed: Value, round: int) -> Flow:
@@ -244,17 +262,17 @@ class Korea(SplitMethod):
                 return (yield on(SERVER, step, part2, smashed, knowledge))
         return (yield from super().serve(c, part2, smashed, round))
 
-    def measure(self, norms: Sequence[Sequence[Value]], round: int) -> Flow:
+    def measure(self, told: Mapping[int, tuple[Branch, Value]], round: int) -> Flow:
         """Add what clients have told to the squared norms of part-2, and keep their mean where it is known (FGN)."""
 
         def both(branch: Branch, own: Value) -> Flow:
             return (yield on(SERVER, SquaredNorms(), branch.part2, own))
 
-        sums = yield par(both(branch, own) for branch, (own,) in zip(self.branches, norms, strict=True))
-        if self.task.device is None and not self.task.retraced:
+        sums = yield par({c: both(branch, own) for c, (branch, own) in told.items()})
+        if not sums or (self.task.device is None and not self.task.retraced):
             return
         total = 0.0
-        for one in sums:
+        for one in sums.values():
             total += yield read(one)
         self.proportion.norms.append(self.optimiser(round).lr * total / len(sums) / self.data.local_epochs)
 
@@ -271,4 +289,4 @@ class Korea(SplitMethod):
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """A part-2 for every branch, and their average."""
-        return (len(clients) + 1) * self.part2.size_bytes
+        return (max(len(clients), len(self.branches)) + 1) * self.part2.size_bytes

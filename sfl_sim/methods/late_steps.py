@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from sfl_sim.data.batches import Batch
@@ -10,7 +9,7 @@ from sfl_sim.methods.surrogates import Surrogates, Visit
 from sfl_sim.models.fusion import Fusion
 from sfl_sim.models.late import BackwardNormed, Differentiate, DifferentiateNormed, Update
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.ops import SERVER, Event, Flow, Step, Value, occur, on, send, wait
+from sfl_sim.ops import SERVER, Event, Flow, Lost, Step, Value, occur, on, send, wait
 
 
 class Events(dict[Any, Event]):
@@ -35,6 +34,8 @@ class LateSteps(Surrogates):
         smashed, norms: by client and mini-batch, what waits for the step: what it is about, the client's norm.
         differentiated, returned, told, updated: when the server has a gradient, a client has a norm, the norm takes the
             uplink, a surrogate has made its step.
+        awaited: all of them; they occur at once when their client is lost.
+        lost: the clients that are.
     """
 
     is_late = False
@@ -51,7 +52,7 @@ class LateSteps(Surrogates):
         if self.is_exact:
             self.norms[c, batch.step] = norm
             yield occur(self.returned[c, batch.step])
-            yield wait([self.told[c, batch.step]])
+            yield from self.until(c, self.told[c, batch.step])
         return norm
 
     def serve(self, c: int, part2: Replica | Joined, smashed: Value, round: int) -> Flow:
@@ -59,7 +60,7 @@ class LateSteps(Surrogates):
         if not self.is_late:
             return (yield from super().serve(c, part2, smashed, round))
         if smashed.step:
-            yield wait([self.updated[c, smashed.step - 1]])
+            yield from self.until(c, self.updated[c, smashed.step - 1])
         step = (DifferentiateNormed if self.is_exact else Differentiate)(self.part2_optimiser(round))
         gradient = yield on(SERVER, step, part2, smashed)
         self.smashed[c, smashed.step] = about = Value(smashed.kind, samples=smashed.samples, step=smashed.step)
@@ -67,15 +68,34 @@ class LateSteps(Surrogates):
         yield occur(self.differentiated[c, smashed.step])
         return gradient
 
-    def beside(self, visits: Mapping[int, Visit], round: int) -> list[Flow]:
+    def until(self, c: int, event: Event) -> Flow:
+        """Wait for what another flow of client `c` does; if that is lost, this one is."""
+        yield wait([event])
+        if c in self.lost:
+            raise Lost(c)
+
+    def leave(self, c: int, visit: Visit) -> Flow:
+        """Nobody waits for it any more: it has had as many mini-batches as its surrogate has made steps."""
+        self.lost.add(c)
+        expected = range(visit.n_batches)
+        visit.n_batches = sum(self.updated[c, step].occurred for step in expected)
+        for step in expected:
+            for events in self.awaited:
+                yield occur(events[c, step])
+
+    def beside(self, visits: dict[int, Visit], round: int) -> list[Flow]:
         """The late steps, client by client."""
+        self.lost: set[int] = set()
         self.smashed: dict[tuple[int, int], Value] = {}
         self.norms: dict[tuple[int, int], Value] = {}
         self.differentiated = Events("the gradient of client and mini-batch")
         self.returned = Events("the norm of client and mini-batch")
         self.told = Events("the sending of the norm of client and mini-batch")
         self.updated = Events("the server's step of client and mini-batch")
-        return [self.late_steps(c, visit, round) for c, visit in visits.items()] if self.is_late else []
+        self.awaited = [self.differentiated, self.returned, self.told, self.updated]
+        if not self.is_late:
+            return []
+        return [self.unless_lost(c, visits, self.late_steps(c, visit, round)) for c, visit in visits.items()]
 
     def late_steps(self, c: int, visit: Visit, round: int) -> Flow:
         """A client's surrogate steps when all is there that its step needs."""
@@ -83,11 +103,11 @@ class LateSteps(Surrogates):
         for step in range(visit.n_batches):
             norm = None
             if self.is_exact:
-                yield wait([self.returned[c, step]])
+                yield from self.until(c, self.returned[c, step])
                 yield occur(self.told[c, step])
                 norm = yield send(self.norms.pop((c, step)), c, SERVER)
             else:
-                yield wait([self.differentiated[c, step]])
+                yield from self.until(c, self.differentiated[c, step])
             yield from self.before_step(step)
             yield on(SERVER, update, visit.part2, self.smashed.pop((c, step)), norm, self.fusion)
             yield occur(self.updated[c, step])

@@ -45,7 +45,7 @@ class MergeOptions(MethodOptions):
     steps: Literal["longest", "mean"] = "longest"
 
 
-class MergeSFL(SplitMethod, regular=True):
+class MergeSFL(SplitMethod, regular=True, survives=True):
     """One server step for the merged mini-batches of all clients; part-1 is averaged every round."""
 
     Options = MergeOptions
@@ -62,16 +62,18 @@ class MergeSFL(SplitMethod, regular=True):
         """So many steps that each merges a mini-batch of every client that has one; w1 <- sum_c k_c w1_c."""
         yield on(SERVER, Renew(), self.part2)
         sizes = self.batch_sizes(clients)
-        downloaded = yield par(self.download(c) for c in clients)
-        part1s = dict(zip(clients, downloaded, strict=True))
+        part1s = yield par({c: self.download(c) for c in clients})
         for step in self.todo(round, sizes):
-            batches = {c: batch for c, batch in zip(clients, step, strict=True) if batch is not None}
-            yield from self.step(batches, part1s, sizes, round)
-        copies = yield par(self.upload(c, part1) for c, part1 in part1s.items())
+            batches = {c: batch for c, batch in zip(clients, step, strict=True) if batch is not None and c in part1s}
+            done = yield from self.step(batches, part1s, sizes, round)
+            for lost in batches.keys() - done:
+                del part1s[lost]
+        copies = yield par({c: self.upload(c, part1) for c, part1 in part1s.items()})
         if self.options.batch_regulation == "none":
-            yield from self.average(AGGREGATOR, self.part1, copies, clients)
-        else:
-            yield on(AGGREGATOR, Average(), self.part1, copies, [sizes[c] / sum(sizes.values()) for c in clients])
+            yield from self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
+        elif copies:
+            total = sum(sizes[c] for c in copies)
+            yield on(AGGREGATOR, Average(), self.part1, list(copies.values()), [sizes[c] / total for c in copies])
 
     def download(self, c: int) -> Flow:
         """Part-1 comes from the aggregator."""
@@ -84,13 +86,16 @@ class MergeSFL(SplitMethod, regular=True):
     def step(
         self, batches: Mapping[int, Batch], part1s: Mapping[int, Replica], sizes: Mapping[int, int], round: int
     ) -> Flow:
-        """The server waits for all, and all wait for the server."""
-        smashed = yield par(self.forwards(c, part1s[c], batch) for c, batch in batches.items())
-        merged = yield on(SERVER, TrainMerged(self.part2_optimiser(round)), self.part2, smashed)
+        """The server waits for all, and all wait for the server; gives those of them who are not lost."""
+        smashed = yield par({c: self.forwards(c, part1s[c], batch) for c, batch in batches.items()})
+        if not smashed:
+            return set()
+        merged = yield on(SERVER, TrainMerged(self.part2_optimiser(round)), self.part2, list(smashed.values()))
         usual = self.part1_optimiser(round)
-        own = {c: replace(usual, lr=usual.lr * (sizes[c] / self.data.batch_size)) for c in batches}
-        parts = dispatched(merged, [batch.samples for batch in batches.values()])
-        yield par(self.backwards(c, part1s[c], part, own[c]) for c, part in zip(batches, parts, strict=True))
+        own = {c: replace(usual, lr=usual.lr * (sizes[c] / self.data.batch_size)) for c in smashed}
+        parts = dict(zip(smashed, dispatched(merged, [batches[c].samples for c in smashed]), strict=True))
+        done = yield par({c: self.backwards(c, part1s[c], part, own[c]) for c, part in parts.items()})
+        return set(done)
 
     def forwards(self, c: int, part1: Replica, batch: Batch) -> Flow:
         """The client's smashed data go to the server."""

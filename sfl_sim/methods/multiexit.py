@@ -28,7 +28,7 @@ class JointLossOptions(ExitOptions):
     gamma_loss: Annotated[float, Field(ge=0, le=1)] = 0.5
 
 
-class MultiExit(Exits, SplitStep, regular=True):
+class MultiExit(Exits, SplitStep, regular=True, survives=True):
     """SplitFedV1 with an exit on the device: both losses train what the client holds."""
 
     Options = JointLossOptions
@@ -52,9 +52,9 @@ class MultiExit(Exits, SplitStep, regular=True):
         depth = self.task.cuts[c]
         theta: Replica = yield send(self.suffixes[depth], SERVER, SERVER)
         yield from self.batches(c, model, theta, self.data.batches(c, round), round)
+        uploaded = yield send(model, c, AGGREGATOR)
         yield from self.keep(c, model)
-        model = yield send(model, c, AGGREGATOR)
-        return Trained(model, dict.fromkeys(range(self.rank(depth), len(self.theta)), theta))
+        return Trained(uploaded, dict.fromkeys(range(self.rank(depth), len(self.theta)), theta))
 
     def keep(self, c: int, model: Bundle) -> Flow:
         """What a client remembers of what it has trained: nothing."""
@@ -82,7 +82,7 @@ class SplitGPOptions(JointLossOptions):
     ft_lr: Annotated[float, Field(gt=0)] | None = None
 
 
-class SplitGP(MultiExit):
+class SplitGP(MultiExit, survives=True):
     """Multi-exit split learning with clients that keep a share of what they have learned themselves."""
 
     Options = SplitGPOptions
@@ -96,7 +96,7 @@ class SplitGP(MultiExit):
                 key="method.ft_lr", found=self.options.ft_lr, allowed=f"with ft_steps {self.options.ft_steps}",
             )  # fmt: skip
         self.own: dict[int, Bundle] = {}
-        """Front end and exit as each client that has ever taken part has trained them."""
+        """Front end and exit as each client has trained them in the last round in which it was not lost."""
 
     def keep(self, c: int, model: Bundle) -> Flow:
         """All of it, without what training leaves beside the numbers."""

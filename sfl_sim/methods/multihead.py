@@ -16,7 +16,7 @@ from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
 
 
-class MultiHead(SplitMethod, regular=True):
+class MultiHead(SplitMethod, regular=True, survives=True):
     """Clients train side by side as in SplitFedV1, but heads are never averaged."""
 
     Options = ConfidenceOptions
@@ -25,25 +25,25 @@ class MultiHead(SplitMethod, regular=True):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.heads: dict[int, Replica] = {}
-        """Part-2 of each client that has ever taken part."""
+        """Part-2 of each client that has ever taken part to the end."""
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """w1 <- sum_c k_c w1_c."""
-        copies = yield par(self.client(c, round) for c in clients)
-        yield from self.average(AGGREGATOR, self.part1, copies, clients)
+        copies = yield par({c: self.client(c, round) for c in clients})
+        yield from self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
 
     def client(self, c: int, round: int) -> Flow:
         """Download the body, train it with the client's own head, at first a copy of the initial one, upload it."""
         body = yield send(self.part1, AGGREGATOR, c)
-        if c not in self.heads:
-            self.heads[c] = yield send(self.part2, SERVER, SERVER)
-        yield from self.batches(c, body, self.heads[c], self.data.batches(c, round), round)
-        self.heads[c] = yield send(self.heads[c], SERVER, SERVER)  # without what training leaves beside the numbers
-        return (yield send(body, c, AGGREGATOR))
+        head = yield send(self.heads.get(c, self.part2), SERVER, SERVER)
+        yield from self.batches(c, body, head, self.data.batches(c, round), round)
+        body = yield send(body, c, AGGREGATOR)
+        self.heads[c] = yield send(head, SERVER, SERVER)  # without what training leaves beside the numbers
+        return body
 
     def model(self) -> Model:
-        """The body, then every head."""
-        return [self.part1, self.options.among(self.heads)]
+        """The body, then every head, or the initial one as long as there is none."""
+        return [self.part1, self.options.among(self.heads, self.part2)]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """The heads of all clients that have ever taken part."""

@@ -22,7 +22,7 @@ class SlowMoOptions(EqualStepsOptions):
     slow_lr: Annotated[float, Field(gt=0)] = 1.0
 
 
-class SlowMo(EqualSteps, regular=True):
+class SlowMo(EqualSteps, regular=True, survives=True):
     """SplitFedV1 with a slow momentum, whose steps are as long as the learning rate of the round."""
 
     Options = SlowMoOptions

@@ -45,7 +45,7 @@ FUSION = {"barrier", "staleness", "normalise", "carry_fused"}
 """Options that mean something only where there is a fusion."""
 
 
-class Smofi(Hosted, regular=True):
+class Smofi(Hosted, regular=True, survives=True):
     """SplitFedV1 whose surrogates share their momentum, fused after every step, and a global momentum."""
 
     Options = SmofiOptions
@@ -63,6 +63,8 @@ class Smofi(Hosted, regular=True):
         if self.options.carry_fused:
             self._check_carrying()
         self.is_late = self.is_exact or self._waits("relaxed")
+        self.carried: Fusion | None = None
+        """What the next round goes on from."""
 
     def _check_carrying(self) -> None:
         key, drawn = "method.carry_fused", sorted(set(self.task.round_cuts))
@@ -112,31 +114,41 @@ class Smofi(Hosted, regular=True):
         if step:
             yield wait([self.fused[step - 1]])
 
-    def beside(self, visits: Mapping[int, Visit], round: int) -> list[Flow]:
+    def beside(self, visits: dict[int, Visit], round: int) -> list[Flow]:
         """The fusions."""
         flows = super().beside(visits, round)
         if not self.options.fusion:
             return flows
-        carried = self.fusion if self.options.carry_fused else None
         _, part2 = self.parts[next(iter(visits.values())).cut]
-        self.fusion = Fusion.of(part2, len(visits), self.part2_optimiser(round), carried)
+        self.fusion = Fusion(part2, len(visits), self.part2_optimiser(round), self.carried)
         self.rows = {c: visit.row for c, visit in visits.items()}
         self.fused, self.passed = Events("the fusion of mini-batch"), Events("the end of client and mini-batch")
-        return [*flows, self.fusions(visits)]
+        self.awaited.append(self.passed)
+        return [*flows, self.fusions(dict(visits))]
 
     def fusions(self, visits: Mapping[int, Visit]) -> Flow:
-        """After each step: who has no mini-batch left counts with the buffer of its last step, and less and less."""
+        """After each step: who has no mini-batch left counts with the buffer of its last step, and less and less.
+
+        So does who is lost, once it has made a step.
+        """
         assert self.fusion
-        for step in range(max(visit.n_batches for visit in visits.values())):
-            active = [c for c, visit in visits.items() if visit.n_batches > step]
+        step = 0
+        while active := [c for c, visit in visits.items() if visit.n_batches > step]:
             yield wait([self.updated[c, step] for c in active])
-            shares = self.shares([step + 1 - visit.n_batches for visit in visits.values()])
-            yield on(SERVER, Fuse(), self.fusion, shares)
+            late = {visit.row: step + 1 - visit.n_batches for visit in visits.values() if visit.n_batches}
+            if not late:  # everybody is lost
+                break
+            shares = dict(zip(late, self.shares(list(late.values())), strict=True))
+            yield on(SERVER, Fuse(), self.fusion, [shares.get(row, 0.0) for row in range(len(visits))])
             if self._waits("paper"):
                 yield wait([self.passed[c, step] for c in active])
             yield occur(self.fused[step])
-        if not self.options.carry_fused:
-            self.fusion = None  # as much memory as all surrogates
+            step += 1
+        for fused in list(self.fused.values()):  # flows of who is lost may not have noticed
+            yield occur(fused)
+        if step and self.options.carry_fused:
+            self.carried = self.fusion
+        self.fusion = None  # as much memory as all surrogates
 
     def shares(self, late: Sequence[int]) -> list[float]:
         """Each buffer's share of what is fused, where the clients are done since so many steps. (Eq. 5 and 6)"""

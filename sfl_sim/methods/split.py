@@ -10,7 +10,7 @@ from sfl_sim.models.alternatives import Model
 from sfl_sim.models.optimisers import Optimiser
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.models.steps import Backward, Forward, Train
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, on, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Lost, Step, Value, on, send
 
 
 class SplitStep(Method):
@@ -72,7 +72,7 @@ class SharedServer(SplitStep):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.replicas: dict[int, Replica] = {}
-        """Part-1 of each client that has begun the round."""
+        """This round's part-1 of each client that is not lost: the round's start until it has begun."""
 
     def begin(self, clients: Sequence[int]) -> dict[int, int]:
         """The jobs that `clients` will bring to the shared state in the round that begins."""
@@ -80,14 +80,20 @@ class SharedServer(SplitStep):
         return {c: self.data.n_batches(c) for c in clients}
 
     def client(self, c: int, part2: Replica | Joined, round: int) -> Flow:
-        """Download part-1, train it with `part2`, upload it."""
-        self.replicas[c] = part1 = yield send(self.part1, AGGREGATOR, c)
-        yield from self.batches(c, part1, part2, self.data.batches(c, round), round)
-        self.replicas[c] = part1 = yield send(part1, c, AGGREGATOR)
+        """Download part-1, train it with `part2`, upload it. What `part2` has learned stays if the client is lost."""
+        try:
+            self.replicas[c] = part1 = yield send(self.part1, AGGREGATOR, c)
+            yield from self.batches(c, part1, part2, self.data.batches(c, round), round)
+            self.replicas[c] = part1 = yield send(part1, c, AGGREGATOR)
+        except Lost:
+            del self.replicas[c]
+            raise
         return part1
 
     def part1_now(self, of: int | None) -> Replica:
-        """Client `of`'s current replica, or the average of all, of the round's start where a client has not begun."""
-        if of is not None:
+        """Client `of`'s current replica; the average of all if that is None or lost; of nobody's, the round's start."""
+        if of in self.replicas:
             return self.replicas[of]
+        if not self.replicas:
+            return self.part1
         return Replica.averaged(list(self.replicas.values()), self.task.shares(list(self.replicas)))

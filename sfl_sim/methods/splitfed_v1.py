@@ -17,7 +17,7 @@ class V1Options(MethodOptions):
     server_agg_every: Every = "round"
 
 
-class SplitFedV1(Surrogates, regular=True):
+class SplitFedV1(Surrogates, regular=True, survives=True):
     """Clients train side by side, each with its own copy of part-2; both parts are averaged."""
 
     Options = V1Options

@@ -32,7 +32,7 @@ class V2Options(MethodOptions):
     l2_on: Literal["part2", "model"] = "part2"
 
 
-class SplitFedV2(SharedServer, SplitMethod, regular=True):
+class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True):
     """Part-1 is averaged every round; part-2 is one state, changed in the order in which the server serves."""
 
     Options = V2Options
@@ -49,8 +49,8 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True):
         """w2 by every job in turn; w1 <- sum_c k_c w1_c."""
         yield on(SERVER, Renew(), self.part2)
         yield expect(self.part2, self.begin(clients))
-        copies = yield par(self.client(c, self.part2, round) for c in clients)
-        yield from self.average(AGGREGATOR, self.part1, copies, clients)
+        copies = yield par({c: self.client(c, self.part2, round) for c in clients})
+        yield from self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
 
     def part1_optimiser(self, round: int) -> Optimiser:
         """With the penalty, if it is on the whole model."""

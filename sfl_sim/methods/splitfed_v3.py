@@ -20,12 +20,13 @@ class ConfidenceOptions(MethodOptions):
 
     confidence: Confidence = "logit"
 
-    def among(self, replicas: Mapping[int, Replica]) -> Alternatives:
-        """The clients' replicas as alternatives."""
-        return Alternatives({f"client{c}": replicas[c] for c in sorted(replicas)}, self.confidence)
+    def among(self, replicas: Mapping[int, Replica], initial: Replica) -> Alternatives:
+        """The clients' replicas as alternatives; the initial one as long as there is none."""
+        named = {f"client{c}": replicas[c] for c in sorted(replicas)}
+        return Alternatives(named or {"initial": initial}, self.confidence)
 
 
-class SplitFedV3(SplitMethod, regular=True):
+class SplitFedV3(SplitMethod, regular=True, survives=True):
     """Clients train side by side as in SplitFedV1, but part-1 never leaves its client."""
 
     Options = ConfidenceOptions
@@ -34,25 +35,24 @@ class SplitFedV3(SplitMethod, regular=True):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.private: dict[int, Replica] = {}
-        """Part-1 of each client that has ever taken part."""
+        """Part-1 of each client that has ever taken part to the end."""
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """w2 <- sum_c k_c w2_c."""
-        copies = yield par(self.client(c, round) for c in clients)
-        yield from self.average(SERVER, self.part2, copies, clients)
+        copies = yield par({c: self.client(c, round) for c in clients})
+        yield from self.average(SERVER, self.part2, list(copies.values()), list(copies))
 
     def client(self, c: int, round: int) -> Flow:
         """Train the client's own part-1, at first a copy of the initial one, with a copy of part-2."""
-        if c not in self.private:
-            self.private[c] = yield send(self.part1, c, c)
+        part1 = yield send(self.private.get(c, self.part1), c, c)
         part2 = yield send(self.part2, SERVER, SERVER)
-        yield from self.batches(c, self.private[c], part2, self.data.batches(c, round), round)
-        self.private[c] = yield send(self.private[c], c, c)  # without what training leaves beside the numbers
+        yield from self.batches(c, part1, part2, self.data.batches(c, round), round)
+        self.private[c] = yield send(part1, c, c)  # without what training leaves beside the numbers
         return part2
 
     def model(self) -> Model:
-        """Every private part-1, then part-2."""
-        return [self.options.among(self.private), self.part2]
+        """Every private part-1, or the initial one as long as there is none, then part-2."""
+        return [self.options.among(self.private, self.part1), self.part2]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """A part-2 for every client."""

@@ -6,15 +6,16 @@ Vepakomma et al., "Split Learning for Health: Distributed Deep Learning without 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.steps import Renew
-from sfl_sim.ops import SERVER, Flow, on, send
+from sfl_sim.ops import SERVER, Flow, Lost, on, present, send
 from sfl_sim.rng import stream
 
 
-class SplitNN(SplitMethod):
+class SplitNN(SplitMethod, survives=True):
     """Clients train one after another, in a new random order every round; part-1 is handed on directly."""
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
@@ -22,9 +23,16 @@ class SplitNN(SplitMethod):
         self.holder = SERVER
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
-        """For every client: take part-1 over from the predecessor, train; optimisers are new at each visit."""
+        """Visit every client; who is lost takes its part-1 along, and the next goes on from the predecessor's."""
         for c in map(int, stream(self.task.seed, "splitnn order", round).permutation(clients)):
-            self.part1 = yield send(self.part1, self.holder, c)
-            self.holder = c
-            yield on(SERVER, Renew(), self.part2)
-            yield from self.batches(c, self.part1, self.part2, self.data.batches(c, round), round)
+            if self.holder != SERVER:
+                yield present([self.holder])
+            with suppress(Lost):
+                yield from self.visit(c, round)
+
+    def visit(self, c: int, round: int) -> Flow:
+        """Take part-1 over from the predecessor, train; optimisers are new at each visit."""
+        part1 = yield send(self.part1, self.holder, c)
+        yield on(SERVER, Renew(), self.part2)
+        yield from self.batches(c, part1, self.part2, self.data.batches(c, round), round)
+        self.part1, self.holder = part1, c

@@ -7,9 +7,10 @@ models for free, and the server never sees what a client trained. So the result 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from typing import Literal
 
 from sfl_sim.data.batches import Batch
@@ -17,7 +18,7 @@ from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitStep
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.models.steps import Average
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, par, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Lost, on, par, send
 from sfl_sim.rng import stream
 
 Every = Literal["step", "epoch", "round"]
@@ -72,21 +73,21 @@ class Surrogates(SplitStep):
         return Joined(network.part(bounds[start], bounds[stop]), self.pieces[start:stop])
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
-        """w2 <- sum_c k_c w2_c after every stretch, w1 <- sum_c k_c w1_c after the last."""
+        """w2 <- sum_c k_c w2_c after every stretch, w1 <- sum_c k_c w1_c after the last: of all who are not lost."""
         visits = self.visits(round, clients)
         yield from self.stretches(visits, 0, round)
-        deepest = max(visit.cut for visit in visits.values())
+        deepest = max((visit.cut for visit in visits.values()), default=0)
         for piece, end in zip(self.pieces, self.cuts, strict=False):  # all pieces but the last, which is the server's
             if end <= deepest:
                 copies = [visit.part1 if visit.cut >= end else visit.part2 for visit in visits.values()]
-                yield on(AGGREGATOR, self.merge(round), piece, copies, self.task.shares(clients))
+                yield on(AGGREGATOR, self.merge(round), piece, copies, self.task.shares(list(visits)))
 
     def merge(self, round: int) -> Average:
         """The step by which the copies of a round become the global model."""
         return Average()
 
     def visits(self, round: int, clients: Sequence[int]) -> dict[int, Visit]:
-        """What every client does in a round."""
+        """What every client does in a round; who is lost is taken out."""
         found, drawn = {}, self.drawn_cut(round)
         for row, (c, n_batches) in enumerate(zip(clients, self.n_batches(clients), strict=True)):
             cut = drawn or self.task.cuts[c]
@@ -104,29 +105,42 @@ class Surrogates(SplitStep):
         cuts = self.task.round_cuts
         return int(stream(self.task.seed, "cut", round).choice(cuts)) if cuts else None
 
-    def stretches(self, visits: Mapping[int, Visit], number: int, round: int) -> Flow:
+    def stretches(self, visits: dict[int, Visit], number: int, round: int) -> Flow:
         """Stretch `number` and all after it; who is done uploads part-1 while the others go on."""
-        while True:
-            active = [c for c, visit in visits.items() if number < visit.stretches]
-            done = [c for c in active if visits[c].stretches == number + 1]
-            last = done == active
-            yield par(
-                [*(self.stretch(c, visits[c], number == 0, last, round) for c in active), *self.beside(visits, round)]
-            )
+        while active := [c for c, visit in visits.items() if number < visit.stretches]:
+            last = all(visits[c].stretches == number + 1 for c in active)
+            flows = [self.stretch(c, visits[c], number == 0, last, round) for c in active]
+            flows = [self.unless_lost(c, visits, flow) for c, flow in zip(active, flows, strict=True)]
+            yield par([*flows, *self.beside(visits, round)])
+            active = [c for c in active if c in visits]
             yield from self.merge_part2([visits[c] for c in active], active, round)
             number += 1
+            done = [c for c in active if visits[c].stretches == number]
             if done and not last:
-                yield par([self.stretches(visits, number, round), *(self.upload(c, visits[c]) for c in done)])
+                uploads = (self.unless_lost(c, visits, self.upload(c, visits[c])) for c in done)
+                yield par([self.stretches(visits, number, round), *uploads])
             if done:
                 return
 
-    def beside(self, visits: Mapping[int, Visit], round: int) -> list[Flow]:
+    def unless_lost(self, c: int, visits: dict[int, Visit], flow: Flow) -> Flow:
+        """One of the flows of client `c`, which counts no more from the moment on at which any of them is lost."""
+        try:
+            yield from flow
+        except Lost:
+            if c in visits:
+                yield from self.leave(c, visits.pop(c))
+
+    def leave(self, c: int, visit: Visit) -> Flow:
+        """What the loss of client `c` means to those who wait for it: nothing, as nobody does."""
+        yield from ()
+
+    def beside(self, visits: dict[int, Visit], round: int) -> list[Flow]:
         """What the server does during a stretch beside serving the clients' mini-batches: nothing."""
         return []
 
     def merge_part2(self, visits: Sequence[Visit], clients: Sequence[int], round: int) -> Flow:
         """All layers that no client holds."""
-        deepest = max(visit.cut for visit in visits)
+        deepest = max((visit.cut for visit in visits), default=inf)
         for piece, start in zip(self.pieces, [0, *self.cuts], strict=True):
             if start >= deepest:
                 copies = [visit.part2 for visit in visits]

@@ -160,6 +160,7 @@ class KeepsShares(Eager):
     """Keeps the weights of the averages at the server."""
 
     def __init__(self):
+        super().__init__()
         self.shares = []
 
     def run(self, op):
@@ -194,6 +195,7 @@ class Looks(Eager):
     """Asks `method` for the current model after every job of the clients, and keeps the last answer."""
 
     def __init__(self, method):
+        super().__init__()
         self.method = method
         self.seen = None
 

@@ -21,7 +21,9 @@ from sfl_sim.methods.knowledge import LabelHistory, Proportion, asks, knowledge_
 from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.replay import TrainReplayed
 from sfl_sim.ops import Event, Value
+from sfl_sim.sim.losses import Losses
 from sfl_sim.sim.prices import Prices
+from sfl_sim.system.presence import Presence
 
 EXACT = 1e-10
 FIXED = {"proportion": "fixed", "p0": 0.5}
@@ -181,11 +183,12 @@ def test_bytes_are_those_of_v1_and_of_the_assistants(refresh):
     assert rows["bytes"][rows["kind"] == b"knowledge"].sum() == up
 
 
-def alone(patience_s=None, p0=0.5, **rates):
+def alone(patience_s=None, p0=0.5, presence=None, **rates):
     """One branch on client 0; client 1, and then client 2, or the other way round, are the assistants."""
     work = task([8, 20, 20], device=None)
     options = {"proportion": "fixed", "p0": p0, "patience_s": patience_s}
-    return simulate("korea", work, 1, options=options, clients=[0], world=fleet(3, **rates))
+    world, losses = replace(fleet(3, **rates), presence=presence), Losses("drop", presence)
+    return simulate("korea", work, 1, options=options, clients=[0], world=world, losses=losses)
 
 
 def ended(rows, kind, node, client):
@@ -237,6 +240,34 @@ def test_who_does_not_answer_in_time_is_passed_over():
     assert 10 < simulator.now_s < 15
     trained = rows[(rows["node"] == b"server") & (rows["kind"] == b"train")]
     assert trained["macs"].tolist() == [3 * 4 * nobody.part2.part.macs] * 2  # without a row of assistants
+
+
+@pytest.mark.parametrize("patience_s", [None, 100.0])
+def test_an_assistant_that_goes_away_is_not_waited_for(patience_s):
+    """Nor is it late. The request goes to the next candidate, or with endless patience to nobody: the list is gone."""
+    rates = {"uplink_bps": [1e6, 1e4, 1e4]}
+    reached, _, rows = alone(patience_s, **rates)
+    (first,) = (share.ask.assistant for share in reached.replays[0].shares)
+    answer = rows[(rows["kind"] == b"knowledge") & (rows["client"] == first)][0]
+    presence = [Presence([(0.0, 1e6)], 1e6)] * 3
+    presence[first] = Presence([(0.0, (answer["started_s"] + answer["ended_s"]) / 2)], 1e6)
+    method, simulator, _ = alone(patience_s, presence=presence, **rates)
+    assert method.figures()["replay_late"] == 0
+    assert method.figures()["replay_collected"] == (0 if patience_s is None else 4)
+    assert [loss.client for loss in simulator.take_losses()] == [first]
+    assert simulator.now_s < 100
+
+
+def test_who_is_not_there_when_the_round_begins_is_not_asked():
+    """It has told its labels before: client 0 needs a second for its own."""
+    rates = {"uplink_bps": [SLOW_BPS, 1e6, 1e6]}
+    reached, *_ = alone(**rates)
+    (first,) = (share.ask.assistant for share in reached.replays[0].shares)
+    presence = [Presence([(0.0, 1e6)], 1e6)] * 3
+    presence[first] = Presence([(0.0, 0.5)], 1e6)
+    method, simulator, _ = alone(presence=presence, **rates)
+    assert [share.ask.assistant for share in method.replays[0].shares] == [3 - first]
+    assert not simulator.take_losses()
 
 
 def test_candidates_that_were_not_asked_stay_candidates():

@@ -21,6 +21,7 @@ class Customs(Eager):
     """Looks for labels in all that is sent, and in all that the server works with."""
 
     def __init__(self, work):
+        super().__init__()
         mini_batches = [
             batch
             for c in range(len(work.data))
@@ -93,6 +94,7 @@ class Opened(Eager):
     """Keeps what is sent, by its kind."""
 
     def __init__(self):
+        super().__init__()
         self.sent = {}
 
     def snapshot(self, payload):

@@ -1,5 +1,7 @@
 """SMoFi: the golden scalars of METHODS.md section 18, the identities I11, and what its barriers cost."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,8 @@ from sfl_sim.models.fusion import Fuse, Fusion
 from sfl_sim.models.merging import MomentumAverage
 from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.steps import Train
+from sfl_sim.sim.losses import Losses
+from sfl_sim.system.presence import Presence
 
 EXACT = 1e-10
 BARRIERS = ("paper", "strict", "relaxed")
@@ -65,6 +69,30 @@ def test_the_golden_scalars(monkeypatch, barrier, staleness, fused, own, weights
         part2 = method.pieces[1].weights
         assert float((part2.flat - start)[0]) == pytest.approx(-8.59375)  # k = (.25, .75)
         assert float(part2.momentum[0]) == pytest.approx(8.59375)
+
+
+@pytest.mark.parametrize("barrier", BARRIERS)
+def test_a_lost_client_counts_like_one_that_is_done(monkeypatch, barrier):
+    """The golden scalars, though both clients have three mini-batches: the first goes away in the second of them."""
+    with_gradients(monkeypatch, {0: 1.0, 1: 3.0})
+    fused, fuse = [], Fuse.run
+
+    def watched(self, fusion, shares):
+        fuse(self, fusion, shares)
+        fused.append(float(fusion.buffers.fused[0, 0]))
+
+    monkeypatch.setattr(Fuse, "run", watched)
+    given = {"samples": [12, 12], "momentum": 0.5, "lr": 1.0}
+    options, world = {"staleness": -1.0, "server_momentum": 0.0, "barrier": barrier}, fleet(2, 1e3)
+    *_, rows = simulate("smofi", task(**given, device=None), 1, options=options, world=world)
+    (forward,) = rows[(rows["kind"] == b"forward") & (rows["client"] == 0) & (rows["step"] == 1)]
+    leaves_s = (forward["started_s"] + forward["ended_s"]) / 2
+    presence = [Presence([(0.0, leaves_s)], 1e6), Presence([(0.0, 1e6)], 1e6)]
+    world, losses = replace(world, presence=presence), Losses("drop", presence)
+    method, *_ = simulate("smofi", task(**given), 1, options=options, world=world, losses=losses)
+    assert fused == pytest.approx([2, 2.25, 2.2291667])
+    start = METHODS["smofi"](task(**given)).pieces[1].weights.flat
+    assert method.pieces[1].weights.flat - start == pytest.approx(-11.125)  # of the second client alone
 
 
 def by_hand(work, rounds, clients, alpha, beta_g, carry=False):
@@ -283,7 +311,7 @@ def test_fused_buffers_lie_in_one_matrix_whose_rows_the_optimisers_change():
     _, part2 = next(iter(METHODS["smofi"](work).parts.values()))
     surrogates = [part2.snapshot(), part2.snapshot()]
     sgd = Sgd(0.1, 0.5)
-    fusion = Fusion.of(part2, 2, sgd, None)
+    fusion = Fusion(part2, 2, sgd, None)
     for row, surrogate in enumerate(surrogates):
         fusion.lend(surrogate.weights, row)
         surrogate.weights.grad.fill_(row + 1.0)

@@ -1,0 +1,218 @@
+"""What asynchronous methods share: clients train side by side, and nobody waits for anybody.
+
+So many clients train at a time as take part in a round of other methods: each has a place. It downloads the global
+model, trains a round's mini-batches, and uploads. The server takes the update in, and gives the place to a client that
+is idle and there. Meanwhile others go on with what they have downloaded, so that their updates are stale when they
+come: by so many versions as the global model has had since.
+
+A round is only what the run evaluates after: it ends when the global model has taken in so many updates, and who works
+then goes on into the next one. A client that is lost takes its update along, and its place goes to another at once.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sfl_sim.data.batches import Batch
+from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.split import SplitStep
+from sfl_sim.models.replica import Replica
+from sfl_sim.models.steps import Train
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, On, occur, on, present, send, start, wait
+from sfl_sim.records import STALENESS_COLUMNS
+from sfl_sim.rng import stream
+
+
+class AsynchronousOptions(MethodOptions):
+    """`host`: whose clients they are, fedavg's, with the whole model, or splitfed_v1's, with a copy of part-2 for each
+    at the server. `staleness`: what an update counts for that is so many versions old, always 1 (`constant`),
+    (1 + staleness)^-a (`polynomial`), or 1 up to b and then 1 / (a (staleness - b) + 1) (`hinge`). `a`: null: 0.5, with
+    `hinge` 10; `b`: of `hinge`. `max_staleness`: updates that are older are discarded; null: none.
+    """
+
+    host: Literal["fedavg", "splitfed_v1"] = "fedavg"
+    staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
+    a: Annotated[float, Field(gt=0)] | None = None
+    b: Annotated[float, Field(ge=0)] = 4.0
+    max_staleness: Annotated[int, Field(ge=0)] | None = None
+
+    def weight(self, staleness: int) -> float:
+        """s(staleness): Xie et al., "Asynchronous Federated Optimization", 2019, with its values of a and b.
+
+        FedBuff's is `polynomial` with a = 0.5. Here a fresh update has staleness 0.
+        """
+        if self.staleness == "polynomial":
+            return float((1 + staleness) ** -(self.a or 0.5))
+        if self.staleness == "hinge" and staleness > self.b:
+            return 1 / ((self.a or 10.0) * (staleness - self.b) + 1)
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client has made of the global model.
+
+    Attributes:
+        client: whose it is.
+        version: of the global model that the client began with.
+        origins: the parts of that, for methods that ask how far the client came.
+        copies: the parts that it has trained.
+    """
+
+    client: int
+    version: int
+    origins: Sequence[Replica]
+    copies: Sequence[Replica]
+
+
+class Asynchronous(SplitStep):
+    """A method whose clients train on the global model as it is when they begin, and whose server waits for nobody.
+
+    Attributes:
+        parts: the global model: the whole of it at the aggregator, or part-1 there and part-2 at the server. A new
+            version has new parts, so that who begins meanwhile has parts of one version.
+        version: how often the global model has changed.
+        idle: the clients that do not work.
+        visits: how often each client has begun to, which decides on its mini-batches.
+        arrived, arrival: updates that the server has not taken in, and that there are any.
+        n_places: how many are taken, be it by a client that is yet to be found.
+        round_number: of the round under way, whose learning rate is that of who begins in it.
+        worked: who has worked in it, be it for a while, or whose update it has taken in.
+        staleness: of the updates that it has taken in.
+        n_discarded: updates that were too stale.
+    """
+
+    options: AsynchronousOptions
+    is_synchronous = False
+    needs_origins = False
+    """Whether an update has to hold the parts that it began with."""
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        self.is_split = self.options.host == "splitfed_v1"
+        if not self.is_split:
+            self.task = replace(task, cuts=[])
+        self.parts = task.split(task.cut) if self.is_split else task.split()
+        self.nodes = (AGGREGATOR, SERVER)[: len(self.parts)]
+        self.version = 0
+        self.idle = list(range(len(self.data)))
+        self.visits: Counter[int] = Counter()
+        self.arrived: deque[Update] = deque()
+        self.arrival = Event("an update of a client")
+        self.n_places = self.n_drawn = 0
+        self.begin(0)
+
+    def begin(self, round: int) -> None:
+        """Another round begins, with those who are at work."""
+        self.round_number = round
+        self.worked = set(range(len(self.data))).difference(self.idle)
+        self.staleness: list[int] = []
+        self.n_discarded = 0
+
+    def next_update(self, n_places: int) -> Flow:
+        """The next update that is not too stale. The server gives free places away when it has taken in all updates."""
+        bound = self.options.max_staleness
+        while True:
+            while not self.arrived:
+                for _ in range(n_places - self.n_places):
+                    self.n_places += 1
+                    yield start(self.place())
+                yield wait([self.arrival])
+                self.arrival = Event("an update of a client")
+            update = self.arrived.popleft()
+            staleness = self.version - update.version
+            self.worked.add(update.client)
+            if bound is None or staleness <= bound:
+                self.staleness.append(staleness)
+                return update
+            self.n_discarded += 1
+
+    def place(self) -> Flow:
+        """Somebody trains; instead of a client that is lost, somebody else."""
+        update = None
+        while update is None:
+            c = yield from self.draw()
+            with suppress(Lost):
+                update = yield from self.client(c)
+            self.idle.append(c)
+        self.n_places -= 1
+        self.arrived.append(update)
+        yield occur(self.arrival)
+
+    def draw(self) -> Flow:
+        """One of the clients that are idle and there, as soon as there is one; it is not idle any more."""
+        while True:
+            there = yield present(list(self.idle))
+            self.n_drawn += 1
+            c = there[stream(self.task.seed, "asynchronous clients", self.n_drawn).integers(len(there))]
+            if c in self.idle:  # and not in another place, which has waited for it, too
+                self.idle.remove(c)
+                self.worked.add(c)
+                return c
+
+    def client(self, c: int) -> Flow:
+        """Download, train on all local mini-batches, upload; gives the `Update`."""
+        version, origins = self.version, self.parts if self.needs_origins else ()
+        self.visits[c] += 1
+        train = self.train_both if self.is_split else self.train_whole
+        copies = yield from train(c, self.data.batches(c, self.visits[c]), self.round_number)
+        return Update(c, version, origins, copies)
+
+    def train_whole(self, c: int, batches: Iterable[Batch], round: int) -> Flow:
+        """As in FedAvg."""
+        (whole,) = self.parts
+        train = Train(self.optimiser(round))
+        copy = yield send(whole, AGGREGATOR, c)
+        for batch in batches:
+            yield on(c, train, copy, batch)
+        return [(yield send(copy, c, AGGREGATOR))]
+
+    def train_both(self, c: int, batches: Iterable[Batch], round: int) -> Flow:
+        """As in SplitFedV1."""
+        part1, part2 = self.parts
+        part2 = yield send(part2, SERVER, SERVER)
+        part1 = yield send(part1, AGGREGATOR, c)
+        yield from self.batches(c, part1, part2, batches, round)
+        return [(yield send(part1, c, AGGREGATOR)), part2]
+
+    def take(self, updates: Sequence[Update]) -> Flow:
+        """The next version of the global model."""
+        parts = []
+        for node, part in zip(self.nodes, self.parts, strict=True):
+            parts.append((yield send(part, node, node)))
+        for i in reversed(range(len(parts))):  # SplitFedV1 averages part-2 first
+            yield self.merge(i, parts[i], updates)
+        self.parts = parts
+        self.version += 1
+
+    @abstractmethod
+    def merge(self, i: int, part: Replica, updates: Sequence[Update]) -> On:
+        """What makes of `part`, a copy of `parts[i]`, that of the next version."""
+
+    def weights(self, updates: Sequence[Update]) -> list[float]:
+        """s(staleness) of each."""
+        return [self.options.weight(self.version - update.version) for update in updates]
+
+    def took_part(self, clients: Sequence[int]) -> Sequence[int]:
+        """Who has worked, whoever was drawn for the round."""
+        return sorted(self.worked)
+
+    def figures(self) -> Mapping[str, float]:
+        """How stale the round's updates were, and how many were too stale."""
+        mean = sum(self.staleness) / len(self.staleness)
+        return dict(zip(STALENESS_COLUMNS, (mean, float(max(self.staleness)), float(self.n_discarded)), strict=True))
+
+    def model(self) -> list[Replica]:
+        """Its parts."""
+        return self.parts
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """A part-2 for every place."""
+        return len(clients) * sum(part.size_bytes for part in self.parts[1:])

@@ -1,0 +1,53 @@
+"""FedAsync: the server mixes every update into the global model as soon as it comes.
+
+Xie et al., "Asynchronous Federated Optimization", 2019 (arXiv 1903.03934), Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+
+from sfl_sim.methods.asynchronous import Asynchronous, AsynchronousOptions, Update
+from sfl_sim.models.optimisers import Optimiser, Proximal
+from sfl_sim.models.replica import Replica
+from sfl_sim.models.steps import Average
+from sfl_sim.ops import Flow, On, on
+
+
+class FedAsyncOptions(AsynchronousOptions):
+    """`alpha`: share of a fresh update in the new version. `rho`: of the proximal term (rho/2) ||w - w_start||^2 that
+    clients add to their loss. `updates_per_round`: after so many a round ends; null: as many as clients that train.
+    """
+
+    alpha: Annotated[float, Field(gt=0, le=1)] = 0.6
+    rho: Annotated[float, Field(ge=0)] = 0.0
+    updates_per_round: Annotated[int, Field(ge=1)] | None = None
+
+
+class FedAsync(Asynchronous, survives=True):
+    """Clients train asynchronously; the server mixes each update in as it comes, the less the staler it is."""
+
+    Options = FedAsyncOptions
+    options: FedAsyncOptions
+
+    def optimiser(self, round: int) -> Optimiser:
+        """With the proximal term, if there is one."""
+        rho = self.options.rho
+        return replace(super().optimiser(round), rule=Proximal(rho) if rho else None)
+
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """Take in one update after another."""
+        self.begin(round)
+        for _ in range(self.options.updates_per_round or len(clients)):
+            update = yield from self.next_update(len(clients))
+            yield from self.take([update])
+
+    def merge(self, i: int, part: Replica, updates: Sequence[Update]) -> On:
+        """w <- (1 - alpha_t) w + alpha_t w_new with alpha_t = alpha * s(staleness)."""
+        (update,), (weight,) = updates, self.weights(updates)
+        alpha = self.options.alpha * weight
+        return on(self.nodes[i], Average(), part, [self.parts[i], update.copies[i]], [1 - alpha, alpha])
