@@ -13,6 +13,7 @@ from multiprocessing.managers import SyncManager
 from pathlib import Path
 
 from sfl_sim.cells import News, Notify, Settings, attempt, brief
+from sfl_sim.config.own_code import Permission, permission, permitted
 from sfl_sim.config.source import Variant
 from sfl_sim.errors import ScenarioError
 from sfl_sim.on_ray import find_ray, on_ray
@@ -80,7 +81,8 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
                 return
             number = waiting.pop(0)
             place = folder.cell_folder(number)
-            running[lane.submit(_apart, number, variants[number], place, settings, news, stop)] = number, lane
+            task = number, variants[number], place, settings, permission(), news, stop
+            running[lane.submit(_apart, *task)] = number, lane
 
         try:
             for lane in lanes:
@@ -115,6 +117,7 @@ def _apart(
     variant: Variant,
     place: Path,
     settings: Settings,
+    given: Permission,
     news: queue.Queue[bytes],
     stop: threading.Event,
 ) -> None:
@@ -123,4 +126,5 @@ def _apart(
             raise KeyboardInterrupt
         news.put(pickle.dumps((number, brief(told))))  # or else the manager's process would import torch
 
-    attempt(number, variant, place, settings, notify)
+    with permitted(given):
+        attempt(number, variant, place, settings, notify)

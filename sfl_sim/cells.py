@@ -19,15 +19,18 @@ import torch
 from sfl_sim.compose import Experiment, Round
 from sfl_sim.config.data import RhoOod
 from sfl_sim.config.source import Variant
+from sfl_sim.errors import OutputError
 from sfl_sim.execute.allocator import keep_freed_memory
 from sfl_sim.execute.device import pick_device
 from sfl_sim.execute.precision import PRECISIONS
+from sfl_sim.execute.remembering import Misfit
 from sfl_sim.execute.threads import threads_for
 from sfl_sim.identity import cell_key
 from sfl_sim.metrics.accuracy import headline
 from sfl_sim.metrics.exits import HEADLINE
 from sfl_sim.records import BREAKDOWN
-from sfl_sim.store import Cell, Failure, rounds_of, write_failure
+from sfl_sim.resuming import Keeper, Learned, Past, pasts
+from sfl_sim.store import Cell, Checkpoints, Failure, clear, rounds_of, write_failure, writing
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,12 @@ class Settings:
         jobs: cells run side by side in processes; with Ray, those that share a GPU.
         threads: intra-op threads that a cell may use; results differ in the last bits with their number, so it does
             not depend on `jobs`.
-        resume: keep the cells that an interrupted run of the same scenario has finished.
+        resume: keep the cells that an interrupted run of the same scenario has finished, and go on with others from
+            their last checkpoint.
         reuse: take the cells that other runs in reports/, or beside this one, have finished.
         backend: `local`, or `ray` for the nodes of a Ray cluster.
         address: of the cluster: `auto` or `ray://...`; None starts Ray on this machine.
+        checkpoint_jobs: store a checkpoint after so many operations at the server, too; None: at ends of rounds alone.
     """
 
     timing_only: bool = False
@@ -56,6 +61,7 @@ class Settings:
     reuse: bool = False
     backend: str = "local"
     address: str | None = None
+    checkpoint_jobs: int | None = None
 
     @property
     def meaning(self) -> str:
@@ -65,7 +71,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Began:
-    """A cell has begun to run."""
+    """A cell has begun to run: to go on `after` so many rounds, if an earlier run has stored them."""
+
+    after: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,14 @@ class Taken:
     run: Path
 
 
-News = Began | Round | Taken | Failure
+@dataclass(frozen=True)
+class Warned:
+    """Something that a user should know, although the cell goes on."""
+
+    problem: str
+
+
+News = Began | Round | Taken | Warned | Failure
 """What becomes of a cell: a round is one that it has just finished."""
 
 MAX_ERROR = 500
@@ -91,13 +106,37 @@ def brief(news: News) -> News:
 
 
 def attempt(number: int, variant: Variant, place: Path, settings: Settings, notify: Notify) -> None:
-    """Run one variant with one seed into the folder `place`; if it fails, its folder says why, and others may go on."""
-    shutil.rmtree(place, ignore_errors=True)  # what an earlier run left unfinished
+    """Run one variant with one seed into the folder `place`; if it fails, its folder says why, and others may go on.
+
+    Raises OutputError if nothing more can be written there: what has been stays.
+    """
+    if not settings.resume:
+        shutil.rmtree(place, ignore_errors=True)
+    clear(place)
     try:
-        _run_cell(number, variant, place, settings, notify)
+        with writing(place.parents[1]):
+            _from_last_checkpoint(number, variant, place, settings, notify)
+    except OutputError:
+        raise
     except Exception as error:
         failure = failure_of(variant, error, rounds_of(place) + 1)  # on its way out it has kept its whole rounds
         write_failure(place, failure, "".join(format_exception(error)))
+
+
+def _from_last_checkpoint(number: int, variant: Variant, place: Path, settings: Settings, notify: Notify) -> None:
+    """Run a cell from the last checkpoint on that it can go on from, or from its beginning."""
+
+    def warn(problem: str) -> None:
+        notify(number, Warned(problem))
+
+    key = cell_key(variant.scenario, settings.meaning)  # before files and code can change under what is computed
+    for past in pasts(Checkpoints(place), key, warn):
+        try:
+            _run_cell(number, variant, place, settings, notify, key, past, warn)
+        except Misfit as error:
+            warn(f"{past and past.checkpoint.folder} is not used: {error}")
+        else:
+            return
 
 
 def failure_of(variant: Variant, error: BaseException, round: int | None = None) -> Failure:
@@ -106,11 +145,22 @@ def failure_of(variant: Variant, error: BaseException, round: int | None = None)
     return Failure(variant.name, variant.scenario.seed, round, message)
 
 
-def _run_cell(number: int, variant: Variant, place: Path, settings: Settings, notify: Notify) -> None:
-    """Run one variant with one seed into its folder; on the way out, whatever the reason, keep the whole rounds."""
-    notify(number, Began())
+def _run_cell(
+    number: int,
+    variant: Variant,
+    place: Path,
+    settings: Settings,
+    notify: Notify,
+    key: str | None,
+    past: Past | None,
+    warn: Callable[[str], None],
+) -> None:
+    """Run one variant with one seed into its folder; on the way out, whatever the reason, keep the whole rounds.
+
+    Raises Misfit if the run cannot go on from `past`.
+    """
+    notify(number, Began(len(past.rounds) if past else 0))
     scenario = variant.scenario
-    key = cell_key(scenario, settings.meaning)  # before files and code can change under what is computed from them
     device = None if settings.timing_only else pick_device(settings.device)
     experiment = Experiment(scenario, device)
     keep_freed_memory()
@@ -118,21 +168,34 @@ def _run_cell(number: int, variant: Variant, place: Path, settings: Settings, no
     PRECISIONS[scenario.train.precision].activate()
     cell = Cell(place, variant.name, scenario.seed)
     cell.add_layers(experiment.layers())
-    rounds = experiment.rounds()
+    rounds = experiment.rounds(past)
+    keeper = None
+    if experiment.memory and settings.backend == "local":  # by the clock alone one begins anew; nodes keep no files
+        about = Checkpoints(place), key, experiment.memory, experiment.figures
+        keeper = Keeper(*about, past, warn, settings.checkpoint_jobs)
     try:
         while (round := next(rounds, None)) is not None:
             with uninterrupted():
-                cell.add_round(round.row, round.labels, round.ops, round.confusion)
+                cell.add_round(round.row, round.labels, round.ops, round.confusion, round.joule)
                 cell.add_final(round.final)
                 notify(number, round)
+                if keeper and keeper.rounds < round.row["round"] < scenario.train.rounds:
+                    keeper.after_round(Learned(round.row, round.labels, round.confusion))
+    except Exception as error:
+        if experiment.is_walking and not isinstance(error, Misfit):
+            raise Misfit(f"the walk up to it fails: {type(error).__name__}: {error}") from error
+        raise
     finally:
         with uninterrupted():
-            if not cell.rounds.empty:
+            if not (cell.rounds.empty or experiment.is_walking):
                 cell.add_clients(experiment.clients())
+                cell.add_final(experiment.histories())
                 if device is not None:
                     cell.add_weights(experiment.weights(), {"variant": variant.name, "seed": scenario.seed,
                                                             "round": len(cell.rounds)})  # fmt: skip
                 cell.close({"key": key} | summary_of(variant, cell, experiment))
+    if keeper:
+        keeper.checkpoints.remove()
 
 
 def summary_of(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, Any]:
@@ -157,7 +220,7 @@ def summary_of(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str
         "server_model_bytes": experiment.server_model_bytes,
         "executor": experiment.executor.name,
         "threads": torch.get_num_threads(),
-        "peak_graphs": None if experiment.device is None else experiment.method.task.network.calling.graphs.peak,
+        "peak_graphs": experiment.graphs.peak if experiment.device else None,
     }
 
 

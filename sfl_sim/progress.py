@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
 from sfl_sim.calibrate import calibrate, proposal
-from sfl_sim.cells import News, Notify, Settings, Taken
+from sfl_sim.cells import Began, News, Notify, Settings, Taken, Warned
 from sfl_sim.compose import Round
 from sfl_sim.config.source import Study
 from sfl_sim.landscape import Notify as NotifyPoint
@@ -25,14 +25,21 @@ LINES_PER_CELL = 10
 
 @contextmanager
 def progress(study: Study, console: Console, quiet: bool) -> Iterator[Notify]:
-    """A `Notify` that shows how far the variants are, and the remaining time."""
+    """A `Notify` that shows how far the variants are, and the remaining time; if `quiet`, it only warns."""
+    shown: AbstractContextManager[Notify]
     if quiet:
-        yield lambda number, news: None
-    elif console.is_terminal:
-        with live_table(study, console) as notify:
-            yield notify
+        shown = nullcontext(lambda number, news: None)
     else:
-        yield _lines(study, console)
+        shown = live_table(study, console) if console.is_terminal else nullcontext(_lines(study, console))
+    with shown as show:
+
+        def notify(number: int, news: News) -> None:
+            if isinstance(news, Warned):
+                told = f"{cell_name(study, number)}  warning: {news.problem}"
+                console.print(told, highlight=False, markup=False, soft_wrap=True)
+            show(number, news)
+
+        yield notify
 
 
 def _lines(study: Study, console: Console) -> Notify:
@@ -44,6 +51,8 @@ def _lines(study: Study, console: Console) -> Notify:
                 if done != of and done % -(-of // LINES_PER_CELL):
                     return
                 told = [f"round {done}/{of}", f"{duration(news.row['ended_s'])} simulated", found(news)]
+            case Began(after) if after:
+                told = [f"goes on after round {after}"]
             case Taken():
                 told = [f"taken from {news.run}"]
             case Failure():
@@ -86,7 +95,7 @@ def serving_progress(console: Console, quiet: bool) -> Iterator[NotifyRequest]:
 @contextmanager
 def _counted(what: str, unit: str, console: Console) -> Iterator[Callable[[str, int, int], None]]:
     if console.is_terminal:
-        columns = [TextColumn("{task.description}"), BarColumn(bar_width=12), MofNCompleteColumn()]
+        columns = [TextColumn("{task.description}", markup=False), BarColumn(bar_width=12), MofNCompleteColumn()]
         with Progress(*columns, TimeRemainingColumn(), console=console) as bars:
             task = bars.add_task(what, total=None)
             yield lambda name, done, total: bars.update(task, description=name, completed=done, total=total)
@@ -96,15 +105,14 @@ def _counted(what: str, unit: str, console: Console) -> Iterator[Callable[[str, 
         def notify(name: str, done: int, total: int) -> None:
             if name not in begun:
                 begun.add(name)
-                console.print(f"{name}  {unit} {done}/{total}", highlight=False, soft_wrap=True)
+                console.print(f"{name}  {unit} {done}/{total}", highlight=False, markup=False, soft_wrap=True)
 
         yield notify
 
 
-def show_calibration(study: Study, settings: Settings, console: Console) -> None:
-    """Calibrate; what is being measured goes to `console`, the findings and the proposal to the standard output."""
+def show_calibration(study: Study, settings: Settings, console: Console, out: Console) -> None:
+    """Calibrate; what is being measured goes to `console`, the findings and the proposal to `out`."""
     findings = calibrate(study, settings, lambda what: console.print(f"measuring {what}", highlight=False))
-    out = Console(soft_wrap=True, highlight=False)
     table = Table(
         Column("setting", no_wrap=True), "ms per step", "of the time now", "weights", box=None, pad_edge=False
     )

@@ -166,7 +166,7 @@ def _walk(retracing: Retracing, variant: Variant, cell: Cell, notify: Callable[[
     recorded, target_s = retracing.recorded, retracing.recorded.summary.get("time_to_accuracy_s")
     try:
         for round in retracing.rounds():
-            cell.add_round(round.row, round.labels, round.ops)
+            cell.add_round(round.row, round.labels, round.ops, joule=round.joule)
             notify(round)
     except Unwalkable as error:
         return Verdict(cell.variant, cell.seed, 0, 0, error.problem, None, None, target_s)
@@ -180,6 +180,7 @@ def _walk(retracing: Retracing, variant: Variant, cell: Cell, notify: Callable[[
         summary |= headline(rounds[:0], cell.labels)
     with uninterrupted():
         cell.add_clients(retracing.experiment.clients())
+        cell.add_final(retracing.experiment.attendance.tables())
         cell.close(summary)
     before_s, after_s = (float(table["ended_s"].iloc[len(rounds) - 1]) for table in (recorded.rounds, rounds))
     return Verdict(cell.variant, cell.seed, len(rounds), valid, reason, before_s, after_s, target_s)

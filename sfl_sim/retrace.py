@@ -167,11 +167,11 @@ class Retracing:
         """The round with what the walk in the recorded world could not find out, as far as it holds."""
         learned = {key: value for key, value in stored.items() if there.row.get(key) is None}
         if self.reason is not None:
-            return Round({**here.row, **dict.fromkeys(learned)}, [], here.ops)
+            return Round({**here.row, **dict.fromkeys(learned)}, [], here.ops, joule=here.joule)
         self.valid_rounds += 1
         labels = self.recorded.labels
         own = labels[labels["round"] == stored["round"]] if len(labels) else labels
-        return Round({**here.row, **learned}, _records(own), here.ops)
+        return Round({**here.row, **learned}, _records(own), here.ops, joule=here.joule)
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ class Snapshots:
         self.method = method
         self.evaluate = evaluate
         self.now_s = now_s
-        self.executor = Watched(self._look)
+        self.executor = Watched(self._look, method.task.network.calling.on_nan)
         self._round = 0
         self._tables: list[pd.DataFrame] = []
 

@@ -19,14 +19,13 @@ from sfl_sim.backends import check_backend, run_cells
 from sfl_sim.cells import Notify, Settings, Taken, uninterrupted
 from sfl_sim.compose import Experiment
 from sfl_sim.config.source import Study, digest, dump_study
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import OutputError, ScenarioError
 from sfl_sim.execute.allocator import keep_freed_memory
 from sfl_sim.execute.device import pick_device
 from sfl_sim.identity import cell_key, code_version
-from sfl_sim.store import Failure, RunFolder, Wanted, free_folder, keys_of, read_manifest, runs_beside, take
+from sfl_sim.store import Failure, RunFolder, Wanted, free_folder, keys_of, read_manifest, runs_beside, take, writing
 from sfl_sim.targets import references, ways
 
-MAX_NAME = 100
 MAX_NUMBER = 2**31
 
 
@@ -84,6 +83,7 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     device = pick_device(settings.device)
     check_limits(study)
     check_backend(settings)
+    check_checkpoints(study, settings)
     check(study, None if settings.timing_only else device)
     identity = f"{digest(study)}-{settings.meaning}"
     keys = [cell_key(variant.scenario, settings.meaning) for variant in study.variants]
@@ -142,12 +142,17 @@ def fill(folder: RunFolder, work: Callable[[], None], join: Callable[[str], None
     """Do the `work` of all cells, `join` what they left, given the status, and publish the folder.
 
     If the work is interrupted or fails, what is finished is published nevertheless, and nothing is left if nothing is.
+    Raises OutputError if nothing more can be written; what is there then stays beside the folder's place.
     """
     status, failure = "complete", None
     try:
-        work()
+        with writing(folder.staging):
+            work()
     except KeyboardInterrupt:
         status = "interrupted"
+    except OutputError:
+        folder.release()
+        raise
     except Exception as error:
         status, failure = "failed", error
     if status != "complete" and not any(folder.staging.glob("cells/*/summary.json")):
@@ -155,9 +160,12 @@ def fill(folder: RunFolder, work: Callable[[], None], join: Callable[[str], None
         if failure:
             raise failure
         raise KeyboardInterrupt
-    with uninterrupted():
-        join(status)
-        outcome = Outcome(folder.publish(), status)
+    try:
+        with uninterrupted(), writing(folder.staging):
+            join(status)
+            outcome = Outcome(folder.publish(), status)
+    finally:
+        folder.release()
     if isinstance(failure, CellsFailed):
         failure.outcome = outcome
     if failure:
@@ -166,14 +174,21 @@ def fill(folder: RunFolder, work: Callable[[], None], join: Callable[[str], None
 
 
 def check_limits(study: Study) -> None:
-    """Refuse a name that cannot be a folder's, and seeds and rounds that are no whole numbers of 32 bits."""
+    """Refuse seeds and rounds that are no whole numbers of 32 bits."""
     for key, number in [("seed", study.base.seed + study.base.repeats), ("train.rounds", study.base.train.rounds)]:
         if number > MAX_NUMBER:
             raise study.located(ScenarioError("is too large", key=key, allowed=f"less than {MAX_NUMBER}"))
-    if Path(study.name).name != study.name or study.name.startswith(".") or len(study.name) > MAX_NAME:
-        allowed = f"up to {MAX_NAME} characters without a slash, not starting with a dot"
-        error = ScenarioError("cannot name a folder", key="name", found=study.name, allowed=allowed)
-        raise study.located(error)
+
+
+def check_checkpoints(study: Study, settings: Settings) -> None:
+    """Refuse checkpoints within rounds where steps wait for others, or snapshots are under way."""
+    if settings.checkpoint_jobs is None:
+        return
+    for train, snapshots in ((v.scenario.train, v.scenario.report.snapshots) for v in study.variants):
+        if train.executor != "eager" or snapshots is not None:
+            found = "report.snapshots" if snapshots else f"train.executor {train.executor}"
+            problem = "a run cannot be stored within a round"
+            raise ScenarioError(problem, key="--checkpoint-jobs", found=found, allowed="eager, without snapshots")
 
 
 def manifest(study: Study, settings: Settings, status: str, began_s: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import hashlib
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -271,7 +272,20 @@ def test_what_batteries_pay_is_the_same_by_client_and_by_round():
     assert (by_client == 0).any()  # of ten clients, some never took part
 
 
+def test_every_operation_tells_the_energy_that_it_takes():
+    """Where waiting is free, what the operations of a client take is what the client pays, and servers pay nothing."""
+    run = experiment({"clients.power": {"compute_w": 2.0, "uplink_w": 1.0, "downlink_w": 0.5}})
+    rounds = list(run.rounds())
+    ops, joule = (np.concatenate([getattr(round, name) for round in rounds]) for name in ("ops", "joule"))
+    own = np.isin(ops["node"], [b"client", b"uplink", b"downlink"])
+    assert (joule[own] > 0).all()
+    assert (joule[~own] == 0).all()
+    paid = [joule[ops["client"] == client].sum() for client in range(len(run.shares))]
+    np.testing.assert_allclose(paid, run.clients()["joule"])
+
+
 def test_without_power_nobody_guesses_energy():
     run = finished()
     assert run.joule is None
+    assert next(run.rounds()).joule is None
     assert run.clients()["joule"].isna().all()

@@ -53,6 +53,38 @@ def test_cells_are_joined_into_tables_and_moved_to_their_place(tmp_path):
     ]  # fmt: skip
 
 
+def test_many_rounds_are_the_same_table(tmp_path, monkeypatch):
+    """Of columns that are never known, that begin to be known, and that only some rounds have."""
+    rows = [
+        {
+            "round": n,
+            "accuracy": None,
+            "seconds": n / 3,
+            "answers": None if n < 4 else 0.5,
+            **({"seen": n} if n % 3 else {}),
+        }
+        for n in range(1, 8)
+    ]
+    frames = []
+    for size in (2, 500):
+        monkeypatch.setattr("sfl_sim.store.cell.ROUNDS_PER_FRAME", size)
+        cell = Cell(tmp_path / str(size), "a", seed=0)
+        for row in rows:
+            cell.add_round(row, [], ops(1, row["round"]))
+        cell.close({})
+        frames.append(pd.read_parquet(tmp_path / str(size) / "rounds.parquet"))
+    pd.testing.assert_frame_equal(*frames)
+
+
+def test_energy_is_null_where_nobody_knows_it(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    cell = Cell(folder.cell_folder(0), "a", seed=0)
+    cell.add_round({"round": 1}, [], ops(2, 1))
+    cell.add_round({"round": 2}, [], ops(2, 2), joule=np.array([0.5, 0.0]))
+    cell.close({"name": "a", "rounds": 2})
+    assert pd.read_parquet(finish(folder) / "ops.parquet")["joule"].fillna(-1).tolist() == [-1, -1, 0.5, 0.0]
+
+
 def test_what_only_the_whole_run_can_tell_is_added_to_the_summaries_of_its_cells(tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder, number=0, variant="a")
@@ -181,16 +213,33 @@ def test_resume_keeps_the_cells_that_are_finished(tmp_path):
     assert not (out / "cells").exists()
 
 
-def test_two_processes_cannot_write_one_run(tmp_path):
+def test_a_run_that_came_with_links_is_not_gone_on_with(tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
-    manifest = json.loads((folder.staging / "manifest.json").read_text())
-    (folder.staging / "manifest.json").write_text(json.dumps(manifest | {"pid": 1}))
-    with pytest.raises(ScenarioError, match="process 1 is writing there"):
+    fill(folder)
+    out = finish(folder, "interrupted")
+    (tmp_path / "precious.txt").write_text("mine")
+    (out / "cells" / "0000" / "rounds.parquet").unlink()
+    (out / "cells" / "0000" / "rounds.parquet").symlink_to(tmp_path / "precious.txt")
+    with pytest.raises(ScenarioError, match=r"--out: is a link, which no run has made: remove it \(found .*rounds"):
+        RunFolder(tmp_path / "run", "digest", resume=True)
+
+
+def test_a_link_in_the_place_of_the_folder_is_neither_followed_nor_emptied(tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "run.partial").symlink_to(tmp_path / "precious")
+    with pytest.raises(ScenarioError, match="is a link"):
         RunFolder(tmp_path / "run", "digest")
+    (tmp_path / "run.partial").unlink()
+    (tmp_path / "run").symlink_to(tmp_path / "precious")
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder)
+    finish(folder)
+    assert list((tmp_path / "precious").iterdir()) == []
 
 
 def test_what_a_killed_run_of_another_scenario_left_is_passed_over(tmp_path):
     killed = RunFolder(tmp_path / "mine", "theirs")
+    killed.release()
     assert killed.staging.exists()
     assert free_folder(tmp_path, "mine", "ours") == tmp_path / "mine-2"
     assert free_folder(tmp_path, "mine", "theirs") == tmp_path / "mine"

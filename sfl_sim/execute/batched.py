@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 
 from sfl_sim.execute.deferred import Deferred, Ledger, settle
 from sfl_sim.execute.eager import Eager
+from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import On, State, Step, Value
 
@@ -56,6 +57,7 @@ class Batched(Eager):
     Args:
         max_group: operations that run as one at most, which bounds the activations in memory.
         min_group: operations that run as one at least; fewer run one by one.
+        on_nan: as for `Eager`.
 
     Attributes:
         one_by_one: why steps run at once and alone after all, if the network cannot be run for many clients as one.
@@ -63,13 +65,14 @@ class Batched(Eager):
 
     name = "batched"
 
-    def __init__(self, max_group: int = MAX_GROUP, min_group: int = MIN_GROUP) -> None:
+    def __init__(self, max_group: int = MAX_GROUP, min_group: int = MIN_GROUP, on_nan: OnNan | None = None) -> None:
+        super().__init__(on_nan)
         self.max_group = max_group
         self.min_group = min(min_group, max_group)
         self.one_by_one: str | None = None
         self._ledger = Ledger()
         self._turns = count()
-        self._left: dict[Deferred, None] = {}  # all that are not done, in order
+        self._left: dict[Deferred, On | None] = {}  # all that are not done, in order; copies are no operations
         self._alone: deque[Deferred] = deque()  # wait for nothing, and run alone
         self._kinds: dict[Hashable, _Kind] = {}
 
@@ -79,14 +82,14 @@ class Batched(Eager):
             settle(op.args)
             return super().run(op)
         if not _runs_many(type(op.step)):  # nobody knows what else it touches
-            return self._defer(self._ledger.add(op.step.run, op.state, op.args, names_all=False))
+            return self._defer(self._ledger.add(op.step.run, op.state, op.args, names_all=False), op)
         if type(op.state) is not Replica:  # several states at once, which others may change with it
-            return self._defer(self._ledger.add(op.step.run, op.state, op.args))
+            return self._defer(self._ledger.add(op.step.run, op.state, op.args), op)
         step = cast(BatchedStep, op.step)
         key = step.batch_key(op.state, *op.args)
         kind = self._kinds.setdefault(key, _Kind(key, step))
         kind.states[id(op.state)] += 1
-        return self._defer(self._ledger.add(step.run, op.state, op.args, kind))
+        return self._defer(self._ledger.add(step.run, op.state, op.args, kind), op)
 
     def snapshot(self, payload: Value) -> Value:
         """A copy, which gets its contents as they are at this point of the payload's own order."""
@@ -109,9 +112,10 @@ class Batched(Eager):
     def finish(self) -> None:
         """Run all that has not run: the end of a round."""
         self._run_until(None)
+        super().finish()
 
-    def _defer(self, task: Deferred) -> Deferred:
-        self._left[task] = None
+    def _defer(self, task: Deferred, op: On | None = None) -> Deferred:
+        self._left[task] = op
         if not task.waits_for:
             self._admit(task)
         return task
@@ -148,6 +152,7 @@ class Batched(Eager):
             for task in group:
                 self._run_alone(task)
         else:
+            self._tell(group)
             results = kind.step.run_many([task.state for task in group], [task.args for task in group])
             for task, result in zip(group, results, strict=True):
                 self._close(task, result)
@@ -160,8 +165,12 @@ class Batched(Eager):
         self._alone.clear()
 
     def _run_alone(self, task: Deferred) -> None:
+        self._tell([task])
         settle(task.args)
         self._close(task, task.act(task.state, *task.args))
+
+    def _tell(self, tasks: Sequence[Deferred]) -> None:
+        self.on_nan.ops = [op for task in tasks if (op := self._left[task])]
 
     def _close(self, task: Deferred, result: Any) -> None:
         del self._left[task]

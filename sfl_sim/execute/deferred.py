@@ -71,7 +71,7 @@ class Ledger:
     ) -> Deferred:
         """Enter the next task. Those that may touch more than they name keep their order among themselves."""
         task = Deferred(act, state, args, kind)
-        before = [value.content for value in _values_in(args) if isinstance(value.content, Deferred)]
+        before = [value.content for value in values_in(args) if isinstance(value.content, Deferred)]
         for changed in [*states_in(state), *([] if names_all else [self._unnamed])]:
             uses = self._use(task, changed)
             before += uses.writer + uses.readers
@@ -109,25 +109,25 @@ class Ledger:
 
 def settle(args: Any) -> None:
     """Give the values among `args` their contents, which have been computed."""
-    for value in _values_in(args):
+    for value in values_in(args):
         if isinstance(value.content, Deferred):
             value.content = value.content.result
 
 
-def _values_in(args: Any) -> Iterator[Value]:
+def values_in(args: Any) -> Iterator[Value]:
     """The values among an operation's arguments, those in sequences and mappings as well."""
     if isinstance(args, Value):
         yield args
     elif isinstance(args, Mapping):
-        yield from _values_in(list(args.values()))
+        yield from values_in(list(args.values()))
     elif isinstance(args, list | tuple):
         for arg in args:
-            yield from _values_in(arg)
+            yield from values_in(arg)
 
 
 def states_in(args: Any) -> Iterator[State]:
     """The states among an operation's arguments; of those that are made of several, the several."""
-    for value in _values_in(args):
+    for value in values_in(args):
         if isinstance(value, Joined | Bundle):
             yield from states_in(value.members)
         elif isinstance(value, State):

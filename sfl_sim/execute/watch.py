@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sfl_sim.execute.eager import Eager
+from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.steps import Train
 from sfl_sim.ops import SERVER, On
 
@@ -16,7 +17,8 @@ Look = Callable[[int, On | None], None]
 class Watched(Eager):
     """Calls `look` after every few training jobs at the server. Meanwhile nobody trains and the clock stands still."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, on_nan: OnNan | None = None) -> None:
+        super().__init__(on_nan)
         self._look = look
         self._every = self._jobs = 0
 

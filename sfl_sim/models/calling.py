@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sfl_sim.models.graphs import Graphs
+from sfl_sim.models.on_nan import OnNan
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,13 @@ class Calling:
         compiled_batch: samples of the mini-batches whose training calls are compiled; None compiles nothing. Others,
             a client's last and shorter ones and evaluation, are not worth seconds of compilation for every size.
         graphs: who holds activations between a forward and its backward.
+        on_nan: what becomes of losses and gradients that are not finite.
     """
 
     autocast: torch.dtype | None = None
     compiled_batch: int | None = None
     graphs: Graphs = field(default_factory=Graphs)
+    on_nan: OnNan = field(default_factory=OnNan)
 
 
 def compiled(module: nn.Module) -> Callable[[Tensor], Tensor]:

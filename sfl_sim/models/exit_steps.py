@@ -120,8 +120,7 @@ class Adapt:
 def differentiate_head(head: Replica, activations: Tensor, labels: Tensor, share: float) -> None:
     """Accumulate gradients of `share` times the head's mean loss: in the head, and in what `activations` depend on."""
     answers = head.weights(activations, training=True)
-    loss = share * cross_entropy(answers.to(head.part.dtype), labels)
-    loss.backward()  # type: ignore[no-untyped-call]
+    head.part.calling.on_nan.differentiate(share * cross_entropy(answers.to(head.part.dtype), labels))
 
 
 def backward(model: Bundle, gradients: Value) -> None:

@@ -31,27 +31,22 @@ class Buffers:
 
 
 class Fusion(State):
-    """The fused momentum buffers of a round's surrogates, and outside timing-only runs their numbers as content."""
+    """The momentum buffers of a round's surrogates, and what they are fused to: that of an earlier round, or zeros.
 
-    __slots__ = ("moments", "part", "surrogates")
+    Their numbers are the content, from the first step on that goes on from them.
+    """
+
+    __slots__ = ("_carried", "moments", "part", "surrogates")
     content: Buffers | None
 
-    def __init__(self, part: Part, surrogates: int, moments: int, content: Buffers | None) -> None:
-        super().__init__("momentum", content=content)
-        self.part = part
+    def __init__(
+        self, model: Replica | Joined, surrogates: int, optimiser: Optimiser, carried: Fusion | None = None
+    ) -> None:
+        super().__init__("momentum")
+        self.part: Part = model.part
         self.surrogates = surrogates
-        self.moments = moments
-
-    @classmethod
-    def of(cls, model: Replica | Joined, surrogates: int, optimiser: Optimiser, carried: Fusion | None) -> Fusion:
-        """Of copies of `model`; what is fused is that of an earlier round, or zeros."""
-        fusion = cls(model.part, surrogates, optimiser.n_moments, None)
-        weights = model.members[0].content
-        if weights:
-            length = sum(member.weights.flat.numel() for member in model.members)
-            fused = carried.buffers.fused if carried else weights.flat.new_zeros(fusion.moments, length)
-            fusion.content = Buffers(weights.flat.new_zeros(fusion.moments, surrogates, length), fused)
-        return fusion
+        self.moments = optimiser.n_moments
+        self._carried = carried
 
     @property
     def buffers(self) -> Buffers:
@@ -61,6 +56,10 @@ class Fusion(State):
 
     def lend(self, weights: Weights, row: int) -> None:
         """Let the next step of the surrogate in `row` go on from the fused buffers instead of its own (Eq. 4)."""
+        if self.content is None:
+            own = weights.flat.new_zeros(self.moments, self.surrogates, len(weights.flat))
+            self.content = Buffers(own, self._carried.buffers.fused if self._carried else torch.zeros_like(own[:, 0]))
+            self._carried = None
         rows = list(self.buffers.own[:, row])
         for own, fused in zip(rows, self.buffers.fused, strict=True):
             own.copy_(fused)

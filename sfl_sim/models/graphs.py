@@ -37,6 +37,10 @@ class Graphs:
         self.peak = max(self.peak, len(self._holders))
         return True
 
+    def __contains__(self, weights: Weights) -> bool:
+        """Whether it is one of the holders."""
+        return weights in self._holders
+
     def release(self, weights: Weights) -> None:
         """The graph has been used."""
         self._holders.discard(weights)

@@ -143,8 +143,7 @@ class Assess:
         _, labels = own.load()
         part, classifier = model.members[-1].part, model.replicas[2:]
         x = answer.load().to(part.wire_dtype).detach().requires_grad_()
-        loss = self.share * cross_entropy(through(classifier, x).to(part.dtype), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        part.calling.on_nan.differentiate(self.share * cross_entropy(through(classifier, x).to(part.dtype), labels))
         for replica in classifier:
             self.optimiser.step(replica.weights)
         gradient: Tensor | None = x.grad

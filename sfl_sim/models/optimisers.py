@@ -44,11 +44,15 @@ class Optimiser(ABC):
         """Running averages of gradients that it keeps, as long as the weights: `momentum`, and Adam's `variance`."""
 
     def step(self, weights: Weights) -> None:
-        """One step with the accumulated gradient, which is cleared."""
+        """One step with the accumulated gradient, which is cleared; none where `OnNan` does not admit it."""
+        on_nan = weights.part.calling.on_nan
         with torch.no_grad():
-            decay = self.rule(weights, self.weight_decay) if self.rule else self.weight_decay
-            self._update(weights, decay)
+            if on_nan.admits(weights):
+                decay = self.rule(weights, self.weight_decay) if self.rule else self.weight_decay
+                if self.rule is None or on_nan.admits(weights):  # other nodes' norms may not be finite
+                    self._update(weights, decay)
             weights.grad.zero_()
+            weights.statistics = None
 
     @abstractmethod
     def _update(self, weights: Weights, weight_decay: float) -> None:

@@ -82,7 +82,7 @@ class TrainReplayed:
         inputs = [torch.cat([x for x, _ in block]).requires_grad_() for block in blocks]
         labels = torch.cat([labels for _, labels in (own, *others)])
         scores = torch.cat([part2.weights(x, training=True) for x in inputs])
-        cross_entropy(scores.to(part2.part.dtype), labels).backward()  # type: ignore[no-untyped-call]
+        part2.part.calling.on_nan.differentiate(cross_entropy(scores.to(part2.part.dtype), labels))
         self.optimiser.step(part2.weights)
         gradient: Tensor | None = inputs[0].grad
         return None if gradient is None else gradient[: smashed.samples]
@@ -103,7 +103,8 @@ class SquaredNorms:
         return Value("norm", part.part.dtype.itemsize)
 
     def run(self, part: Replica, elsewhere: Value | None = None) -> Tensor:
-        """(); of a part that has taken a step."""
+        """(); 0 of a part that has taken no step."""
         own = part.weights.squared_norms
-        assert own is not None
+        if own is None:
+            own = part.weights.flat.new_zeros(())
         return own + elsewhere.load() if elsewhere else own

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import get_device_states, set_device_states
 
 from sfl_sim.models.part import Part
+from sfl_sim.models.passed import Passed
 from sfl_sim.ops import State
 
 CACHED_ELEMENTS = 65_536
 """Elements of a vector that a core's cache holds several times over."""
+
+
+STORED = ("flat", "buffers", "momentum", "variance", "n_steps", "start", "squared_norms", "statistics")
+"""Numbers of `Weights` that outlive a step."""
 
 
 class Weights:
@@ -25,9 +30,9 @@ class Weights:
 
     __slots__ = (
         "__weakref__",
-        "_forgotten",
         "_grad",
         "_leaves",
+        "_passed",
         "awaiting_gradient",
         "buffer_views",
         "buffers",
@@ -37,6 +42,7 @@ class Weights:
         "part",
         "squared_norms",
         "start",
+        "statistics",
         "variance",
     )
 
@@ -53,9 +59,11 @@ class Weights:
         """What `flat` was before the round's first step; kept by `Proximal` alone."""
         self.squared_norms: Tensor | None = None
         """Sum over the round's steps of the gradient's squared norm, (); kept by `Measured` alone."""
+        self.statistics: Tensor | None = None
+        """What `buffers` were before the mini-batch; kept by `OnNan` alone."""
         self.awaiting_gradient: Tensor | None = None
         """Cut-layer activations whose gradient has not come back yet; they carry the client's graph."""
-        self._forgotten: Forgotten | None = None
+        self._passed: Passed | None = None
         self._leaves: list[Tensor] | None = None
         self._grad: Tensor | None = None
 
@@ -120,51 +128,56 @@ class Weights:
 
     def __call__(self, x: Tensor, training: bool) -> Tensor:
         """Run the part's layers on a batch."""
+        if training:
+            self.part.calling.on_nan.keep(self)
         parameters = self.leaves if training else self.part.views(self.flat)
         return self.part.call(parameters, self.buffer_views, x, training)
 
     def forward(self, x: Tensor) -> Tensor:
         """The activations of a training batch x; its graph waits here for `backward`, or is computed again then."""
         hold = self.part.calling.graphs.admit(self)
-        self._forgotten = None if hold else Forgotten(self, x)
+        self._passed = Passed.now(self, x)
         activations = self(x, training=True)
         self.awaiting_gradient = activations if hold else None
         return activations.detach()
 
     def backward(self, gradient: Tensor) -> None:
         """Accumulate the parameters' gradients from that of the activations which `forward` gave."""
-        activations = self._forgotten.again(self) if self._forgotten else self.awaiting_gradient
-        assert activations is not None, "backward without a forward"
-        self.awaiting_gradient = self._forgotten = None
+        activations = self.awaiting_gradient
+        if activations is None:
+            assert self._passed is not None, "backward without a forward"
+            activations = self._passed.again(self)
+        self.awaiting_gradient = self._passed = None
         torch.autograd.backward(activations, gradient)
         self.part.calling.graphs.release(self)
+
+    def stored(self) -> dict[str, Any]:
+        """All numbers in it, for `restored`: of a graph, the pass that made it."""
+        kept = {name: getattr(self, name) for name in STORED}
+        kept["grad"] = self._grad if self._grad is not None and self._grad.any() else None
+        passed = self._passed
+        kept["passed"] = passed and (passed.x, passed.buffers, passed.draws, passed.devices)
+        kept["holds a graph"] = self in self.part.calling.graphs
+        return kept
+
+    @classmethod
+    def restored(cls, part: Part, kept: Mapping[str, Any]) -> Weights:
+        """Weights with the numbers that others of the same part have `stored`."""
+        weights = cls(part, kept["flat"], kept["buffers"])
+        for name in STORED:
+            setattr(weights, name, kept[name])
+        weights._grad = kept["grad"]
+        if kept["passed"]:
+            x, *before = kept["passed"]
+            weights._passed = Passed(x, weights.flat._version, *before)
+        if kept["holds a graph"]:
+            part.calling.graphs.admit(weights)  # as nothing else differs from a run that has never been stored
+        return weights
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Names and views as in the `state_dict` of the part's layers."""
         yield from zip(self.part.names, self.part.views(self.flat), strict=True)
         yield from zip(self.part.buffer_names, self.buffer_views, strict=True)
-
-
-class Forgotten:
-    """A forward pass whose graph was not kept: what it takes to run it once more, to the bit."""
-
-    __slots__ = ("buffers", "devices", "draws", "version", "x")
-
-    def __init__(self, weights: Weights, x: Tensor) -> None:
-        self.x = x
-        self.buffers = weights.buffers.clone()
-        self.version = weights.flat._version
-        self.draws = torch.get_rng_state()
-        self.devices = get_device_states(x)
-
-    def again(self, weights: Weights) -> Tensor:
-        """The activations with their graph: random draws repeat, and running statistics do not move twice."""
-        if weights.flat._version != self.version:
-            raise RuntimeError("weights have been modified by an inplace operation between forward and backward")
-        with torch.random.fork_rng(self.devices[0], device_type=self.x.device.type):
-            torch.set_rng_state(self.draws)
-            set_device_states(*self.devices)
-            return weights.part.call(weights.leaves, weights.part.buffer_views(self.buffers), self.x, training=True)
 
 
 def model_bytes(part: Part, has_velocity: bool) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Any, TypeGuard
 from weakref import WeakKeyDictionary
 
 import torch
@@ -48,6 +48,7 @@ def refusal(replica: Replica, x: Tensor) -> str | None:
 def forward(replicas: Sequence[Replica], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """The activations of each replica for its training batch (b, ...); their graph waits for `backward`."""
     stack = Stack.of(replicas)
+    _keep_statistics(replicas)
     graphs = stack.part.calling.graphs
     keep_graph = all(graphs.admit(replica.weights) for replica in replicas)
     if not keep_graph:
@@ -82,9 +83,15 @@ def train(
 ) -> Sequence[Tensor | None]:
     """Each replica's step on `share` of its batch's mean cross-entropy; the gradients at the inputs, as `Train`."""
     stack = Stack.of(replicas)
+    _keep_statistics(replicas)
     gradients = stack.train(side_by_side(inputs), torch.stack(list(labels)), share)
     stack.step(optimiser, replicas)
     return gradients
+
+
+def _keep_statistics(replicas: Iterable[Replica]) -> None:
+    for replica in replicas:
+        replica.part.calling.on_nan.keep(replica.weights)
 
 
 def _release(replicas: Iterable[Replica]) -> None:
@@ -126,6 +133,10 @@ class Row(Weights):
             self.awaiting_gradient = self.part.call(self.leaves, self.part.buffer_views(buffers), x, training=True)
         super().backward(gradient)
 
+    def stored(self) -> dict[str, Any]:
+        """As `Weights.stored`, with the whole pass that it waits in: run again alone, it would round otherwise."""
+        return super().stored() | ({"passed": self.stack.passed} if _waits_in_stack(self) and self.stack else {})
+
     def take_pass(self) -> tuple[Tensor, Tensor]:
         """Input (b, ...) and buffers (B,) of the stack's forward pass, to run it again for this row.
 
@@ -138,10 +149,11 @@ class Row(Weights):
 
     def _leave(self) -> None:
         if self.stack:
-            momentum, others = self.momentum, self.beside_momentum
+            momentum, others, statistics = self.momentum, self.beside_momentum, self.statistics
             super().__init__(self.part, self.flat.clone(), self.buffers.clone())
             self.momentum = None if momentum is None else momentum.clone()
             self.beside_momentum = others
+            self.statistics = statistics
             self.stack = None
 
 
@@ -206,6 +218,7 @@ class Stack:
             row = Row(stack, index)
             own = replica.weights
             row.beside_momentum = own.beside_momentum
+            row.statistics = own.statistics
             replica.content = row
         return stack
 
@@ -230,12 +243,15 @@ class Stack:
         """Set `grad` from that share of each batch's mean loss; the gradients at x (n, b, ...), None of the data."""
         inputs = [] if self.part.first else [x.requires_grad_()]
         out = self._layers(x, self.buffers).to(self.part.dtype)
-        found = self._differentiate(share * vmap(cross_entropy)(out, labels).sum(), None, inputs)
+        losses = share * vmap(cross_entropy)(out, labels)
+        self.part.calling.on_nan.see(losses)
+        found = self._differentiate(losses.sum(), None, inputs)
         return found[0].unbind() if found else [None] * len(x)
 
     def step(self, optimiser: Optimiser, replicas: Sequence[Replica]) -> None:
         """An optimiser step of all rows, which are `replicas`."""
-        if type(optimiser) is not Sgd or optimiser.rule:  # which may look at a replica as a whole, say at a norm
+        # A rule may look at a replica as a whole, say at a norm.
+        if type(optimiser) is not Sgd or optimiser.rule or self.part.calling.on_nan.skips:
             for replica in replicas:
                 optimiser.step(replica.weights)
             return

@@ -103,8 +103,7 @@ class Train(PartStep):
         x = out = x.detach().requires_grad_(not part.part.first)
         for member in part.members:
             out = member.weights(out, training=True)
-        loss = self.share * cross_entropy(out.to(part.part.dtype), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        part.part.calling.on_nan.differentiate(self.share * cross_entropy(out.to(part.part.dtype), labels))
         gradient: Tensor | None = x.grad
         return gradient
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,12 +12,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from sfl_sim.records import CONFUSION_COLUMNS, OP_COLUMNS
+from sfl_sim.store.checkpoints import CHECKPOINTS
 from sfl_sim.store.files import read_json, write_json
 
 ROWS_PER_GROUP = 100_000
+ROUNDS_PER_FRAME = 500
+"""So many rows of rounds are kept as mappings, which take ten times the memory of a frame's rows."""
 SUMMARY, FAILURE, TRACEBACK = "summary.json", "error.json", "traceback.txt"
 """Files of a cell beside its tables: of one that is closed, and of one that failed."""
 
@@ -27,9 +29,16 @@ _OP_SCHEMA = pa.schema(
     [
         ("variant", _TEXT), ("seed", pa.int64()), ("node", _TEXT), ("kind", _TEXT), ("round", pa.int32()),
         ("step", pa.int32()), ("client", pa.int32()), ("requested_s", pa.float64()), ("started_s", pa.float64()),
-        ("ended_s", pa.float64()), ("macs", pa.float64()), ("bytes", pa.int64()),
+        ("ended_s", pa.float64()), ("macs", pa.float64()), ("bytes", pa.int64()), ("joule", pa.float64()),
     ]
 )  # fmt: skip
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier run has left unfinished in a cell's folder, but for its checkpoints."""
+    for path in folder.glob("*"):
+        if path.name != CHECKPOINTS:
+            path.unlink()
 
 
 class Cell:
@@ -39,12 +48,14 @@ class Cell:
         self.folder = folder
         self.variant = variant
         self.seed = seed
-        shutil.rmtree(folder, ignore_errors=True)  # what an earlier run left unfinished
-        folder.mkdir(parents=True)
+        clear(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         self._rounds: list[dict[str, Any]] = []
+        self._earlier: list[pd.DataFrame] = []
         self._labels: list[dict[str, Any]] = []
         self._confusion: list[pd.DataFrame] = []
         self._waiting: list[NDArray[np.void]] = []
+        self._joule: list[NDArray[np.float64]] = []
         self._ops = pq.ParquetWriter(folder / "ops.parquet", _OP_SCHEMA, compression="zstd")
 
     def add_clients(self, clients: pd.DataFrame) -> None:
@@ -61,11 +72,20 @@ class Cell:
         labels: Sequence[Mapping[str, Any]],
         ops: NDArray[np.void],
         confusion: pd.DataFrame | None = None,
+        joule: NDArray[np.float64] | None = None,
     ) -> None:
-        """What one round gave; operations go to disk in large row groups, so memory hardly grows over rounds."""
+        """What one round gave; operations go to disk in large row groups, so memory hardly grows over rounds.
+
+        Args:
+            joule: of every operation; None if unknown.
+        """
         self._rounds.append(dict(row))
+        if len(self._rounds) == ROUNDS_PER_FRAME:
+            self._earlier.append(pd.DataFrame(self._rounds))
+            self._rounds.clear()
         self._labels.extend(map(dict, labels))
         self._waiting.append(ops)
+        self._joule.append(np.full(len(ops), np.nan) if joule is None else joule)
         if confusion is not None:
             self._confusion.append(confusion[CONFUSION_COLUMNS])
         if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
@@ -79,7 +99,8 @@ class Cell:
     @property
     def rounds(self) -> pd.DataFrame:
         """The rounds so far."""
-        return pd.DataFrame(self._rounds)
+        frames = [*self._earlier, *([pd.DataFrame(self._rounds)] if self._rounds else [])]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     @property
     def labels(self) -> pd.DataFrame:
@@ -89,7 +110,8 @@ class Cell:
     def add_weights(self, tensors: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
         """The global model as safetensors, and a JSON file that says what it is."""
         stem = self.folder / "checkpoint"
-        save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, f"{stem}.safetensors")
+        model = save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
+        stem.with_suffix(".safetensors").write_bytes(model)
         write_json(stem.with_suffix(".json"), about)
 
     def close(self, summary: Mapping[str, Any]) -> None:
@@ -110,15 +132,17 @@ class Cell:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        rows = np.concatenate(self._waiting)
+        rows, joule = np.concatenate(self._waiting), np.concatenate(self._joule)
         self._waiting.clear()
+        self._joule.clear()
         same = {"variant": self.variant, "seed": self.seed}
         columns = [pa.array([same[name]] * len(rows), pa.string() if name == "variant" else pa.int64())
                    for name in same]  # fmt: skip
         for name in OP_COLUMNS:
             values = rows[name]
             columns.append(pa.array(values.astype(str) if values.dtype.kind == "S" else values))
-        table = pa.table(columns, names=[*same, *OP_COLUMNS])
+        columns.append(pa.array(joule, from_pandas=True))
+        table = pa.table(columns, names=[*same, *OP_COLUMNS, "joule"])
         self._ops.write_table(table.cast(_OP_SCHEMA))
 
 

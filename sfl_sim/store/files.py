@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from sfl_sim.errors import OutputError
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+"""Errors that no other file of the run would be spared."""
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -14,6 +21,27 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
     os.replace(part, path)
+
+
+@contextmanager
+def writing(run: Path) -> Iterator[None]:
+    """Whatever fails because nothing can be written to the folder of a run is an OutputError."""
+    try:
+        yield
+    except Exception as error:
+        if cannot := _unwritable(error, run):
+            raise cannot from error
+        raise
+
+
+def _unwritable(error: Exception, run: Path) -> OutputError | None:
+    if isinstance(error, OutputError):
+        return None
+    if not run.exists():
+        return OutputError(f"cannot write to {run}: the folder is gone")
+    if isinstance(error, OSError) and error.errno in FULL:
+        return OutputError(f"cannot write to {run}: {error.strerror}; --resume goes on from what is there")
+    return None
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,9 @@ import pandas as pd
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.store.cell import FAILURE, SUMMARY, TRACEBACK, Failure, read_failure
+from sfl_sim.store.checkpoints import CHECKPOINTS
 from sfl_sim.store.files import read_json, read_manifest, write_json
+from sfl_sim.store.lock import Lock
 from sfl_sim.store.tables import SERVING_TABLES, TABLES, concatenate
 
 
@@ -34,18 +35,27 @@ class RunFolder:
         if not out.name:
             raise ScenarioError("a run needs a folder of its own", key="--out", found=str(out))
         self.staging = _staging(out)
-        for folder in (self.out, self.staging):
-            self._refuse_others(folder)
         try:
-            if not resume:
-                shutil.rmtree(self.staging, ignore_errors=True)
-            elif self.out.exists() and not self.staging.exists() and read_manifest(out).get("status") != "complete":
-                self.out.rename(self.staging)
-            self.staging.mkdir(parents=True, exist_ok=True)
-            running = {"scenario": self.digest, "status": "running", "pid": os.getpid()}
-            write_json(self.staging / "manifest.json", running)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = Lock(out)
+            try:
+                self._open(resume)
+            except BaseException:
+                self.release()
+                raise
         except OSError as error:
             raise ScenarioError(f"cannot write there: {error.strerror}", key="--out", found=str(out)) from error
+
+    def _open(self, resume: bool) -> None:
+        for folder in (self.out, self.staging):
+            self._refuse_others(folder)
+        if not resume:
+            shutil.rmtree(self.staging, ignore_errors=True)
+        elif self.out.exists() and not self.staging.exists() and read_manifest(self.out).get("status") != "complete":
+            self.out.rename(self.staging)
+        self._refuse_links()
+        self.staging.mkdir(exist_ok=True)
+        write_json(self.staging / "manifest.json", {"scenario": self.digest, "status": "running"})
 
     def _refuse_others(self, folder: Path) -> None:
         if not folder.exists():
@@ -58,8 +68,12 @@ class RunFolder:
                 "the folder holds something else than a run of this scenario with these settings; choose another",
                 key="--out", found=str(folder),
             )  # fmt: skip
-        if manifest.get("status") == "running" and _alive(manifest["pid"]):
-            raise ScenarioError(f"process {manifest['pid']} is writing there", key="--out", found=str(folder))
+
+    def _refuse_links(self) -> None:
+        """What lies where we are to write must not lead elsewhere; we make no links, but a run may come from others."""
+        for path in (self.staging, *self.staging.rglob("*")):
+            if path.is_symlink():
+                raise ScenarioError("is a link, which no run has made: remove it", key="--out", found=str(path))
 
     def finished(self, number: int, rounds: int, key: str | None = None) -> bool:
         """Whether cell `number` has been closed with all its rounds, and is still what its content `key` says."""
@@ -125,9 +139,7 @@ class RunFolder:
         return cells
 
     def describe(self, scenario_yaml: str, manifest: Mapping[str, Any]) -> Path:
-        """Say beside the tables what they are of; the cells go once nobody can want them."""
-        if manifest["status"] == "complete":  # otherwise `resume` wants them
-            shutil.rmtree(self.staging / "cells", ignore_errors=True)
+        """Say beside the tables what they are of."""
         (self.staging / "scenario.yaml").write_text(scenario_yaml)
         write_json(self.staging / "manifest.json", {"scenario": self.digest, **manifest})
         return self.staging
@@ -136,28 +148,28 @@ class RunFolder:
         """Move the joined run to its place; an interrupted one does not replace a complete one. Gives the folder."""
         interrupted = read_manifest(self.staging)["status"] != "complete"
         if interrupted and self.out.exists() and read_manifest(self.out).get("status") == "complete":
+            self.release()
             return self.staging
-        old = self.out.with_name(self.out.name + ".old")
+        if not interrupted:  # otherwise `resume` wants them
+            shutil.rmtree(self.staging / "cells", ignore_errors=True)
+        old = self.out.with_name(f".{self.out.name}.replaced")
         shutil.rmtree(old, ignore_errors=True)
         if self.out.exists():
             self.out.rename(old)
         self.staging.rename(self.out)
         shutil.rmtree(old, ignore_errors=True)
+        self.release()
         return self.out
 
     def discard(self) -> None:
-        """Leave nothing behind."""
-        shutil.rmtree(self.staging, ignore_errors=True)
+        """Leave nothing behind, unless there are checkpoints from which one can go on."""
+        if not any(self.staging.glob(f"cells/*/{CHECKPOINTS}/*/")):
+            shutil.rmtree(self.staging, ignore_errors=True)
+        self.release()
 
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid != os.getpid()
+    def release(self) -> None:
+        """Let others write there: nothing more comes from here."""
+        self._lock.release()
 
 
 def free_folder(parent: Path, name: str, digest: str) -> Path:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 OF_ALL_CELLS = ["rounds", "labels", "clients", "layers", "ops"]
-TABLES = [*OF_ALL_CELLS, "confusion", "answers", "representations", "reads"]
+TABLES = [*OF_ALL_CELLS, "confusion", "answers", "representations", "reads", "losses", "presence"]
 SERVING_TABLES = ["requests", "fleet"]
 
 Key = tuple[str, int]

@@ -44,6 +44,7 @@ def test_batched_is_eager(data):
             + [("splitfed_v2", {"l2": 0.5, "l2_on": "model"}), ("hydra", {"cut2": 2, "num_heads": 2})]
             + [("mergesfl", {"batch_regulation": "time"}), ("korea", {"assistants": "all", "p0": 0.3})]
             + [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch")]
+            + [("fedbuff", {"host": "splitfed_v1", "buffer": 2})]
         )
     )
     samples = draw(st.lists(st.integers(2, 10), min_size=2, max_size=4))

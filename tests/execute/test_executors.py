@@ -46,6 +46,7 @@ class Audit(Eager):
     """Runs steps and weighs everything that is sent."""
 
     def __init__(self):
+        super().__init__()
         self.weighed = []
 
     def snapshot(self, payload):

@@ -13,6 +13,7 @@ from sfl_sim.models.calling import Calling
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.network import Network
 from sfl_sim.models.optimisers import Sgd
+from sfl_sim.models.replica import Weights
 from sfl_sim.models.steps import Backward, Forward, Train
 from sfl_sim.ops import Value
 from sfl_sim.sim.orders import ORDERS
@@ -94,6 +95,20 @@ def test_a_client_that_is_lost_takes_its_graph_along_and_leaves_its_place():
     Forward().run(heir, batch)
     assert Spy.seen() is not None
     assert part1.part.calling.graphs.peak == 1
+
+
+def test_weights_that_are_stored_and_restored_hold_their_place():
+    (part1, _), batch = spied(limit=1)
+    holder, other = part1.snapshot(), part1.snapshot()
+    for client in (holder, other):
+        Forward().run(client, batch)
+    kept = [client.weights.stored() for client in (holder, other)]
+    (again, _), _ = spied(limit=1)
+    graphs = again.part.calling.graphs
+    restored = [Weights.restored(again.part, told) for told in kept]
+    assert [weights in graphs for weights in restored] == [True, False]
+    restored[0].backward(torch.zeros(2, 4))
+    assert restored[0] not in graphs
 
 
 @pytest.mark.parametrize("limit", [None, 0])

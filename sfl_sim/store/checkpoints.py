@@ -1,0 +1,154 @@
+"""The checkpoints of a cell that is under way: each is whole or not there, and known by its sums.
+
+`rounds.jsonl` has a line for what every whole round has learned, and is only ever added to. A folder `round-000012`
+holds the rest of what was in memory at the end of that round, in `memory.safetensors`, and a `checkpoint.json` with the
+sums of that file, of the lines of `rounds.jsonl` until then, and of itself. There are two of them, in case the newest
+cannot be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+CHECKPOINTS = "checkpoints"
+"""The folder in a cell's."""
+ABOUT, MEMORY, ROUNDS, UNFINISHED = "checkpoint.json", "memory.safetensors", "rounds.jsonl", "unfinished"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What has been stored.
+
+    Attributes:
+        folder: where.
+        about: JSON.
+        arrays: by name.
+        rounds: what the whole rounds before it have learned, JSON each.
+    """
+
+    folder: Path
+    about: Mapping[str, Any]
+    arrays: dict[str, NDArray[Any]]
+    rounds: list[Any]
+
+
+class Checkpoints:
+    """The checkpoints in the folder of a cell, which must be there when one is saved."""
+
+    def __init__(self, cell: Path) -> None:
+        self.folder = cell / CHECKPOINTS
+        self._last: str | None = None
+        self._waiting: list[bytes] = []
+        self._rounds = hashlib.sha256()
+        self._rounds_bytes = 0
+
+    def __iter__(self) -> Iterator[Path]:
+        """The folders of those that may be there, the newest first."""
+        return iter(sorted((path.parent for path in self.folder.glob(f"round-*/{ABOUT}")), reverse=True))
+
+    def readable(self, refuse: Callable[[str], object]) -> Iterator[Checkpoint]:
+        """Those that are whole, the newest first; any other is told to `refuse`, with what is wrong with it."""
+        for folder in self:
+            try:
+                yield self._read(folder)
+            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+                refuse(f"{folder} is damaged ({error})")
+
+    def go_on_after(self, checkpoint: Checkpoint | None) -> None:
+        """What is added now follows that one, or is the first."""
+        self._last = checkpoint.folder.name if checkpoint else None
+        told = checkpoint.about["rounds"]["bytes"] if checkpoint else 0
+        self.folder.mkdir(exist_ok=True)
+        with open(self.folder / ROUNDS, "a+b") as file:
+            file.truncate(told)
+            file.seek(0)
+            self._rounds, self._rounds_bytes = hashlib.sha256(file.read()), told
+
+    def add_round(self, learned: Any) -> None:
+        """What a whole round has learned, to be written with the next checkpoint."""
+        self._waiting.append(json.dumps(learned).encode() + b"\n")
+
+    def save(self, name: str, about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write one, and then forget all but it and the one before."""
+        self._write_rounds()
+        part, place = self.folder / UNFINISHED, self.folder / name
+        for path in (part, place):
+            shutil.rmtree(path, ignore_errors=True)
+        part.mkdir()
+        memory = save(dict(arrays))
+        rounds = {"bytes": self._rounds_bytes, "sha256": self._rounds.hexdigest()}
+        told = {**about, "rounds": rounds, "memory": {"sha256": hashlib.sha256(memory).hexdigest()}}
+        _write(part / MEMORY, memory)
+        _write(part / ABOUT, json.dumps({"sha256": _sum(told), "checkpoint": told}).encode())
+        _settle(part)
+        os.replace(part, place)
+        _settle(self.folder)
+        for folder in self.folder.glob("round-*"):
+            if folder.name not in (name, self._last):
+                shutil.rmtree(folder, ignore_errors=True)
+        self._last = name
+
+    def remove(self) -> None:
+        """Leave nothing behind."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _write_rounds(self) -> None:
+        with open(self.folder / ROUNDS, "r+b") as file:
+            file.truncate(self._rounds_bytes)  # what a write that failed has left
+            file.seek(self._rounds_bytes)
+            file.writelines(self._waiting)
+            file.flush()
+            os.fsync(file.fileno())
+        for line in self._waiting:
+            self._rounds.update(line)
+            self._rounds_bytes += len(line)
+        self._waiting.clear()
+
+    def _read(self, folder: Path) -> Checkpoint:
+        found = json.loads((folder / ABOUT).read_text())
+        told = found["checkpoint"]
+        memory = (folder / MEMORY).read_bytes()
+        with open(self.folder / ROUNDS, "rb") as file:
+            lines = file.read(told["rounds"]["bytes"])
+        sums = {
+            ABOUT: (found["sha256"], _sum(told)),
+            MEMORY: (told["memory"]["sha256"], hashlib.sha256(memory).hexdigest()),
+            ROUNDS: (told["rounds"]["sha256"], hashlib.sha256(lines).hexdigest()),
+        }
+        if wrong := [name for name, (expected, is_now) in sums.items() if expected != is_now]:
+            raise ValueError(f"{', '.join(wrong)} is not what was written")
+        return Checkpoint(folder, told, load(memory), [json.loads(line) for line in lines.splitlines()])
+
+
+def _sum(told: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write it and wait until the disk has it."""
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _settle(folder: Path) -> None:
+    """Wait until the disk knows which files are in a folder."""
+    if os.name != "posix":  # Windows opens no folders
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
