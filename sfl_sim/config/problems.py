@@ -35,6 +35,10 @@ _BOUNDS = {
 }
 
 
+_MAX_TOLD = 100
+"""Errors of a scenario that are looked at: of a long list, all may be wrong."""
+
+
 class _Spot(NamedTuple):
     """A value in a scenario, its dotted path, the schemas of which it should fit one, and the keys around."""
 
@@ -45,8 +49,9 @@ class _Spot(NamedTuple):
 
 
 def problems(error: ValidationError, given: object) -> list[ScenarioError]:
-    """The errors of `given`, each with its key; where a key and one below it fail, only the latter."""
-    found = [_problem(detail, given) for detail in error.errors(include_url=False)]
+    """The first errors of `given`, each with its key; where a key and one below it fail, only the latter."""
+    details = error.errors(include_url=False, include_input=False)[:_MAX_TOLD]
+    found = [_problem(detail, given) for detail in details]
     keys = {problem.key for problem in found if problem.key}
     return [problem for problem in found if not any(key.startswith(f"{problem.key}.") for key in keys)]
 
@@ -100,16 +105,18 @@ def _find(loc: tuple[int | str, ...], given: object) -> _Spot:
     spot = _Spot([], given, members(root, root), [])
     for part in loc:
         value: Any = spot.value
-        if isinstance(value, Mapping) and part in value:
+        if isinstance(value, Mapping) and (keys := [key for key in value if part in (key, str(key))]):
             section = _section(spot.schemas, value.get("kind"))
             siblings = list(section.get("properties", {}))
             below = section["properties"][part] if part in siblings else section.get("additionalProperties")
+            inner = value[keys[0]]
         elif isinstance(value, list) and isinstance(part, int):
             siblings = []
             below = next((schema["items"] for schema in spot.schemas if "items" in schema), None)
+            inner = value[part]
         else:
             continue
-        spot = _Spot([*spot.path, str(part)], value[part], members(below or {}, root), siblings)
+        spot = _Spot([*spot.path, str(part)], inner, members(below or {}, root), siblings)
     return spot
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
     from sfl_sim.config.grid import Grid, Point
 
+MAX_NAME = 100
+MAX_RUNS = 10_000
+"""Variants of a study, each seed by itself."""
 _COMMAND_LINE = Place("--set")
 
 
@@ -154,7 +158,13 @@ def _grid_of_training(grid: Grid, numbers: Iterable[int]) -> Grid:
 def _study(base: Scenario, places: Places, name: str) -> Study:
     base = base.model_copy(update={"name": base.name or name})
     try:
-        grid = list(points(base.grid))
+        _check_name(base.name or name)
+        grid = list(islice(points(base.grid), MAX_RUNS + 1))
+        if len(grid) * base.repeats > MAX_RUNS:
+            raise ScenarioError(
+                "too many runs: points of the grid times repeats", key="grid" if len(grid) > 1 else "repeats",
+                allowed=f"at most {MAX_RUNS}",
+            )  # fmt: skip
         variant_names = names(grid, base.method.name)
     except ScenarioError as error:
         raise places.located(error) from None
@@ -169,6 +179,13 @@ def _study(base: Scenario, places: Places, name: str) -> Study:
             for seed in range(base.seed, base.seed + base.repeats)
         ]
     return Study(base.name or name, base, tuple(variants))
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name that could not be that of a folder, whoever calls one so: it must not lead out of reports/."""
+    if Path(name).name != name or name.startswith(".") or len(name) > MAX_NAME or not name.isprintable():
+        allowed = f"up to {MAX_NAME} characters without a slash, not starting with a dot"
+        raise ScenarioError("cannot name a folder", key="name", found=name, allowed=allowed)
 
 
 def changed(base: Scenario, layer: Mapping[str, Any], places: Places) -> Scenario:

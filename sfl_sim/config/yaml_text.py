@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import yaml
 
 from sfl_sim.config.places import Place, Places
 from sfl_sim.errors import ScenarioError
+from sfl_sim.reading import MAX_SCENARIO_BYTES, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+MAX_LEVELS = 32
+"""Lists and mappings within one another."""
+MAX_VALUES = 100_000
+"""Keys and values; what an alias stands for counts wherever it stands."""
+MAX_DIGITS = 100
+"""Characters of a number."""
 
 _EXPONENT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
 """Floats such as 1e-3, which YAML 1.1 takes for text because they lack a dot or the exponent's sign."""
@@ -22,6 +30,21 @@ _BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)$")
 """As in YAML 1.2 and in editors: `off` and `no` are words."""
 
 
+_NOT_TEXT = re.compile(r"[\0\ud800-\udfff]")
+"""What neither files nor paths can hold, and escapes can make."""
+
+
+class _TooMuch(yaml.MarkedYAMLError):
+    pass
+
+
+class _Extent(NamedTuple):
+    """What a node holds, itself included."""
+
+    values: int
+    levels: int
+
+
 class _Loader(yaml.SafeLoader):
     # Dates stay text: a scenario holds what JSON can hold.
     yaml_implicit_resolvers = {  # noqa: RUF012
@@ -29,11 +52,48 @@ class _Loader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._values = self._level = self._deepest = 0
+        self._extents: dict[yaml.Node, _Extent] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Refuse too much as soon as there is: with aliases and merge keys, a little text makes any amount."""
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        values, deepest = self._values, self._deepest
+        self._level = self._deepest = self._level + 1
+        self._check_extent(event.start_mark)
+        node = cast(yaml.Node, super().compose_node(parent, index))
+        if not isinstance(event, yaml.AliasEvent):
+            self._values += 1
+            self._extents[node] = _Extent(self._values - values, self._deepest - self._level + 1)
+        elif extent := self._extents.get(node):
+            self._values += extent.values
+            self._deepest += extent.levels - 1
+        else:
+            raise _refused("an alias within what it stands for", event.start_mark)
+        self._check_extent(event.start_mark)
+        self._level, self._deepest = self._level - 1, max(deepest, self._deepest)
+        return node
+
+    def _check_extent(self, mark: Any) -> None:
+        if self._deepest > MAX_LEVELS:
+            raise _TooMuch(problem=f"more than {MAX_LEVELS} lists and mappings within one another", problem_mark=mark)
+        if self._values > MAX_VALUES:
+            raise _TooMuch(problem=f"more than {MAX_VALUES} keys and values", problem_mark=mark)
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        tag = node.tag.rpartition(":")[2]
+        if tag in ("int", "float") and len(node.value) > MAX_DIGITS:
+            raise _TooMuch(problem=f"more than {MAX_DIGITS} characters of a number", problem_mark=node.start_mark)
+        if tag == "str" and (found := _NOT_TEXT.search(node.value)):
+            raise _refused(f"the character {found[0]!r} is not allowed", node.start_mark)
         try:
             return super().construct_object(node, deep)
         except ValueError as error:  # PyYAML lets those of int() through, without the line
-            raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from None
+            raise _refused(str(error), node.start_mark) from None
+        except (LookupError, AttributeError):  # and whatever a tag makes of a value that does not fit it
+            raise _refused(f"cannot be read as {tag}", node.start_mark) from None
 
 
 class _Dumper(yaml.SafeDumper):
@@ -49,19 +109,9 @@ def read(path: Path) -> tuple[Any, Places]:
     """What a YAML file holds, and the line of every key in it.
 
     Raises:
-        ScenarioError: there is no such file, or it is not UTF-8, not YAML, or gives a key twice.
+        ScenarioError: there is no such file, or it is not UTF-8, not YAML, too large, or gives a key twice.
     """
-    file = str(path)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise ScenarioError(f"cannot be read: {error.strerror}", file=file) from None
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ScenarioError("is not UTF-8 text", found=raw[error.start : error.end], file=file, line=line) from None
-    return _parse(text, file)
+    return _parse(read_text(path, MAX_SCENARIO_BYTES), str(path))
 
 
 def read_value(text: str) -> Any:
@@ -111,6 +161,10 @@ def _keys(node: yaml.Node, prefix: str, seen: set[int]) -> Iterator[tuple[str, i
         yield from _keys(value, f"{prefix}{name}.", seen)
 
 
+def _refused(problem: str, mark: Any) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, mark)
+
+
 def _not_yaml(error: yaml.YAMLError, text: str, file: str | None) -> ScenarioError:
     problem, line, column = str(error), None, None
     if isinstance(error, yaml.reader.ReaderError):
@@ -123,4 +177,5 @@ def _not_yaml(error: yaml.YAMLError, text: str, file: str | None) -> ScenarioErr
             problem = "found a tab, indent with spaces"
         line, column = error.problem_mark.line + 1, error.problem_mark.column + 1
     where = f" (column {column})" if column else ""
-    return ScenarioError(f"is not YAML: {problem}{where}", file=file, line=line)
+    lead = "is too much" if isinstance(error, _TooMuch) else "is not YAML"
+    return ScenarioError(f"{lead}: {problem}{where}", file=file, line=line)

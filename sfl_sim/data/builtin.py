@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 32 << 20
 """Of floating noise, which is drawn in pieces, since it takes eight times as much memory as the pixels."""
+
+
+MAX_SYNTHETIC_BYTES = 2_000_000_000
+"""Of the training samples; noise for so many takes a minute to draw."""
 
 
 def digits() -> Dataset:
@@ -56,12 +61,19 @@ def synthetic(
         owners: how many people the samples are dealt to at random; None for none.
 
     Raises:
-        ScenarioError: a shape that is neither an image's nor a sequence's, or more than 256 different tokens.
+        ScenarioError: a shape that is neither an image's nor a sequence's, more than 256 different tokens, more labels
+            or owners than samples, or more of it all than `MAX_SYNTHETIC_BYTES`.
     """
     if len(shape) not in (1, 3):
         raise ScenarioError("is neither [channels, height, width] nor [tokens]", key="data.shape", found=list(shape))
     if len(shape) == 1 and n_labels > 256:
         raise ScenarioError("a token is a byte", key="data.n_labels", found=n_labels, allowed="1 to 256")
+    for key, number in (("n_labels", n_labels), ("owners", owners or 1)):
+        if number > samples:
+            raise ScenarioError("more than samples", key=f"data.{key}", found=number, allowed=f"1 to {samples}")
+    if samples * math.prod(shape) > MAX_SYNTHETIC_BYTES:
+        problem = f"more than {MAX_SYNTHETIC_BYTES:,} bytes, one for each number of a sample"
+        raise ScenarioError(problem, key="data.samples", found=samples)
     rng = stream(0, "synthetic", *shape, n_labels)
     patterns = _patterns(shape, n_labels, rng) * (separation / np.sqrt(2))
     levels = 256 if len(shape) == 3 else n_labels

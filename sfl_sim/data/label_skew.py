@@ -35,8 +35,10 @@ def dominant_label(
     `balance="subsample"` first cuts every class to the size of the smallest, at random (CHOICE 4).
 
     Raises:
-        ScenarioError: `n_clients` is not phi x n_labels.
+        ScenarioError: `n_clients` is not phi x n_labels, or there is one label alone.
     """
+    if samples.n_labels == 1:
+        raise ScenarioError("needs more labels than one", key="data.partition.kind", found="dominant_label")
     _check_count("dominant_label", n_clients, phi, samples.n_labels)
     by_label = samples.by_label(rng)
     if balance == "subsample":

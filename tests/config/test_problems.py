@@ -10,7 +10,7 @@ from sfl_sim.config.scenario import Scenario
 
 TRAIN = (
     "rounds, batch_size, local_epochs, lr, lr_decay, lr_min, optimizer, momentum, weight_decay, drop_last, "
-    "agg_weights, precision, compile, executor, max_graphs"
+    "agg_weights, precision, compile, executor, max_graphs, on_nan"
 )
 
 
@@ -113,7 +113,7 @@ def said(values):
         (
             {"clients": {"compute": True}},
             "clients.compute: must be text or a number above 0 or a mapping "
-            "(found True; allowed: the keys profile, macs_per_s, scale, cost)",
+            "(found True; allowed: the keys profile, macs_per_s, scale, cost, sample_s, jitter, throttling)",
         ),
         (
             {"clients": {"compute": {"macs_per_s": [1, -1]}}},

@@ -321,12 +321,13 @@ def test_in_a_list_of_grids_the_one_that_gave_the_value_is_located(write):
 
 # --- and back to text ---------------------------------------------------------------------------------------
 
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 shares = st.floats(0, 1, exclude_min=True)
 rates = st.floats(1e-3, 1e12) | st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=3)
 counts = st.integers(1, 10**9)
 options = st.dictionaries(
-    st.text(min_size=1).filter(lambda key: key != "name"),
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    texts.filter(bool).filter(lambda key: key != "name"),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
     max_size=3,
 )
 
@@ -336,12 +337,12 @@ def section(**keys):
 
 
 scenarios = section(
-    name=st.text(min_size=1),
+    name=st.text("aß_-. ", min_size=1).filter(lambda name: not name.startswith(".")),
     seed=st.integers(0),
     repeats=st.integers(1, 3),
     data=section(
-        name=st.text(),
-        root=st.text() | st.none(),
+        name=texts,
+        root=texts | st.none(),
         augment=st.booleans(),
         partition=st.just({"kind": "iid"})
         | st.builds(lambda p, phi: {"kind": "dominant_label", "p": p, "phi": phi}, st.floats(0, 1), counts)
@@ -349,13 +350,13 @@ scenarios = section(
     ),
     clients=section(
         participation=shares,
-        compute=st.text() | st.floats(1e-3, 1e12) | st.fixed_dictionaries({"macs_per_s": rates}),
-        network=st.text() | st.fixed_dictionaries({"uplink_bps": rates, "downlink_bps": rates}),
+        compute=texts | st.floats(1e-3, 1e12) | st.fixed_dictionaries({"macs_per_s": rates}),
+        network=texts | st.fixed_dictionaries({"uplink_bps": rates, "downlink_bps": rates}),
     ),
     server=section(workers=counts | st.just("unlimited"), burst=counts | st.sampled_from(["all", None])),
     method=options,
     train=section(lr=st.floats(1e-300, 1e300), drop_last=st.booleans()),
-    grid=section(**{"model.cut": st.lists(counts, min_size=1, max_size=2, unique=True), "server.order": st.text()}),
+    grid=section(**{"model.cut": st.lists(counts, min_size=1, max_size=2, unique=True), "server.order": texts}),
     report=section(target_accuracy=shares | st.none()),
 ).map(lambda values: values | {"name": values.get("name", "study")})
 
@@ -393,7 +394,7 @@ def test_a_dump_has_all_keys_in_the_order_of_the_design():
     values = read_value(dump(Scenario(name="a")))
 
     assert ", ".join(values) == TOP
-    assert list(values["clients"]) == ["count", "participation", "compute", "network", "power"]
+    assert list(values["clients"]) == ["count", "participation", "compute", "network", "power", "availability"]
     assert values["train"]["rounds"] == 100
 
 

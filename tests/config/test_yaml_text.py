@@ -1,5 +1,7 @@
 """Scenario files as text: how values are read, where keys are, and what is refused."""
 
+import os
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -7,9 +9,10 @@ from hypothesis import strategies as st
 from sfl_sim.config import yaml_text
 from sfl_sim.errors import ScenarioError
 
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=8,
 )
 
@@ -87,11 +90,59 @@ def test_anchors_may_be_shared_and_overridden(tmp_path):
     assert yaml_text.read(file)[0] == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}, "c": {"x": 1, "y": 2}}
 
 
-def test_an_anchor_within_itself_does_not_hang(tmp_path):
-    file = tmp_path / "a.yaml"
-    file.write_text("a: &a\n  b: *a\n")
+LAUGHS = "a0: &a0 [lol]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9))
+MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}\n" for n in range(1, 9))
+TOWERS = "a0: &a0 1\n" + "".join(f"a{n}: &a{n} [[[[[*a{n - 1}]]]]]\n" for n in range(1, 9))
 
-    assert yaml_text.read(file)[1].of("a.b").line == 2
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: &a\n  b: *a\n", "2: is not YAML: an alias within what it stands for (column 6)"),
+        (LAUGHS, "6: is too much: more than 100000 keys and values"),
+        (MERGES, "6: is too much: more than 100000 keys and values"),
+        (TOWERS, "8: is too much: more than 32 lists and mappings within one another"),
+        ("[" * 500_000, "1: is too much: more than 32 lists and mappings within one another (column 33)"),
+        ("- " * 5000, "1: is too much: more than 32 lists and mappings within one another (column 65)"),
+        ("seed: " + "9" * 101, "1: is too much: more than 100 characters of a number (column 7)"),
+        ("seed: 1" + ":59" * 50_000, "1: is too much: more than 100 characters of a number (column 7)"),
+        ('name: "\\ud800"', "1: is not YAML: the character '\\ud800' is not allowed (column 7)"),
+        ('name: "a\\0"', "1: is not YAML: the character '\\x00' is not allowed (column 7)"),
+        ("a: !!timestamp x", "1: is not YAML: cannot be read as timestamp (column 4)"),
+        ("a: !!bool maybe", "1: is not YAML: cannot be read as bool (column 4)"),
+        ("a: !!python/object/apply:os.system [exit]", "1: is not YAML: could not determine a constructor for the tag"),
+    ],
+    ids=range(13),
+)
+def test_bombs_and_what_no_file_can_hold_are_refused(tmp_path, text, problem):
+    file = tmp_path / "a.yaml"
+    file.write_text(text)
+
+    with pytest.raises(ScenarioError) as caught:
+        yaml_text.read(file)
+
+    assert str(caught.value).startswith(f"{file}:{problem}")
+
+
+def test_as_much_as_is_allowed_is_read(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("[" * 31 + "1" + "]" * 31)
+
+    assert "1" in str(yaml_text.read(file)[0])
+
+
+def test_files_beyond_the_limit_and_what_is_no_file_are_refused_at_once(tmp_path):
+    huge, pipe = tmp_path / "huge.yaml", tmp_path / "pipe"
+    with huge.open("wb") as file:
+        file.truncate(100_000_000)
+    os.mkfifo(pipe)
+
+    with pytest.raises(
+        ScenarioError, match=r"huge.yaml: is too large \(found '100000000 bytes'; allowed: at most 1000000"
+    ):
+        yaml_text.read(huge)
+    with pytest.raises(ScenarioError, match=r"pipe: cannot be read: Is no regular file"):
+        yaml_text.read(pipe)
 
 
 @pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b""])

@@ -27,7 +27,7 @@ class Server(ThreadingHTTPServer):
         requests: (name, Range header) of each request.
         resumes: answer ranges, as an honest server does.
         shift: answer them with what lies so many bytes further on, as a dishonest one might.
-        breaks_after: close each connection after so many bytes.
+        breaks_after: close each connection after so many bytes, once `goes_on` is set.
     """
 
     def __init__(self) -> None:
@@ -37,6 +37,8 @@ class Server(ThreadingHTTPServer):
         self.resumes = True
         self.shift = 0
         self.breaks_after: int | None = None
+        self.goes_on = threading.Event()
+        self.goes_on.set()
 
     @property
     def url(self) -> str:
@@ -64,6 +66,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body[: self.server.breaks_after])
+        self.wfile.flush()
+        self.server.goes_on.wait()
 
     def log_message(self, *args: object) -> None:
         pass

@@ -185,3 +185,8 @@ def test_more_than_100_shards_cannot_be_drawn():
     with pytest.raises(ScenarioError, match=r"51 clients cannot draw 2 of 100 shards each") as failure:
         dealt("label_shards", samples_of([500] * 2), 51, shards=2)
     assert failure.value.key == "data.partition.shards"
+
+
+def test_one_label_alone_cannot_be_dominant() -> None:
+    with pytest.raises(ScenarioError, match="needs more labels than one"):
+        dealt("dominant_label", samples_of([20]))
