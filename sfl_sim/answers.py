@@ -15,7 +15,7 @@ import pandas as pd
 from sfl_sim.cells import Notify, Settings
 from sfl_sim.config.keys import ASIDE, COMPUTING, WORLD, without
 from sfl_sim.config.source import Study, Variant, load
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.identity import code_version, names_own_code
 from sfl_sim.store import read_manifest
 from sfl_sim.study import run_study
@@ -54,8 +54,9 @@ class Answers:
             problem = "has no answers.parquet: nothing was trained there, or nothing that can be served"
             raise ScenarioError(problem, key="--run", found=str(folder))
         self._study = load(folder / "scenario.yaml")
-        summaries = json.loads((folder / "summary.json").read_text())["variants"]
-        self._rounds = {(found["name"], found["seed"]): found["rounds"] for found in summaries}
+        with blamed_on(folder):
+            summaries = json.loads((folder / "summary.json").read_text())["variants"]
+            self._rounds = {(found["name"], found["seed"]): int(found["rounds"]) for found in summaries}
 
     def of(self, trained: Variant) -> Answered:
         """Those of the variant that was trained as `trained` says.
@@ -70,7 +71,8 @@ class Answers:
         seed, rounds = stored.scenario.seed, stored.scenario.train.rounds
         done = self._rounds.get((stored.name, seed), 0)
         rows = [("variant", "==", stored.name), ("seed", "==", seed)]
-        answers = pd.read_parquet(self.folder / "answers.parquet", filters=rows)
+        with blamed_on(self.folder):
+            answers = pd.read_parquet(self.folder / "answers.parquet", filters=rows)
         if done < rounds or answers.empty:
             problem = f"has no answers of {stored.name} (seed {seed}), trained for {done} of {rounds} rounds"
             raise ScenarioError(problem, key="--run", found=str(self.folder))

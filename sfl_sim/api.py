@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from sfl_sim.cells import Settings
+from sfl_sim.config.own_code import Permission, permitted
 from sfl_sim.config.scenario import Scenario
 from sfl_sim.config.source import Study, load, parse, training
 from sfl_sim.config.vary import axis
@@ -144,6 +145,7 @@ def run(
     fresh: bool = False,
     backend: str = "local",
     address: str | None = None,
+    allow_code: bool = False,
 ) -> Results:
     """Run a scenario as the command line does, silently.
 
@@ -158,6 +160,7 @@ def run(
         fresh: run what other runs in reports/ (or beside `out`) have finished, too.
         backend: local, or ray.
         address: of a Ray cluster, auto or ray://...; None starts Ray here.
+        allow_code: let code of your own run that the scenario names by its path; a function handed over may run anyway.
 
     Raises:
         ScenarioError: the scenario, the device or the folder cannot be used.
@@ -165,8 +168,9 @@ def run(
     """
     threads = threads or Settings.threads
     settings = Settings(timing_only, device, jobs, threads, reuse=not fresh, backend=backend, address=address)
-    study = training(_study(scenario, overrides))
-    return Results(run_study(study, Path(out) if out else None, settings, lambda number, round: None).folder)
+    with permitted(Permission(allow_code)):
+        study = training(_study(scenario, overrides))
+        return Results(run_study(study, Path(out) if out else None, settings, lambda number, round: None).folder)
 
 
 def serve(
@@ -177,6 +181,7 @@ def serve(
     run: str | Path | None = None,
     timing_only: bool = False,
     device: str = "auto",
+    allow_code: bool = False,
 ) -> Served:
     """Let requests come to what a scenario trains, as the command line does, silently.
 
@@ -186,30 +191,36 @@ def serve(
         run: the folder of the run to serve; by default one of reports/ that trained it, or else it is trained there.
         timing_only: train nothing, exits happen with `serving.exit_probability`.
         device: of the training: auto, cpu or cuda.
+        allow_code: as of `run`.
 
     Raises:
         ScenarioError: the scenario, the run, the device or the folder cannot be used.
     """
-    study = ServedStudy(_study(scenario, overrides), Settings(timing_only, device, resume=True, reuse=True))
-    answers = study.answers(Path(run) if run else None, lambda trained: nullcontext(lambda number, round: None))
-    return Served(study.serve(answers, Path(out) if out else None, lambda name, done, total: None).folder)
+    with permitted(Permission(allow_code)):
+        study = ServedStudy(_study(scenario, overrides), Settings(timing_only, device, resume=True, reuse=True))
+        answers = study.answers(Path(run) if run else None, lambda trained: nullcontext(lambda number, round: None))
+        return Served(study.serve(answers, Path(out) if out else None, lambda name, done, total: None).folder)
 
 
-def reprice(run: str | Path, *, overrides: Sequence[str], out: str | Path | None = None) -> Results:
+def reprice(
+    run: str | Path, *, overrides: Sequence[str], out: str | Path | None = None, allow_code: bool = False
+) -> Results:
     """Walk a stored run again in another world, without training, silently.
 
     Args:
         run: the folder of a training run.
         overrides: `key=value` texts of the world: clients.compute, .network, .power, and all of server.
         out: the folder; by default `reports/<name>-repriced`, or the next free number.
+        allow_code: as of `run`, for what the run's scenario names.
 
     What would have to be trained there has no accuracy; manifest.json says why under `repriced`.
 
     Raises:
         ScenarioError: there is no run, it cannot be walked again, or a key decides what is learned.
     """
-    repricing = Repricing(Path(run), overrides)
-    return Results(repricing.fill(Path(out) if out else None, lambda number, news: None).folder)
+    with permitted(Permission(allow_code)):
+        repricing = Repricing(Path(run), overrides)
+        return Results(repricing.fill(Path(out) if out else None, lambda number, news: None).folder)
 
 
 def whatif(
@@ -220,6 +231,7 @@ def whatif(
     runs: Sequence[str | Path] = (),
     out: str | Path | None = None,
     jobs: int = 1,
+    allow_code: bool = False,
 ) -> WhatIf:
     """Time the rounds of a scenario, without training, at all combinations of what varies, silently.
 
@@ -229,14 +241,16 @@ def whatif(
         runs: folders of training runs, whose accuracies are told at the points that they trained.
         out: a folder for the study; by default `reports/<name>-whatif`, or the next free number.
         jobs: points to walk side by side.
+        allow_code: as of `run`.
 
     Raises:
         ScenarioError: the scenario, a key, a value, a run or the folder cannot be used.
     """
     axes = [axis(key, values) for key, values in vary.items()]
-    study = training(_study(scenario, overrides))
     place = Path(out) if out else None
-    return WhatIf(run_whatif(study, axes, place, jobs, lambda done, total: None, [*map(Path, runs)]).folder)
+    with permitted(Permission(allow_code)):
+        study = training(_study(scenario, overrides))
+        return WhatIf(run_whatif(study, axes, place, jobs, lambda done, total: None, [*map(Path, runs)]).folder)
 
 
 def advise(
@@ -247,6 +261,7 @@ def advise(
     memory_bytes: int | None = None,
     accuracy: float | None = None,
     runs: Sequence[str | Path] = (),
+    allow_code: bool = False,
 ) -> Advice:
     """Choose the cuts with the shortest rounds, by the clock alone, as the command line does, silently.
 
@@ -255,12 +270,14 @@ def advise(
         per_client: a cut for each client instead of one for all.
         memory_bytes: that a client can hold at most.
         accuracy: that a cut must have reached in `runs`, folders of recorded runs.
+        allow_code: as of `run`.
 
     Raises:
         ScenarioError: the scenario or a run cannot be used, or no cut is left.
     """
     wish = Wish(per_client, memory_bytes, accuracy, [Path(run) for run in runs])
-    return find_advice(training(_study(scenario, overrides)), wish, lambda done, total: None)
+    with permitted(Permission(allow_code)):
+        return find_advice(training(_study(scenario, overrides)), wish, lambda done, total: None)
 
 
 def _study(scenario: str | Path | Scenario | Mapping[str, Any], overrides: Sequence[str]) -> Study:

@@ -12,6 +12,7 @@ from typing import Any
 import pydantic
 from torch import nn
 
+from sfl_sim.config.own_code import require_permission
 from sfl_sim.config.problems import mismatch
 from sfl_sim.config.scenario import Model, Scenario
 from sfl_sim.config.schema import members
@@ -28,13 +29,17 @@ from sfl_sim.system.profiles import available
 
 
 def named(name: str, table: Mapping[str, Any], key: str) -> Any:
-    """What a scenario's `name` stands for: an entry of `table`, or a user's own `package.module:thing`."""
+    """What a scenario's `name` stands for: an entry of `table`, or a user's own `package.module:thing`.
+
+    Nothing else imports what a scenario names. Raises ScenarioError if there is no such thing, or if it may not run.
+    """
     if name in table:
         return table[name]
     module, colon, thing = name.partition(":")
     if not colon:
         problem = f"{'no such name, nor' if table else 'is not'} a package.module:name of your own"
         raise ScenarioError(problem, key=key, found=name, allowed=table or None)
+    require_permission(name, key)
     try:
         return attrgetter(thing)(importlib.import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
@@ -101,6 +106,7 @@ def choices() -> dict[str, list[str]]:
         "clients.network.profile": available("network"),
         "clients.network.trace": available("network/traces"),
         "clients.power.radio": available("power"),
+        "clients.availability.profile": available("availability"),
     }
 
 
@@ -118,8 +124,12 @@ def catalogue() -> dict[str, dict[str, str]]:
         "network": "mean rates of the client links",
         "network/traces": "how link rates vary over time",
         "power": "what a radio draws",
+        "availability": "when clients are there",
     }
-    found["profiles"] = {name: about for kind, about in profiles.items() for name in available(kind)}
+    found["profiles"] = {}
+    for kind, about in profiles.items():
+        for name in available(kind):  # two kinds may have a name in common
+            found["profiles"][name] = "; ".join(filter(None, [found["profiles"].get(name), about]))
     found["scenarios"] = scenario_names()
     return found
 

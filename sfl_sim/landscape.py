@@ -151,6 +151,7 @@ def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, noti
         write_landscape(frames, points, out)
         table = out.with_suffix(".parquet")
         part = table.with_name(table.name + ".part")
+        part.unlink(missing_ok=True)  # as in `write_page`
         points.to_parquet(part, index=False)
         part.replace(table)
 

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from sfl_sim.cells import News, Notify, Settings, attempt, brief, failure_of
+from sfl_sim.config.own_code import Permission, permission, permitted
 from sfl_sim.config.source import Variant
 from sfl_sim.errors import ScenarioError
 from sfl_sim.execute.device import pick_device
@@ -56,7 +57,8 @@ def on_ray(variants: Mapping[int, Variant], folder: RunFolder, settings: Setting
 
         news = Queue(actor_options={"num_cpus": 0})
         task = ray.remote(max_retries=0, **resources)(_elsewhere)
-        same = replace(settings, device=device), news, code_version(), [os.path.abspath(place) for place in sys.path]
+        places = [os.path.abspath(place) for place in sys.path]
+        same = replace(settings, device=device), permission(), news, code_version(), places
         running = {task.remote(number, variant, *same): number for number, variant in variants.items()}
         try:
             while running:
@@ -84,7 +86,7 @@ def _require_room(ray: ModuleType, num_cpus: float, num_gpus: float) -> None:
 
 
 def _elsewhere(
-    number: int, variant: Variant, settings: Settings, news: Any, code: str, places: Sequence[str]
+    number: int, variant: Variant, settings: Settings, given: Permission, news: Any, code: str, places: Sequence[str]
 ) -> dict[str, bytes]:
     """Run a cell on a node, where a user's own modules are looked for in `places`; gives the files that it leaves."""
     sys.path.extend(place for place in places if place not in sys.path)
@@ -96,7 +98,8 @@ def _elsewhere(
         def notify(number: int, told: News) -> None:
             news.put(pickle.dumps((number, brief(told))))  # or else the queue's own process would import torch
 
-        attempt(number, variant, cell, settings, notify)
+        with permitted(given):
+            attempt(number, variant, cell, settings, notify)
         return {path.name: path.read_bytes() for path in cell.iterdir()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from sfl_sim.errors import ScenarioError
@@ -16,7 +17,7 @@ def scenario_file(name: str | Path) -> Path:
     parts = path.with_suffix("").parts
     shipped = _files()
     file = shipped.get("/".join(parts[1:] if parts[:1] == ("scenarios",) else parts))
-    if path.is_file() or (path.exists() and file is None):  # a folder of that name, such as a run's, is not meant
+    if os.path.isfile(path) or (file is None and os.path.exists(path)):  # a run's folder of that name is not meant
         return path
     if file is None:
         raise ScenarioError("no such file, nor a scenario that comes with sfl-sim", found=str(name), allowed=shipped)

@@ -87,7 +87,7 @@ def test_what_failed_is_retried_alone(poison, tmp_path):
 
 
 def test_nothing_is_left_where_everything_failed_before_a_round_was_done(poison, tmp_path, monkeypatch):
-    monkeypatch.setattr("sfl_sim.cells.Experiment.rounds", lambda self: iter([][1]))
+    monkeypatch.setattr("sfl_sim.cells.Experiment.rounds", lambda self, past: iter([][1]))
     folder, error = run(study(), tmp_path / "run")
     assert folder is None
     assert str(error) == "1 of 1 runs failed: fedavg (seed 0): IndexError: list index out of range (round 1)"

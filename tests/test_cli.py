@@ -282,7 +282,7 @@ def test_bad_input_is_one_line_with_exit_code_2_and_leaves_nothing(setting, line
     del base["grid"]
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(base))
     sets = [word for part in (setting.split() if "{" not in setting else [setting]) for word in ("--set", part)]
-    sfl_sim("tiny.yaml", *sets, code=2)
+    sfl_sim("tiny.yaml", *sets, "--allow-code", code=2)
     printed = capsys.readouterr().err
     assert len(printed.splitlines()) == 1
     assert line in printed
@@ -387,7 +387,8 @@ def my_nets(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("thing", ["make", "ready"])
 def test_a_network_of_one_s_own_takes_the_name_s_place(thing, my_nets, scenario, tmp_path):
-    sfl_sim(scenario, "-q", "--set", f"model.factory=my_nets:{thing}", "--set", "model.cut=2", "--out", "mine")
+    sets = ["--set", f"model.factory=my_nets:{thing}", "--set", "model.cut=2"]
+    sfl_sim(scenario, "-q", "--allow-code", *sets, "--out", "mine")
     layers = pd.read_parquet(tmp_path / "mine" / "layers.parquet")
     assert layers.groupby("variant")["name"].apply(list).tolist() == [["0", "1", "2"]] * 3
     assert layers["model"].unique().tolist() == [f"my_nets:{thing}"]
@@ -401,7 +402,7 @@ def test_a_network_of_one_s_own_from_python(my_nets, scenario, tmp_path):
 
 
 def test_the_layers_of_a_model_with_their_costs(my_nets, capsys):
-    sfl_sim("model", "my_nets:make", "--input", "3x4x4", "--labels", "7")
+    sfl_sim("model", "my_nets:make", "--input", "3x4x4", "--labels", "7", "--allow-code")
     title, data, _, *rows, _ = capsys.readouterr().out.splitlines()
     assert title.startswith("my_nets:make: 3 layers")
     assert data == "for samples of 3x4x4 and 7 labels"
@@ -465,6 +466,7 @@ def test_a_variant_that_fails_does_not_stop_the_others_and_its_error_is_in_the_r
     (tmp_path / "poison").write_text("no <more>")
     method = {"name": "small_study:Poisoned", "poison": str(tmp_path / "poison")}
     sets = ["--set", f"method={json.dumps(method)}", "--set", "grid={train.lr: [0.1, 0.2]}", "--timing-only"]
+    sets.append("--allow-code")
     sfl_sim(scenario, *sets, code=1)
     printed = capsys.readouterr()
     assert "lr=0.2  failed: RuntimeError: no <more> (round 2)" in printed.err

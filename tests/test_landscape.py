@@ -15,6 +15,7 @@ from torch import nn
 
 from sfl_sim.api import run
 from sfl_sim.cli import main
+from sfl_sim.config.own_code import hand_over
 from sfl_sim.execute.evaluate import evaluate
 from sfl_sim.landscape import Extent, Surroundings, filter_normalised, survey
 from sfl_sim.models.network import Network
@@ -24,7 +25,7 @@ TINY = {
     "name": "tiny",
     "repeats": 2,
     "data": {"name": "digits", "train_samples": 100, "test_samples": 100, "partition": {"kind": "iid"}},
-    "model": {"factory": "small_world:batch_norm_net", "cut": 2},
+    "model": {"factory": batch_norm_net, "cut": 2},
     "clients": {"count": 5},
     "train": {"rounds": 2, "batch_size": 8, "drop_last": True},
     "grid": {"method.name": ["splitfed_v1", "splitfed_v2"]},
@@ -171,6 +172,7 @@ def test_of_a_model_with_alternatives_there_is_no_landscape(tmp_path, capsys):
 
 def test_the_checkpoint_of_another_model_is_refused(ours, capsys):
     text = (ours / "scenario.yaml").read_text()
+    hand_over("small_world:mlp")
     (ours / "scenario.yaml").write_text(text.replace("small_world:batch_norm_net", "small_world:mlp"))
     assert refused(ours) == 2
     assert "is not of the model that the run's scenario describes" in capsys.readouterr().err

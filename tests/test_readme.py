@@ -40,9 +40,10 @@ def test_the_method_of_the_readme_runs(tmp_path, monkeypatch):
         "method": {"name": "my_methods:Stubborn"},
         "train": {"rounds": 3, "batch_size": 8},
     }
-    results = sfl_sim.run(scenario, out=tmp_path / "mine")
-    command = re.search(r"sfl-sim heterogeneous_bw --set '(grid=.*Stubborn.*)'", README)[1]
-    main(["heterogeneous_bw", "--set", command, "--set", "repeats=1", "--timing-only", "-q", "--out", "compared"])
+    results = sfl_sim.run(scenario, out=tmp_path / "mine", allow_code=True)
+    command = re.search(r"sfl-sim heterogeneous_bw --allow-code --set '(grid=.*Stubborn.*)'", README)[1]
+    compare = ["heterogeneous_bw", "--allow-code", "--set", command]
+    main([*compare, "--set", "repeats=1", "--timing-only", "-q", "--out", "compared"])
     assert results.summary["name"].tolist() == ["my_methods:Stubborn"]
     model_down = results.ops.query("node == 'downlink' and kind == 'model'")
     assert model_down["round"].unique().tolist() == [1]  # part-1 comes once and stays

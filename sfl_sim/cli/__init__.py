@@ -6,17 +6,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import typer
 
 from sfl_sim.cli import asking, running, showing  # noqa: F401  (they register their commands)
-from sfl_sim.cli.app import Interrupted, app
+from sfl_sim.cli.app import Interrupted, app, say
+from sfl_sim.config.own_code import Permission, permitted
 from sfl_sim.errors import ScenarioError
 
 INTERRUPTED = 130
+SAFE_PATH = "PYTHONSAFEPATH"
+"""Set, it keeps `python -c`, with which multiprocessing begins its processes, from importing what lies around."""
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's, which newer versions of typer bundle
 
 
@@ -28,10 +33,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         arguments.insert(0, "run")
     debug = "--debug" in arguments
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` keeps what there is, as Ctrl-C does
-    sys.path.insert(0, "")  # methods and orders of a user's own may lie where the command is called
+    allowed = "--allow-code" in arguments
     try:
-        if app(arguments, standalone_mode=False) == INTERRUPTED:  # newer versions of typer catch Ctrl-C themselves
-            raise KeyboardInterrupt
+        with _modules_from_here(allowed), permitted(Permission(everything=allowed)):
+            if app(arguments, standalone_mode=False) == INTERRUPTED:  # newer versions of typer catch Ctrl-C themselves
+                raise KeyboardInterrupt
     except (Interrupted, KeyboardInterrupt, typer.Abort):
         _fail("interrupted", INTERRUPTED)
     except ScenarioError as error:
@@ -44,8 +50,25 @@ def main(argv: Sequence[str] | None = None) -> None:
         _fail(f"failed: {error}", 1, error if debug else None)
 
 
+@contextmanager
+def _modules_from_here(allowed: bool) -> Iterator[None]:
+    """Look for modules where the command is called, if that is `allowed`; else no process of ours does."""
+    path, safe = list(sys.path), os.environ.get(SAFE_PATH)
+    if allowed:
+        sys.path.insert(0, os.getcwd())
+    else:
+        os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        os.environ.pop(SAFE_PATH, None)
+        if safe is not None:
+            os.environ[SAFE_PATH] = safe
+
+
 def _fail(line: str, code: int, error: BaseException | None = None) -> None:
-    typer.echo(f"sfl-sim: {line}", err=True)
+    say(f"sfl-sim: {line}", err=True)
     if error is not None:
         raise error
     raise SystemExit(code)

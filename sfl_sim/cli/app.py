@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from sfl_sim.errors import in_one_line
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
@@ -19,7 +25,29 @@ ScenarioFile = Annotated[str, typer.Argument(help="A YAML file, or the name of a
 Overrides = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")]
 Runs = Annotated[list[Path], typer.Argument(help="Folders of earlier runs, shown side by side.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let code of your own run that a scenario names.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+class Terminal(Console):
+    """A console that shows what names hold, whatever that is: it obeys no markup in them, and no control character."""
+
+    def __init__(self, *, stderr: bool = False, soft_wrap: bool = False) -> None:
+        super().__init__(stderr=stderr, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """As rich does, with what a terminal would obey written as its escape."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else _harmless(text), style, control)
+
+
+def say(text: object, *, err: bool = False) -> None:
+    """Print a line."""
+    typer.echo(_harmless(str(text)), err=err)
+
+
+def _harmless(text: str) -> str:
+    return text if text.isprintable() else re.sub(r"[^\n\u00a0]+", lambda part: in_one_line(part[0]), text)
 
 
 class Interrupted(Exception):

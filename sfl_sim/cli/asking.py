@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from sfl_sim.cli.app import Debug, Interrupted, Overrides, ScenarioFile, app
+from sfl_sim.cli.app import AllowCode, Debug, Interrupted, Overrides, ScenarioFile, Terminal, app, say
+from sfl_sim.errors import blamed_on
 from sfl_sim.shipped import scenario_file
 
 Vary = Annotated[
@@ -30,6 +30,7 @@ def whatif(
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-whatif.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Points to walk side by side.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the page's place only.")] = False,
+    allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
     """Time the rounds of a scenario, without training, at all combinations of what varies."""
@@ -40,13 +41,13 @@ def whatif(
 
     axes = read_axes(vary)
     study = training(load(scenario_file(scenario), overrides))
-    with whatif_progress(Console(stderr=True), quiet) as notify:
+    with whatif_progress(Terminal(stderr=True), quiet) as notify:
         outcome = run_whatif(study, axes, out, jobs, notify, runs)
     if not quiet:
         from sfl_sim.report.whatif import whatif_in_terminal
 
-        Console().print(whatif_in_terminal(outcome.folder))
-    typer.echo(outcome.folder / "whatif.html")
+        Terminal().print(whatif_in_terminal(outcome.folder))
+    say(outcome.folder / "whatif.html")
     if outcome.status == "interrupted":
         raise Interrupted
 
@@ -57,20 +58,22 @@ def reprice(
     overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-repriced.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
+    allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
     """Walk a run again in another world, without training, and say what of its learning holds there."""
     from sfl_sim.progress import progress
     from sfl_sim.repricing import Repricing
 
-    repricing = Repricing(run, overrides)
-    with progress(repricing.study, Console(stderr=True), quiet) as notify:
-        outcome = repricing.fill(out, notify)
+    with blamed_on(run):
+        repricing = Repricing(run, overrides)
+        with progress(repricing.study, Terminal(stderr=True), quiet) as notify:
+            outcome = repricing.fill(out, notify)
     if not quiet:
         from sfl_sim.report.repriced import repriced_in_terminal
 
-        Console().print(repriced_in_terminal(outcome.folder))
-    typer.echo(outcome.folder / "report.html")
+        Terminal().print(repriced_in_terminal(outcome.folder))
+    say(outcome.folder / "report.html")
     if outcome.status == "interrupted":
         raise Interrupted
 
@@ -84,6 +87,7 @@ def advise(
     accuracy: Annotated[float | None, typer.Option(help="What a cut must have reached in recorded runs.")] = None,
     runs: Annotated[list[Path], typer.Option("--run", help="The folder of such a run.")] = [],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print what to paste only.")] = False,
+    allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
     """Choose the cuts with the shortest rounds, by the clock alone."""
@@ -96,9 +100,9 @@ def advise(
 
     wish = Wish(per_client, None if memory is None else read_bytes(memory), accuracy, runs)
     study = training(load(scenario_file(scenario), overrides))
-    with whatif_progress(Console(stderr=True), quiet) as notify:
+    with whatif_progress(Terminal(stderr=True), quiet) as notify:
         advice = find_advice(study, wish, notify)
     if not quiet:
-        Console().print(advice_in_terminal(advice.choices, advice.cuts, advice.clients))
+        Terminal().print(advice_in_terminal(advice.choices, advice.cuts, advice.clients))
     for line in settings(advice.choices):
-        typer.echo(line)
+        say(line)

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from sfl_sim.cli.app import Debug, Device, Interrupted, Overrides, ScenarioFile, app
+from sfl_sim.cli.app import AllowCode, Debug, Device, Interrupted, Overrides, ScenarioFile, Terminal, app, say
 from sfl_sim.shipped import scenario_file
 
 
@@ -19,7 +18,13 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Variants and seeds to run side by side; with Ray, on one GPU.")] = 1,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of a run; all cores unless given.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Keep what an interrupted run has finished.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run: from the last checkpoint of each variant.")
+    ] = False,
+    checkpoint_jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Checkpoints within rounds, too: after so many operations at the server."),
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run what other runs have finished, too.")] = False,
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Simulate time without training.")] = False,
     calibrate: Annotated[
@@ -31,6 +36,7 @@ def run(
     ] = None,
     device: Device = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
+    allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
     """Run a scenario and write its report."""
@@ -39,11 +45,13 @@ def run(
     from sfl_sim.progress import progress, show_calibration
     from sfl_sim.study import CellsFailed, run_study
 
-    console = Console(stderr=True)
-    settings = Settings(timing_only, device, jobs, threads or Settings.threads, resume, not fresh, backend, address)
+    console = Terminal(stderr=True)
+    settings = Settings(
+        timing_only, device, jobs, threads or Settings.threads, resume, not fresh, backend, address, checkpoint_jobs
+    )
     study = training(load(scenario_file(scenario), overrides))
     if calibrate:
-        show_calibration(study, settings, console)
+        show_calibration(study, settings, console, Terminal(soft_wrap=True))
         return
     failure = None
     with progress(study, console, quiet) as notify:
@@ -56,8 +64,8 @@ def run(
     if not quiet:
         from sfl_sim.report.terminal import results_in_terminal
 
-        Console().print(results_in_terminal(outcome.folder))
-    typer.echo(outcome.folder / "report.html")
+        Terminal().print(results_in_terminal(outcome.folder))
+    say(outcome.folder / "report.html")
     if failure:
         raise failure
     if outcome.status == "interrupted":
@@ -77,6 +85,7 @@ def serve(
     ] = False,
     device: Device = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the page's place only.")] = False,
+    allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
     """Let requests come to what a scenario trains, and write how they were answered."""
@@ -85,7 +94,7 @@ def serve(
     from sfl_sim.progress import progress, serving_progress
     from sfl_sim.serving import ServedStudy
 
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     settings = Settings(timing_only, device, resume=True, reuse=True)
     study = ServedStudy(load(scenario_file(scenario), overrides), settings)
     answers = study.answers(run, lambda trained: progress(trained, console, quiet))
@@ -94,7 +103,7 @@ def serve(
     if not quiet:
         from sfl_sim.report.served import served_in_terminal
 
-        Console().print(served_in_terminal(outcome.folder))
-    typer.echo(outcome.folder / "serving.html")
+        Terminal().print(served_in_terminal(outcome.folder))
+    say(outcome.folder / "serving.html")
     if outcome.status == "interrupted":
         raise Interrupted

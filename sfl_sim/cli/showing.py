@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from sfl_sim.cli.app import Debug, Device, Overrides, Runs, ScenarioFile, app
-from sfl_sim.errors import ScenarioError
+from sfl_sim.cli.app import AllowCode, Debug, Device, Overrides, Runs, ScenarioFile, Terminal, app, say
+from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.shipped import scenario_file
 
 
@@ -34,10 +33,11 @@ def report(
 
     if format and not export:
         raise ScenarioError("needs a folder: --export DIR", key="--format")
-    if export:
-        typer.echo(export_runs(runs, export, format or ["csv"]))
-        out = out or export / "report.html"
-    typer.echo(write_report(runs, out or _page_of(runs, "report.html")))
+    with blamed_on(*runs):
+        if export:
+            say(export_runs(runs, export, format or ["csv"]))
+            out = out or export / "report.html"
+        say(write_report(runs, out or _page_of(runs, "report.html")))
 
 
 @app.command()
@@ -49,7 +49,8 @@ def mlflow(
     """Log stored runs in MLflow, one run for each variant and seed."""
     from sfl_sim.report.mlflow_log import log_runs
 
-    typer.echo(f"{store}: {log_runs(runs, store)}")
+    with blamed_on(*runs):
+        say(f"{store}: {log_runs(runs, store)}")
 
 
 @app.command()
@@ -61,6 +62,7 @@ def landscape(
     span: Annotated[float, typer.Option(help="How far they reach, in lengths of the model's filters.")] = 1.0,
     samples: Annotated[int, typer.Option(min=1, help="Test samples that the loss is measured on.")] = 1000,
     device: Device = "auto",
+    allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
     """Show how flat the loss is around the final models of stored runs."""
@@ -68,9 +70,9 @@ def landscape(
     from sfl_sim.progress import survey_progress
 
     page = out or _page_of(runs, "landscape.html")
-    with survey_progress(Console(stderr=True)) as notify:
+    with survey_progress(Terminal(stderr=True)) as notify, blamed_on(*runs):
         survey(runs, page, Extent(points, plane_points, span, samples), device, notify)
-    typer.echo(page)
+    say(page)
 
 
 def _page_of(runs: list[Path], name: str) -> Path:
@@ -83,6 +85,7 @@ def _page_of(runs: list[Path], name: str) -> Path:
 def validate(
     scenario: ScenarioFile,
     overrides: Overrides = [],
+    allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
     """Check a scenario, its data and its profiles without running it."""
@@ -96,7 +99,7 @@ def validate(
     if any(variant.scenario.serving for variant in study.variants):
         ServedStudy(study, Settings())
     names = dict.fromkeys(variant.name for variant in study.variants)
-    typer.echo(f"{scenario}: fine ({len(study.variants)} runs: {'; '.join(names)})")
+    say(f"{scenario}: fine ({len(study.variants)} runs: {'; '.join(names)})")
 
 
 @app.command()
@@ -112,8 +115,8 @@ def partition(
     from sfl_sim.report.preview import preview_in_terminal, write_preview
 
     found = preview(load(scenario_file(scenario), overrides))
-    Console().print(preview_in_terminal(found))
-    typer.echo(write_preview(found, out or Path("reports", f"{found.name}-partition.html")))
+    Terminal().print(preview_in_terminal(found))
+    say(write_preview(found, out or Path("reports", f"{found.name}-partition.html")))
 
 
 @app.command()
@@ -134,6 +137,7 @@ def model(
         str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x32x32; 80 for 80 tokens.")
     ] = None,
     n_labels: Annotated[int | None, typer.Option("--labels", min=1, help="Number of labels.")] = None,
+    allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
     """Show what the layers of a model cost, and where it is best cut."""
@@ -148,7 +152,7 @@ def model(
     chosen = find_model(Model(factory=name, name=None) if ":" in name else Model(name=name))
     net = network(chosen, shape, n_labels or usual_labels)
     table = layers_in_terminal(layer_table(net).assign(model=name), shape, net.n_labels)
-    Console(soft_wrap=True, markup=False, emoji=False).print(table)
+    Terminal(soft_wrap=True).print(table)
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -172,4 +176,4 @@ def list_(
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, about in entries[what].items():
         table.add_row(name, about)
-    Console(soft_wrap=True).print(table)
+    Terminal(soft_wrap=True).print(table)

@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.reading import MAX_TABLE_BYTES, read_text
 
 LATEST_S = 1e10
 """Of a trace: three hundred years, at whose end a clock of 64-bit numbers still tells microseconds."""
@@ -58,9 +59,11 @@ def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:
         ScenarioError: with file and line, and the scenario `key` that named the file.
     """
     try:
-        text = StringIO(Path(path).read_text(encoding="utf-8-sig").rstrip())
-        table = pd.read_csv(text, usecols=["time_s", "client"], skip_blank_lines=False, skipinitialspace=True)
-    except (OSError, ValueError) as reason:
+        text = read_text(Path(path), MAX_TABLE_BYTES, key).rstrip()
+        table = pd.read_csv(StringIO(text), usecols=["time_s", "client"], skip_blank_lines=False, skipinitialspace=True)
+    except ScenarioError:
+        raise
+    except ValueError as reason:
         raise ScenarioError(
             "cannot be read as a trace of requests",
             key=key, file=str(path), found=str(reason), allowed="CSV with the columns time_s, client",

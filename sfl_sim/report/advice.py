@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Group
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from sfl_sim.report.display import duration, percent
 
@@ -33,9 +33,9 @@ def advice_in_terminal(choices: pd.DataFrame, cuts: pd.DataFrame, clients: pd.Da
         names = cuts[cuts["series"] == series].set_index("cut")["name"]
         chosen = clients.loc[clients["series"] == series, "cut"].value_counts().sort_index()
         cells = [_best(chosen, names), duration(row["round_s"]), _own(row), _next(row, names), _bound(row)]
-        table.add_row(*map(escape, [series, *cells] if several else cells))
+        table.add_row(*map(Text, [series, *cells] if several else cells))
         said = " ".join([f"Searched: {row['how']}.", *row["notes"]])
-        notes.append(escape(f"{series}: {said}" if several else said))
+        notes.append(Text(f"{series}: {said}" if several else said))
     return Group(table, *notes)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NOTHING = 1e-6
 """The share of a round below which a resource is left out."""
 ROW_PX = 62
-PHONE_LETTERS = 40
+PHONE_LETTERS = 32
 
 
 def round_breakdown(frames: Frames) -> go.Figure:

@@ -1,7 +1,8 @@
-"""Numbers as people read them: units of time, bytes and rates, medians over seeds, fewer points per line."""
+"""Names and numbers as people read them: units of time, bytes and rates, medians over seeds, fewer points per line."""
 
 from __future__ import annotations
 
+import html
 import itertools
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 TIME_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
 NBSP = "\u00a0"  # a number and its unit stay on one line
 PREFIXES = ("", "k", "M", "G", "T", "P")
+
+
+def escaped(text: str) -> str:
+    """A name for HTML and for Plotly alike, which knows some entities only."""
+    return html.escape(text).replace("&quot;", "&#34;")
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:

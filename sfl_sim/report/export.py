@@ -77,6 +77,7 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
         try:
             out.mkdir(parents=True, exist_ok=True)
             for name in written:
+                (out / name).unlink(missing_ok=True)  # a link would be followed
                 shutil.copyfile(staging / name, out / name)
         except OSError as error:
             raise ScenarioError(f"cannot be written: {error.strerror}", key="--export", found=str(out)) from error

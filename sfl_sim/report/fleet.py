@@ -50,7 +50,7 @@ def energy(frames: Frames) -> go.Figure:
 def cost_model(frames: Frames) -> str:
     """How the time of a step follows from its work, in a sentence; nothing about runs that do not say."""
     follows = [
-        "its MACs" if cost == "macs" else f"its kinds of layers and their calls (cost profile {cost})"
+        "its MACs" if cost == "macs" else f"its kinds of layers and their calls (cost profile {display.escaped(cost)})"
         for cost in frames.clients["cost"].dropna().unique()
     ]
     return f"A step's time follows from {' or '.join(follows)}." if follows else ""

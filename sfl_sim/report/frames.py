@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -11,6 +10,7 @@ import pandas as pd
 
 from sfl_sim.metrics.typical import typical_round
 from sfl_sim.report import style
+from sfl_sim.report.display import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -102,7 +102,7 @@ def merge(runs: Sequence[Run]) -> Frames:
     }
     for run, title in zip(runs, titles(runs), strict=True):
         names = list(run.rounds["variant"].unique())
-        labels = {name: html.escape(_label(name, names, title)) for name in names}
+        labels = {name: escaped(_label(name, names, title)) for name in names}
         variants += [_variant(run, name, labels[name], len(variants) + i) for i, name in enumerate(names)]
         for table, frames in tables.items():
             frame: pd.DataFrame = getattr(run, table)
@@ -113,7 +113,7 @@ def merge(runs: Sequence[Run]) -> Frames:
     merged = {table: _stack(frames) for table, frames in tables.items()}
     merged["rounds"]["bytes_moved"] = _bytes_moved(merged["rounds"])
     for table, column in (("labels", "label_name"), ("layers", "name"), ("layers", "model")):
-        merged[table][column] = merged[table][column].astype(str).map(html.escape)
+        merged[table][column] = merged[table][column].astype(str).map(escaped)
     return Frames(list(runs), variants, **merged)
 
 

@@ -51,6 +51,13 @@ def _warnings(run: Run) -> list[str]:
             html.escape(f"{run.name}: {variant} with seed {seed} diverged in round {rounds['round'].min()}. ")
             + "Its loss is no number any more, and its accuracy that of guessing; a smaller learning rate may help."
         )
+    skipped = run.rounds[run.rounds["skipped"] > 0]
+    for (variant, seed), rounds in skipped.groupby(["variant", "seed"], sort=False):
+        texts.append(
+            html.escape(f"{run.name}: {variant} with seed {seed} left out {plural(rounds['skipped'].sum(), 'update')} ")
+            + f"with gradients that were no finite numbers, the first in round {rounds['round'].min()} "
+            "(train.on_nan: skip); a smaller learning rate may help."
+        )
     if run.rounds["accuracy"].isna().all() and "repriced_from" not in run.manifest:
         texts.append(
             html.escape(f"{run.name}: timing-only. ")

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames, Variant
     from sfl_sim.report.way import Aim
 
+MAX_LINEAR = 20
+"""If the last variant is done this many times later than the first, an axis of time is logarithmic."""
+TICKS_S = {
+    "1 ms": 1e-3, "10 ms": 1e-2, "0.1 s": 0.1, "1 s": 1.0, "10 s": 10.0, "1 min": 60.0, "10 min": 600.0, "1 h": 3600.0,
+    "6 h": 21600.0, "1 d": 86400.0, "1 week": 604800.0, "1 month": 2629746.0, "1 year": 31556952.0,
+}  # fmt: skip
+"""Where it may have ticks."""
+
 
 def accuracy_over_time(frames: Frames, aim: Aim) -> go.Figure:
     """Median accuracy after each round against the median simulated time at its end, ± over seeds, and the target."""
@@ -60,7 +68,14 @@ def gap_over_rounds(frames: Frames) -> go.Figure:
 
 def _over_time(frames: Frames, variants: Sequence[Variant], column: str) -> go.Figure:
     unit, unit_s = display.time_unit(frames.rounds["ended_s"].max())
-    return _curves(frames, variants, "ended_s", unit_s, column).update_xaxes(title=f"simulated time ({unit})")
+    figure = _curves(frames, variants, "ended_s", unit_s, column)
+    ends_s = frames.rounds.groupby("variant")["ended_s"].max()
+    if ends_s.max() <= MAX_LINEAR * ends_s.min():
+        return figure.update_xaxes(title=f"simulated time ({unit})")
+    first_s = frames.rounds["ended_s"].min()
+    ticks = [(at_s / unit_s, text) for text, at_s in TICKS_S.items() if first_s <= at_s <= ends_s.max()]
+    at, texts = ([tick[i] for tick in ticks[:: 1 + len(ticks) // 6]] for i in (0, 1))
+    return figure.update_xaxes(type="log", title="simulated time", tickvals=at, ticktext=texts, tickangle=0)
 
 
 def _over_rounds(frames: Frames, variants: Sequence[Variant], column: str) -> go.Figure:

@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow.parquet as pq
-import yaml
 
+from sfl_sim.config import yaml_text
 from sfl_sim.config.source import parse
 from sfl_sim.errors import ScenarioError
 from sfl_sim.records import (
+    ATTENDANCE_COLUMNS,
     BREAKDOWN,
     CLIENT_COLUMNS,
     CONFUSION_COLUMNS,
     LABEL_COLUMNS,
     LAYER_COLUMNS,
+    LOSS_COLUMNS,
+    PRESENCE_COLUMNS,
     REPLAY_COLUMNS,
     ROUND_COLUMNS,
+    STALENESS_COLUMNS,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +49,9 @@ TABLES = {
         "hybrid_accuracy",
         *(f"{part}_s" for part in BREAKDOWN),
         *REPLAY_COLUMNS,
+        *ATTENDANCE_COLUMNS,
+        *STALENESS_COLUMNS,
+        "skipped",
     ],
     "labels.parquet": [*KEY, *LABEL_COLUMNS, "label_name"],
     "confusion.parquet": [*KEY, *CONFUSION_COLUMNS],
@@ -52,17 +59,15 @@ TABLES = {
     "layers.parquet": [*KEY, *LAYER_COLUMNS],
     "representations.parquet": [*KEY, "client", "sample", "label", "x", "y", "silhouette"],
 }
-MEASURED = [
-    "accuracy",
-    "client_accuracy",
-    "loss",
-    "performance_gap",
-    "hybrid_accuracy",
-]  # null throughout in timing-only runs
+SOMETIMES = [
+    "accuracy", "client_accuracy", "loss", "performance_gap", "hybrid_accuracy", "joule", "skipped", *REPLAY_COLUMNS,
+    *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS,
+]  # fmt: skip
+"""Numbers that some runs do not have: null throughout there."""
 NEWER = dict.fromkeys([
     "client_accuracy", "label_samples", "cut", "cost", "layers.parquet", "confusion.parquet",
     "representations.parquet", "joule", "server_model_bytes", "best_accuracy", "reference", "method_options",
-    "accuracy_spread", *EXIT_NUMBERS, "rho", *REPLAY_COLUMNS,
+    "accuracy_spread", *EXIT_NUMBERS, "rho", *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, "skipped",
 ]) | {"assistants_s": 0.0}  # fmt: skip
 """What runs of earlier versions lack, or nobody asked for: unknown there, or what it must have been."""
 FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *(set(TABLES) - set(NEWER))]
@@ -114,9 +119,20 @@ class Run:
 
     def retimed(self, variant: str, seed: int) -> pd.DataFrame:
         """What changes of the world make of a round: columns round, change, before_s, after_s; no rows if unknown."""
-        path = self.folder / "retimed.parquet"
+        return self._of("retimed", ["round", "change", "before_s", "after_s"], variant, seed)
+
+    def losses(self, variant: str, seed: int) -> pd.DataFrame:
+        """The operations that were lost; no rows if nobody could be."""
+        return self._of("losses", LOSS_COLUMNS, variant, seed)
+
+    def stays(self, variant: str, seed: int) -> pd.DataFrame:
+        """From when until when clients were there; no rows if nobody was ever away."""
+        return self._of("presence", PRESENCE_COLUMNS, variant, seed)
+
+    def _of(self, table: str, columns: Sequence[str], variant: str, seed: int) -> pd.DataFrame:
+        path = self.folder / f"{table}.parquet"
         if not path.exists():
-            return pd.DataFrame(columns=["round", "change", "before_s", "after_s"])
+            return pd.DataFrame(columns=list(columns))
         return pd.read_parquet(path, filters=[("variant", "==", variant), ("seed", "==", seed)])
 
 
@@ -141,13 +157,13 @@ def load(folder: Path) -> Run:
         scenario_text = (folder / "scenario.yaml").read_text(encoding="utf-8")
         run = Run(
             folder,
-            dict(yaml.safe_load(scenario_text)),
+            dict(yaml_text.read_value(scenario_text)),
             scenario_text,
             json.loads((folder / "manifest.json").read_text(encoding="utf-8")),
             _summary(json.loads((folder / "summary.json").read_text(encoding="utf-8"))),
             *(_table(folder / name, columns) for name, columns in TABLES.items()),
         )
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ScenarioError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
     if run.rounds.empty:
         raise ScenarioError(f"{folder} has nothing to report: no round has ended")
@@ -162,7 +178,7 @@ def _table(path: Path, columns: list[str]) -> pd.DataFrame:
     stored = pq.read_schema(path).names
     lacking = {column: known for column, known in NEWER.items() if column in columns and column not in stored}
     frame = pd.read_parquet(path, columns=[column for column in columns if column not in lacking]).assign(**lacking)
-    return frame.astype({column: float for column in [*MEASURED, *REPLAY_COLUMNS, "joule"] if column in frame})
+    return frame.astype({column: float for column in SOMETIMES if column in frame})
 
 
 def _summary(stored: dict[str, Any]) -> pd.DataFrame:

@@ -162,7 +162,7 @@ def _log_parent(client: MlflowClient, run: Run, run_id: str) -> None:
     for key, text in _about(run).items():
         client.set_tag(run_id, key, text)
     for path in (run.folder / name for name in ARTIFACTS):
-        if path.exists():
+        if path.is_file() and not path.is_symlink():  # a link in a run that somebody sent may lead to anything of ours
             client.log_artifact(run_id, str(path))
     client.set_terminated(run_id, _status(run))
 

@@ -86,6 +86,7 @@ def write_page(title: str, body: str, out: Path) -> Path:
     part = out.with_name(out.name + ".part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)  # a link in a run that somebody sent would be followed
         part.write_text(page, encoding="utf-8")
         part.replace(out)  # an earlier page stays whole until the new one is
     except OSError as error:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sfl_sim.report import breakdown, critical, fleet, gantt, layers, partition, queueing, replay
+from sfl_sim.report import (
+    absence,
+    attendance,
+    breakdown,
+    critical,
+    fleet,
+    gantt,
+    layers,
+    partition,
+    queueing,
+    replay,
+    staleness,
+)  # fmt: skip
 from sfl_sim.report.curves import BANDS, LINES, MAX_NARROW_BANDS
 from sfl_sim.report.display import percent, plural
 from sfl_sim.report.learned import learned_panels
@@ -20,20 +32,52 @@ if TYPE_CHECKING:
 def panels(frames: Frames) -> list[Panel]:
     """All sections that the runs have data for."""
     views = round_views(frames)
-    time = [_breakdown(frames), *_replay(frames)]
+    time = [_breakdown(frames), *_attendance(frames), *_staleness(frames), *_replay(frames)]
     details = [*_served(frames, views), _queue(frames, views), _gantt(frames, views), _critical(frames, views)]
     world = [*_cuts(frames), *_holdings(frames), _fleet(frames)]
     return [*learned_panels(frames), *time, *details, *world]
 
 
 def _breakdown(frames: Frames) -> Panel:
+    absent = ", which counts as at work while it is away" if absence.unreliable(frames) else ""
     assistants = " for assistants," if frames.rounds["assistants_s"].any() else ""
     return Panel(
         "Where the time goes",
         f"Warm colours are waiting, in the server's queue,{assistants} or for slower clients; all else is work of the "
-        "average participating client (mean over rounds and seeds).",
+        f"average participating client{absent} (mean over rounds and seeds).",
         [("Mean time of a round by resource", breakdown.round_breakdown(frames))],
     )
+
+
+def _attendance(frames: Frames) -> list[Panel]:
+    variants = absence.unreliable(frames)
+    if not variants:
+        return []
+    sight = attendance.first_sight(frames, variants)
+    return [
+        Panel(
+            "Who was there, and who got lost",
+            attendance.caption(sight),
+            attendance.figures(frames, sight),
+            table=absence.costs_table(frames, variants),
+        )
+    ]
+
+
+def _staleness(frames: Frames) -> list[Panel]:
+    variants = staleness.asynchronous(frames)
+    if not variants:
+        return []
+    return [
+        Panel(
+            "How stale updates are",
+            "An asynchronous server waits for nobody: while a client trains, updates of others move the global model "
+            "on. By as many versions its own is stale when it comes, and counts the less. Solid is the mean of the "
+            f"updates of a round, dotted the stalest of them ({LINES}).",
+            [("Staleness of the updates of a round", staleness.staleness(frames, variants))],
+            table=staleness.staleness_table(frames, variants),
+        )
+    ]
 
 
 def _replay(frames: Frames) -> list[Panel]:

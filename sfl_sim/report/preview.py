@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sfl_sim.metrics.divergence import label_divergence
-from sfl_sim.report.display import percent, plural
+from sfl_sim.report.display import escaped, percent, plural
 from sfl_sim.report.frames import distinct
 from sfl_sim.report.page import asset, panel_html, paragraphs, write_page
 from sfl_sim.report.panels import holdings_panel
@@ -67,7 +67,7 @@ def write_preview(preview: Preview, out: Path) -> Path:
         ScenarioError: the page cannot be written.
     """
     rows = [_numbers(partition) for partition in preview.partitions]
-    held = distinct((html.escape(p.name), p.counts.rename(columns=html.escape)) for p in preview.partitions)
+    held = distinct((escaped(p.name), p.counts.rename(columns=escaped)) for p in preview.partitions)
     title = html.escape(preview.name)
     body = Template(asset("preview.html")).substitute(
         title=title,

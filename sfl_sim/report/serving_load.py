@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ import pandas as pd
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.serving import PARTS
 from sfl_sim.report import style
+from sfl_sim.report.display import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +143,7 @@ def load_serving(folder: Path) -> Served:
         groups = _groups(cells)
         for parts, prefix in (("parts_s", ""), ("tail_parts_s", "tail_")):
             cells[[f"{prefix}{part}_s" for part in PARTS]] = pd.DataFrame(cells.pop(parts).tolist())[list(PARTS)]
-        cells["series"] = cells["series"].map(html.escape)
+        cells["series"] = cells["series"].map(escaped)
         return Served(folder, str(stored["scenario"]), cells, groups, _series(cells), status != "complete")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ScenarioError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
@@ -183,5 +183,5 @@ def _series(cells: pd.DataFrame) -> list[Series]:
 
 
 def _family(cell: dict[Any, Any], several_rhos: bool) -> str:
-    trained = html.escape(str(cell["trained"] or cell["method"]))
+    trained = escaped(str(cell["trained"] or cell["method"]))
     return f"{trained}, ρ = {cell['rho']:g}" if several_rhos else trained

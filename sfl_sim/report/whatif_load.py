@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ import pandas as pd
 from sfl_sim.errors import ScenarioError
 from sfl_sim.records import BREAKDOWN, LAYER_COLUMNS
 from sfl_sim.report import style
+from sfl_sim.report.display import escaped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,7 +62,7 @@ class Axis:
     @property
     def title(self) -> str:
         """What the setting is called, HTML-escaped."""
-        return TITLES.get(self.key) or html.escape(self.key)
+        return TITLES.get(self.key) or escaped(self.key)
 
     @property
     def noun(self) -> str:
@@ -187,7 +187,7 @@ def load_whatif(folder: Path) -> WhatIf:
             axes=axes,
             series=_series(about["series"], tables),
             points=tables["points"].astype({"client_memory_bytes": float, "client_joule": float}),
-            clients=tables["clients"].assign(group=lambda rows: rows["group"].astype(str).map(html.escape)),
+            clients=tables["clients"].assign(group=lambda rows: rows["group"].astype(str).map(escaped)),
             server=tables["server"],
             overlay=tables["overlay"] if len(tables["overlay"]) else None,
             layers=layers,
@@ -219,7 +219,7 @@ def _axis(column: str, stored: dict[str, Any], tables: dict[str, pd.DataFrame]) 
         column,
         stored["key"],
         values=[values[i] for i in order],
-        names=[html.escape(str(stored["names"][i])) for i in order],
+        names=[escaped(str(stored["names"][i])) for i in order],
         base=None if base is None else int(rank[base]),
         shown=int(rank[len(values) // 2 if base is None else base]),
     )
@@ -229,10 +229,10 @@ def _series(names: list[str], tables: dict[str, pd.DataFrame]) -> list[style.Nam
     """The series in the scenario's order, escaped here, once, for HTML and Plotly alike."""
     for table in tables.values():
         if "series" in table:
-            table["series"] = table["series"].astype(str).map(html.escape)
+            table["series"] = table["series"].astype(str).map(escaped)
     known = set(tables["points"]["series"])
     found = []
-    for i, name in enumerate(name for name in map(html.escape, names) if name in known):
+    for i, name in enumerate(name for name in map(escaped, names) if name in known):
         turn, place = divmod(i, len(style.VARIANT_COLOURS))
         found.append(style.Named(name, style.VARIANT_COLOURS[place], style.DASHES[turn % len(style.DASHES)]))
     return found

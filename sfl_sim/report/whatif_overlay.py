@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sfl_sim.report import display, style
-from sfl_sim.report.display import NBSP, duration, percent, tenths
+from sfl_sim.report.display import NBSP, duration, escaped, percent, tenths
 from sfl_sim.report.serving_latency import wide_axis
 from sfl_sim.report.table import Cell
 
@@ -35,7 +35,7 @@ def trained(whatif: WhatIf) -> pd.DataFrame:
         {"rounds_to_accuracy": math.inf, "time_to_accuracy_s": math.inf}
     )
     reasons = known["reason"].fillna("").astype(str).where(~known["valid"].astype(bool), "")
-    found = known.assign(reason=reasons.map(html.escape)).groupby(at, as_index=False)
+    found = known.assign(reason=reasons.map(escaped)).groupby(at, as_index=False)
     points = found.agg({**dict.fromkeys(NUMBERS, "median"), "valid": "all", "reason": "max"})
     return points.merge(whatif.middle[[*at, "round_s"]], on=at)
 

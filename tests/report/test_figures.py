@@ -172,3 +172,20 @@ def test_a_long_queue_is_thinned_but_keeps_its_peaks(frames: Frames) -> None:
 
     assert len(steps.x) <= MAX_POINTS < len(view.queue)
     assert sum(steps.y == 6) >= 5  # the one that comes every second, and five more
+
+
+def test_where_one_runs_for_months_and_others_for_hours_time_is_logarithmic(frames: Frames) -> None:
+    slow = frames.rounds["variant"] == "splitfed_v2, fcfs"
+    long = frames.rounds.assign(ended_s=frames.rounds["ended_s"] * np.where(slow, 1000.0, 1.0))
+    usual = learning.accuracy_over_time(frames, *aims(frames))
+    figure = learning.accuracy_over_time(replace(frames, rounds=long), *aims(frames))
+
+    assert usual.layout.xaxis.type is None
+    assert usual.layout.xaxis.tickvals is None
+    assert figure.layout.xaxis.type == "log"
+    line = next(figure.select_traces({"name": "splitfed_v2, fcfs"}))
+    unit_s = long.loc[slow & (long["round"] == 30), "ended_s"].median() / line.x[-1]
+    at_s = dict(zip(figure.layout.xaxis.ticktext, np.array(figure.layout.xaxis.tickvals) * unit_s, strict=True))
+    known_s = {"1 min": 60, "10 min": 600, "1 h": 3600, "6 h": 21600, "1 d": 86400, "1 week": 604800}
+    assert at_s == pytest.approx({text: known_s[text] for text in at_s})
+    assert 2 < len(at_s) < 7

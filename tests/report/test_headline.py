@@ -184,3 +184,16 @@ def test_variants_that_failed_are_named_with_their_errors_and_the_rest_is_told(
 
 def test_a_complete_run_warns_of_nothing(frames: Frames) -> None:
     assert warnings(frames) == []
+
+
+def test_updates_that_were_skipped_are_warned_about(frames: Frames) -> None:
+    assert not [text for text in warnings(frames) if "left out" in text]
+    run = frames.runs[0]
+    rounds = run.rounds.assign(skipped=0.0)
+    rounds.loc[
+        (rounds["variant"] == "splitfed_v2, cyclic") & (rounds["seed"] == 1) & rounds["round"].isin([3, 4]), "skipped"
+    ] = 2.0
+
+    (text,) = (text for text in warnings(replace(frames, runs=[replace(run, rounds=rounds)])) if "left out" in text)
+    assert "splitfed_v2, cyclic with seed 1 left out 4 updates" in text
+    assert "the first in round 3" in text

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from browser import needs_browser, open_pages
 from synthetic_run import World, write_run
 from synthetic_serving import World as Served
 from synthetic_serving import write_served
@@ -22,17 +18,14 @@ from sfl_sim.report.page import write_page, write_report
 from sfl_sim.report.serving import write_serving
 from sfl_sim.report.whatif import write_whatif as write_whatif_page
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FOUND = next(filter(None, map(shutil.which, BROWSERS)), None)
-pytestmark = pytest.mark.skipif(FOUND is None, reason=f"none of {', '.join(BROWSERS)} is installed")
+pytestmark = needs_browser
 
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync",
-         "--no-first-run", "--virtual-time-budget=5000"]  # fmt: skip
 WIDTHS_PX = (1280, 390)
 WATCH = """<script>
 const errors = [];
 console.error = (...told) => errors.push(told.join(" "));
 addEventListener("error", (event) => errors.push(event.message));
+addEventListener("securitypolicyviolation", (event) => errors.push(`refused to load ${event.blockedURI}`));
 addEventListener("unhandledrejection", (event) => errors.push(String(event.reason)));
 addEventListener("load", () => setTimeout(() => {
   const figures = [...document.querySelectorAll(".js-plotly-plot, .plotly-graph-div")];
@@ -46,13 +39,6 @@ addEventListener("load", () => setTimeout(() => {
 }, 1000));
 </script>"""
 """Tells the frame around a page what became of it: files cannot look into each other, but may send messages."""
-AROUND = """<body><script>
-addEventListener("message", (event) => {
-  const told = document.createElement("pre");
-  told.textContent = event.data;
-  document.body.append(told);
-});
-</script>"""
 
 
 class Seen(NamedTuple):
@@ -67,16 +53,9 @@ class Seen(NamedTuple):
 
 def look_at(page: Path) -> list[Seen]:
     """Open a page at both widths, in frames: windows of a headless browser are never as narrow as a phone."""
-    watched = page.with_name("watched.html")
-    watched.write_text(page.read_text(encoding="utf-8").replace("<head>", f"<head>{WATCH}", 1), encoding="utf-8")
-    frames = "".join(f'<iframe src="{watched.as_uri()}" width="{px}" height="900"></iframe>' for px in WIDTHS_PX)
-    around = page.with_name("around.html")
-    around.write_text(AROUND + frames, encoding="utf-8")
-    profile = f"--user-data-dir={page.with_name('profile')}"
-    command = [str(FOUND), *FLAGS, profile, "--dump-dom", around.as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    told = re.findall(r"<pre>(.*?)</pre>", shown, re.DOTALL)
-    return sorted((Seen(**json.loads(html.unescape(text))) for text in told), reverse=True)
+    frames = [(page, px) for px in WIDTHS_PX]
+    told = open_pages(frames, WATCH, page.parent)
+    return sorted((Seen(**seen) for seen in told), reverse=True)
 
 
 def report_of_a_run(folder: Path) -> Path:

@@ -1,0 +1,180 @@
+"""Whatever a name says, a page shows it and runs nothing of it, and nothing is loaded from anywhere."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+import yaml
+from browser import needs_browser, open_pages
+from synthetic_run import World, write_run
+from synthetic_serving import Rule, write_served
+from synthetic_serving import World as Served
+from synthetic_whatif import Vary, write_whatif
+from synthetic_whatif import World as Asked
+
+from sfl_sim.report.frames import merge
+from sfl_sim.report.landscape import write_landscape
+from sfl_sim.report.load import load
+from sfl_sim.report.page import write_page, write_report
+from sfl_sim.report.preview import Partition, Preview, write_preview
+from sfl_sim.report.serving import write_serving
+from sfl_sim.report.whatif import write_whatif as write_whatif_page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = needs_browser
+
+TAG = "<img src=x onerror=hit()>"
+HOSTILE = f"{TAG}\"'--></style></script><script>hit()</script>{{{{1}}}}${{body}}%{{x}}&lt;b\u202e\u2028"
+"""In the end of every name: each breaks out of another place where somebody might put it."""
+WATCH = """<script>
+let hits = 0;
+const hit = () => { hits += 1; };
+const refused = [];
+addEventListener("securitypolicyviolation", (event) => refused.push(event.blockedURI));
+addEventListener("load", () => setTimeout(async () => {
+  const plots = [...document.querySelectorAll(".js-plotly-plot")];
+  plots.forEach((plot) => {
+    try {
+      Plotly.Fx.hover(plot, [{ curveNumber: plot.data.length - 1, pointNumber: 0 }]);
+    } catch { } // it has nothing to say there
+  });
+  const told = {
+    page: document.title, hits, refused,
+    images: document.querySelectorAll("body img").length,
+    text: document.querySelector("main").innerText,
+    drawn: [...document.querySelectorAll("svg.main-svg text")].map((text) => text.textContent).join(" "),
+    picture: (await Plotly.toImage(plots[0], { format: "png" })).slice(0, 15),
+  };
+  parent.postMessage(JSON.stringify(told), "*");
+}, 1000));
+</script>"""
+KEPT = {"node", "kind", "slice", "how", "threshold", "status", "key", "created"}
+"""What the program itself writes, from a few words of its own."""
+
+
+def poisoned(value: Any, key: str = "") -> Any:
+    """The value with every text in it made hostile."""
+    if isinstance(value, dict):
+        return {name: poisoned(inner, name) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [poisoned(inner, key) for inner in value]
+    return value + HOSTILE if isinstance(value, str) and key not in KEPT else value
+
+
+def poison(folder: Path) -> Path:
+    """Make every name in the tables and texts of a stored folder hostile."""
+    for path in folder.glob("*.parquet"):
+        table = pd.read_parquet(path)
+        for column in table.columns.difference(list(KEPT)):
+            is_text = table[column].map(lambda cell: isinstance(cell, str))
+            if is_text.any():
+                table[column] = table[column].astype(object).where(~is_text, table[column].astype(str) + HOSTILE)
+        table.to_parquet(path, index=False)
+    for path in folder.glob("*.json"):
+        path.write_text(json.dumps(poisoned(json.loads(path.read_text()))))
+    for path in folder.glob("*.yaml"):
+        scenario = poisoned(yaml.safe_load(path.read_text())) | {
+            HOSTILE: folder.name
+        }  # side by side, they differ in it
+        path.write_text(yaml.safe_dump(scenario))
+    return folder
+
+
+def stored_run(folder: Path, **more: Any) -> Path:
+    """A run of two variants, the first of which says something of everything that can go wrong."""
+    run = write_run(
+        folder, World(variants=World().variants[:2], clients=4, rounds=4, batches=3, seeds=(0,), reference="hydra")
+    )
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | more))
+    return poison(run)
+
+
+FAILED = {"status": "failed", "failed": [{"variant": "x", "seed": 0, "round": 1, "error": "RuntimeError: no"}]}
+VERDICT = {"variant": "y", "seed": 0, "rounds": 2, "valid_rounds": 1, "reason": "clients arrive in another order",
+           "before_s": 1.0, "after_s": 2.0, "to_accuracy_before_s": None}  # fmt: skip
+REPRICED = {"repriced_from": {"folder": "reports/run", "scenario": "0"}, "repriced": [VERDICT]}
+
+
+def pages(place: Path) -> Iterator[Path]:
+    one = stored_run(place / f"one{TAG}", **FAILED)
+    other = stored_run(place / f"other{TAG}", **REPRICED)
+    yield write_report([one], place / "report.html")
+    yield write_report([one, other], place / "side by side.html")
+    counts = pd.DataFrame([[1, 2], [0, 0]], columns=["cat" + HOSTILE, "dog" + HOSTILE])
+    partitions = [Partition(name + HOSTILE, counts, 4) for name in ("iid", "natural")]
+    yield write_preview(Preview("preview" + HOSTILE, "digits" + HOSTILE, partitions, 1), place / "preview.html")
+    axes = (Vary("model.cut", (1, 3), ("dw1", "dw2"), base=0), Vary("data.name", ("a", "b"), ("a", "b"), base=1))
+    asked = Asked(axes=axes, clients=3, series=(("splitfed_v2", 1.0), ("hydra", 1.2)), trained=(1, 3), status="killed")
+    yield write_whatif_page(poison(write_whatif(place / "whatif", asked)), place / "whatif.html")
+    served = Served(rules=(Rule("oracle"), Rule("latency_budget", 0.2)), seeds=(0,), requests=100, status="killed")
+    yield write_serving(poison(write_served(place / "served", served)), place / "serving.html")
+    frames = merge([load(one)])
+    points = pd.DataFrame({"alpha": [-1.0, 0, 1] * 3, "beta": [-1.0] * 3 + [0.0] * 3 + [1.0] * 3, "loss": 1.0})
+    around = points.assign(accuracy=0.5, seed=0, samples=10, run=str(one))
+    slices = [around.assign(slice="plane"), around[3:6].assign(slice="line")]
+    surroundings = [rows.assign(variant=variant.name) for variant in frames.variants for rows in slices]
+    yield write_landscape(frames, pd.concat(surroundings), place / "landscape.html")
+
+
+def plain(text: str) -> str:
+    """Without white space, with which names are wrapped."""
+    return "".join(text.split())
+
+
+def test_no_page_runs_what_a_name_says_and_every_page_shows_it(tmp_path: Path) -> None:
+    written = list(pages(tmp_path))
+    assert len(written) == 6
+    seen = open_pages([(page, 1280) for page in written], WATCH, tmp_path)
+    assert len(seen) == len(written)
+    for page in seen:
+        assert (page["hits"], page["images"], page["refused"]) == (0, 0, []), page["page"]
+        assert plain(HOSTILE) in plain(page["page"])
+        assert plain(HOSTILE) in plain(page["text"])
+        assert plain(HOSTILE) in plain(page["drawn"])
+        assert page["picture"] == "data:image/png;"  # which the page's own policy lets a reader save
+
+
+class Server(ThreadingHTTPServer):
+    """A server that counts who asks."""
+
+    asked = 0
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.server.asked += 1  # type: ignore[attr-defined]
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    found = Server(("127.0.0.1", 0), Answer)
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+    yield found
+    found.shutdown()
+    found.server_close()
+
+
+def test_a_page_loads_nothing_even_if_something_in_it_asks_to_and_what_runs_is_found_out(
+    tmp_path: Path, server: Server
+) -> None:
+    url = f"http://127.0.0.1:{server.server_port}/"
+    body = f"""<h1>{HOSTILE}</h1><img src="{url}a"><script src="{url}b"></script><link rel="stylesheet" href="{url}c">
+    <iframe src="{url}d"></iframe><script>fetch("{url}e").catch(() => 0)</script><object data="{url}f"></object>"""
+    (seen,) = open_pages([(write_page("open", body, tmp_path / "open.html"), 1280)], WATCH, tmp_path)
+    assert seen["hits"] > 0
+    assert seen["images"] > 0
+    assert len(seen["refused"]) >= 6
+    assert server.asked == 0

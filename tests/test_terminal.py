@@ -1,0 +1,54 @@
+"""What a terminal is shown: names as they are, and nothing that it would obey."""
+
+import io
+import re
+
+import pytest
+import yaml
+from rich.table import Table
+
+from sfl_sim.cli import main
+from sfl_sim.cli.app import Terminal, say
+
+OBEYED = "\x1b]0;mine\x07\x1b[2J\r[red]x[/red]:smile:\u202eevil"
+SHOWN = r"\x1b]0;mine\x07\x1b[2J\r[red]x[/red]:smile:\u202eevil"
+OWN = re.compile(r"\x1b\[[\d;?]*[mKhlA]")
+"""What a terminal is told by us: colours, and where the cursor goes."""
+
+
+def test_a_name_in_a_table_is_shown_and_not_obeyed():
+    terminal = Terminal()
+    terminal.file = io.StringIO()
+    table = Table("name", "other\u00a0name")
+    table.add_row(OBEYED, "fine\nlines")
+    terminal.print(table, OBEYED)
+    printed = terminal.file.getvalue()
+    assert printed.count(r"\x1b[2J") == 2  # rich drops some of what a terminal would obey
+    assert "[red]x[/red]:smile:" in printed
+    assert "\x1b" not in printed
+    assert "other\u00a0name" in printed
+
+
+def test_a_line_too(capsys):
+    say(OBEYED)
+    say("fine\nlines", err=True)
+    assert capsys.readouterr() == (SHOWN + "\n", "fine\nlines\n")
+
+
+@pytest.mark.parametrize("command", ["run --timing-only", "validate", "whatif --vary server.workers=1,2"])
+def test_no_command_passes_on_what_a_scenario_says_to_the_terminal(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    network = tmp_path / f"net{OBEYED.replace('/', '')}.csv"
+    network.write_text("quantile,uplink_bps,downlink_bps\n0,1e6,1e6\n1,2e6,2e6\n")
+    scenario = {
+        "data": {"name": "digits", "train_samples": 40, "test_samples": 20},
+        "clients": {"count": 2, "compute": 1e9},
+        "train": {"rounds": 1, "batch_size": 10},
+        "method": {"name": "splitfed_v1"},
+        "grid": {"clients.network": [{"profile": str(network)}, {"profile": "mobiperf"}]},
+    }
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(scenario))
+    name, *options = command.split()
+    main([name, "theirs.yaml", *options])
+    for printed in capsys.readouterr():
+        assert set(OWN.sub("", printed)) <= {"\n", "\u00a0", *filter(str.isprintable, printed)}
