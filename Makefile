@@ -34,6 +34,7 @@ bench:
 	python -m benchmarks.startup $(QUICK)
 	python -m benchmarks.batched $(QUICK)
 	python -m benchmarks.memory $(QUICK)
+	python -m benchmarks.soak $(QUICK)
 ifndef QUICK
 	python -m benchmarks.clock
 	python -m benchmarks.cost_model

@@ -33,7 +33,7 @@ class Server:
         net = network(model, (3, 32, 32), 10)
         part1, self.part2 = net.split(net.cut_at(CUTS[model]), seed=0, device=CPU)
         self.sgd = Sgd(0.05, 0.9, weight_decay=5e-4)
-        self.fusion = Fusion.of(self.part2, SURROGATES, self.sgd, None)
+        self.fusion = Fusion(self.part2, SURROGATES, self.sgd, None)
         self.surrogates: list[Replica] = [self.part2.snapshot() for _ in range(SURROGATES)]
         self.fusion.buffers.own.normal_()
         self.apart = [[view.clone() for view in self.part2.part.views(row)] for row in self.fusion.buffers.own[0]]
