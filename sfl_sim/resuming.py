@@ -70,8 +70,8 @@ class Past:
                 raise Misfit("it is of another scenario, or of other code")
             rounds = [Learned.of(told) for told in checkpoint.rounds]
             image = Image(**about["image"], arrays=checkpoint.arrays)
-            figures = (about[name] for name in ("timeline_digest", "peak_graphs", "left_out"))
-            return cls(rounds, *figures, image, checkpoint)
+            peak_graphs, left_out = about["peak_graphs"], about["left_out"]
+            return cls(rounds, about["timeline_digest"], peak_graphs, left_out, image, checkpoint)
         except (KeyError, TypeError) as error:
             raise Misfit(f"it is not of this version of sfl-sim ({error})") from error
 

@@ -113,7 +113,7 @@ def _round_s(
     for earlier in range(1, number + 1):  # methods count whom they have chosen
         clients = list(experiment.method.choose(earlier, experiment.participants(earlier)))
     if number > 1:
-        simulator.run(experiment.method.setup(), 1)
+        simulator.run(experiment.method.setup(), 1, in_round=False)
         simulator.take_rows()
     if change:
         change(simulator)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,8 @@ class ServedFleet:
             ServingStation, batch_s=Prices(self.fleet).batch_s, max_batch=serving.batch.max_size,
             max_wait_s=serving.batch.max_wait_s, priority=self._priority(serving),
         )  # fmt: skip
-        return Simulator(self.fleet, Timing(), ORDERS["fcfs"], workers=self.workers, station=station)
+        in_use = replace(self.fleet, presence=None)  # which says when phones are there to train
+        return Simulator(in_use, Timing(), ORDERS["fcfs"], workers=self.workers, station=station)
 
     def _table(self, cuts: pd.Series) -> pd.DataFrame:
         """The rows of fleet.parquet: devices, links, and how much of the model is where."""

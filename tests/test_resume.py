@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from sfl_sim.cells import Settings, Warned, attempt
 from sfl_sim.cli import main
 from sfl_sim.compose import Round
 from sfl_sim.config.source import parse
+from sfl_sim.errors import ScenarioError
 from sfl_sim.resuming import Keeper, Learned
 from sfl_sim.rng import stream
 from sfl_sim.store import Checkpoints
@@ -200,6 +202,21 @@ def test_where_no_checkpoint_can_be_used_everything_is_run_again_and_that_is_sai
     assert_equal_cells(whole, stopped)
 
 
+ODD = {"pipe": os.mkfifo, "folder": Path.mkdir, "deep": lambda path: path.write_text("[" * 100_000)}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("name", ["rounds.jsonl", "round-000002/checkpoint.json", "round-000002/memory.safetensors"])
+def test_what_is_no_file_of_ours_is_neither_waited_for_nor_in_the_way(name, kind, cells):
+    whole, stopped = cells
+    odd = stopped / "checkpoints" / name
+    odd.unlink()
+    ODD[kind](odd)
+    (stopped / "odd").mkdir()
+    assert "round-000002 is damaged" in attempted(stopped, resume=True)[0]
+    assert_equal_cells(whole, stopped)
+
+
 def test_a_checkpoint_of_another_scenario_is_not_used(cells):
     _, stopped = cells
     slower = scenario("fedavg", train={"rounds": 4, "lr": 0.01})
@@ -279,11 +296,26 @@ def run_here(tmp_path, monkeypatch, every_round, capsys):
     return run
 
 
-@pytest.mark.parametrize("failing", ["sfl_sim.store.checkpoints._write", "sfl_sim.store.cell.Cell.close"])
+def no_room_for_a_page(folders, out):
+    """As `write_report` raises it."""
+    try:
+        full_disk()
+    except OSError as error:
+        raise ScenarioError("cannot be written", key="report") from error
+
+
+FULL = {
+    "sfl_sim.store.checkpoints._write": full_disk,
+    "sfl_sim.store.cell.Cell.close": full_disk,
+    "sfl_sim.report.page.write_report": no_room_for_a_page,
+}
+
+
+@pytest.mark.parametrize("failing", FULL)
 def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(failing, run_here, tmp_path):
     assert run_here("--out", "whole") == (0, "")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(failing, full_disk)
+        patch.setattr(failing, FULL[failing])
         code, said = run_here("--out", "run")
     assert code == 1
     assert said == (

@@ -90,3 +90,18 @@ def test_no_run_fails_for_it(monkeypatch):
     monkeypatch.setattr(module, "Experiment", None)
 
     assert list(retimed(study(), closed)) == ["variant", "seed", "round", "change", "before_s", "after_s"]
+
+
+def test_who_is_away_before_the_rounds_is_not_lost_to_them(tmp_path):
+    """One of six clients comes after a second, when the first round without it is under way; labels it has told."""
+    profile = tmp_path / "late.csv"
+    rows = [f"{client},{1 if client == 5 else 0},100000,100000" for client in range(6)]
+    profile.write_text("\n".join(["client,start_s,end_s,period_s", *rows]))
+    late = study({"name": "hydra", "cut2": 3}, clients={
+        "count": 6, "compute": COMPUTE, "network": NETWORK, "availability": {"profile": str(profile), "lost": "drop"},
+    })  # fmt: skip
+
+    rounds = walked(late)
+
+    assert rounds[0][1]["present"].tolist() == [5, 6, 6]
+    assert retimed(late, rounds)["before_s"].tolist() == pytest.approx([round_s(late)] * len(CHANGES))

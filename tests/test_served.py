@@ -317,3 +317,33 @@ def test_what_does_not_fit_the_fleet_is_refused(values, timing_only, line):
     with pytest.raises(ScenarioError) as caught:
         ours.check(section(**values), timing_only)
     assert str(caught.value).startswith(line)
+
+
+def phones(compute=1e6, shared=None, **others):
+    """Two phones of so many MAC/s, with links of 1 Mbit/s."""
+    network = {"uplink_bps": 1e6, "downlink_bps": 1e6, "shared": shared}
+    values = {
+        "data": {"name": "digits", "train_samples": 100, "test_samples": 50},
+        "clients": {"count": 2, "compute": compute, "network": network, **others},
+        "method": {"name": "splitfed_v1"},
+    }
+    return ServedFleet(parse(values).variants[0].scenario)
+
+
+def test_requests_share_links_as_models_do():
+    """Behind an access point as fast as one of two phones, whoever asks at the same time waits longer."""
+    asked = section(arrivals={"kind": "poisson", "rate_per_s": 40}, requests=200, exit_probability=0)
+    access_point = {"access_points": 1, "capacity_bps": 1e6}
+    alone_s, together_s = (
+        phones(1e9, shared).serve(asked, None, nothing)[0]["uplink_s"] for shared in (None, access_point)
+    )
+    assert (together_s >= alone_s - 1e-9).all()
+    assert together_s.mean() > 1.05 * alone_s.mean()
+
+
+def test_when_phones_are_there_to_train_does_not_matter_to_requests():
+    """Phones that idle and charge may train; requests come from those in use."""
+    away = {"availability": {"profile": "flash", "lost": "drop"}}
+    asked = section(requests=50)
+    alike = [phones(**others).serve(asked, None, nothing)[0] for others in ({}, away)]
+    pd.testing.assert_frame_equal(*alike)

@@ -213,6 +213,19 @@ def test_resume_keeps_the_cells_that_are_finished(tmp_path):
     assert not (out / "cells").exists()
 
 
+@pytest.mark.parametrize("table", ["rounds", "ops", "layers"])
+def test_a_cell_whose_tables_cannot_be_read_is_not_finished(table, tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, rounds=3)
+    assert folder.finished(0, rounds=3)
+    path = folder.cell_folder(0) / f"{table}.parquet"
+    path.write_bytes(b"")
+    assert not folder.finished(0, rounds=3)
+    path.unlink()
+    assert not folder.finished(0, rounds=3)
+    folder.release()
+
+
 def test_a_run_that_came_with_links_is_not_gone_on_with(tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder)

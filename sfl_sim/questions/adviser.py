@@ -27,6 +27,7 @@ MAX_OPS = 1_000_000
 """Operations in all these walks together, but for `MIN_WALKS`: what half a minute is enough for."""
 MIN_WALKS = 20
 NO_BOUND = "No lower bound: what a client needs depends on the cuts of others with this method."
+NO_BOUND_AT_ALL = "No lower bound: what a client needs depends on when it needs it."
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,10 @@ class Adviser:
         step: Callable[[], None],
     ) -> None:
         self.series, self.scenario, self.wish = series, scenarios[0], wish
+        availability = self.scenario.clients.availability
+        if availability is not None and availability.lost != "wait":
+            problem = "the shortest rounds would be those that lose most clients"
+            raise ScenarioError(problem, key="clients.availability.lost", found=availability.lost, allowed=["wait"])
         self.trial = Trial(scenarios, step)
         self._expect = expect
         if not self.trial.experiment.method.is_split:
@@ -90,12 +95,13 @@ class Adviser:
             if refusal:
                 raise ScenarioError(f"{self.series} has one cut for all clients: {refusal}", file=PER_CLIENT)
             chosen, how = self._assign(chosen, cuts, bounds)
-        is_bounded = bool(bounds) and self.trial.agree(bounds, cuts)
+        no_bound = NO_BOUND_AT_ALL if self.trial.is_uneven else NO_BOUND
+        is_bounded = bool(bounds) and not self.trial.is_uneven and self.trial.agree(bounds, cuts)
         choice = {
             **_choice(chosen, ranked),
             "round_s": self.trial.walk(chosen).round_s, "own_round_s": self.trial.own_round_s, "how": how,
             "bound_s": median(bound.round_s for bound in bounds) if is_bounded else np.nan,
-            "notes": [*self._notes(chosen), *([] if is_bounded or refusal else [NO_BOUND])],
+            "notes": [*self._notes(chosen), *([] if is_bounded or refusal else [no_bound])],
         }  # fmt: skip
         clients = self.trial.experiment.clients()[["client", "device", "macs_per_s", "uplink_bps", "downlink_bps"]]
         return choice, self.table.reset_index(), clients.assign(cut=list(chosen))

@@ -42,6 +42,7 @@ class Trial:
 
     Attributes:
         own_round_s: the mean length of a round with the scenario's own cuts, median over seeds.
+        is_uneven: whether what a device needs depends on when it begins: clients go away, or devices get hot.
 
     Raises ScenarioError if the scenario cannot be used.
     """
@@ -54,6 +55,9 @@ class Trial:
         self.network = self.experiment.method.task.network
         self.n_clients = len(self.experiment.shares)
         self.is_one_fleet = len({tuple(walker.experiment.fleet.macs_per_s) for walker in self._walkers}) == 1
+        fleet = self.experiment.fleet
+        is_throttled = fleet.conditions is not None and fleet.conditions.throttling is not None
+        self.is_uneven = fleet.presence is not None or is_throttled
         self.own_round_s = self._time().round_s
 
     def walk(self, cuts: Cuts) -> Timed:

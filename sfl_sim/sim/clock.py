@@ -373,7 +373,7 @@ class Simulator:
     def _lose_message(
         self, op: Send, payload: Value, requested_s: float, started_s: float, lost_s: float, moved_bytes: float
     ) -> Lost:
-        ends = [client for client in (op.src, op.dst) if client >= 0]
+        ends = [client for client in (op.dst, op.src) if client >= 0]  # the sender has done its part
         client = min(ends, key=lambda client: self.losses.at_s(client, requested_s))
         self._server.lose(client)
         return self._lose(client, lost_s, self._message(op, payload, requested_s, started_s, moved_bytes))

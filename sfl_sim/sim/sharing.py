@@ -107,7 +107,8 @@ class SharedLinks:
             flow = _Flow(client, path, pieces, until_s, env.event(), bits, started_s)
             self._flows.append(flow)
             self._settle_by(started_s)
-            bits_left = yield flow.ended
+            yield flow.ended
+            bits_left: Any = flow.ended.value
         return started_s, size_bytes - bits_left / BITS_PER_BYTE
 
     def _own_links(self, src: int, dst: int) -> Iterator[simpy.Resource]:

@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from sfl_sim.records import CONFUSION_COLUMNS, OP_COLUMNS
 from sfl_sim.store.checkpoints import CHECKPOINTS
-from sfl_sim.store.files import read_json, write_json
+from sfl_sim.store.files import read_json, remove, write_json
 
 ROWS_PER_GROUP = 100_000
 ROUNDS_PER_FRAME = 500
@@ -38,7 +38,7 @@ def clear(folder: Path) -> None:
     """Remove what an earlier run has left unfinished in a cell's folder, but for its checkpoints."""
     for path in folder.glob("*"):
         if path.name != CHECKPOINTS:
-            path.unlink()
+            remove(path)
 
 
 class Cell:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,8 @@ from typing import Any
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
+
+from sfl_sim.store.files import read_regular, remove
 
 CHECKPOINTS = "checkpoints"
 """The folder in a cell's."""
@@ -62,13 +63,15 @@ class Checkpoints:
         for folder in self:
             try:
                 yield self._read(folder)
-            except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
                 refuse(f"{folder} is damaged ({error})")
 
     def go_on_after(self, checkpoint: Checkpoint | None) -> None:
         """What is added now follows that one, or is the first."""
         self._last = checkpoint.folder.name if checkpoint else None
         told = checkpoint.about["rounds"]["bytes"] if checkpoint else 0
+        if not checkpoint:
+            remove(self.folder)
         self.folder.mkdir(exist_ok=True)
         with open(self.folder / ROUNDS, "a+b") as file:
             file.truncate(told)
@@ -84,7 +87,7 @@ class Checkpoints:
         self._write_rounds()
         part, place = self.folder / UNFINISHED, self.folder / name
         for path in (part, place):
-            shutil.rmtree(path, ignore_errors=True)
+            remove(path)
         part.mkdir()
         memory = save(dict(arrays))
         rounds = {"bytes": self._rounds_bytes, "sha256": self._rounds.hexdigest()}
@@ -96,12 +99,12 @@ class Checkpoints:
         _settle(self.folder)
         for folder in self.folder.glob("round-*"):
             if folder.name not in (name, self._last):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove(folder)
         self._last = name
 
     def remove(self) -> None:
         """Leave nothing behind."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove(self.folder)
 
     def _write_rounds(self) -> None:
         with open(self.folder / ROUNDS, "r+b") as file:
@@ -116,11 +119,10 @@ class Checkpoints:
         self._waiting.clear()
 
     def _read(self, folder: Path) -> Checkpoint:
-        found = json.loads((folder / ABOUT).read_text())
+        found = json.loads(read_regular(folder / ABOUT))
         told = found["checkpoint"]
-        memory = (folder / MEMORY).read_bytes()
-        with open(self.folder / ROUNDS, "rb") as file:
-            lines = file.read(told["rounds"]["bytes"])
+        memory = read_regular(folder / MEMORY)
+        lines = read_regular(self.folder / ROUNDS)[: told["rounds"]["bytes"]]
         sums = {
             ABOUT: (found["sha256"], _sum(told)),
             MEMORY: (told["memory"]["sha256"], hashlib.sha256(memory).hexdigest()),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sfl_sim.errors import OutputError
+from sfl_sim.errors import OutputError, ScenarioError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 """Errors that no other file of the run would be spared."""
@@ -39,16 +40,32 @@ def _unwritable(error: Exception, run: Path) -> OutputError | None:
         return None
     if not run.exists():
         return OutputError(f"cannot write to {run}: the folder is gone")
-    if isinstance(error, OSError) and error.errno in FULL:
-        return OutputError(f"cannot write to {run}: {error.strerror}; --resume goes on from what is there")
+    cause = error.__cause__ if isinstance(error, ScenarioError) else error  # a report's, which may be written alone
+    if isinstance(cause, OSError) and cause.errno in FULL:
+        return OutputError(f"cannot write to {run}: {cause.strerror}; --resume goes on from what is there")
     return None
+
+
+def read_regular(path: Path) -> bytes:
+    """What is in a file; OSError if it is none, such as a pipe, on which one could wait for ever."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "is not a file", str(path))
+    return path.read_bytes()
+
+
+def remove(path: Path) -> None:
+    """Remove whatever lies there, if anything does; a link, but not what it leads to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The mapping in a file; empty if there is none."""
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
+        found = json.loads(read_regular(path))
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -15,7 +15,7 @@ from sfl_sim.store.cell import FAILURE, SUMMARY, TRACEBACK, Failure, read_failur
 from sfl_sim.store.checkpoints import CHECKPOINTS
 from sfl_sim.store.files import read_json, read_manifest, write_json
 from sfl_sim.store.lock import Lock
-from sfl_sim.store.tables import SERVING_TABLES, TABLES, concatenate
+from sfl_sim.store.tables import SERVING_TABLES, TABLES, are_whole, concatenate
 
 
 class RunFolder:
@@ -76,10 +76,11 @@ class RunFolder:
                 raise ScenarioError("is a link, which no run has made: remove it", key="--out", found=str(path))
 
     def finished(self, number: int, rounds: int, key: str | None = None) -> bool:
-        """Whether cell `number` has been closed with all its rounds, and is still what its content `key` says."""
+        """Whether cell `number` has been closed with all its rounds, can be read, and is of the content `key`."""
         cell = self.cell_folder(number)
         summary = read_json(cell / SUMMARY)
-        return summary.get("rounds") == rounds and summary.get("key") == key and not (cell / FAILURE).exists()
+        is_closed = summary.get("rounds") == rounds and summary.get("key") == key and not (cell / FAILURE).exists()
+        return is_closed and are_whole(cell)
 
     def cell_folder(self, number: int) -> Path:
         """Where cell `number` lies while the run is under way."""

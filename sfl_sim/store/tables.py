@@ -18,6 +18,15 @@ Key = tuple[str, int]
 """The name and the seed of a cell, which are the first columns of its rows."""
 
 
+def are_whole(cell: Path) -> bool:
+    """Whether all tables of a cell can be read; when the power fails, files that were just written may be empty."""
+    paths = {*cell.glob("*.parquet"), *(cell / f"{table}.parquet" for table in OF_ALL_CELLS)}
+    try:
+        return all(path.is_file() and pq.read_metadata(path) for path in paths)
+    except (OSError, pa.ArrowInvalid):
+        return False
+
+
 def concatenate(sources: Sequence[Path], target: Path) -> None:
     """Write the rows of all `sources` to `target`, if there is one; null where methods tell different things."""
     if not sources:

@@ -165,6 +165,24 @@ def test_no_bound_is_claimed_where_what_a_client_needs_depends_on_the_cuts_of_ot
     assert adviser.NO_BOUND in choice["notes"][0]
 
 
+@pytest.mark.parametrize(("section", "settings"), [
+    ("availability", {"profile": "fedscale", "lost": "wait"}),
+    ("compute", {"throttling": {"floor": 0.5, "warm_up_s": 1, "cool_down_s": 1}}),
+])  # fmt: skip
+def test_no_bound_is_claimed_where_what_a_device_needs_depends_on_when_it_begins(section, settings):
+    usual = WORLD["clients"]
+    choice = advice(study(clients={**usual, section: usual.get(section, {}) | settings})).choices
+    assert choice["bound_s"].isna().all()
+    assert adviser.NO_BOUND_AT_ALL in choice["notes"][0]
+
+
+@pytest.mark.parametrize("lost", [{"lost": "drop", "profile": "fedscale"}, {"lost": "deadline", "deadline_s": 0.1}])
+def test_nobody_is_advised_to_lose_the_clients_that_take_long(lost):
+    with pytest.raises(ScenarioError, match="would be those that lose most clients") as caught:
+        advice(study(clients={**WORLD["clients"], "availability": lost}))
+    assert caught.value.key == "clients.availability.lost"
+
+
 def test_every_variant_of_the_grid_gets_its_advice():
     found = advice(study(grid={"method.name": ["splitfed_v1", "splitfed_v2"]}))
     assert found.choices["series"].to_list() == ["splitfed_v1", "splitfed_v2"]

@@ -51,7 +51,7 @@ addEventListener("load", () => setTimeout(async () => {
     images: document.querySelectorAll("body img").length,
     text: document.querySelector("main").innerText,
     drawn: [...document.querySelectorAll("svg.main-svg text")].map((text) => text.textContent).join(" "),
-    picture: (await Plotly.toImage(plots[0], { format: "png" })).slice(0, 15),
+    picture: plots.length ? (await Plotly.toImage(plots[0], { format: "png" })).slice(0, 15) : null,
   };
   parent.postMessage(JSON.stringify(told), "*");
 }, 1000));

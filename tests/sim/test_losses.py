@@ -303,6 +303,12 @@ def test_before_the_deadline_a_client_may_be_away():
     assert told(simulator) == [(b"client", 0, 0, 7, 4, 0), (b"client", 0, 0, 7.5, 4.5, 0)]
 
 
+def test_whoever_has_not_received_by_the_deadline_is_too_late_not_the_sender():
+    simulator, log = world([ALWAYS, there((2, 99))], policy="deadline", deadline_s=4), []
+    simulator.run(caught(sending(5, 0, 1), log), 1)
+    assert (log, [loss.client for loss in simulator.take_losses()], simulator.now_s) == ([1], [1], 4)
+
+
 def test_a_deadline_needs_nobody_to_be_away():
     simulator = Simulator(fleet(1, 1.0), Timing(), ORDERS["fcfs"], losses=Losses("deadline", None, 4.0))
     assert simulator.run(par_of_named({0: working(0, 6)}), 1) == {}
