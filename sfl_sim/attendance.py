@@ -30,8 +30,8 @@ def check_survival(scenario: Scenario, method: Method) -> None:
     if lost != "wait" and not method.survives:
         problem = f"{name} cannot go on without a client that it has lost"
         raise ScenarioError(problem, key=key, found=lost, allowed=["wait"])
-    if lost == "deadline" and not method.is_synchronous:
-        problem = f"no round of {name} waits for its clients"
+    if lost == "deadline" and not method.knows_deadlines:
+        problem = f"no deadline can end a round of {name}"
         raise ScenarioError(problem, key=key, found=lost, allowed=["drop", "wait"])
 
 

@@ -214,7 +214,12 @@ def test_a_report_that_cannot_be_written_leaves_the_earlier_one_whole(scenario, 
 
 
 def test_divergence_is_said(scenario, tmp_path, capsys):
-    sfl_sim(scenario, "--set", "train.lr=1e30", "--set", "grid=[]", "--out", "run")
+    diverging = ["--set", "train.lr=1e30", "--set", "grid=[]"]
+    sfl_sim(scenario, *diverging, "--out", "stopped", code=1)
+    assert re.search(
+        r"the loss of train of mini-batch \d+ of client \d+, at the server is nan", capsys.readouterr().err
+    )
+    sfl_sim(scenario, *diverging, "--set", "train.on_nan=skip", "--out", "run")
     assert "diverged, loss nan" in capsys.readouterr().err
     assert "diverged in round 1" in (tmp_path / "run" / "report.html").read_text()
 

@@ -289,3 +289,9 @@ def test_without_power_nobody_guesses_energy():
     assert run.joule is None
     assert next(run.rounds()).joule is None
     assert run.clients()["joule"].isna().all()
+
+
+@pytest.mark.parametrize("method", ["splitnn", "fedbuff", "fedasync"])
+def test_a_method_whose_rounds_no_deadline_can_end_knows_none(method):
+    with pytest.raises(ScenarioError, match=f"no deadline can end a round of {method}"):
+        experiment({"method": {"name": method}, "clients.availability": {"lost": "deadline", "deadline_s": 9}})

@@ -90,7 +90,7 @@ class Asynchronous(SplitStep):
     """
 
     options: AsynchronousOptions
-    is_synchronous = False
+    knows_deadlines = False
     needs_origins = False
     """Whether an update has to hold the parts that it began with."""
 

@@ -147,8 +147,8 @@ class Method(ABC):
     survives: ClassVar[bool] = False
     """Whether a round goes on without clients that are lost (`ops.Lost`). Said as `class MyMethod(Method,
     survives=True)`, and not inherited."""
-    is_synchronous: ClassVar[bool] = True
-    """Whether a round waits for its clients, so that a deadline can end it."""
+    knows_deadlines: ClassVar[bool] = True
+    """Whether a deadline can end a round: not where none waits for its clients, or where a relay waits for one."""
     is_split: bool = True
     """Whether the model is cut between clients and server, so that the task must say where."""
     has_exits: ClassVar[bool] = False

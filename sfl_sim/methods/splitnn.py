@@ -18,6 +18,8 @@ from sfl_sim.rng import stream
 class SplitNN(SplitMethod, survives=True):
     """Clients train one after another, in a new random order every round; part-1 is handed on directly."""
 
+    knows_deadlines = False
+
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.holder = SERVER

@@ -43,6 +43,8 @@ from sfl_sim.sim.sharing import SharedLinks
 from sfl_sim.sim.station import Job, Policy, Station
 from sfl_sim.system.fleet import Fleet
 
+LOSSES_A_CLIENT = 1_000
+"""Who loses so many operations for every client in one round will never end it: stays are too short for any visit."""
 PACKED_ROWS = 50_000
 """So many operations are kept as Python objects, which take three times the memory of an array's rows."""
 
@@ -110,6 +112,7 @@ class Simulator:
         self._own = Own(self.prices, self.losses, seed)
         self._begin(0.0)
         self._lost: list[Loss] = []
+        self._n_lost = 0
         self._rows: list[tuple[Any, ...]] = []
         self._packed: list[NDArray[np.void]] = []
         self._reads: list[float] = []
@@ -142,7 +145,7 @@ class Simulator:
         away then, for neither registering clients nor giving them their models is what rounds wait for.
         Raises StuckError if nothing can happen any more although flows wait, and Lost if `flow` ends so.
         """
-        self.round = round
+        self.round, self._n_lost = round, 0
         self.losses.begin(self.now_s, in_round)
         self._own.prices = self.prices if in_round else self.prices.of_all_present
         self._failure: BaseException | None = None
@@ -383,6 +386,9 @@ class Simulator:
         node, kind, round, step = row[:4]
         self._rows.append(row)
         self._lost.append(Loss(round, client, lost_s, node, kind, step, self.losses.cause))
+        self._n_lost += 1
+        if self._n_lost > LOSSES_A_CLIENT * len(self.prices.fleet.macs_per_s):
+            raise StuckError(f"round {round} has lost {self._n_lost} operations and does not end: stays are too short")
         return Lost(client)
 
     def _until(self, at_s: float) -> Iterator[simpy.Event]:

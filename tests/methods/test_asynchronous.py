@@ -8,6 +8,7 @@ import torch
 from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
 from torch.nn.functional import cross_entropy
 
+from sfl_sim.errors import StuckError
 from sfl_sim.execute.eager import Eager
 from sfl_sim.execute.timing import Timing
 from sfl_sim.methods import METHODS
@@ -240,3 +241,12 @@ def test_what_is_served_in_the_end_is_cut_as_the_host_s(host):
     assert (found.device_work, found.server_work) == (usual.device_work, usual.server_work)
     assert method.is_split == bool(method.task.cuts) == (host == "splitfed_v1")
     assert method.server_bytes(range(3)) == METHODS[host](work).server_bytes(range(3))
+
+
+def test_where_nobody_stays_for_a_visit_the_run_says_so_instead_of_going_on_for_ever(monkeypatch):
+    """Everybody is there for 0.25 s at a time, and no visit takes less than 1 s."""
+    monkeypatch.setattr("sfl_sim.sim.clock.LOSSES_A_CLIENT", 20)
+    presence = [Presence([(0.0, 0.25)], 0.5)] * 3
+    world = replace(by_hand(), presence=presence)
+    with pytest.raises(StuckError, match="stays are too short"):
+        rounds_of("fedbuff", {"buffer": 2}, 1, world=world, losses=Losses("drop", presence))
