@@ -67,7 +67,7 @@ def test_many_rounds_are_the_same_table(tmp_path, monkeypatch):
     ]
     frames = []
     for size in (2, 500):
-        monkeypatch.setattr("sfl_sim.store.cell.ROUNDS_PER_FRAME", size)
+        monkeypatch.setattr("sfl_sim.store.cell.ROWS_PER_FRAME", size)
         cell = Cell(tmp_path / str(size), "a", seed=0)
         for row in rows:
             cell.add_round(row, [], ops(1, row["round"]))

@@ -31,13 +31,13 @@ from sfl_sim.ops import (
     Value,
     Wait,
 )
-from sfl_sim.records import OP_DTYPE, in_order
 from sfl_sim.rng import stream
 from sfl_sim.sim.awaiting import Awaiting
 from sfl_sim.sim.losses import Loss, Losses
 from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, Order, Roster
 from sfl_sim.sim.own import Own
 from sfl_sim.sim.prices import Prices, is_local, link_of, place_of
+from sfl_sim.sim.recording import PACKED_ROWS, Recording
 from sfl_sim.sim.serving import ServingStation
 from sfl_sim.sim.sharing import SharedLinks
 from sfl_sim.sim.station import Job, Policy, Station
@@ -45,8 +45,6 @@ from sfl_sim.system.fleet import Fleet
 
 LOSSES_A_CLIENT = 1_000
 """Who loses so many operations for every client in one round will never end it: stays are too short for any visit."""
-PACKED_ROWS = 50_000
-"""So many operations are kept as Python objects, which take three times the memory of an array's rows."""
 
 
 class Executor(Protocol):
@@ -113,8 +111,8 @@ class Simulator:
         self._begin(0.0)
         self._lost: list[Loss] = []
         self._n_lost = 0
-        self._rows: list[tuple[Any, ...]] = []
-        self._packed: list[NDArray[np.void]] = []
+        self._recording = Recording()
+        self._rows = self._recording.rows
         self._reads: list[float] = []
 
     def move_to(self, fleet: Fleet) -> None:
@@ -184,7 +182,7 @@ class Simulator:
                 last_s = at_s
             self._go_on(self._drive(flow))
             if len(self._rows) > PACKED_ROWS:
-                self._pack()
+                self._recording.pack()
 
     def _go_on(self, flow: Iterator[simpy.Event], _: simpy.Event | None = None) -> None:
         """Let a flow that nobody waits for go on until it has to wait: without the events of a process's begin and end.
@@ -195,16 +193,9 @@ class Simulator:
         if event is not None:
             event.callbacks.append(partial(self._go_on, flow))
 
-    def _pack(self) -> None:
-        self._packed.append(np.array(self._rows, dtype=OP_DTYPE))
-        self._rows.clear()
-
     def take_rows(self) -> NDArray[np.void]:
         """The operations that have ended since the last call, as an `OP_DTYPE` array in order of their end."""
-        self._pack()
-        found = np.concatenate([rows for rows in self._packed if len(rows)] or self._packed)
-        self._packed = []
-        return in_order(found)
+        return self._recording.take()
 
     def take_reads(self) -> list[float]:
         """The numbers that flows have read since the last call, in the order of reading."""
@@ -218,8 +209,7 @@ class Simulator:
 
     def skip(self, rows: NDArray[np.void], until_s: float) -> None:
         """Take over what has been found in another way: the operations from now to `until_s`, when nobody waits."""
-        self._pack()
-        self._packed.append(rows)
+        self._recording.add(rows)
         self._begin(until_s)
 
     def _drive(self, flow: Flow) -> Generator[simpy.Event, Any, Any]:
@@ -422,9 +412,7 @@ class Simulator:
             named = ", ".join(map(str, clients[:10])) + (", ..." if len(clients) > 10 else "")
             lines.append(f"client {named} waits for the server{held}")
         lines += [f"somebody waits for {event.about}" for event in self._awaiting.events]
-        self._pack()
-        # Patience may have ended later.
-        ended_s = max((rows["ended_s"][-1] for rows in self._packed if len(rows)), default=self.now_s)
+        ended_s = self._recording.last_end_s(self.now_s)  # patience may have ended later
         return f"round {self.round} is stuck at {ended_s:.3f} s: " + ("; ".join(lines) or "no operation is pending")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from sfl_sim.store.checkpoints import CHECKPOINTS
 from sfl_sim.store.files import read_json, remove, write_json
 
 ROWS_PER_GROUP = 100_000
-ROUNDS_PER_FRAME = 500
-"""So many rows of rounds are kept as mappings, which take ten times the memory of a frame's rows."""
+ROWS_PER_FRAME = 500
+"""So many rows of a table are kept as mappings, which take ten times the memory of a frame's rows."""
 SUMMARY, FAILURE, TRACEBACK = "summary.json", "error.json", "traceback.txt"
 """Files of a cell beside its tables: of one that is closed, and of one that failed."""
 
@@ -41,6 +41,25 @@ def clear(folder: Path) -> None:
             remove(path)
 
 
+class _Growing:
+    """A table that grows by a few rows at a time."""
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+        self._earlier: list[pd.DataFrame] = []
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        self._rows += map(dict, rows)
+        if len(self._rows) >= ROWS_PER_FRAME:
+            self._earlier.append(pd.DataFrame(self._rows))
+            self._rows.clear()
+
+    def frame(self) -> pd.DataFrame:
+        """All rows so far."""
+        frames = [*self._earlier, *([pd.DataFrame(self._rows)] if self._rows else [])]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
 class Cell:
     """The part of a run that one variant with one seed writes."""
 
@@ -50,9 +69,8 @@ class Cell:
         self.seed = seed
         clear(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self._rounds: list[dict[str, Any]] = []
-        self._earlier: list[pd.DataFrame] = []
-        self._labels: list[dict[str, Any]] = []
+        self._rounds = _Growing()
+        self._labels = _Growing()
         self._confusion: list[pd.DataFrame] = []
         self._waiting: list[NDArray[np.void]] = []
         self._joule: list[NDArray[np.float64]] = []
@@ -79,11 +97,8 @@ class Cell:
         Args:
             joule: of every operation; None if unknown.
         """
-        self._rounds.append(dict(row))
-        if len(self._rounds) == ROUNDS_PER_FRAME:
-            self._earlier.append(pd.DataFrame(self._rounds))
-            self._rounds.clear()
-        self._labels.extend(map(dict, labels))
+        self._rounds.add([row])
+        self._labels.add(labels)
         self._waiting.append(ops)
         self._joule.append(np.full(len(ops), np.nan) if joule is None else joule)
         if confusion is not None:
@@ -99,13 +114,12 @@ class Cell:
     @property
     def rounds(self) -> pd.DataFrame:
         """The rounds so far."""
-        frames = [*self._earlier, *([pd.DataFrame(self._rounds)] if self._rounds else [])]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        return self._rounds.frame()
 
     @property
     def labels(self) -> pd.DataFrame:
         """The per-label rows so far."""
-        return pd.DataFrame(self._labels)
+        return self._labels.frame()
 
     def add_weights(self, tensors: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
         """The global model as safetensors, and a JSON file that says what it is."""
