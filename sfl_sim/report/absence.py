@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from sfl_sim.report import display
-from sfl_sim.report.results import Column
-from sfl_sim.report.table import table
+from sfl_sim.report.results import Column, unranked_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,9 +58,4 @@ def costs(frames: Frames) -> pd.DataFrame:
 
 def costs_table(frames: Frames, variants: Sequence[Variant]) -> str:
     """The table as HTML: medians over seeds and their spread. None is the best: what waits loses nobody, but time."""
-    found = costs(frames)
-    rows = []
-    for variant in variants:
-        seeds = found[found["variant"] == variant.label]
-        rows.append((variant.html, [column.cell(seeds)._replace(merit=math.nan) for column in COLUMNS]))
-    return table([column.title for column in COLUMNS], rows)
+    return unranked_table(COLUMNS, costs(frames), variants)

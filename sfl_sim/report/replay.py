@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -10,8 +9,7 @@ from plotly.colors import hex_to_rgb
 
 from sfl_sim.report import display, style
 from sfl_sim.report.curves import MAX_NARROW_BANDS, add_share
-from sfl_sim.report.results import Column
-from sfl_sim.report.table import table
+from sfl_sim.report.results import Column, unranked_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,12 +59,7 @@ def costs(frames: Frames, variants: Sequence[Variant]) -> pd.DataFrame:
 
 def costs_table(frames: Frames, variants: Sequence[Variant]) -> str:
     """The table as HTML: medians over seeds and their spread. None is the best: what costs more may learn more."""
-    found = costs(frames, variants)
-    rows = []
-    for variant in variants:
-        seeds = found[found["variant"] == variant.label]
-        rows.append((variant.html, [column.cell(seeds)._replace(merit=math.nan) for column in COLUMNS]))
-    return table([column.title for column in COLUMNS], rows)
+    return unranked_table(COLUMNS, costs(frames, variants), variants)
 
 
 def cost_in_words(frames: Frames, variants: Sequence[Variant]) -> str:

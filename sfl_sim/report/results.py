@@ -16,7 +16,7 @@ from sfl_sim.report.load import SUMMARY_NUMBERS
 from sfl_sim.report.table import Cell, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
     from typing import Any
 
     from sfl_sim.report.frames import Frames, Variant
@@ -67,6 +67,19 @@ def results_table(frames: Frames) -> str:
     for variant in frames.variants:
         seeds = frames.summary[frames.summary["variant"] == variant.label]
         rows.append((_heading(variant, seeds), [column.cell(seeds) for column in columns]))
+    return table([column.title for column in columns], rows)
+
+
+def unranked_table(columns: Sequence[Column], found: pd.DataFrame, variants: Sequence[Variant]) -> str:
+    """Medians over seeds and their spread as HTML, where none is the best.
+
+    Args:
+        found: a row per variant and seed, by the keys of `columns`.
+    """
+    rows = []
+    for variant in variants:
+        seeds = found[found["variant"] == variant.label]
+        rows.append((variant.html, [column.cell(seeds)._replace(merit=math.nan) for column in columns]))
     return table([column.title for column in columns], rows)
 
 

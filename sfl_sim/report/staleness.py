@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from sfl_sim.report import display, style
 from sfl_sim.report.curves import MAX_POINTS
-from sfl_sim.report.results import Column
-from sfl_sim.report.table import table
+from sfl_sim.report.results import Column, unranked_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,12 +38,7 @@ def summed_up(frames: Frames) -> pd.DataFrame:
 
 def staleness_table(frames: Frames, variants: Sequence[Variant]) -> str:
     """The table as HTML: medians over seeds and their spread. None is the best: fresher updates are fewer, or wait."""
-    found = summed_up(frames)
-    rows = []
-    for variant in variants:
-        seeds = found[found["variant"] == variant.label]
-        rows.append((variant.html, [column.cell(seeds)._replace(merit=math.nan) for column in COLUMNS]))
-    return table([column.title for column in COLUMNS], rows)
+    return unranked_table(COLUMNS, summed_up(frames), variants)
 
 
 def staleness(frames: Frames, variants: Sequence[Variant]) -> go.Figure:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from small_steps import Compute
 from small_world import fleet
 
+from sfl_sim.errors import StuckError
 from sfl_sim.execute.timing import Timing
 from sfl_sim.ops import (
     AGGREGATOR,
@@ -374,6 +375,14 @@ def test_who_is_present_is_known_at_once_or_waited_for():
 
     assert simulator.run(flow(), 1) == ([0], [1, 0])
     assert simulator.now_s == 5.5
+
+
+def test_whoever_waits_for_those_that_never_come_is_told_so():
+    def flow():
+        return (yield present([0]))
+
+    with pytest.raises(StuckError, match="none of whom ever comes"):
+        world([Presence([], LONG_S)]).run(flow(), 1)
 
 
 def test_everybody_is_present_in_a_world_without_absence():

@@ -10,6 +10,7 @@ from sfl_sim.errors import NonsenseError
 from sfl_sim.execute.timing import Timing
 from sfl_sim.ops import SERVER, State, Value, Work, on, send
 from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.foresight import Foresight
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.trace import trace
 from sfl_sim.system.cost import FittedProcessor
@@ -65,13 +66,17 @@ def test_a_job_of_the_server_is_named_with_its_client(walk):
         walk(flow())
 
 
-def test_seconds_that_are_none_name_the_operation():
+@pytest.mark.parametrize("foreseen", [False, True])
+def test_seconds_that_are_none_name_the_operation(foreseen):
+    """Also where rounds are found by recursion, which leaves it to the event loop to say what is wrong."""
+
     def flow():
         yield on(2, Odd(Work(1.0, (0, 0, nan, 0), 0)), State("model"))
 
     world = replace(fleet(3), processors=[FittedProcessor(1, 1, 1, 1, 1)] * 3)
+    clock = Simulator(world, Timing(), ORDERS["fcfs"])
     with pytest.raises(NonsenseError, match=r"^odd of client 2 takes nan s$"):
-        Simulator(world, Timing(), ORDERS["fcfs"]).run(flow(), 1)
+        Foresight(clock).run(flow, 1, like="all") if foreseen else clock.run(flow(), 1)
 
 
 @pytest.mark.parametrize("walk", [drive, foresee])

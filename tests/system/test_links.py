@@ -212,3 +212,18 @@ def test_links_that_are_never_open_together_are_an_error_and_no_endless_loop() -
     even, odd = Pattern([0, 1, 2], [8, 0]), Pattern([0, 1, 2], [0, 8])
     with pytest.raises(ScenarioError, match="never open at the same time"):
         joint_finish_s([RateTrace(4.0, even), RateTrace(4.0, odd)], 0.0, 1)
+
+
+@pytest.mark.parametrize("pieces", [2, 9, 10, 11])
+def test_the_last_bit_that_passes_as_a_link_closes_does_not_wait_until_it_opens(pieces: int) -> None:
+    """0.7 s at 1 bit/s, 0.7 s closed: sums of 0.7 round, and a bit's last trace would be sent a piece later."""
+    blinking = RateTrace(0.5, Pattern([0, 0.7, 1.4], [1, 0]))
+    assert joint_finish_s([blinking, RateTrace(8.0)], 0.0, pieces * 0.7 / 8) == pytest.approx(1.4 * pieces - 0.7)
+
+
+def test_an_absence_outlasts_any_number_of_pieces_of_a_trace() -> None:
+    """A month closed, beside a link that changes every second: it is passed in one step, and not taken for ever."""
+    month_s = 30 * 86_400
+    closed_first = RateTrace(8.0, Pattern([0, month_s, 2 * month_s], [0, 16]))
+    every_other_second = RateTrace(4.0, Pattern([0, 1, 2], [8, 0]))
+    assert joint_finish_s([closed_first, every_other_second], 0.5, 2) == month_s + 3
