@@ -14,9 +14,9 @@ import torch
 from benchmarks.options import options
 from benchmarks.pairs import alternate, ratio
 from benchmarks.workload import CPU
-from sfl_sim.execute.allocator import keep_freed_memory
 from sfl_sim.models.replica import Weights, average
 from sfl_sim.models.zoo import network
+from sfl_sim.training.allocator import keep_freed_memory
 
 SIZES = ("10", "100")
 

@@ -38,13 +38,13 @@ def memory_bytes():
 
 def measure(clients):
     from sfl_sim.data.batches import ClientData
-    from sfl_sim.execute.timing import Timing
     from sfl_sim.methods import METHODS, Task
     from sfl_sim.models.zoo import network
     from sfl_sim.sim.clock import Simulator
-    from sfl_sim.sim.foresight import Foresight
+    from sfl_sim.sim.fast_path import FastPath
     from sfl_sim.sim.orders import ORDERS
     from sfl_sim.system.fleet import build_fleet
+    from sfl_sim.training.timing import Timing
 
     net = network("lenet5", (1, 28, 28), 10)
     batches = max(1, OPERATIONS // (5 * clients))
@@ -67,7 +67,7 @@ def measure(clients):
 
     found["event loop"] = speed(lambda: loop.run(flow(), 1), loop)
     for order, simulator in zip(("arrival", "cyclic"), foreseen, strict=True):
-        again = partial(Foresight(simulator).run, flow, 1, like="all")
+        again = partial(FastPath(simulator).run, flow, 1, like="all")
         found[f"{order}, first"] = speed(again, simulator)
         found[order] = statistics.median(speed(again, simulator) for _ in range(3))
     return found | {"simpy": bare_simpy(), "heapq": bare_heapq(clients, batches)}

@@ -52,10 +52,10 @@ def resident():
 
 def measure(case, devices, participants, rounds):
     """Resident bytes when composed and after every round, and seconds to compose."""
-    from sfl_sim.compose import Experiment
-    from sfl_sim.config.source import parse
-    from sfl_sim.execute.allocator import keep_freed_memory
+    from sfl_sim.engine.experiment import Experiment
+    from sfl_sim.scenario.load import parse
     from sfl_sim.store import Cell
+    from sfl_sim.training.allocator import keep_freed_memory
 
     keep_freed_memory()
     torch.set_num_threads(1)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from sfl_sim.execute.alternate import alternate as alternate
-from sfl_sim.execute.alternate import quartiles
+from sfl_sim.studies.paired_times import alternate as alternate
+from sfl_sim.studies.paired_times import quartiles
 
 
 def ratio(ours_s, theirs_s):

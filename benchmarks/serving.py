@@ -30,19 +30,19 @@ SERVER = 2
 
 
 def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
-    from sfl_sim.execute.timing import Timing
-    from sfl_sim.inference.arrivals import poisson
-    from sfl_sim.inference.early_exit import EarlyExit
-    from sfl_sim.inference.thresholds import Fixed
-    from sfl_sim.models.deployed import Deployed
-    from sfl_sim.models.steps import LABEL_BYTES
+    from sfl_sim.methods.exit_thresholds import Fixed
+    from sfl_sim.methods.requests import EarlyExit
     from sfl_sim.models.zoo import network
     from sfl_sim.rng import stream
     from sfl_sim.sim.clock import Simulator
     from sfl_sim.sim.orders import ORDERS
     from sfl_sim.sim.prices import Prices
-    from sfl_sim.sim.serving import ServingStation
+    from sfl_sim.sim.serving_station import ServingStation
+    from sfl_sim.system.arrivals import poisson
     from sfl_sim.system.fleet import build_fleet
+    from sfl_sim.training.deployed import Deployed
+    from sfl_sim.training.steps import LABEL_BYTES
+    from sfl_sim.training.timing import Timing
 
     links = {"profile": None, "uplink_bps": 1e8, "downlink_bps": 1e8}
     fleet = build_fleet(CLIENTS, 0, {}, links, 10.0)

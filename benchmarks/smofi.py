@@ -14,13 +14,13 @@ import torch
 from benchmarks.options import options
 from benchmarks.pairs import alternate, ratio
 from benchmarks.workload import CPU
-from sfl_sim.execute.allocator import keep_freed_memory
-from sfl_sim.models.fusion import Fuse, Fusion, TrainFused
-from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.replica import Replica
-from sfl_sim.models.steps import Train
 from sfl_sim.models.zoo import network
 from sfl_sim.ops import Value
+from sfl_sim.training.allocator import keep_freed_memory
+from sfl_sim.training.fusion import Fuse, Fusion, TrainFused
+from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.steps import Train
 
 SURROGATES, BATCH = 20, 50
 CUTS = {"resnet8": "block1", "resnet18": "block2", "mobilenet_v1": 4}

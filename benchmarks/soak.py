@@ -63,10 +63,10 @@ def resident():
 
 def soak(case, rounds, out):
     """Run it into the folder `out`; what was resident, and how many files were open, after every round."""
-    from sfl_sim.cells import Settings
-    from sfl_sim.compose import Round
-    from sfl_sim.config.source import parse
-    from sfl_sim.study import run_study
+    from sfl_sim.engine.experiment import Round
+    from sfl_sim.engine.trial import Settings
+    from sfl_sim.scenario.load import parse
+    from sfl_sim.studies.train import run_study
 
     seen = []
 

@@ -32,7 +32,7 @@ def marked(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
 
 def end(number: int, news: object) -> None:
     """After the first round: say what each phase took, and stop."""
-    from sfl_sim.compose import Round
+    from sfl_sim.engine.experiment import Round
 
     if not isinstance(news, Round):
         return
@@ -51,11 +51,11 @@ def main() -> None:
     import torch  # noqa: F401  (its share of the imports)
 
     mark("torch")
-    import sfl_sim.progress
+    import sfl_sim.cli.progress
     import sfl_sim.report.terminal  # noqa: F401  (what `sfl_sim.cli.run` imports)
     from sfl_sim import compose, study
-    from sfl_sim.config.source import load
-    from sfl_sim.shipped import scenario_file
+    from sfl_sim.scenario.load import load
+    from sfl_sim.scenario.shipped import scenario_file
 
     mark("other imports")
     given = load(scenario_file(scenario), overrides)

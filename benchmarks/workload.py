@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from sfl_sim.data.batches import ClientData, Images
 from sfl_sim.data.datasets import Dataset
 from sfl_sim.data.partition import label_counts
-from sfl_sim.execute.eager import Eager
-from sfl_sim.execute.timing import Timing
 from sfl_sim.methods import METHODS, Task
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import network
@@ -19,6 +17,8 @@ from sfl_sim.rng import stream
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import fcfs
 from sfl_sim.system.fleet import build_fleet
+from sfl_sim.training.eager import Eager
+from sfl_sim.training.timing import Timing
 
 CPU = torch.device("cpu")
 LABELS, LR, MOMENTUM = 10, 0.01, 0.9

@@ -12,18 +12,18 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.cells import Settings
-from sfl_sim.config.own_code import Permission, permitted
-from sfl_sim.config.scenario import Scenario
-from sfl_sim.config.source import Study, load, parse, training
-from sfl_sim.config.vary import axis
-from sfl_sim.questions.advice import Advice, find_advice
-from sfl_sim.questions.adviser import Wish
-from sfl_sim.questions.study import run_whatif
-from sfl_sim.repricing import Repricing
-from sfl_sim.serving import ServedStudy
-from sfl_sim.shipped import scenario_file
-from sfl_sim.study import CellsFailed, run_study
+from sfl_sim.engine.trial import Settings
+from sfl_sim.scenario.load import Study, load, parse, training
+from sfl_sim.scenario.own_code import Permission, permitted
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.shipped import scenario_file
+from sfl_sim.scenario.vary import axis
+from sfl_sim.studies.advise import Advice, find_advice
+from sfl_sim.studies.advise_variant import Wish
+from sfl_sim.studies.reprice import Repricing
+from sfl_sim.studies.serve import ServedStudy
+from sfl_sim.studies.train import CellsFailed, run_study
+from sfl_sim.studies.whatif import run_whatif
 
 __all__ = [
     "Advice", "CellsFailed", "Results", "Scenario", "Served", "WhatIf", "advise", "reprice", "run", "serve", "whatif"

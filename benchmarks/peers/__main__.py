@@ -33,8 +33,8 @@ from benchmarks.pairs import alternate, ratio
 from benchmarks.peers.training import BATCH, LR, MOMENTUM
 from benchmarks.plain import initial_model
 from benchmarks.workload import order
-from sfl_sim.compose import Experiment
-from sfl_sim.config.source import parse
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.scenario.load import parse
 
 MODELS = ("lenet5", "cnn8")
 START_MODEL = "lenet5"

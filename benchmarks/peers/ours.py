@@ -8,10 +8,10 @@ from benchmarks.child import rounds
 if __name__ == "__main__":
     turns = rounds()
     next(turns)
-    from sfl_sim.cells import News, Settings
-    from sfl_sim.compose import Round
-    from sfl_sim.config.source import load
-    from sfl_sim.study import run_study
+    from sfl_sim.engine.experiment import Round
+    from sfl_sim.engine.trial import News, Settings
+    from sfl_sim.scenario.load import load
+    from sfl_sim.studies.train import run_study
 
     scenario, folder = sys.argv[1:]
 

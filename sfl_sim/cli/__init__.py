@@ -14,10 +14,10 @@ from contextlib import contextmanager
 
 import typer
 
-from sfl_sim.cli import asking, running, showing  # noqa: F401  (they register their commands)
+from sfl_sim.cli import ask, run, show  # noqa: F401  (they register their commands)
 from sfl_sim.cli.app import Interrupted, app, say
-from sfl_sim.config.own_code import Permission, permitted
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.own_code import Permission, permitted
 
 INTERRUPTED = 130
 SAFE_PATH = "PYTHONSAFEPATH"

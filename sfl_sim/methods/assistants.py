@@ -14,9 +14,9 @@ import torch
 
 from sfl_sim.methods.base import Task
 from sfl_sim.methods.knowledge import Ask, Ints, asks
-from sfl_sim.models.replay import Recall, Rows
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Value, occur, on, par, send, start, wait
+from sfl_sim.training.knowledge_replay import Recall, Rows
 
 
 @dataclass(eq=False)

@@ -24,10 +24,10 @@ from sfl_sim.data.batches import Batch
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitStep
 from sfl_sim.models.replica import Replica
-from sfl_sim.models.steps import Train
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, On, occur, on, present, send, start, wait
-from sfl_sim.records import STALENESS_COLUMNS
 from sfl_sim.rng import stream
+from sfl_sim.store.columns import STALENESS_COLUMNS
+from sfl_sim.training.steps import Train
 
 
 class AsynchronousOptions(MethodOptions):

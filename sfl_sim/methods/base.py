@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict
 
 from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
-from sfl_sim.models.alternatives import Model
-from sfl_sim.models.deployed import Deployed
 from sfl_sim.models.network import Network
-from sfl_sim.models.optimisers import Adam, Optimiser, Sgd
 from sfl_sim.models.replica import Replica
-from sfl_sim.models.steps import Average
 from sfl_sim.ops import SERVER, Flow, Value, on, par, send
+from sfl_sim.training.alternatives import Model
+from sfl_sim.training.deployed import Deployed
+from sfl_sim.training.optimisers import Adam, Optimiser, Sgd
+from sfl_sim.training.steps import Average
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Method(ABC):
     Name it in a scenario as `method: {name: "my_package.my_module:MyMethod"}`. A complete example, federated averaging;
     a test drives it by hand, on a task without weights:
 
-        >>> from sfl_sim.models.steps import Train
+        >>> from sfl_sim.training.steps import Train
         >>> from sfl_sim.ops import AGGREGATOR, par, send
         >>> class Averaging(Method, survives=True):
         ...     is_split = False

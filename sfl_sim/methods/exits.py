@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
-from sfl_sim.models.bundle import Bundle
-from sfl_sim.models.deployed import Deployed
 from sfl_sim.models.exits import exit_network
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
+from sfl_sim.training.bundle import Bundle
+from sfl_sim.training.deployed import Deployed
 
 
 class ExitOptions(MethodOptions):

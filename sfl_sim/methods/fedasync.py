@@ -12,10 +12,10 @@ from typing import Annotated
 from pydantic import Field
 
 from sfl_sim.methods.asynchronous import Asynchronous, AsynchronousOptions, Update
-from sfl_sim.models.optimisers import Optimiser, Proximal
 from sfl_sim.models.replica import Replica
-from sfl_sim.models.steps import Average
 from sfl_sim.ops import Flow, On, on
+from sfl_sim.training.optimisers import Optimiser, Proximal
+from sfl_sim.training.steps import Average
 
 
 class FedAsyncOptions(AsynchronousOptions):

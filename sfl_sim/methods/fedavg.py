@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.models.replica import Replica
-from sfl_sim.models.steps import Train
 from sfl_sim.ops import AGGREGATOR, Flow, on, par, send
+from sfl_sim.training.steps import Train
 
 
 class FedAvg(Method, regular=True, survives=True):

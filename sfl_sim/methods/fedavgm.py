@@ -11,8 +11,8 @@ from typing import Annotated
 from pydantic import Field
 
 from sfl_sim.methods.hosts import Hosted, HostOptions
-from sfl_sim.models.merging import MomentumAverage
-from sfl_sim.models.optimisers import Sgd
+from sfl_sim.training.merging import MomentumAverage
+from sfl_sim.training.optimisers import Sgd
 
 
 class FedAvgMOptions(HostOptions):

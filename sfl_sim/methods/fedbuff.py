@@ -12,9 +12,9 @@ from typing import Annotated
 from pydantic import Field
 
 from sfl_sim.methods.asynchronous import Asynchronous, AsynchronousOptions, Update
-from sfl_sim.models.differences import AddDifferences
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import Flow, On, on
+from sfl_sim.training.differences import AddDifferences
 
 
 class FedBuffOptions(AsynchronousOptions):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.hosts import EqualSteps
-from sfl_sim.models.optimisers import Optimiser, Sgd
+from sfl_sim.training.optimisers import Optimiser, Sgd
 
 
 class FedNAG(EqualSteps, regular=True, survives=True):

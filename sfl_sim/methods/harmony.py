@@ -17,13 +17,13 @@ from sfl_sim.data.batches import Batch
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.exits import Exits, Trained
 from sfl_sim.methods.multiexit import JointLossOptions, fine_tune
-from sfl_sim.models.alignment import Align, Embed, Route
-from sfl_sim.models.bundle import Bundle
-from sfl_sim.models.exit_steps import Adapt, ExitForward
-from sfl_sim.models.harmony_steps import Assess, Outer, Upload, View, Wire
-from sfl_sim.models.optimisers import Sgd
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, send
 from sfl_sim.rng import stream
+from sfl_sim.training.alignment import Align, Embed, Route
+from sfl_sim.training.bundle import Bundle
+from sfl_sim.training.exit_steps import Adapt, ExitForward
+from sfl_sim.training.harmony_steps import Assess, Outer, Upload, View, Wire
+from sfl_sim.training.optimisers import Sgd
 
 
 class HarmonyOptions(JointLossOptions):

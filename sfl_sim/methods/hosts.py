@@ -15,7 +15,7 @@ from pydantic import Field
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.late_steps import LateSteps
-from sfl_sim.models.optimisers import CoClipped, GradientRule, Optimiser, Proximal
+from sfl_sim.training.optimisers import CoClipped, GradientRule, Optimiser, Proximal
 
 Host = Literal["fedavg", "fedprox", "fednar"]
 

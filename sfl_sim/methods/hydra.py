@@ -16,8 +16,8 @@ from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.grouping import balanced_groups, superclasses
 from sfl_sim.methods.split import SharedServer
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.models.steps import Average, Renew
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, expect, on, par, send
+from sfl_sim.training.steps import Average, Renew
 
 HEAD_LAYERS = 2
 

@@ -29,12 +29,12 @@ from sfl_sim.methods.knowledge import (
     request_size,
 )
 from sfl_sim.methods.split import SplitMethod
-from sfl_sim.models.optimisers import Measured, Optimiser
-from sfl_sim.models.replay import SquaredNorms, TrainReplayed
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.models.steps import Average
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Value, occur, on, par, present, read, send, start, wait
 from sfl_sim.rng import stream
+from sfl_sim.training.knowledge_replay import SquaredNorms, TrainReplayed
+from sfl_sim.training.optimisers import Measured, Optimiser
+from sfl_sim.training.steps import Average
 
 
 class KoreaOptions(MethodOptions):

@@ -6,10 +6,10 @@ from typing import Any
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.methods.surrogates import Surrogates, Visit
-from sfl_sim.models.fusion import Fusion
-from sfl_sim.models.late import BackwardNormed, Differentiate, DifferentiateNormed, Update
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import SERVER, Event, Flow, Lost, Step, Value, occur, on, send, wait
+from sfl_sim.training.fusion import Fusion
+from sfl_sim.training.late import BackwardNormed, Differentiate, DifferentiateNormed, Update
 
 
 class Events(dict[Any, Event]):

@@ -20,12 +20,12 @@ from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
-from sfl_sim.models.merged import TrainMerged, dispatched
-from sfl_sim.models.optimisers import Optimiser
 from sfl_sim.models.replica import Replica
-from sfl_sim.models.steps import Average, Backward, Renew
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Value, on, par, send
 from sfl_sim.rng import stream
+from sfl_sim.training.merged import TrainMerged, dispatched
+from sfl_sim.training.optimisers import Optimiser
+from sfl_sim.training.steps import Average, Backward, Renew
 
 ROUNDING = 1e-9
 """So that the floor of a ratio that is whole is not one less."""

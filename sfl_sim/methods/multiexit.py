@@ -14,12 +14,12 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.exits import ExitOptions, Exits, Trained
 from sfl_sim.methods.split import SplitStep
-from sfl_sim.models.bundle import Bundle
-from sfl_sim.models.exit_steps import Adapt, ExitBackward, ExitForward
-from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.models.steps import Average, Train
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Value, on, send
+from sfl_sim.training.bundle import Bundle
+from sfl_sim.training.exit_steps import Adapt, ExitBackward, ExitForward
+from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.steps import Average, Train
 
 
 class JointLossOptions(ExitOptions):

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.methods.splitfed_v3 import ConfidenceOptions
-from sfl_sim.models.alternatives import Model
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
+from sfl_sim.training.alternatives import Model
 
 
 class MultiHead(SplitMethod, regular=True, survives=True):

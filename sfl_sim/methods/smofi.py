@@ -17,12 +17,12 @@ from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.hosts import Hosted, HostOptions
 from sfl_sim.methods.late_steps import Events
 from sfl_sim.methods.surrogates import Visit
-from sfl_sim.models.fusion import Fuse, Fusion, TrainFused
-from sfl_sim.models.merging import MomentumAverage
-from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.models.steps import Average
 from sfl_sim.ops import SERVER, Flow, Value, occur, on, wait
+from sfl_sim.training.fusion import Fuse, Fusion, TrainFused
+from sfl_sim.training.merging import MomentumAverage
+from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.steps import Average
 
 
 class SmofiOptions(HostOptions):

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.methods.base import Method, MethodOptions, Task
-from sfl_sim.models.alternatives import Model
-from sfl_sim.models.optimisers import Optimiser
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.models.steps import Backward, Forward, Train
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Lost, Step, Value, on, send
+from sfl_sim.training.alternatives import Model
+from sfl_sim.training.optimisers import Optimiser
+from sfl_sim.training.steps import Backward, Forward, Train
 
 
 class SplitStep(Method):

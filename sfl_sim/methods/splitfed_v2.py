@@ -15,10 +15,10 @@ from pydantic import Field
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SharedServer, SplitMethod
-from sfl_sim.models.optimisers import Optimiser, Proximal
 from sfl_sim.models.replica import Replica
-from sfl_sim.models.steps import Forward, Renew
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, expect, on, par
+from sfl_sim.training.optimisers import Optimiser, Proximal
+from sfl_sim.training.steps import Forward, Renew
 
 PENALTY_BYTES = 4  # a float32
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
-from sfl_sim.models.alternatives import Alternatives, Confidence, Model
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import SERVER, Flow, par, send
+from sfl_sim.training.alternatives import Alternatives, Confidence, Model
 
 
 class ConfidenceOptions(MethodOptions):

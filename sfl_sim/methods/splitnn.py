@@ -10,9 +10,9 @@ from contextlib import suppress
 
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
-from sfl_sim.models.steps import Renew
 from sfl_sim.ops import SERVER, Flow, Lost, on, present, send
 from sfl_sim.rng import stream
+from sfl_sim.training.steps import Renew
 
 
 class SplitNN(SplitMethod, survives=True):

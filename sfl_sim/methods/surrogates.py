@@ -17,9 +17,9 @@ from sfl_sim.data.batches import Batch
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitStep
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.models.steps import Average
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Lost, on, par, send
 from sfl_sim.rng import stream
+from sfl_sim.training.steps import Average
 
 Every = Literal["step", "epoch", "round"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sfl_sim.records import BREAKDOWN
+from sfl_sim.store.columns import BREAKDOWN
 
 _WHERE = {b"client": "device", b"uplink": "uplink", b"downlink": "downlink", b"peer": "uplink"}
 _PRECEDENCE = ("device", "uplink", "downlink", "server", "queue", "assistants", "aggregate")

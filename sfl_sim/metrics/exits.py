@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from sfl_sim.pareto import non_dominated
+from sfl_sim.metrics.pareto import non_dominated
 
 KEY = ["variant", "seed", "client"]
 HEADLINE = ["hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from sfl_sim.records import BREAKDOWN
 from sfl_sim.report import display, style
+from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from plotly.subplots import make_subplots
 
-from sfl_sim.pareto import non_dominated
+from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import display, style
 from sfl_sim.report.results import columns_for, medians
 from sfl_sim.report.way import TIME, accuracy, common_target

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from plotly.subplots import make_subplots
 from rich.table import Table
 
-from sfl_sim.records import LAYER_COLUMNS
 from sfl_sim.report import display, style
 from sfl_sim.report.frames import distinct
+from sfl_sim.store.columns import LAYER_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow.parquet as pq
 
-from sfl_sim.config import yaml_text
-from sfl_sim.config.source import parse
 from sfl_sim.errors import ScenarioError
-from sfl_sim.records import (
+from sfl_sim.scenario import yaml_text
+from sfl_sim.scenario.load import parse
+from sfl_sim.store.columns import (
     ATTENDANCE_COLUMNS,
     BREAKDOWN,
     CLIENT_COLUMNS,

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from sfl_sim.metrics.exits import at_rho, hybrid, oracle, over_clients, thresholds, trade_off
-from sfl_sim.pareto import non_dominated
+from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import display, style
 from sfl_sim.report.serving_latency import wide_axis
 

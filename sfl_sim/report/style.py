@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from sfl_sim.records import BREAKDOWN
+from sfl_sim.store.columns import BREAKDOWN
 
 # Okabe and Ito (2008) without yellow, which is lost on white: strong colours, for variants only.
 VARIANT_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

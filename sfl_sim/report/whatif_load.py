@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.records import BREAKDOWN, LAYER_COLUMNS
 from sfl_sim.report import style
 from sfl_sim.report.display import escaped
+from sfl_sim.store.columns import BREAKDOWN, LAYER_COLUMNS
 
 if TYPE_CHECKING:
     from pathlib import Path

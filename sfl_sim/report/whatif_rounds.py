@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sfl_sim.records import BREAKDOWN
 from sfl_sim.report import display, style
 from sfl_sim.report.breakdown import NOTHING
 from sfl_sim.report.serving_latency import MAX_TICKS, wide_axis
+from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

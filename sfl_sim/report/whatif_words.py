@@ -7,7 +7,6 @@ import math
 from itertools import product
 from typing import TYPE_CHECKING
 
-from sfl_sim.records import BREAKDOWN
 from sfl_sim.report import style
 from sfl_sim.report.breakdown import NOTHING
 from sfl_sim.report.display import data_size, duration, percent, plural, prefixed
@@ -15,6 +14,7 @@ from sfl_sim.report.table import Cell, table
 from sfl_sim.report.whatif_load import ALIKE, PARTS
 from sfl_sim.report.whatif_map import best_by_column, field, reigns
 from sfl_sim.report.whatif_overlay import first_to_target
+from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator

@@ -32,14 +32,14 @@ from sfl_sim.ops import (
     Wait,
 )
 from sfl_sim.rng import stream
-from sfl_sim.sim.awaiting import Awaiting
-from sfl_sim.sim.losses import Loss, Losses
+from sfl_sim.sim.client_resources import ClientResources
+from sfl_sim.sim.dropouts import Dropout, Dropouts
+from sfl_sim.sim.events import Events
 from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, Order, Roster
-from sfl_sim.sim.own import Own
 from sfl_sim.sim.prices import Prices, is_local, link_of, place_of
 from sfl_sim.sim.recording import PACKED_ROWS, Recording
-from sfl_sim.sim.serving import ServingStation
-from sfl_sim.sim.sharing import SharedLinks
+from sfl_sim.sim.serving_station import ServingStation
+from sfl_sim.sim.shared_links import SharedLinks
 from sfl_sim.sim.station import Job, Policy, Station
 from sfl_sim.system.fleet import Fleet
 
@@ -94,9 +94,9 @@ class Simulator:
         max_wait_s: float = inf,
         seed: int = 0,
         include_model_exchange: bool = True,
-        losses: Losses | None = None,
+        losses: Dropouts | None = None,
     ) -> None:
-        self.losses = losses or Losses()
+        self.losses = losses or Dropouts()
         self.prices = Prices(fleet, include_model_exchange)
         self.executor = executor
         self.order = order
@@ -107,9 +107,9 @@ class Simulator:
         self.max_wait_s = max_wait_s
         self.seed = seed
         self.round = 0
-        self._own = Own(self.prices, self.losses, seed)
+        self._own = ClientResources(self.prices, self.losses, seed)
         self._begin(0.0)
-        self._lost: list[Loss] = []
+        self._lost: list[Dropout] = []
         self._n_lost = 0
         self._recording = Recording()
         self._rows = self._recording.rows
@@ -118,7 +118,7 @@ class Simulator:
     def move_to(self, fleet: Fleet) -> None:
         """From now on, when nobody waits, it is the world of this fleet."""
         self.prices = replace(self.prices, fleet=fleet)
-        self._own = Own(self.prices, self.losses, self.seed)
+        self._own = ClientResources(self.prices, self.losses, self.seed)
         self._begin(self.now_s)
 
     def _begin(self, now_s: float) -> None:
@@ -126,7 +126,7 @@ class Simulator:
         self.env = simpy.Environment(now_s)
         self._server = self.station(self.env, self.workers)
         self._aggregator = Station(self.env, inf)
-        self._awaiting = Awaiting(self.env)
+        self._awaiting = Events(self.env)
         self._watched_s: dict[int, float] = {}
         topology = self.prices.fleet.topology
         self._shared = None if topology is None else SharedLinks(self.env, topology, self._own.pieces)
@@ -202,7 +202,7 @@ class Simulator:
         found, self._reads = self._reads, []
         return found
 
-    def take_losses(self) -> list[Loss]:
+    def take_losses(self) -> list[Dropout]:
         """What was lost since the last call, in the order in which it was."""
         found, self._lost = self._lost, []
         return found
@@ -375,7 +375,7 @@ class Simulator:
         """What to throw into the flow that asked for the operation of this `row`."""
         node, kind, round, step = row[:4]
         self._rows.append(row)
-        self._lost.append(Loss(round, client, lost_s, node, kind, step, self.losses.cause))
+        self._lost.append(Dropout(round, client, lost_s, node, kind, step, self.losses.cause))
         self._n_lost += 1
         if self._n_lost > LOSSES_A_CLIENT * len(self.prices.fleet.macs_per_s):
             raise StuckError(f"round {round} has lost {self._n_lost} operations and does not end: stays are too short")

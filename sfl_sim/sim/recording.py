@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfl_sim.records import OP_DTYPE, in_order
+from sfl_sim.store.columns import OP_DTYPE, in_order
 
 PACKED_ROWS = 50_000
 """So many operations are kept as Python objects, which take three times the memory of an array's rows."""

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from sfl_sim.records import CONFUSION_COLUMNS, OP_COLUMNS
 from sfl_sim.store.checkpoints import CHECKPOINTS
+from sfl_sim.store.columns import CONFUSION_COLUMNS, OP_COLUMNS
 from sfl_sim.store.files import read_json, remove, write_json
 
 ROWS_PER_GROUP = 100_000

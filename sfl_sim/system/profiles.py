@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.reading import MAX_TABLE_BYTES, read_text
+from sfl_sim.scenario.text_files import MAX_TABLE_BYTES, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

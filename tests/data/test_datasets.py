@@ -4,9 +4,9 @@ import inspect
 
 import pytest
 
-from sfl_sim.config.data import Data
 from sfl_sim.data.datasets import DATASETS, load
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.data import Data
 
 
 def test_unknown_name_lists_the_known_ones():

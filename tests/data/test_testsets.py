@@ -9,13 +9,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from small_partitions import assert_disjoint, quick, samples_of, seeds
 
-from sfl_sim.compose import Experiment
-from sfl_sim.config.source import parse
 from sfl_sim.data.partition import label_counts
 from sfl_sim.data.testsets import client_test_sets
+from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
-from sfl_sim.execute.evaluate import Evaluation
 from sfl_sim.rng import stream
+from sfl_sim.scenario.load import parse
+from sfl_sim.training.evaluate import Evaluation
 
 CPU = torch.device("cpu")
 holdings = st.integers(2, 6).flatmap(

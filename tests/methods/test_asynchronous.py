@@ -9,15 +9,15 @@ from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.errors import StuckError
-from sfl_sim.execute.eager import Eager
-from sfl_sim.execute.timing import Timing
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.asynchronous import AsynchronousOptions
-from sfl_sim.models.differences import AddDifferences
 from sfl_sim.sim.clock import Simulator
-from sfl_sim.sim.losses import Losses
+from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
+from sfl_sim.training.differences import AddDifferences
+from sfl_sim.training.eager import Eager
+from sfl_sim.training.timing import Timing
 
 EXACT = 1e-10
 HOSTS = ["fedavg", "splitfed_v1"]
@@ -218,7 +218,7 @@ def test_the_update_of_a_client_that_is_lost_is_gone_and_its_place_another_s():
     presence = [away((3.5, 1000.0)), ALWAYS, away((0.0, 3.0), (10.0, 1000.0))]
     world = replace(by_hand(), presence=presence)
     method, staleness, rows = rounds_of(
-        "fedbuff", {"buffer": 1}, 6, world=world, places=2, losses=Losses("drop", presence)
+        "fedbuff", {"buffer": 1}, 6, world=world, places=2, losses=Dropouts("drop", presence)
     )
     assert ends_s(rows) == [1.1, 2.1, 2.2, 4.2, 6.3, 7.6]
     assert staleness == [[0], [1], [1], [1], [0], [2]]
@@ -249,4 +249,4 @@ def test_where_nobody_stays_for_a_visit_the_run_says_so_instead_of_going_on_for_
     presence = [Presence([(0.0, 0.25)], 0.5)] * 3
     world = replace(by_hand(), presence=presence)
     with pytest.raises(StuckError, match="stays are too short"):
-        rounds_of("fedbuff", {"buffer": 2}, 1, world=world, losses=Losses("drop", presence))
+        rounds_of("fedbuff", {"buffer": 2}, 1, world=world, losses=Dropouts("drop", presence))

@@ -7,9 +7,9 @@ import torch
 from small_exits import COMINGS, EXACT, PLAIN, deep_task, trained
 from small_world import distance, simulate, tensors
 
-from sfl_sim.models.alignment import contrast
 from sfl_sim.models.exits import exit_network
-from sfl_sim.models.harmony_steps import Wire
+from sfl_sim.training.alignment import contrast
+from sfl_sim.training.harmony_steps import Wire
 
 
 def numbers(states):

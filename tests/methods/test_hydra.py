@@ -9,12 +9,12 @@ from small_world import batch_norm_net, distance, fleet, simulate, task
 from torch import nn
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.execute.eager import Eager
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.grouping import balanced_groups, superclasses
-from sfl_sim.models.steps import Average
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import ORDERS
+from sfl_sim.training.eager import Eager
+from sfl_sim.training.steps import Average
 
 EXACT = 1e-10
 CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

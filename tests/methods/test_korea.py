@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.execute.eager import Eager
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.assistants import Replay, Service
 from sfl_sim.methods.knowledge import LabelHistory, Proportion, asks, knowledge_request, next_proportion, request_size
-from sfl_sim.models.optimisers import Sgd
-from sfl_sim.models.replay import TrainReplayed
 from sfl_sim.ops import Event, Value
-from sfl_sim.sim.losses import Losses
+from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.prices import Prices
 from sfl_sim.system.presence import Presence
+from sfl_sim.training.eager import Eager
+from sfl_sim.training.knowledge_replay import TrainReplayed
+from sfl_sim.training.optimisers import Sgd
 
 EXACT = 1e-10
 FIXED = {"proportion": "fixed", "p0": 0.5}
@@ -187,7 +187,7 @@ def alone(patience_s=None, p0=0.5, presence=None, **rates):
     """One branch on client 0; client 1, and then client 2, or the other way round, are the assistants."""
     work = task([8, 20, 20], device=None)
     options = {"proportion": "fixed", "p0": p0, "patience_s": patience_s}
-    world, losses = replace(fleet(3, **rates), presence=presence), Losses("drop", presence)
+    world, losses = replace(fleet(3, **rates), presence=presence), Dropouts("drop", presence)
     return simulate("korea", work, 1, options=options, clients=[0], world=world, losses=losses)
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from small_world import distance, simulate, task
 
-from sfl_sim.execute.batched import Batched
 from sfl_sim.methods import METHODS
-from sfl_sim.models.optimisers import Proximal, Sgd
+from sfl_sim.training.batched import Batched
+from sfl_sim.training.optimisers import Proximal, Sgd
 
 EXACT = 1e-10
 

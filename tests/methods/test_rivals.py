@@ -9,14 +9,14 @@ from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from sfl_sim.compose import Experiment
-from sfl_sim.config.source import parse
+from sfl_sim.engine.estimate import SecondsPerSample
+from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
-from sfl_sim.estimate import SecondsPerSample
 from sfl_sim.methods import METHODS
 from sfl_sim.models.replica import average
-from sfl_sim.models.steps import Backward, Forward, Train
 from sfl_sim.ops import SERVER, Value
+from sfl_sim.scenario.load import parse
+from sfl_sim.training.steps import Backward, Forward, Train
 
 EXACT = 1e-10
 RIVALS = ["splitfed_v3", "multihead", "mergesfl"]

@@ -12,12 +12,12 @@ from torch import nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.models.fusion import Fuse, Fusion
-from sfl_sim.models.merging import MomentumAverage
-from sfl_sim.models.optimisers import Sgd
-from sfl_sim.models.steps import Train
-from sfl_sim.sim.losses import Losses
+from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.system.presence import Presence
+from sfl_sim.training.fusion import Fuse, Fusion
+from sfl_sim.training.merging import MomentumAverage
+from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.steps import Train
 
 EXACT = 1e-10
 BARRIERS = ("paper", "strict", "relaxed")
@@ -88,7 +88,7 @@ def test_a_lost_client_counts_like_one_that_is_done(monkeypatch, barrier):
     (forward,) = rows[(rows["kind"] == b"forward") & (rows["client"] == 0) & (rows["step"] == 1)]
     leaves_s = (forward["started_s"] + forward["ended_s"]) / 2
     presence = [Presence([(0.0, leaves_s)], 1e6), Presence([(0.0, 1e6)], 1e6)]
-    world, losses = replace(world, presence=presence), Losses("drop", presence)
+    world, losses = replace(world, presence=presence), Dropouts("drop", presence)
     method, *_ = simulate("smofi", task(**given), 1, options=options, world=world, losses=losses)
     assert fused == pytest.approx([2, 2.25, 2.2291667])
     start = METHODS["smofi"](task(**given)).pieces[1].weights.flat

@@ -6,7 +6,7 @@ from small_world import fleet, simulate, task
 
 from sfl_sim.methods import METHODS
 from sfl_sim.metrics.breakdown import breakdown, by_client, traffic
-from sfl_sim.records import OP_DTYPE
+from sfl_sim.store.columns import OP_DTYPE
 
 
 def rows_of(*ops):

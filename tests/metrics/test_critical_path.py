@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_world import fleet, simulate, task
 
-from sfl_sim.execute.timing import Timing
 from sfl_sim.methods import METHODS
 from sfl_sim.metrics.critical_path import Dependencies, critical_path
 from sfl_sim.metrics.precedence import Ops, requested_after
@@ -19,6 +18,7 @@ from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.trace import Entry, Fork, trace
 from sfl_sim.system.cost import PlainProcessor
+from sfl_sim.training.timing import Timing
 
 COLUMNS = ["node", "kind", "step", "client", "requested_s", "started_s", "ended_s"]
 

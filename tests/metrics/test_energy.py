@@ -9,7 +9,7 @@ from small_world import fleet, simulate, task
 
 from sfl_sim.methods import METHODS
 from sfl_sim.metrics.energy import client_joule, op_joule
-from sfl_sim.records import OP_DTYPE
+from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.system.power import read_power
 from sfl_sim.system.presence import Presence
 

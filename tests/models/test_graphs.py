@@ -12,11 +12,11 @@ from torch import nn
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.network import Network
-from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.replica import Weights
-from sfl_sim.models.steps import Backward, Forward, Train
 from sfl_sim.ops import Value
 from sfl_sim.sim.orders import ORDERS
+from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.steps import Backward, Forward, Train
 
 CPU = torch.device("cpu")
 

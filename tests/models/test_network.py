@@ -7,11 +7,11 @@ from torch.nn.functional import cross_entropy
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
-from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.replica import average
-from sfl_sim.models.steps import Backward, Forward, Train
 from sfl_sim.models.zoo import MODELS, network
 from sfl_sim.ops import Value
+from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.steps import Backward, Forward, Train
 
 CPU = torch.device("cpu")
 INPUTS = {"cnn_small": (1, 8, 8), "lenet5": (1, 28, 28), "cnn8": (1, 28, 28), "mobilenet_v1": (3, 32, 32),

@@ -8,10 +8,10 @@ from torch.nn.functional import cross_entropy
 from torchvision.models import get_model
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.models.optimisers import Sgd
 from sfl_sim.models.price import price
 from sfl_sim.models.transformer import patch_size
 from sfl_sim.models.zoo import MODELS, as_builder, network
+from sfl_sim.training.optimisers import Sgd
 
 CPU = torch.device("cpu")
 IMAGENET = (3, 224, 224)
@@ -333,9 +333,9 @@ def test_a_factory_may_read_the_numbers_of_its_weights():
 
 
 def test_a_subclass_of_sequential_that_only_builds_itself_can_be_cut():
-    class Own(nn.Sequential):
+    class ClientResources(nn.Sequential):
         def __init__(self, input_shape, n_labels):
             super().__init__(nn.Flatten(), nn.Linear(4, n_labels))
 
-    assert [layer.name for layer in network(Own, (1, 2, 2), 3).layers] == ["0", "1"]
-    assert as_builder(Own)((1, 2, 2), 3)[1].out_features == 3
+    assert [layer.name for layer in network(ClientResources, (1, 2, 2), 3).layers] == ["0", "1"]
+    assert as_builder(ClientResources)((1, 2, 2), 3)[1].out_features == 3

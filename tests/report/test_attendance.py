@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sfl_sim.records import LOSS_COLUMNS
 from sfl_sim.report import absence, attendance
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.panels import panels
+from sfl_sim.store.columns import LOSS_COLUMNS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from sfl_sim.config.source import parse
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.comparison import Comparison, compare, machine_in_words, settings_in_words
 from sfl_sim.report.load import Run
 from sfl_sim.report.page import write_report
+from sfl_sim.scenario.load import parse
 
 BASE = {"data": {"name": "digits"}, "train": {"lr": 0.05}}
 

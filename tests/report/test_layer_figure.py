@@ -10,7 +10,7 @@ import pandas as pd
 from rich.console import Console
 from synthetic_run import LAYERS
 
-from sfl_sim.models.layer_table import layer_table
+from sfl_sim.engine.layer_table import layer_table
 from sfl_sim.models.zoo import network
 from sfl_sim.report import fleet
 from sfl_sim.report.frames import Frames, merge

@@ -9,8 +9,8 @@ import pytest
 from synthetic_run import World, write_run
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.records import BREAKDOWN
 from sfl_sim.report.load import load
+from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from synthetic_whatif import BANDWIDTHS, CUTS, LAYERS, Vary, World, write_whatif
 
-from sfl_sim.records import BREAKDOWN
 from sfl_sim.report import style, whatif_clients, whatif_map, whatif_overlay, whatif_rounds, whatif_server
 from sfl_sim.report.whatif_load import Axis, WhatIf, load_whatif
+from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
     from pathlib import Path

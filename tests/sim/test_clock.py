@@ -7,7 +7,6 @@ from small_steps import Compute
 from small_world import fleet
 
 from sfl_sim.errors import ScenarioError, StuckError
-from sfl_sim.execute.timing import Timing
 from sfl_sim.ops import (
     AGGREGATOR,
     SERVER,
@@ -26,6 +25,7 @@ from sfl_sim.ops import (
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.links import Pattern, RateTrace
+from sfl_sim.training.timing import Timing
 
 
 def clock(n=2, order="fcfs", executor=None, **world):

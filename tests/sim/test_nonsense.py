@@ -7,13 +7,13 @@ import pytest
 from small_world import fleet
 
 from sfl_sim.errors import NonsenseError
-from sfl_sim.execute.timing import Timing
 from sfl_sim.ops import SERVER, State, Value, Work, on, send
 from sfl_sim.sim.clock import Simulator
-from sfl_sim.sim.foresight import Foresight
+from sfl_sim.sim.fast_path import FastPath
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.trace import trace
 from sfl_sim.system.cost import FittedProcessor
+from sfl_sim.training.timing import Timing
 
 
 class Odd:
@@ -76,7 +76,7 @@ def test_seconds_that_are_none_name_the_operation(foreseen):
     world = replace(fleet(3), processors=[FittedProcessor(1, 1, 1, 1, 1)] * 3)
     clock = Simulator(world, Timing(), ORDERS["fcfs"])
     with pytest.raises(NonsenseError, match=r"^odd of client 2 takes nan s$"):
-        Foresight(clock).run(flow, 1, like="all") if foreseen else clock.run(flow(), 1)
+        FastPath(clock).run(flow, 1, like="all") if foreseen else clock.run(flow(), 1)
 
 
 @pytest.mark.parametrize("walk", [drive, foresee])

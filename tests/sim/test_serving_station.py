@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from small_world import fleet
 
 from sfl_sim.errors import StuckError
-from sfl_sim.execute.timing import Timing
 from sfl_sim.ops import SERVER, Event, State, Value, Work, expect, on, par, send, wait
 from sfl_sim.rng import stream
 from sfl_sim.sim import clock
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
-from sfl_sim.sim.serving import ServingStation
+from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.system.cost import FittedProcessor
+from sfl_sim.training.timing import Timing
 
 WORLD = fleet(8, macs_per_s=1.0, speedup=1.0)
 """A server of one MAC a second."""

@@ -1,0 +1,108 @@
+"""Commands that ask what would be if: by the clock alone, without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sfl_sim.cli.app import AllowCode, Debug, Interrupted, Overrides, ScenarioFile, Terminal, app, say
+from sfl_sim.errors import blamed_on
+from sfl_sim.scenario.shipped import scenario_file
+
+Vary = Annotated[
+    list[str],
+    typer.Option(help="A key and the values to try, in all combinations; model.cut=all tries every cut.",
+                 metavar="KEY=VALUE,..."),
+]  # fmt: skip
+Trained = Annotated[
+    list[Path], typer.Option("--run", help="The folder of a training run whose accuracy is shown at its points.")
+]
+
+
+@app.command()
+def whatif(
+    scenario: ScenarioFile,
+    vary: Vary = [],
+    overrides: Overrides = [],
+    runs: Trained = [],
+    out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-whatif.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Points to walk side by side.")] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the page's place only.")] = False,
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Time the rounds of a scenario, without training, at all combinations of what varies."""
+    from sfl_sim.cli.progress import whatif_progress
+    from sfl_sim.scenario.load import load, training
+    from sfl_sim.scenario.vary import read_axes
+    from sfl_sim.studies.whatif import run_whatif
+
+    axes = read_axes(vary)
+    study = training(load(scenario_file(scenario), overrides))
+    with whatif_progress(Terminal(stderr=True), quiet) as notify:
+        outcome = run_whatif(study, axes, out, jobs, notify, runs)
+    if not quiet:
+        from sfl_sim.report.whatif import whatif_in_terminal
+
+        Terminal().print(whatif_in_terminal(outcome.folder))
+    say(outcome.folder / "whatif.html")
+    if outcome.status == "interrupted":
+        raise Interrupted
+
+
+@app.command()
+def reprice(
+    run: Annotated[Path, typer.Argument(help="The folder of a training run.")],
+    overrides: Overrides = [],
+    out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-repriced.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Walk a run again in another world, without training, and say what of its learning holds there."""
+    from sfl_sim.cli.progress import progress
+    from sfl_sim.studies.reprice import Repricing
+
+    with blamed_on(run):
+        repricing = Repricing(run, overrides)
+        with progress(repricing.study, Terminal(stderr=True), quiet) as notify:
+            outcome = repricing.fill(out, notify)
+    if not quiet:
+        from sfl_sim.report.repriced import repriced_in_terminal
+
+        Terminal().print(repriced_in_terminal(outcome.folder))
+    say(outcome.folder / "report.html")
+    if outcome.status == "interrupted":
+        raise Interrupted
+
+
+@app.command()
+def advise(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],
+    per_client: Annotated[bool, typer.Option("--per-client", help="Choose a cut for each client.")] = False,
+    memory: Annotated[str | None, typer.Option(help="What a client can hold at most: 256MB, 1.5GB ...")] = None,
+    accuracy: Annotated[float | None, typer.Option(help="What a cut must have reached in recorded runs.")] = None,
+    runs: Annotated[list[Path], typer.Option("--run", help="The folder of such a run.")] = [],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print what to paste only.")] = False,
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Choose the cuts with the shortest rounds, by the clock alone."""
+    from sfl_sim.cli.progress import whatif_progress
+    from sfl_sim.report.advice import advice_in_terminal, settings
+    from sfl_sim.scenario.load import load, training
+    from sfl_sim.studies.advise import find_advice
+    from sfl_sim.studies.advise_variant import Wish
+    from sfl_sim.studies.cut_limits import read_bytes
+
+    wish = Wish(per_client, None if memory is None else read_bytes(memory), accuracy, runs)
+    study = training(load(scenario_file(scenario), overrides))
+    with whatif_progress(Terminal(stderr=True), quiet) as notify:
+        advice = find_advice(study, wish, notify)
+    if not quiet:
+        Terminal().print(advice_in_terminal(advice.choices, advice.cuts, advice.clients))
+    for line in settings(advice.choices):
+        say(line)

@@ -1,0 +1,141 @@
+"""A study in a terminal while it runs: a row for every variant with its seed, or for as many as the screen holds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Column, Table
+from rich.text import Text
+
+from sfl_sim.engine.experiment import Round
+from sfl_sim.engine.trial import Began, News, Notify, Taken
+from sfl_sim.report.display import duration
+from sfl_sim.scenario.load import Study
+from sfl_sim.store import Failure
+
+REFRESHES_PER_S = 2
+FRAME_LINES = 4
+"""Lines of the screen that are no rows: the heading, the counts, the command above and the cursor below."""
+STATES = {"running": "bold", "failed": "red", "done": "green", "taken": "cyan", "waiting": "dim"}
+"""What a cell can be, the states worth most room first, and how they look."""
+
+Clock = Callable[[], float]
+
+
+def cell_name(study: Study, number: int) -> str:
+    """The variant, and its seed if there are several."""
+    variant = study.variants[number]
+    return variant.name + (f" (seed {variant.scenario.seed})" if study.base.repeats > 1 else "")
+
+
+def found(round: Round) -> str:
+    """How well it learned by the end of a round; empty if nothing is trained."""
+    accuracy = round.row["accuracy"]
+    if accuracy is None:
+        return ""
+    return f"accuracy {accuracy:.3f}" if math.isfinite(round.row["loss"]) else f"diverged, loss {round.row['loss']}"
+
+
+@dataclass
+class Row:
+    """How far a cell is: its rounds, when it began, when there was last news of it, and what they were."""
+
+    name: str
+    rounds: int
+    state: str = "waiting"
+    done: int = 0
+    began_s: float | None = None
+    changed_s: float = 0.0
+    simulated: str = ""
+    news: str = ""
+
+    def left_s(self, now_s: float) -> float | None:
+        """The time until it is done, if its other rounds take as long as those before; None while nobody knows."""
+        if self.state != "running" or not self.done or self.began_s is None:
+            return None
+        return max(0.0, self.began_s + (self.changed_s - self.began_s) / self.done * self.rounds - now_s)
+
+
+@dataclass
+class Progress:
+    """How far all cells of a study are."""
+
+    rows: list[Row]
+    clock: Clock = time.monotonic
+
+    def notify(self, number: int, news: News) -> None:
+        """Note what became of a row."""
+        row = self.rows[number]
+        row.changed_s = self.clock()
+        match news:
+            case Began():
+                row.state, row.began_s = "running", row.changed_s
+            case Round():
+                row.done = news.row["round"]
+                row.state = "done" if row.done == row.rounds else "running"
+                row.simulated, row.news = duration(news.row["ended_s"]), found(news)
+            case Taken():
+                row.state, row.news = "taken", f"from {news.run}"
+            case Failure():
+                row.state, row.news = "failed", str(news)
+
+    def left_s(self) -> float | None:
+        """The time until everything is done, if rounds go on being done as fast; None while nobody knows."""
+        done = sum(row.done for row in self.rows)
+        left = sum(row.rounds - row.done for row in self.rows if row.state in ("running", "waiting"))
+        began_s = min((row.began_s for row in self.rows if row.began_s is not None), default=None)
+        return None if began_s is None or not done else (self.clock() - began_s) / done * left
+
+    def shown(self, n: int) -> list[Row]:
+        """The `n` rows of which there is most to tell, in the order of the study."""
+        states = list(STATES)
+
+        def rank(number: int) -> tuple[int, float]:
+            row = self.rows[number]
+            return states.index(row.state), -row.changed_s
+
+        return [self.rows[number] for number in sorted(sorted(range(len(self.rows)), key=rank)[:n])]
+
+    def counts(self) -> Text:
+        """How many cells are in which state, and the time that is left."""
+        counted = Counter(row.state for row in self.rows)
+        states = [(f"{counted[state]} {state}", style) for state, style in STATES.items() if counted[state]]
+        left_s = self.left_s()
+        if left_s:
+            states.append((f"about {duration(left_s)} left", ""))
+        return Text(" · ").join(Text(text, style) for text, style in states)
+
+    def table(self, n_rows: int) -> Group:
+        """The cells as a table of at most so many rows, and below it the counts of all."""
+        table = Table(
+            Column("Variant", no_wrap=True, ratio=1), Column("", no_wrap=True),
+            Column("Round", no_wrap=True, justify="right"), Column("Simulated", no_wrap=True, justify="right"),
+            Column("Left", no_wrap=True, justify="right"), Column("", no_wrap=True, ratio=1),
+            box=None, pad_edge=False, expand=True, header_style="dim",
+        )  # fmt: skip
+        now_s = self.clock()
+        for row in self.shown(n_rows):
+            left_s = row.left_s(now_s)
+            left = "" if left_s is None else duration(round(left_s))
+            rounds = "" if row.state == "taken" else f"{row.done}/{row.rounds}"
+            texts = row.name, row.state, rounds, row.simulated, left, row.news
+            table.add_row(*map(Text, texts), style=STATES[row.state])
+        return Group(table, self.counts())
+
+
+@contextmanager
+def live_table(study: Study, console: Console) -> Iterator[Notify]:
+    """A `Notify` that keeps the table up to date."""
+    progress = Progress([Row(cell_name(study, n), v.scenario.train.rounds) for n, v in enumerate(study.variants)])
+    with Live(
+        console=console, get_renderable=lambda: progress.table(max(1, console.height - FRAME_LINES)),
+        refresh_per_second=REFRESHES_PER_S,
+    ):  # fmt: skip
+        yield progress.notify

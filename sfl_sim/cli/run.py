@@ -1,0 +1,109 @@
+"""Commands that simulate a scenario: train it, or serve what was trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sfl_sim.cli.app import AllowCode, Debug, Device, Interrupted, Overrides, ScenarioFile, Terminal, app, say
+from sfl_sim.scenario.shipped import scenario_file
+
+
+@app.command()
+def run(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],
+    out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Variants and seeds to run side by side; with Ray, on one GPU.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of a run; all cores unless given.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run: from the last checkpoint of each variant.")
+    ] = False,
+    checkpoint_jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Checkpoints within rounds, too: after so many operations at the server."),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run what other runs have finished, too.")] = False,
+    timing_only: Annotated[bool, typer.Option("--timing-only", help="Simulate time without training.")] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Only measure, for a minute, which settings are fastest here.")
+    ] = False,
+    backend: Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="The cluster's: auto or ray://...; by default Ray is started here.")
+    ] = None,
+    device: Device = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Run a scenario and write its report."""
+    from sfl_sim.cli.progress import progress, show_calibration
+    from sfl_sim.engine.trial import Settings
+    from sfl_sim.scenario.load import load, training
+    from sfl_sim.studies.train import CellsFailed, run_study
+
+    console = Terminal(stderr=True)
+    settings = Settings(
+        timing_only, device, jobs, threads or Settings.threads, resume, not fresh, backend, address, checkpoint_jobs
+    )
+    study = training(load(scenario_file(scenario), overrides))
+    if calibrate:
+        show_calibration(study, settings, console, Terminal(soft_wrap=True))
+        return
+    failure = None
+    with progress(study, console, quiet) as notify:
+        try:
+            outcome = run_study(study, out, settings, notify)
+        except CellsFailed as error:
+            if error.outcome is None:
+                raise
+            outcome, failure = error.outcome, error
+    if not quiet:
+        from sfl_sim.report.terminal import results_in_terminal
+
+        Terminal().print(results_in_terminal(outcome.folder))
+    say(outcome.folder / "report.html")
+    if failure:
+        raise failure
+    if outcome.status == "interrupted":
+        raise Interrupted
+
+
+@app.command()
+def serve(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],
+    out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-serving.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The folder of the run to serve; by default what reports/ has, or is trained.")
+    ] = None,
+    timing_only: Annotated[
+        bool, typer.Option("--timing-only", help="Serve without training, exits by chance.")
+    ] = False,
+    device: Device = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the page's place only.")] = False,
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Let requests come to what a scenario trains, and write how they were answered."""
+    from sfl_sim.cli.progress import progress, serving_progress
+    from sfl_sim.engine.trial import Settings
+    from sfl_sim.scenario.load import load
+    from sfl_sim.studies.serve import ServedStudy
+
+    console = Terminal(stderr=True)
+    settings = Settings(timing_only, device, resume=True, reuse=True)
+    study = ServedStudy(load(scenario_file(scenario), overrides), settings)
+    answers = study.answers(run, lambda trained: progress(trained, console, quiet))
+    with serving_progress(console, quiet) as notify:
+        outcome = study.serve(answers, out, notify)
+    if not quiet:
+        from sfl_sim.report.served import served_in_terminal
+
+        Terminal().print(served_in_terminal(outcome.folder))
+    say(outcome.folder / "serving.html")
+    if outcome.status == "interrupted":
+        raise Interrupted

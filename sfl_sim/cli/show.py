@@ -1,0 +1,179 @@
+"""Commands that show what there is: stored runs, scenarios, models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from sfl_sim.cli.app import AllowCode, Debug, Device, Overrides, Runs, ScenarioFile, Terminal, app, say
+from sfl_sim.errors import ScenarioError, blamed_on
+from sfl_sim.scenario.shipped import scenario_file
+
+
+@app.command()
+def report(
+    runs: Runs,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The page; by default report.html in the folder of the export or of the only run."),
+    ] = None,
+    export: Annotated[Path | None, typer.Option(metavar="DIR", help="Write tables and figures there, too.")] = None,
+    format: Annotated[
+        list[str] | None, typer.Option(help="Of what is exported: csv (default), parquet, svg, pdf, or csv,svg ...")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write the report of stored runs again, or one page for several; export what it shows."""
+    from sfl_sim.report.export import export_runs
+    from sfl_sim.report.page import write_report
+
+    if format and not export:
+        raise ScenarioError("needs a folder: --export DIR", key="--format")
+    with blamed_on(*runs):
+        if export:
+            say(export_runs(runs, export, format or ["csv"]))
+            out = out or export / "report.html"
+        say(write_report(runs, out or _page_of(runs, "report.html")))
+
+
+@app.command()
+def mlflow(
+    runs: Runs,
+    store: Annotated[str, typer.Option(metavar="DIR", help="A folder, or the URI of a tracking server.")] = "mlruns",
+    debug: Debug = False,
+) -> None:
+    """Log stored runs in MLflow, one run for each variant and seed."""
+    from sfl_sim.report.mlflow_log import log_runs
+
+    with blamed_on(*runs):
+        say(f"{store}: {log_runs(runs, store)}")
+
+
+@app.command()
+def landscape(
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option(help="The page; by default landscape.html in the only run.")] = None,
+    points: Annotated[int, typer.Option(help="Points of the line through each model; odd.")] = 25,
+    plane_points: Annotated[int, typer.Option(help="Points along each side of the plane; odd.")] = 15,
+    span: Annotated[float, typer.Option(help="How far they reach, in lengths of the model's filters.")] = 1.0,
+    samples: Annotated[int, typer.Option(min=1, help="Test samples that the loss is measured on.")] = 1000,
+    device: Device = "auto",
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Show how flat the loss is around the final models of stored runs."""
+    from sfl_sim.cli.progress import survey_progress
+    from sfl_sim.studies.landscape import Extent, survey
+
+    page = out or _page_of(runs, "landscape.html")
+    with survey_progress(Terminal(stderr=True)) as notify, blamed_on(*runs):
+        survey(runs, page, Extent(points, plane_points, span, samples), device, notify)
+    say(page)
+
+
+def _page_of(runs: list[Path], name: str) -> Path:
+    if len(runs) > 1:
+        raise ScenarioError("several runs need a place for their common page", key="--out")
+    return runs[0] / name
+
+
+@app.command()
+def validate(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Check a scenario, its data and its profiles without running it."""
+    from sfl_sim.engine.trial import Settings
+    from sfl_sim.scenario.load import load, training
+    from sfl_sim.studies.serve import ServedStudy
+    from sfl_sim.studies.train import check
+
+    study = load(scenario_file(scenario), overrides)
+    check(training(study))
+    if any(variant.scenario.serving for variant in study.variants):
+        ServedStudy(study, Settings())
+    names = dict.fromkeys(variant.name for variant in study.variants)
+    say(f"{scenario}: fine ({len(study.variants)} runs: {'; '.join(names)})")
+
+
+@app.command()
+def partition(
+    scenario: ScenarioFile,
+    overrides: Overrides = [],
+    out: Annotated[Path | None, typer.Option(help="The page; by default reports/<name>-partition.html.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Show which samples the clients would hold, before anything is trained."""
+    from sfl_sim.report.preview import preview_in_terminal, write_preview
+    from sfl_sim.scenario.load import load
+    from sfl_sim.studies.partition_preview import preview
+
+    found = preview(load(scenario_file(scenario), overrides))
+    Terminal().print(preview_in_terminal(found))
+    say(write_preview(found, out or Path("reports", f"{found.name}-partition.html")))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of scenarios, for editors."""
+    from sfl_sim.engine.registry import choices
+    from sfl_sim.methods import METHODS
+    from sfl_sim.scenario.schema import json_schema
+
+    options = {name: method.Options.model_json_schema() for name, method in METHODS.items()}
+    typer.echo(json.dumps(json_schema(options, choices()), indent=2))
+
+
+@app.command()
+def model(
+    name: Annotated[str, typer.Argument(help="A model's name, or package.module:make for one of your own.")],
+    input_shape: Annotated[
+        str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x32x32; 80 for 80 tokens.")
+    ] = None,
+    n_labels: Annotated[int | None, typer.Option("--labels", min=1, help="Number of labels.")] = None,
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Show what the layers of a model cost, and where it is best cut."""
+    from sfl_sim.engine.layer_table import layer_table, usual_data
+    from sfl_sim.engine.registry import find_model
+    from sfl_sim.models.zoo import network
+    from sfl_sim.report.layers import layers_in_terminal
+    from sfl_sim.scenario.sections import Model
+
+    usual_shape, usual_labels = usual_data(name)
+    shape = _shape(input_shape) if input_shape else usual_shape
+    chosen = find_model(Model(factory=name, name=None) if ":" in name else Model(name=name))
+    net = network(chosen, shape, n_labels or usual_labels)
+    table = layers_in_terminal(layer_table(net).assign(model=name), shape, net.n_labels)
+    Terminal(soft_wrap=True).print(table)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = text.split("x")
+    if not all(size.isdecimal() and int(size) for size in sizes):
+        raise ScenarioError("is not the shape of a sample", key="--input", found=text, allowed="such as 3x32x32 or 80")
+    return tuple(map(int, sizes))
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="methods, models, datasets, partitions, orders, profiles or scenarios.")],
+    debug: Debug = False,
+) -> None:
+    """List what comes with sfl-sim, with a line of explanation each."""
+    from sfl_sim.engine.registry import catalogue
+
+    entries = catalogue()
+    if what not in entries:
+        raise ScenarioError("there is no such list", key="list", found=what, allowed=entries)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, about in entries[what].items():
+        table.add_row(name, about)
+    Terminal(soft_wrap=True).print(table)

@@ -1,0 +1,161 @@
+"""The parts of an experiment, each made of what the scenario says and of parts made before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sfl_sim.data.batches import ClientData, Images, check_augmentable
+from sfl_sim.data.datasets import Dataset
+from sfl_sim.engine.estimate import SecondsPerSample
+from sfl_sim.engine.registry import find_method, find_model, find_order, method_options
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import Method, Task
+from sfl_sim.models.calling import Calling
+from sfl_sim.models.cuts import client_cuts, cuts_at
+from sfl_sim.models.graphs import Graphs
+from sfl_sim.models.network import Network
+from sfl_sim.models.on_nan import OnNan
+from sfl_sim.models.zoo import network
+from sfl_sim.rng import stream
+from sfl_sim.scenario.availability import Availability
+from sfl_sim.scenario.sections import ClientCuts, Scenario, Train
+from sfl_sim.sim.clock import Executor, Simulator
+from sfl_sim.sim.dropouts import Dropouts
+from sfl_sim.sim.orders import check_burst, check_max_wait, usual_burst
+from sfl_sim.system.fleet import Fleet, build_fleet
+from sfl_sim.training.batched import MAX_GROUP, Batched
+from sfl_sim.training.eager import Eager
+from sfl_sim.training.precision import PRECISIONS
+from sfl_sim.training.timing import Timing
+
+Ints = NDArray[np.int64]
+_UNBOUNDED: dict[object, str] = {"all": "inf", "unlimited": "inf"}
+
+
+def build_world(scenario: Scenario, n_clients: int) -> Fleet:
+    """The clients' devices and links, and the server's rate."""
+    clients = scenario.clients
+    power = None if clients.power is None else clients.power.model_dump()
+    there = clients.availability
+    availability = None if there is None else there.model_dump(exclude={"lost", "deadline_s"})
+    compute, links = clients.compute.model_dump(), clients.network.model_dump()
+    return build_fleet(n_clients, scenario.seed, compute, links, scenario.server.speedup, power, availability)
+
+
+def build_method(
+    scenario: Scenario,
+    dataset: Dataset,
+    shares: Sequence[Ints],
+    counts: Ints,
+    fleet: Fleet,
+    device: torch.device | None,
+    retraced: bool = False,
+) -> Method:
+    """The method on its task.
+
+    Args:
+        shares: the clients' sample indices into the training set.
+        counts: (C, L) samples of each label that each client holds.
+        device: where weights live; None for ghosts.
+        retraced: whether what an earlier run read is known.
+    """
+    train = scenario.train
+    kind = find_method(scenario.method.name)
+    net = _network(scenario, dataset)
+    data = _client_data(scenario, dataset, shares, net, device)
+    cuts, round_cuts = _cuts(scenario, kind, net, fleet)
+    task = Task(
+        network=net, cuts=cuts, data=data, lr=train.lr, lr_decay=train.lr_decay, lr_min=train.lr_min,
+        optimizer=train.optimizer, momentum=train.momentum, weight_decay=train.weight_decay,
+        uniform_weights=train.agg_weights == "uniform",
+        label_counts=counts, label_names=dataset.label_names, seed=scenario.seed, device=device,
+        sample_s=SecondsPerSample(net, cuts, train.batch_size, fleet), round_cuts=round_cuts,
+        retraced=retraced,
+    )  # fmt: skip
+    return kind(task, method_options(kind, scenario))
+
+
+def _network(scenario: Scenario, dataset: Dataset) -> Network:
+    shape, precision = tuple(dataset.x_train.shape[1:]), PRECISIONS[scenario.train.precision]
+    net = network(find_model(scenario.model), shape, dataset.n_labels, precision.weights)
+    return net.called(_calling(scenario.train))
+
+
+def _calling(train: Train) -> Calling:
+    return Calling(
+        autocast=PRECISIONS[train.precision].autocast,
+        compiled_batch=train.batch_size if train.compile else None,
+        graphs=Graphs(train.max_graphs),
+        on_nan=OnNan(train.on_nan == "skip"),
+    )
+
+
+def _client_data(
+    scenario: Scenario, dataset: Dataset, shares: Sequence[Ints], net: Network, device: torch.device | None
+) -> ClientData:
+    train, augment = scenario.train, scenario.data.augment
+    if augment:
+        check_augmentable(dataset)
+    images = device and Images(dataset, device, net.dtype, net.channels_last, augment)
+    data = ClientData(shares, train.batch_size, train.local_epochs, train.drop_last, scenario.seed, images or None)
+    if net.needs_batches_of_two:
+        data.check_no_single()
+    return data
+
+
+def _cuts(scenario: Scenario, kind: type[Method], net: Network, fleet: Fleet) -> tuple[list[int], list[int]]:
+    """The task's `cuts` and `round_cuts`."""
+    cut, n_clients = scenario.model.cut, len(fleet.macs_per_s)
+    if not kind.is_split:
+        return [], []
+    if not isinstance(cut, ClientCuts):
+        return [net.cut_at(cut)] * n_clients, []
+    if cut.by != "round":
+        return client_cuts(net, cut.by, cut.values, fleet.macs_per_s, stream(scenario.seed, "client cuts")), []
+    if not kind.cut_may_change:
+        raise ScenarioError(f"{scenario.method.name} has one cut for all rounds", key="model.cut.by", found=cut.by)
+    drawn = cuts_at(net, cut.values)
+    return [max(drawn)] * n_clients, drawn
+
+
+def build_executor(train: Train, device: torch.device | None, on_nan: OnNan) -> Eager | Timing:
+    """What carries operations out; `device` is None in a timing-only run, `on_nan` is the network's."""
+    if train.executor == "batched" and train.compile:
+        raise ScenarioError("cannot be batched: compiled code runs for one client", key="train.compile", found=True)
+    if train.executor == "batched" and PRECISIONS[train.precision].autocast:
+        raise ScenarioError("cannot be batched: torch.func does not autocast", key="train.precision", found="bf16")
+    if device is None:
+        return Timing()
+    return Batched(train.max_graphs or MAX_GROUP, on_nan=on_nan) if train.executor == "batched" else Eager(on_nan)
+
+
+def build_simulator(scenario: Scenario, fleet: Fleet, executor: Executor, counts: Ints) -> Simulator:
+    """The clock, with the server's order; `counts` as for the method."""
+    server = scenario.server
+    order = find_order(server.order)
+    burst = usual_burst(server.order) if server.burst is None else float(_UNBOUNDED.get(server.burst, server.burst))
+    check_burst(server.order, burst)
+    check_max_wait(server.order, server.max_wait_s)
+    return Simulator(
+        fleet,
+        executor,
+        order,
+        workers=float(_UNBOUNDED.get(server.workers, server.workers)),
+        burst=burst,
+        labels=counts.argmax(axis=1).tolist(),
+        max_wait_s=float("inf") if server.max_wait_s is None else server.max_wait_s,
+        seed=scenario.seed,
+        include_model_exchange=server.include_model_exchange,
+        losses=_losses(scenario.clients.availability, fleet),
+    )
+
+
+def _losses(availability: Availability | None, fleet: Fleet) -> Dropouts:
+    if availability is None:
+        return Dropouts()
+    deadline_s = float("inf") if availability.deadline_s is None else availability.deadline_s
+    return Dropouts(availability.lost, fleet.presence, deadline_s)

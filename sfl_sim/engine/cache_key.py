@@ -1,0 +1,77 @@
+"""What decides the content of a cell, as one key: by equal keys a finished cell is known wherever it lies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sfl_sim.scenario.sections import Scenario
+
+PACKAGES = ["torch", "torchvision", "numpy", "scipy", "pandas", "simpy", "scikit-learn", "fvcore"]
+"""Those that compute."""
+SHOWING = {"report", "cli", "profiles", "scenarios"}
+"""Rooms of the package that nothing computed depends on. The last two are in an installed package alone, with scripts
+of their own; what profiles say counts, wherever they lie."""
+ASIDE: dict[str, Any] = {"name": True, "repeats": True, "grid": True, "serving": True, "data": {"download"},
+                         "report": {"target_accuracy"}}  # fmt: skip
+"""What of a scenario its cells do not depend on."""
+
+
+@cache
+def code_version() -> str:
+    """32 hex digits, equal where sfl-sim's code, its profiles and the packages that compute are."""
+    package = Path(__file__).parents[1]
+    profiles = next(place for place in (package / "profiles", package.parent / "profiles") if place.is_dir())
+    digest = hashlib.blake2b(" ".join(f"{name} {version(name)}" for name in PACKAGES).encode(), digest_size=16)
+    for root, kind in ((package, "*.py"), (profiles, "*.csv")):
+        for path in sorted(root.rglob(kind)):
+            inside = path.relative_to(root)
+            if inside.parts[0] not in SHOWING:
+                digest.update(f"\0{inside.as_posix()}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+LEAF = {"femnist", "shakespeare"}
+"""Data sets whose files under the root a user has made with LEAF, by settings of his own."""
+
+
+def cell_key(scenario: Scenario, meaning: str) -> str | None:
+    """32 hex digits, equal for two cells if all that decides their content is; None where that cannot be known.
+
+    That is the scenario without its `ASIDE`, the content of files that it names, the code, and the `meaning` of the
+    settings. Of a user's own code, a folder of images and LEAF's files nobody knows whether they are still what they
+    were.
+    """
+    path = scenario.data.path
+    in_folder = scenario.data.name in LEAF if path is None else os.path.isdir(os.path.expanduser(path))
+    if names_own_code(scenario) or in_folder:
+        return None
+    values = scenario.model_dump(exclude=ASIDE) | {"is served": scenario.serving is not None}
+    named = {text: Path(os.path.expanduser(text)) for text in _texts(values)}
+    files = {text: _content(path) for text, path in named.items() if os.path.isfile(path)}
+    canonical = json.dumps([values, files, code_version(), meaning], sort_keys=True, allow_nan=False)
+    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+
+def names_own_code(scenario: Scenario) -> bool:
+    """Whether it names code of a user's own, as package.module:thing."""
+    return any(":" in text for text in _texts(scenario.model_dump(exclude=ASIDE)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in nested mappings and lists, but for their keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
+def _content(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()

@@ -1,0 +1,49 @@
+"""Who holds which samples: a scenario's data set, dealt to its clients."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfl_sim.data.datasets import Dataset, load
+from sfl_sim.data.partition import partition
+from sfl_sim.data.samples import Samples
+from sfl_sim.data.testsets import client_test_sets
+from sfl_sim.errors import ScenarioError
+from sfl_sim.rng import stream
+from sfl_sim.scenario.data import Data
+from sfl_sim.scenario.sections import Scenario
+
+Ints = NDArray[np.int64]
+
+
+def deal_data(scenario: Scenario) -> tuple[Dataset, list[Ints]]:
+    """The data set, and each client's training samples by the scenario's partition; some clients may get none."""
+    dataset = _dataset(scenario.data)
+    owners = None if dataset.owners is None else dataset.owners.numpy()
+    samples = Samples(dataset.y_train.numpy(), dataset.n_labels, owners)
+    count, how = scenario.clients.count, scenario.data.partition.model_dump()
+    if count is not None and count > len(samples):
+        allowed = f"1 to {len(samples)}, the training samples"
+        raise ScenarioError("more clients than samples", key="clients.count", found=count, allowed=allowed)
+    return dataset, partition(how.pop("kind"), samples, count, stream(scenario.seed, "partition"), **how)
+
+
+def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]:
+    """Each client's own test samples; `counts` (C, L) are its training samples by label. Empty for a global test."""
+    how = scenario.data.test.model_dump()
+    samples = Samples(dataset.y_test.numpy(), dataset.n_labels)
+    return client_test_sets(how.pop("kind"), samples, counts, stream(scenario.seed, "test sets"), **how)
+
+
+@lru_cache(maxsize=2)
+def _load(**options: Any) -> Dataset:
+    return load(**options)
+
+
+def _dataset(data: Data) -> Dataset:
+    """Loaded once per process and shared by all variants that want the same."""
+    return _load(**data.model_dump(exclude={"partition", "test", "augment"}))

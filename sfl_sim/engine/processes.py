@@ -1,0 +1,130 @@
+"""Where the cells of a study run: one by one here, side by side in processes, or on a Ray cluster. All do the same."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import queue
+import threading
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.managers import SyncManager
+from pathlib import Path
+
+from sfl_sim.engine.orphans import end_with_parent, end_with_parent_alone
+from sfl_sim.engine.ray import find_ray, on_ray
+from sfl_sim.engine.trial import News, Notify, Settings, attempt, brief
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.load import Variant
+from sfl_sim.scenario.own_code import Permission, permission, permitted
+from sfl_sim.store import Failure, RunFolder, read_failure, write_failure
+
+BACKENDS = ("local", "ray")
+KILLED = "its process was killed, perhaps because memory ran out"
+
+
+def check_backend(settings: Settings) -> None:
+    """Refuse a backend that is not there."""
+    if settings.backend not in BACKENDS:
+        raise ScenarioError("no such backend", key="--backend", found=settings.backend, allowed=BACKENDS)
+    if settings.backend == "ray":
+        find_ray()
+    elif settings.address is not None:
+        raise ScenarioError("is of use to --backend ray alone", key="--address", found=settings.address)
+
+
+def run_cells(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
+    """Run the numbered cells into their folders; one that fails leaves word there, and takes no other down.
+
+    If they are interrupted, those that run here keep their whole rounds.
+    """
+    if not variants:
+        return
+    if settings.backend == "ray":
+        on_ray(variants, folder, settings, notify)
+    elif settings.jobs == 1:
+        _one_by_one(variants, folder, settings, notify)
+    else:
+        _side_by_side(variants, folder, settings, notify)
+
+
+def _one_by_one(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
+    for number, variant in variants.items():
+        attempt(number, variant, folder.cell_folder(number), settings, notify)
+        if failure := read_failure(folder.cell_folder(number)):
+            notify(number, failure)
+
+
+def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
+    """Cells in processes; new interpreters, since torch's threads do not survive a fork.
+
+    A lane is a pool of one process, for a pool of several is lost with the first of them that is killed.
+    """
+    context = multiprocessing.get_context("spawn")
+    waiting = list(variants)
+
+    def new_lane() -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, context, end_with_parent)
+
+    lanes = {new_lane() for _ in range(min(settings.jobs, len(waiting)))}
+    running: dict[Future[None], tuple[int, ProcessPoolExecutor]] = {}
+    manager = SyncManager(ctx=context)
+    manager.start(end_with_parent_alone)
+    with manager:
+        news: queue.Queue[bytes] = manager.Queue()
+        stop = manager.Event()
+
+        def begin(lane: ProcessPoolExecutor) -> None:
+            if not waiting:
+                lane.shutdown(wait=False)  # frees its memory, and Ctrl-C finds no process that idles
+                return
+            number = waiting.pop(0)
+            place = folder.cell_folder(number)
+            task = number, variants[number], place, settings, permission(), news, stop
+            running[lane.submit(_apart, *task)] = number, lane
+
+        try:
+            for lane in lanes:
+                begin(lane)
+            while running:
+                done, _ = wait(running, timeout=0.1, return_when=FIRST_COMPLETED)
+                while not news.empty():
+                    notify(*pickle.loads(news.get()))
+                for future in done:
+                    number, lane = running.pop(future)
+                    place = folder.cell_folder(number)
+                    try:
+                        future.result()
+                    except BrokenProcessPool:
+                        variant = variants[number]
+                        write_failure(place, Failure(variant.name, variant.scenario.seed, None, KILLED))
+                        lanes.remove(lane)
+                        lanes.add(lane := new_lane())
+                    if failure := read_failure(place):
+                        notify(number, failure)
+                    begin(lane)
+        except BaseException:  # of whatever kind: let the cells keep their whole rounds and end
+            stop.set()
+            raise
+        finally:
+            for lane in lanes:
+                lane.shutdown(cancel_futures=True)
+
+
+def _apart(
+    number: int,
+    variant: Variant,
+    place: Path,
+    settings: Settings,
+    given: Permission,
+    news: queue.Queue[bytes],
+    stop: threading.Event,
+) -> None:
+    def notify(number: int, told: News) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        news.put(pickle.dumps((number, brief(told))))  # or else the manager's process would import torch
+
+    with permitted(given):
+        attempt(number, variant, place, settings, notify)

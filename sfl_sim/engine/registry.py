@@ -1,0 +1,154 @@
+"""What a scenario may name: what comes with sfl-sim, and a user's own by `package.module:name`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any
+
+import pydantic
+from torch import nn
+
+from sfl_sim.data.datasets import DATASETS
+from sfl_sim.data.partition import PARTITIONS
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS, Method, MethodOptions
+from sfl_sim.models.network import Builder
+from sfl_sim.models.zoo import MODELS, as_builder
+from sfl_sim.scenario.own_code import require_permission
+from sfl_sim.scenario.presets import PRESETS
+from sfl_sim.scenario.problems import mismatch
+from sfl_sim.scenario.schema import members
+from sfl_sim.scenario.sections import Model, Scenario
+from sfl_sim.scenario.shipped import scenario_names
+from sfl_sim.sim.orders import ORDERS, Order, Roster
+from sfl_sim.system.profiles import available
+
+
+def named(name: str, table: Mapping[str, Any], key: str) -> Any:
+    """What a scenario's `name` stands for: an entry of `table`, or a user's own `package.module:thing`.
+
+    Nothing else imports what a scenario names. Raises ScenarioError if there is no such thing, or if it may not run.
+    """
+    if name in table:
+        return table[name]
+    module, colon, thing = name.partition(":")
+    if not colon:
+        problem = f"{'no such name, nor' if table else 'is not'} a package.module:name of your own"
+        raise ScenarioError(problem, key=key, found=name, allowed=table or None)
+    require_permission(name, key)
+    try:
+        return attrgetter(thing)(importlib.import_module(module))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ScenarioError(f"cannot be imported: {error}", key=key, found=name) from error
+
+
+def find_model(model: Model) -> str | Builder | nn.Sequential:
+    """What `zoo.network` makes a network of: a name of the zoo, or a user's own; ScenarioError if that is no model."""
+    if model.factory is None:
+        return str(model.name)
+    thing: Builder | nn.Sequential = named(model.factory, {}, "model.factory")
+    as_builder(thing)
+    return thing
+
+
+def find_method(name: str) -> type[Method]:
+    """The method's class; ScenarioError if there is none."""
+    kind = named(name, METHODS, "method.name")
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        raise ScenarioError("is not a subclass of sfl_sim.methods.Method", key="method.name", found=name)
+    return kind
+
+
+def find_order(name: str) -> Order:
+    """The order's function; ScenarioError if there is none."""
+    order: Order = named(name, ORDERS | PRESETS, "server.order")  # a preset is expanded before, but may be suggested
+    try:
+        fits = callable(order(Roster([0], {0: 1})))
+    except Exception:  # whatever a stranger's function does with a roster
+        fits = False
+    if not fits:
+        raise ScenarioError("is not a function that makes a policy of a roster", key="server.order", found=name)
+    return order
+
+
+def method_options(kind: type[Method], scenario: Scenario) -> Any:
+    """The scenario's keys below `method` as the method's own options."""
+    try:
+        return kind.Options(**scenario.method.options)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            allowed = ["name", *kind.Options.model_fields]
+            raise ScenarioError(
+                f"unknown key of {scenario.method.name}", key=f"method.{key}", found=key, allowed=allowed
+            ) from error
+        schema = kind.Options.model_json_schema()
+        wanted = members(schema["properties"][key], schema)
+        raise mismatch(f"method.{key}", scenario.method.options[key], wanted) from error
+
+
+def choices() -> dict[str, list[str]]:
+    """The names that come with sfl-sim, by the scenario key that takes them."""
+    return {
+        "method.name": list(METHODS),
+        "report.target_accuracy.of": list(METHODS),
+        "model.name": list(MODELS),
+        "data.name": list(DATASETS),
+        "data.partition.kind": list(PARTITIONS),
+        "server.order": [*ORDERS, *PRESETS],
+        "clients.compute.profile": available("devices"),
+        "clients.compute.cost": available("costs"),
+        "clients.network.profile": available("network"),
+        "clients.network.trace": available("network/traces"),
+        "clients.power.radio": available("power"),
+        "clients.availability.profile": available("availability"),
+    }
+
+
+def catalogue() -> dict[str, dict[str, str]]:
+    """What comes with sfl-sim: name and one line of explanation, for methods up to three, by kind."""
+    tables: dict[str, Mapping[str, Any]] = {
+        "methods": METHODS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS,
+        "orders": ORDERS | PRESETS,
+    }  # fmt: skip
+    found = {kind: {name: _first_line(thing) for name, thing in table.items()} for kind, table in tables.items()}
+    found["methods"] = {name: _method_lines(kind) for name, kind in METHODS.items()}
+    profiles = {
+        "devices": "rates of the client devices",
+        "costs": "what kinds of layers cost on a device",
+        "network": "mean rates of the client links",
+        "network/traces": "how link rates vary over time",
+        "power": "what a radio draws",
+        "availability": "when clients are there",
+    }
+    found["profiles"] = {}
+    for kind, about in profiles.items():
+        for name in available(kind):  # two kinds may have a name in common
+            found["profiles"][name] = "; ".join(filter(None, [found["profiles"].get(name), about]))
+    found["scenarios"] = scenario_names()
+    return found
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").split("\n", 1)[0]
+
+
+def _method_lines(kind: type[Method]) -> str:
+    """What the method does; its paper, which its module names below the first line, up to the year; its options."""
+    lines = [_first_line(kind)]
+    if paper := re.search(r"\n\n(.*?\b\d{4})\b", inspect.getdoc(inspect.getmodule(kind)) or "", re.DOTALL):
+        lines.append(" ".join(paper[1].split()))
+    if kind.Options.model_fields:
+        about = [vars(base).get("__doc__") or "" for base in kind.Options.__mro__ if _has_options(base)]
+        lines.append("options: " + " ".join(" ".join(about).replace("`", "").split()))
+    return "\n".join(lines)
+
+
+def _has_options(kind: type) -> bool:
+    """Whether it is one of the classes that a method's options are made of."""
+    return issubclass(kind, MethodOptions) and "__doc__" in vars(kind) and bool(kind.model_fields)

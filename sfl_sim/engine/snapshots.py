@@ -1,0 +1,89 @@
+"""What the global model would answer if a round ended now, asked while it goes on (METHODS.md section 3, CHOICE 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS, Method
+from sfl_sim.metrics.confusion import confusion_table
+from sfl_sim.ops import On
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.sim.prices import place_of
+from sfl_sim.training.alternatives import Model
+from sfl_sim.training.evaluate import Evaluation
+from sfl_sim.training.watch import Watched
+
+
+class Snapshots:
+    """Confusion matrices inside the rounds that `report.snapshots` names; training does not notice.
+
+    Args:
+        scenario: the scenario, which asks for snapshots.
+        method: what trains.
+        evaluate: a model's answers to the global test set.
+        now_s: the simulated time.
+
+    Attributes:
+        executor: the executor that must carry the rounds out.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        method: Method,
+        evaluate: Callable[[Model], Evaluation],
+        now_s: Callable[[], float],
+    ) -> None:
+        assert scenario.report.snapshots is not None
+        self.wanted = scenario.report.snapshots
+        self.burst = scenario.server.burst
+        self.method = method
+        self.evaluate = evaluate
+        self.now_s = now_s
+        self.executor = Watched(self._look, method.task.network.calling.on_nan)
+        self._round = 0
+        self._tables: list[pd.DataFrame] = []
+
+    def begin(self, round: int, clients: Sequence[int]) -> None:
+        """Watch the round that begins, if it is wanted; in cyclic order usually a look after each label's turn."""
+        self._round, self._tables = round, []
+        at_once = self.method.data.n_batches(clients[0]) if self.burst == "all" else self.burst or 1
+        every = self.wanted.every or max(1, at_once * len(clients) // len(self.method.task.label_names))
+        self.executor.watch(every if round in self.wanted.rounds else 0)
+
+    def take(self) -> pd.DataFrame | None:
+        """What was seen since the round began: its rows of confusion.parquet; None if nobody looked."""
+        return pd.concat(self._tables) if self._tables else None
+
+    def _look(self, number: int, job: On | None) -> None:
+        model = self.method.current(self._part1_of(job)) if job else self.method.model()
+        table = confusion_table(self.evaluate(model).confusion)
+        self._tables.append(table.assign(round=self._round, job=number, time_s=self.now_s()))
+
+    def _part1_of(self, job: On) -> int | None:
+        """The client whose part-1 stands for all: that of the last job, if it is a client's, or none."""
+        client = place_of(job)[1]
+        return client if self.wanted.shadow == "last_client" and client >= 0 else None
+
+
+def check_snapshots(scenario: Scenario, method: Method) -> None:
+    """Refuse snapshots that cannot be taken."""
+    wanted = scenario.report.snapshots
+    if wanted is None:
+        return
+    name, last = scenario.method.name, scenario.train.rounds
+    if type(method).current is Method.current:
+        able = [one for one, kind in METHODS.items() if kind.current is not Method.current]
+        raise ScenarioError(f"{name} cannot be asked within a round", key="report.snapshots", allowed=able)
+    if scenario.train.executor != "eager":
+        raise ScenarioError(
+            "needs the executor that runs every step when it starts",
+            key="report.snapshots", found=f"train.executor {scenario.train.executor}", allowed="eager",
+        )  # fmt: skip
+    if max(wanted.rounds) > last:
+        raise ScenarioError(
+            "no such round", key="report.snapshots.rounds", found=max(wanted.rounds), allowed=f"1 to {last}"
+        )

@@ -1,1 +1,0 @@
-"""How steps are really computed: at once, many as one, or not at all."""

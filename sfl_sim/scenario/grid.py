@@ -1,0 +1,139 @@
+"""Dotted keys over a scenario: the points of its grid, their names, and how they are set."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.sections import EXCLUDES, KINDS
+
+Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of the values of a key in a grid, and the dotted path under which the grid gives it."""
+
+    value: Any
+    path: str
+
+
+Point = Mapping[str, Choice]
+
+
+def points(grid: Grid) -> Iterator[Point]:
+    """Every combination of the values in a grid; of a list of grids, those of one after the other.
+
+    An empty grid has one point, which sets nothing. A value that is no list counts as a list of one.
+
+    Raises:
+        ScenarioError: a key has no values, or cannot vary.
+    """
+    grids = {"grid": grid} if isinstance(grid, Mapping) else {f"grid.{i}": part for i, part in enumerate(grid)}
+    for path, part in (grids or {"grid": {}}).items():
+        choices = [_choices(key, values, f"{path}.{key}") for key, values in part.items()]
+        for combination in itertools.product(*choices):
+            yield dict(zip(part, combination, strict=True))
+
+
+def _choices(key: str, values: Any, path: str) -> list[Choice]:
+    if key == "seed":
+        raise ScenarioError("cannot vary in a grid, use repeats for several seeds", key=path)
+    if key in ("name", "repeats") or key.partition(".")[0] == "grid":
+        raise ScenarioError("cannot vary in a grid", key=path)
+    if not isinstance(values, list):
+        return [Choice(values, path)]
+    if not values:
+        raise ScenarioError("has no values", key=path)
+    return [Choice(value, f"{path}.{i}") for i, value in enumerate(values)]
+
+
+def names(points: Sequence[Point], unvaried: str) -> list[str]:
+    """The names of grid points, made of their values ("hydra, cut=2"); `unvaried` names a point without any.
+
+    Raises:
+        ScenarioError: two points have the same name.
+    """
+    endings = Counter(_ending(key) for key in {key for point in points for key in point})
+
+    def name(point: Point) -> str:
+        short = {key: key if endings[_ending(key)] > 1 else _ending(key) for key in point}
+        return ", ".join(_label(short[key], choice.value) for key, choice in point.items()) or unvaried
+
+    result = [name(point) for point in points]
+    alike = next((label for label, count in Counter(result).items() if count > 1), None)
+    if alike:
+        raise ScenarioError("two points of the grid are alike", key="grid", found=alike)
+    return result
+
+
+def names_without(points: Sequence[Point], unvaried: str, dropped: Callable[[str], bool]) -> list[str]:
+    """The name of every point if the grid had no keys that are `dropped`; points that differ in them alone share one.
+
+    Raises:
+        ScenarioError: points that differ in other keys have the same name.
+    """
+    kept = [{key: choice for key, choice in point.items() if not dropped(key)} for point in points]
+    values = [json.dumps({key: choice.value for key, choice in point.items()}) for point in kept]
+    distinct = dict(zip(values, kept, strict=True))
+    named = dict(zip(distinct, names(list(distinct.values()), unvaried), strict=True))
+    return [named[value] for value in values]
+
+
+def _ending(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _label(key: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and value:
+        return ", ".join(_label(inner, part) for inner, part in value.items())
+    return f"{key}={json.dumps(value, ensure_ascii=False)}"
+
+
+def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the nested `values` in which the dotted keys of `layer` are set.
+
+    What they exclude falls away: a profile where rates are set, the options of another kind of section.
+
+    Raises:
+        ScenarioError: a key lies below a value, or below another key of the layer.
+    """
+    result = copy.deepcopy(dict(values))
+    for key, value in layer.items():
+        clash = next((other for other in layer if other.startswith(f"{key}.")), None)
+        if clash:
+            raise ScenarioError(f"cannot be set together with {clash}", key=key)
+        home = _home(result, key)
+        if key in KINDS and home.get("kind", value) != value:
+            home.clear()
+        if value is not None:
+            for excluded in EXCLUDES.get(key, ()):
+                home.pop(excluded, None)
+    for key, value in layer.items():
+        _home(result, key)[_steps(key)[-1]] = value
+    return result
+
+
+def _home(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """The mapping within `values` that holds what `key` leads to."""
+    home: Any = values
+    for step in _steps(key)[:-1]:
+        if home.get(step) is None:  # not there, or a section that is null
+            home[step] = {}
+        home = home[step]
+        if not isinstance(home, dict):
+            raise ScenarioError(f"unknown key, {step} holds a value", key=key)
+    return home  # type: ignore[no-any-return]
+
+
+def _steps(key: str) -> list[str]:
+    """The steps that a dotted key takes; a key within the grid is one step, dotted itself."""
+    return key.split(".", 1) if key.startswith("grid.") else key.split(".")

@@ -1,0 +1,227 @@
+"""From a YAML file or a mapping to the variants that are to be run, and back to text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario import yaml_text
+from sfl_sim.scenario.grid import names, names_without, points, set_keys
+from sfl_sim.scenario.places import Place, Places
+from sfl_sim.scenario.problems import problems
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.serving import Serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sfl_sim.scenario.grid import Grid, Point
+
+MAX_NAME = 100
+MAX_RUNS = 10_000
+"""Variants of a study, each seed by itself."""
+_COMMAND_LINE = Place("--set")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One run: a point of the grid with one of the seeds. Those of a point share its name."""
+
+    name: str
+    scenario: Scenario
+    places: Places = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A scenario and its variants: every point of its grid, each with all seeds."""
+
+    name: str
+    base: Scenario
+    variants: tuple[Variant, ...]
+
+    def located(self, error: ScenarioError) -> ScenarioError:
+        """The error with the file and line that gave its key; of several, those that gave the value found."""
+        culprits = (v for v in self.variants if _value(v.scenario, error.key) == error.found)
+        return next(culprits, self.variants[0]).places.located(error)
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
+    """The study that a YAML file describes, after overrides such as `train.lr=0.1`.
+
+    Raises:
+        ScenarioError: the file cannot be read or used, or an override has no effect; names the file, the line
+            and the dotted key.
+    """
+    path = Path(path)
+    values, places = yaml_text.read(path)
+    layer = dict(map(_override, overrides))
+    base = _validated(values, places)
+    places = places.over(dict.fromkeys(layer, _COMMAND_LINE))
+    base = changed(base, layer, places)
+    study = _study(base, places, path.stem)
+    for key in layer:
+        if not any(variant.places.of(key) == _COMMAND_LINE for variant in study.variants):
+            raise ScenarioError(
+                "has no effect, since the grid sets it in every variant; override the grid, as in --set 'grid={...}'",
+                key=key,
+                file=_COMMAND_LINE.file,
+            )
+    return study
+
+
+def parse(values: Mapping[str, Any] | Scenario, name: str = "scenario") -> Study:
+    """The study that a mapping or a scenario describes; `name` is its name if it has none.
+
+    Raises:
+        ScenarioError: the mapping cannot be used; names the dotted key.
+    """
+    places = Places()
+    return _study(_validated(values, places), places, name)
+
+
+def dump(scenario: Scenario) -> str:
+    """YAML text of a scenario with all defaults, which loads back equal."""
+    return yaml_text.write(scenario.model_dump())
+
+
+def dump_study(study: Study) -> str:
+    """YAML text of a study with all defaults, which loads back equal, grid and repeats included."""
+    return dump(study.base)
+
+
+def digest(study: Study) -> str:
+    """32 hex digits, equal for two studies if their scenarios are, whatever the order of their keys."""
+    canonical = json.dumps(study.base.model_dump(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+
+def served(study: Study) -> Study:
+    """The study with defaults for what is served where it does not say."""
+
+    def with_serving(scenario: Scenario) -> Scenario:
+        return scenario.model_copy(update={"serving": scenario.serving or Serving()})
+
+    variants = (Variant(v.name, with_serving(v.scenario), v.places) for v in study.variants)
+    return Study(study.name, with_serving(study.base), tuple(variants))
+
+
+def training(study: Study) -> Study:
+    """What of `study` is trained: variants that differ in nothing but how they are served are one.
+
+    Where there is a section `serving`, defaults stand for it: it says that somebody will want to know the answers.
+    """
+    grid = list(points(study.base.grid))
+    if study.base.serving is None and not _names_serving(grid):
+        return study
+    first: dict[str, int] = {}
+    for number, name in enumerate(names_without(grid, study.base.method.name, _is_of_serving)):
+        first.setdefault(name, number)
+    usual = {"serving": Serving()}
+    return Study(
+        study.name,
+        study.base.model_copy(update=usual | {"grid": _grid_of_training(study.base.grid, first.values())}),
+        tuple(
+            Variant(name, variant.scenario.model_copy(update=usual), variant.places)
+            for name, number in first.items()
+            for variant in study.variants[number * study.base.repeats :][: study.base.repeats]
+        ),
+    )
+
+
+def _is_of_serving(key: str) -> bool:
+    return key.partition(".")[0] == "serving"
+
+
+def _names_serving(grid: Iterable[Point]) -> bool:
+    return any(_is_of_serving(key) for point in grid for key in point)
+
+
+def _grid_of_training(grid: Grid, numbers: Iterable[int]) -> Grid:
+    """The grid without keys of serving; of a list of grids in which there are any, the points with these `numbers`."""
+    if isinstance(grid, Mapping):
+        return {key: values for key, values in grid.items() if not _is_of_serving(key)}
+    every = list(points(grid))
+    if not _names_serving(every):
+        return grid
+    return [{key: [choice.value] for key, choice in every[n].items() if not _is_of_serving(key)} for n in numbers]
+
+
+def _study(base: Scenario, places: Places, name: str) -> Study:
+    base = base.model_copy(update={"name": base.name or name})
+    try:
+        _check_name(base.name or name)
+        grid = list(islice(points(base.grid), MAX_RUNS + 1))
+        if len(grid) * base.repeats > MAX_RUNS:
+            raise ScenarioError(
+                "too many runs: points of the grid times repeats", key="grid" if len(grid) > 1 else "repeats",
+                allowed=f"at most {MAX_RUNS}",
+            )  # fmt: skip
+        variant_names = names(grid, base.method.name)
+    except ScenarioError as error:
+        raise places.located(error) from None
+    single = base.model_copy(update={"grid": {}, "repeats": 1})
+    variants: list[Variant] = []
+    for variant_name, point in zip(variant_names, grid, strict=True):
+        layer = {key: choice.value for key, choice in point.items()}
+        above = places.over({key: places.of(choice.path) for key, choice in point.items()})
+        scenario = changed(single, layer, above)
+        variants += [
+            Variant(variant_name, scenario.model_copy(update={"seed": seed}), above)
+            for seed in range(base.seed, base.seed + base.repeats)
+        ]
+    return Study(base.name or name, base, tuple(variants))
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name that could not be that of a folder, whoever calls one so: it must not lead out of reports/."""
+    if Path(name).name != name or name.startswith(".") or len(name) > MAX_NAME or not name.isprintable():
+        allowed = f"up to {MAX_NAME} characters without a slash, not starting with a dot"
+        raise ScenarioError("cannot name a folder", key="name", found=name, allowed=allowed)
+
+
+def changed(base: Scenario, layer: Mapping[str, Any], places: Places) -> Scenario:
+    """The scenario with dotted keys set anew; `places` say where each key of the result was given.
+
+    Raises:
+        ScenarioError: a key or a value cannot be used.
+    """
+    try:
+        values = set_keys(base.model_dump(), layer)
+    except ScenarioError as error:
+        raise places.located(error) from None
+    return _validated(values, places)
+
+
+def _validated(values: object, places: Places) -> Scenario:
+    try:
+        return Scenario.model_validate(values)
+    except ValidationError as error:
+        first = min(problems(error, values), key=lambda problem: places.rank(problem.key))
+        raise places.located(first) from None
+
+
+def _override(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not (key and equals):
+        raise ScenarioError("must be KEY=VALUE", found=text, file=_COMMAND_LINE.file)
+    try:
+        return key, yaml_text.read_value(value)
+    except ScenarioError as error:
+        raise ScenarioError(error.problem, key=key, found=value, file=_COMMAND_LINE.file) from None
+
+
+def _value(scenario: Scenario, key: str | None) -> Any:
+    value: Any = scenario.model_dump()
+    for step in (key or "").split("."):
+        value = value.get(step) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,134 @@
+"""What is wrong with a scenario, said for a person.
+
+Pydantic tells where a value fails; what would have been right is read from the JSON Schema, so that errors
+and editors say the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.schema import Schema, json_schema, members
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
+
+_NOUNS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+    "null": "null",
+    "array": "a list",
+    "object": "a mapping",
+}
+_BOUNDS = {
+    "minimum": "of at least {:g}",
+    "exclusiveMinimum": "above {:g}",
+    "maximum": "at most {:g}",
+    "exclusiveMaximum": "below {:g}",
+}
+
+
+_MAX_TOLD = 100
+"""Errors of a scenario that are looked at: of a long list, all may be wrong."""
+
+
+class _Spot(NamedTuple):
+    """A value in a scenario, its dotted path, the schemas of which it should fit one, and the keys around."""
+
+    path: list[str]
+    value: Any
+    schemas: list[Schema]
+    siblings: list[str]
+
+
+def problems(error: ValidationError, given: object) -> list[ScenarioError]:
+    """The first errors of `given`, each with its key; where a key and one below it fail, only the latter."""
+    details = error.errors(include_url=False, include_input=False)[:_MAX_TOLD]
+    found = [_problem(detail, given) for detail in details]
+    keys = {problem.key for problem in found if problem.key}
+    return [problem for problem in found if not any(key.startswith(f"{problem.key}.") for key in keys)]
+
+
+def _problem(detail: ErrorDetails, given: object) -> ScenarioError:
+    spot = _find(detail["loc"], given)
+    key = ".".join(spot.path)
+    cause = detail.get("ctx", {}).get("error")
+    if isinstance(cause, ScenarioError):
+        return ScenarioError(cause.problem, key=f"{key}.{cause.key}", found=cause.found, allowed=cause.allowed)
+    if detail["type"] in ("extra_forbidden", "invalid_key") or detail["loc"][-1:] == ("[key]",):
+        return ScenarioError("unknown key", key=key, found=spot.path[-1], allowed=spot.siblings or None)
+    if detail["type"] == "missing":
+        return ScenarioError("is missing", key=f"{key}.{detail['loc'][-1]}")
+    if detail["type"].startswith("union_tag"):
+        kinds = [schema["properties"]["kind"]["const"] for schema in spot.schemas]
+        kind = spot.value.get("kind")
+        return ScenarioError("unknown kind" if kind else "is missing", key=f"{key}.kind", found=kind, allowed=kinds)
+    return mismatch(key or None, spot.value, spot.schemas)
+
+
+def mismatch(key: str | None, found: object, schemas: list[Schema]) -> ScenarioError:
+    """A value that fits none of `schemas`."""
+    words = [choice for schema in schemas for choice in _choices(schema)]
+    wanted = list(dict.fromkeys(_in_words(schema) for schema in schemas if not _choices(schema)))
+    if isinstance(found, str) and words:
+        return ScenarioError("unknown choice", key=key, found=found, allowed=[*words, *wanted])
+    problem = "must be " + " or ".join([*wanted, *map(repr, words)])
+    if found is None:
+        problem += ", but is empty"
+    if isinstance(found, float) and not math.isfinite(found):
+        problem = problem.replace("a number", "a finite number")
+    keys = dict.fromkeys(name for schema in schemas for name in schema.get("properties", ()))
+    return ScenarioError(problem, key=key, found=found, allowed=f"the keys {', '.join(keys)}" if keys else None)
+
+
+def _in_words(schema: Schema) -> str:
+    noun = _NOUNS.get(schema.get("type", ""), "text, a number, true or false, null, a list or a mapping")
+    bounds = " and ".join(text.format(schema[bound]) for bound, text in _BOUNDS.items() if bound in schema)
+    items = f"with one or more items, each {_in_words(schema['items'])}" if "minItems" in schema else ""
+    return " ".join(part for part in (noun, bounds, items) if part)
+
+
+def _choices(schema: Schema) -> list[str]:
+    return [schema["const"]] if "const" in schema else list(schema.get("enum", []))
+
+
+def _find(loc: tuple[int | str, ...], given: object) -> _Spot:
+    """The spot that pydantic calls `loc`, which names members of unions besides keys; those are skipped."""
+    root = _scenario_schema()
+    spot = _Spot([], given, members(root, root), [])
+    for part in loc:
+        value: Any = spot.value
+        if isinstance(value, Mapping) and (keys := [key for key in value if part in (key, str(key))]):
+            section = _section(spot.schemas, value.get("kind"))
+            siblings = list(section.get("properties", {}))
+            below = section["properties"][part] if part in siblings else section.get("additionalProperties")
+            inner = value[keys[0]]
+        elif isinstance(value, list) and isinstance(part, int):
+            siblings = []
+            below = next((schema["items"] for schema in spot.schemas if "items" in schema), None)
+            inner = value[part]
+        else:
+            continue
+        spot = _Spot([*spot.path, str(part)], inner, members(below or {}, root), siblings)
+    return spot
+
+
+def _section(schemas: list[Schema], kind: object) -> Schema:
+    """The schema of a mapping; where sections differ in their `kind`, of that kind, or the first."""
+
+    def fits(schema: Schema) -> bool:
+        return kind is None or bool(schema.get("properties", {}).get("kind", {}).get("const", kind) == kind)
+
+    return next((schema for schema in schemas if schema.get("type") == "object" and fits(schema)), {})
+
+
+@functools.cache
+def _scenario_schema() -> Schema:
+    return json_schema()

@@ -1,0 +1,315 @@
+"""What a scenario may say: every key, its default, its bounds and what it means.
+
+The docstring under a field is its description in the JSON Schema that editors show. Which methods, models,
+data sets and orders exist is not known here; the composition root checks those names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, JsonValue, model_validator
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.availability import Availability
+from sfl_sim.scenario.data import Data
+from sfl_sim.scenario.fields import Count, Natural, NonNegative, PerClient, Positive, PositiveShare, Rated, Section
+from sfl_sim.scenario.own_code import hand_over
+from sfl_sim.scenario.power import Power
+from sfl_sim.scenario.serving import Serving
+from sfl_sim.scenario.topology import Shared
+
+Cut = Count | Annotated[str, Field(min_length=1)] | Annotated[float, Field(gt=0, lt=1)]
+"""After which layer: its index, its name, or its relative depth."""
+
+
+class ClientCuts(Section):
+    """Cuts that differ between clients, or between rounds."""
+
+    by: Literal["client", "device_speed", "random", "round"]
+    """client: a value for each client; device_speed: one for each of equally large groups, slowest devices first;
+    random: one drawn for each client, for good; round: one, drawn anew in every round, for all clients."""
+    values: Annotated[list[Cut], Field(min_length=1)]
+    """Where they are cut: a layer's index, its name, or its relative depth between 0 and 1."""
+
+
+class Model(Section):
+    """The network and where it is cut."""
+
+    name: str | None = "cnn_small"
+    """Network."""
+    factory: str | None = None
+    """Your own network: package.module:make, where make(input_shape, n_labels) gives an nn.Sequential, or is one."""
+    cut: Cut | ClientCuts = 1
+    """The layer after which the server takes over from the clients: its index, its name, or its relative depth, a
+    number between 0 and 1; or a section, for clients or rounds that differ."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _factory_yields_no_name(cls, value: object) -> object:
+        if isinstance(value, Mapping) and value.get("factory") is not None:
+            return {"name": None, **value, "factory": _path_of(value["factory"])}
+        return value
+
+    @model_validator(mode="after")
+    def _is_one_network(self) -> Model:
+        if self.name is not None and self.factory is not None:
+            raise ScenarioError("cannot be given together with a name", key="factory")
+        if self.name is None and self.factory is None:
+            raise ScenarioError("must not be empty without a factory", key="name")
+        return self
+
+
+def _path_of(factory: object) -> object:
+    """A function given from Python as its path, by which every process of a run can import it."""
+    if not callable(factory):
+        return factory
+    name = getattr(factory, "__qualname__", "<")
+    if "<" in name:
+        raise ScenarioError("must be a function at the top level of a module, or package.module:thing", key="factory")
+    path = f"{factory.__module__}:{name}"
+    hand_over(path)
+    return path
+
+
+class Throttling(Section):
+    """How a device that computes for long gets hot, and slower."""
+
+    floor: Annotated[float, Field(ge=0.01, le=1)]
+    """Share of its rate that a hot device keeps."""
+    warm_up_s: Positive = 300.0
+    """Time constant in seconds with which a device that computes gets hot."""
+    cool_down_s: Positive = 300.0
+    """Time constant in seconds with which a device that rests cools down."""
+
+
+class Compute(Rated):
+    """How fast the client devices compute."""
+
+    rates = ("macs_per_s",)
+    bare: ClassVar = {"string": "profile", "number": "macs_per_s"}
+
+    profile: str | None = "ai_benchmark"
+    """Measured devices that the clients are drawn from: a profile's name or file."""
+    macs_per_s: Positive | PerClient | None = None
+    """Multiply-accumulates per second: one rate for all clients, or a list of one for each."""
+    scale: Positive = 1.0
+    """Factor on every device's rate."""
+    cost: str | None = None
+    """How long a step takes at a rate: a cost profile's name or file, by kind of layer with an overhead per call; null
+    means MACs over MAC/s."""
+    sample_s: NonNegative = 0.0
+    """Seconds that a device takes to load each training sample, on top of computing."""
+    jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """Coefficient of variation of the random, lognormal factor with mean 1 on the time of every step on a device."""
+    throttling: Throttling | None = None
+    """How devices get slower as they get hot: a section; null means that they do not."""
+
+
+class Network(Rated):
+    """How fast the links of the clients are."""
+
+    rates = ("uplink_bps", "downlink_bps")
+    instead = ("profile", "trace")
+    bare: ClassVar = {"string": "profile"}
+
+    profile: str | None = "mobiperf"
+    """Measured links that the clients are drawn from: a profile's name or file."""
+    uplink_bps: Positive | PerClient | None = None
+    """Bits per second from client to server: one rate for all clients, or a list of one for each."""
+    downlink_bps: Positive | PerClient | None = None
+    """Bits per second from server to client: one rate for all clients, or a list of one for each."""
+    trace: str | None = None
+    """How the rates vary over time: a trace's name or file; null keeps them constant."""
+    latency_s: NonNegative = 0.0
+    """Seconds that every message takes on top of its bytes."""
+    scale: Positive = 1.0
+    """Factor on every link's rate."""
+    shared: Shared | None = None
+    """What the clients' messages share beyond their own links: a section with access points and a backhaul, or a graph;
+    null means nothing."""
+
+
+class Clients(Section):
+    """The fleet."""
+
+    count: Count | None = None
+    """Number of clients; null means phi x labels with dominant_label and sharding, 100 / shards with label_shards, all
+    owners with natural, else 10."""
+    participation: PositiveShare = 1.0
+    """Share of the clients that take part in a round."""
+    compute: Compute = Compute()
+    """How fast the devices compute: a section, a profile's name, or multiply-accumulates per second."""
+    network: Network = Network()
+    """How fast the links are: a section, or a profile's name."""
+    power: Power | None = None
+    """What devices and radios draw: a section; null leaves energy unknown."""
+    availability: Availability | None = None
+    """When clients are there, and what becomes of those that go away: a section; null means that all always are."""
+
+
+class Server(Section):
+    """The server and its queue."""
+
+    speedup: Positive = 100.0
+    """How many times less time than its clients on average the server needs for a multiply-accumulate (gamma)."""
+    workers: Count | Literal["unlimited"] = 1
+    """Jobs that the server can process at the same time."""
+    order: str = "fcfs"
+    """Who is served next where clients share a part-2 (splitfed_v2, hydra); other methods have no order to choose."""
+    burst: Count | Literal["all"] | None = None
+    """Consecutive jobs of a client that are served in one turn; null leaves it to the order."""
+    max_wait_s: NonNegative | None = None
+    """bounded_wait: for how many seconds at most the server is held for the client whose turn it is."""
+    include_model_exchange: bool = True
+    """Whether the transfers of part-1 at the start and the end of a round take time."""
+
+
+class Method(Section):
+    """The training method; all keys but `name` are the method's own options."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
+
+    name: str = "splitfed_v2"
+    """Training method."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The method's own options, as the scenario gives them."""
+        return dict(self.__pydantic_extra__)
+
+
+class Train(Section):
+    """How the model is trained."""
+
+    rounds: Count = 100
+    """Rounds."""
+    batch_size: Count = 64
+    """Samples per mini-batch."""
+    local_epochs: Count = 1
+    """Passes of a client over its samples per round."""
+    lr: Positive = 0.05
+    """Learning rate of the first round."""
+    lr_decay: PositiveShare = 1.0
+    """Factor on the learning rate after every round."""
+    lr_min: NonNegative = 0.0
+    """Learning rate below which the decay does not go."""
+    optimizer: Literal["sgd", "nag", "adam", "adamw"] = "sgd"
+    """Optimizer of clients and server: SGD, SGD with Nesterov's momentum, Adam, or Adam with decoupled weight decay."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Momentum of SGD; Adam's averages are its usual ones (0.9 and 0.999)."""
+    weight_decay: NonNegative = 0.0
+    """L2 penalty, or AdamW's decay."""
+    drop_last: bool = False
+    """Leave out a client's last mini-batch if it is not full."""
+    agg_weights: Literal["samples", "uniform"] = "samples"
+    """Weights of the clients in the aggregation: their numbers of samples, or all equal."""
+    precision: Literal["float32", "float64", "bf16", "tf32"] = "float32"
+    """Floating-point type of parameters and activations. With bf16, parameters stay float32, activations and gradients
+    are bfloat16 on the wire too; tf32 rounds the factors of float32 products, on a GPU."""
+    compile: bool = False
+    """Train whole mini-batches by compiled code (torch.compile), which rounds differently."""
+    executor: Literal["eager", "batched"] = "eager"
+    """How steps are computed: each when it starts, or those of many clients as one where they are alike, which rounds
+    differently and is for GPUs and tiny networks."""
+    max_graphs: Count | None = None
+    """Clients that hold activations in this machine's memory at once; others compute them again, with equal results."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """What a loss that is not finite leads to: the run stops there and names the operation, or updates with gradients
+    that are not finite are left out and counted."""
+
+    @model_validator(mode="after")
+    def _has_the_momentum_that_it_needs(self) -> Train:
+        if self.optimizer == "nag" and not self.momentum:
+            raise ScenarioError("is what Nesterov's method is about, and must be above 0", key="momentum", found=0.0)
+        if self.optimizer in ("adam", "adamw") and self.momentum:
+            problem = f"is a setting of sgd and nag, not of {self.optimizer}"
+            raise ScenarioError(problem, key="momentum", found=self.momentum)
+        return self
+
+
+class Snapshots(Section):
+    """Looking into rounds: which labels the global model would know if a round ended now."""
+
+    rounds: Annotated[list[Count], Field(min_length=1)]
+    """Rounds that are looked into."""
+    every: Count | None = None
+    """Training jobs at the server between two snapshots; null means participants x burst / labels, so that in cyclic
+    order there is one after every label's turn."""
+    shadow: Literal["average", "last_client"] = "average"
+    """Whose part-1 is asked: the average of the clients' current ones, or that of the client served last."""
+
+
+class RelativeTarget(Section):
+    """A target that depends on what another variant reaches: one that differs in its method or order alone."""
+
+    share: PositiveShare
+    """Share of the best accuracy that the reference reaches after any round (mean over seeds)."""
+    of: Annotated[str, Field(min_length=1)] | Method
+    """The reference: its method's name, or a section with keys as under method where several have that name."""
+
+
+class Report(Section):
+    """What the report asks of the run."""
+
+    target_accuracy: PositiveShare | RelativeTarget | None = None
+    """Test accuracy whose time, rounds and bytes are reported: a number, or a section, for a share of another's."""
+    exits_every: Count | None = None
+    """Rounds after which clients with early exits are asked again what they would answer if training ended then; null
+    asks after the last one alone."""
+    representations: Annotated[int, Field(ge=10)] | None = None
+    """Test samples of which the report shows, in two dimensions (t-SNE), what the last layer gets once training has
+    ended; null for none."""
+    snapshots: Snapshots | None = None
+    """Confusion matrices on the test set while a round goes on, without a trace in training; null for none."""
+
+
+class Scenario(Section):
+    """A simulated experiment, or a grid of them."""
+
+    name: str | None = None
+    """Name of the experiment; null means the file's name."""
+    seed: Natural = 0
+    """Seed of every source of randomness."""
+    repeats: Count = 1
+    """Number of runs of every variant, with the seeds seed, seed + 1, ..."""
+    data: Data = Data()
+    """The data set and how it is split over the clients."""
+    model: Model = Model()
+    """The network and where it is cut."""
+    clients: Clients = Clients()
+    """The fleet."""
+    server: Server = Server()
+    """The server and its queue."""
+    method: Method = Method()
+    """The training method and its own options."""
+    train: Train = Train()
+    """How the model is trained."""
+    grid: dict[str, JsonValue] | list[dict[str, JsonValue]] = Field(default={})
+    """Dotted keys and the values to try, in all combinations; or a list of such mappings."""
+    report: Report = Report()
+    """What the report asks of the run."""
+    serving: Serving | None = None
+    """Requests to what was trained, for `sfl-sim serve`; no part of the training."""
+
+
+EXCLUDES = {
+    "model.name": ("factory",),
+    "model.factory": ("name",),
+    "clients.compute.profile": Compute.rates,
+    "clients.compute.macs_per_s": ("profile",),
+    "clients.network.profile": Network.rates,
+    "clients.network.uplink_bps": ("profile",),
+    "clients.network.downlink_bps": ("profile",),
+    "clients.network.shared.file": ("access_points", *Shared.capacities),
+    "clients.network.shared.access_points": ("file",),
+    "clients.power.radio": Power.watts,
+    "clients.power.uplink_w": ("radio",),
+    "clients.power.downlink_w": ("radio",),
+}
+"""The neighbours that a key displaces when a grid or an option on the command line sets it."""
+
+KINDS = ("data.partition.kind", "data.test.kind", "serving.arrivals.kind", "serving.threshold.kind")
+"""The keys that say which other keys their section has."""

@@ -1,0 +1,68 @@
+"""Which operations are lost, because their client goes away or because the round goes on without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from sfl_sim.system.presence import Presence
+
+Policy = Literal["drop", "wait", "deadline"]
+
+
+class Dropout(NamedTuple):
+    """That an operation was lost: when, which (as in its row), and whether its client was `away` or too late."""
+
+    round: int
+    client: int
+    lost_s: float
+    node: str
+    kind: str
+    step: int
+    cause: Literal["away", "deadline"]
+
+
+class Dropouts:
+    """When a client's operation is lost if it has not ended by then.
+
+    Args:
+        policy: `drop`: when the client goes away; `deadline`: when so many seconds of the round have passed; `wait`:
+            never, nothing happens while the client is away. Outside of rounds everybody waits.
+        presence: when each client is there; None if always.
+        deadline_s: of each round.
+    """
+
+    def __init__(
+        self, policy: Policy = "wait", presence: Sequence[Presence] | None = None, deadline_s: float = inf
+    ) -> None:
+        self.policy = policy
+        self.presence = presence
+        self.deadline_s = deadline_s
+        self.ends_s = inf
+        """When the deadline of the round is over."""
+        self.are_possible = False
+        """Whether anything can be lost now."""
+
+    def begin(self, now_s: float, in_round: bool) -> None:
+        """A round begins, or something outside of rounds."""
+        self.are_possible = in_round and self.policy != "wait"
+        self.ends_s = now_s + self.deadline_s if in_round and self.policy == "deadline" else inf
+
+    def at_s(self, client: int, requested_s: float) -> float:
+        """When what is requested then is lost; infinite if it cannot be."""
+        if not self.are_possible or client < 0:
+            return inf
+        if self.policy == "deadline":
+            return max(requested_s, self.ends_s)
+        return inf if self.presence is None else self.presence[client].until_s(requested_s)
+
+    def message_at_s(self, src: int, dst: int, requested_s: float) -> float:
+        """The same of a message, which either end can lose."""
+        return min(self.at_s(src, requested_s), self.at_s(dst, requested_s))
+
+    @property
+    def cause(self) -> Literal["away", "deadline"]:
+        """Why anything is lost."""
+        return "deadline" if self.policy == "deadline" else "away"

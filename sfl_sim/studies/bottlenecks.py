@@ -1,0 +1,122 @@
+"""What would help: the typical round of a run timed again, in worlds in which one thing is faster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.metrics.typical import typical_round
+from sfl_sim.ops import Work
+from sfl_sim.report.round_view import MAX_VARIANTS
+from sfl_sim.scenario.load import Study, Variant
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.sim.clock import Simulator
+from sfl_sim.store.columns import OP_DTYPE
+from sfl_sim.system.cost import Processor
+from sfl_sim.system.fleet import Fleet
+from sfl_sim.system.links import RateTrace
+
+MAX_OPERATIONS = 50_000
+"""Of a larger round nothing is told: it would be timed as long again as some runs take."""
+COLUMNS = ["variant", "seed", "round", "change", "before_s", "after_s"]
+
+
+@dataclass(frozen=True, slots=True)
+class Doubled:
+    """A processor that needs half as long."""
+
+    usual: Processor
+
+    def seconds(self, work: Work) -> float:
+        """Half of the usual."""
+        return self.usual.seconds(work) / 2
+
+
+def _doubled(links: list[RateTrace]) -> list[RateTrace]:
+    return [replace(link, mean_bps=2 * link.mean_bps) for link in links]
+
+
+def _in_fleet(change: Callable[[Fleet], Fleet]) -> Callable[[Simulator], None]:
+    def apply(simulator: Simulator) -> None:
+        simulator.move_to(change(simulator.prices.fleet))
+
+    return apply
+
+
+def _double_workers(simulator: Simulator) -> None:
+    simulator.workers *= 2
+
+
+CHANGES: dict[str, Callable[[Simulator], None]] = {
+    "uplink x2": _in_fleet(lambda fleet: replace(fleet, uplinks=_doubled(fleet.uplinks))),
+    "downlink x2": _in_fleet(lambda fleet: replace(fleet, downlinks=_doubled(fleet.downlinks))),
+    "devices x2": _in_fleet(lambda fleet: replace(fleet, processors=list(map(Doubled, fleet.processors)))),
+    "server x2": _in_fleet(lambda fleet: replace(fleet, server=Doubled(fleet.server))),
+    "workers x2": _double_workers,
+    "no latency": _in_fleet(lambda fleet: replace(fleet, latency_s=[0.0] * len(fleet.latency_s))),
+}
+"""What is made faster. Methods that suit their demands to the clients go on as in the world that is."""
+
+
+def retimed(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFrame]]) -> pd.DataFrame:
+    """What the changes make of the typical round of the variants that the report draws, each with its first seed.
+
+    Only the clock runs, and no round but that one. Where it is not the recorded round that comes out, because the round
+    depends on what training produced or on earlier rounds, there are no rows.
+
+    Args:
+        closed: by number, the summary and the rounds of the cells that have run.
+
+    Returns:
+        Columns variant, seed, round, change (a key of `CHANGES`), before_s, after_s: how long the round takes.
+    """
+    first: dict[str, int] = {}
+    for number in sorted(closed, key=lambda number: study.variants[number].scenario.seed):
+        first.setdefault(study.variants[number].name, number)
+    chosen = typical_round(pd.concat(closed[number][1].assign(variant=name) for name, number in first.items()))
+    drawn = sorted(first.values())[:MAX_VARIANTS]
+    rows = [row for number in drawn for row in _of_cell(study.variants[number], closed[number][1], chosen)]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _of_cell(variant: Variant, rounds: pd.DataFrame, number: int) -> list[tuple[Any, ...]]:
+    scenario = variant.scenario
+    recorded = rounds[rounds["round"] == number]
+    started_s, ended_s = recorded["started_s"].item(), recorded["ended_s"].item()
+    try:
+        before_s, n_operations = _round_s(scenario, number, started_s)
+        if n_operations > MAX_OPERATIONS or not math.isclose(before_s, ended_s - started_s, rel_tol=1e-9):
+            return []
+        return [
+            (variant.name, scenario.seed, number, name, before_s, _round_s(scenario, number, started_s, change)[0])
+            for name, change in CHANGES.items()
+        ]
+    except Exception:  # a method of a user's own may need what only training gives; no run must fail for a table's sake
+        return []
+
+
+def _round_s(
+    scenario: Scenario, number: int, started_s: float, change: Callable[[Simulator], None] | None = None
+) -> tuple[float, int]:
+    """How long a round takes that begins at `started_s`, with the world changed, but not what is done in it.
+
+    And of how many operations it is.
+    """
+    experiment = Experiment(scenario, device=None)
+    simulator = experiment.simulator
+    for earlier in range(1, number + 1):  # methods count whom they have chosen
+        clients = list(experiment.method.choose(earlier, experiment.participants(earlier)))
+    if number > 1:
+        simulator.run(experiment.method.setup(), 1, in_round=False)
+        simulator.take_rows()
+    if change:
+        change(simulator)
+    simulator.skip(np.zeros(0, dtype=OP_DTYPE), started_s)
+    experiment.run_round(number, clients)
+    return simulator.now_s - started_s, len(simulator.take_rows())

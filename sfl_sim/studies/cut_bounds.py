@@ -1,0 +1,151 @@
+"""What clients need in a round if nobody is in their way, and what no assignment of cuts can therefore undercut."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfl_sim.metrics.breakdown import by_client
+from sfl_sim.studies.walk import Piece, Walked
+from sfl_sim.studies.whatif_measures import OWN
+from sfl_sim.system.links import BITS_PER_BYTE, RateTrace
+
+Floats = NDArray[np.float64]
+Kind = tuple[tuple[int, ...], bool]
+"""Of rounds: who takes part, and whether it is no round, but what happens once."""
+ROUNDING = 1e-6
+
+
+class Need(NamedTuple):
+    """What the participants of one kind of round need in it, by themselves.
+
+    Attributes:
+        times: how many such rounds there are.
+        alone_s: (participants, ...) seconds on their devices and links and at the server, without waiting there.
+        own_s: the same with links at their best rate.
+        server_s: seconds of them at the server.
+    """
+
+    times: int
+    alone_s: Floats
+    own_s: Floats
+    server_s: Floats
+
+
+def needs(walked: Walked) -> dict[Kind, Need]:
+    """By kind of round; of rounds that differ although the same clients take part, the least."""
+    found: dict[Kind, list[Need]] = {}
+    for piece in walked.pieces:
+        found.setdefault((piece.participants, piece.is_aside), []).append(_need(piece, walked))
+    return {kind: _least(several) for kind, several in found.items()}
+
+
+def _least(several: Sequence[Need]) -> Need:
+    _, *seconds = zip(*several, strict=True)
+    return Need(sum(need.times for need in several), *(np.min(each, axis=0) for each in seconds))
+
+
+def _need(piece: Piece, walked: Walked) -> Need:
+    fleet, who = walked.fleet, list(piece.participants)
+    ops = piece.ops[piece.ops["client"] >= 0]
+    n, client = len(fleet.devices), ops["client"]
+    took_s = ops["ended_s"] - np.maximum(ops["started_s"], piece.started_s)
+    spared_s = np.zeros(n)
+    for node, links in ((b"uplink", fleet.uplinks), (b"downlink", fleet.downlinks)):
+        rows = ops["node"] == node
+        best_bps = np.array([_best_bps(link) for link in links])
+        best_s = BITS_PER_BYTE * ops["bytes"] / best_bps[client] + np.array(fleet.latency_s)[client]
+        spared_s += np.bincount(client[rows], np.maximum(0, took_s - best_s)[rows], n)
+    spent = by_client(piece.ops, who, piece.started_s, piece.ended_s)
+    alone_s: Floats = np.sum([spent[name] for name in OWN if name != "queue"], axis=0)
+    at_server = ops["node"] == b"server"
+    server_s = np.bincount(client[at_server], took_s[at_server], n).astype(float)
+    return Need(piece.times, alone_s, alone_s - spared_s[who], server_s[who])
+
+
+def _best_bps(link: RateTrace) -> float:
+    pattern = link.pattern
+    return link.mean_bps * (max(pattern.rates_bps) / pattern.mean_bps if pattern else 1.0)
+
+
+class Bound:
+    """What clients need at each of several cuts, and what follows for the rounds of whatever assignment of these cuts.
+
+    It takes for granted that what a client does in a round depends on its own cut alone; `agrees` checks it in a walk.
+
+    Args:
+        by_cut: what `needs` says of a walk at each cut, which all clients share there.
+        rounds: how many there are.
+        workers: of the server.
+
+    Attributes:
+        alone_s, server_s: (clients, cuts) as of `Need`, in the mean round in which a client takes part; 0 without any.
+    """
+
+    def __init__(self, by_cut: Sequence[Mapping[Kind, Need]], rounds: int, workers: float, n_clients: int) -> None:
+        self._rounds = rounds
+        self._workers = workers
+        self._kinds = {
+            kind: Need(
+                min(found[kind].times for found in by_cut),
+                np.stack([found[kind].alone_s for found in by_cut], axis=1),
+                np.stack([found[kind].own_s for found in by_cut], axis=1),
+                np.stack([found[kind].server_s for found in by_cut], axis=1),
+            )
+            for kind in by_cut[0]
+            if all(kind in found for found in by_cut)
+        }
+        self.alone_s, self.server_s = np.zeros((2, n_clients, len(by_cut)))
+        taken = np.zeros((n_clients, 1))
+        for (participants, is_aside), need in self._kinds.items():
+            if not is_aside:
+                who = list(participants)
+                taken[who] += need.times
+                self.alone_s[who] += need.times * need.alone_s
+                self.server_s[who] += need.times * need.server_s
+        self.alone_s /= np.maximum(taken, 1)
+        self.server_s /= np.maximum(taken, 1)
+
+    @property
+    def round_s(self) -> float:
+        """No assignment, and no order of service, gives shorter rounds in the mean.
+
+        Say client c, cut at k, needs own[c, k] seconds in a round, server[c, k] of them at the server, and an
+        assignment k_c makes the round take T seconds. What c does follows upon one another, so own[c, k_c] <= T for all
+        c. Server[c, k_c] is thus not less than s(c, T), the least of the server[c, k] with own[c, k] <= T. No more than
+        `workers` jobs are served at once, so sum_c s(c, T) <= workers * T. The least T that satisfies both is the
+        bound. It is no less than max_c min_k own[c, k] and than sum_c min_k server[c, k] / workers, each of which
+        leaves out one half. Clients are the same in a round whatever the cuts, so bounds of rounds add up.
+        """
+        return sum(need.times * _least_s(need, self._workers) for need in self._kinds.values()) / self._rounds
+
+    def agrees(self, found: Mapping[Kind, Need], columns: Sequence[int]) -> bool:
+        """Whether no client needed less in a walk than what is expected; `columns` say which of the cuts it had."""
+        for kind, need in self._kinds.items():
+            if kind not in found or found[kind].times < need.times:
+                return False
+            at = np.arange(len(kind[0])), np.array(columns)[list(kind[0])]
+            for was_s, expected_s in ((found[kind].own_s, need.own_s[at]), (found[kind].server_s, need.server_s[at])):
+                if (was_s < (1 - ROUNDING) * expected_s).any():
+                    return False
+        return True
+
+
+def _least_s(need: Need, workers: float) -> float:
+    """The least T that `Bound.round_s` speaks of: the work left at the server falls in steps while T rises."""
+    if not need.own_s.size:
+        return 0.0
+    steps_s = np.unique(need.own_s)
+    steps_s = steps_s[steps_s >= need.own_s.min(axis=1).max()]
+
+    def served_s(until_s: float) -> float:
+        """What the server needs at least if every client needs no longer than `until_s`."""
+        return float(np.where(need.own_s <= until_s, need.server_s, np.inf).min(axis=1).sum()) / workers
+
+    enough = bisect_left(steps_s, True, key=lambda until_s: served_s(until_s) <= until_s)
+    candidates_s = [*steps_s[enough : enough + 1], *map(served_s, steps_s[max(0, enough - 1) : enough])]
+    return float(min(candidates_s))

@@ -1,0 +1,124 @@
+"""One variant of a scenario in all its seeds, timed at whatever cuts of its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.studies.cut_bounds import Bound, Floats, Kind, Need, needs
+from sfl_sim.studies.walk import Walked, Walker
+
+Cuts = tuple[int, ...]
+"""Of every client."""
+
+
+class Timed(NamedTuple):
+    """What the cuts of the clients gave.
+
+    Attributes:
+        round_s: the mean length of a round, median over seeds.
+        done_s: (clients,) after how long each was done, per round, mean over seeds.
+        needs: what the clients needed, by seed.
+        n_ops: operations that were timed.
+    """
+
+    round_s: float
+    done_s: Floats
+    needs: list[Mapping[Kind, Need]]
+    n_ops: int
+
+
+class Trial:
+    """One variant in all its seeds.
+
+    Args:
+        scenarios: one for each seed.
+        step: called after every walk at other cuts than the scenario's own.
+
+    Attributes:
+        own_round_s: the mean length of a round with the scenario's own cuts, median over seeds.
+        is_uneven: whether what a device needs depends on when it begins: clients go away, or devices get hot.
+
+    Raises ScenarioError if the scenario cannot be used.
+    """
+
+    def __init__(self, scenarios: Sequence[Scenario], step: Callable[[], None]) -> None:
+        self._walkers = [Walker(scenario) for scenario in scenarios]
+        self._step = step
+        self._timed: dict[Cuts, Timed] = {}
+        self.experiment = self._walkers[0].experiment
+        self.network = self.experiment.method.task.network
+        self.n_clients = len(self.experiment.shares)
+        self.is_one_fleet = len({tuple(walker.experiment.fleet.macs_per_s) for walker in self._walkers}) == 1
+        fleet = self.experiment.fleet
+        is_throttled = fleet.conditions is not None and fleet.conditions.throttling is not None
+        self.is_uneven = fleet.presence is not None or is_throttled
+        self.own_round_s = self._time().round_s
+
+    def walk(self, cuts: Cuts) -> Timed:
+        """Time the rounds with these cuts; once, however often it is asked.
+
+        Raises ScenarioError if the method does not take them.
+        """
+        if cuts not in self._timed:
+            for walker in self._walkers:
+                walker.recut(cuts)
+            self._timed[cuts] = self._time()
+            self._step()
+        return self._timed[cuts]
+
+    def _time(self) -> Timed:
+        every = [walker.walk(walker.experiment.scenario) for walker in self._walkers]
+        n_rounds = self.experiment.scenario.train.rounds
+        return Timed(
+            median(_total_s(walked) / n_rounds for walked in every),
+            np.mean([_done_s(walked) / n_rounds for walked in every], axis=0),
+            [needs(walked) for walked in every],
+            sum(len(piece.ops) for walked in every for piece in walked.pieces),
+        )
+
+    def refusal(self, cuts: Sequence[int]) -> ScenarioError | None:
+        """Why the method does not let clients have different ones of these cuts; None if it does."""
+        mixed = [cuts[c % len(cuts)] for c in range(self.n_clients)]
+        try:
+            self._walkers[0].recut(mixed)
+        except ScenarioError as error:
+            return error
+        return None
+
+    def bounds(self, cuts: Sequence[int]) -> list[Bound]:
+        """What clients need at each of these cuts, by seed; each must have been walked as the cut of all clients."""
+        by_cut = [self._timed[(cut,) * self.n_clients].needs for cut in cuts]
+        return [
+            Bound(of_seed, walker.experiment.scenario.train.rounds, walker.experiment.simulator.workers, self.n_clients)
+            for walker, of_seed in zip(self._walkers, zip(*by_cut, strict=True), strict=True)
+        ]
+
+    def agree(self, bounds: Sequence[Bound], cuts: Sequence[int]) -> bool:
+        """Whether all that was walked agrees with `bounds` on what clients need at these cuts."""
+        column = {cut: number for number, cut in enumerate(cuts)}
+        return all(
+            bound.agrees(of_seed, [column[cut] for cut in assigned])
+            for assigned, timed in self._timed.items()
+            if set(assigned) <= set(cuts)
+            for bound, of_seed in zip(bounds, timed.needs, strict=True)
+        )
+
+
+def _total_s(walked: Walked) -> float:
+    return sum(piece.times * (piece.ended_s - piece.started_s) for piece in walked.pieces)
+
+
+def _done_s(walked: Walked) -> Floats:
+    """After how long each client was done, added up over all rounds."""
+    total_s = np.zeros(len(walked.fleet.devices))
+    for piece in walked.pieces:
+        ops, done_s = piece.ops[piece.ops["client"] >= 0], np.zeros(len(total_s))
+        np.maximum.at(done_s, ops["client"], ops["ended_s"] - piece.started_s)
+        total_s += piece.times * done_s
+    return total_s

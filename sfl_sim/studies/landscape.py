@@ -1,0 +1,234 @@
+"""Loss landscapes: what stored models would lose if their weights were moved along random directions.
+
+H. Li, Z. Xu, G. Taylor, C. Studer, T. Goldstein, "Visualizing the Loss Landscape of Neural Nets", NeurIPS 2018: every
+filter of a direction is scaled to the norm of the model's, for a network with ReLUs or batch norm answers the same with
+weights of another scale, and would else look flat because its weights are large.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.linalg import vector_norm
+
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.trial import uninterrupted
+from sfl_sim.errors import ScenarioError
+from sfl_sim.models.replica import Replica, Weights
+from sfl_sim.report.frames import Frames, merge
+from sfl_sim.report.landscape import write_landscape
+from sfl_sim.report.load import load as load_run
+from sfl_sim.rng import stream
+from sfl_sim.scenario.load import Variant, load
+from sfl_sim.training.allocator import keep_freed_memory
+from sfl_sim.training.alternatives import replicas_by_name
+from sfl_sim.training.device import pick_device
+from sfl_sim.training.evaluate import evaluate
+from sfl_sim.training.precision import PRECISIONS
+
+Notify = Callable[[str, int, int], None]
+"""Called with what is looked at, the points that are done, and the points in all."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of the landscape is looked at.
+
+    Attributes:
+        points: of a line, and `plane_points` along each side of a plane: odd, so that the model itself is one of them.
+        span: how far they reach, in lengths of the weights' filters.
+        samples: test samples in the loss of a point, stratified and the same in every run; all if there are no more.
+
+    Raises ScenarioError for what makes no line.
+    """
+
+    points: int = 25
+    plane_points: int = 15
+    span: float = 1.0
+    samples: int = 1000
+
+    def __post_init__(self) -> None:
+        for key, number in (("--points", self.points), ("--plane-points", self.plane_points)):
+            if number < 3 or number % 2 == 0:
+                raise ScenarioError(
+                    "no line with the model in its middle", key=key, found=number, allowed="3, 5, 7, ..."
+                )
+        if not 0 < self.span < np.inf:
+            raise ScenarioError("is no length", key="--span", found=self.span, allowed="more than 0")
+
+    @property
+    def line(self) -> list[tuple[float, float]]:
+        """Points (alpha, beta) on the first direction."""
+        return [(alpha, 0.0) for alpha in self._offsets(self.points)]
+
+    @property
+    def plane(self) -> list[tuple[float, float]]:
+        """Points (alpha, beta) of a grid on both directions."""
+        offsets = self._offsets(self.plane_points)
+        return [(alpha, beta) for alpha in offsets for beta in offsets]
+
+    def _offsets(self, n: int) -> list[float]:
+        half = n // 2
+        return [self.span * i / half for i in range(-half, half + 1)]
+
+
+class Surroundings:
+    """A model that can be moved along two random directions, which are the same for every model of its architecture.
+
+    Args:
+        model: its parts, whose weights `move` changes.
+        seed: of the directions.
+    """
+
+    def __init__(self, model: Sequence[Replica], seed: int) -> None:
+        self.model = model
+        self._centre = [replica.weights.flat.clone() for replica in model]
+        rngs = [stream(seed, "landscape", axis) for axis in (0, 1)]
+        self._directions = [[filter_normalised(replica.weights, rng) for rng in rngs] for replica in model]
+
+    def move(self, alpha: float, beta: float) -> None:
+        """Put the weights at alpha times the first direction plus beta times the second from where they were."""
+        for replica, centre, (first, second) in zip(self.model, self._centre, self._directions, strict=True):
+            torch.add(centre, first, alpha=alpha, out=replica.weights.flat).add_(second, alpha=beta)
+
+
+def filter_normalised(weights: Weights, rng: np.random.Generator) -> Tensor:
+    """A normally distributed direction (P,), laid out as `weights.flat`, each filter as long as that of the weights.
+
+    A filter is what gives one output: an index of the first dimension. Biases and batch norm's parameters, which have
+    no other, stay as they are, as in the authors' code.
+    """
+    flat = torch.zeros_like(weights.flat)
+    views = weights.part.views
+    for direction, weight in zip(views(flat), views(weights.flat), strict=True):
+        if weight.dim() > 1:
+            direction.copy_(torch.from_numpy(rng.standard_normal(weight.shape)))
+            inner = tuple(range(1, weight.dim()))
+            direction *= vector_norm(weight, dim=inner, keepdim=True) / vector_norm(direction, dim=inner, keepdim=True)
+    return flat
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A stored model: its run and what trained it, its file, and whether it is that of its variant's first seed."""
+
+    run: Path
+    trained: Variant
+    checkpoint: Path
+    is_first: bool
+
+    def slices(self, extent: Extent) -> dict[str, list[tuple[float, float]]]:
+        """The points (alpha, beta) to look at: of a line, and of a plane with the first seed."""
+        return {"line": extent.line} | ({"plane": extent.plane} if self.is_first else {})
+
+
+def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, notify: Notify) -> None:
+    """Write the page `out` on the surroundings of stored runs' final models, and its points as a table beside it.
+
+    Raises:
+        ScenarioError: a folder holds no run with models, a method has several models at once, the data are not
+            there, or the page cannot be written.
+    """
+    frames = merge([load_run(folder) for folder in dict.fromkeys(folders)])
+    models = _models(frames)
+    keep_freed_memory()
+    total = sum(len(points) for model in models for points in model.slices(extent).values())
+    rows = []
+    for model in models:
+        for row in _look(model, extent, pick_device(device)):
+            rows.append(row)
+            notify(f"{row['variant']} (seed {row['seed']}), {row['slice']}", len(rows), total)
+    points = pd.DataFrame(rows)
+    with uninterrupted():
+        write_landscape(frames, points, out)
+        table = out.with_suffix(".parquet")
+        part = table.with_name(table.name + ".part")
+        part.unlink(missing_ok=True)  # as in `write_page`
+        points.to_parquet(part, index=False)
+        part.replace(table)
+
+
+def _models(frames: Frames) -> list[Stored]:
+    """Every variant's stored models, one a seed."""
+    found = []
+    for shown in frames.variants:
+        folder = shown.run.folder
+        files = _checkpoints(folder)
+        study = load(folder / "scenario.yaml")
+        ours = [v for v in study.variants if v.name == shown.name and (v.name, v.scenario.seed) in files]
+        if not ours:
+            reason = ", since it was timing-only" if shown.run.rounds["accuracy"].isna().all() else ""
+            raise ScenarioError(f"{folder} has no checkpoint of {shown.name}{reason}")
+        try:
+            _parts(Experiment(ours[0].scenario, device=None))
+        except ScenarioError as error:
+            raise ours[0].places.located(error) from error
+        found += [Stored(folder, v, files[v.name, v.scenario.seed], v is ours[0]) for v in ours]
+    return found
+
+
+def _checkpoints(folder: Path) -> dict[tuple[str, int], Path]:
+    """The files of a run's models by variant and seed."""
+    found = {}
+    for path in sorted((folder / "checkpoints").glob("*.json")):
+        about = json.loads(path.read_text())
+        found[about["variant"], about["seed"]] = path.with_suffix(".safetensors")
+    return found
+
+
+def _parts(experiment: Experiment) -> list[Replica]:
+    """The parts of the model; ScenarioError if there are several of one, which would have a landscape each."""
+    model = experiment.method.model()
+    parts = [part for part in model if isinstance(part, Replica)]
+    if len(parts) < len(model):
+        raise ScenarioError(
+            "the clients keep parts of their own, so there is no single model to look around",
+            key="method.name", found=experiment.scenario.method.name,
+        )  # fmt: skip
+    return parts
+
+
+def _look(stored: Stored, extent: Extent, device: torch.device) -> Iterator[dict[str, object]]:
+    """The loss of the model at one point after another, as rows of the table."""
+    scenario = stored.trained.scenario
+    PRECISIONS[scenario.train.precision].activate()
+    experiment = Experiment(scenario, device)
+    model = _parts(experiment)
+    _fill(model, stored.checkpoint)
+    surroundings = Surroundings(model, scenario.seed)
+    dataset, images = experiment.dataset, experiment.method.data.images
+    assert images is not None
+    if extent.samples < len(dataset.y_test):
+        dataset = dataset.subset(None, extent.samples)
+    x, y = dataset.x_test.to(device), dataset.y_test.to(device)
+    for name, points in stored.slices(extent).items():
+        for alpha, beta in points:
+            surroundings.move(alpha, beta)
+            found = evaluate(model, x, y, dataset.n_labels, images.prepare)
+            yield {
+                "run": str(stored.run), "variant": stored.trained.name, "seed": scenario.seed,
+                "slice": name, "alpha": alpha, "beta": beta, "loss": found.loss, "accuracy": found.accuracy,
+                "samples": len(y),
+            }  # fmt: skip
+
+
+def _fill(model: Sequence[Replica], checkpoint: Path) -> None:
+    """Put a checkpoint's numbers into the model; ScenarioError if they are another model's."""
+    tensors = load_file(checkpoint)
+    views = {
+        f"{part}.{name}": view
+        for part, replica in replicas_by_name(model).items()
+        for name, view in replica.weights.named_tensors()
+    }
+    if {name: view.shape for name, view in views.items()} != {name: found.shape for name, found in tensors.items()}:
+        raise ScenarioError("is not of the model that the run's scenario describes", found=str(checkpoint))
+    for name, view in views.items():
+        view.copy_(tensors[name])

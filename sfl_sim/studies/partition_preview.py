@@ -1,0 +1,78 @@
+"""What the clients of a study would hold: its distinct partitions, dealt without composing anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from sfl_sim.data.partition import label_counts
+from sfl_sim.engine.dealing import deal_data
+from sfl_sim.errors import ScenarioError
+from sfl_sim.report.preview import Partition, Preview
+from sfl_sim.scenario.load import Study, Variant
+from sfl_sim.scenario.presets import expand
+from sfl_sim.scenario.sections import Scenario
+
+MAX_PARTITIONS = 6
+IRRELEVANT = {"root", "download", "test_samples", "augment", "test"}
+"""Keys of `data` that do not change who holds which training samples."""
+
+
+def preview(study: Study) -> Preview:
+    """The distinct partitions among the variants of `study`: `MAX_PARTITIONS` of them, the first seed's first.
+
+    Clients without samples are shown, although no run accepts them.
+
+    Raises:
+        ScenarioError: the data or the partition cannot be used.
+    """
+    distinct: dict[str, Variant] = {}
+    for variant in map(_expanded, study.variants):
+        distinct.setdefault(_identity(variant.scenario), variant)
+    variants = sorted(distinct.values(), key=lambda variant: variant.scenario.seed)
+    shown = variants[:MAX_PARTITIONS]
+    names = [_words(variant.scenario) for variant in shown]
+    common = [word for word in names[0] if all(word in words for words in names)]
+    partitions = [
+        _partition(variant, [*(word for word in words if word not in common), f"seed {variant.scenario.seed}"])
+        for variant, words in zip(shown, names, strict=True)
+    ]
+    return Preview(study.name, ", ".join(common), partitions, len(variants) - len(shown))
+
+
+def _expanded(variant: Variant) -> Variant:
+    try:
+        return replace(variant, scenario=expand(variant.scenario))
+    except ScenarioError as error:
+        raise variant.places.located(error) from error
+
+
+def _identity(scenario: Scenario) -> str:
+    """Equal for scenarios whose clients hold the same."""
+    data = scenario.data.model_dump_json(exclude=IRRELEVANT)
+    return f"{data} {scenario.clients.count} {scenario.seed}"
+
+
+def _partition(variant: Variant, name: list[str]) -> Partition:
+    try:
+        dataset, shares = deal_data(variant.scenario)
+    except ScenarioError as error:
+        raise variant.places.located(error) from error
+    counts = label_counts(dataset.y_train.numpy(), shares, dataset.n_labels)
+    return Partition(", ".join(name), pd.DataFrame(counts, columns=dataset.label_names), len(dataset.y_train))
+
+
+def _words(scenario: Scenario) -> list[str]:
+    """What decides who holds what, in words: the data, the partition and its options, the number of clients."""
+    data = scenario.data.model_dump(exclude={*IRRELEVANT, "name", "partition"}, exclude_defaults=True)
+    how = scenario.data.partition.model_dump(exclude_none=True)
+    kind = how.pop("kind")
+    clients = [] if scenario.clients.count is None else [f"{scenario.clients.count} clients"]
+    return [scenario.data.name, *_settings(data), kind, *_settings(how), *clients]
+
+
+def _settings(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]

@@ -1,0 +1,186 @@
+"""A stored run in another world, as a folder of its own that reports as any run does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sfl_sim.engine.trial import Began, News, Notify, Settings, summary_of, uninterrupted
+from sfl_sim.errors import ScenarioError
+from sfl_sim.metrics.accuracy import headline
+from sfl_sim.scenario.load import Variant, digest, dump_study, load
+from sfl_sim.scenario.relevance import ASIDE, ORDER, WORLD, without
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.store import Cell, RunFolder, free_folder, read_manifest
+from sfl_sim.store.columns import OP_DTYPE
+from sfl_sim.studies.retrace import Retracing, Unwalkable, finished
+from sfl_sim.studies.targets import ways
+from sfl_sim.studies.train import Outcome, check, fill, manifest
+
+OF_TRAINING = ("weights_digest", "executor", "threads", "peak_graphs")
+"""What only the summary of the trained run can tell."""
+
+
+@dataclass(frozen=True)
+class Repriced:
+    """One variant with one seed of a stored run in another world.
+
+    Attributes:
+        rounds: as in rounds.parquet; what training alone can tell is null from the first round on that would have to be
+            trained. They end before one in which the method reads what only training can tell.
+        ops: all operations (`OP_DTYPE`).
+        reason: why it would have to be trained, and from which round on; None if all that it learned holds.
+    """
+
+    rounds: pd.DataFrame
+    ops: NDArray[np.void]
+    reason: str | None
+
+    @property
+    def valid(self) -> bool:
+        """Whether all that it learned holds."""
+        return self.reason is None
+
+
+def reprice_cell(run: Path, variant: Variant, scenario: Scenario) -> Repriced:
+    """One variant with one seed of the run in the folder `run`, in the world of `scenario`.
+
+    Raises ScenarioError if `scenario` is another training than `variant`, if the run has nothing of it, or if it cannot
+    be walked again (`Unwalkable`).
+    """
+    check_same_training(variant, scenario)
+    recorded = finished(run).get((variant.name, variant.scenario.seed))
+    if recorded is None:
+        problem = f"has no finished round of {variant.name} (seed {variant.scenario.seed})"
+        raise ScenarioError(problem, key="run", found=str(run))
+    retracing = Retracing(recorded, variant.scenario, scenario)
+    rounds = list(retracing.rounds())
+    table = pd.DataFrame([round.row for round in rounds]) if rounds else recorded.rounds[:0]
+    ops = np.concatenate([np.empty(0, OP_DTYPE), *(round.ops for round in rounds)])
+    return Repriced(table, ops, retracing.reason)
+
+
+def check_same_training(variant: Variant, scenario: Scenario) -> None:
+    """Refuse a `scenario` that differs from that of `variant` in more than its world."""
+    aside = ASIDE | WORLD | ORDER
+    was, wanted = without(variant.scenario, aside), without(scenario, aside)
+    for key in {**was, **wanted}:
+        if was.get(key) != wanted.get(key):
+            problem = "is not of the world alone: it decides what is learned, which must be trained"
+            of_world = sorted(each for each in WORLD | ORDER if not key.startswith(each))
+            raise ScenarioError(problem, key=key, found=wanted.get(key), allowed=of_world)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one variant with one seed.
+
+    Attributes:
+        rounds: of which the times are known; without any, it is left out.
+        valid_rounds: how many of them come before the first one that would have to be trained.
+        reason: why it would have to be trained, or cannot be walked again; None if all that was learned holds.
+        before_s, after_s: simulated seconds at the end of those rounds; None without any.
+        to_accuracy_before_s: that the recorded run took to its target; None without one, or if it was not reached.
+    """
+
+    variant: str
+    seed: int
+    rounds: int
+    valid_rounds: int
+    reason: str | None
+    before_s: float | None
+    after_s: float | None
+    to_accuracy_before_s: float | None
+
+
+class Repricing:
+    """The run in the folder `run`, after `key=value` overrides of its world.
+
+    Attributes:
+        study: in the other world.
+
+    Raises ScenarioError if there is no run, or if an override is not of the world alone.
+    """
+
+    def __init__(self, run: Path, overrides: Sequence[str]) -> None:
+        self.run = run
+        self.finished = finished(run)
+        self.digest = read_manifest(run).get("scenario")
+        self.recorded = load(run / "scenario.yaml").variants
+        self.study = load(run / "scenario.yaml", overrides)
+        if [each.name for each in self.study.variants] != [each.name for each in self.recorded]:
+            raise ScenarioError("can change the world of variants, but not which there are", key="grid", file="--set")
+        for was, variant in zip(self.recorded, self.study.variants, strict=True):
+            try:
+                check_same_training(was, variant.scenario)
+            except ScenarioError as error:
+                raise variant.places.located(error) from None
+        check(self.study)
+
+    def fill(self, out: Path | None, notify: Notify) -> Outcome:
+        """Walk all cells into the folder `out` (default: `reports/<name>-repriced`, or the next free number).
+
+        Cells of which the run has no finished round are left out. Raises ScenarioError if no cell can be walked again.
+        """
+        study = self.study
+        identity = f"{digest(study)}-repriced-{self.digest}"
+        folder = RunFolder(out or free_folder(Path("reports"), f"{study.name}-repriced", identity), identity)
+        began_s = time.monotonic()
+        verdicts: list[Verdict] = []
+
+        def walk() -> None:
+            for number, (was, variant) in enumerate(zip(self.recorded, study.variants, strict=True)):
+                recorded = self.finished.get((was.name, was.scenario.seed))
+                if recorded:
+                    cell = Cell(folder.cell_folder(number), variant.name, variant.scenario.seed)
+                    retracing = Retracing(recorded, was.scenario, variant.scenario)
+                    verdicts.append(_walk(retracing, variant, cell, partial(notify, number)))
+            if not any(verdict.rounds for verdict in verdicts):
+                raise ScenarioError(f"nothing is left of it: {verdicts[0].reason}", key="run", found=str(self.run))
+
+        def join(status: str) -> None:
+            source = {"folder": str(self.run.resolve()), "scenario": self.digest}
+            about = manifest(study, Settings(timing_only=True), status, began_s)
+            about |= {"repriced_from": source, "repriced": [asdict(verdict) for verdict in verdicts]}
+            staged = folder.join(study.name, dump_study(study), about, ways(study, folder.closed()))
+            from sfl_sim.report.page import write_report  # plotly is imported when the first cell has been walked
+            from sfl_sim.report.perfetto import write_trace
+
+            write_trace(staged)
+            write_report([staged], staged / "report.html")
+
+        return fill(folder, walk, join)
+
+
+def _walk(retracing: Retracing, variant: Variant, cell: Cell, notify: Callable[[News], None]) -> Verdict:
+    """Walk a recorded cell into another, which is closed if there is anything in it."""
+    notify(Began())
+    cell.add_layers(retracing.experiment.layers())
+    recorded, target_s = retracing.recorded, retracing.recorded.summary.get("time_to_accuracy_s")
+    try:
+        for round in retracing.rounds():
+            cell.add_round(round.row, round.labels, round.ops, joule=round.joule)
+            notify(round)
+    except Unwalkable as error:
+        return Verdict(cell.variant, cell.seed, 0, 0, error.problem, None, None, target_s)
+    rounds, valid, reason = cell.rounds, retracing.valid_rounds, retracing.reason
+    if rounds.empty:
+        return Verdict(cell.variant, cell.seed, 0, 0, reason, None, None, target_s)
+    summary = summary_of(variant, cell, retracing.experiment)
+    if reason is None:
+        summary |= {key: recorded.summary.get(key) for key in OF_TRAINING}
+    else:
+        summary |= headline(rounds[:0], cell.labels)
+    with uninterrupted():
+        cell.add_clients(retracing.experiment.clients())
+        cell.add_final(retracing.experiment.attendance.tables())
+        cell.close(summary)
+    before_s, after_s = (float(table["ended_s"].iloc[len(rounds) - 1]) for table in (recorded.rounds, rounds))
+    return Verdict(cell.variant, cell.seed, len(rounds), valid, reason, before_s, after_s, target_s)

@@ -1,0 +1,193 @@
+"""A trained run walked again in another world: what its rounds take there, and what of its learning holds.
+
+Two walks go side by side, in the world where the run was trained and in the other. Both know of every operation how its
+result comes about (`Provenance`). As long as the operations of both have equal provenance, the other world gives
+the same numbers to the bit. From the first round on in which they have not, it would have to be trained.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sfl_sim.engine.experiment import Experiment, Round
+from sfl_sim.errors import ScenarioError
+from sfl_sim.ops import SERVER
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.sim.prices import place_of
+from sfl_sim.store import read_manifest
+from sfl_sim.training.provenance import Descent, Provenance
+
+KEY = {"variant": "name", "seed": "seed"}
+"""The columns that say whose rows they are, and the same in a summary."""
+
+
+def finished(run: Path) -> dict[tuple[str, int], Recorded]:
+    """What the run in a folder has stored of each variant and seed that have finished a round.
+
+    Raises ScenarioError if there is no run, or one that was not trained in its own world.
+    """
+    if not (run / "summary.json").exists():
+        raise ScenarioError("is not the folder of a run", key="run", found=str(run))
+    if source := read_manifest(run).get("repriced_from"):
+        problem = "was repriced itself; take the run that was trained"
+        raise ScenarioError(problem, key="run", found=str(run), allowed=source["folder"])
+    stored = json.loads((run / "summary.json").read_text())["variants"]
+    return {(summary["name"], summary["seed"]): Recorded(run, summary) for summary in stored}
+
+
+class Recorded:
+    """What a run has stored of one variant with one seed.
+
+    Attributes:
+        rounds, labels, reads: its rows of those tables.
+        summary: its part of summary.json.
+    """
+
+    def __init__(self, run: Path, summary: Mapping[str, Any]) -> None:
+        self.run = run
+        self.summary = summary
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """Without what it does not tell."""
+        return self._table("rounds").dropna(axis="columns", how="all")
+
+    @cached_property
+    def labels(self) -> pd.DataFrame:
+        """No rows of a timing-only run."""
+        return self._table("labels")
+
+    @cached_property
+    def reads(self) -> pd.DataFrame:
+        """No rows where flows read nothing, or where it was not recorded."""
+        return self._table("reads")
+
+    def _table(self, name: str) -> pd.DataFrame:
+        path, rows = self.run / f"{name}.parquet", [(key, "==", self.summary[of]) for key, of in KEY.items()]
+        found = pd.read_parquet(path, filters=rows) if path.exists() else pd.DataFrame(columns=list(KEY))
+        return found.drop(columns=list(KEY))
+
+    def unwalkable(self, why: str) -> Unwalkable:
+        """That it is."""
+        problem = f"{self.summary['name']} (seed {self.summary['seed']}) cannot be walked again: {why}"
+        return Unwalkable(problem, key="run", found=str(self.run))
+
+
+class Unwalkable(ScenarioError):
+    """What was recorded does not say, or does not fit, what happens when the scenario is walked again."""
+
+
+class Unread(Exception):
+    """A flow reads what the recorded run has not read: a number that only training can tell."""
+
+
+class Walk:
+    """A scenario walked without training; `read` gives the number in a value of some lineage."""
+
+    def __init__(self, scenario: Scenario, read: Callable[[bytes], float]) -> None:
+        self.lineage = Provenance(read)
+        self.experiment = Experiment(scenario, None, self.lineage)
+        self.lineage.draws = scenario.model.factory is not None and self.experiment.method.task.network.draws
+        self._rounds = self.experiment.rounds()
+
+    def go_on(self) -> tuple[Round, list[Descent]]:
+        """The next round."""
+        return next(self._rounds), self.lineage.take()
+
+
+class Retracing:
+    """A recorded cell in another world.
+
+    Args:
+        recorded: what is known of it.
+        scenario: as it was trained.
+        elsewhere: the same in the other world.
+
+    Attributes:
+        experiment: that of the other world.
+        reason: why it would have to be trained, as far as it has been walked; None if all that it learned holds.
+        valid_rounds: those before the first one that would have to be trained.
+
+    Raises ScenarioError for whatever in the other world cannot be used.
+    """
+
+    def __init__(self, recorded: Recorded, scenario: Scenario, elsewhere: Scenario) -> None:
+        self.recorded = recorded
+        self.reason: str | None = None
+        self.valid_rounds = 0
+        self._numbers: dict[bytes, float] = {}
+        self._unread = iter(recorded.reads.get("value", ()))
+        self._there = Walk(scenario, self._as_recorded)
+        self._here = Walk(elsewhere, self._as_known)
+        self.experiment = self._here.experiment
+
+    def rounds(self) -> Iterator[Round]:
+        """The recorded rounds, which tell what was learned as long as it holds.
+
+        They end before one in which a flow reads what only training can tell.
+
+        Raises Unwalkable, at the latest after the last round, if this code does not come along the recorded timeline.
+        """
+        is_known = True
+        for row in _records(self.recorded.rounds):
+            there, theirs = self._there.go_on()
+            if is_known:
+                try:
+                    here, ours = self._here.go_on()
+                except Unread:
+                    is_known = False
+                    why = self.reason or difference(row["round"], theirs, self._here.lineage.take())
+                    self.reason = f"{why}; round {row['round']} depends on a number that only training can tell"
+                else:
+                    self.reason = self.reason or difference(row["round"], theirs, ours)
+                    yield self._learned(here, there, row)
+        if self._there.experiment.timeline_digest != self.recorded.summary["timeline_digest"]:
+            raise self.recorded.unwalkable("it was made by other code or from other data")
+
+    def _as_recorded(self, lineage: bytes) -> float:
+        number = next(self._unread, None)
+        if number is None:
+            raise self.recorded.unwalkable("what its method read was not recorded")
+        self._numbers[lineage] = float(number)
+        return self._numbers[lineage]
+
+    def _as_known(self, lineage: bytes) -> float:
+        if lineage not in self._numbers:
+            raise Unread
+        return self._numbers[lineage]
+
+    def _learned(self, here: Round, there: Round, stored: Mapping[str, Any]) -> Round:
+        """The round with what the walk in the recorded world could not find out, as far as it holds."""
+        learned = {key: value for key, value in stored.items() if there.row.get(key) is None}
+        if self.reason is not None:
+            return Round({**here.row, **dict.fromkeys(learned)}, [], here.ops, joule=here.joule)
+        self.valid_rounds += 1
+        labels = self.recorded.labels
+        own = labels[labels["round"] == stored["round"]] if len(labels) else labels
+        return Round({**here.row, **learned}, _records(own), here.ops, joule=here.joule)
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return table.to_dict("records")  # type: ignore[return-value]
+
+
+def difference(number: int, theirs: Sequence[Descent], ours: Sequence[Descent]) -> str | None:
+    """Why the operations of round `number` are not the training that was recorded; None if they are."""
+    known = Counter(each.lineage for each in theirs)
+    if known == Counter(each.lineage for each in ours):
+        return None
+    first = next((each for each in ours if each.lineage not in known), None)
+    if first is None:
+        return f"round {number}: some of what was trained would not take place"
+    _, client = place_of(first.op)
+    served = [place_of(each.op)[1] for each in theirs if each.before == first.before]
+    if first.op.node == SERVER and served and client not in served:
+        return f"round {number}: client {client} would be served before client {served[0]}"
+    return f"round {number}: {first.op.step.name} of client {client} would not be the same"

@@ -1,0 +1,255 @@
+"""One served fleet: what a variant with one seed has trained answers requests, each of which becomes a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.round_tables import device_groups
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import exit_thresholds as thresholds
+from sfl_sim.methods.request_outcomes import draw_rows
+from sfl_sim.methods.requests import EarlyExit
+from sfl_sim.metrics import exits
+from sfl_sim.metrics.serving import request_rows, summary
+from sfl_sim.ops import Flow, Work
+from sfl_sim.rng import stream
+from sfl_sim.scenario.data import RhoOod
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.serving import Bursts, FixedThreshold, LatencyBudget, OffloadRate, Oracle, Serving, Trace
+from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.orders import ORDERS
+from sfl_sim.sim.prices import Prices
+from sfl_sim.sim.serving_station import ServingStation
+from sfl_sim.system.arrivals import Arrivals, bursts, poisson, read_trace
+from sfl_sim.system.per_client import per_client
+from sfl_sim.training.timing import Timing
+
+Ints = NDArray[np.int64]
+
+REQUESTS, REQUESTS_OF_EACH = 10_000, 100
+"""So many come at least, and of each client on average, unless the scenario says how many."""
+RATES_PER_S = (1e-6, 1e9)
+"""Of a whole fleet, between which the clock can tell requests apart."""
+STEP = 0.05
+"""How far a request moves a threshold that adjusts itself, as a share of the highest there is."""
+AIMS = {"fixed": "entropy", "offload_rate": "target", "latency_budget": "target_s"}
+"""The number of a threshold that says what it is about."""
+NEWS = 100
+"""How often a serving says how far it has come."""
+
+Notify = Callable[[int, int], None]
+"""Called with the requests that have come, and how many will."""
+
+
+class ServedFleet:
+    """The clients of a scenario, with what its method deploys to them and to the server, for the clock alone.
+
+    Args:
+        scenario: without grid; what its section `serving` says is given to each `serve`.
+
+    Raises ScenarioError for whatever in the scenario cannot be used, and for a method that cannot be served.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        experiment = Experiment(scenario, device=None)
+        self.fleet = experiment.fleet
+        self.n_labels = experiment.dataset.n_labels
+        self.n_clients = len(self.fleet.macs_per_s)
+        self.deployed = [experiment.method.deployed(c) for c in range(self.n_clients)]
+        self.workers = float("inf" if scenario.server.workers == "unlimited" else scenario.server.workers)
+        self.table = self._table(experiment.clients()["cut"])
+
+    def check(self, serving: Serving, timing_only: bool) -> None:
+        """Refuse what does not fit this fleet, before anything is trained."""
+        self._arrivals(serving)
+        self._priority(serving)
+        if timing_only:
+            self._rule(serving, None)
+        elif isinstance(serving.threshold, FixedThreshold):
+            self._per_client(serving.threshold.entropy, "serving.threshold.entropy")
+        recorded = self.scenario.data.test
+        if serving.rho is not None and not (isinstance(recorded, RhoOod) and serving.rho <= recorded.rho):
+            raise ScenarioError(
+                "needs answers to as many samples of unseen labels, which data.test: {kind: rho_ood, rho: ...} records",
+                key="serving.rho", found=serving.rho,
+                allowed=f"at most {recorded.rho}" if isinstance(recorded, RhoOod) else None,
+            )  # fmt: skip
+
+    def serve(
+        self, serving: Serving, answers: pd.DataFrame | None, notify: Notify
+    ) -> tuple[pd.DataFrame, dict[str, Any]]:
+        """Let the requests come and be answered; gives a row for each, and what there is to say of all.
+
+        Args:
+            serving: when they come and how they are answered.
+            answers: what this fleet's models answer to each sample of each client's test set; None for a timing-only
+                serving, which knows how probably they exit.
+            notify: see `Notify`.
+        """
+        arrivals, rate_per_s = self._arrivals(serving)
+        if answers is not None and serving.rho is not None:
+            answers = exits.at_rho(answers, serving.rho)
+        about = self._about(arrivals.clients, answers)
+        requests = EarlyExit(self.deployed, about["entropy"].to_numpy(float), self._rule(serving, answers))
+        simulator = self._simulator(serving)
+        simulator.serve(_flows(arrivals, requests, notify))
+        rows = request_rows(simulator.take_rows()).assign(
+            sample=about["sample"],
+            correct=about["server_correct"].where(requests.offloaded, about["device_correct"]).astype("boolean"),
+            threshold=np.nan if answers is None else requests.thresholds,
+        )
+        return rows, self._summary(serving, rows, rate_per_s, timing_only=answers is None)
+
+    def _about(self, clients: Ints, answers: pd.DataFrame | None) -> pd.DataFrame:
+        """For the client of each request a row of its answers by chance; without answers, chance alone."""
+        if answers is not None:
+            rows = draw_rows(answers["client"].to_numpy(), clients, stream(self.scenario.seed, "requested samples"))
+            return answers.iloc[rows].reset_index(drop=True)
+        entropy = stream(self.scenario.seed, "exits").random(len(clients)) + self._without_choice[clients]
+        return pd.DataFrame({"entropy": entropy, "sample": -1, "device_correct": pd.NA, "server_correct": pd.NA})
+
+    def _summary(self, serving: Serving, rows: pd.DataFrame, rate_per_s: float, timing_only: bool) -> dict[str, Any]:
+        rule, recorded = serving.threshold, self.scenario.data.test
+        value = getattr(rule, AIMS.get(rule.kind, ""), None)
+        by_chance = timing_only and isinstance(rule, FixedThreshold | Oracle)
+        lanes = int(self.workers) if serving.batch.max_size == 1 and math.isfinite(self.workers) else None
+        return {
+            "method": self.scenario.method.name,
+            "requests": len(rows),
+            "rate_per_s": rate_per_s,
+            "warm_up": serving.warm_up,
+            "capacity_per_s": self._capacity_per_s(rows.loc[rows["offloaded"], "client"], serving.batch.max_size),
+            "threshold": "probability" if by_chance else rule.kind,
+            "threshold_value": value if isinstance(value, float) and not by_chance else None,
+            "n_labels": self.n_labels,
+            "rho": recorded.rho if serving.rho is None and isinstance(recorded, RhoOod) else serving.rho,
+            **summary(rows, self.table, serving.warm_up, lanes),
+        }
+
+    def _capacity_per_s(self, offloaded: pd.Series, batch: int) -> float | None:
+        """Requests at this mix that the server could answer at most, in full batches; None if it has nothing to do."""
+        if offloaded.empty or math.isinf(self.workers):
+            return None
+        work = [each.server_work for each in self.deployed]
+        batches = [Work.total([one] * batch)._replace(n_ops=one.n_ops) for one in work]
+        service_s = np.array([self.fleet.server.seconds(each) / batch for each in batches])
+        return float(self.workers / service_s[offloaded].mean())
+
+    def _arrivals(self, serving: Serving) -> tuple[Arrivals, float]:
+        """The requests, and how many the fleet is offered a second."""
+        how, n_requests = serving.arrivals, serving.requests or max(REQUESTS, REQUESTS_OF_EACH * self.n_clients)
+        if isinstance(how, Trace):
+            times_s, clients = read_trace(Path(how.file), self.n_clients, "serving.arrivals.file")
+            arrivals = Arrivals(times_s[: serving.requests], clients[: serving.requests])
+            if len(np.unique(arrivals.times_s)) < 2:
+                raise ScenarioError("needs requests at two instants", key="serving.arrivals.file", found=how.file)
+            rate_per_s = (len(arrivals.times_s) - 1) / float(np.ptp(arrivals.times_s))
+            return arrivals, _possible(rate_per_s, "serving.arrivals.file")
+        rates_per_s = self._per_client(how.rate_per_s, "serving.arrivals.rate_per_s")
+        rate_per_s = _possible(sum(rates_per_s), "serving.arrivals.rate_per_s")
+        rng = stream(self.scenario.seed, "arrivals")
+        if isinstance(how, Bursts):
+            arrivals = bursts(rates_per_s, n_requests, rng, size=how.size, spacing_s=how.spacing_s)
+        else:
+            arrivals = poisson(rates_per_s, n_requests, rng)
+        return arrivals, rate_per_s
+
+    def _rule(self, serving: Serving, answers: pd.DataFrame | None) -> thresholds.Rule:
+        """Who offloads what; without answers, thresholds are probabilities of an exit."""
+        rule = serving.threshold
+        highest = 1.0 if answers is None else math.log(self.n_labels)
+        adjusting = {"start": highest / 2, "step": STEP * highest, "highest": highest}
+        if isinstance(rule, OffloadRate):
+            return thresholds.OffloadRate(rule.target, **adjusting)
+        if isinstance(rule, LatencyBudget):
+            return thresholds.LatencyBudget(rule.target_s, rule.share, **adjusting)
+        if answers is None:
+            return thresholds.Fixed(self._exit_probability(serving))
+        if isinstance(rule, Oracle):
+            best = exits.oracle(answers, exits.thresholds(self.n_labels)).droplevel(["variant", "seed"])
+            return thresholds.Fixed(best.reindex(range(self.n_clients)).tolist())
+        return thresholds.Fixed(self._per_client(rule.entropy, "serving.threshold.entropy"))
+
+    def _exit_probability(self, serving: Serving) -> list[float]:
+        if serving.exit_probability is None:
+            if np.isfinite(self._without_choice).any():
+                raise ScenarioError(
+                    "is missing: without training nobody knows how often the devices answer by themselves",
+                    key="serving.exit_probability", allowed="0 to 1",
+                )  # fmt: skip
+            return [0.0] * self.n_clients
+        return self._per_client(serving.exit_probability, "serving.exit_probability")
+
+    @property
+    def _without_choice(self) -> NDArray[np.float64]:
+        """(N,): infinity for clients without a head, who offload all; minus infinity for those with all layers."""
+        return np.array([0.0 if each.head else math.inf if each.back else -math.inf for each in self.deployed])
+
+    def _per_client(self, value: float | list[float], key: str) -> list[float]:
+        found: list[float] = per_client(value, self.n_clients, key, zero_allowed=True).tolist()
+        return found
+
+    def _priority(self, serving: Serving) -> Callable[[int], float] | None:
+        if serving.priorities is None:
+            return None
+        priorities = self._per_client(serving.priorities, "serving.priorities")
+        return priorities.__getitem__ if serving.queue == "priority" else None
+
+    def _simulator(self, serving: Serving) -> Simulator:
+        station = partial(
+            ServingStation, batch_s=Prices(self.fleet).batch_s, max_batch=serving.batch.max_size,
+            max_wait_s=serving.batch.max_wait_s, priority=self._priority(serving),
+        )  # fmt: skip
+        in_use = replace(self.fleet, presence=None)  # which says when phones are there to train
+        return Simulator(in_use, Timing(), ORDERS["fcfs"], workers=self.workers, station=station)
+
+    def _table(self, cuts: pd.Series) -> pd.DataFrame:
+        """The rows of fleet.parquet: devices, links, and how much of the model is where."""
+        fleet, deployed = self.fleet, self.deployed
+        front_parameters = [sum(part.part.n_parameters for part in each.front) for each in deployed]
+        return pd.DataFrame(
+            {
+                "client": range(self.n_clients),
+                "device": fleet.devices,
+                "cut": cuts,
+                "macs_per_s": fleet.macs_per_s,
+                "uplink_bps": fleet.uplink_bps,
+                "downlink_bps": fleet.downlink_bps,
+                "front_parameters": front_parameters,
+                "device_parameters": [each.device_parameters for each in deployed],
+                "server_parameters": [each.server_parameters for each in deployed],
+                "feature_channels": [each.feature_shape[0] for each in deployed],
+                "feature_numel": [math.prod(each.feature_shape) for each in deployed],
+                "group": device_groups(fleet),
+            }
+        )
+
+
+def _possible(rate_per_s: float, key: str) -> float:
+    """A rate of the whole fleet's requests, unless it is absurd."""
+    low, high = RATES_PER_S
+    if not low <= rate_per_s <= high:
+        problem = "the requests per second of all clients are out of range"
+        raise ScenarioError(problem, key=key, found=rate_per_s, allowed=f"{low:g} to {high:g}")
+    return rate_per_s
+
+
+def _flows(arrivals: Arrivals, requests: EarlyExit, notify: Notify) -> Iterator[tuple[float, Flow]]:
+    """Every request as it comes, made when the clock asks for it."""
+    n = len(arrivals.clients)
+    for number, (at_s, client) in enumerate(zip(arrivals.times_s.tolist(), arrivals.clients.tolist(), strict=True)):
+        if number % max(1, n // NEWS) == 0:
+            notify(number, n)
+        yield at_s, requests.request(number, client)
+    notify(n, n)

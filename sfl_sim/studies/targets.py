@@ -1,0 +1,107 @@
+"""The accuracy that each variant aims at: a number, or a share of what a reference in the same setting reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+
+from sfl_sim.engine.registry import find_method, method_options
+from sfl_sim.errors import ScenarioError
+from sfl_sim.metrics.accuracy import way_to
+from sfl_sim.scenario.load import Study, Variant
+from sfl_sim.scenario.sections import Method, RelativeTarget, Scenario
+
+ORDER = {"order", "burst", "max_wait_s"}
+"""Keys of the server that are compared like methods; all others, and all other sections, make the setting."""
+KEY = "report.target_accuracy.of"
+
+
+def references(study: Study) -> dict[str, str]:
+    """The variants whose target is relative, each with the variant that it is relative to.
+
+    Raises ScenarioError unless there is exactly one.
+    """
+    variants: dict[str, Variant] = {}
+    for variant in study.variants:
+        variants.setdefault(variant.name, variant)  # seeds do not matter
+    settings = {name: _setting(variant.scenario) for name, variant in variants.items()}
+    found = {}
+    for name, variant in variants.items():
+        target = variant.scenario.report.target_accuracy
+        if isinstance(target, RelativeTarget):
+            alike = [other for key, other in variants.items() if settings[key] == settings[name]]
+            try:
+                found[name] = _reference(target.of, variant, alike).name
+            except ScenarioError as error:
+                raise variant.places.located(error) from None
+    return found
+
+
+def ways(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFrame]]) -> dict[int, dict[str, Any]]:
+    """For the summary of each cell: its target, which needs the cells of others, and what it took to reach it.
+
+    Args:
+        closed: by number, the summary and the rounds of the cells that have run.
+
+    Returns:
+        `reference` (the name of a variant), `target_accuracy` and the `*_to_accuracy` figures, by number. A share is
+        that of the mean over those seeds of the reference that have run: null without any.
+    """
+    named = references(study)
+    found = {}
+    for number, (_, rounds) in closed.items():
+        variant = study.variants[number]
+        target, reference = variant.scenario.report.target_accuracy, named.get(variant.name)
+        if isinstance(target, RelativeTarget):
+            best = [summary["best_accuracy"] for summary, _ in closed.values() if summary["name"] == reference]
+            trained = [accuracy for accuracy in best if accuracy is not None]
+            target = target.share * fmean(trained) if trained else None
+        found[number] = {"reference": reference, **way_to(target, rounds)}
+    return found
+
+
+def _setting(scenario: Scenario) -> dict[str, Any]:
+    """What a scenario says beside its seed, its method and its order."""
+    return scenario.model_dump(exclude={"seed": True, "method": True, "server": ORDER})
+
+
+def _reference(of: str | Method, variant: Variant, alike: list[Variant]) -> Variant:
+    """The variant with the method `of` among those `alike` in setting; of several, the one with usual options."""
+    wanted = Method(name=of) if isinstance(of, str) else of
+    said = of if isinstance(of, str) else of.model_dump()
+    matches = [other for other in alike if _has(other.scenario, wanted)]
+    if not matches:
+        methods = dict.fromkeys(other.scenario.method.name for other in alike)
+        problem = f"no variant in the same setting as {variant.name!r} has this method"
+        problem += " with these options" if wanted.options else ""
+        raise ScenarioError(problem, key=KEY, found=said, allowed=methods)
+    for unusual in (_unusual_options, _unusual_order):
+        if len(matches) > 1:
+            matches = [match for match in matches if unusual(match.scenario) <= wanted.options.keys()] or matches
+    if len(matches) > 1:
+        names = "; ".join(match.name for match in matches)
+        raise ScenarioError(f"means several variants, {names}; say which by options", key=KEY, found=said)
+    return matches[0]
+
+
+def _has(scenario: Scenario, wanted: Method) -> bool:
+    """Whether the method is the one wanted, with at least the options that are given."""
+    return scenario.method.name == wanted.name and wanted.options.items() <= _options(scenario).items()
+
+
+def _unusual_options(scenario: Scenario) -> set[str]:
+    """The method's options that are not at their defaults."""
+    return set(_options(scenario, exclude_defaults=True))
+
+
+def _options(scenario: Scenario, **which: bool) -> dict[str, Any]:
+    options = method_options(find_method(scenario.method.name), scenario)
+    return dict(options.model_dump(mode="json", **which))
+
+
+def _unusual_order(scenario: Scenario) -> set[str]:
+    """The keys of an order that are not at their defaults."""
+    return set(scenario.server.model_dump(include=ORDER, exclude_defaults=True))

@@ -1,0 +1,113 @@
+"""What if: what a scenario's rounds take, by the clock alone, at every combination of keys that vary."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import pandas as pd
+
+from sfl_sim.engine.trial import Settings, uninterrupted
+from sfl_sim.report.whatif import write_whatif
+from sfl_sim.scenario.load import Study, digest, dump_study
+from sfl_sim.scenario.vary import Axis
+from sfl_sim.store import RunFolder, free_folder
+from sfl_sim.studies.train import Outcome, check_limits, manifest
+from sfl_sim.studies.whatif_overlay import overlay_table
+from sfl_sim.studies.whatif_points import Found, Refused, evaluate
+from sfl_sim.studies.whatif_question import Question
+from sfl_sim.studies.whatif_tables import point_tables, servers_table
+
+Notify = Callable[[int, int], None]
+"""Called with the points that are done, and how many there are."""
+
+
+def run_whatif(
+    study: Study, axes: Sequence[Axis], out: Path | None, jobs: int, notify: Notify, runs: Sequence[Path] = ()
+) -> Outcome:
+    """Time all points of a question into the folder `out` (default: `reports/<name>-whatif`, or the next free number).
+
+    Args:
+        jobs: processes side by side.
+        runs: folders of training runs, whose accuracies are shown where a point's model was trained.
+
+    Interrupted, it keeps the points that were done; with several `jobs`, those of cuts that were done in all worlds.
+
+    Raises ScenarioError for bad input.
+    """
+    began_s = time.monotonic()
+    check_limits(study)
+    question = Question.of(study, axes)
+    told = {"overlay": overlay_table(question, runs)} if runs else {}
+    asked = json.dumps([(axis.key, axis.values) for axis in question.axes] + [str(run) for run in runs])
+    identity = f"{digest(study)}-whatif-{blake2b(asked.encode(), digest_size=8).hexdigest()}"
+    folder = RunFolder(out or free_folder(Path("reports"), f"{study.name}-whatif", identity), identity)
+    try:
+        found, servers, status = _answered(question, jobs, notify)
+        with uninterrupted():
+            _write(folder.staging, question, found, {"server": servers, **told}, time.monotonic() - began_s)
+            folder.describe(dump_study(study), manifest(study, Settings(timing_only=True, jobs=jobs), status, began_s))
+            write_whatif(folder.staging, folder.staging / "whatif.html")
+    except BaseException:  # nothing can be taken up again, and what lies there would refuse other questions
+        folder.discard()
+        raise
+    return Outcome(folder.publish(), status)
+
+
+def _answered(question: Question, jobs: int, notify: Notify) -> tuple[list[Found], pd.DataFrame, str]:
+    """What the points' rounds take, in their order, other servers at the best of them, and whether that is complete."""
+    found: list[Found] = []
+    try:
+        _collect(question, jobs, notify, found)
+        return found, servers_table(question, found), "complete"
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        return found, pd.DataFrame(), "interrupted"
+
+
+def _write(
+    place: Path, question: Question, found: list[Found], more: Mapping[str, pd.DataFrame], wall_s: float
+) -> None:
+    """Write the tables, and what they are about, into the folder `place`."""
+    tables = {**point_tables(found), "layers": question.walker.experiment.layers(), **more}
+    for name, table in tables.items():
+        table.to_parquet(place / f"{name}.parquet", index=False)
+    varies = any(axis.key in ("train", "train.rounds") for axis in question.axes)
+    about = {
+        "scenario": question.study.name, "axes": question.describe(),
+        "series": list(tables["points"]["series"].unique()), "target_accuracy": _target(more),
+        "evaluated": dict(Counter(one.figures["how"] for one in found)), "wall_s": round(wall_s, 3),
+        "rounds": None if varies else question.study.base.train.rounds,
+    }  # fmt: skip
+    (place / "whatif.json").write_text(json.dumps(about, indent=2) + "\n")
+
+
+def _target(told: Mapping[str, pd.DataFrame]) -> float | None:
+    """The accuracy that training runs are asked for; None if none is, or if they differ in it."""
+    asked = set(told["overlay"]["target_accuracy"].dropna()) if "overlay" in told else set()
+    return asked.pop() if len(asked) == 1 else None
+
+
+def _collect(question: Question, jobs: int, notify: Notify, found: list[Found]) -> None:
+    """Add what the points' rounds take to `found`, and bring them into their order."""
+    points = question.points
+    order = {point.key: number for number, point in enumerate(points)}
+    refused: list[Refused] = []
+    try:
+        for done, answer in enumerate(evaluate(points, jobs), start=1):
+            if isinstance(answer, Found):
+                found.append(answer)
+            elif question.forgiving:
+                refused.append(answer)
+            else:
+                raise answer.error
+            notify(done, len(points))
+    finally:
+        found.sort(key=lambda one: order[one.point.key])
+    if not found:
+        raise refused[0].error

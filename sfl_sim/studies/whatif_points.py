@@ -1,0 +1,113 @@
+"""Points of a what-if study, walked one after another or side by side in processes."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from sfl_sim.engine.orphans import end_with_parent
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.own_code import Forbidden, Permission, permission, permitted
+from sfl_sim.scenario.presets import PRESETS
+from sfl_sim.scenario.relevance import ASIDE, COMPUTING, ORDER, WORLD, without
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.vary import Point
+from sfl_sim.studies.walk import Walker
+from sfl_sim.studies.whatif_measures import Measured
+
+ELSEWHERE = ((WORLD - {"server.include_model_exchange"}) | ORDER | COMPUTING | ASIDE) - {"data.root"}
+"""Keys that change when something happens, but not what: points that differ in them alone share a walker."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a point's rounds take.
+
+    Attributes:
+        figures: of the average round: `Measured.figures`, method, the clients' common cut (None without one), how.
+        clients: one row per client: `Measured.clients` and its cut (missing where the model is not split, or where the
+            cut changes from round to round).
+        held: how many layers each client holds at most.
+    """
+
+    point: Point
+    figures: dict[str, Any]
+    clients: pd.DataFrame
+    held: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A point that cannot be, such as a cut that leaves a method nothing to do at the server."""
+
+    point: Point
+    error: ScenarioError
+
+
+Answer = Found | Refused
+
+
+def evaluate(points: Sequence[Point], jobs: int = 1) -> Iterator[Answer]:
+    """An answer to every point, as they come; with several `jobs`, side by side in so many processes."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        groups.setdefault(_structure(point.variant.scenario), []).append(point)
+    if jobs == 1:
+        for group in groups.values():
+            yield from _walk(group)
+        return
+    given = permission()
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), end_with_parent) as pool:
+        try:
+            for future in as_completed([pool.submit(_walk_apart, group, given) for group in groups.values()]):
+                yield from future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _structure(scenario: Scenario) -> str:
+    """Equal for scenarios whose flows issue the same operations; a preset is an order that stands for more than one."""
+    aside = ELSEWHERE - ORDER if scenario.server.order in PRESETS else ELSEWHERE
+    return json.dumps(without(scenario, aside), sort_keys=True)
+
+
+def _walk_apart(points: list[Point], given: Permission) -> list[Answer]:
+    with permitted(given):
+        return list(_walk(points))
+
+
+def _walk(points: Sequence[Point]) -> Iterator[Answer]:
+    walker = None
+    for point in points:
+        scenario = point.variant.scenario
+        try:
+            if walker is None or walker.follows_the_world:
+                walker = Walker(scenario)
+            yield _found(point, walker)
+        except Forbidden as error:
+            raise point.variant.places.located(error) from error
+        except ScenarioError as error:
+            yield Refused(point, point.variant.places.located(error))
+
+
+def _found(point: Point, walker: Walker) -> Found:
+    scenario = point.variant.scenario
+    walked = walker.walk(scenario)
+    measured = Measured(walked, scenario.train.rounds)
+    cuts = list(walker.experiment.clients()["cut"])
+    workers = float("inf" if scenario.server.workers == "unlimited" else scenario.server.workers)
+    same = len(set(cuts)) == 1 and not pd.isna(cuts[0])
+    clients = measured.clients().assign(cut=pd.array(cuts, dtype="Int64"))
+    figures = {
+        "method": scenario.method.name, "cut": cuts[0] if same else None, **measured.figures(workers),
+        "client_joule": clients["joule"].mean(), "how": walked.how,
+    }  # fmt: skip
+    task = walker.experiment.method.task
+    return Found(point, figures, clients, task.cuts or [len(task.network)] * len(cuts))

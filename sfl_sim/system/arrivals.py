@@ -1,0 +1,85 @@
+"""When requests come, and at which clients."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.text_files import MAX_TABLE_BYTES, read_text
+
+LATEST_S = 1e10
+"""Of a trace: three hundred years, at whose end a clock of 64-bit numbers still tells microseconds."""
+
+
+class Arrivals(NamedTuple):
+    """Requests in the order in which they come.
+
+    Attributes:
+        times_s: (R,) float64, seconds since the start, which never fall.
+        clients: (R,) int64.
+    """
+
+    times_s: NDArray[np.float64]
+    clients: NDArray[np.int64]
+
+
+def poisson(rates_per_s: ArrayLike, n_requests: int, rng: np.random.Generator) -> Arrivals:
+    """The first `n_requests` of independent Poisson processes, one for each client, of the rates (N,).
+
+    Drawn as one process of all clients' rate, each of whose events is a client's in proportion to its rate.
+    """
+    rates = np.asarray(rates_per_s, dtype=np.float64)
+    times_s = np.cumsum(rng.exponential(1 / rates.sum(), n_requests))
+    return Arrivals(times_s, rng.choice(len(rates), n_requests, p=rates / rates.sum()))
+
+
+def bursts(
+    rates_per_s: ArrayLike, n_requests: int, rng: np.random.Generator, *, size: int, spacing_s: float
+) -> Arrivals:
+    """The first `n_requests` of bursts at Poisson instants, of `size` requests each, `spacing_s` apart, at one client.
+
+    The rates (N,) are those of requests: a client has `size` times fewer bursts.
+    """
+    begins_s, clients = poisson(np.asarray(rates_per_s) / size, -(-n_requests // size), rng)
+    times_s = np.add.outer(begins_s, spacing_s * np.arange(size)).ravel()
+    first = np.argsort(times_s, kind="stable")[:n_requests]
+    return Arrivals(times_s[first], clients.repeat(size)[first])
+
+
+def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:
+    """The requests of a CSV file with the columns `time_s` and `client` (0, 1, ...), in whatever order.
+
+    Raises:
+        ScenarioError: with file and line, and the scenario `key` that named the file.
+    """
+    try:
+        text = read_text(Path(path), MAX_TABLE_BYTES, key).rstrip()
+        table = pd.read_csv(StringIO(text), usecols=["time_s", "client"], skip_blank_lines=False, skipinitialspace=True)
+    except ScenarioError:
+        raise
+    except ValueError as reason:
+        raise ScenarioError(
+            "cannot be read as a trace of requests",
+            key=key, file=str(path), found=str(reason), allowed="CSV with the columns time_s, client",
+        ) from reason  # fmt: skip
+    numbers = table.apply(pd.to_numeric, errors="coerce")
+    times_s, clients = numbers["time_s"].to_numpy(np.float64), numbers["client"].to_numpy(np.float64)
+    checks = {
+        "time_s": ((times_s >= 0) & (times_s <= LATEST_S), f"seconds, 0 to {LATEST_S:g}"),
+        "client": (np.isin(clients, np.arange(n_clients)), f"0 to {n_clients - 1}"),
+    }
+    for column, (fits, allowed) in checks.items():
+        if not fits.all():
+            row = int(fits.argmin())
+            raise ScenarioError(
+                f"column {column!r} cannot be used",
+                key=key, file=str(path), line=row + 2, found=str(table[column][row]), allowed=allowed,
+            )  # fmt: skip
+    order = np.argsort(times_s, kind="stable")
+    return Arrivals(times_s[order], clients[order].astype(np.int64))

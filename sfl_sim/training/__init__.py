@@ -1,0 +1,1 @@
+"""Replicas, the priced steps that train them, optimisers, and the executors that run the steps."""

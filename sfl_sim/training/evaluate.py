@@ -1,0 +1,78 @@
+"""Evaluation of the global model: in eval mode, in large batches, off every training stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from sfl_sim.training.alternatives import Alternatives, Model
+
+BATCH = 1000
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`hits`: was each test sample (N,) answered correctly; `confusion`: numbers (L, L) of samples by true label (row)
+    and answer (column); mean cross-entropy."""
+
+    hits: NDArray[np.bool_]
+    confusion: NDArray[np.int64]
+    loss: float
+
+    @property
+    def correct(self) -> NDArray[np.int64]:
+        """Correct answers by label."""
+        return self.confusion.diagonal()
+
+    @property
+    def samples(self) -> NDArray[np.int64]:
+        """Test samples by label."""
+        return np.asarray(self.confusion.sum(axis=1))
+
+    @property
+    def accuracy(self) -> float:
+        """Correct answers of all."""
+        return float(self.correct.sum() / self.samples.sum())
+
+    @property
+    def by_label(self) -> NDArray[np.float64]:
+        """Accuracy of each label; NaN for one without test samples."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.correct / self.samples, dtype=np.float64)
+
+    def client_accuracy(self, test_sets: Sequence[NDArray[np.int64]]) -> float | None:
+        """Mean over clients of the accuracy on their own test sets, indices into the test samples; None if none."""
+        return float(np.mean([self.hits[own].mean() for own in test_sets])) if test_sets else None
+
+
+def evaluate(model: Model, x: Tensor, y: Tensor, n_labels: int, prepare: Callable[[Tensor], Tensor]) -> Evaluation:
+    """Apply the parts of `model` one after another to uint8 test images x (N, C, H, W) with labels y (N,).
+
+    Reads the weights only: no gradient, no batch-norm update, no random number. One synchronisation at the end.
+    """
+    answers, losses = [], []
+    with torch.inference_mode():
+        for start in range(0, len(x), BATCH):
+            out = logits(model, prepare(x[start : start + BATCH]))
+            target = y[start : start + BATCH]
+            answers.append(out.argmax(dim=1))
+            losses.append(cross_entropy(out, target, reduction="sum"))
+        answer = torch.cat(answers)
+        confusion = torch.bincount(y * n_labels + answer, minlength=n_labels**2).view(n_labels, n_labels)
+        loss = float(torch.stack(losses).sum() / len(x))
+    return Evaluation((answer == y).cpu().numpy(), confusion.cpu().numpy(), loss)
+
+
+def logits(model: Model, x: Tensor) -> Tensor:
+    """The answers (n, L) to prepared inputs x (n, ...): of the most confident where the model has alternatives."""
+    first, *others = model
+    if isinstance(first, Alternatives):
+        return first.most_confident(logits([replica, *others], x) for replica in first.replicas.values())
+    out = first.weights(x, training=False)
+    return logits(others, out) if others else out.to(first.part.dtype)

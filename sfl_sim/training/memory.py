@@ -1,0 +1,71 @@
+"""How much memory a client needs to train its part, at every cut: counted from what autograd keeps."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sfl_sim.models.calling import Calling
+from sfl_sim.models.network import Network
+from sfl_sim.training.optimisers import Adam, Sgd
+
+SAMPLES = (2, 3)
+"""Mini-batches that are tried: one sample is too few for some batch norms, and what is kept is linear in samples."""
+
+
+def client_memory_bytes(network: Network, cut: int, batch_size: int, optimizer: str, momentum: float) -> int:
+    """Bytes that a client holds when the gradient of a mini-batch comes back to the layers 1 to `cut`.
+
+    They are its weights and floating buffers, a gradient of the weights, the optimiser's moments (one with momentum,
+    two with Adam), all that autograd keeps of the mini-batch for the backward pass (its input among it, and what arises
+    inside of layers), the activations at the cut, and their gradient. Without a split, `cut` is the number of layers.
+
+    What is left out: what an operation allocates and frees again (workspace, gradients of activations further down),
+    messages besides the gradient, a method's heads and surrogates, the data set, and the program itself. Autograd is
+    asked on this machine's CPU; other kernels may keep a little more or less.
+    """
+    layers = network.layers[:cut]
+    parameters, buffers = sum(layer.parameters for layer in layers), sum(layer.buffers for layer in layers)
+    moments = (Adam(1.0) if optimizer in ("adam", "adamw") else Sgd(1.0, momentum)).n_moments
+    wire_dtype = network.calling.autocast or network.dtype
+    gradient_bytes = batch_size * layers[-1].out_numel * wire_dtype.itemsize
+    few, more = _kept_bytes(network)[:, cut - 1].tolist()
+    kept_bytes = few + (batch_size - SAMPLES[0]) * (more - few)
+    return int(((2 + moments) * parameters + buffers) * network.dtype.itemsize + kept_bytes + gradient_bytes)
+
+
+@lru_cache(maxsize=8)
+def _kept_bytes(network: Network) -> NDArray[np.int64]:
+    """Bytes of what autograd keeps of a mini-batch, and of the last activations: of `SAMPLES` x layers.
+
+    A column is for a cut after that layer. What layers share, as the output of one and the input of the next, counts
+    once; weights do not.
+    """
+    uncompiled = network.called(Calling(autocast=network.calling.autocast))
+    (whole,) = uncompiled.split(seed=0, device=torch.device("cpu"))
+    own = {tensor.untyped_storage().data_ptr() for tensor in (whole.weights.flat, whole.weights.buffers)}
+    kept: dict[int, int] = {}
+    by_cut: list[int] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor.detach()
+
+    def after_layer(_layer: nn.Module, _inputs: object, out: Tensor) -> None:
+        storage = out.untyped_storage()
+        by_cut.append(sum((kept | {storage.data_ptr(): storage.nbytes()}).values()))
+
+    for layer in dict.fromkeys(whole.part.skeleton):
+        layer.register_forward_hook(after_layer)
+    dtype = torch.int64 if len(network.input_shape) == 1 else network.dtype  # tokens
+    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        for samples in SAMPLES:
+            kept.clear()
+            whole.weights(torch.zeros(samples, *network.input_shape, dtype=dtype), training=True)
+    return np.reshape(by_cut, (len(SAMPLES), -1))

@@ -1,0 +1,88 @@
+"""The table that a person watches: what becomes of every variant, and how long it will take."""
+
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from sfl_sim.cli.live_table import Progress, Row
+from sfl_sim.engine.experiment import Round
+from sfl_sim.engine.trial import Began, Taken
+from sfl_sim.store import Failure
+from sfl_sim.store.columns import OP_DTYPE
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def ended(number, accuracy=0.5, loss=1.0):
+    row = {"round": number, "ended_s": 60.0 * number, "accuracy": accuracy, "loss": loss}
+    return Round(row, [], np.zeros(0, OP_DTYPE))
+
+
+def printed(progress, n_rows=20, width=140):
+    console = Console(width=width, file=StringIO(), color_system=None)
+    console.print(progress.table(n_rows))
+    return [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_it_says_what_every_variant_is_at(clock):
+    names = ["first", "second", "third", "fourth", "fifth"]
+    progress = Progress([Row(name, 4) for name in names], clock)
+    progress.notify(1, Taken(Path("reports/small")))
+    progress.notify(0, Began())
+    clock.now_s += 10
+    progress.notify(0, ended(1))
+    progress.notify(2, Began())
+    progress.notify(2, Failure("third", 0, 1, "RuntimeError: no [bold]more"))
+    progress.notify(3, Began())
+    clock.now_s += 5
+    assert printed(progress) == [
+        "Variant Round Simulated Left",
+        "first running 1/4 1 min 25 s accuracy 0.500",
+        "second taken from reports/small",
+        "third failed 0/4 RuntimeError: no [bold]more (round 1)",
+        "fourth running 0/4",
+        "fifth waiting 0/4",
+        "2 running · 1 failed · 1 taken · 1 waiting · about 2 min 45 s left",
+    ]  # 15 s for a round; 3 + 4 + 4 rounds are left, none of what failed or was taken
+
+
+def test_a_round_that_is_late_is_not_there_in_less_than_no_time(clock):
+    progress = Progress([Row("first", 2)], clock)
+    progress.notify(0, Began())
+    clock.now_s += 10
+    progress.notify(0, ended(1, accuracy=None))
+    clock.now_s += 500
+    assert printed(progress)[1] == "first running 1/2 1 min 0 s"
+
+
+def test_of_200_variants_a_small_screen_shows_those_that_run_or_failed_and_the_last_that_ended(clock):
+    progress = Progress([Row(f"variant {i}", 1) for i in range(200)], clock)
+    for number in range(100):
+        clock.now_s += 1
+        progress.notify(number, Began())
+        progress.notify(number, Failure("", 0, None, "killed") if number == 7 else ended(1))
+    progress.notify(150, Began())
+    shown = printed(progress, n_rows=6)
+    assert [line.rpartition("/")[0] for line in shown[1:-1]] == [
+        "variant 7 failed 0", *(f"variant {i} done 1" for i in (96, 97, 98, 99)), "variant 150 running 0"
+    ]  # fmt: skip
+    assert shown[-1].startswith("1 running · 1 failed · 99 done · 99 waiting · about ")
+
+
+def test_divergence_is_said(clock):
+    progress = Progress([Row("first", 1)], clock)
+    progress.notify(0, ended(1, loss=float("nan")))
+    assert printed(progress)[1] == "first done 1/1 1 min diverged, loss nan"

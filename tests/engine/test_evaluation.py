@@ -1,0 +1,94 @@
+"""What is asked of the clients' models once training has ended, from a scenario on."""
+
+import numpy as np
+import pytest
+import torch
+
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.load import parse
+from sfl_sim.studies.train import check
+
+CPU = torch.device("cpu")
+SMALL = {
+    "data": {"train_samples": 60, "test_samples": 40, "partition": {"kind": "label_shards", "shards": 20},
+             "test": {"kind": "rho_ood", "rho": 0.5}},
+    "model": {"name": "cnn_small", "cut": {"by": "random", "values": [1, 2]}},
+    "train": {"rounds": 2, "batch_size": 10},
+}  # fmt: skip
+
+
+def last_round(**others):
+    (variant,) = parse(SMALL | others).variants
+    experiment = Experiment(variant.scenario, CPU)
+    *earlier, last = experiment.rounds()
+    assert not any(round.final for round in earlier)
+    return experiment, last.final
+
+
+def test_methods_with_exits_tell_what_each_client_and_the_server_answer():
+    experiment, tables = last_round(method={"name": "multiexit"})
+    answers = tables["answers"]
+    for client, own in enumerate(experiment.test_sets):
+        rows = answers[answers["client"] == client]
+        assert rows["sample"].tolist() == own.tolist()
+        labels = experiment.dataset.y_test.numpy()[own]
+        assert rows["label"].tolist() == labels.tolist()
+        assert rows["seen"].tolist() == (experiment.counts[client, labels] > 0).tolist()
+    assert answers["entropy"].between(0, np.log(10) + 1e-6).all()
+
+
+@pytest.mark.parametrize(("serving", "told"), [({}, True), (None, False)])
+def test_other_methods_tell_it_where_somebody_will_ask(serving, told):
+    _, tables = last_round(method={"name": "splitfed_v1"}, serving=serving)
+    assert ("answers" in tables) == told
+    assert not told or np.isinf(tables["answers"]["entropy"]).all()
+
+
+def test_without_test_sets_of_their_own_all_clients_answer_the_whole_test_set():
+    data = SMALL["data"] | {"test": {"kind": "global"}}
+    _, tables = last_round(method={"name": "multiexit"}, data=data)
+    assert tables["answers"].groupby("client")["sample"].agg(list).tolist() == [list(range(40))] * 5
+
+
+def test_representations_are_laid_out_if_wanted_and_no_weight_changes():
+    experiment, tables = last_round(method={"name": "harmony"}, report={"representations": 30})
+    shown = tables["representations"]
+    assert shown["sample"].tolist() == list(range(30))
+    assert shown["client"].tolist() == [sample % 5 for sample in range(30)]
+    assert shown["silhouette"].between(-1, 1).all()
+    without, _ = last_round(method={"name": "harmony"})
+    assert experiment.weights_digest() == without.weights_digest()
+
+
+def test_a_timing_only_run_asks_nothing():
+    (variant,) = parse(SMALL | {"method": {"name": "harmony"}, "report": {"representations": 30}}).variants
+    assert not any(round.final for round in Experiment(variant.scenario, None).rounds())
+
+
+@pytest.mark.parametrize("method", [{"name": "splitgp", "ft_steps": 2, "ft_lr": 0.05}, {"name": "harmony"}])
+def test_to_ask_on_the_way_leaves_no_trace_and_tells_what_would_be_if_training_ended_there(method):
+    def run(rounds, **report):
+        train = SMALL["train"] | {"rounds": rounds}
+        clients = {"participation": 0.6}
+        (variant,) = parse(SMALL | {"method": method, "train": train, "report": report, "clients": clients}).variants
+        experiment = Experiment(variant.scenario, CPU)
+        rows = [round.row for round in experiment.rounds()]
+        return rows, experiment.weights_digest(), experiment.timeline_digest
+
+    rows, *digests = run(3, exits_every=2)
+    usual, *expected = run(3)
+    assert digests == expected
+    assert [("hybrid_accuracy" in row) for row in rows] == [False, True, True]
+    assert [("hybrid_accuracy" in row) for row in usual] == [False, False, True]
+    ended, *_ = run(2)
+    for figure in ("hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"):
+        assert rows[1][figure] == ended[-1][figure]
+        assert rows[2][figure] == usual[2][figure]
+
+
+@pytest.mark.parametrize("asked", [{"serving": {}}, {"report": {"representations": 20}}])
+def test_what_cannot_be_asked_in_the_end_is_refused_in_the_beginning(asked):
+    study = parse(SMALL | {"model": {"name": "cnn_small", "cut": 1}, "method": {"name": "splitfed_v3"}} | asked)
+    with pytest.raises(ScenarioError, match=r"method\.name: has several models, all of which answer"):
+        check(study)

@@ -1,0 +1,230 @@
+"""Where cells run: each backend gives the same bits, and a cell that fails takes no other down."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from small_study import TIMING, Log, poisoned_study, run, study, summaries
+
+from sfl_sim.engine.experiment import Experiment, Round
+from sfl_sim.engine.processes import check_backend
+from sfl_sim.engine.trial import Began, Settings, Taken
+from sfl_sim.errors import ScenarioError
+from sfl_sim.store import Failure, read_manifest
+
+
+@pytest.fixture
+def poison(tmp_path):
+    path = tmp_path / "poison"
+    path.write_text("no <more>\nof this")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_page(monkeypatch):
+    """Plotly is slow; these tests are not about the page."""
+    monkeypatch.setattr("sfl_sim.report.page.write_report", lambda folders, out: out.write_text("a page"))
+
+
+in_one_process = pytest.mark.xdist_group("ray")
+"""Tests run side by side, and each process that has one of these starts a Ray of its own."""
+
+
+@pytest.fixture(scope="module")
+def two_cpus():
+    """A Ray of two CPUs on this machine."""
+    ray = pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100_000_000)
+        yield
+        ray.shutdown()
+
+
+def rounds(folder):
+    return {name: one["rounds"] for name, one in summaries(folder).items()}
+
+
+def digests(folder):
+    return {name: (one["timeline_digest"], one["weights_digest"]) for name, one in summaries(folder).items()}
+
+
+def test_a_variant_that_fails_is_told_and_the_others_are_whole(poison, tmp_path):
+    three = poisoned_study(poison)
+    log = Log(three)
+    folder, error = run(three, tmp_path / "run", log=log)
+    assert rounds(folder) == {"lr=0.1": 3, "lr=0.2": 1, "lr=0.3": 3}
+    assert str(error) == (
+        "1 of 3 runs failed: lr=0.2 (seed 0): RuntimeError: no <more> of this (round 2); "
+        f"the others are in {folder}, and --resume tries again"
+    )
+    (told,) = read_manifest(folder)["failed"]
+    assert told == {"variant": "lr=0.2", "seed": 0, "round": 2, "error": "RuntimeError: no <more> of this"}
+    assert log.of(Failure) == {"lr=0.2": Failure(**told)}
+    assert len(log.of(Began)) == 3
+    assert "small_study.py" in (folder / "cells" / "0001" / "traceback.txt").read_text()
+
+
+def test_what_failed_is_retried_alone(poison, tmp_path):
+    three = poisoned_study(poison)
+    run(three, tmp_path / "run")
+    poison.unlink()
+    log = Log(three)
+    folder, error = run(three, tmp_path / "run", replace(TIMING, resume=True), log)
+    assert error is None
+    assert list(log.of(Began)) == ["lr=0.2"]
+    assert log.of(Taken) == dict.fromkeys(["lr=0.1", "lr=0.3"], Taken(folder))
+    assert rounds(folder) == {"lr=0.1": 3, "lr=0.2": 3, "lr=0.3": 3}
+    assert read_manifest(folder)["status"] == "complete"
+    assert read_manifest(folder)["failed"] == []
+
+
+def test_nothing_is_left_where_everything_failed_before_a_round_was_done(poison, tmp_path, monkeypatch):
+    monkeypatch.setattr("sfl_sim.engine.trial.Experiment.rounds", lambda self, past: iter([][1]))
+    folder, error = run(study(), tmp_path / "run")
+    assert folder is None
+    assert str(error) == "1 of 1 runs failed: fedavg (seed 0): IndexError: list index out of range (round 1)"
+    assert "Traceback" in error.__notes__[0]
+    assert not [path for path in tmp_path.iterdir() if path != poison]
+
+
+def test_a_process_that_is_killed_takes_no_other_down(poison, tmp_path):
+    poison.write_text("kill")
+    folder, error = run(poisoned_study(poison), tmp_path / "run", replace(TIMING, jobs=2))
+    assert rounds(folder) == {"lr=0.1": 3, "lr=0.3": 3}
+    assert "lr=0.2 (seed 0): its process was killed" in str(error)
+
+
+def test_an_error_of_many_lines_is_a_short_one(poison, tmp_path):
+    poison.write_text("line\n" * 1000)
+    folder, error = run(poisoned_study(poison), tmp_path / "run")
+    assert "\n" not in str(error)
+    assert len(read_manifest(folder)["failed"][0]["error"]) <= 500
+    assert (folder / "cells" / "0001" / "traceback.txt").read_text().count("line\n") >= 1000
+
+
+def test_what_cannot_even_begin_again_shows_nothing_of_before(tmp_path, monkeypatch):
+    def press(number, news):
+        if isinstance(news, Round):
+            raise KeyboardInterrupt
+
+    two = study(grid={"train.lr": [0.1, 0.2]})
+    run(two, tmp_path / "run", TIMING, Log(two, press))
+    whole = Experiment.__init__
+
+    def fail(self, scenario, device=None):
+        if scenario.train.lr == 0.1:
+            raise MemoryError
+        whole(self, scenario, device)
+
+    monkeypatch.setattr("sfl_sim.studies.train.check", lambda study, device: None)
+    monkeypatch.setattr(Experiment, "__init__", fail)
+    folder, error = run(two, tmp_path / "run", replace(TIMING, resume=True))
+    assert "lr=0.1 (seed 0): MemoryError (round 1)" in str(error)
+    assert rounds(folder) == {"lr=0.2": 3}
+
+
+def test_a_study_that_is_killed_leaves_no_process_behind(tmp_path):
+    program = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
+        "from small_study import TIMING, run, study; from dataclasses import replace\n"
+        "if __name__ == '__main__':\n"
+        "    endless = study(grid={'train.rounds': [10**6, 2 * 10**6]})\n"
+        "    run(endless, Path(sys.argv[2]), replace(TIMING, jobs=2))\n"
+    )
+    (tmp_path / "endless.py").write_text(program)
+    command = [sys.executable, tmp_path / "endless.py", Path(__file__).parents[1] / "support", tmp_path / "run"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        cells = tmp_path / "run.partial" / "cells"
+        while not all((cells / name / "ops.parquet").exists() for name in ("0000", "0001")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.kill()
+        try:
+            process.communicate(timeout=30)  # the pipe ends with the last process that has it
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_ctrl_c_stops_everything_and_keeps_whole_rounds(tmp_path):
+    def press(number, news):
+        if number == 1 and isinstance(news, Round):
+            raise KeyboardInterrupt
+
+    two = study(grid={"train.lr": [0.1, 0.2]})
+    folder, _ = run(two, tmp_path / "run", TIMING, Log(two, press))
+    assert rounds(folder) == {"lr=0.1": 3, "lr=0.2": 1}
+    assert read_manifest(folder)["status"] == "interrupted"
+
+
+@in_one_process
+def test_ray_gives_the_bits_of_this_machine_and_a_failure_there_is_told_alike(two_cpus, poison, tmp_path):
+    three = poisoned_study(poison)
+    here, error = run(three, tmp_path / "here", Settings(threads=1))
+    log = Log(three)
+    there, its_error = run(three, tmp_path / "there", Settings(threads=1, backend="ray"), log)
+    assert digests(there) == digests(here)
+    assert all(weights for _, weights in digests(here).values())
+    assert rounds(there) == rounds(here) == {"lr=0.1": 3, "lr=0.2": 1, "lr=0.3": 3}
+    assert str(its_error) == str(error).replace(str(here), str(there))
+    assert len([news for _, news in log.news if isinstance(news, Round)]) == 7
+    for table in ("ops", "rounds", "labels", "clients"):
+        ours, theirs = (pd.read_parquet(folder / f"{table}.parquet") for folder in (here, there))
+        pd.testing.assert_frame_equal(ours, theirs)
+
+
+@in_one_process
+def test_more_threads_than_any_node_has_cpus_are_refused_instead_of_waited_for(two_cpus, tmp_path):
+    with pytest.raises(ScenarioError) as caught:
+        run(study(), tmp_path / "run", replace(TIMING, threads=64, timing_only=False, backend="ray"))
+    assert str(caught.value) == "--threads: no node of the cluster has so many CPUs (found 64; allowed: up to 2)"
+    assert not list(tmp_path.iterdir())
+
+
+@in_one_process
+def test_a_task_that_ray_loses_is_that_cell_s_failure(two_cpus, poison, tmp_path):
+    poison.write_text("kill")
+    folder, error = run(poisoned_study(poison), tmp_path / "run", replace(TIMING, backend="ray"))
+    assert rounds(folder) == {"lr=0.1": 3, "lr=0.3": 3}
+    assert "lr=0.2 (seed 0): WorkerCrashedError: " in str(error)
+
+
+@in_one_process
+def test_ctrl_c_cancels_what_ray_runs_and_keeps_what_is_finished(two_cpus, tmp_path):
+    def press(number, news):
+        if number == 1 and (tmp_path / "run.partial" / "cells" / "0000" / "summary.json").exists():
+            raise KeyboardInterrupt
+
+    long = study(grid={"train.rounds": [1, 100_000]})
+    folder, _ = run(long, tmp_path / "run", replace(TIMING, backend="ray"), Log(long, press))
+    assert rounds(folder) == {"rounds=1": 1}
+    assert read_manifest(folder)["status"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"backend": "slurm"}, "--backend: no such backend (found 'slurm'; allowed: local, ray)"),
+        ({"address": "auto"}, "--address: is of use to --backend ray alone (found 'auto')"),
+    ],
+)
+def test_a_backend_that_there_is_not_is_one_line(settings, line):
+    with pytest.raises(ScenarioError) as caught:
+        check_backend(replace(TIMING, **settings))
+    assert str(caught.value) == line
+
+
+def test_without_ray_its_extra_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ScenarioError, match=r"--backend: Ray is not installed; .*pip install 'sfl-sim\[ray\]'"):
+        run(study(), tmp_path / "run", replace(TIMING, backend="ray"))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,94 @@
+"""Snapshots inside a round tell the truth, and training does not notice them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.load import parse
+
+CPU = torch.device("cpu")
+EVERY = 3
+
+
+def experiment(device=CPU, method="splitfed_v2", rounds=2, burst=None, snapshots=None, **train):
+    scenario = {
+        "data": {"train_samples": 200, "test_samples": 100, "partition": {"kind": "dominant_label"}},
+        "train": {"rounds": rounds, "batch_size": 8, "momentum": 0.5, **train},
+        "server": {"order": "cyclic", "burst": burst},
+        "method": {"name": method},
+        "report": {"snapshots": snapshots},
+    }
+    return Experiment(parse(scenario).variants[0].scenario, device)
+
+
+@pytest.fixture(scope="module", params=["splitfed_v2", "hydra"])
+def watched(request):
+    run = experiment(method=request.param, snapshots={"rounds": [2], "every": EVERY})
+    return request.param, run, list(run.rounds())
+
+
+def test_training_does_not_notice(watched):
+    method, run, _ = watched
+    alone = experiment(method=method)
+    assert all(round.confusion is None for round in alone.rounds())
+    assert run.weights_digest() == alone.weights_digest()
+    assert run.timeline_digest == alone.timeline_digest
+
+
+def test_a_round_is_looked_into_at_its_start_and_after_every_few_jobs(watched):
+    _, _, (unwatched, round) = watched
+    assert unwatched.confusion is None
+    jobs = round.ops[(round.ops["node"] == b"server") & (round.ops["kind"] == b"train")]
+    looks = round.confusion.groupby("job")["time_s"].first()
+    assert looks.index.tolist() == list(range(0, len(jobs) + 1, EVERY))
+    began_s = np.sort(jobs["started_s"])
+    assert looks.tolist() == [round.row["started_s"], *began_s[EVERY - 1 :: EVERY]]
+
+
+def test_the_start_of_a_round_knows_what_the_last_one_ended_with(watched):
+    _, _, (before, round) = watched
+    start = round.confusion.query("job == 0 and true_label == predicted_label").set_index("true_label")["share"]
+    ended = pd.DataFrame(before.labels).set_index("label")["accuracy"]
+    assert start.to_dict() == ended.to_dict()
+
+
+def test_every_row_of_a_matrix_is_a_distribution(watched):
+    _, _, (_, round) = watched
+    assert round.confusion.groupby(["job", "true_label"])["share"].sum().to_numpy() == pytest.approx(1)
+
+
+def test_the_client_served_last_can_answer_instead_of_the_average(monkeypatch):
+    run = experiment(rounds=1, snapshots={"rounds": [1], "every": EVERY, "shadow": "last_client"})
+    asked, current = [], run.method.current
+    monkeypatch.setattr(run.method, "current", lambda part1_of: asked.append(part1_of) or current(part1_of))
+    (round,) = run.rounds()
+    jobs = round.ops[(round.ops["node"] == b"server") & (round.ops["kind"] == b"train")]
+    assert asked == np.sort(jobs, order="started_s")["client"][EVERY - 1 :: EVERY].tolist()
+
+
+@pytest.mark.parametrize(("burst", "looks"), [(1, [0, 1, 2, 3]), (2, [0, 2, 4, 6])])
+def test_usually_there_is_one_look_for_every_turn_of_a_label(burst, looks):
+    run = experiment(rounds=1, burst=burst, snapshots={"rounds": [1]})  # ten clients, ten labels
+    (round,) = run.rounds()
+    assert round.confusion["job"].unique()[:4].tolist() == looks
+
+
+def test_without_training_nothing_is_known():
+    assert all(round.confusion is None for round in experiment(None, snapshots={"rounds": [1]}).rounds())
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"method": "fedavg"}, "report.snapshots: fedavg cannot be asked within a round .allowed: splitfed_v2, hydra"),
+        ({"executor": "batched"}, "report.snapshots: needs the executor that runs every step when it starts"),
+        ({"rounds": 1}, "report.snapshots.rounds: no such round"),
+    ],
+)
+def test_what_cannot_be_looked_into_is_one_line(settings, problem):
+    with pytest.raises(ScenarioError, match=problem) as raised:
+        experiment(snapshots={"rounds": [2]}, **settings)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,184 @@
+"""Requests through device, uplink, server and downlink, against the recursion of their queues; rules in the loop."""
+
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from small_world import batch_norm_net, fleet
+
+from sfl_sim.methods.exit_thresholds import Fixed, LatencyBudget, OffloadRate
+from sfl_sim.methods.requests import EarlyExit
+from sfl_sim.models.network import Network
+from sfl_sim.rng import stream
+from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.orders import ORDERS
+from sfl_sim.sim.prices import Prices
+from sfl_sim.sim.serving_station import ServingStation
+from sfl_sim.system.arrivals import bursts, poisson
+from sfl_sim.training.deployed import Deployed
+from sfl_sim.training.timing import Timing
+
+N = 4
+
+
+def deployed(cuts=(1,) * N):
+    """Ghosts of a small network; all clients' requests run through one model at the server."""
+    layers = Network("small", batch_norm_net, (1, 4, 4), 3).split(1, 2, seed=0, device=None)
+    return [Deployed(layers[:cut], None, layers[cut:], ()) for cut in cuts]
+
+
+def serve(models, world, arrivals, entropies, rule, **station):
+    """What was decided, and the operations."""
+    requests = EarlyExit(models, entropies, rule)
+    at_server = partial(ServingStation, batch_s=Prices(world).batch_s, **station)
+    simulator = Simulator(world, Timing(), ORDERS["fcfs"], station=at_server)
+    times_s, clients = (column.tolist() for column in arrivals)
+    simulator.serve((t, requests.request(n, c)) for n, (t, c) in enumerate(zip(times_s, clients, strict=True)))
+    return requests, simulator.take_rows()
+
+
+def queue(arrivals_s, services_s, places):
+    """When each leaves: a Lindley recursion for each place, in order of arrival."""
+    ends_s, free_s = np.zeros(len(arrivals_s)), {}
+    for n in np.argsort(arrivals_s, kind="stable"):
+        ends_s[n] = free_s[places[n]] = max(arrivals_s[n], free_s.get(places[n], 0.0)) + services_s[n]
+    return ends_s
+
+
+@pytest.mark.parametrize("cuts", [(1, 1, 1, 1), (1, 2, 2, 1)])
+def test_a_request_passes_the_queues_of_device_uplink_server_and_downlink(cuts):
+    n, latency_s = 2_000, 0.003
+    world = fleet(N, [3e3, 4e3, 5e3, 6e3], [8e3, 9e3, 1e4, 2e4], [900.0, 1e3, 2e3, 3e3], 1.3, latency_s=latency_s)
+    models = deployed(cuts)
+    times_s, clients = poisson([0.9, 1.0, 1.1, 1.2], n, stream(0, "arrivals"))
+    entropies = stream(0, "entropies").random(n)
+    requests, rows = serve(models, world, (times_s, clients), entropies, Fixed([0.2, 0.4, 0.6, 0.8]))
+
+    def services(of):
+        return np.array([of(c) for c in range(N)])[clients]
+
+    offloaded = entropies >= np.array([0.2, 0.4, 0.6, 0.8])[clients]
+    done_s = queue(times_s, services(lambda c: world.processors[c].seconds(models[c].device_work)), clients)
+    ended_s = done_s.copy()
+    up = services(lambda c: world.uplinks[c].transfer_s(0.0, models[c].feature_bytes))
+    sent_s = queue(done_s[offloaded], up[offloaded], clients[offloaded]) + latency_s
+    at_server = services(lambda c: world.server.seconds(models[c].server_work))
+    answered_s = queue(sent_s, at_server[offloaded], np.zeros(n))
+    down = services(lambda c: world.downlinks[c].transfer_s(0.0, 8))
+    ended_s[offloaded] = queue(answered_s, down[offloaded], clients[offloaded]) + latency_s
+
+    found_s = np.zeros(n)
+    np.maximum.at(found_s, rows["step"], rows["ended_s"])
+    assert np.array_equal(requests.offloaded, offloaded)
+    assert found_s == pytest.approx(ended_s, abs=1e-9)
+
+
+def test_a_requests_operations_follow_upon_one_another_and_bear_its_number():
+    world = fleet(N, macs_per_s=1e4, uplink_bps=1e4, latency_s=0.01)
+    times_s, clients = arrivals = bursts([3.0] * N, 300, stream(0, "arrivals"), size=3, spacing_s=0.01)
+    entropies = stream(0, "entropies").random(300)
+    requests, rows = serve(deployed(), world, arrivals, entropies, Fixed([0.5] * N), max_batch=4, max_wait_s=0.05)
+    told = {}
+    for row in rows:
+        told.setdefault(int(row["step"]), []).append(row)
+    assert sorted(told) == list(range(300))
+    for number, mine in told.items():
+        places = [(row["node"], row["kind"]) for row in mine]
+        exits = [(b"client", b"exit")]
+        rest = [(b"uplink", b"features"), (b"server", b"answer"), (b"downlink", b"answer")]
+        assert places == exits + rest * bool(requests.offloaded[number])
+        assert {int(row["client"]) for row in mine} == {clients[number]}
+        assert mine[0]["requested_s"] == pytest.approx(times_s[number], abs=1e-12)
+        assert all(a["ended_s"] == b["requested_s"] for a, b in pairwise(mine))
+        assert mine[-1]["bytes"] == (8 if requests.offloaded[number] else 0)
+    assert (requests.thresholds == 0.5).all()
+
+
+def test_serving_is_deterministic():
+    def rows():
+        arrivals = poisson([2.0] * N, 500, stream(0, "arrivals"))
+        rule = LatencyBudget(0.5, share=0.9, start=0.5, step=0.05, highest=1.0)
+        return serve(deployed(), fleet(N, 1e4, 1e4), arrivals, stream(0, "entropies").random(500), rule, max_batch=4)[1]
+
+    assert rows().tobytes() == rows().tobytes()
+
+
+def test_a_device_without_an_exit_offloads_all_and_one_that_holds_the_model_nothing():
+    models = deployed()[:1] + deployed((3,))
+    entropies = np.array([np.inf, -np.inf])
+    arrivals = np.zeros(2), np.array([0, 1])
+    requests, _ = serve(models, fleet(2), arrivals, entropies, OffloadRate(0.5, start=1.0, step=0.1, highest=1.0))
+    assert requests.offloaded.tolist() == [True, False]
+
+
+def test_a_latency_budget_is_held_also_when_the_load_doubles():
+    """Alone with all the requests the server would be loaded to 0.9, and then to 1.8: it cannot bear that."""
+    budget_s, half = 0.3, 8_000
+    world, models = fleet(N, macs_per_s=1e6, uplink_bps=1e6, speedup=0.05), deployed()
+    rate_per_s = 0.9 / world.server.seconds(models[0].server_work)
+    (calm_s, calm), (busy_s, busy) = (
+        poisson([load * rate_per_s / N] * N, half, stream(0, "arrivals", load)) for load in (1, 2)
+    )
+    arrivals = np.r_[calm_s, calm_s[-1] + busy_s], np.r_[calm, busy]
+    rule = LatencyBudget(budget_s, share=0.95, start=0.5, step=0.02, highest=1.0)
+    requests, rows = serve(models, world, arrivals, stream(0, "entropies").random(2 * half), rule)
+
+    ended_s = np.zeros(2 * half)
+    np.maximum.at(ended_s, rows["step"], rows["ended_s"])
+    late = ended_s - arrivals[0] > budget_s
+    settled = [slice(half // 4, half), slice(5 * half // 4, 2 * half)]
+    assert [late[part].mean() for part in settled] == pytest.approx([0.05, 0.05], abs=0.01)
+    offloaded = [requests.offloaded[part].mean() for part in settled]
+    assert offloaded[0] > 0.75 > 0.5 > offloaded[1]
+
+
+SLOW_SERVER = fleet(N, macs_per_s=1e9, uplink_bps=1e9, speedup=1e-4)
+ANSWER_S = SLOW_SERVER.server.seconds(deployed()[0].server_work)
+
+
+def overloaded(rule, load, n):
+    """Decisions and latencies, where requests come `load` times as fast as the server could answer 40 % of them."""
+    arrivals = poisson([load / 0.4 / ANSWER_S / N] * N, n, stream(0, "arrivals"))
+    requests, rows = serve(deployed(), SLOW_SERVER, arrivals, stream(0, "entropies").random(n), rule)
+    ended_s = np.zeros(n)
+    np.maximum.at(ended_s, rows["step"], rows["ended_s"])
+    return requests, ended_s - arrivals.times_s
+
+
+@pytest.mark.parametrize("load", [1.5, 4])
+def test_a_share_of_offloaded_requests_is_held_although_answers_come_ever_later(load):
+    n = 2_000
+    requests, latency_s = overloaded(OffloadRate(0.4, start=0.5, step=0.05, highest=1.0), load, n)
+    assert latency_s[-n // 4 :].max() > 2 * latency_s[: n // 4].max()
+    assert requests.offloaded[-n // 4 :].mean() == pytest.approx(0.4, abs=0.02)
+
+
+def test_a_latency_budget_is_held_in_an_overload_that_only_devices_can_bear():
+    """What was sent up at first keeps the server busy for long."""
+    n, budget_s = 6_000, 5 * ANSWER_S
+    rule = LatencyBudget(budget_s, share=0.95, start=0.5, step=0.02, highest=1.0)
+    late = overloaded(rule, 20, n)[1] > budget_s
+    assert late[: n // 20].mean() > 0.2
+    assert late[-n // 4 :].mean() == pytest.approx(0.05, abs=0.025)
+
+
+def test_every_request_is_judged_once_and_no_later_than_when_its_budget_has_passed():
+    judged = []
+
+    class Noted(LatencyBudget):
+        def judged(self, client, in_time):
+            judged.append((client, in_time))
+
+    arrivals = np.arange(6) * ANSWER_S / 100, np.array([0, 1, 2, 3, 0, 1])
+    rule = Noted(2.5 * ANSWER_S, share=0.5, start=0.0, step=0.1, highest=1.0)
+    _, rows = serve(deployed(), SLOW_SERVER, arrivals, np.ones(6), rule)
+    assert len(rows) == 6 * 4
+    assert judged == [(0, True), (1, True), (2, False), (3, False), (0, False), (1, False)]
+
+
+def test_a_diverged_exit_is_never_sure():
+    """NaN is not below any threshold: such a request is offloaded, as the metrics count it."""
+    arrivals = poisson([1.0] * N, 20, stream(0, "arrivals"))
+    requests, _ = serve(deployed(), fleet(N), arrivals, np.full(20, np.nan), Fixed([9.0] * N))
+    assert requests.offloaded.all()

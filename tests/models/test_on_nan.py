@@ -1,0 +1,102 @@
+"""A learning rate at which every network diverges: the run stops at the first loss that shows it, or goes on."""
+
+import pytest
+import torch
+from small_world import batch_norm_net
+
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.errors import NonsenseError
+from sfl_sim.models.calling import Calling
+from sfl_sim.models.network import Network
+from sfl_sim.models.on_nan import OnNan
+from sfl_sim.ops import Value
+from sfl_sim.scenario.load import parse
+from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.steps import Train
+
+METHODS = ["fedavg", "splitfed_v1", "splitfed_v2", "smofi", "fednar", "korea", "mergesfl", "multiexit", "harmony"]
+
+
+def experiment(method, lr, on_nan, executor="eager", **train):
+    scenario = {
+        "data": {"train_samples": 120, "test_samples": 40},
+        "clients": {"count": 5, "participation": 0.8},
+        "method": {"name": method},
+        "train": {"rounds": 3, "batch_size": 8, "lr": lr, "on_nan": on_nan, "executor": executor, **train},
+    }
+    return Experiment(parse(scenario).variants[0].scenario, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("executor", ["eager", "batched"])
+def test_the_first_loss_that_is_no_number_stops_the_run_and_names_the_operation(executor):
+    run = experiment("splitfed_v1", 1e30, "stop", executor)
+
+    with pytest.raises(NonsenseError) as caught:
+        list(run.rounds())
+
+    told = r"the loss of train of mini-batch 1 of client \d, at the server is nan; try a smaller train.lr"
+    assert caught.match(f"^{told}, or train.on_nan: skip$")
+
+
+def test_a_client_that_trains_alone_is_named():
+    with pytest.raises(NonsenseError, match=r"the loss of train of mini-batch 1 of client \d is nan"):
+        list(experiment("fedavg", 1e30, "stop").rounds())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_that_skips_goes_on_and_ends_with_finite_weights(method):
+    run = experiment(method, 1e30, "skip", **({"momentum": 0.5} if method == "smofi" else {}))
+
+    rounds = list(run.rounds())
+
+    assert len(rounds) == 3
+    assert sum(found.row["skipped"] for found in rounds) > 0
+    assert all(torch.from_numpy(values).isfinite().all() for values in run.weights().values())
+
+
+def test_batched_updates_are_left_out_as_eager_ones_are():
+    eager, batched = (experiment("splitfed_v1", 1e30, "skip", executor) for executor in ("eager", "batched"))
+
+    skipped = [[found.row["skipped"] for found in run.rounds()] for run in (eager, batched)]
+
+    assert skipped[0] == skipped[1]
+    assert sum(skipped[0]) > 0
+
+
+def test_where_all_is_finite_nothing_is_skipped_and_not_a_bit_differs():
+    stop, skip = (experiment("splitfed_v2", 0.05, on_nan, momentum=0.9) for on_nan in ("stop", "skip"))
+
+    rounds = [list(stop.rounds()), list(skip.rounds())]
+
+    assert [found.row["skipped"] for found in rounds[1]] == [0, 0, 0]
+    assert "skipped" not in rounds[0][0].row
+    assert stop.weights_digest() == skip.weights_digest()
+
+
+def test_an_update_that_is_left_out_leaves_everything_as_it_was():
+    """Also the statistics of batch norm, which the forward pass has moved."""
+    network = Network("tried", batch_norm_net, (2, 8, 8), 3, torch.float64).called(Calling(on_nan=OnNan(skips=True)))
+    (model,) = network.split(seed=0, device=torch.device("cpu"))
+    train, labels = Train(Sgd(0.1, momentum=0.9)), torch.tensor([0, 1])
+    x = torch.rand(2, 2, 8, 8, dtype=torch.float64)
+    fine, bad = (Value("batch", samples=2, content=(images, labels)) for images in (x, 1e308 * x))
+    weights = model.weights
+    train.run(model, fine)
+    before = [numbers.clone() for numbers in (weights.flat, weights.buffers, weights.momentum)]
+
+    train.run(model, bad)
+
+    assert network.calling.on_nan.take() == 1
+    for was, now in zip(before, (weights.flat, weights.buffers, weights.momentum), strict=True):
+        assert torch.equal(was, now)
+    train.run(model, fine)
+    assert not torch.equal(before[0], weights.flat)
+
+
+def test_losses_on_a_gpu_are_looked_at_when_the_round_ends():
+    on_nan = OnNan()
+    on_nan._unseen = [(torch.tensor([1.0, 2.0]), ["a", "b"]), (torch.tensor([3.0, float("inf")]), ["c", "d"])]
+
+    with pytest.raises(NonsenseError, match=r"^the loss of d is inf"):
+        on_nan.end_round()
+    on_nan.end_round()

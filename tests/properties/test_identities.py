@@ -1,0 +1,282 @@
+"""Identities between methods (METHODS.md section 13), in float64."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_world import (
+    WITHOUT_EXITS,
+    batch_norm_net,
+    distance,
+    fleet,
+    simulate,
+    task,
+    tensors,
+    usual_options,
+)
+from torch.nn.functional import cross_entropy
+
+from sfl_sim.methods import METHODS
+from sfl_sim.models.replica import average
+from sfl_sim.ops import Value
+from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
+from sfl_sim.training.eager import Eager
+from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.steps import Backward, Forward, Train
+
+EXACT = 1e-10
+
+
+def centralised(work, rounds):
+    """Plain SGD of client 0's mini-batches on one unsplit network, written without any of the simulator."""
+    (whole,) = work.split()
+    net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+    net.load_state_dict(dict(whole.weights.named_tensors()), strict=False)
+    for number in range(1, rounds + 1):
+        sgd = work.optimiser(number)
+        optimiser = torch.optim.SGD(net.parameters(), sgd.lr, sgd.momentum, weight_decay=sgd.weight_decay)
+        for batch in work.data.batches(0, number):
+            x, y = batch.load()
+            optimiser.zero_grad()
+            cross_entropy(net(x), y).backward()
+            optimiser.step()
+    return net.state_dict()
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"fednag"}))  # which is Nesterov's
+def test_i4_one_client_is_centralised_sgd(name, cut):
+    work = task(samples=[14], cut=cut, momentum=0.9, weight_decay=1e-3, local_epochs=2, lr_decay=0.5)
+    method, *_ = simulate(name, work, rounds=3, options=usual_options(name) | WITHOUT_EXITS.get(name, {}))
+    expected = centralised(work, rounds=3)
+    assert all((tensor - expected[key]).abs().max() < EXACT for key, tensor in tensors(method).items())
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    cut=st.integers(1, 2),
+    samples=st.lists(st.integers(2, 14), min_size=1, max_size=4),
+    momentum=st.sampled_from([0.0, 0.9]),
+    epochs=st.integers(1, 2),
+    uniform=st.booleans(),
+    build=st.sampled_from([None, batch_norm_net]),
+)
+def test_i2_splitfed_v1_is_fedavg_for_every_cut_and_any_number_of_steps(cut, samples, momentum, epochs, uniform, build):
+    network = {"build": build} if build else {}
+    work = task(
+        samples,
+        cut=cut,
+        local_epochs=epochs,
+        momentum=momentum,
+        weight_decay=1e-3,
+        uniform_weights=uniform,
+        **network,
+    )
+    v1, *_ = simulate("splitfed_v1", work)
+    fedavg, *_ = simulate("fedavg", work)
+    assert distance(v1, fedavg) < EXACT
+
+
+def test_i3_one_full_batch_step_a_round_is_gradient_descent_on_the_weighted_loss():
+    samples = [12, 8, 4]
+    work = task(samples, batch_size=12)
+    method, *_ = simulate("splitfed_v1", work, rounds=4)
+    (whole,) = work.split()
+    net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+    net.load_state_dict(dict(whole.weights.named_tensors()))
+    for number in range(1, 5):
+        net.zero_grad()
+        for client, share in enumerate(work.shares(range(3))):
+            ((x, y),) = [batch.load() for batch in work.data.batches(client, number)]
+            (share * cross_entropy(net(x), y)).backward()
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter -= 0.1 * parameter.grad
+    expected = dict(net.named_parameters())
+    assert all((tensor - expected[key]).abs().max() < EXACT for key, tensor in tensors(method).items())
+
+
+class FrozenServer(Eager):
+    """Runs the server's jobs with a learning rate of zero."""
+
+    def run(self, op):
+        if isinstance(op.step, Train) and op.node < 0:
+            op.step = Train(Sgd(0.0))
+        return super().run(op)
+
+
+class FrozenLayers(Eager):
+    """FedAvg's local training that leaves all layers after the cut as they are."""
+
+    def run(self, op):
+        if not isinstance(op.step, Train):
+            return super().run(op)
+        weights = op.state.weights
+        kept = {name: tensor.clone() for name, tensor in weights.named_tensors() if not name.startswith("0.")}
+        content = super().run(op)
+        with torch.no_grad():
+            for name, tensor in weights.named_tensors():
+                if name in kept:
+                    tensor.copy_(kept[name])
+        return content
+
+
+def test_i6_with_a_frozen_server_v2_is_fedavg_on_part_1():
+    work = task()
+    v2, *_ = simulate("splitfed_v2", work, rounds=3, executor=FrozenServer())
+    fedavg, *_ = simulate("fedavg", work, rounds=3, executor=FrozenLayers())
+    assert distance(v2, fedavg) < EXACT
+    assert distance(v2, METHODS["splitfed_v2"](work)) > 1e-3
+
+
+@pytest.mark.parametrize("order", [o for o in ORDERS if o not in ARRIVAL_DRIVEN])
+def test_i7_the_order_changes_v2_but_not_v2_with_a_frozen_server_nor_v1(order):
+    work = task(samples=[12, 8, 16, 12])
+    slow_first = fleet(4, macs_per_s=[1e5, 1e6, 2e6, 3e6])
+
+    def under(name, order, **more):
+        return simulate(name, work, order=order, world=slow_first, **more)[0]
+
+    assert distance(under("splitfed_v1", order), under("splitfed_v1", "fcfs")) == 0
+    frozen = FrozenServer()
+    one = under("splitfed_v2", order, executor=frozen)
+    assert distance(one, under("splitfed_v2", "fcfs", executor=frozen)) < EXACT
+    assert distance(under("splitfed_v2", order), under("splitfed_v2", "fcfs")) > 1e-4
+
+
+@pytest.mark.parametrize("every", ["step", "epoch"])
+def test_with_one_step_a_round_it_does_not_matter_how_often_v1_averages(every):
+    work = task(samples=[4, 4, 4], momentum=0.9)
+    often, *_ = simulate("splitfed_v1", work, options={"server_agg_every": every})
+    once, *_ = simulate("splitfed_v1", work)
+    assert distance(often, once) < EXACT
+
+
+def test_v1_averaging_every_epoch_is_v1_averaging_every_round_with_one_epoch():
+    work = task(momentum=0.9)
+    often, *_ = simulate("splitfed_v1", work, options={"server_agg_every": "epoch"})
+    once, *_ = simulate("splitfed_v1", work)
+    assert distance(often, once) == 0
+
+
+@pytest.mark.parametrize(("every", "epochs"), [("step", 1), ("epoch", 2)])
+def test_v1_averaging_more_often_is_what_a_hand_written_loop_does(every, epochs):
+    """After every stretch, part-2 of all active clients is their weighted mean; clients of different sizes."""
+    work = task(samples=[12, 8], local_epochs=epochs)
+    method, *_ = simulate("splitfed_v1", work, rounds=1, options={"server_agg_every": every})
+    nets = []
+    for _ in range(2):
+        (whole,) = work.split()
+        net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+        net.load_state_dict(dict(whole.weights.named_tensors()))
+        nets.append(net)
+    stretches = [
+        list(work.data.epochs(c, 1)) if every == "epoch" else [[b] for b in work.data.batches(c, 1)] for c in range(2)
+    ]
+    for number in range(max(map(len, stretches))):
+        active = [c for c in range(2) if number < len(stretches[c])]
+        for c in active:
+            for batch in stretches[c][number]:
+                x, y = batch.load()
+                nets[c].zero_grad()
+                cross_entropy(nets[c](x), y).backward()
+                with torch.no_grad():
+                    for parameter in nets[c].parameters():
+                        parameter -= 0.1 * parameter.grad
+        _average_after_cut([nets[c] for c in active], work.shares(active))
+    states = [dict(net.named_parameters()) for net in nets]
+    for key, tensor in tensors(method).items():
+        expected = 0.6 * states[0][key] + 0.4 * states[1][key] if key.startswith("0.") else states[0][key]
+        assert (tensor - expected).abs().max() < EXACT
+
+
+def _average_after_cut(nets, shares):
+    with torch.no_grad():
+        for parameters in zip(*(net[1:].parameters() for net in nets), strict=True):
+            mean = sum(share * parameter for share, parameter in zip(shares, parameters, strict=True))
+            for parameter in parameters:
+                parameter.copy_(mean)
+
+
+def test_splitnn_is_sgd_over_the_clients_in_the_order_of_their_visits():
+    work = task()
+    method, _, rows = simulate("splitnn", work, rounds=1)
+    visits = list(dict.fromkeys(rows["client"][rows["node"] == b"client"]))
+    (whole,) = work.split()
+    for client in visits:
+        for batch in work.data.batches(int(client), 1):
+            Train(Sgd(0.1)).run(whole, batch)
+    expected = dict(whole.weights.named_tensors())
+    assert all((tensor - expected[key]).abs().max() < EXACT for key, tensor in tensors(method).items())
+    assert sorted(visits) == [0, 1, 2]
+
+
+def test_a_client_sees_the_same_batches_whatever_method_cut_and_order():
+    a, b = task(cut=1), task(cut=2, momentum=0.5)
+    for one, other in zip(a.data.batches(1, 3), b.data.batches(1, 3), strict=True):
+        assert torch.equal(one.load()[0], other.load()[0])
+    first, second = (torch.cat([batch.load()[1] for batch in a.data.batches(1, r)]) for r in (1, 2))
+    assert first.sort().values.equal(second.sort().values)
+    assert not first.equal(second)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"fednag"}))  # whose velocity is never forgotten
+def test_optimisers_are_new_every_round(name):
+    """CHOICE 1: momentum says nothing where every optimiser takes one step a round."""
+    samples = [4] if name in ("splitfed_v2", "hydra") else [4, 4]  # whose server takes a step for each client
+    with_momentum, without = task(samples, momentum=0.9), task(samples)
+    assert distance(simulate(name, with_momentum)[0], simulate(name, without)[0]) < EXACT
+
+
+def test_the_learning_rate_decays_to_its_floor():
+    work = task(lr=0.5, lr_decay=0.5, lr_min=0.1)
+    assert [work.optimiser(r).lr for r in (1, 2, 3, 4, 5)] == [0.5, 0.25, 0.125, 0.1, 0.1]
+
+
+def test_only_participants_train():
+    work = task()
+    *_, rows = simulate("splitfed_v2", work, clients=[2, 0])
+    assert set(rows["client"]) == {-1, 0, 2}
+    alone, *_ = simulate("fedavg", work, clients=[1], rounds=1)
+    (whole,) = work.split()
+    for batch in work.data.batches(1, 1):
+        Train(Sgd(0.1)).run(whole, batch)
+    expected = dict(whole.weights.named_tensors())
+    assert all((tensor - expected[key]).abs().max() < EXACT for key, tensor in tensors(alone).items())
+
+
+def replayed(work, rows, rounds):
+    """SplitFedV2's weights by plain sequential steps in the order in which the server served, without any clock."""
+    part1, part2 = work.split(work.cut)
+    clients = range(len(work.data))
+    for number in range(1, rounds + 1):
+        served = rows[(rows["kind"] == b"train") & (rows["round"] == number)]
+        copies = [part1.snapshot() for _ in clients]
+        batches = [list(work.data.batches(c, number)) for c in clients]
+        part2.weights.momentum = None
+        sgd = work.optimiser(number)
+        for job in np.sort(served, order="started_s"):
+            client, batch = job["client"], batches[job["client"]][job["step"]]
+            smashed = Value("smashed", content=Forward().run(copies[client], batch))
+            Backward(sgd).run(copies[client], Value("gradients", content=Train(sgd).run(part2, smashed)))
+        average(part1.weights, [copy.weights for copy in copies], work.shares(clients))
+    return dict(part1.weights.named_tensors()) | dict(part2.weights.named_tensors())
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    order=st.sampled_from(sorted(ORDERS)),
+    samples=st.lists(st.integers(2, 14), min_size=2, max_size=4),
+    rates=st.lists(st.floats(1e4, 1e6), min_size=4, max_size=4),
+    speedup=st.sampled_from([0.5, 3.0, 100.0]),
+    momentum=st.sampled_from([0.0, 0.9]),
+)
+def test_training_in_simulated_time_is_sequential_training_in_the_order_of_service(
+    order, samples, rates, speedup, momentum
+):
+    """The theorem of DESIGN.md section 3: what was learned is what the recorded order of service says."""
+    work, world = task(samples, momentum=momentum), fleet(len(samples), rates[: len(samples)], speedup=speedup)
+    method, _, rows = simulate("splitfed_v2", work, order=order, world=world, workers=1)
+    expected = replayed(work, rows, 2)
+    assert all(torch.equal(tensor, expected[key]) for key, tensor in tensors(method).items())

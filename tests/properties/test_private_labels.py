@@ -1,0 +1,142 @@
+"""HARMONY's labels stay at home, and what is left of training with exits is of the sizes that it should be."""
+
+from dataclasses import fields, is_dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from small_exits import WITH_EXITS, deep_task
+from small_world import simulate, task
+from torch import nn
+
+from sfl_sim.data.batches import Batch, Images
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS
+from sfl_sim.models.part import Part
+from sfl_sim.models.zoo import network
+from sfl_sim.training.eager import Eager
+
+
+class Customs(Eager):
+    """Looks for labels in all that is sent, and in all that the server works with."""
+
+    def __init__(self, work):
+        super().__init__()
+        mini_batches = [
+            batch
+            for c in range(len(work.data))
+            for number in range(1, 3)
+            for draw in (work.data.batches, work.data.others)
+            for batch in draw(c, number)
+        ]
+        self.labels = [batch.load()[1] for batch in mini_batches]
+        self.found = []
+        self.inspected = 0
+
+    def snapshot(self, payload):
+        sent = super().snapshot(payload)
+        self.inspect(sent, sent.kind)
+        return sent
+
+    def run(self, op):
+        if op.node < 0:
+            self.inspect(op.args, f"taken by {op.step.name}")
+        return super().run(op)
+
+    def inspect(self, thing, where):
+        """All that can be reached from `thing`; a `Part` is the layers without weights, which all nodes share."""
+        if isinstance(thing, torch.Tensor):
+            self.inspected += 1
+            if self.is_label(thing) or thing.grad_fn is not None:
+                self.found.append(where)
+            return
+        if isinstance(thing, Batch | Images | np.ndarray):
+            self.found.append(where)
+            return
+        if isinstance(thing, dict):
+            inside = [*thing.values()]
+        elif isinstance(thing, list | tuple):
+            inside = thing
+        elif is_dataclass(thing):
+            inside = [getattr(thing, field.name) for field in fields(thing)]
+        elif isinstance(thing, Part | type) or not type(thing).__module__.startswith("sfl_sim"):
+            assert isinstance(thing, Part | type | int | float | str | None), f"{where} holds {thing!r}"
+            return
+        else:
+            slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+            names = {*slots, *getattr(thing, "__dict__", {})} - {"__weakref__"}
+            inside = [getattr(thing, name) for name in names]
+        for one in inside:
+            self.inspect(one, where)
+
+    def is_label(self, tensor):
+        """Whatever has the labels' type, or their numbers, or tells them one by one."""
+        if not tensor.is_floating_point() and tensor.dtype != torch.bool:
+            return True
+        one_hot = [nn.functional.one_hot(labels, 3) for labels in self.labels if tensor.shape == (len(labels), 3)]
+        same_shape = [labels for labels in self.labels if tensor.shape == labels.shape]
+        return any(torch.equal(tensor.double(), told.double()) for told in [*one_hot, *same_shape])
+
+
+def test_no_label_crosses_the_wire():
+    """HARMONY's server is told of each pair of samples whether their labels are the same, no more."""
+    work = deep_task(samples=[16, 8, 16, 8], batch_size=8)
+    customs = Customs(work)
+    simulate("harmony", work, executor=customs, options={"inner_steps": 1})
+    assert customs.inspected > 100
+    assert customs.found == []
+    control = Customs(work)
+    simulate("multiexit", work, executor=control, options={})
+    assert set(control.found) == {"smashed", "taken by train"}
+
+
+class Opened(Eager):
+    """Keeps what is sent, by its kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.sent = {}
+
+    def snapshot(self, payload):
+        self.sent.setdefault(payload.kind, []).append(payload)
+        return super().snapshot(payload)
+
+
+@pytest.mark.parametrize("head", ["embedding", "logits"])
+def test_of_answers_the_gradient_tells_the_labels_and_of_embeddings_it_does_not(head):
+    """Why the classifier is at the client (CHOICE 32): of the gradient softmax - onehot one element is negative."""
+    work = deep_task(samples=[8, 8], cuts=[1, 1], batch_size=8, local_epochs=1)
+    opened = Opened()
+    simulate("harmony", work, rounds=1, executor=opened, options={"head": head, "inner_steps": 1})
+    labels = [batch.load()[1] for c in range(2) for batch in work.data.batches(c, 1)]
+    at_server = [g.content for g in opened.sent["gradients"] if g.maker >= 0]
+    guessed = [g.argmin(1) for g in at_server]
+    told = [any(torch.equal(guess, y) for y in labels) for guess in guessed]
+    assert told == [head == "logits"] * 2
+
+
+def test_what_clients_and_server_hold_in_the_end_is_of_the_sizes_of_table_1():
+    """METHODS.md 12.1, the 8-layer CNN: |phi| and |h| by depth, and behind them all else of the whole."""
+    cuts = [2, 3, 4]
+    work = replace(task([4, 4, 4], cuts=cuts, device=None), network=network("cnn8", (1, 28, 28), 10))
+    method = METHODS["harmony"](work)
+    deployed = [method.deployed(c) for c in range(3)]
+    heads = [one.head.part.n_parameters for one in deployed]
+    phis = [one.device_parameters - head for one, head in zip(deployed, heads, strict=True)]
+    assert (phis[0], phis[2]) == (18_816, 387_840)
+    assert (heads[0], heads[2]) == (5_770, 23_050)
+    assert [one.server_parameters for one in deployed] == [3_868_170 - phi for phi in phis]
+
+
+@pytest.mark.parametrize("name", WITH_EXITS)
+def test_clients_cannot_be_cut_where_there_is_no_exit(name):
+    work = replace(task([4, 4], cuts=[2, 1], device=None), network=network("cnn8", (1, 28, 28), 10))
+    with pytest.raises(ScenarioError, match="no exit after that layer") as refused:
+        METHODS[name](work)
+    assert refused.value.key == "model.cut"
+
+
+@pytest.mark.parametrize("options", [{"ft_steps": 3}, {"ft_lr": 0.1}])
+def test_fine_tuning_takes_steps_and_a_learning_rate(options):
+    with pytest.raises(ScenarioError, match="steps and a learning rate"):
+        METHODS["splitgp"](deep_task(), METHODS["splitgp"].Options(**options))

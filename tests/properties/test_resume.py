@@ -1,0 +1,344 @@
+"""A run that is killed goes on as if nothing had happened, whenever it is killed and whatever is damaged."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from killed_runs import STEP
+
+from sfl_sim.cli import main
+from sfl_sim.engine.checkpointing import Keeper, Learned
+from sfl_sim.engine.experiment import Round
+from sfl_sim.engine.trial import Settings, Warned, attempt
+from sfl_sim.errors import ScenarioError
+from sfl_sim.rng import stream
+from sfl_sim.scenario.load import parse
+from sfl_sim.store import Checkpoints
+
+KILLED = -9
+SCENARIO = {
+    "name": "killed",
+    "data": {"name": "digits", "train_samples": 64, "test_samples": 20},
+    "model": {"name": "cnn_small"},
+    "clients": {"count": 4, "compute": 1e9, "network": {"uplink_bps": 1e6, "downlink_bps": 1e6}},
+    "train": {"rounds": 3, "batch_size": 8, "momentum": 0.9},
+}
+DRAWING = {"model": {"factory": "killed_runs:drawing", "cut": 1}}
+
+
+def scenario(method, **sections):
+    """The scenario with a method, its options, and other sections, whose keys are added."""
+    merged = {name: SCENARIO.get(name, {}) | keys for name, keys in sections.items() if isinstance(keys, dict)}
+    options = {name: value for name, value in sections.items() if name not in merged}
+    return {**SCENARIO, **merged, "model": sections.get("model", SCENARIO["model"]),
+            "method": {"name": method, **options}}  # fmt: skip
+
+
+METHODS = {
+    "momentum": scenario("splitfed_v2", l2=0.01),
+    "fusion": scenario("smofi", barrier="relaxed", carry_fused=True),
+    "assistants that are late": scenario("korea", patience_s=0.01, clients={"participation": 0.5}),
+    "augmentation": scenario("fedavg", data={"augment": True}, train={"optimizer": "adam", "momentum": 0.0}),
+    "heads and draws": scenario("hydra", cut2=2, **DRAWING),
+    "adaptation": scenario("harmony", **DRAWING, report={"exits_every": 1}),
+    "flows across rounds": scenario("fedbuff", host="splitfed_v1", buffer=2, **DRAWING),
+}
+
+
+@pytest.fixture
+def run_jobs(tmp_path):
+    """Run jobs of killed_runs.py; gives how each ended."""
+
+    def run(jobs):
+        (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+        command = [sys.executable, Path(__file__).parents[1] / "support" / "killed_runs.py", tmp_path / "jobs.json"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1] / "support")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def job(scenario, place, kill=None, is_study=False, **settings):
+    return {"scenario": scenario, "place": str(place), "kill": kill, "is_study": is_study, "settings": settings}
+
+
+def assert_equal_cells(one, other):
+    """To the bit."""
+    assert not (other / "error.json").exists(), (other / "traceback.txt").read_text()
+    first, second = (json.loads((cell / "summary.json").read_text()) for cell in (one, other))
+    assert first == second
+    tables = sorted(path.name for path in one.glob("*.parquet"))
+    assert tables == sorted(path.name for path in other.glob("*.parquet"))
+    for table in tables:
+        pd.testing.assert_frame_equal(pd.read_parquet(one / table), pd.read_parquet(other / table), check_exact=True)
+    assert (one / "checkpoint.safetensors").read_bytes() == (other / "checkpoint.safetensors").read_bytes()
+    assert not (other / "checkpoints").exists()
+
+
+def test_a_run_goes_on_after_it_was_killed_at_any_instant(run_jobs, tmp_path):
+    rng = stream(10, "instants")
+    jobs = []
+    kills = dict(zip(METHODS, [4, 4, 4, 4, 3, 3, 3], strict=True))
+    for name, kind in METHODS.items():
+        jobs.append(job(kind, tmp_path / name / "whole"))
+        for instant in range(kills[name]):
+            place, when = tmp_path / name / f"killed {instant}", str(rng.choice(["before", "after"]))
+            within = {"checkpoint_jobs": 2} if instant % 2 else {}
+            jobs.append(job(kind, place, (STEP, when, float(rng.uniform(0.05, 0.95))), **within))
+            jobs.append(job(kind, place, resume=True))
+    assert run_jobs(jobs) == [KILLED if each["kill"] else 0 for each in jobs]
+    for each in jobs:
+        place = Path(each["place"])
+        assert_equal_cells(place.parent / "whole", place)
+        assert json.loads(place.with_suffix(".warnings").read_text()) == []
+
+
+PHASES = [
+    ("sfl_sim.engine.experiment.evaluate", "before", 2),
+    ("sfl_sim.engine.experiment.evaluate", "after", 2),
+    ("sfl_sim.store.cell.Cell.add_round", "after", 2),
+    ("sfl_sim.store.checkpoints.Checkpoints._write_rounds", "before", 2),
+    ("sfl_sim.store.checkpoints.Checkpoints._write_rounds", "after", 2),
+    ("sfl_sim.store.checkpoints._write", "after", 3),  # the second checkpoint's memory is there
+    ("sfl_sim.store.checkpoints._write", "after", 4),  # and its JSON
+    ("sfl_sim.store.checkpoints._settle", "before", 4),  # it has its name
+    ("sfl_sim.store.checkpoints.Checkpoints.save", "after", 2),
+    ("sfl_sim.store.cell.Cell.add_weights", "before", 1),
+    ("sfl_sim.store.cell.Cell.close", "before", 1),
+    ("sfl_sim.store.cell.Cell.close", "after", 1),
+    ("sfl_sim.store.checkpoints.Checkpoints.remove", "after", 1),
+]
+PHASES_OF_A_STUDY = [
+    ("sfl_sim.store.folder.RunFolder.join", "before", 1),
+    ("sfl_sim.report.page.write_report", "before", 1),
+    ("sfl_sim.report.page.write_report", "after", 1),
+    ("pathlib.Path.rename", "before", 1),
+    ("sfl_sim.store.folder.RunFolder.publish", "after", 1),
+]
+
+
+def test_a_run_goes_on_after_it_was_killed_between_any_two_of_its_phases(run_jobs, tmp_path):
+    kind = scenario("splitfed_v2", report={"snapshots": {"rounds": [2]}})
+    whole, study = tmp_path / "cells" / "whole", tmp_path / "studies" / "whole"
+    jobs = [job(kind, whole), job(kind, study, is_study=True)]
+    for number, phase in enumerate([*PHASES, *PHASES_OF_A_STUDY]):
+        is_study = number >= len(PHASES)
+        place = (study if is_study else whole).with_name(f"killed {number}")
+        jobs += [job(kind, place, phase, is_study=is_study), job(kind, place, is_study=is_study, resume=True)]
+    assert run_jobs(jobs) == [0, 0, *[KILLED, 0] * (len(jobs) // 2 - 1)]
+    for place in tmp_path.glob("cells/killed *[0-9]"):
+        assert_equal_cells(whole, place)
+    for place in tmp_path.glob("studies/killed *[0-9]"):
+        assert json.loads((place / "summary.json").read_text()) == json.loads((study / "summary.json").read_text())
+        assert {path.name for path in place.iterdir()} == {path.name for path in study.iterdir()}
+        assert not place.with_name(f"{place.name}.partial").exists()
+
+
+SMALL = scenario("fedavg", train={"rounds": 4})
+
+
+@pytest.fixture
+def every_round(monkeypatch):
+    """A checkpoint after every round, whatever it takes."""
+    monkeypatch.setattr("sfl_sim.engine.checkpointing.SHARE", 1e9)
+
+
+def attempted(place, kind=SMALL, stop_after=None, **settings):
+    """Run a cell until a round has ended, as Ctrl-C does; gives the warnings."""
+    (variant,) = parse(kind).variants
+    problems = []
+
+    def notify(number, news):
+        if isinstance(news, Warned):
+            problems.append(news.problem)
+        if isinstance(news, Round) and news.row["round"] == stop_after:
+            raise KeyboardInterrupt
+
+    try:
+        attempt(0, variant, place, Settings(threads=1, **settings), notify)
+    except KeyboardInterrupt:
+        assert stop_after
+    return problems
+
+
+def folders(cell):
+    return sorted(path.name for path in (cell / "checkpoints").glob("round-*"))
+
+
+@pytest.fixture
+def cells(tmp_path, every_round):
+    """One that is whole, and one that was stopped in its last round but one, with two checkpoints."""
+    attempted(tmp_path / "cells" / "whole")
+    stopped = tmp_path / "cells" / "stopped"
+    attempted(stopped, stop_after=3)
+    assert folders(stopped) == ["round-000001", "round-000002"]
+    return tmp_path / "cells" / "whole", stopped
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(cells):
+    whole, stopped = cells
+    memory = stopped / "checkpoints" / "round-000002" / "memory.safetensors"
+    memory.write_bytes(memory.read_bytes()[:-1])
+    (problem,) = attempted(stopped, resume=True)
+    assert problem == f"{memory.parent} is damaged (memory.safetensors is not what was written)"
+    assert_equal_cells(whole, stopped)
+
+
+def test_where_no_checkpoint_can_be_used_everything_is_run_again_and_that_is_said(cells):
+    whole, stopped = cells
+    (stopped / "checkpoints" / "rounds.jsonl").write_bytes(b"")
+    first, second, last = attempted(stopped, resume=True)
+    assert "round-000002 is damaged" in first
+    assert "round-000001 is damaged" in second
+    assert last == "no checkpoint can be used, so everything is run again"
+    assert_equal_cells(whole, stopped)
+
+
+ODD = {"pipe": os.mkfifo, "folder": Path.mkdir, "deep": lambda path: path.write_text("[" * 100_000)}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("name", ["rounds.jsonl", "round-000002/checkpoint.json", "round-000002/memory.safetensors"])
+def test_what_is_no_file_of_ours_is_neither_waited_for_nor_in_the_way(name, kind, cells):
+    whole, stopped = cells
+    odd = stopped / "checkpoints" / name
+    odd.unlink()
+    ODD[kind](odd)
+    (stopped / "odd").mkdir()
+    assert "round-000002 is damaged" in attempted(stopped, resume=True)[0]
+    assert_equal_cells(whole, stopped)
+
+
+def test_a_checkpoint_of_another_scenario_is_not_used(cells):
+    _, stopped = cells
+    slower = scenario("fedavg", train={"rounds": 4, "lr": 0.01})
+    problems = attempted(stopped, slower, resume=True)
+    assert problems[0].endswith("round-000002 is not used: it is of another scenario, or of other code")
+    attempted(stopped.with_name("slower"), slower)
+    assert_equal_cells(stopped.with_name("slower"), stopped)
+
+
+def test_what_a_round_has_left_out_before_it_was_stopped_is_told_at_its_end(tmp_path, every_round):
+    diverging = scenario("splitfed_v2", train={"lr": 1e30, "on_nan": "skip"})
+    attempted(tmp_path / "whole", diverging)
+    attempted(tmp_path / "stopped", diverging, stop_after=2, checkpoint_jobs=3)
+    assert "round-000001-job" in folders(tmp_path / "stopped")[-1]
+    assert attempted(tmp_path / "stopped", diverging, resume=True) == []
+    assert pd.read_parquet(tmp_path / "whole" / "rounds.parquet")["skipped"].min() > 0
+    assert_equal_cells(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_a_walk_that_does_not_come_to_the_same_point_is_not_gone_on_with(cells, monkeypatch):
+    whole, stopped = cells
+    monkeypatch.setattr("sfl_sim.engine.trial.cell_key", lambda scenario, meaning: "own code, of which nobody knows")
+    others = stopped.with_name("others")
+    attempted(others, scenario("splitfed_v2", train={"rounds": 4}), stop_after=3)
+    shutil.rmtree(stopped)
+    others.rename(stopped)
+    problems = attempted(stopped, resume=True)
+    assert [problem.rpartition(": ")[2] for problem in problems[:2]] == ["the walk up to it gives another timeline"] * 2
+    assert problems[2] == "no checkpoint can be used, so everything is run again"
+    monkeypatch.undo()
+    found, usual = (json.loads((cell / "summary.json").read_text()) for cell in (stopped, whole))
+    assert found["weights_digest"] == usual["weights_digest"]
+
+
+def test_nothing_is_gone_on_with_unasked(cells):
+    whole, stopped = cells
+    assert attempted(stopped) == []
+    assert_equal_cells(whole, stopped)
+
+
+def test_checkpoints_take_no_more_than_their_share_of_the_time(monkeypatch, tmp_path):
+    now_s, saved = [0.0], []
+    monkeypatch.setattr("sfl_sim.engine.checkpointing.time.monotonic", lambda: now_s[0])
+    keeper = Keeper(Checkpoints(tmp_path), None, None, dict, None, pytest.fail)
+
+    def save(name):
+        saved.append(name)
+        now_s[0] += 2.0
+        keeper._ended_s, keeper._took_s = now_s[0], 2.0
+
+    monkeypatch.setattr(keeper, "_save", save)
+    for _ in range(100):
+        now_s[0] += 1.0
+        keeper.after_round(Learned({}, [], None))
+    assert saved == ["round-000001", "round-000041", "round-000081"]
+
+
+def full_disk(*args):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def run_here(tmp_path, monkeypatch, every_round, capsys):
+    """Run the small scenario from the command line; its exit code and what it says."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sfl_sim.report.page.write_report", lambda folders, out: out.write_text("a page"))
+    (tmp_path / "killed.yaml").write_text(yaml.safe_dump(SMALL))
+
+    def run(*options):
+        code = 0
+        try:
+            main(["killed.yaml", "-q", "--threads", "1", "--fresh", *options])
+        except SystemExit as error:
+            code = error.code
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def no_room_for_a_page(folders, out):
+    """As `write_report` raises it."""
+    try:
+        full_disk()
+    except OSError as error:
+        raise ScenarioError("cannot be written", key="report") from error
+
+
+FULL = {
+    "sfl_sim.store.checkpoints._write": full_disk,
+    "sfl_sim.store.cell.Cell.close": full_disk,
+    "sfl_sim.report.page.write_report": no_room_for_a_page,
+}
+
+
+@pytest.mark.parametrize("failing", FULL)
+def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(failing, run_here, tmp_path):
+    assert run_here("--out", "whole") == (0, "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failing, FULL[failing])
+        code, said = run_here("--out", "run")
+    assert code == 1
+    assert said == (
+        "sfl-sim: failed: cannot write to run.partial: No space left on device; --resume goes on from what is there\n"
+    )
+    assert not (tmp_path / "run").exists()
+    assert run_here("--out", "run", "--resume") == (0, "")
+    assert (tmp_path / "run" / "summary.json").read_text() == (tmp_path / "whole" / "summary.json").read_text()
+
+
+def test_a_folder_that_is_gone_is_one_line(run_here, monkeypatch, tmp_path):
+    save = Checkpoints.save
+
+    def vanish(self, *args):
+        shutil.rmtree(tmp_path / "run.partial")
+        save(self, *args)
+
+    monkeypatch.setattr(Checkpoints, "save", vanish)
+    assert run_here("--out", "run") == (1, "sfl-sim: failed: cannot write to run.partial: the folder is gone\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_checkpoints_within_rounds_are_refused_where_steps_wait_for_others(run_here):
+    code, said = run_here("--checkpoint-jobs", "5", "--set", "train.executor=batched")
+    assert code == 2
+    assert "--checkpoint-jobs: a run cannot be stored within a round" in said

@@ -1,0 +1,192 @@
+"""What a round makes of those whom it does not lose, and what remains of the others."""
+
+import numpy as np
+import pytest
+import torch
+from lossy_world import EVERYBODY, SURVIVORS, TOGETHER, TRAIN_ALONE, bits, gone_at, instant, own, run
+from small_world import distance, task
+
+from sfl_sim.methods import METHODS
+from sfl_sim.models.replica import Replica
+from sfl_sim.ops import AGGREGATOR, Lost, Value
+from sfl_sim.training.batched import Batched
+from sfl_sim.training.eager import Eager
+from sfl_sim.training.steps import Backward, Forward, Train
+
+
+def test_the_copy_of_a_lost_client_is_missing_in_the_average():
+    """Two clients download; one of them is gone then, and the other's copy is all that there is to be averaged."""
+    method = METHODS["fedavg"](task([4, 4], device=None))
+    flow = method.round(1, [0, 1])
+    going, staying = next(flow).flows
+    next(going), next(staying)
+    with pytest.raises(Lost, match="client 0 has gone away"):
+        going.throw(Lost(0))
+    average = flow.send({1: "the copy of client 1"})
+    assert average.node == AGGREGATOR
+    assert average.args == (["the copy of client 1"], [1.0])
+
+
+def test_the_current_model_is_that_of_those_who_are_left():
+    """Also for whoever asks for the part-1 of a client that is lost; with nobody left it is the round's start."""
+    method = METHODS["splitfed_v2"](task([4, 4]))
+    flow = method.round(1, [0, 1])
+    next(flow), flow.send(None)
+    going, staying = flow.send(None).flows
+    next(going), next(staying)
+    copy = method.part1.snapshot()
+    copy.weights.flat.add_(1.0)
+    staying.send(copy)
+    with pytest.raises(Lost):
+        going.throw(Lost(0))
+    assert torch.equal(method.current()[0].weights.flat, copy.weights.flat)
+    assert torch.equal(method.current(part1_of=0)[0].weights.flat, copy.weights.flat)
+    with pytest.raises(Lost):
+        staying.throw(Lost(1))
+    assert method.current()[0] is method.part1
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [(name, 0.4) for name in TRAIN_ALONE] + [("splitfed_v1", 0.99), ("splitgp", 0.99)]
+)
+def test_whoever_trains_a_copy_leaves_nothing_when_it_is_lost(name, share):
+    """At whatever instant, and even if it is back at once: it is as if it had not taken part in that round."""
+    cuts = {"cuts": [1, 2, 1, 2]} if name in ("splitfed_v1", "fedavgm", "multiexit", "splitgp") else {}
+    options = TRAIN_ALONE[name]
+    _, _, (_, undisturbed) = run(name, [EVERYBODY, EVERYBODY], options=options, device=None, **cuts)
+    away = gone_at({3: instant(undisturbed, 3, share)}, for_s=0.1)
+    method, simulator, _ = run(name, [EVERYBODY, EVERYBODY, EVERYBODY], away, options, **cuts)
+    assert {(loss.round, loss.client) for loss in simulator.take_losses()} == {(2, 3)}
+    expected, *_ = run(name, [EVERYBODY, SURVIVORS, EVERYBODY], options=options, **cuts)
+    assert bits(method) == bits(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [(name, options) for name, several in TOGETHER.items() for options in several]
+)
+def test_whoever_is_lost_before_it_has_done_anything_is_not_missed(name, options):
+    _, _, (first,) = run(name, [EVERYBODY], options=options, device=None)
+    method, simulator, _ = run(name, [EVERYBODY, EVERYBODY], gone_at({3: first["ended_s"].max() + 0.01}), options)
+    assert {loss.client for loss in simulator.take_losses()} == {3}
+    assert distance(method, run(name, [EVERYBODY, SURVIVORS], options=options)[0]) < 1e-15
+
+
+def test_the_batched_executor_loses_the_same():
+    found = [run("splitfed_v1", [EVERYBODY] * 2, gone_at({3: 8.0}), executor=one)[0] for one in (Batched(), Eager())]
+    assert distance(*found) < 1e-12
+
+
+def replayed(work, part1s, part2, jobs, round):
+    """Train by hand, job by job, what the records say that the server served."""
+    sgd = work.optimiser(round)
+    for job in jobs:
+        part1, batch = part1s[job["client"]], list(work.data.batches(job["client"], round))[job["step"]]
+        smashed = Value("smashed", content=Forward().run(part1, batch))
+        Backward(sgd).run(part1, Value("gradients", content=Train(sgd).run(part2, smashed)))
+
+
+def served(rows):
+    """The jobs of the server, in order."""
+    return np.sort(rows[(rows["kind"] == b"train") & (rows["node"] == b"server") & (rows["macs"] > 0)],
+                   order="started_s")  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ["cyclic", "fcfs"])
+def test_the_shared_part_keeps_what_it_has_learned_from_a_lost_client(order):
+    """Part-2 is what the jobs have made of it that were served; part-1 is the average of the others."""
+    _, _, (undisturbed,) = run("splitfed_v2", [EVERYBODY], order=order, device=None)
+    method, _, (rows,) = run("splitfed_v2", [EVERYBODY], gone_at({3: instant(undisturbed, 3, 0.5)}), order=order)
+    work, jobs = method.task, served(rows)
+    assert 0 < (jobs["client"] == 3).sum() < work.data.n_batches(3)
+    assert [(jobs["client"] == c).sum() for c in SURVIVORS] == [work.data.n_batches(c) for c in SURVIVORS]
+    initial, part2 = work.split(1)
+    part1s = {c: initial.snapshot() for c in EVERYBODY}
+    replayed(work, part1s, part2, jobs, round=1)
+    assert torch.equal(method.part2.weights.flat, part2.weights.flat)
+    part1 = Replica.averaged([part1s[c] for c in SURVIVORS], work.shares(SURVIVORS))
+    assert torch.equal(method.part1.weights.flat, part1.weights.flat)
+
+
+def test_a_head_whose_clients_are_all_lost_is_not_averaged():
+    """Whatever it has seen by then."""
+    method, _, (undisturbed,) = run("hydra", [EVERYBODY], device=None)
+    groups = method.groups
+    lost = [c for c in EVERYBODY if groups[c] == groups[3]]
+    left = [c for c in EVERYBODY if c not in lost]
+    assert left
+    method, _, (rows,) = run("hydra", [EVERYBODY], gone_at({c: instant(undisturbed, c, 0.7) for c in lost}))
+    assert 3 in served(rows)["client"]
+    heads = [method.heads[group] for group in sorted({groups[c] for c in left})]
+    seen = [sum(method.data.seen(c) for c in left if groups[c] == group) for group in sorted({groups[c] for c in left})]
+    expected = Replica.averaged(heads, [samples / sum(seen) for samples in seen])
+    assert torch.equal(method.head.weights.flat, expected.weights.flat)
+
+
+def test_a_merged_mini_batch_is_of_those_who_came():
+    """Client 3 goes away when two of its five mini-batches have been merged; the others' are merged on."""
+    options, work = {"steps": "longest"}, {"samples": [8, 12, 8, 20], "local_epochs": 1}
+    _, _, (rows,) = run("mergesfl", [EVERYBODY], options=options, **work, device=None)
+    leaves_s = own(rows, 3)[own(rows, 3)["step"] == 2]["started_s"].min() + 0.01
+    method, _, (rows,) = run("mergesfl", [EVERYBODY], gone_at({3: leaves_s}), options, **work)
+    samples = served(rows)["macs"] / (3 * method.part2.part.macs)
+    assert samples.tolist() == [16, 16, 4]
+
+
+def test_without_a_fallen_runner_the_relay_goes_on_from_its_predecessor():
+    """Part-1 is as the others have trained it, one after another; part-2 has learned from the lost client, too."""
+    _, _, (rows,) = run("splitnn", [EVERYBODY], device=None)
+    runners = list(dict.fromkeys(served(rows)["client"].tolist()))
+    fallen = runners[2]
+    method, _, (rows,) = run("splitnn", [EVERYBODY], gone_at({fallen: instant(rows, fallen, 0.4)}))
+    assert method.holder == runners[3]
+    handed = rows[(rows["kind"] == b"model") & (rows["node"] == b"peer")]
+    assert handed["client"].tolist() == [runners[0], runners[1], runners[1]]
+
+    part1, part2 = method.task.split(1)
+    for c in runners:
+        jobs = served(rows)[served(rows)["client"] == c]
+        copy = part1.snapshot()
+        part2.weights.forget()
+        replayed(method.task, {c: copy}, part2, jobs, round=1)
+        part1 = part1 if c == fallen else copy
+    assert 0 < (served(rows)["client"] == fallen).sum() < method.data.n_batches(fallen)
+    assert torch.equal(method.part1.weights.flat, part1.weights.flat)
+    assert torch.equal(method.part2.weights.flat, part2.weights.flat)
+
+
+def test_the_relay_waits_for_whoever_holds_the_model():
+    """The last runner goes away while it hands the model on in the next round: nobody else has it, until it is back."""
+    first, _, (rows,) = run("splitnn", [EVERYBODY], device=None)
+    leaves_s = rows["ended_s"].max() + 0.01
+    others = [c for c in EVERYBODY if c != first.holder]
+    _, simulator, (_, rows) = run("splitnn", [EVERYBODY, others], gone_at({first.holder: leaves_s}, 500), device=None)
+    assert [loss.client for loss in simulator.take_losses()] == [first.holder]
+    broken, whole, _ = rows[rows["node"] == b"peer"]
+    assert broken["bytes"] < whole["bytes"] == first.part1.size_bytes
+    assert whole["requested_s"] == pytest.approx(leaves_s + 500, abs=0.01)
+
+
+def test_a_branch_whose_client_is_lost_is_what_it_was():
+    """Both parts and its history, so that they fit together; it has been trained in the first round."""
+    options = {"alpha": 0.0, "assistants": "all", "proportion": "fixed", "p0": 0.5}  # without a pull to the average
+    _, _, (_, undisturbed) = run("korea", [EVERYBODY] * 2, options=options, device=None)
+    before, *_ = run("korea", [EVERYBODY], options=options)
+    after, *_ = run("korea", [EVERYBODY] * 2, gone_at({3: instant(undisturbed, 3, 0.5)}), options)
+    same = [
+        torch.equal(now.part1.weights.flat, then.part1.weights.flat)
+        and torch.equal(now.part2.weights.flat, then.part2.weights.flat)
+        and (now.history.score == then.history.score).all()
+        for now, then in zip(after.branches, before.branches, strict=True)
+    ]
+    assert sum(same) == 1
+
+
+def test_there_are_as_many_branches_as_clients_have_ever_come():
+    """One more begins as the global model; of more branches than clients, some have a rest."""
+    options = {"alpha": 0.0, "proportion": "off"}
+    grown, *_ = run("korea", [[0, 1], [0, 1, 2]], options=options)
+    assert len(grown.branches) == 3
+    rested, *_ = run("korea", [[0, 1], [0, 1, 2], [3]], options=options)
+    same = [now.part1 is then.part1 or torch.equal(now.part1.weights.flat, then.part1.weights.flat)
+            for now, then in zip(rested.branches, grown.branches, strict=True)]  # fmt: skip
+    assert sorted(same) == [False, True, True]

@@ -1,0 +1,155 @@
+"""The grid: its points, their names, and keys set over a scenario."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.grid import names, points, set_keys
+
+
+def values(grid):
+    return [{key: choice.value for key, choice in point.items()} for point in points(grid)]
+
+
+def named(grid):
+    return names(list(points(grid)), "splitfed_v2")
+
+
+def test_a_grid_is_every_combination_of_its_values_the_last_key_fastest():
+    assert values({"method.name": ["a", "b"], "model.cut": [1, 2], "train.lr": 0.1}) == [
+        {"method.name": "a", "model.cut": 1, "train.lr": 0.1},
+        {"method.name": "a", "model.cut": 2, "train.lr": 0.1},
+        {"method.name": "b", "model.cut": 1, "train.lr": 0.1},
+        {"method.name": "b", "model.cut": 2, "train.lr": 0.1},
+    ]
+
+
+def test_a_list_of_grids_is_one_after_the_other():
+    assert values([{"model.cut": [1, 2]}, {"server.order": "cyclic"}]) == [
+        {"model.cut": 1},
+        {"model.cut": 2},
+        {"server.order": "cyclic"},
+    ]
+
+
+@pytest.mark.parametrize("grid", [{}, [], [{}]])
+def test_an_empty_grid_is_one_point_that_sets_nothing(grid):
+    assert values(grid) == [{}]
+
+
+@given(st.dictionaries(st.text(min_size=1), st.lists(st.integers(), min_size=1, max_size=3), max_size=3))
+@settings(max_examples=40, deadline=None)
+def test_a_grid_has_as_many_points_as_the_product_of_its_lists(grid):
+    forbidden = {"seed", "name", "repeats", "grid"}
+    grid = {key: choices for key, choices in grid.items() if key.partition(".")[0] not in forbidden}
+
+    assert len(values(grid)) == math.prod(len(choices) for choices in grid.values())
+
+
+def test_every_value_knows_where_the_grid_gives_it():
+    (point,) = points([{"model.cut": 3, "train.lr": [0.1]}])
+
+    assert {choice.path for choice in point.values()} == {"grid.0.model.cut", "grid.0.train.lr.0"}
+
+
+@pytest.mark.parametrize(
+    ("grid", "key", "problem"),
+    [
+        ({"seed": [1, 2]}, "grid.seed", "cannot vary in a grid, use repeats for several seeds"),
+        ([{"model.cut": 1}, {"repeats": [1, 2]}], "grid.1.repeats", "cannot vary in a grid"),
+        ({"name": ["a"]}, "grid.name", "cannot vary in a grid"),
+        ({"grid.model.cut": [1]}, "grid.grid.model.cut", "cannot vary in a grid"),
+        ({"model.cut": []}, "grid.model.cut", "has no values"),
+    ],
+)
+def test_some_keys_cannot_vary(grid, key, problem):
+    with pytest.raises(ScenarioError) as caught:
+        list(points(grid))
+
+    assert (caught.value.key, caught.value.problem) == (key, problem)
+
+
+@pytest.mark.parametrize(
+    ("grid", "expected"),
+    [
+        ({}, ["splitfed_v2"]),
+        ({"method.name": ["hydra", "smofi"], "server.order": "cyclic"}, ["hydra, cyclic", "smofi, cyclic"]),
+        ({"model.cut": [1, 2]}, ["cut=1", "cut=2"]),
+        ({"data.augment": [True, False]}, ["augment=true", "augment=false"]),
+        ({"train.lr": [1e-3], "server.burst": [None]}, ["lr=0.001, burst=null"]),
+        ([{}, {"method": {"name": "hydra", "groups": 4}}], ["splitfed_v2", "hydra, groups=4"]),
+        (
+            {"clients.compute": ["phones", 2.5], "method.plan": [{}]},
+            ["phones, plan={}", "compute=2.5, plan={}"],
+        ),
+        (
+            [{"clients.compute.scale": 2}, {"clients.network.scale": 2, "model.cut": 1}],
+            ["clients.compute.scale=2", "clients.network.scale=2, cut=1"],
+        ),
+    ],
+)
+def test_points_are_named_by_their_values(grid, expected):
+    assert named(grid) == expected
+
+
+@pytest.mark.parametrize("grid", [{"model.cut": [1, 2, 1]}, [{"model.cut": 1}, {"model.cut": [1]}], [{}, {}]])
+def test_two_points_alike_are_an_error(grid):
+    with pytest.raises(ScenarioError, match="two points of the grid are alike") as caught:
+        named(grid)
+
+    assert caught.value.key == "grid"
+
+
+def test_setting_a_key_leaves_the_others_and_the_original_alone():
+    base = {"train": {"lr": 0.1, "rounds": 3}}
+
+    assert set_keys(base, {"train.lr": 0.2, "method.plan.steps": 4}) == {
+        "train": {"lr": 0.2, "rounds": 3},
+        "method": {"plan": {"steps": 4}},
+    }
+    assert base == {"train": {"lr": 0.1, "rounds": 3}}
+
+
+def test_keys_within_the_grid_are_dotted_themselves():
+    assert set_keys({"grid": {}}, {"grid.model.cut": [1, 2]}) == {"grid": {"model.cut": [1, 2]}}
+
+
+def test_rates_displace_a_profile_and_a_profile_the_rates():
+    profile = {"clients": {"compute": {"profile": "phones", "macs_per_s": None, "scale": 2.0}}}
+    rates = {"clients": {"network": {"profile": None, "uplink_bps": 1.0, "downlink_bps": 2.0}}}
+
+    assert set_keys(profile, {"clients.compute.macs_per_s": 5.0}) == {
+        "clients": {"compute": {"macs_per_s": 5.0, "scale": 2.0}}
+    }
+    assert set_keys(rates, {"clients.network.profile": "4g"}) == {"clients": {"network": {"profile": "4g"}}}
+    assert set_keys(rates, {"clients.network.profile": None}) == rates
+
+
+def test_another_kind_of_test_set_starts_afresh():
+    base = {"data": {"test": {"kind": "rho_ood", "rho": 0.4}}}
+    assert set_keys(base, {"data.test.kind": "global"}) == {"data": {"test": {"kind": "global"}}}
+
+
+def test_another_kind_of_partition_starts_afresh_and_the_same_kind_does_not():
+    base = {"data": {"partition": {"kind": "dominant_label", "p": 0.9, "phi": 2}}}
+
+    assert set_keys(base, {"data.partition.alpha": 1.0, "data.partition.kind": "dirichlet"}) == {
+        "data": {"partition": {"kind": "dirichlet", "alpha": 1.0}}
+    }
+    assert set_keys(base, {"data.partition.kind": "dominant_label"}) == base
+
+
+@pytest.mark.parametrize("layer", [{"a": 1, "a.b": 2}, {"a.b": 2, "a": 1}])
+def test_a_key_and_one_below_it_cannot_both_be_set(layer):
+    with pytest.raises(ScenarioError, match=r"cannot be set together with a\.b"):
+        set_keys({"a": {"b": 3}}, layer)
+
+
+def test_there_are_no_keys_below_a_value():
+    with pytest.raises(ScenarioError, match="unknown key, lr holds a value") as caught:
+        set_keys({"train": {"lr": 0.1}}, {"train.lr.decay": 1})
+
+    assert caught.value.key == "train.lr.decay"

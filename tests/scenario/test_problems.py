@@ -1,0 +1,189 @@
+"""Errors in a scenario, said for a person."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from sfl_sim.scenario.problems import problems
+from sfl_sim.scenario.sections import Scenario
+
+TRAIN = (
+    "rounds, batch_size, local_epochs, lr, lr_decay, lr_min, optimizer, momentum, weight_decay, drop_last, "
+    "agg_weights, precision, compile, executor, max_graphs, on_nan"
+)
+
+
+def said(values):
+    with pytest.raises(ValidationError) as caught:
+        Scenario.model_validate(values)
+    return [str(problem) for problem in problems(caught.value, values)]
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        (
+            {"train": {"roundz": 3}},
+            f"train.roundz: unknown key (found 'roundz'; allowed: {TRAIN}; did you mean 'rounds'?)",
+        ),
+        (
+            {"server": {"orders": "fcfs"}},
+            "server.orders: unknown key (found 'orders'; allowed: speedup, workers, order, burst, max_wait_s, "
+            "include_model_exchange; did you mean 'order'?)",
+        ),
+        (
+            {"data": {"partition": {"kind": "dirichlet", "alpa": 1}}},
+            "data.partition.alpa: unknown key (found 'alpa'; allowed: kind, alpha, by, min_size; "
+            "did you mean 'alpha'?)",
+        ),
+        (
+            {"model": {3: 1}},
+            "model.3: unknown key (found '3'; allowed: name, factory, cut)",
+        ),
+        ({"grid": {3: [1]}}, "grid.3: unknown key (found '3')"),
+        ({"train": {"rounds": "2"}}, "train.rounds: must be a whole number of at least 1 (found '2')"),
+        ({"train": {"rounds": 2.0}}, "train.rounds: must be a whole number of at least 1 (found 2.0)"),
+        ({"train": {"rounds": None}}, "train.rounds: must be a whole number of at least 1, but is empty"),
+        (
+            {"model": {"cut": 2.0}},
+            "model.cut: must be a whole number of at least 1 or text or a number above 0 and below 1 or a mapping "
+            "(found 2.0; allowed: the keys by, values)",
+        ),
+        (
+            {"model": {"cut": {"by": "speed", "values": [1]}}},
+            "model.cut.by: unknown choice (found 'speed'; allowed: client, device_speed, random, round; did you "
+            "mean 'device_speed'?)",
+        ),
+        (
+            {"model": {"cut": {"by": "client", "values": [1, 1.5]}}},
+            "model.cut.values.1: must be a whole number of at least 1 or text or a number above 0 and below 1 "
+            "(found 1.5)",
+        ),
+        ({"model": {"name": "lenet5", "factory": "nets:make"}}, "model.factory: cannot be given together with a name"),
+        ({"model": {"name": None}}, "model.name: must not be empty without a factory"),
+        (
+            {"model": {"factory": lambda shape, n_labels: None}},
+            "model.factory: must be a function at the top level of a module, or package.module:thing",
+        ),
+        ({"model": {"name": 7}}, "model.name: must be text or null (found 7)"),
+        ({"data": {"path": 7}}, "data.path: must be text or null (found 7)"),
+        ({"data": {"download": 1}}, "data.download: must be true or false (found 1)"),
+        (
+            {"clients": {"participation": 1.5}},
+            "clients.participation: must be a number above 0 and at most 1 (found 1.5)",
+        ),
+        ({"train": {"momentum": 1}}, "train.momentum: must be a number of at least 0 and below 1 (found 1)"),
+        ({"train": {"lr": float("inf")}}, "train.lr: must be a finite number above 0 (found inf)"),
+        (
+            {"server": {"workers": 0}},
+            "server.workers: must be a whole number of at least 1 or 'unlimited' (found 0)",
+        ),
+        (
+            {"server": {"workers": "unlimitd"}},
+            "server.workers: unknown choice (found 'unlimitd'; allowed: unlimited, "
+            "a whole number of at least 1; did you mean 'unlimited'?)",
+        ),
+        (
+            {"train": {"agg_weights": "sample"}},
+            "train.agg_weights: unknown choice (found 'sample'; allowed: samples, uniform; did you mean 'samples'?)",
+        ),
+        (
+            {"data": {"partition": {"kind": "dirichlett"}}},
+            "data.partition.kind: unknown kind (found 'dirichlett'; allowed: iid, dominant_label, sharding, "
+            "label_shards, dirichlet, quantity_skew, natural; "
+            "did you mean 'dirichlet'?)",
+        ),
+        (
+            {"data": {"partition": {"p": 0.5}}},
+            "data.partition.kind: is missing (allowed: iid, dominant_label, sharding, label_shards, dirichlet, "
+            "quantity_skew, natural)",
+        ),
+        (
+            {"data": {"test": {"kind": "rho_ood"}}},
+            "data.test.rho: is missing",
+        ),
+        (
+            {"data": {"partition": "iid"}},
+            "data.partition: must be a mapping (found 'iid'; allowed: the keys kind, p, phi, balance, "
+            "dominants, shards, alpha, by, min_size, beta)",
+        ),
+        ({"model": "cnn_small"}, "model: must be a mapping (found 'cnn_small'; allowed: the keys name, factory, cut)"),
+        ({"model": None}, "model: must be a mapping, but is empty (allowed: the keys name, factory, cut)"),
+        (
+            {"clients": {"compute": True}},
+            "clients.compute: must be text or a number above 0 or a mapping "
+            "(found True; allowed: the keys profile, macs_per_s, scale, cost, sample_s, jitter, throttling)",
+        ),
+        (
+            {"clients": {"compute": {"macs_per_s": [1, -1]}}},
+            "clients.compute.macs_per_s.1: must be a number above 0 (found -1)",
+        ),
+        (
+            {"clients": {"compute": {"macs_per_s": []}}},
+            "clients.compute.macs_per_s: must be a number above 0 or a list with one or more items, "
+            "each a number above 0 or null (found [])",
+        ),
+        (
+            {"clients": {"compute": {"macs_per_s": 1, "profile": "phones"}}},
+            "clients.compute.macs_per_s: cannot be given together with a profile",
+        ),
+        ({"clients": {"network": {"uplink_bps": 1}}}, "clients.network.uplink_bps: needs downlink_bps too"),
+        (
+            {"clients": {"network": {"profile": None}}},
+            "clients.network.profile: must not be empty without uplink_bps and downlink_bps",
+        ),
+        (
+            {"method": {"plan": [1, {2}]}},
+            "method.plan.1: must be text, a number, true or false, null, a list or a mapping (found {2})",
+        ),
+        ({"grid": 3}, "grid: must be a mapping or a list (found 3)"),
+        ({"grid": [{}, 3]}, "grid.1: must be a mapping (found 3)"),
+    ],
+)
+def test_one_line_says_what_is_wrong_and_what_would_be_right(values, line):
+    assert set(said(values)) == {line}
+
+
+def test_a_scenario_is_a_mapping():
+    keys = "name, seed, repeats, data, model, clients, server, method, train, grid, report, serving"
+
+    assert said("hello") == [f"must be a mapping (found 'hello'; allowed: the keys {keys})"]
+    assert said(None) == [f"must be a mapping, but is empty (allowed: the keys {keys})"]
+
+
+def test_every_slip_is_told():
+    keys = [line.partition(":")[0] for line in said({"seed": -1, "train": {"lr": 0, "roundz": 3}})]
+
+    assert sorted(keys) == ["seed", "train.lr", "train.roundz"]
+
+
+def keys_of(values, prefix=""):
+    """The dotted keys of a nested mapping, those of mappings included."""
+    for key, value in values.items():
+        yield prefix + key
+        if isinstance(value, dict):
+            yield from keys_of(value, f"{prefix}{key}.")
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text() | st.integers(), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(key=st.sampled_from(sorted(keys_of(Scenario().model_dump()))), junk=JUNK)
+@settings(max_examples=200, deadline=None)
+def test_junk_anywhere_is_told_at_its_key_without_jargon(key, junk):
+    values = junk
+    for step in reversed(key.split(".")):
+        values = {step: values}
+    try:
+        Scenario.model_validate(values)
+    except ValidationError as error:
+        told = problems(error, values)
+        assert told
+        for problem in told:
+            assert problem.key.startswith(key)
+            assert problem.problem.startswith(("must", "unknown", "is missing", "needs", "cannot"))

@@ -1,0 +1,144 @@
+"""The scenario's keys: defaults, shorthands, bounds and combinations."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from sfl_sim.scenario.data import Dirichlet, DominantLabel, Iid
+from sfl_sim.scenario.sections import Clients, Compute, Method, Network, Scenario, Server
+
+
+def sections(model: type[BaseModel]) -> list[type[BaseModel]]:
+    below = [field.annotation for field in model.model_fields.values()]
+    nested = [kind for kind in below if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return [model, *(section for kind in nested for section in sections(kind))]
+
+
+def test_an_empty_scenario_is_a_whole_one():
+    scenario = Scenario.model_validate({})
+
+    assert (scenario.seed, scenario.repeats, scenario.grid) == (0, 1, {})
+    assert scenario.data.partition == Iid()
+    assert scenario.clients.compute.profile == "ai_benchmark"
+    assert scenario.clients.network.profile == "mobiperf"
+    assert scenario.method == Method(name="splitfed_v2")
+    assert scenario.report.target_accuracy is None
+
+
+def test_every_key_is_described():
+    described = {section: section.model_fields for section in [*sections(Scenario), Iid, DominantLabel, Dirichlet]}
+
+    assert len(described) == 13
+    for section, fields in described.items():
+        assert section.__doc__
+        assert [name for name, field in fields.items() if not field.description] == []
+
+
+def test_a_bare_value_stands_for_its_section():
+    assert Compute.model_validate("phones") == Compute(profile="phones")
+    assert Compute.model_validate(2e9) == Compute(profile=None, macs_per_s=2e9)
+    assert Compute.model_validate(2) == Compute(profile=None, macs_per_s=2.0)
+    assert Network.model_validate("4g") == Network(profile="4g")
+
+
+def test_given_rates_need_no_profile():
+    assert Compute.model_validate({"macs_per_s": [1.0, 2.0]}).profile is None
+    assert Network.model_validate({"uplink_bps": 1e6, "downlink_bps": [1e6, 2e6]}).profile is None
+    assert Compute.model_validate({"macs_per_s": None}).profile == "ai_benchmark"
+    assert Network.model_validate({"profile": None, "trace": "bus.csv"}).trace == "bus.csv"
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        (Compute, {"profile": "phones", "macs_per_s": 1.0}),
+        (Compute, {"profile": None}),
+        (Compute, True),
+        (Network, {"profile": "4g", "uplink_bps": 1.0, "downlink_bps": 1.0}),
+        (Network, {"uplink_bps": 1.0}),
+        (Network, {"downlink_bps": 1.0}),
+        (Network, {"profile": None}),
+        (Network, 1e6),
+    ],
+)
+def test_rates_have_exactly_one_source(section, values):
+    with pytest.raises(ValidationError):
+        section.model_validate(values)
+
+
+def test_a_method_takes_options_of_its_own_and_no_other_section_does():
+    method = Method.model_validate({"name": "hydra", "groups": 4, "plan": {"warm_up": [1, 2]}})
+
+    assert method.options == {"groups": 4, "plan": {"warm_up": [1, 2]}}
+    assert Method().options == {}
+    with pytest.raises(ValidationError):
+        Server.model_validate({"groups": 4})
+
+
+def test_a_scenario_cannot_be_changed():
+    with pytest.raises(ValidationError):
+        Scenario().seed = 1
+
+
+@pytest.mark.parametrize(
+    ("key", "inside", "outside"),
+    [
+        ("seed", [0, 10**30], [-1, 1.0, True, "1", None]),
+        ("repeats", [1], [0]),
+        ("data.image_size", [None, 1], [0]),
+        ("data.download", [True, False], [0, 1, "yes", None]),
+        (
+            "data.partition",
+            [{"kind": "iid"}, {"kind": "dirichlet", "alpha": 0.1}],
+            [{}, {"kind": "iid", "p": 1}],
+        ),
+        ("model.name", ["lenet5"], [None, 1]),
+        ("model.factory", [None, "nets:make", len], [1, lambda shape, n_labels: None]),
+        (
+            "model.cut",
+            [1, "block3", "2", 0.15, {"by": "client", "values": [2, "block3", 0.5]}, {"by": "round", "values": [2]}],
+            [0, 1.0, 0.0, "", True, None, [1, 2], {"by": "client"}, {"by": "device_speed", "values": []}],
+        ),
+        ("clients.count", [None, 1], [0, True]),
+        ("clients.participation", [1, 1e-9], [0, 1.5, True, math.nan]),
+        ("clients.network.latency_s", [0], [-1e-9, math.inf]),
+        ("server.speedup", [1e-9], [0, math.inf, "fast"]),
+        ("server.workers", [1, "unlimited"], [0, "many", True, None, 1.5]),
+        ("server.burst", [None, 1, "all"], [0, "some", True]),
+        ("train.lr_decay", [1, 1e-9], [0, 1.01]),
+        ("train.momentum", [0, 0.99], [1, -0.1]),
+        ("train.precision", ["float32", "float64"], ["float16", 32]),
+        ("train.agg_weights", ["samples", "uniform"], ["sizes"]),
+        (
+            "report.target_accuracy",
+            [None, 1, 1e-9, {"share": 0.9, "of": "fedavg"}, {"share": 1, "of": {"name": "smofi", "beta": 0.9}}],
+            [0, 70, "fedavg", {"share": 90, "of": "fedavg"}, {"share": 0.9}, {"share": 0.9, "of": ""}],
+        ),
+    ],
+)
+def test_values_have_types_and_bounds(key, inside, outside):
+    def scenario(value):
+        for step in reversed(key.split(".")):
+            value = {step: value}
+        return Scenario.model_validate(value)
+
+    for value in inside:
+        scenario(value)
+    for value in outside:
+        with pytest.raises(ValidationError):
+            scenario(value)
+
+
+@given(st.floats(allow_nan=True) | st.integers() | st.booleans() | st.text() | st.none())
+@settings(max_examples=50, deadline=None)
+def test_participation_is_a_number_above_0_up_to_1_and_nothing_else(value):
+    allowed = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
+    try:
+        accepted = Clients.model_validate({"participation": value}).participation == value
+    except ValidationError:
+        accepted = False
+
+    assert accepted == allowed

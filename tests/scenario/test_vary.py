@@ -1,0 +1,87 @@
+"""What varies: from texts to points."""
+
+import pytest
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.load import parse
+from sfl_sim.scenario.vary import ALL, Axis, read_axes, spread
+
+
+def study(**values):
+    return parse({"name": "mine", **values})
+
+
+def test_values_are_listed_after_the_key():
+    assert read_axes(["clients.network.scale=0.25,1,4", "model.cut=block1, 2"]) == [
+        Axis("clients.network.scale", (0.25, 1, 4)),
+        Axis("model.cut", ("block1", 2)),
+    ]
+
+
+def test_a_value_may_be_a_section():
+    (axis,) = read_axes(["model.cut={by: device_speed, values: [1, 2]}, 1"])
+    assert axis.values == ({"by": "device_speed", "values": [1, 2]}, 1)
+    assert read_axes(["model.cut=[1, 2]"])[0].values == (1, 2)
+
+
+def test_all_cuts_are_found_out_later():
+    (axis,) = read_axes(["model.cut=all"])
+    assert axis.is_open
+    assert axis.values == (ALL,)
+
+
+@pytest.mark.parametrize(
+    ("texts", "line"),
+    [
+        (["model.cut"], "--vary: must be KEY=VALUE,VALUE,... (found 'model.cut')"),
+        (["model.cut="], "--vary: must be KEY=VALUE,VALUE,... (found 'model.cut=')"),
+        (["model.cut=1", "model.cut=2"], "--vary: model.cut: is varied twice"),
+        (["model.cut=1,1"], "--vary: model.cut: the same value twice (found 1)"),
+        (["clients.power=null,null"], "--vary: clients.power: the same value twice"),
+        (["model.cut=1,all"], "--vary: model.cut: stands alone, and for cuts (found 'all'; allowed: model.cut=all)"),
+        (
+            ["server.order=all"],
+            "--vary: server.order: stands alone, and for cuts (found 'all'; allowed: model.cut=all)",
+        ),
+        (["seed=1,2"], "--vary: seed: cannot vary in a grid, use repeats for several seeds"),
+        (["serving.rho=0,1"], "--vary: serving.rho: no round depends on it"),
+        (["name=a,b"], "--vary: name: cannot vary in a grid"),
+    ],
+)
+def test_what_cannot_vary_is_one_line(texts, line):
+    with pytest.raises(ScenarioError) as caught:
+        read_axes(texts)
+    assert str(caught.value) == line
+
+
+def test_points_are_all_combinations_for_every_variant_and_seed():
+    found = list(
+        spread(
+            study(repeats=2, grid={"method.name": ["splitfed_v1", "splitfed_v2"]}),
+            read_axes(["model.cut=1,2,3", "clients.network.scale=1,4"]),
+        )
+    )
+    assert len(found) == 2 * 2 * 3 * 2
+    assert len({point.key for point in found}) == len(found)
+    last = found[-1]
+    assert (last.series, last.indices) == ("splitfed_v2", (2, 1))
+    scenario = last.variant.scenario
+    assert (scenario.seed, scenario.model.cut, scenario.clients.network.scale) == (1, 3, 4.0)
+
+
+@pytest.mark.parametrize("key", ["model.cut", "clients.network.scale", "clients.network"])
+def test_what_the_grid_sets_is_not_varied_besides(key):
+    with pytest.raises(ScenarioError, match="the scenario's grid sets it"):
+        list(spread(study(grid={"model.cut": [1], "clients.network.scale": [1, 2]}), [Axis(key, (1,))]))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("clients.network.scal=1", r"--vary: clients.network.scal: unknown key .*did you mean 'scale'\?"),
+        ("clients.network.scale=fast", r"--vary: clients.network.scale: must be a number above 0 \(found 'fast'\)"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_one_line(text, line):
+    with pytest.raises(ScenarioError, match=line):
+        list(spread(study(), read_axes([text])))

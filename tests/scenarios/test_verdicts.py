@@ -1,0 +1,144 @@
+"""The studies' verdicts know their scenarios' variants, and would call the papers' own figures reproduced."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from scenarios.forgetting import verdicts as forgetting
+from scenarios.momentum import ratios
+from scenarios.momentum import verdicts as momentum
+from scenarios.replay import verdicts as replay
+from sfl_sim.scenario.load import load
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+PAPER = {  # SMoFi's Tables 1 and 2: accuracy, R and T; T is known of the split frameworks alone
+    "splitfed_v1, round": (77.16, 258, 107), "fedavgm": (79.19, 190, 79), "slowmo": (76.54, 177, 73),
+    "fednag": (78.24, 170, 71), "fedprox": (77.38, 167, 69),
+    "smofi, fedavg": (81.82, 56, 29.0), "smofi, fedprox": (81.99, 54, 28),
+    "splitfed_v1, step": (68.10, None, None), "splitfed_v1, epoch": (77.84, 69, 28.6),
+    "splitfed_v2": (79.42, 278, 144.5), "mergesfl, mean": (79.47, 76, 15.8),
+}  # fmt: skip
+TREND = {  # orders without figures of the paper
+    "fusion=false": 79.5, "server_momentum=0.0": 80, "staleness=-0.1": 81.8, "staleness=0.0": 81,
+    "staleness=-10.0": 81.5,
+    "block2": 80, "block3": 79,
+}  # fmt: skip
+KOREA = {  # KoReA-SFL's Table 2, ResNet-18 on CIFAR-10: adaptive, fixed, no replay; and of Table 1, SFL
+    "alpha=0.1": (66.7, 65.9, 56.0, 45.1), "alpha=0.3": (68.8, 68.2, 66.6, 60.1),
+    "alpha=0.5": (70.6, 70.5, 69.2, 63.0), "iid": (73.2, 73.1, 69.7, 64.5),
+    "participation=0.05": (62, 0, 0, 42), "participation=0.2": (67, 0, 0, 50), "participation=0.5": (68, 0, 0, 53),
+}  # fmt: skip
+KOREA_TREND = {  # orders without figures of the paper
+    "p0=0.05": 60, "p0=0.1": 63, "p0=0.3": 66.8, "p0=0.5": 67, "stem": 68, "block2": 65, "block3": 61
+}  # fmt: skip
+HOURS = dict(zip(ratios.ORDER, ratios.PAPER["CIFAR-10"], strict=True))
+
+
+def write(reports, scenario, figures):
+    """A run of a shipped scenario, with the figures of each variant's name, a little apart between seeds."""
+    study = load(SCENARIOS / f"{scenario}.yaml")
+    folder = reports / study.name
+    folder.mkdir()
+    cells = [(v.name, v.scenario.seed, 1 + 0.001 * v.scenario.seed) for v in study.variants]
+    rows = [
+        {"name": name, "seed": seed} | {key: None if x is None else x * apart for key, x in figures(name).items()}
+        for name, seed, apart in cells
+    ]
+    (folder / "manifest.json").write_text('{"status": "complete"}')
+    (folder / "summary.json").write_text(json.dumps({"variants": rows}))
+    return folder, cells
+
+
+def learned(name):
+    best, rounds, hours = PAPER.get(name) or (TREND[name], None, None)
+    time_s = hours and 3600 * hours
+    return {"best_accuracy": best / 100, "rounds_to_accuracy": rounds, "time_to_accuracy_s": time_s}
+
+
+def told(main, reports, capsys, monkeypatch):
+    """The printed verdict of each trend."""
+    monkeypatch.setattr(sys, "argv", ["verdicts", str(reports)])
+    main()
+    return dict(
+        re.findall(r"^\| (.*?) \| ((?:not )?(?:reproduced|distinguishable|run)) \|", capsys.readouterr().out, re.M)
+    )
+
+
+def test_smofis_own_figures_are_reproduced(tmp_path, capsys, monkeypatch):
+    for scenario in ("table", "ablation", "staleness", "cuts"):
+        write(tmp_path, f"momentum/{scenario}", learned)
+    found = told(momentum.main, tmp_path, capsys, monkeypatch)
+    assert found.popitem() == ("(j) SMoFi is more accurate than FedAvg on other partitions", "not run")
+    assert {name[:3] for name in found} == {f"({letter})" for letter in "abcdefghi"}
+    assert set(found.values()) == {"reproduced"}
+
+
+def test_a_smofi_that_is_no_better_is_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(PAPER, "smofi, fedavg", (77.16, 258, 107))
+    for scenario in ("table", "ablation", "staleness", "cuts"):
+        write(tmp_path, f"momentum/{scenario}", learned)
+    found = told(momentum.main, tmp_path, capsys, monkeypatch)
+    reproduced = {name[:3] for name, verdict in found.items() if verdict == "reproduced"}
+    assert reproduced == {"(d)", "(f)", "(h)"}  # of (h), the weights of staleness, which have a study of their own
+
+
+def test_the_papers_own_hours_are_in_its_order(tmp_path, capsys, monkeypatch):
+    called = {name: called for called, name in ratios.NAMES.items()}
+
+    def hours(name):
+        framework = called[re.sub("^(fedscale|mobiperf), ", "", name)]
+        return {"simulated_s": 50 * 3600 * HOURS.get(framework, 0.5), "rounds": 50}
+
+    for scenario in ("hours", "hours_tiny"):
+        write(tmp_path, f"momentum/{scenario}", hours)
+    found = told(ratios.main, tmp_path, capsys, monkeypatch)
+    assert len(found) == 3
+    assert set(found.values()) == {"reproduced"}
+
+
+def test_every_trend_of_hydra_finds_its_variants(tmp_path, capsys, monkeypatch):
+    figures = dict.fromkeys(["accuracy", "performance_gap", "backward_transfer"], 0.5)
+    for scenario in forgetting.TRENDS:
+        folder, cells = write(tmp_path, f"forgetting/{scenario}", lambda name: figures)
+        places = [
+            {"variant": name, "seed": seed, "round": 20, "position": position, "accuracy": np.sqrt(position)}
+            for name, seed, _ in cells
+            for position in range(10)
+        ]
+        pd.DataFrame(places).to_parquet(folder / "labels.parquet")
+    found = told(forgetting.main, tmp_path, capsys, monkeypatch)
+    assert {name[:3] for name in found} == {f"({letter})" for letter in "abcdefghi"}
+    assert found["(a) the last place is known best (V2)"] == "reproduced"
+
+
+def replayed(name):
+    accuracy, is_sfl = KOREA_TREND.get(name), name.endswith("splitfed_v1")
+    if accuracy is None:
+        setting, method = re.fullmatch("(.*?), (korea, .*|splitfed_v1)", name).groups()
+        accuracy = KOREA[setting][list(replay.ABLATION.values()).index(method)]
+    steady, way = (0.04, 3e9) if is_sfl else (0.01, 2e9)
+    return {"accuracy": accuracy / 100, "accuracy_spread": steady, "bytes_to_accuracy": way, "time_to_accuracy_s": way}
+
+
+def judged(reports, capsys, monkeypatch):
+    for scenario in ("table", "fashion", "participation", "proportions", "cuts"):
+        write(reports, f"replay/{scenario}", replayed)
+    return told(replay.main, reports, capsys, monkeypatch)
+
+
+def test_koreas_own_figures_are_reproduced(tmp_path, capsys, monkeypatch):
+    found = judged(tmp_path, capsys, monkeypatch)
+    assert {name[:3] for name in found} == {f"({letter})" for letter in "abcdefghij"}
+    assert set(found.values()) == {"reproduced"}
+
+
+def test_a_korea_that_is_no_better_is_told(tmp_path, capsys, monkeypatch):
+    for setting, (_, fixed, off, sfl) in list(KOREA.items()):
+        monkeypatch.setitem(KOREA, setting, (sfl, fixed, off, sfl))
+    found = judged(tmp_path, capsys, monkeypatch)
+    reproduced = {name[:3] for name, verdict in found.items() if verdict == "reproduced"}
+    assert reproduced == {"(c)", "(f)", "(i)", "(j)"}  # smoothness, the fixed proportions and the way are as they were

@@ -1,0 +1,480 @@
+"""Clients that go away, or are too late, while they take part: what is lost, what stands still, who goes on."""
+
+import gc
+import weakref
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_steps import Compute
+from small_world import fleet
+
+from sfl_sim.errors import StuckError
+from sfl_sim.ops import (
+    AGGREGATOR,
+    SERVER,
+    Event,
+    Lost,
+    State,
+    Value,
+    expect,
+    occur,
+    on,
+    par,
+    present,
+    send,
+    start,
+    wait,
+)
+from sfl_sim.rng import stream
+from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.dropouts import Dropouts
+from sfl_sim.sim.orders import ORDERS
+from sfl_sim.system.presence import Presence
+from sfl_sim.system.topology import build_topology
+from sfl_sim.training.timing import Timing
+
+LONG_S = 1e6
+"""A period that no story lives to see the end of."""
+ALWAYS = Presence([(0, LONG_S)], LONG_S)
+
+
+class Noting(Timing):
+    """Remembers which steps were run, by their MACs."""
+
+    def __init__(self):
+        self.ran = []
+
+    def run(self, op):
+        self.ran.append(op.step.macs)
+
+
+def there(*intervals):
+    return Presence(intervals, LONG_S)
+
+
+def world(presence, policy="drop", order="fcfs", deadline_s=inf, executor=None, **rates):
+    """Devices of 1 MAC/s, links of 1 byte a second, a server of 1 MAC/s; somebody is there at these times."""
+    usual = {"macs_per_s": 1.0, "uplink_bps": 8.0, "downlink_bps": 8.0, "speedup": 1.0}
+    everybody = replace(fleet(len(presence), **(usual | rates)), presence=presence)
+    losses = Dropouts(policy, presence, deadline_s)
+    return Simulator(everybody, executor or Timing(), ORDERS[order], losses=losses, max_wait_s=2.0)
+
+
+def told(simulator):
+    """Kind of place, request, start, end, MACs and bytes of what has been done."""
+    rows = simulator.take_rows()
+    columns = [rows[name].tolist() for name in ("node", "requested_s", "started_s", "ended_s", "macs", "bytes")]
+    return list(zip(*columns, strict=True))
+
+
+def caught(flow, log):
+    """Run `flow`, and note who was lost."""
+    try:
+        yield from flow
+    except Lost as lost:
+        log.append(lost.client)
+
+
+def working(client, macs):
+    yield on(client, Compute(macs), State("model"))
+    return macs
+
+
+def later(wait_s, flow):
+    """Begin a flow after so many seconds."""
+    yield wait([Event("nothing")], wait_s)
+    return (yield from flow)
+
+
+def sending(size_bytes, src, dst):
+    yield send(Value("smashed", size_bytes), src, dst)
+
+
+def test_what_a_device_has_not_done_when_it_goes_away_is_lost():
+    """5 MACs at 1 MAC/s, begun at 0 s: 3 of them are done when the client goes away at 3 s, and nothing was run."""
+    simulator, log = world([there((0, 3), (10, 20))], executor=Noting()), []
+    simulator.run(caught(working(0, 5), log), 1)
+    assert log == [0]
+    assert simulator.now_s == 3
+    assert told(simulator) == [(b"client", 0, 0, 3, 3, 0)]
+    assert simulator.executor.ran == []
+    (loss,) = simulator.take_losses()
+    assert (loss.client, loss.lost_s, loss.node, loss.kind, loss.cause) == (0, 3, "client", "work", "away")
+
+
+def test_what_waits_for_a_device_is_lost_with_it():
+    simulator, log = world([there((0, 3))]), []
+    simulator.run(par_of(caught(working(0, 2), log), caught(working(0, 2), log), caught(working(0, 2), log)), 1)
+    assert log == [0, 0]
+    assert told(simulator) == [(b"client", 0, 0, 2, 2, 0), (b"client", 0, 2, 3, 1, 0), (b"client", 0, 3, 3, 0, 0)]
+
+
+def par_of(*flows):
+    return (yield par(flows))
+
+
+def test_of_a_message_what_has_passed_is_counted():
+    """9 bytes at 1 byte/s, from 0 s on; the client goes away at 4 s."""
+    simulator, log = world([there((0, 4))]), []
+
+    def flow():
+        yield send(Value("smashed", 9), 0, SERVER)
+
+    simulator.run(caught(flow(), log), 1)
+    assert told(simulator) == [(b"uplink", 0, 0, 4, 0, 4)]
+    assert log == [0]
+
+
+@pytest.mark.parametrize(("goes_s", "loser"), [((3, 9), 0), ((9, 3), 1)])
+def test_a_message_between_clients_is_lost_with_either(goes_s, loser):
+    simulator, log = world([there((0, at_s)) for at_s in goes_s]), []
+
+    def flow():
+        yield send(Value("part", 5), 0, 1)
+
+    simulator.run(caught(flow(), log), 1)
+    assert log == [loser]
+    assert told(simulator) == [(b"peer", 0, 0, 3, 0, 3)]
+
+
+def test_whoever_sends_to_a_client_that_is_lost_has_its_uplink_busy_as_before():
+    """Ten bytes take client 0's uplink until 10 s; four more wait behind them until their receiver goes away at 5 s."""
+    simulator, log = world([ALWAYS, there((0, 5))]), []
+    flows = [
+        sending(10, 0, SERVER),
+        caught(sending(4, 0, 1), log),
+        later(6, sending(2, 0, SERVER)),
+    ]
+    simulator.run(par_of(*flows), 1)
+    assert log == [1]
+    assert [row[:4] for row in told(simulator) if row[0] == b"uplink"] == [
+        (b"uplink", 0, 0, 10),
+        (b"uplink", 6, 10, 12),
+    ]
+
+
+def test_who_is_lost_leaves_a_shared_link_to_the_others():
+    """Two uploads of 8 bytes over 1 byte/s: half a byte a second each, until one goes away at 4 s with 2 bytes moved.
+    The other's 6 bytes then have the link to themselves until 10 s."""
+    simulator = world([ALWAYS, there((0, 4))])
+    shared = build_topology(2, stream(0, "access points"), access_points=1, capacity_bps=8.0)
+    simulator.move_to(replace(simulator.prices.fleet, topology=shared))
+
+    def upload(client):
+        yield send(Value("smashed", 8), client, SERVER)
+
+    assert simulator.run(par_of_named({0: upload(0), 1: upload(1)}), 1) == {0: None}
+    assert told(simulator) == [(b"uplink", 0, 0, 4, 0, 2), (b"uplink", 0, 0, 10, 0, 8)]
+
+
+def job(client, macs, state, first_s=0.0):
+    if first_s:
+        yield on(client, Compute(first_s), State("own"))
+    value = Value("smashed")
+    value.maker = client
+    yield on(SERVER, Compute(macs), state, value)
+    return client
+
+
+def test_a_job_that_waits_is_taken_out_of_the_queue():
+    """The server is busy with client 0 until 5 s; client 1 waits from 1 s and goes away at 3 s; client 2 is next."""
+    simulator, part2 = world([ALWAYS, there((0, 3)), ALWAYS]), State("part-2")
+    flows = {0: job(0, 5, part2), 1: job(1, 5, part2, 1), 2: job(2, 5, part2, 2)}
+    assert simulator.run(par_of_named(flows), 1) == {0: 0, 2: 2}
+    assert simulator.now_s == 10
+    assert (b"server", 1, 3, 3, 0, 0) in told(simulator)
+
+
+def par_of_named(flows):
+    return (yield par(flows))
+
+
+def test_a_job_in_service_is_finished_though_nobody_hears_of_it():
+    """Ownership is order: what the server has begun to learn from it has learned."""
+    simulator, log = world([there((0, 3))], executor=Noting()), []
+    simulator.run(caught(job(0, 5, State("part-2")), log), 1)
+    assert (log, simulator.now_s, simulator.executor.ran) == ([0], 5, [5])
+    assert told(simulator) == [(b"server", 0, 0, 5, 5, 0)]
+    assert [loss.lost_s for loss in simulator.take_losses()] == [3]
+
+
+def test_a_job_that_comes_in_the_instant_in_which_its_client_goes_away_does_not_wait():
+    """Client 0 goes away at 3 s: while a job of its waits, and when what it computes before another job has ended."""
+    simulator, log, part2 = world([there((0, 3)), ALWAYS]), [], State("part-2")
+    flows = [
+        job(1, 10, part2),
+        caught(job(0, 1, part2, 0.5), log),
+        later(1, caught(job(0, 1, part2, 2), log)),
+    ]
+    simulator.run(par_of(*flows), 1)
+    assert log == [0, 0]
+    assert [row[1:5] for row in told(simulator) if row[0] == b"server"] == [
+        (0.5, 3, 3, 0),
+        (3, 3, 3, 0),
+        (0, 0, 10, 10),
+    ]
+
+
+def test_a_client_that_is_back_loses_nothing_when_its_job_of_before_is_finished():
+    """Client 0 is away from 3 to 4 s while a job of its is in service, and has another wait when that ends, at 5 s."""
+    simulator, log, part2 = world([there((0, 3), (4, 99))]), [], State("part-2")
+    flows = [caught(job(0, 5, part2), log), later(4.25, job(0, 1, part2))]
+    assert simulator.run(par_of(*flows), 1) == [None, 0]
+    assert (log, simulator.now_s) == ([0], 6)
+
+
+def visit(client, jobs, part2):
+    """So many mini-batches: a second on the device, a second at the server each."""
+    for _ in range(jobs):
+        yield from job(client, 1, part2, 1)
+    return client
+
+
+def round_of(clients, jobs, part2):
+    yield expect(part2, dict.fromkeys(clients, jobs))
+    return (yield par({c: visit(c, jobs, part2) for c in clients}))
+
+
+@pytest.mark.parametrize("order", ["cyclic", "cyclic_reverse", "bounded_wait", "random_sweep", "random_client"])
+def test_an_order_does_not_wait_for_the_lost(order):
+    """Client 1 goes away before its first job: whatever the order, the others' three jobs each are served."""
+    simulator = world([ALWAYS, there((0, 0.5)), ALWAYS], order=order)
+    assert simulator.run(round_of([0, 1, 2], 3, State("part-2")), 1) == {0: 0, 2: 2}
+    assert sum(row[0] == b"server" for row in told(simulator)) == 6
+
+
+def test_in_cyclic_order_the_next_turn_begins_when_the_client_is_lost():
+    """Turns 0, 1, 0, 1: client 0 is served from 1 to 2 s, waits for the turn of client 1 from 3 s on, and has it when
+    that goes away at 4.5 s, in the midst of 9 s of computing."""
+    simulator, part2 = world([ALWAYS, there((0, 4.5))], order="cyclic"), State("part-2")
+
+    def both():
+        yield expect(part2, {0: 2, 1: 2})
+        return (yield par({0: visit(0, 2, part2), 1: job(1, 1, part2, 9)}))
+
+    assert simulator.run(both(), 1) == {0: 0}
+    assert [row[1:4] for row in told(simulator) if row[0] == b"server"] == [(1, 1, 2), (3, 4.5, 5.5)]
+
+
+def test_with_patience_everything_stands_still_meanwhile():
+    """5 MACs and 4 bytes, the client there for 3 s, away for 7, there for 4, away for 6: done at 12 s and at 22 s."""
+    simulator = world([there((0, 3), (10, 14), (20, 99))], policy="wait")
+
+    def flow():
+        yield on(0, Compute(5), State("model"))
+        yield send(Value("smashed", 4), 0, SERVER)
+
+    simulator.run(flow(), 1)
+    assert told(simulator) == [(b"client", 0, 0, 12, 5, 0), (b"uplink", 12, 12, 22, 0, 4)]
+    assert simulator.take_losses() == []
+
+
+def test_nobody_is_away_outside_of_rounds():
+    """What happens once, before or after all rounds, takes as long as if everybody was there."""
+    simulator = world([there((0, 3), (10, 20))])
+    assert simulator.run(working(0, 5), 1, in_round=False) == 5
+    assert simulator.now_s == 5
+
+
+def test_a_deadline_counts_from_the_beginning_of_its_round():
+    """Two rounds with a deadline after 4 s: client 0 needs 3 s, client 1 needs 6."""
+    simulator = world([ALWAYS, ALWAYS], policy="deadline", deadline_s=4)
+    for begins_s in (0, 4):
+        assert simulator.run(par_of_named({c: working(c, (3, 6)[c]) for c in (0, 1)}), 1) == {0: 3}
+        assert simulator.now_s == begins_s + 4
+    assert [loss.cause for loss in simulator.take_losses()] == ["deadline"] * 2
+
+
+def test_the_deadline_of_a_round_that_has_ended_means_nothing():
+    """The first round ends at 1 s; its deadline, 4 s, passes while client 1 waits for client 0 in the second."""
+    simulator, part2 = world([ALWAYS, ALWAYS], policy="deadline", deadline_s=4), State("part-2")
+    assert simulator.run(par_of_named({1: job(1, 1, part2)}), 1) == {1: 1}
+    assert simulator.run(par_of_named({0: job(0, 3.5, part2), 1: job(1, 0.25, part2)}), 2) == {0: 0, 1: 1}
+    assert simulator.now_s == 4.75
+
+
+def test_before_the_deadline_a_client_may_be_away():
+    """Away from 2 to 5 s: 4 MACs are done at 7 s, and of 9 MACs 4 are done at 7.5 s, half of one more."""
+    simulator = world([there((0, 2), (5, 99))] * 2, policy="deadline", deadline_s=7.5)
+    assert simulator.run(par_of_named({0: working(0, 4), 1: working(1, 9)}), 1) == {0: 4}
+    assert told(simulator) == [(b"client", 0, 0, 7, 4, 0), (b"client", 0, 0, 7.5, 4.5, 0)]
+
+
+def test_whoever_has_not_received_by_the_deadline_is_too_late_not_the_sender():
+    simulator, log = world([ALWAYS, there((2, 99))], policy="deadline", deadline_s=4), []
+    simulator.run(caught(sending(5, 0, 1), log), 1)
+    assert (log, [loss.client for loss in simulator.take_losses()], simulator.now_s) == ([1], [1], 4)
+
+
+def test_a_deadline_needs_nobody_to_be_away():
+    simulator = Simulator(fleet(1, 1.0), Timing(), ORDERS["fcfs"], losses=Dropouts("deadline", None, 4.0))
+    assert simulator.run(par_of_named({0: working(0, 6)}), 1) == {}
+    assert simulator.now_s == 4
+
+
+def test_a_named_flow_that_is_lost_is_missing():
+    simulator = world([there((0, 3)), ALWAYS])
+    assert simulator.run(par_of_named({"a": working(0, 5), "b": working(1, 7)}), 1) == {"b": 7}
+
+
+def test_a_list_of_flows_is_lost_with_one_of_them_once_the_others_are_done():
+    simulator, log = world([there((0, 3)), ALWAYS]), []
+    simulator.run(caught(par_of(working(0, 5), working(1, 7)), log), 1)
+    assert (log, simulator.now_s) == ([0], 7)
+
+
+def test_what_nobody_catches_ends_the_run():
+    with pytest.raises(Lost, match="client 0 has gone away"):
+        world([there((0, 3))]).run(working(0, 5), 1)
+
+
+def test_a_flow_that_nobody_waits_for_ends_by_itself():
+    simulator, done = world([there((0, 3)), ALWAYS]), Event("the end")
+
+    def beside():
+        yield from working(0, 5)
+        yield occur(done)
+
+    def flow():
+        yield start(beside())
+        yield from working(1, 9)
+
+    simulator.run(flow(), 1)
+    assert (simulator.now_s, done.occurred) == (9, False)
+
+
+def test_a_flow_may_go_on_after_a_loss():
+    """It tells those who wait for it, whose round then goes on."""
+    simulator, done = world([there((0, 3)), ALWAYS]), Event("the end")
+
+    def beside():
+        try:
+            yield from working(0, 5)
+        finally:
+            yield occur(done)
+
+    def flow():
+        yield start(beside())
+        return (yield wait([done]))
+
+    assert simulator.run(flow(), 1) is True
+    assert simulator.now_s == 3
+
+
+def test_who_is_present_is_known_at_once_or_waited_for():
+    simulator = world([there((4, 6)), there((5, 9))])
+
+    def flow():
+        first = yield present([0, 1])
+        yield on(SERVER, Compute(1.5), State("part-2"))
+        return first, (yield present([1, 0]))
+
+    assert simulator.run(flow(), 1) == ([0], [1, 0])
+    assert simulator.now_s == 5.5
+
+
+def test_whoever_waits_for_those_that_never_come_is_told_so():
+    def flow():
+        return (yield present([0]))
+
+    with pytest.raises(StuckError, match="none of whom ever comes"):
+        world([Presence([], LONG_S)]).run(flow(), 1)
+
+
+def test_everybody_is_present_in_a_world_without_absence():
+    simulator = Simulator(fleet(2), Timing(), ORDERS["fcfs"])
+
+    def flow():
+        return (yield present([1, 0]))
+
+    assert simulator.run(flow(), 1) == [1, 0]
+
+
+@st.composite
+def presences(draw, n):
+    """Clients that come and go every few seconds."""
+
+    def one():
+        lengths = draw(st.lists(st.sampled_from([0.5, 1.0, 2.5, 4.0]), min_size=2, max_size=6))
+        times = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+        return Presence(
+            list(zip(times[::2], times[1::2], strict=False)), times[-1] + 1, draw(st.sampled_from([0, 1.5]))
+        )
+
+    return [one() for _ in range(n)]
+
+
+@settings(deadline=None, max_examples=120)
+@given(st.data(), st.sampled_from(sorted(ORDERS)), st.sampled_from(["drop", "wait", "deadline"]))
+def test_whoever_is_lost_nobody_hangs_and_nothing_is_done_in_absence(data, order, policy):
+    """Three rounds of split learning with one part-2 end; no client computes or sends while it is away, unless it
+    pauses; every job of those who came through was served; and what was moved is at most what was sent."""
+    n, jobs = 3, 2
+    presence = data.draw(presences(n))
+    simulator = world(presence, policy, order, deadline_s=6.0 if policy == "deadline" else inf)
+    part2 = State("part-2")
+
+    def client(c):
+        part1 = yield send(Value("model", 1), AGGREGATOR, c)
+        for _ in range(jobs):
+            yield from job(c, 0.25, part2, 0.5)
+            yield send(Value("gradients", 1), SERVER, c)
+        yield send(part1, c, AGGREGATOR)
+        return c
+
+    def round():
+        yield expect(part2, dict.fromkeys(range(n), jobs))
+        return (yield par({c: client(c) for c in range(n)}))
+
+    for number in (1, 2, 3):
+        begins_s = simulator.now_s
+        survivors = simulator.run(round(), number)
+        rows, losses = simulator.take_rows(), simulator.take_losses()
+        assert {loss.client for loss in losses} == set(range(n)) - set(survivors)
+        for loss in losses:
+            assert loss.lost_s <= simulator.now_s
+            assert loss.lost_s == begins_s + 6 if policy == "deadline" else not presence[loss.client].there(loss.lost_s)
+        if policy == "wait":
+            assert list(survivors) == list(range(n))
+        served = rows[(rows["node"] == b"server") & (rows["macs"] > 0)]
+        for c in survivors:
+            assert (served["client"] == c).sum() == jobs
+            assert rows["bytes"][rows["client"] == c].sum() == 2 + jobs
+        own = rows[rows["node"] != b"server"]
+        assert (own["bytes"] <= 1).all()
+        for row in own:
+            worked_s = sum(
+                end - begin for begin, end in presence[row["client"]].intervals(row["started_s"], row["ended_s"])
+            )
+            if policy == "drop":
+                assert worked_s == pytest.approx(row["ended_s"] - row["started_s"], abs=1e-9)
+            elif row["bytes"] == 1 or row["macs"] == 0.5:
+                assert worked_s == pytest.approx(max(row["macs"], row["bytes"]), abs=1e-9)
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_what_a_lost_client_held_is_gone_at_once(names):
+    """Its model, and the graph that waits for a gradient, would otherwise stay until garbage is collected."""
+    held = []
+
+    def training():
+        model = State("model")
+        held.append(weakref.ref(model))
+        yield on(0, Compute(5.0), model)
+
+    def round():
+        with suppress(Lost):
+            yield par({0: training()} if names else [training()])
+        gone.append(held[0]() is None)
+
+    gone = []
+    gc.disable()
+    try:
+        world([there((0, 3), (7, 100))]).run(round(), 1)
+    finally:
+        gc.enable()
+    assert gone == [True]

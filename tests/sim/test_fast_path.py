@@ -1,0 +1,302 @@
+"""Timing without an event loop: the same timeline as with one, operation for operation and bit for bit."""
+
+from dataclasses import replace
+from itertools import cycle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_world import fleet, task
+
+from sfl_sim.errors import StuckError
+from sfl_sim.methods import METHODS
+from sfl_sim.ops import AGGREGATOR, SERVER, Expect, State, Value, Work, expect, on, par, read, send
+from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.dropouts import Dropouts
+from sfl_sim.sim.fast_path import FastPath, stages
+from sfl_sim.sim.orders import ORDERS, InTurn
+from sfl_sim.sim.station import first_come
+from sfl_sim.sim.trace import Entry, Fork, Unforeseen, trace
+from sfl_sim.system.links import Pattern, RateTrace
+from sfl_sim.training.timing import Timing
+
+V1 = [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch", "round")]
+OTHERS = ["fedavg", "splitfed_v2", "splitfed_v3", "multihead", "mergesfl", "hydra"]
+REGULAR = [*((name, {}) for name in OTHERS), *V1, ("hydra", {"cut2": 2, "num_heads": 2})]
+
+
+class NeverRuns(Simulator):
+    """A simulator whose event loop must not be needed."""
+
+    def run(self, flow, round):
+        raise AssertionError("the event loop was used")
+
+
+def method_of(name, options, samples, **settings):
+    kind = METHODS[name]
+    return kind(task(samples, device=None, **settings), kind.Options(**options))
+
+
+def timeline(method, clients, foresee, world, order="fcfs", kind=Simulator, **settings):
+    """Two rounds of a method, by event loop or by foresight; its rows and when it ends."""
+    simulator = kind(world, Timing(), ORDERS[order], **settings)
+    foresight = FastPath(simulator)
+    for number in (1, 2):
+        if foresee:
+            foresight.run(lambda number=number: method.round(number, clients), number, like="all")
+        else:
+            simulator.run(method.round(number, clients), number)
+    return simulator.take_rows(), simulator.now_s
+
+
+rates = st.sampled_from([1e3, 3e3, 7.7e3, 1e4])  # few values, so that clients tie now and then
+PATTERNS = [Pattern([0, 1, 3], [1, 0.5]), Pattern([0, 0.7, 2, 2.5, 4], [0, 3, 0.1, 0])]
+varying = st.builds(RateTrace, rates, st.sampled_from([None, *PATTERNS]), st.sampled_from([0.0, 0.3, 2.0]))
+
+
+@st.composite
+def worlds(draw, n):
+    def each():
+        return draw(st.lists(rates, min_size=n, max_size=n))
+
+    speedup, latency_s = draw(st.sampled_from([0.5, 3.0, 100.0])), draw(st.sampled_from([0.0, 0.3]))
+    world = fleet(n, each(), each(), each(), speedup, latency_s=latency_s)
+    if draw(st.booleans()):
+        return world
+    links = st.lists(varying, min_size=n, max_size=n)
+    return replace(world, uplinks=draw(links), downlinks=draw(links))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_foreseen_rounds_are_those_of_the_event_loop_to_the_bit(data):
+    draw = data.draw
+    samples = draw(st.lists(st.integers(1, 9), min_size=1, max_size=6))
+    clients = draw(st.permutations(range(len(samples))))[: draw(st.integers(1, len(samples)))]
+    name, options = draw(st.sampled_from(REGULAR))
+    method = method_of(name, options, samples, batch_size=2, local_epochs=draw(st.integers(1, 2)))
+    settings = {
+        "world": draw(worlds(len(samples))),
+        "order": draw(st.sampled_from(sorted(ORDERS))),
+        "workers": draw(st.sampled_from([1, 2, float("inf")])),
+        "burst": draw(st.sampled_from([1, 2, float("inf")])),
+        "max_wait_s": draw(st.sampled_from([0.0, 1.0, float("inf")])),
+        "include_model_exchange": draw(st.booleans()),
+    }
+    if settings["order"] == "fcfs":
+        settings["burst"] = 1
+    rows, ended_s = timeline(method, clients, False, **settings)
+    foreseen, foreseen_s = timeline(method, clients, True, **settings)
+    assert foreseen_s == ended_s
+    assert foreseen.tobytes() == rows.tobytes()
+
+
+@pytest.mark.parametrize(("name", "options"), REGULAR)
+def test_regular_methods_need_no_event_loop_where_clients_are_alike_in_number_of_batches(name, options):
+    method = method_of(name, options, (4, 4, 4))
+    rows, _ = timeline(method, [0, 1, 2], True, fleet(3), kind=NeverRuns)
+    assert len(rows)
+    assert method.regular
+
+
+@pytest.mark.parametrize(("name", "options"), REGULAR)
+def test_regular_methods_do_the_same_in_every_round(name, options):
+    method = method_of(name, options, (4, 7, 2), batch_size=2)
+    simulator = Simulator(fleet(3), Timing(), ORDERS["fcfs"])
+    one, other = (trace(method.round(number, [2, 0, 1]), simulator.prices) for number in (1, 2))
+
+    assert without_states(one) == without_states(other)
+
+
+def without_states(found):
+    """A trace whose entries can be compared."""
+    if isinstance(found, Entry):
+        return found._replace(state=None)
+    if isinstance(found, Expect):
+        return found.jobs
+    return [without_states(item) for item in (found.branches if isinstance(found, Fork) else found)]
+
+
+def test_a_method_of_ones_own_is_regular_only_if_it_says_so():
+    class Mine(METHODS["splitfed_v2"]):
+        pass
+
+    assert METHODS["splitfed_v2"].regular
+    assert not Mine.regular
+
+
+def test_links_that_vary_need_no_event_loop():
+    method = method_of("splitfed_v2", {}, (4, 4))
+    on_a_bus = fleet(2, profile="mobiperf", uplink_bps=None, downlink_bps=None, trace="hsdpa_bus")
+    rows, _ = timeline(method, [0, 1], False, on_a_bus)
+    foreseen, _ = timeline(method, [0, 1], True, on_a_bus, kind=NeverRuns)
+    assert foreseen.tobytes() == rows.tobytes()
+
+
+def test_a_round_with_a_deadline_needs_the_event_loop():
+    method = method_of("splitfed_v1", {}, (4, 4))
+    foresight = FastPath(Simulator(fleet(2), Timing(), ORDERS["fcfs"], losses=Dropouts("deadline", deadline_s=1e9)))
+    foresight.run(lambda: method.round(1, [0, 1]), 1, like="all")
+    assert foresight.refused
+
+
+class Compute:
+    name = "work"
+    aggregates = False
+
+    def work(self, state, *args):
+        return Work.of(1e6)
+
+    def out(self, state, *args):
+        return Value("result")
+
+
+def job(client, state, node=SERVER):
+    done = yield on(client, Compute(), State("model"))
+    yield on(node, Compute(), state, done)
+
+
+def flows_that_meet():
+    """Flows whose branches do meet elsewhere than at the server, or do not do what they announce."""
+    shared = State("model")
+
+    def one_device():
+        yield par(job(0, State("model")) for _ in range(2))
+
+    def one_state_without_an_order():
+        yield par(job(c, shared) for c in range(2))
+
+    def another_state_than_announced():
+        yield expect(shared, {0: 1, 1: 1})
+        yield par(job(c, State("model")) for c in range(2))
+
+    def more_jobs_than_announced():
+        yield expect(shared, {0: 1})
+        yield par(job(c, shared) for c in range(2))
+
+    def jobs_at_the_aggregator():
+        yield expect(shared, {0: 1, 1: 1})
+        yield par(job(c, shared, AGGREGATOR) for c in range(2))
+
+    def announced_and_never_brought():
+        yield par(job(c, State("model")) for c in range(2))
+        yield expect(shared, {0: 1})
+
+    def jobs_of_nobody():
+        def nobody(client):
+            yield on(client, Compute(), State("model"))
+            yield on(SERVER, Compute(), State("model"))
+
+        yield par(nobody(c) for c in range(2))
+
+    def jobs_of_several_clients():
+        def several():
+            for client in (0, 1):
+                yield from job(client, State("model"))
+
+        yield par([several(), job(2, State("model"))])
+
+    def between_clients():
+        def hand_over():
+            yield send(State("model", 100), 0, 1)
+
+        yield par([hand_over()])
+
+    def forks_twice():
+        def outer():
+            yield par([job(0, State("model"))])
+
+        yield par([outer(), job(1, State("model"))])
+
+    def reads():
+        yield read(Value("norm"))
+
+    return [
+        one_device, one_state_without_an_order, another_state_than_announced, more_jobs_than_announced,
+        jobs_at_the_aggregator, announced_and_never_brought, jobs_of_nobody, jobs_of_several_clients, between_clients,
+        forks_twice, reads,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("flow", flows_that_meet(), ids=lambda flow: flow.__name__)
+def test_flows_that_meet_elsewhere_need_the_event_loop(flow):
+    with pytest.raises(Unforeseen):
+        stages(trace(flow(), Simulator(fleet(3), Timing(), ORDERS["fcfs"]).prices))
+
+
+def test_a_flow_that_cannot_be_foreseen_is_driven_to_its_end_before_it_runs_again():
+    ends = []
+
+    def flow():
+        yield send(State("model", 100), 0, 1)
+        ends.append("whole")
+
+    FastPath(Simulator(fleet(2), Timing(), ORDERS["fcfs"])).run(flow, 1, like=1)
+    assert ends == ["whole", "whole"]
+
+
+class Patient(InTurn):
+    """A policy of one's own that is made like turns and behaves otherwise."""
+
+    def __call__(self, waiting, now_s):
+        return first_come(waiting, now_s) if len(waiting) == 2 else None
+
+
+OWN_ORDERS = {
+    "too few turns": lambda roster: InTurn(iter(roster.clients)),
+    "turns without end": lambda roster: InTurn(cycle(roster.clients)),
+    "turns of a stranger": lambda roster: InTurn(iter([7, 0, 1])),
+    "a policy of its own": Patient,
+    "arrival for one client alone": lambda roster: first_come if len(roster.clients) == 1 else Patient(roster),
+}
+
+
+@pytest.mark.parametrize("name", OWN_ORDERS)
+def test_an_order_of_ones_own_is_timed_as_the_event_loop_times_it(name):
+    def outcome(foresee):
+        simulator = Simulator(fleet(2, [1e3, 3e3]), Timing(), OWN_ORDERS[name])
+        try:
+            if foresee:
+                FastPath(simulator).run(lambda: method.round(1, [0, 1]), 1, like=1)
+            else:
+                simulator.run(method.round(1, [0, 1]), 1)
+        except StuckError as error:
+            return str(error)
+        return simulator.take_rows().tobytes()
+
+    method = method_of("splitfed_v2", {}, (4, 8))
+    assert outcome(True) == outcome(False)
+
+
+def test_a_message_is_priced_as_it_is_when_it_is_sent():
+    class Shrinks(State):
+        def snapshot(self):
+            return State("model", self.size_bytes // 4)
+
+    def flow():
+        yield send(Shrinks("model", 4000), 0, SERVER)
+
+    prices = Simulator(fleet(1, uplink_bps=8.0), Timing(), ORDERS["fcfs"]).prices
+    (entry,) = trace(flow(), prices)
+    assert prices.seconds(entry.demand) == 1000
+
+
+def test_foreseen_and_simulated_rounds_may_follow_upon_each_other():
+    method = method_of("splitfed_v2", {}, (4, 7, 5))
+    mixed, plain = (Simulator(fleet(3, [1e3, 2e3, 3e3]), Timing(), ORDERS["cyclic"]) for _ in range(2))
+    for number in range(1, 6):
+        if number % 2:
+            FastPath(mixed).run(lambda number=number: method.round(number, [2, 0, 1]), number, like=1)
+        else:
+            mixed.run(method.round(number, [2, 0, 1]), number)
+        plain.run(method.round(number, [2, 0, 1]), number)
+    assert mixed.take_rows().tobytes() == plain.take_rows().tobytes()
+
+
+def test_rows_that_end_together_stand_in_an_order_of_their_own():
+    method = method_of("splitfed_v1", {}, (4, 4, 4, 4))
+    rows, _ = timeline(method, [0, 1, 2, 3], False, fleet(4))
+    turned, _ = timeline(method, [3, 1, 0, 2], False, fleet(4))
+    assert (np.diff(rows["ended_s"]) >= 0).all()
+    assert rows.tobytes() == turned.tobytes()

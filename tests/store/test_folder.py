@@ -1,0 +1,258 @@
+"""The run folder: readable at every moment, and never over a different run."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.store import Cell, RunFolder, free_folder, read_manifest
+from sfl_sim.store import cell as cells
+from sfl_sim.store.columns import OP_DTYPE
+from sfl_sim.store.tables import deal
+
+
+def ops(n, round=1):
+    rows = np.zeros(n, OP_DTYPE)
+    rows["node"], rows["kind"], rows["round"], rows["ended_s"] = b"client", b"forward", round, np.arange(n)
+    return rows
+
+
+def fill(folder, rounds=2, number=0, variant="a"):
+    cell = Cell(folder.cell_folder(number), variant, seed=0)
+    cell.add_clients(pd.DataFrame({"client": [0]}))
+    cell.add_layers(pd.DataFrame({"layer": [1]}))
+    for round in range(1, rounds + 1):
+        cell.add_round({"round": round, "accuracy": 0.5}, [{"round": round, "label": 0}], ops(3, round))
+    cell.add_weights({"w": np.ones(2, np.float32)}, {"variant": variant})
+    cell.close({"name": variant, "rounds": rounds})
+
+
+def finish(folder, status="complete", additions=None):
+    folder.join("s", "name: s\n", {"status": status}, additions or {})
+    return folder.publish()
+
+
+def test_cells_are_joined_into_tables_and_moved_to_their_place(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, number=0, variant="a")
+    fill(folder, number=1, variant="b")
+    assert not (tmp_path / "run").exists()
+    out = finish(folder)
+    assert out == tmp_path / "run"
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+    assert [v["name"] for v in json.loads((out / "summary.json").read_text())["variants"]] == ["a", "b"]
+    found = pd.read_parquet(out / "ops.parquet")
+    assert found.groupby("variant", observed=True).size().to_dict() == {"a": 6, "b": 6}
+    assert found["kind"].unique().tolist() == ["forward"]
+    assert len(pd.read_parquet(out / "rounds.parquet")) == 4
+    assert sorted(p.name for p in (out / "checkpoints").iterdir()) == [
+        "0000.json", "0000.safetensors", "0001.json", "0001.safetensors"
+    ]  # fmt: skip
+
+
+def test_many_rounds_are_the_same_table(tmp_path, monkeypatch):
+    """Of columns that are never known, that begin to be known, and that only some rounds have."""
+    rows = [
+        {
+            "round": n,
+            "accuracy": None,
+            "seconds": n / 3,
+            "answers": None if n < 4 else 0.5,
+            **({"seen": n} if n % 3 else {}),
+        }
+        for n in range(1, 8)
+    ]
+    frames = []
+    for size in (2, 500):
+        monkeypatch.setattr("sfl_sim.store.cell.ROWS_PER_FRAME", size)
+        cell = Cell(tmp_path / str(size), "a", seed=0)
+        for row in rows:
+            cell.add_round(row, [], ops(1, row["round"]))
+        cell.close({})
+        frames.append(pd.read_parquet(tmp_path / str(size) / "rounds.parquet"))
+    pd.testing.assert_frame_equal(*frames)
+
+
+def test_energy_is_null_where_nobody_knows_it(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    cell = Cell(folder.cell_folder(0), "a", seed=0)
+    cell.add_round({"round": 1}, [], ops(2, 1))
+    cell.add_round({"round": 2}, [], ops(2, 2), joule=np.array([0.5, 0.0]))
+    cell.close({"name": "a", "rounds": 2})
+    assert pd.read_parquet(finish(folder) / "ops.parquet")["joule"].fillna(-1).tolist() == [-1, -1, 0.5, 0.0]
+
+
+def test_what_only_the_whole_run_can_tell_is_added_to_the_summaries_of_its_cells(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, number=0, variant="a")
+    fill(folder, number=2, variant="c", rounds=3)
+    closed = folder.closed()
+    assert {number: (summary["name"], len(rounds)) for number, (summary, rounds) in closed.items()} == {
+        0: ("a", 2), 2: ("c", 3)
+    }  # fmt: skip
+    out = finish(folder, additions={2: {"reference": "a"}})
+    a, c = json.loads((out / "summary.json").read_text())["variants"]
+    assert c["reference"] == "a"
+    assert "reference" not in a
+
+
+def test_methods_may_tell_more_of_a_round_than_others(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, number=0, variant="plain", rounds=1)
+    cell = Cell(folder.cell_folder(1), "korea", seed=0)
+    cell.add_round({"replay_late": 3, "round": 1, "accuracy": None}, [], ops(3))
+    cell.close({"rounds": 1})
+    found = pd.read_parquet(finish(folder) / "rounds.parquet").set_index("variant")
+    assert found["replay_late"].isna().to_dict() == {"plain": True, "korea": False}
+    assert found.loc["korea", ["round", "replay_late"]].tolist() == [1, 3]
+    assert found["accuracy"].isna().to_dict() == {"plain": False, "korea": True}
+
+
+def test_snapshots_are_a_table_where_there_are_any(tmp_path):
+    look = pd.DataFrame(
+        {"round": [1], "job": [3], "time_s": [0.5], "true_label": [0], "predicted_label": [0], "share": [1.0]}
+    )
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, number=0, variant="never looked into")
+    assert not (finish(folder) / "confusion.parquet").exists()
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, number=0, variant="never looked into")
+    cell = Cell(folder.cell_folder(1), "b", seed=7)
+    cell.add_clients(pd.DataFrame({"client": [0]}))
+    cell.add_layers(pd.DataFrame({"layer": [1]}))
+    cell.add_round({"round": 1, "accuracy": 0.5}, [{"round": 1, "label": 0}], ops(3), look)
+    cell.add_round({"round": 2, "accuracy": 0.5}, [{"round": 2, "label": 0}], ops(3), look.head(0))
+    cell.close({"rounds": 2})
+    found = pd.read_parquet(finish(folder) / "confusion.parquet")
+    pd.testing.assert_frame_equal(found, look.assign(variant="b", seed=7)[list(found)])
+
+
+def test_operations_go_to_disk_in_row_groups_while_the_run_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(cells, "ROWS_PER_GROUP", 10)
+    cell = Cell(tmp_path / "cell", "a", 0)
+    for round in range(1, 9):
+        cell.add_round({"round": round}, [], ops(4, round))
+    cell.close({})
+    file = pq.ParquetFile(tmp_path / "cell" / "ops.parquet")
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [12, 12, 8]
+
+
+def test_joined_rows_are_dealt_out_to_their_cells_again_under_other_names(tmp_path):
+    rows = pd.DataFrame({"variant": ["a", "b", "a"], "seed": [0, 0, 1], "round": [1, 2, 3]})
+    rows.astype({"variant": "category"}).to_parquet(tmp_path / "rounds.parquet")
+    places = [tmp_path / f"{i}.parquet" for i in range(4)]
+    targets = {
+        ("a", 0): [(places[0], "x"), (places[1], "a")],
+        ("b", 0): [(places[2], "y")],
+        ("c", 0): [(places[3], "c")],
+    }
+    deal(tmp_path / "rounds.parquet", targets, to_all=False)
+    found = [pd.read_parquet(place)[["variant", "round"]].to_numpy().tolist() for place in places if place.exists()]
+    assert found == [[["x", 1]], [["a", 1]], [["y", 2]]]
+    deal(tmp_path / "rounds.parquet", targets, to_all=True)
+    assert list(pd.read_parquet(places[3])) == ["variant", "seed", "round"]
+
+
+def test_the_same_run_again_replaces_its_results(tmp_path):
+    for rounds in (1, 2):
+        folder = RunFolder(tmp_path / "run", "digest")
+        fill(folder, rounds)
+        finish(folder)
+    assert len(pd.read_parquet(tmp_path / "run" / "rounds.parquet")) == 2
+
+
+def test_a_different_run_is_never_touched(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder)
+    finish(folder)
+    with pytest.raises(ScenarioError, match="holds something else than a run of this scenario"):
+        RunFolder(tmp_path / "run", "another digest")
+    assert free_folder(tmp_path, "run", "digest") == tmp_path / "run"
+    assert free_folder(tmp_path, "run", "another digest") == tmp_path / "run-2"
+
+
+def test_a_folder_of_other_files_is_never_touched(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(ScenarioError, match="holds something else"):
+        RunFolder(tmp_path, "digest")
+    with pytest.raises(ScenarioError, match="is a file"):
+        RunFolder(tmp_path / "thesis.tex", "digest")
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ScenarioError, match=r"--out: cannot write there"):
+        RunFolder(tmp_path / "file" / "run", "digest")
+
+
+def test_an_interrupted_run_does_not_replace_a_complete_one(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, 2)
+    finish(folder)
+    again = RunFolder(tmp_path / "run", "digest")
+    fill(again, 1)
+    assert finish(again, "interrupted") == tmp_path / "run.partial"
+    assert read_manifest(tmp_path / "run")["status"] == "complete"
+
+
+def test_resume_keeps_the_cells_that_are_finished(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, rounds=3, number=0, variant="a")
+    fill(folder, rounds=1, number=1, variant="b")
+    finish(folder, "interrupted")
+    again = RunFolder(tmp_path / "run", "digest", resume=True)
+    assert again.finished(0, rounds=3)
+    assert not again.finished(1, rounds=3)
+    assert not again.finished(2, rounds=3)
+    fill(again, rounds=3, number=1, variant="b")
+    out = finish(again)
+    assert pd.read_parquet(out / "rounds.parquet").groupby("variant").size().to_dict() == {"a": 3, "b": 3}
+    assert not (out / "cells").exists()
+
+
+@pytest.mark.parametrize("table", ["rounds", "ops", "layers"])
+def test_a_cell_whose_tables_cannot_be_read_is_not_finished(table, tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder, rounds=3)
+    assert folder.finished(0, rounds=3)
+    path = folder.cell_folder(0) / f"{table}.parquet"
+    path.write_bytes(b"")
+    assert not folder.finished(0, rounds=3)
+    path.unlink()
+    assert not folder.finished(0, rounds=3)
+    folder.release()
+
+
+def test_a_run_that_came_with_links_is_not_gone_on_with(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder)
+    out = finish(folder, "interrupted")
+    (tmp_path / "precious.txt").write_text("mine")
+    (out / "cells" / "0000" / "rounds.parquet").unlink()
+    (out / "cells" / "0000" / "rounds.parquet").symlink_to(tmp_path / "precious.txt")
+    with pytest.raises(ScenarioError, match=r"--out: is a link, which no run has made: remove it \(found .*rounds"):
+        RunFolder(tmp_path / "run", "digest", resume=True)
+
+
+def test_a_link_in_the_place_of_the_folder_is_neither_followed_nor_emptied(tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "run.partial").symlink_to(tmp_path / "precious")
+    with pytest.raises(ScenarioError, match="is a link"):
+        RunFolder(tmp_path / "run", "digest")
+    (tmp_path / "run.partial").unlink()
+    (tmp_path / "run").symlink_to(tmp_path / "precious")
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder)
+    finish(folder)
+    assert list((tmp_path / "precious").iterdir()) == []
+
+
+def test_what_a_killed_run_of_another_scenario_left_is_passed_over(tmp_path):
+    killed = RunFolder(tmp_path / "mine", "theirs")
+    killed.release()
+    assert killed.staging.exists()
+    assert free_folder(tmp_path, "mine", "ours") == tmp_path / "mine-2"
+    assert free_folder(tmp_path, "mine", "theirs") == tmp_path / "mine"

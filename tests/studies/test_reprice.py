@@ -1,0 +1,277 @@
+"""Repricing: a run walked again in another world says what a run trained there says, or that it must be trained."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from torch import nn
+
+from sfl_sim.cli import main
+from sfl_sim.engine.experiment import Experiment, Round
+from sfl_sim.engine.trial import Settings
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS
+from sfl_sim.scenario.load import load
+from sfl_sim.scenario.own_code import hand_over
+from sfl_sim.studies.reprice import Repricing, reprice_cell
+from sfl_sim.studies.train import run_study
+
+IN_ORDER = {"splitfed_v2", "hydra"}
+"""Methods whose clients share a state at the server."""
+ASYNCHRONOUS = {"fedbuff", "fedasync"}
+POINTS = [
+    *({"method.name": name} for name in METHODS if name != "fednag"),
+    {"method.name": "fednag", "train.momentum": 0.9},
+    {"method.name": "splitfed_v2", "server.order": ["cyclic", "random_job"]},
+    {"method.name": "mergesfl", "method.batch_regulation": "time"},
+    {"method.name": "korea", "method.proportion": "fixed", "method.patience_s": 0.05},
+    {"method.name": "korea", "method.patience_s": 0.05},
+]
+N_CLIENTS, ROUNDS = 6, 3
+SCENARIO = {
+    "name": "small",
+    "data": {"name": "digits", "train_samples": 96, "test_samples": 40, "partition": {"kind": "iid"}},
+    "model": {"name": "cnn_small", "cut": 1},
+    "clients": {
+        "count": N_CLIENTS, "participation": 0.5, "compute": {"macs_per_s": 1e8},
+        "network": {"uplink_bps": [1e6, 2e6, 3e6, 4e6, 5e6, 6e6], "downlink_bps": 1e7},
+    },
+    "train": {"rounds": ROUNDS, "batch_size": 8},
+    "report": {"exits_every": 2, "target_accuracy": 0.1},
+}  # fmt: skip
+ELSEWHERE = ["clients.network.uplink_bps=[6.0e+6, 5.0e+6, 4.0e+6, 3.0e+6, 2.0e+6, 1.0e+6]"]
+"""Another world, in which whoever came last comes first."""
+
+
+def write(place, changes=None):
+    path = place / "scenario.yaml"
+    path.write_text(json.dumps(SCENARIO | (changes or {})))
+    return path
+
+
+def train(path, out, overrides=(), notify=lambda number, news: None):
+    run_study(load(path, overrides), out, Settings(device="cpu", threads=1), notify)
+    return out
+
+
+def silently(run, overrides, out):
+    return Repricing(run, overrides).fill(out, lambda number, news: None).folder
+
+
+def verdicts(folder):
+    found = json.loads((folder / "manifest.json").read_text())["repriced"]
+    return {verdict["variant"]: verdict for verdict in found}
+
+
+def summaries(folder):
+    return {each["name"]: each for each in json.loads((folder / "summary.json").read_text())["variants"]}
+
+
+def rounds(folder, variant):
+    return pd.read_parquet(folder / "rounds.parquet", filters=[("variant", "==", variant)])
+
+
+def served(folder, variant):
+    """The clients of the jobs at the server, in the order of service."""
+    wanted = [("variant", "==", variant), ("node", "==", "server"), ("kind", "==", "train")]
+    jobs = pd.read_parquet(folder / "ops.parquet", filters=wanted)
+    return jobs.sort_values("started_s")["client"].tolist()
+
+
+def leave_pages_out(patch):
+    patch.setattr("sfl_sim.report.page.write_report", lambda runs, out: out)
+    patch.setattr("sfl_sim.report.perfetto.write_trace", lambda folder: None)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A run of all methods, a run in the other world, and the first in the world of the second."""
+    place = tmp_path_factory.mktemp("repriced")
+    path = write(place, {"grid": POINTS})
+    with pytest.MonkeyPatch.context() as patch:
+        leave_pages_out(patch)
+        run, fresh = train(path, place / "run"), train(path, place / "fresh", ELSEWHERE)
+        return run, fresh, silently(run, ELSEWHERE, place / "repriced")
+
+
+def test_learning_holds_if_and_only_if_training_in_the_other_world_gives_the_same_weights(folders):
+    run, fresh, repriced = folders
+    there, here = summaries(run), summaries(fresh)
+    holds = {name for name, verdict in verdicts(repriced).items() if verdict["reason"] is None}
+    assert holds == {name for name in there if there[name]["weights_digest"] == here[name]["weights_digest"]}
+    in_doubt = {"splitfed_v2", "hydra", "mergesfl, time", "korea, fixed, patience_s=0.05", "korea, patience_s=0.05"}
+    in_doubt |= ASYNCHRONOUS
+    assert set(there) - holds == in_doubt
+    assert len(holds) == len(METHODS) - 2  # all but four, in every way to name them, and two fixed orders
+
+
+def test_what_holds_is_what_a_run_in_the_other_world_says(folders):
+    _, fresh, repriced = folders
+    there, here = summaries(fresh), summaries(repriced)
+    for name, verdict in verdicts(repriced).items():
+        if verdict["reason"] is None:
+            pd.testing.assert_frame_equal(rounds(fresh, name), rounds(repriced, name))
+            assert here[name] == {key: value for key, value in there[name].items() if key != "key"}
+
+
+def test_a_method_that_goes_by_what_it_reads_goes_the_same_way(folders):
+    """KoReA-SFL's proportion of replay follows a gradient norm, and bytes and times follow the proportion."""
+    run, _, repriced = folders
+    proportion = rounds(repriced, "korea")["replay_proportion"]
+    assert proportion.nunique() > 1
+    assert proportion.equals(rounds(run, "korea")["replay_proportion"])
+    assert len(pd.read_parquet(run / "reads.parquet", filters=[("variant", "==", "korea")])) == 3 * ROUNDS
+
+
+def test_times_are_those_of_the_other_world_where_learning_does_not_hold(folders):
+    _, fresh, repriced = folders
+    for name in ("splitfed_v2", "hydra", "mergesfl, time", "korea, fixed, patience_s=0.05"):
+        assert summaries(fresh)[name]["timeline_digest"] == summaries(repriced)[name]["timeline_digest"]
+        assert rounds(repriced, name)[["accuracy", "loss", "performance_gap"]].isna().all(axis=None)
+        assert summaries(repriced)[name]["accuracy"] is None
+    assert verdicts(repriced)["splitfed_v2"]["after_s"] == rounds(fresh, "splitfed_v2")["ended_s"].max()
+
+
+def test_the_reason_is_the_first_turn_that_would_be_another_client_s(folders):
+    run, fresh, repriced = folders
+    turns = zip(served(fresh, "splitfed_v2"), served(run, "splitfed_v2"), strict=True)
+    ours, theirs = next((ours, theirs) for ours, theirs in turns if ours != theirs)
+    reason = f"round 1: client {ours} would be served before client {theirs}"
+    assert verdicts(repriced)["splitfed_v2"]["reason"] == reason
+
+
+def test_nothing_is_guessed_after_a_number_that_nobody_knows(folders):
+    """Where other assistants are late, the norm is another, and with it the proportion."""
+    *_, repriced = folders
+    assert "korea, patience_s=0.05" not in summaries(repriced)
+    assert verdicts(repriced)["korea, patience_s=0.05"]["rounds"] == 0
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    leave_pages_out(monkeypatch)
+    return tmp_path
+
+
+def slower(client):
+    """A world in which the messages of one client take a second longer."""
+    rates = SCENARIO["clients"]["network"]["uplink_bps"]
+    return [f"clients.network.uplink_bps={[1e5 if c == client else rate for c, rate in enumerate(rates)]}"]
+
+
+def test_rounds_hold_until_the_first_in_which_the_order_is_another(place):
+    """Nothing is known of a slow client until it takes part."""
+    path = write(place)
+    experiment = Experiment(load(path).variants[0].scenario, device=None)
+    early = {c for number in (1, 2) for c in experiment.participants(number)}
+    (late, *_) = set(experiment.participants(3)) - early
+    run, fresh = train(path, place / "run"), train(path, place / "fresh", slower(late))
+    repriced = silently(run, slower(late), place / "repriced")
+    (verdict,) = verdicts(repriced).values()
+    assert verdict["valid_rounds"] == 2
+    assert verdict["reason"].startswith("round 3: client ")
+    there, here = (rounds(folder, "splitfed_v2") for folder in (fresh, repriced))
+    pd.testing.assert_frame_equal(there[:2], here[:2], check_dtype=False)
+    assert there["ended_s"].equals(here["ended_s"])
+    assert here["accuracy"].isna().tolist() == [False, False, True]
+
+
+def test_an_interrupted_run_is_repriced_as_far_as_it_came(place):
+    def stop(number, news):
+        if isinstance(news, Round) and news.row["round"] == 2:
+            raise KeyboardInterrupt
+
+    path = write(place, {"method": {"name": "splitfed_v1"}})
+    interrupted = train(path, place / "run", notify=stop)
+    repriced = silently(interrupted, ELSEWHERE, place / "repriced")
+    fresh = train(path, place / "fresh", ELSEWHERE)
+    pd.testing.assert_frame_equal(rounds(fresh, "splitfed_v1")[:2], rounds(repriced, "splitfed_v1"), check_dtype=False)
+
+
+def dropping(shape, n_labels):
+    """A network whose training draws random numbers, one after another for whoever comes first."""
+    size = int(np.prod(shape))
+    return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(size, 8)), nn.Dropout(), nn.Linear(8, n_labels))
+
+
+def test_a_network_that_draws_makes_every_method_depend_on_the_order(place):
+    hand_over("test_reprice:dropping")
+    path = write(place, {"method": {"name": "splitfed_v1"}, "model": {"factory": "test_reprice:dropping"}})
+    run, fresh = train(path, place / "run"), train(path, place / "fresh", ELSEWHERE)
+    repriced = silently(run, ELSEWHERE, place / "repriced")
+    assert summaries(run)["splitfed_v1"]["weights_digest"] != summaries(fresh)["splitfed_v1"]["weights_digest"]
+    assert verdicts(repriced)["splitfed_v1"]["valid_rounds"] == 0
+    again = silently(run, ["server.include_model_exchange=true"], place / "again")
+    assert verdicts(again)["splitfed_v1"]["reason"] is None
+
+
+def variant_of(run, name, overrides=()):
+    return next(each for each in load(run / "scenario.yaml", overrides).variants if each.name == name)
+
+
+def test_one_cell_by_itself_is_that_of_the_folder(folders):
+    run, _, repriced = folders
+    name = "splitfed_v1"
+    cell = reprice_cell(run, variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
+    assert cell.valid
+    assert cell.rounds["ended_s"].tolist() == rounds(repriced, name)["ended_s"].tolist()
+    assert cell.rounds["accuracy"].tolist() == rounds(run, name)["accuracy"].tolist()
+    assert len(cell.ops) == len(pd.read_parquet(repriced / "ops.parquet", filters=[("variant", "==", name)]))
+    with pytest.raises(ScenarioError, match=r"method\.name: is not of the world alone"):
+        reprice_cell(run, variant_of(run, name), variant_of(run, "hydra").scenario)
+
+
+def test_a_cell_of_which_nothing_is_known_has_no_rounds(folders):
+    run, *_ = folders
+    name = "korea, patience_s=0.05"
+    cell = reprice_cell(run, variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
+    assert not cell.valid
+    assert cell.rounds["accuracy"].empty
+    assert cell.reason.endswith("round 1 depends on a number that only training can tell")
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("train.lr=0.1", "train.lr: is not of the world alone: it decides what is learned"),
+        ("clients.participation=1", "clients.participation: is not of the world alone"),
+        ("repeats=2", "can change the world of variants, but not which there are"),
+        ("clients.network=nowhere", "clients.network.profile: no file and no shipped profile of this name"),
+    ],
+)
+def test_what_would_have_to_be_trained_is_refused(folders, override, problem):
+    with pytest.raises(ScenarioError, match=problem):
+        silently(folders[0], [override], None)
+
+
+def test_what_is_no_run_of_this_code_is_refused(folders, place):
+    with pytest.raises(ScenarioError, match="is not the folder of a run"):
+        silently(place, ELSEWHERE, None)
+    with pytest.raises(ScenarioError, match="was repriced itself; take the run that was trained"):
+        silently(folders[2], ELSEWHERE, None)
+    run = train(write(place, {"method": {"name": "fedavg"}}), place / "run")
+    scenario = (run / "scenario.yaml").read_text()
+    (run / "scenario.yaml").write_text(scenario.replace("speedup: 100.0", "speedup: 90.0"))
+    with pytest.raises(ScenarioError, match=r"nothing is left of it: fedavg .*made by other code or from other data"):
+        silently(run, ELSEWHERE, place / "out")
+    assert not (place / "out").exists()
+
+
+def test_the_command_prints_what_holds_and_the_page_says_it_first(place, monkeypatch, capsys):
+    """A run of an earlier version does not say what its flows have read."""
+    run = train(write(place, {"grid": {"method.name": ["splitfed_v1", "splitfed_v2", "korea"]}}), place / "run")
+    monkeypatch.undo()
+    monkeypatch.chdir(place)
+    (run / "reads.parquet").unlink()
+    main(["reprice", str(run), "--set", ELSEWHERE[0]])
+    *lines, path = capsys.readouterr().out.splitlines()
+    assert path == "reports/small-repriced/report.html"
+    printed = " ".join(" ".join(lines).split())
+    assert "s valid" in printed
+    assert "must be trained: round 1: client" in printed
+    assert "left out: korea (seed 0) cannot be walked again: what its method read was not recorded" in printed
+    above = (place / path).read_text().partition("<h2>Results</h2>")[0]
+    assert "small: repriced from" in above
+    assert "splitfed_v2 (seed 0) must be trained in this world to know what it learns: round 1: client" in above

@@ -1,0 +1,105 @@
+"""Studies: how steps are to be computed is checked before anything is written, and is told afterwards."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+
+from sfl_sim.api import Results
+from sfl_sim.cli import main
+from sfl_sim.engine.trial import Settings
+from sfl_sim.scenario.load import parse
+from sfl_sim.studies.train import run_study
+
+SCENARIO = {
+    "name": "tiny",
+    "data": {"name": "digits", "train_samples": 120, "test_samples": 20},
+    "model": {"name": "cnn_small"},
+    "clients": {"count": 3, "compute": 1e9, "network": {"uplink_bps": 1e6, "downlink_bps": 1e6}},
+    "train": {"rounds": 1, "batch_size": 8},
+}
+
+
+@pytest.fixture
+def sfl_sim(tmp_path, monkeypatch):
+    """Run the scenario with options into a folder; its summary and manifest."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(SCENARIO))
+
+    def run(*options, out="run"):
+        main(["tiny.yaml", "-q", "--out", out, *options])
+        files = (tmp_path / out / f"{name}.json" for name in ("summary", "manifest"))
+        summary, manifest = (json.loads(file.read_text()) for file in files)
+        return summary["variants"], manifest
+
+    return run
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_a_precision_that_this_machine_does_not_have_is_refused_before_anything_is_written(
+    precision, sfl_sim, tmp_path, capsys
+):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(SystemExit, match="2"):
+        sfl_sim("--set", f"train.precision={precision}")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("sfl-sim: --set: train.precision: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_a_timing_only_run_needs_no_instructions_and_sends_half_the_activations_under_bf16(sfl_sim):
+    (full,), _ = sfl_sim("--timing-only", out="full")
+    (half,), manifest = sfl_sim("--timing-only", "--set", "train.precision=bf16", out="half")
+    models = 2 * 3 * 160 * 4  # both ways, three clients, 16 filters of 9 weights and a bias in float32
+    labels = 120 * 8
+    activations = 120 * 16 * 8 * 8 * 4
+    assert full["bytes_up"] + full["bytes_down"] == models + labels + 2 * activations
+    assert half["bytes_up"] + half["bytes_down"] == models + labels + activations
+    assert half["peak_graphs"] is None
+    assert manifest["computing"]["precision"] == ["bf16"]
+
+
+def test_bounded_graphs_change_no_digest_and_are_told(sfl_sim):
+    (usual,), _ = sfl_sim(out="usual")
+    grid = "grid={train.max_graphs: [null, 1, 2]}"
+    variants, manifest = sfl_sim("--set", grid, "--fresh", out="bounded")
+    for key in ("weights_digest", "timeline_digest", "simulated_s"):
+        assert {v[key] for v in variants} == {usual[key]}
+    assert [v["peak_graphs"] for v in variants] == [3, 1, 2]
+    assert {v["threads"] for v in variants} == {1}
+    assert manifest["computing"] == {
+        "executor": ["eager"], "precision": ["float32"], "compile": [False], "max_graphs": [None, 1, 2]
+    }  # fmt: skip
+
+
+def test_a_relative_target_is_known_once_its_reference_has_run_be_it_after_a_resume(tmp_path):
+    grid = {"method.name": ["splitfed_v2", "fedavg"]}
+    relative = {"report": {"target_accuracy": {"share": 0.5, "of": "fedavg"}}}
+    study, settings = parse({**SCENARIO, "grid": grid, "repeats": 2, **relative}), Settings(threads=1)
+
+    def summary_after(interrupt_at, **how):
+        def notify(number, round):
+            if number == interrupt_at:
+                raise KeyboardInterrupt
+
+        outcome = run_study(study, tmp_path / "run", replace(settings, **how), notify)
+        return outcome.status, Results(outcome.folder).summary.set_index(["name", "seed"])
+
+    status, early = summary_after(interrupt_at=1)
+    assert status == "interrupted"
+    assert early["target_accuracy"].isna().all()
+    assert early["best_accuracy"].notna().all()
+    status, found = summary_after(interrupt_at=None, resume=True)
+    assert status == "complete"
+    assert set(found["target_accuracy"]) == {0.5 * found.loc["fedavg", "best_accuracy"].median()}
+    assert found.loc["fedavg", "rounds_to_accuracy"].tolist() == [1, 1]
+    assert "of the best accuracy of" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_nothing_is_compiled_where_no_client_has_a_whole_mini_batch(sfl_sim, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        sfl_sim("--set", "train.compile=true", "--set", "train.batch_size=64")
+    assert "train.compile: no client has a whole mini-batch; only those are compiled" in capsys.readouterr().err

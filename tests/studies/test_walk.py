@@ -1,0 +1,161 @@
+"""A walk through rounds that are alike takes what a whole run takes, in every world."""
+
+import numpy as np
+import pytest
+
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.methods import METHODS
+from sfl_sim.scenario.load import parse
+from sfl_sim.store.columns import BREAKDOWN
+from sfl_sim.studies.walk import EVENT_LOOP, RECURSION, Walker
+from sfl_sim.studies.whatif_measures import Measured
+
+REGULAR = sorted(name for name, method in METHODS.items() if method.regular)
+
+MEET_BETWEEN_STEPS = {"smofi"}
+ON_A_BUS = {"profile": "mobiperf", "trace": "hsdpa_bus", "latency_s": 0.02}
+
+
+def scenario(**changes):
+    values = {
+        "data": {"name": "digits", "train_samples": 96, "partition": {"kind": "dominant_label", "p": 0.8}},
+        "model": {"name": "cnn_small", "cut": 1},
+        "clients": {"network": {"latency_s": 0.02}},
+        "train": {"rounds": 4, "batch_size": 4},
+        **changes,
+    }
+    (variant,) = parse(values).variants
+    return variant.scenario
+
+
+def in_full(scenario):
+    """Rows of rounds.parquet of a timing-only run through the event loop."""
+    experiment = Experiment(scenario, device=None)
+    experiment.foresight.refused = "a walk is compared with it"
+    return [round.row for round in experiment.rounds()]
+
+
+def check_against_the_run(scenario, walked, workers=1):
+    rows = in_full(scenario)
+    found = Measured(walked, len(rows)).figures(workers)
+    assert found["round_s"] == pytest.approx(rows[-1]["ended_s"] / len(rows), rel=1e-9)
+    for name in BREAKDOWN:
+        mean_s = np.mean([row[f"{name}_s"] for row in rows])
+        assert found[f"{name}_s"] == pytest.approx(mean_s, rel=1e-6, abs=1e-9 * found["round_s"])
+    for name in ("bytes_up", "bytes_down"):
+        assert found[name] == pytest.approx(np.mean([row[name] for row in rows]))
+
+
+@pytest.mark.parametrize("method", REGULAR)
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_walked_rounds_take_what_the_run_takes(method, participation):
+    clients = {"participation": participation, "network": {"latency_s": 0.02}}
+    train = {"rounds": 4, "batch_size": 4, "momentum": 0.9, "drop_last": True}
+    one = scenario(method={"name": method}, clients=clients, train=train)
+    walked = Walker(one).walk(one)
+    assert walked.how == (EVENT_LOOP if method in MEET_BETWEEN_STEPS else RECURSION)
+    check_against_the_run(one, walked)
+
+
+@pytest.mark.parametrize("order", ["fcfs", "cyclic", "random_job", "random_client"])
+def test_rounds_that_are_served_in_the_same_sequence_are_walked_once(order):
+    one = scenario(server={"order": order})
+    walked = Walker(one).walk(one)
+    rounds = [piece for piece in walked.pieces if not piece.is_aside]
+    assert sum(piece.times for piece in rounds) == 4
+    assert (len(rounds) == 1) == (order in ("fcfs", "cyclic"))
+    check_against_the_run(one, walked)
+
+
+@pytest.mark.parametrize("method", ["splitfed_v1", "splitfed_v2"])
+@pytest.mark.parametrize("server", [{}, {"order": "random_job"}])
+def test_rounds_over_links_that_vary_are_walked_one_after_another(method, server):
+    one = scenario(method={"name": method}, clients={"network": ON_A_BUS}, server=server)
+    walked = Walker(one).walk(one)
+    assert walked.how == RECURSION
+    rounds = [piece for piece in walked.pieces if not piece.is_aside]
+    assert [(piece.started_s, piece.ended_s) for piece in rounds] == [
+        (row["started_s"], row["ended_s"]) for row in in_full(one)
+    ]
+    check_against_the_run(one, walked)
+
+
+@pytest.mark.parametrize("server", [{"order": "shortest_job"}, {"order": "bounded_wait", "max_wait_s": 0.1}])
+def test_what_cannot_be_foreseen_goes_through_the_event_loop(server):
+    one = scenario(server=server)
+    walked = Walker(one).walk(one)
+    assert walked.how == EVENT_LOOP
+    check_against_the_run(one, walked)
+
+
+def test_one_walker_walks_through_many_worlds():
+    worlds = [
+        scenario(
+            method={"name": "splitfed_v1"}, clients={"network": {"latency_s": 0.02, "scale": scale}}, server=server
+        )
+        for scale in (0.25, 4.0)
+        for server in ({}, {"workers": 3}, {"workers": "unlimited", "speedup": 5.0})
+    ]
+    walker = Walker(worlds[0])
+    for world in worlds:
+        workers = float("inf" if world.server.workers == "unlimited" else world.server.workers)
+        check_against_the_run(world, walker.walk(world), workers)
+
+
+def test_a_method_that_suits_its_demands_to_the_clients_is_found_out():
+    for regulation in ("time", "none"):
+        one = scenario(method={"name": "mergesfl", "batch_regulation": regulation})
+        walker = Walker(one)
+        check_against_the_run(one, walker.walk(one))
+        assert walker.follows_the_world is (regulation == "time")
+
+
+def test_it_is_found_out_by_the_event_loop_as_well():
+    """Or the next point of a question, without jitter, would be walked with demands of the first."""
+    clients = {"compute": {"jitter": 0.1}, "network": {"latency_s": 0.02}}
+    one = scenario(method={"name": "mergesfl", "batch_regulation": "time"}, clients=clients)
+    walker = Walker(one)
+    assert walker.walk(one).how == EVENT_LOOP
+    assert walker.follows_the_world
+
+
+def test_a_cut_that_changes_from_round_to_round_is_walked_round_by_round():
+    one = scenario(
+        method={"name": "splitfed_v1"}, model={"name": "cnn_small", "cut": {"by": "round", "values": [1, 2]}}
+    )
+    walked = Walker(one).walk(one)
+    assert [piece.times for piece in walked.pieces] == [1, 1, 1, 1]
+    check_against_the_run(one, walked)
+
+
+def test_clients_spend_their_rounds_completely():
+    one = scenario(clients={"participation": 0.4, "network": {"latency_s": 0.02}})
+    measured = Measured(Walker(one).walk(one), 4)
+    clients = measured.clients()
+    spent_s = clients[[f"{name}_s" for name in ("device", "uplink", "queue", "server", "downlink", "rest")]].sum(axis=1)
+    rounds_s = [row["ended_s"] - row["started_s"] for row in in_full(one)]
+    never = spent_s[spent_s == 0]
+    assert len(never) < len(spent_s)
+    assert spent_s.drop(never.index).between(0.999 * min(rounds_s), 1.001 * max(rounds_s)).all()
+    assert clients.loc[never.index, "device_s"].isna().all()
+    assert clients["joule"].isna().all()
+
+
+def test_the_server_is_busy_for_the_share_of_its_lanes_that_jobs_take():
+    one = scenario(method={"name": "splitfed_v1"})
+    walker = Walker(one)
+    (piece,) = walker.walk(one).pieces
+    jobs = piece.ops[piece.ops["node"] == b"server"]
+    service_s = (jobs["ended_s"] - jobs["started_s"]).sum()
+    found = Measured(walker.walk(one), 4).figures(workers=1)
+    assert found["server_busy"] == pytest.approx(service_s / piece.ended_s)
+    assert 0 < found["server_busy"] < 1
+    assert Measured(walker.walk(one), 4).figures(workers=float("inf"))["server_busy"] is None
+
+
+def test_whom_a_method_chooses_does_not_depend_on_how_often_it_is_walked():
+    """MergeSFL counts whom it has chosen."""
+    one = scenario(method={"name": "mergesfl", "clients_by_kl": 0.4})
+    walker = Walker(one)
+    walker.walk(one)
+    check_against_the_run(one, walker.walk(one))

@@ -1,0 +1,58 @@
+"""An executor that weighs what is sent, so that declared bytes can be compared with real ones."""
+
+from dataclasses import replace
+from math import ceil
+
+import torch
+from small_world import batch_norm_net, task
+
+from sfl_sim.models.calling import Calling
+from sfl_sim.models.network import Network
+from sfl_sim.training.bundle import Bundle
+from sfl_sim.training.eager import Eager
+from sfl_sim.training.harmony_steps import Views
+
+BF16 = Calling(autocast=torch.bfloat16)
+
+
+def content_bytes(content):
+    if content is None:
+        return 0
+    if isinstance(content, torch.Tensor):
+        return content.nbytes
+    if isinstance(content, Views):  # a bit for each pair of samples, and a byte for the depth
+        pairs = 0 if content.same is None else ceil(len(content.same) / 8) + 1
+        return content_bytes([content.own, content.other]) + pairs
+    return sum(map(content_bytes, content))
+
+
+def model_bytes(sent):
+    if isinstance(sent, Bundle):
+        return sum(map(model_bytes, sent.members))
+    real = sum(tensor.nbytes for _, tensor in sent.weights.named_tensors())
+    if sent.has_velocity:  # which is zero, and travels as such, as long as there is none
+        real += sum(tensor.nbytes for tensor in sent.part.views(sent.weights.flat))
+    return real
+
+
+class Audit(Eager):
+    """Runs steps and weighs everything that is sent."""
+
+    def __init__(self):
+        super().__init__()
+        self.weighed = []
+
+    def snapshot(self, payload):
+        sent = super().snapshot(payload)
+        real = model_bytes(sent) if sent.kind == "model" else content_bytes(sent.load())
+        self.weighed.append((sent.kind, sent.size_bytes, real))
+        return sent
+
+
+def single(calling, **settings):
+    """A task in float32 with batch norm and incomplete batches, which is called in the given way."""
+    work = task([10, 7], build=batch_norm_net, momentum=0.9, **settings)
+    net = Network("small", batch_norm_net, (1, 4, 4), 3).called(calling)
+    if work.data.images:
+        work.data.images.dtype = torch.float32
+    return replace(work, network=net)

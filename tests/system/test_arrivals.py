@@ -1,0 +1,84 @@
+"""When requests come, and where."""
+
+import numpy as np
+import pytest
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.rng import stream
+from sfl_sim.system.arrivals import bursts, poisson, read_trace
+
+RATES = np.array([1.0, 0.0, 3.0])
+
+
+def test_each_client_has_a_poisson_process_of_its_own_rate():
+    """Gaps of mean and deviation 1 / rate, within four standard errors; and one client's say nothing of another's."""
+    times_s, clients = poisson(RATES, 40_000, stream(0, "arrivals"))
+    assert (np.diff(times_s) >= 0).all()
+    for client in (0, 2):
+        gaps_s = np.diff(times_s[clients == client]) * RATES[client]
+        assert gaps_s.mean() == pytest.approx(1, abs=4 / np.sqrt(len(gaps_s)))
+        assert gaps_s.std() == pytest.approx(1, abs=0.04)
+    counts = [np.histogram(times_s[clients == client], 200)[0] for client in (0, 2)]
+    assert abs(np.corrcoef(counts)[0, 1]) < 0.25
+    assert 1 not in clients
+
+
+def test_bursts_are_whole_at_one_client_and_bring_the_rate_of_requests_that_was_asked_for():
+    times_s, clients = bursts([0.0, 0.5], 4_000, stream(0, "arrivals"), size=4, spacing_s=0.0)
+    assert np.array_equal(times_s.reshape(-1, 4), np.repeat(times_s[::4, None], 4, axis=1))
+    assert set(clients) == {1}
+    assert len(times_s) / times_s[-1] == pytest.approx(0.5, rel=0.1)
+
+
+def test_bursts_that_overlap_are_merged_in_time_and_the_first_requests_count():
+    all_s, clients = bursts([2.0, 2.0], 999, stream(0, "arrivals"), size=3, spacing_s=1.0)
+    assert (np.diff(all_s) >= 0).all()
+    assert np.isclose(all_s[clients == clients[0]], all_s[0] + 1.0).any()
+    some_s, _ = bursts([2.0, 2.0], 998, stream(0, "arrivals"), size=3, spacing_s=1.0)
+    assert np.array_equal(some_s, all_s[:-1])
+
+
+def test_equal_streams_bring_equal_requests():
+    one, other = (bursts(RATES, 50, stream(3, "arrivals"), size=2, spacing_s=0.1) for _ in range(2))
+    assert np.array_equal(one.times_s, other.times_s)
+    assert np.array_equal(one.clients, other.clients)
+
+
+def test_a_trace_is_read_in_order_of_time(tmp_path):
+    path = tmp_path / "requests.csv"
+    path.write_text("client,what,time_s\n2,x,1.5\n0,y,0.25\n1,z,1.5\n")
+    times_s, clients = read_trace(path, 3, "serving.arrivals.file")
+    assert times_s.tolist() == [0.25, 1.5, 1.5]
+    assert clients.tolist() == [0, 2, 1]
+
+
+def test_blanks_after_commas_and_blank_lines_at_the_end_do_not_matter(tmp_path):
+    path = tmp_path / "requests.csv"
+    path.write_text("time_s, client\n1.5, 2\n2.5, 0\n\n \n")
+    times_s, clients = read_trace(path, 3, "serving.arrivals.file")
+    assert times_s.tolist() == [1.5, 2.5]
+    assert clients.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("time_s,client\n0.5,0\nsoon,1\n", r"csv:3: trace: column 'time_s' cannot be used \(found 'soon'"),
+        ("time_s,client\n-1,0\n", "csv:2: .*allowed: seconds, 0 to 1e"),
+        ("time_s,client\n1,0\n2,3\n", "csv:3: trace: column 'client' .*found '3'; allowed: 0 to 2"),
+        ("time_s,client\n1,0\n2,0.5\n", "csv:3: trace: column 'client' .*found '0.5'"),
+        ("time_s,client\n1,0\n\n2,1\n", "csv:3: trace: column 'time_s'"),
+        ("time_s\n1\n", "csv: trace: cannot be read .*client"),
+        ("", "csv: trace: cannot be read"),
+    ],
+)
+def test_what_is_wrong_with_a_trace_is_told_with_its_line(tmp_path, text, told):
+    path = tmp_path / "requests.csv"
+    path.write_text(text)
+    with pytest.raises(ScenarioError, match=told):
+        read_trace(path, 3, "trace")
+
+
+def test_a_trace_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(ScenarioError, match="cannot be read"):
+        read_trace(tmp_path / "none.csv", 3, "trace")

@@ -1,0 +1,213 @@
+"""The batched executor against the eager one, in float64: same timeline, same weights up to rounding."""
+
+import gc
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_world import batch_norm_net, distance, fleet, mlp, simulate, task, tensors, usual_options
+from torch import nn
+
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS
+from sfl_sim.scenario.load import parse
+from sfl_sim.sim.orders import ORDERS
+from sfl_sim.training import stacked
+from sfl_sim.training.batched import Batched
+from sfl_sim.training.deferred import Deferred
+from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.steps import Train
+
+EXACT = 1e-10
+CPU = torch.device("cpu")
+
+
+def batched(name, work, max_group=64, **settings):
+    """A method after its rounds under the batched executor; the executor; the operations."""
+    executor = Batched(max_group, min_group=2)
+    method, _, rows = simulate(name, work, executor=executor, **settings)
+    executor.finish()
+    return method, executor, rows
+
+
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_batched_is_eager(data):
+    """The theorem of DESIGN.md section 5 for random methods, worlds and settings; also with rounds run together."""
+    draw = data.draw
+    name, options = draw(
+        st.sampled_from(
+            [(name, usual_options(name)) for name in sorted(METHODS)]
+            + [("splitfed_v2", {"l2": 0.5, "l2_on": "model"}), ("hydra", {"cut2": 2, "num_heads": 2})]
+            + [("mergesfl", {"batch_regulation": "time"}), ("korea", {"assistants": "all", "p0": 0.3})]
+            + [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch")]
+            + [("fedbuff", {"host": "splitfed_v1", "buffer": 2})]
+        )
+    )
+    samples = draw(st.lists(st.integers(2, 10), min_size=2, max_size=4))
+    rate = st.floats(1e4, 1e6)
+    rates = [draw(st.lists(rate, min_size=len(samples), max_size=len(samples))) for _ in range(2)]
+    world = {
+        "rounds": 2,
+        "options": options,
+        "order": draw(st.sampled_from(sorted(ORDERS))),
+        "world": fleet(len(samples), *rates, speedup=draw(st.sampled_from([0.5, 3.0, 100.0]))),
+        "clients": draw(st.permutations(range(len(samples))))[: draw(st.integers(1, len(samples)))],
+        "workers": draw(st.sampled_from([1, float("inf")])),
+    }
+    one_cut = name != "splitfed_v1" or "server_agg_every" in options
+    cuts = [draw(st.integers(1, 2))] * len(samples) if one_cut else [draw(st.integers(1, 2)) for _ in samples]
+    work = task(
+        samples,
+        batch_size=draw(st.integers(1, 5)),
+        build=draw(st.sampled_from([mlp, batch_norm_net])),
+        cuts=cuts,
+        local_epochs=draw(st.integers(1, 2)),
+        momentum=draw(st.sampled_from([0.0, 0.9])),
+        weight_decay=draw(st.sampled_from([0.0, 1e-2])),
+    )
+    eager, _, rows = simulate(name, work, **world)
+    late, executor, late_rows = batched(name, work, max_group=draw(st.integers(2, 6)), **world)
+    assert executor.one_by_one is None
+    assert late_rows.tobytes() == rows.tobytes()
+    assert distance(eager, late) < EXACT
+
+
+def test_the_second_run_is_equal_to_the_bit():
+    work = task([9, 7, 5], build=batch_norm_net, momentum=0.9)
+    one, other = (tensors(batched("splitfed_v1", work)[0]) for _ in range(2))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+@pytest.fixture
+def group_sizes(monkeypatch):
+    """How many replicas ran as one how often, by step."""
+    sizes = {name: Counter() for name in ("forward", "train", "backward")}
+
+    def counting(name, usual):
+        def counted(replicas, *args):
+            sizes[name][len(replicas)] += 1
+            return usual(replicas, *args)
+
+        return counted
+
+    for name in sizes:
+        monkeypatch.setattr(stacked, name, counting(name, getattr(stacked, name)))
+    return sizes
+
+
+@pytest.fixture
+def stack_sizes(monkeypatch):
+    """How many replicas were copied into each new stack."""
+    sizes, usual = [], stacked.Stack.__init__
+    monkeypatch.setattr(stacked.Stack, "__init__", lambda self, rows: sizes.append(len(rows)) or usual(self, rows))
+    return sizes
+
+
+def test_clients_with_equally_many_samples_go_in_step_however_fast_they_are(group_sizes, stack_sizes):
+    """And are stacked once a round for each part, beside the pair that shows whether a part can be stacked at all."""
+    rates = [1e4, 1e5, 2e5, 1e6, 3e6]
+    batched("splitfed_v1", task([12] * 5), world=fleet(5, rates, rates[::-1]), rounds=2)
+    assert group_sizes == {name: {5: 6} for name in group_sizes}
+    assert sorted(stack_sizes) == [2, 2, 5, 5, 5, 5]
+
+
+def test_clients_of_one_server_model_run_part_1_together_whatever_the_order_at_the_server(group_sizes, stack_sizes):
+    batched("splitfed_v2", task([12] * 5), order="random_sweep", workers=1, rounds=1)
+    assert group_sizes == {"forward": {5: 3}, "train": {}, "backward": {5: 3}}
+    assert sorted(stack_sizes) == [2, 2, 5]
+
+
+def test_a_wave_larger_than_a_group_may_be_goes_on_to_its_backward_passes_first(group_sizes):
+    work = task([12] * 6)
+    graphs = work.network.calling.graphs
+    batched("splitfed_v1", work, max_group=2, rounds=1)
+    assert group_sizes == {name: {2: 9} for name in group_sizes}
+    assert graphs.peak == 2
+
+
+def test_graphs_beyond_the_limit_are_computed_again():
+    work = task([12, 8, 10], build=batch_norm_net, momentum=0.9)
+    work.network.calling.graphs.limit = 2
+    assert distance(simulate("splitfed_v2", work)[0], batched("splitfed_v2", work)[0]) < EXACT
+    assert work.network.calling.graphs.peak <= 2
+
+
+class Branching(nn.Module):
+    """A layer that looks at a value."""
+
+    def forward(self, x):
+        return x if not self.training or x.mean() > 0 else x + x
+
+
+def with_layer(layer):
+    def build(shape, n_labels):
+        net = mlp(shape, n_labels)
+        net[1].append(layer())
+        return net
+
+    return build
+
+
+@pytest.mark.parametrize(("layer", "reason"), [(nn.Dropout, "random"), (Branching, "data-dependent")])
+@pytest.mark.parametrize("name", ["fedavg", "splitfed_v1", "splitfed_v2"])
+def test_what_cannot_run_as_one_runs_as_with_the_eager_executor_and_says_why(name, layer, reason):
+    """To the bit, random draws included."""
+    torch.manual_seed(0)
+    eager, *_ = simulate(name, task(build=with_layer(layer)))
+    torch.manual_seed(0)
+    late, executor, _ = batched(name, task(build=with_layer(layer)))
+    assert reason in executor.one_by_one
+    assert reason in executor.name
+    assert distance(eager, late) == 0
+
+
+class Halved(Train):
+    """A user's own step: half the learning rate."""
+
+    def run(self, part, data):
+        return Train(Sgd(self.optimiser.lr / 2)).run(part, data)
+
+
+def test_a_step_that_overrides_how_it_runs_is_not_run_by_what_it_inherits(group_sizes, monkeypatch):
+    monkeypatch.setattr("sfl_sim.methods.fedavg.Train", Halved)
+    eager, *_ = simulate("fedavg", task([8, 8]))
+    late, *_ = batched("fedavg", task([8, 8]))
+    assert distance(eager, late) == 0
+    assert not group_sizes["train"]
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_nothing_that_waited_is_alive_after_a_round(name):
+    alive = batched(name, task([9, 7, 5], momentum=0.9), rounds=1)
+    gc.collect()  # SimPy's processes are circles
+    assert not [thing for thing in gc.get_objects() if type(thing) in {Deferred, stacked.Stack, stacked.Row}]
+    del alive
+
+
+def experiment(**train):
+    values = {
+        "data": {"train_samples": 200, "test_samples": 50, "partition": {"kind": "iid"}},
+        "method": {"name": "splitfed_v1"},
+        "train": {"rounds": 2, "batch_size": 8, **train},
+    }
+    run = Experiment(parse(values).variants[0].scenario, CPU)
+    return run, list(run.rounds())
+
+
+def test_a_scenario_chooses_it():
+    eager, rounds = experiment()
+    late, late_rounds = experiment(executor="batched")
+    assert late.timeline_digest == eager.timeline_digest
+    assert late.weights_digest() != eager.weights_digest()
+    for one, other in zip(rounds, late_rounds, strict=True):
+        assert one.row["loss"] == pytest.approx(other.row["loss"], rel=1e-4)
+    assert experiment(executor="batched")[0].weights_digest() == late.weights_digest()
+
+
+def test_compiled_code_is_refused():
+    with pytest.raises(ScenarioError, match="cannot be batched"):
+        experiment(executor="batched", compile=True)

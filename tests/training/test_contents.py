@@ -1,0 +1,73 @@
+"""What values hold is stored and found again to the bit, and in the same memory layout."""
+
+import json
+
+import pytest
+import torch
+from safetensors.numpy import load, save
+from torch import nn
+
+from sfl_sim.training.contents import Decoder, Encoder, Unstorable
+from sfl_sim.training.fusion import Buffers
+from sfl_sim.training.harmony_steps import Views
+
+CPU = torch.device("cpu")
+
+
+def through_a_file(content):
+    """As a checkpoint stores it."""
+    encoder = Encoder()
+    told = json.dumps(encoder.encode(content))
+    return Decoder(load(save(encoder.arrays)), CPU).decode(json.loads(told))
+
+
+def assert_same(found, tensor):
+    assert found.dtype == tensor.dtype
+    assert torch.equal(found.nan_to_num(7), tensor.nan_to_num(7))
+    assert found.stride() == tensor.stride()
+    assert found.data_ptr() % 64 == 0
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),  # kernels round otherwise in another layout
+        torch.randn(3, 1, 4, 4).to(memory_format=torch.channels_last),
+        torch.randn(5, 6).t(),
+        torch.randn(4, dtype=torch.float64)[1:],
+        torch.tensor(float("nan")),
+        torch.randn(7).bfloat16(),
+        torch.arange(6, dtype=torch.uint8).reshape(2, 3),
+        torch.tensor([True, False]),
+        torch.empty(0, 3),
+    ],
+)
+def test_a_tensor_is_found_with_its_type_its_bits_and_its_layout(tensor):
+    assert_same(through_a_file(tensor), tensor)
+
+
+def test_a_part_of_a_larger_tensor_comes_without_the_rest():
+    column = torch.randn(4, 5)[:, 1]
+    assert torch.equal(through_a_file(column), column)
+    encoder = Encoder()
+    encoder.encode(column)
+    assert encoder.arrays["0"].size == 4
+
+
+def test_collections_and_records_are_found_as_they_were():
+    x = torch.randn(3)
+    content = {"a": (x, [None, 1, 0.1, "text", True]), 2: Buffers(x, x + 1), "v": Views(x, None, x > 0)}
+    found = through_a_file(content)
+    assert list(found) == ["a", 2, "v"]
+    assert isinstance(found["a"], tuple)
+    assert found["a"][1] == content["a"][1]
+    assert found["a"][0] is found[2].own is found["v"].own  # one tensor stays one
+    assert torch.equal(found[2].fused, x + 1)
+    assert found["v"].other is None
+
+
+def test_graphs_and_what_nobody_knows_are_refused():
+    with pytest.raises(Unstorable, match="graph"):
+        Encoder().encode((nn.Linear(2, 2)(torch.ones(2)),))
+    with pytest.raises(Unstorable, match="how to store object"):
+        Encoder().encode([object()])

@@ -1,0 +1,73 @@
+"""Models with several front ends or heads: each sample is answered by the most confident one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small_world import images, task
+from torch.nn.functional import cross_entropy
+
+from sfl_sim.training.alternatives import Alternatives, replicas_by_name
+from sfl_sim.training.evaluate import evaluate
+
+
+@pytest.fixture
+def halves():
+    """Part-1s and part-2s of three different initialisations, in float64."""
+    work = task()
+    return zip(*(replace(work, seed=seed).split(1) for seed in range(3)), strict=True)
+
+
+def prepare(x):
+    return x.double() / 255
+
+
+SURENESS = {"logit": lambda logits: logits.max(), "softmax": lambda logits: logits.softmax(0).max()}
+
+
+def answered_by_hand(x, fronts, backs, confidence):
+    """Sample by sample: the logits of whoever is surest."""
+    found = []
+    for sample in prepare(x):
+        answers = [back.weights(front.weights(sample[None], False), False)[0] for front in fronts for back in backs]
+        found.append(max(answers, key=SURENESS[confidence]))
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("confidence", ["logit", "softmax"])
+@pytest.mark.parametrize("where", ["front", "head"])
+def test_the_most_confident_alternative_answers(where, confidence, halves):
+    (fronts, backs), data = halves, images(200)
+    x, y = data.x_train, data.y_train
+    one_of = dict(zip("abc", fronts if where == "front" else backs, strict=True))
+    several = Alternatives(one_of, confidence)
+    model = [several, backs[0]] if where == "front" else [fronts[0], several]
+    by_hand = {
+        each: answered_by_hand(
+            x, fronts if where == "front" else fronts[:1], backs if where == "head" else backs[:1], each
+        )
+        for each in SURENESS
+    }
+    found = evaluate(model, x, y, 3, prepare)
+    expected = by_hand[confidence]
+    assert found.hits.tolist() == (expected.argmax(1) == y).tolist()
+    assert found.loss == pytest.approx(float(cross_entropy(expected, y)), rel=1e-12)
+    assert not by_hand["logit"].equal(by_hand["softmax"])  # or the test could not tell them apart
+
+
+def test_a_single_alternative_is_a_part_like_any_other(halves):
+    (fronts, backs), data = halves, images(50)
+    alone = evaluate([Alternatives({"only": fronts[0]}), backs[0]], data.x_train, data.y_train, 3, prepare)
+    plain = evaluate([fronts[0], backs[0]], data.x_train, data.y_train, 3, prepare)
+    assert alone.loss == plain.loss
+
+
+def test_a_copy_of_alternatives_does_not_change_with_them(halves):
+    fronts, backs = halves
+    model = [Alternatives({"client3": fronts[0], "client5": fronts[1]}, "softmax"), backs[0]]
+    kept = model[0].snapshot()
+    before = fronts[1].weights.flat.clone()
+    fronts[1].weights.flat.zero_()
+    assert torch.equal(kept.replicas["client5"].weights.flat, before)
+    assert kept.confidence == "softmax"
+    assert list(replicas_by_name(model)) == ["part1.client3", "part1.client5", "part2"]

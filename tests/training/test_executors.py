@@ -1,0 +1,83 @@
+"""The executors: the same timeline with and without training, and prices that are the real sizes."""
+
+import numpy as np
+import pytest
+import torch
+from audit import Audit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_world import fleet, simulate, task, tensors
+
+from sfl_sim.methods import METHODS
+from sfl_sim.models.zoo import network
+from sfl_sim.ops import Value
+from sfl_sim.sim.orders import ORDERS
+from sfl_sim.training.eager import Eager
+from sfl_sim.training.evaluate import evaluate
+from sfl_sim.training.timing import Timing
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_priced_bytes_are_the_bytes_of_the_real_tensors(name):
+    """Every message of every method: fp32 with batch norm, incomplete last batches, labels included."""
+    work = task([10, 7], batch_size=4, cut=2)
+    audit = Audit()
+    simulate(name, work, executor=audit)
+    assert {kind for kind, *_ in audit.weighed} >= {"model"}
+    assert all(priced == real for kind, priced, real in audit.weighed)
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    name=st.sampled_from(sorted(METHODS)),
+    order=st.sampled_from(sorted(ORDERS)),
+    cut=st.integers(1, 2),
+    samples=st.lists(st.integers(1, 12), min_size=2, max_size=4),
+    rates=st.lists(st.floats(1e4, 1e6), min_size=4, max_size=4),
+    workers=st.sampled_from([1, 2, float("inf")]),
+)
+def test_a_timing_only_run_walks_the_timeline_of_the_training_run(name, order, cut, samples, rates, workers):
+    world = fleet(len(samples), rates[: len(samples)], rates[::-1][: len(samples)], speedup=3.0)
+    runs = [
+        simulate(name, task(samples, cut=cut, device=device), world=world, order=order, workers=workers)
+        for device in (CPU, None)
+    ]
+    (*_, trained), (*_, ghostly) = runs
+    assert trained.tobytes() == ghostly.tobytes()
+
+
+def test_two_runs_are_equal_to_the_bit():
+    (one, *_), (other, *_) = (simulate("splitfed_v2", task(), order="random_job") for _ in range(2))
+    assert all(torch.equal(tensor, tensors(other)[name]) for name, tensor in tensors(one).items())
+
+
+def test_a_flow_cannot_read_what_was_not_trained():
+    with pytest.raises(RuntimeError, match="which only a training run can know"):
+        Timing().read(Value("norm"))
+    assert Eager().read(Value("norm", content=torch.tensor(2.5))) == 2.5
+
+
+def test_evaluation_counts_by_label_and_leaves_no_trace():
+    net = network("mobilenet_v1", (3, 32, 32), 3)
+    parts = net.split(5, seed=0, device=CPU)
+    x = torch.randint(0, 256, (7, 3, 32, 32), dtype=torch.uint8)
+    y = torch.tensor([0, 0, 1, 1, 1, 0, 1])
+    before = [tensor.clone() for part in parts for _, tensor in part.weights.named_tensors()]
+    torch.manual_seed(0)
+    found = evaluate(parts, x, y, 3, lambda x: x.float() / 255)
+    drawn = torch.rand(1)
+    after = [tensor for part in parts for _, tensor in part.weights.named_tensors()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert drawn.item() == _first_draw()
+    assert found.samples.tolist() == [3, 4, 0]
+    assert np.isnan(found.by_label[2])
+    logits = parts[1].weights(parts[0].weights(x.float() / 255, training=False), training=False)
+    assert found.accuracy == float((logits.argmax(1) == y).float().mean())
+    assert found.loss == pytest.approx(float(torch.nn.functional.cross_entropy(logits, y)), rel=1e-5)
+
+
+def _first_draw():
+    torch.manual_seed(0)
+    return torch.rand(1).item()

@@ -1,0 +1,108 @@
+"""An executor that remembers what is alive, and puts it into a run that is walked again."""
+
+import gc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load, save
+from small_world import CPU, fleet, task, tensors
+
+from sfl_sim.methods import METHODS
+from sfl_sim.ops import On, Value
+from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.orders import ORDERS
+from sfl_sim.training.eager import Eager
+from sfl_sim.training.replay import CheckpointMismatch, Replay
+
+
+class Counted(Eager):
+    """Says how many steps it has run."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = 0
+
+    def run(self, op):
+        self.steps += 1
+        return super().run(op)
+
+
+def rounds(method, memory, numbers):
+    """Run some rounds on a clock of their own."""
+    simulator = Simulator(fleet(3), memory, ORDERS["fcfs"])
+    for number in numbers:
+        simulator.run(method.round(number, range(3)), number)
+
+
+def stored(image):
+    """As a checkpoint has it."""
+    return replace(image, arrays=load(save(image.arrays)))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "splitfed_v1", "splitfed_v2", "splitnn", "mergesfl", "smofi"])
+def test_a_walk_computes_nothing_and_goes_on_with_the_same_numbers(name):
+    kind = METHODS[name]
+    whole, memory = kind(task(momentum=0.9)), Replay(Eager(), CPU)
+    rounds(whole, memory, [1, 2])
+    image = stored(memory.image())
+    rounds(whole, memory, [3])
+
+    executor = Counted()
+    walked, again = kind(task(momentum=0.9)), Replay(executor, CPU)
+    again.walk(image)
+    rounds(walked, again, [1, 2])
+    assert executor.steps == 0
+    assert not again.is_walking
+    rounds(walked, again, [3])
+    for one, other in zip(tensors(whole).values(), tensors(walked).values(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_an_image_holds_what_is_alive_and_no_more():
+    method, executor = METHODS["splitfed_v1"](task()), Eager()
+    memory = Replay(executor, CPU)
+    rounds(method, memory, [1])
+    executor.finish()
+    gc.collect()
+    image = memory.image()
+    assert len(image.states) == len(method.model())
+    assert not image.results
+    numbers = sum(array.size for array in image.arrays.values() if array.dtype == np.float64)
+    assert numbers == sum(part.weights.flat.numel() + part.weights.buffers.numel() for part in method.model())
+
+
+def test_a_walk_along_other_operations_is_noticed():
+    memory = Replay(Eager(), CPU)
+    rounds(METHODS["splitfed_v1"](task()), memory, [1])
+    again = Replay(Eager(), CPU)
+    again.walk(memory.image())
+    with pytest.raises(CheckpointMismatch):
+        rounds(METHODS["splitnn"](task()), again, [1, 2])
+
+
+class Halve:
+    """A step on nothing, whose result is the half of a value."""
+
+    name, aggregates = "halve", False
+
+    def run(self, state, value):
+        return value.load() / 2
+
+
+def test_a_value_that_was_made_of_another_before_either_was_used_has_its_content():
+    method = METHODS["fedavg"](task())
+
+    def walk(memory):
+        """One result, which another value takes over as its content."""
+        first = Value("number", content=torch.tensor(8.0))
+        half = Value("half", content=memory.run(On(0, Halve(), method.whole, (first,))))
+        return Value("the same", content=half.content)
+
+    memory = Replay(Eager(), CPU)
+    one = walk(memory)
+    again = Replay(Eager(), CPU)
+    again.walk(memory.image())
+    other = walk(again)
+    assert again.run(On(0, Halve(), method.whole, (other,))) == one.content / 2 == 2.0
