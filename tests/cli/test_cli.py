@@ -188,10 +188,11 @@ def test_a_killed_run_leaves_nothing_that_looks_complete(scenario, tmp_path):
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_ctrl_c_or_kill_before_anything_is_trained_is_said_and_leaves_nothing(scenario, tmp_path, name):
     """Newer versions of typer turn Ctrl-C into an exit code of their own; a shell's background job ignores it."""
-    code = f"import os, signal, sfl_sim.studies.train as s\\n" \
-           f"s.check = lambda *_: os.kill(os.getpid(), signal.{name})\\n" \
-           "signal.signal(signal.SIGINT, signal.default_int_handler); " \
-           "from sfl_sim.cli import main; main(['tiny.yaml', '--out', 'run'])"  # fmt: skip
+    code = (
+        "import os, signal, sfl_sim.studies.train as s; from sfl_sim.cli import main; "
+        f"s.check = lambda *_: os.kill(os.getpid(), signal.{name}); "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); main(['tiny.yaml', '--out', 'run'])"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.returncode == 130
     assert found.stderr.strip() == "sfl-sim: interrupted"

@@ -2,10 +2,8 @@
 
 import json
 
-import numpy as np
 import pandas as pd
 import pytest
-from torch import nn
 
 from sfl_sim.cli import main
 from sfl_sim.engine.experiment import Experiment, Round
@@ -190,15 +188,9 @@ def test_an_interrupted_run_is_repriced_as_far_as_it_came(place):
     pd.testing.assert_frame_equal(rounds(fresh, "splitfed_v1")[:2], rounds(repriced, "splitfed_v1"), check_dtype=False)
 
 
-def dropping(shape, n_labels):
-    """A network whose training draws random numbers, one after another for whoever comes first."""
-    size = int(np.prod(shape))
-    return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(size, 8)), nn.Dropout(), nn.Linear(8, n_labels))
-
-
 def test_a_network_that_draws_makes_every_method_depend_on_the_order(place):
-    hand_over("test_reprice:dropping")
-    path = write(place, {"method": {"name": "splitfed_v1"}, "model": {"factory": "test_reprice:dropping"}})
+    hand_over("small_networks:dropping")
+    path = write(place, {"method": {"name": "splitfed_v1"}, "model": {"factory": "small_networks:dropping"}})
     run, fresh = train(path, place / "run"), train(path, place / "fresh", ELSEWHERE)
     repriced = silently(run, ELSEWHERE, place / "repriced")
     assert summaries(run)["splitfed_v1"]["weights_digest"] != summaries(fresh)["splitfed_v1"]["weights_digest"]

@@ -49,7 +49,7 @@ def test_chance_is_the_seeds_and_every_clients_own() -> None:
     assert len({expected[0], other.seconds(1, 0.0, 1.0), alone.seconds(0, 0.0, 1.0)}) == 3
 
 
-@given(throttling=throttlings, heat=heats, cold_s=st.floats(0, 1e5))
+@given(throttling=throttlings, heat=heats, cold_s=st.floats(0, 1e5, allow_subnormal=False))
 @MODEST
 def test_an_operation_takes_what_the_closed_form_says(throttling: Throttling, heat: float, cold_s: float) -> None:
     """In units of the time constant it is the y = c + k exp(-y), which Lambert's function solves."""
