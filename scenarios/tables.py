@@ -1,7 +1,8 @@
-"""The runs of a study as Markdown, for the tables of all studies: what was learned, and what it took to the target.
+"""Prints the runs of a study as Markdown tables: accuracy, and rounds, time and bytes to the target.
 
-Mean ± standard deviation over seeds. If a seed misses the target, all that it has spent counts, the mean is a lower
-bound (>), and it is told how many seeds reach the target. The speed-up is the median of each seed's, as in the report.
+Figures are mean ± standard deviation over seeds. If a seed misses the target, all that it has spent counts, so the mean
+is a lower bound (>), and the number of seeds that reach the target is given. The speed-up is the median over seeds, as
+in the report.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from sfl_sim.report.way import BYTES, ROUNDS, TIME, Aim, Leg, aims, bounded, fac
 
 
 def print_tables(scenarios: Iterable[str], columns: Sequence[Column]) -> None:
-    """Print a table for every target that the runs aim at, and one for the variants that have none.
+    """Print a table for every target of the runs, and one for the variants without a target.
 
     Args:
         scenarios: folders of the runs.
-        columns: of summary.json, to be shown of every variant.
+        columns: columns of summary.json to show for every variant.
     """
     for table in (Table(reports_folder() / name) for name in scenarios):
         if not table.exists:
@@ -48,7 +49,7 @@ def _row(aim: Aim, variant: Variant, columns: Sequence[Column]) -> str:
 
 
 def _mean(aim: Aim, variant: Variant, leg: Leg) -> str:
-    """The mean over seeds of what it takes to reach the target, or its lower bound."""
+    """Mean over seeds of rounds, time or bytes to the target, or its lower bound."""
     seeds = aim.seeds(variant)
     low, high = leg.of_seeds(seeds).mean()
     if low == high:

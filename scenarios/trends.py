@@ -1,20 +1,21 @@
-"""Which trends of a paper hold in the runs of a study: what the studies' verdicts share.
+"""Decides which trends of a paper hold in the runs of a study; the verdicts.py of all studies use it.
 
-The rule, after METHODS.md 14.5: two variants differ if their medians over seeds are more than one pooled standard
-deviation apart. A trend is *reproduced* if all its comparisons point the paper's way by more than that, *not
+The rule (docs/methods/README.md, "Scaling down"): two variants differ if their medians over seeds are more than one
+pooled standard deviation apart. A trend is *reproduced* if all its comparisons point the paper's way by more than that, *not
 reproduced* if any points the other way by more than that, else *not distinguishable*. `>=` allows ties: its medians
-must not point the other way at all. `~` asks that two medians differ by no more than that, or by no more than a tie:
-two points unless said otherwise. `a ~<= b` asks the same, but b may be greater by any amount.
+must not point the other way at all. `~` requires that two medians differ by no more than that, or by no more than a
+tie, which is two points unless given. `a ~<= b` requires the same, but b may be greater by any amount.
 
-A seed that misses the target is infinitely late, and then there is no standard deviation. Two variants of which any
-seed misses it differ if every seed of the one is ahead of every seed of the other; if seeds of both miss it, that is
-open.
+A seed that misses the target is infinitely late, and then there is no standard deviation. If a seed of either variant
+misses it, they differ if every seed of the one is ahead of every seed of the other; if seeds of both miss it, the
+comparison is open.
 
-For two variants that are equal in truth, five seeds make `<` or `>` hold by chance about once in ten times and fail as
-often, three seeds once in six; so the seeds that point the paper's way are told as well. A true difference of one
-standard deviation is seen by three seeds every other time, one of two standard deviations five times in six. That is
-for independent normal figures, by simulation; variants share data, order and initial weights of a seed, which makes
-chance rarer. With misses, three seeds a variant differ by chance once in twenty times either way.
+If two variants are equal in truth, `<` or `>` holds by chance about once in ten times with five seeds, and fails as
+often; with three seeds once in six. So the number of seeds that point the paper's way is printed as well. A true
+difference of one standard deviation is found with three seeds every other time, one of two standard deviations five
+times in six. These figures are from a simulation of independent normal numbers; variants share data, order and initial
+weights of a seed, which makes differences by chance rarer. With misses, three seeds a variant differ by chance once in
+twenty times in each direction.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from sfl_sim.report.results import TO_TARGET
 
 TIE = 2.0
 Figures = dict[str, np.ndarray]
-"""What is compared, by what it is called: the figure of each seed."""
+"""Name of what is compared -> one number per seed, shape (seeds,)."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Table:
         return found.sort_values("seed")
 
     def __call__(self, key: str, names: Mapping[str, str], scale: float = 100) -> Figures:
-        """`scale` times the figure `key` of variants, given as what they are called here -> their name."""
+        """Figures `key` by seed, times `scale`, of the variants in `names` (short name -> name of the variant)."""
         column = self.variants.set_index("name")[key].astype(float)
         if key in TO_TARGET:
             column = column.fillna(math.inf)
@@ -77,7 +78,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Claim:
-    """`left` `sign` `right`, each a name and its figures over seeds."""
+    """Comparison `left sign right`; each side is a name and its figures by seed."""
 
     left: tuple[str, np.ndarray]
     sign: str
@@ -86,13 +87,13 @@ class Claim:
 
     @property
     def turned(self) -> tuple[np.ndarray, np.ndarray]:
-        """The figures of both, their signs such that the paper has more on the left."""
+        """Figures of both sides, negated for `<`, so that the left side is the larger one in the paper."""
         turn = -1 if "<" in self.sign else 1
         return turn * self.left[1], turn * self.right[1]
 
     @property
     def verdict(self) -> str:
-        """`holds`, `fails`, or `open` where the two differ by less than one pooled standard deviation."""
+        """Verdict `holds`, `fails`, or `open` if the two differ by less than one pooled standard deviation."""
         left, right = self.turned
         if np.isinf(left).any() or np.isinf(right).any():
             return "holds" if left.min() > right.max() else "fails" if left.max() < right.min() else "open"
@@ -113,7 +114,7 @@ class Claim:
 
 
 def spread(figures: np.ndarray) -> str:
-    """Median ± standard deviation; where seeds miss the target, the median alone, and how many do not."""
+    """Text of median ± standard deviation; if seeds miss the target, of the median and the number of seeds that reach it."""
     middle, reached = np.median(figures), np.isfinite(figures).sum()
     if reached == len(figures):
         return f"{middle:.1f} ± {figures.std(ddof=1):.1f}"
@@ -121,24 +122,24 @@ def spread(figures: np.ndarray) -> str:
 
 
 def chain(figures: Figures, *signs: str, tie: float = TIE) -> list[Claim]:
-    """`a sign b sign c ...`."""
+    """Comparisons of neighbours: `a sign b sign c ...`."""
     pairs = zip(figures.items(), signs, list(figures.items())[1:], strict=False)
     assert len(signs) == len(figures) - 1
     return [Claim(left, sign, right, tie) for left, sign, right in pairs]
 
 
 def alike(figures: Figures) -> list[Claim]:
-    """All of them, two by two."""
+    """Comparisons of every pair by `~`."""
     return [Claim(one, "~", other) for one, other in combinations(figures.items(), 2)]
 
 
 def one_against(name: str, sign: str, figures: Figures) -> list[Claim]:
-    """`name sign other` for each of the others."""
+    """Comparisons of one with each of the others: `name sign other`."""
     return [Claim((name, figures[name]), sign, other) for other in figures.items() if other[0] != name]
 
 
 def verdict(claims: list[Claim]) -> str:
-    """What the rule says of a trend; a trend without any comparison is not judged."""
+    """Verdict on a trend by the rule above; a trend without comparisons is not judged."""
     if not claims:
         return "not judged"
     verdicts = {claim.verdict for claim in claims}
@@ -146,7 +147,7 @@ def verdict(claims: list[Claim]) -> str:
 
 
 def print_verdicts(found: Mapping[str, list[Claim] | str], units: str) -> None:
-    """Print a Markdown table of trends by name; a text instead of comparisons says why there are none."""
+    """Print a Markdown table of trends, sorted by name; a text instead of comparisons says why there are none."""
     print(f"| trend | verdict | comparisons (median ± std over seeds, {units}) |\n|---|---|---|")
     for name, claims in sorted(found.items()):
         told = (claims, "") if isinstance(claims, str) else (verdict(claims), "; ".join(map(str, claims)))
@@ -154,5 +155,5 @@ def print_verdicts(found: Mapping[str, list[Claim] | str], units: str) -> None:
 
 
 def reports_folder() -> Path:
-    """The only argument of the command: the folder that holds the runs."""
+    """Folder that holds the runs: the only argument of the command, by default `reports`."""
     return Path(sys.argv[1] if len(sys.argv) > 1 else "reports")

@@ -1,8 +1,8 @@
-"""Which trends of Hydra's paper hold in the runs of this folder's five tables: one line each, with the numbers.
+"""Prints which trends of Hydra's paper hold in the runs of this folder's five tables, with the numbers.
 
     python -m scenarios.forgetting.verdicts [REPORTS]      (the folder with forgetting_table1, ...; default: reports)
 
-To be run from the root of the repository. The rule is that of scenarios/trends.py, its figures percent or points.
+Run it from the root of the repository. The rule is that of scenarios/trends.py; figures are percent or points.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ ACCURACY, GAP, TRANSFER = "accuracy", "performance_gap", "backward_transfer"
 
 
 def against(ours: Figures, sign: str, theirs: Figures) -> list[Claim]:
-    """Hydra `sign` V2 wherever both were run."""
+    """Comparisons `Hydra sign V2` in every setting."""
     return [Claim((f"{where}: Hydra", ours[where]), sign, ("V2", theirs[where])) for where in ours]
 
 
 def of(method: str, settings: dict[str, str]) -> dict[str, str]:
-    """The variants of one method."""
+    """Names of one method's variants, by setting."""
     return {called: f"{method}, {name}" for called, name in settings.items()}
 
 
 def places(table: Table, name: str) -> np.ndarray:
-    """(seeds, L) accuracy by place in the cyclic order: median of the last five rounds, in percent."""
+    """Accuracy by place in the cyclic order, in percent, shape (seeds, L): median of the last five rounds."""
     labels = pd.read_parquet(table.folder / "labels.parquet")
     labels = labels[(labels["variant"] == name) & (labels["round"] > labels["round"].max() - 5)]
     by_place = labels.pivot_table(index="seed", columns="position", values="accuracy", aggfunc="median")
@@ -34,7 +34,7 @@ def places(table: Table, name: str) -> np.ndarray:
 
 
 def order_trends(table: Table) -> dict[str, list[Claim]]:
-    """(a), (b) and (e), from Table 1."""
+    """Trends (a), (b) and (e), from Table 1."""
     cyclic = {f"phi {phi}": f"phi={phi}, hydra_code" for phi in (1, 5, 10)}
     orders = cyclic | {"random": "random_job"}
     last_place = []
@@ -58,7 +58,7 @@ def order_trends(table: Table) -> dict[str, list[Claim]]:
 
 
 def cut_trends(table: Table) -> dict[str, list[Claim]]:
-    """(c) and (d), from Fig. 3."""
+    """Trends (c) and (d), from Fig. 3."""
     iid = table(ACCURACY, {"V2": "splitfed_v2, p=0.1, cut=1", "V1": "splitfed_v1, p=0.1"})
     skewed = table(ACCURACY, {"V1": "splitfed_v1, p=0.8", "V2": "splitfed_v2, p=0.8, cut=1"})
     cuts = table(ACCURACY, {f"cut {cut}": f"splitfed_v2, p=0.8, cut={cut}" for cut in (1, 3, 4)})
@@ -70,7 +70,7 @@ def cut_trends(table: Table) -> dict[str, list[Claim]]:
 
 
 def skew_trends(table: Table) -> dict[str, list[Claim]]:
-    """(i), and (e) once more, from Table 2."""
+    """Trend (i), and (e) for other partitions, from Table 2."""
     skews = {
         "sharding": "sharding, p=0.8, dominants=2, phi=1",
         "Dir .3": "dirichlet, alpha=0.3",
@@ -86,7 +86,7 @@ def skew_trends(table: Table) -> dict[str, list[Claim]]:
 
 
 def rival_trends(table: Table) -> dict[str, list[Claim]]:
-    """(f), from Table 3."""
+    """Trend (f), from Table 3."""
     names = {
         "Hydra": "hydra", "MergeSFL": "mergesfl", "V1": "splitfed_v1", "SplitNN": "splitnn", "multi-head": "multihead",
         "V3": "splitfed_v3",
@@ -99,7 +99,7 @@ def rival_trends(table: Table) -> dict[str, list[Claim]]:
 
 
 def head_trends(table: Table) -> dict[str, list[Claim]]:
-    """(g) and (h), from Table 4."""
+    """Trends (g) and (h), from Table 4."""
     heads = {f"{n} heads": f"hydra, superclass, uniform, num_heads={n}" for n in (10, 5, 2)} | {"none": "splitfed_v2"}
     sizes = {"large": "hydra, superclass, uniform, num_heads=10, cut2=2", "small": heads["10 heads"]}
     return {

@@ -1,4 +1,4 @@
-"""What the runs of this folder answer: accuracies over seeds, from the stored answers of every client."""
+"""Accuracies of this folder's runs by seed, computed from the stored answers of every client (answers.parquet)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ N_LABELS = 10
 
 @dataclass(frozen=True)
 class Answered(Table):
-    """A complete run with answers. Accuracies are in percent, means over clients, at each client's best threshold."""
+    """A complete run with answers. Accuracies are percent, means over clients, at each client's best threshold."""
 
     @cached_property
     def answers(self) -> pd.DataFrame:
@@ -27,17 +27,17 @@ class Answered(Table):
         return rows.assign(variant=rows["variant"].astype(str))
 
     def at(self, rho: float | None) -> pd.DataFrame:
-        """`accuracy` and `offload_probability` by variant and seed, at a smaller rho or as recorded."""
+        """Shares `accuracy` and `offload_probability` by variant and seed, at a smaller rho or (None) as recorded."""
         rows = self.answers if rho is None else exits.at_rho(self.answers, rho)
         return exits.over_clients(exits.hybrid(rows, exits.oracle(rows, exits.thresholds(N_LABELS))))
 
     def accuracy(self, names: dict[str, str], rho: float | None = None) -> Figures:
-        """The seeds' accuracies of variants, given as what they are called here -> their name."""
+        """Accuracies by seed, in percent, of the variants in `names` (short name -> name of the variant)."""
         found = 100 * self.at(rho)["accuracy"]
         return {called: found[name].to_numpy() for called, name in names.items()}
 
     def parts(self, names: dict[str, str]) -> dict[str, pd.DataFrame]:
-        """For each variant the accuracies of `device` and `server` alone, on own labels and on unseen ones."""
+        """Accuracies of device and server alone, in percent, on own labels and on unseen ones, for each variant."""
         columns = {"device": "device_correct", "server": "server_correct"}
         by = self.answers.groupby(["variant", "seed", "client", "seen"])[list(columns.values())].mean()
         found = 100 * by.groupby(["variant", "seed", "seen"]).mean()
@@ -45,5 +45,5 @@ class Answered(Table):
 
 
 def spread(values: np.ndarray, digits: int = 1) -> str:
-    """Median ± standard deviation."""
+    """Text of median ± standard deviation."""
     return f"{np.median(values):.{digits}f} ± {np.std(values, ddof=1):.{digits}f}"

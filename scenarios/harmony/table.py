@@ -1,8 +1,8 @@
-"""The runs of this folder as Markdown: accuracy and offloading by rho, and what device and server can do alone.
+"""Prints the runs of this folder as Markdown: accuracy and offloading by rho, and accuracies of device and server alone.
 
     python -m scenarios.harmony.table [REPORTS]      (the folder with harmony_table, ...; default: reports)
 
-To be run from the root of the repository. Mean over clients at the oracle's thresholds, then median ± standard
+Run it from the root of the repository. Figures are means over clients at the oracle's thresholds, then median ± standard
 deviation over seeds, in percent.
 """
 
@@ -13,7 +13,7 @@ from scenarios.trends import reports_folder
 
 
 def print_by_rho(table: Answered, rhos: tuple[float | None, ...]) -> None:
-    """Accuracy (offloaded) of every variant."""
+    """Print accuracy and, in brackets, the share offloaded of every variant."""
     found = {rho: 100 * table.at(rho) for rho in rhos}
     titles = [table.folder.name, *("as recorded" if rho is None else f"rho {rho:g}" for rho in rhos)]
     names = list(table.variants["name"].unique())

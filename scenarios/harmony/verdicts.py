@@ -1,10 +1,10 @@
-"""Which trends of HARMONY's paper hold in the runs of this folder's scenarios: one line each, with the numbers.
+"""Prints which trends of HARMONY's paper hold in the runs of this folder's scenarios, with the numbers.
 
     python -m scenarios.harmony.verdicts [REPORTS]      (the folder with harmony_table, ...; default: reports)
 
-To be run from the root of the repository. The rule is that of scenarios/trends.py. Accuracy is the mean over clients on
-their own test sets, each at the threshold that suits it best (METHODS.md 12.6, an upper bound); rho is how many samples
-of labels that a client has not seen come on each of its own.
+Run it from the root of the repository. The rule is that of scenarios/trends.py. Accuracy is the mean over clients on
+their own test sets, each at its best threshold (an upper bound: docs/methods/exit_metrics.md); rho is the number of
+test samples of labels that a client has not seen, for each sample of its own labels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ABLATION = {"without alignment": f"{HARMONY}, csa_weight=0.0", "without crossing
 
 
 def table_trends(data: str, table: Answered, methods: dict[str, str]) -> dict[str, list[Claim]]:
-    """Of Table 2, for one data set."""
+    """Trends of Table 2, for one data set."""
     by_rho = {rho: table.accuracy(methods, rho) for rho in RHOS}
     own, most = by_rho[0.0], by_rho[0.8]
     with_exits = [name for name in own if name != "SplitFed"]
@@ -42,7 +42,7 @@ def table_trends(data: str, table: Answered, methods: dict[str, str]) -> dict[st
 
 
 def fashion_trends(table: Answered) -> dict[str, list[Claim]]:
-    """Of fine-tuning, equal depths, and the ablation of Fig. 4."""
+    """Trends of fine-tuning, equal depths, and the ablation of Fig. 4."""
     own, most = (table.accuracy(METHODS | TUNED | EQUAL | ABLATION, rho) for rho in (0.0, 0.8))
     return {
         "(g) fine-tuning raises accuracy on own labels": _pair("SplitGP .2 + FT", ">", "SplitGP .2", own),
@@ -56,7 +56,7 @@ def fashion_trends(table: Answered) -> dict[str, list[Claim]]:
 
 
 def drift_trends(drift: Answered) -> dict[str, list[Claim]]:
-    """Of Table 5."""
+    """Trends of Table 5."""
     methods = {name: METHODS[name] for name in ("multi-exit", "SplitGP .9", "SplitGP .2", "HARMONY")}
     without, with_drift = (
         drift.accuracy({name: f"out_of_client, drift={moved}, {of}" for name, of in methods.items()})
@@ -77,7 +77,7 @@ def _pair(one: str, sign: str, other: str, figures: Figures) -> list[Claim]:
 
 
 def _offloading(table: Answered, methods: dict[str, str]) -> list[Claim]:
-    """A third at most, in percent."""
+    """Comparisons of the offloaded share with a third of SplitFed's, in percent."""
     shares = 100 * table.at(0.0)["offload_probability"]
     third = shares[methods["SplitFed"]].to_numpy() / 3
     return [
@@ -88,7 +88,7 @@ def _offloading(table: Answered, methods: dict[str, str]) -> list[Claim]:
 
 
 def long_trends(long: Answered) -> dict[str, list[Claim]]:
-    """The main claim once more, after three times as many rounds."""
+    """Trends of the main claim after three times as many rounds."""
     methods = GP | {"HARMONY": HARMONY}
     own, most = (long.accuracy(methods, rho) for rho in (0.0, 0.8))
     return {

@@ -1,11 +1,11 @@
-"""Hours a round of the split frameworks at the size of SMoFi's paper, beside those inferred from its Table 2.
+"""Prints hours a round of the split frameworks at the size of SMoFi's paper, beside those derived from its Table 2.
 
     python -m scenarios.momentum.ratios [REPORTS]      (the folder with momentum_hours and momentum_hours_tiny)
 
-To be run from the root of the repository. The paper's hours a round are T / R of its Table 2 (METHODS.md 4.2). Their
-order there, MergeSFL < V1 (epoch) < SMoFi ~ V1 (step) ~<= V2, is judged by the rule of scenarios/trends.py, in percent
-of what SMoFi takes with the same clients. A tie is 10 %: in the paper, V1 (step) takes 0 to 7 % more than SMoFi, and V2
-from 6 % less to 18 % more than V1 (step).
+Run it from the root of the repository. The paper's hours a round are T / R of its Table 2 (docs/methods/timing.md).
+Their order, MergeSFL < V1 (epoch) < SMoFi ~ V1 (step) ~<= V2, is judged by the rule of scenarios/trends.py, in percent of
+SMoFi's hours with the same clients. A tie is 10 %: in the paper, V1 (step) takes 0 to 7 % more than SMoFi, and V2 from
+6 % less to 18 % more than V1 (step).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAPER = {
     "CIFAR-100": (0.212, 0.256, 0.288, 0.288, 0.298),
     "Tiny ImageNet": (1.290, 1.331, 1.439, 1.447, 1.702),
 }
-"""Hours a round, in that order."""
+"""Hours a round of the paper, in the order of ORDER."""
 
 
 def hours_a_round(table: Table, prefix: str = "") -> Figures:
@@ -43,12 +43,12 @@ def hours_a_round(table: Table, prefix: str = "") -> Figures:
 
 
 def percent_of_smofi(hours: Figures) -> Figures:
-    """Seed by seed, for all frameworks have the clients of a seed."""
+    """Hours in percent of SMoFi's, seed by seed, because all frameworks share the clients of a seed."""
     return {called: 100 * figure / hours["SMoFi"] for called, figure in hours.items()}
 
 
 def cell(called: str, hours: Figures) -> str:
-    """Median hours, and in brackets the median percentage of SMoFi's."""
+    """Text of the median hours and, in brackets, the median percentage of SMoFi's."""
     if called not in hours:
         return "–"
     return f"{np.median(hours[called]):.3f} ({np.median(percent_of_smofi(hours)[called]):.0f} %)"

@@ -1,8 +1,8 @@
-"""The runs of this folder as Markdown: accuracy, rounds, time and bytes to the target of every variant.
+"""Prints the runs of this folder as Markdown: accuracy, and rounds, time and bytes to the target of every variant.
 
     python -m scenarios.momentum.table [REPORTS]      (the folder with momentum_table, ...; default: reports)
 
-To be run from the root of the repository. As in SMoFi's paper, accuracy is the best of a run's rounds.
+Run it from the root of the repository. As in SMoFi's paper, accuracy is the best of a run's rounds.
 """
 
 from __future__ import annotations

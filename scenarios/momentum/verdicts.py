@@ -1,12 +1,12 @@
-"""Which trends of SMoFi's paper hold in the runs of this folder's scenarios: one line each, with the numbers.
+"""Prints which trends of SMoFi's paper hold in the runs of this folder's scenarios, with the numbers.
 
     python -m scenarios.momentum.verdicts [REPORTS]      (the folder with momentum_table, ...; default: reports)
 
-To be run from the root of the repository. Accuracy is the best of a run's rounds, as SMoFi counts it; R and T are the
-rounds and the time to 90 % of FedAvg's, which is splitfed_v1 averaging every round. The rule is that of
-scenarios/trends.py. Three seeds, as in the paper, are few: with two variants that are equal in truth `>` holds once in
-six times, and fails as often. That one beats ten equals comes out by chance once in 200 times; but if it is better than
-ten by one standard deviation, that comes out once in ten times, and by two, every other time.
+Run it from the root of the repository. Accuracy is the best of a run's rounds, as in SMoFi's paper; R and T are rounds
+and time to 90 % of FedAvg's best, which is splitfed_v1 averaging every round. The rule is that of scenarios/trends.py.
+Three seeds, as in the paper, are few: if two variants are equal in truth, `>` holds once in six times, and fails as
+often. That one variant beats ten equal ones happens by chance once in 200 times. If it is better than ten by one
+standard deviation, that is found once in ten times, and by two, every other time.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ EVERYTHING = RIVALS | SMOFI
 
 
 def accuracy(table: Table, names: dict[str, str]) -> Figures:
-    """The best within the rounds, in percent."""
+    """Best accuracy of all rounds, in percent."""
     return table("best_accuracy", names)
 
 
 def rounds(table: Table, names: dict[str, str]) -> Figures:
-    """R."""
+    """Rounds to the target (R)."""
     return table("rounds_to_accuracy", names, scale=1)
 
 
 def minutes(table: Table, names: dict[str, str]) -> Figures:
-    """T."""
+    """Minutes to the target (T)."""
     return table("time_to_accuracy_s", names, scale=1 / 60)
 
 
 def pairs(ours: Figures, sign: str, theirs: Figures) -> list[Claim]:
-    """The first of ours `sign` the first of theirs, and so on."""
+    """Comparisons `ours sign theirs` of the first ones, the second ones, and so on."""
     return [Claim(one, sign, other) for one, other in zip(ours.items(), theirs.items(), strict=True)]
 
 
 def last_of_those_that_reach(name: str, late: Figures) -> list[Claim] | str:
-    """One > everybody whose median is finite."""
+    """Comparisons `name >` every other whose median reaches the target."""
     reaching = {called: figure for called, figure in late.items() if np.isfinite(np.median(figure))}
     return one_against(name, ">", reaching) if name in reaching else f"not judged: {name} misses the target"
 
 
 def named(*called: str) -> dict[str, str]:
-    """Variants of the table."""
+    """Names of variants of the table, by their short names."""
     return {one: EVERYTHING[one] for one in called}
 
 
 def table_trends(table: Table) -> dict[str, list[Claim] | str]:
-    """(a) to (g), from Tables 1 and 2."""
+    """Trends (a) to (g), from Tables 1 and 2."""
     everyone = named("SMoFi", *RIVALS)
     order = named("SMoFi", "MergeSFL", "V2", "V1 (epoch)", "FedAvg", "V1 (step)")
     return {
@@ -80,14 +80,14 @@ def table_trends(table: Table) -> dict[str, list[Claim] | str]:
 
 
 def ablation_trends(table: Table, ablation: Table) -> dict[str, list[Claim] | str]:
-    """(h), from the ablation."""
+    """Trend (h), from the ablation."""
     smofi = accuracy(table, named("SMoFi"))
     parts = accuracy(ablation, {"no fusion": "fusion=false", "no global momentum": "server_momentum=0.0"})
     return {"(h) fusion and global momentum help": one_against("SMoFi", ">", smofi | parts)}
 
 
 def staleness_trends(staleness: Table) -> dict[str, list[Claim] | str]:
-    """(h), from the sweep over alpha, on unequal clients: in the ablation nobody is done before others."""
+    """Trend (h), from the sweep over alpha on unequal clients; in the ablation all finish at the same time."""
     usual = accuracy(staleness, {"alpha -0.1": "staleness=-0.1"})
     flat = accuracy(staleness, {"alpha 0": "staleness=0.0"})
     steep = accuracy(staleness, {"alpha -10": "staleness=-10.0"})
@@ -96,14 +96,14 @@ def staleness_trends(staleness: Table) -> dict[str, list[Claim] | str]:
 
 
 def cut_trends(table: Table, cuts: Table) -> dict[str, list[Claim] | str]:
-    """(i), from the appendix; FedAvg, the base of the gain, does not depend on the cut."""
+    """Trend (i), from the appendix; FedAvg, with which SMoFi is compared, does not depend on the cut."""
     shallow = accuracy(table, {"block1": EVERYTHING["SMoFi"]})
     deeper = accuracy(cuts, {"block2": "block2", "block3": "block3"})
     return {"(i) a shallower cut is more accurate": chain(shallow | deeper, ">", ">")}
 
 
 def skew_trends(skew: Table) -> dict[str, list[Claim] | str]:
-    """(j), from the appendix."""
+    """Trend (j), from the appendix."""
     name = "(j) SMoFi is more accurate than FedAvg on other partitions"
     if not skew.exists:
         return {name: "not run"}

@@ -1,9 +1,9 @@
-"""The runs of this folder as Markdown: what every variant learned, how steadily, and what it took in time and bytes.
+"""Prints the runs of this folder as Markdown: accuracy, its spread, time and bytes of every variant.
 
     python -m scenarios.replay.table [REPORTS]      (the folder with replay_table, ...; default: reports)
 
-To be run from the root of the repository. Accuracy is the median of a run's last five rounds, spread their standard
-deviation. Time and bytes a round are those at the paper's size, by the clock alone.
+Run it from the root of the repository. Accuracy is the median of a run's last five rounds, spread their standard
+deviation. Time and bytes a round are those at the paper's size, without training.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLUMNS = [
 
 
 def print_costs(table: Table) -> None:
-    """Time and bytes a round of every variant, also in percent of SFL's seed by seed: median ± standard deviation."""
+    """Print time and bytes a round of every variant, also in percent of SFL's by seed: median ± standard deviation."""
     names = {name: name for name in table.variants.sort_index()["name"].unique()}
     rounds = table("rounds", names, scale=1)
     units = {"minutes": ("simulated_s", 1 / 60), "GB up": ("bytes_up", 1e-9), "GB down": ("bytes_down", 1e-9)}

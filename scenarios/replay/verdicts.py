@@ -1,10 +1,10 @@
-"""Which trends of KoReA-SFL's paper hold in the runs of this folder's scenarios: one line each, with the numbers.
+"""Prints which trends of KoReA-SFL's paper hold in the runs of this folder's scenarios, with the numbers.
 
     python -m scenarios.replay.verdicts [REPORTS]      (the folder with replay_table, ...; default: reports)
 
-To be run from the root of the repository. The rule is that of scenarios/trends.py. Accuracy is the median of a run's
-last five rounds, its spread their standard deviation. SFL is splitfed_v1 averaging every round, which equals FL: the
-paper's SFL ~ FL is no question here. Last comes what the paper does not show, the time to 90 % of SFL's best accuracy.
+Run it from the root of the repository. The rule is that of scenarios/trends.py. Accuracy is the median of a run's last
+five rounds, its spread their standard deviation. SFL is splitfed_v1 averaging every round, which equals FL, so the
+paper's SFL ~ FL is not tested. The last trend is not in the paper: the time to 90 % of SFL's best accuracy.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ PARTICIPANTS = {"5 clients": "participation=0.05", "20": "participation=0.2", "5
 
 
 def of(method: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """The variants of one method, by what their setting is called."""
+    """Names of one method's variants, by setting."""
     return {called: f"{setting}, {method}" for called, setting in settings.items()}
 
 
 def pairs(ours: Figures, sign: str, theirs: Figures) -> list[Claim]:
-    """KoReA `sign` SFL in every setting."""
+    """Comparisons `KoReA sign SFL` in every setting."""
     return [Claim((f"{where}: KoReA", ours[where]), sign, ("SFL", theirs[where])) for where in ours]
 
 
 def comparison_trends(tables: Mapping[str, Table]) -> dict[str, list[Claim]]:
-    """From Table 1, (a) to (d); from the way to the target, (i) and (j)."""
+    """Trends (a) to (d), from Table 1, and (i) and (j), from bytes and time to the target."""
 
     def figures(method: str, key: str, scale: float = 100) -> Figures:
         return {
@@ -62,7 +62,7 @@ def comparison_trends(tables: Mapping[str, Table]) -> dict[str, list[Claim]]:
 
 
 def ablation_trends(table: Table) -> dict[str, list[Claim]]:
-    """(e), from Table 2."""
+    """Trend (e), from Table 2."""
     claims = []
     for where, setting in PARTITIONS.items():
         names = {f"{where}: {called}": f"{setting}, {method}" for called, method in ABLATION.items()}
@@ -71,7 +71,7 @@ def ablation_trends(table: Table) -> dict[str, list[Claim]]:
 
 
 def proportion_trends(table: Table, proportions: Table) -> dict[str, list[Claim]]:
-    """(f): what is gained from 0.1 to 0.3 and from there to 0.5 are equal steps."""
+    """Trend (f); diminishing returns compare the gains of two equal steps, from 0.1 to 0.3 and from 0.3 to 0.5."""
     names = {p: f"p0={p}" for p in ("0.5", "0.3", "0.1", "0.05")}
     found = proportions(ACCURACY, names) | table(ACCURACY, {"0.2": f"{SKEWED['Dir .1']}, {ABLATION['fixed']}"})
     falling = dict(sorted(found.items(), reverse=True))
@@ -85,7 +85,7 @@ def proportion_trends(table: Table, proportions: Table) -> dict[str, list[Claim]
 
 
 def cut_trends(table: Table, cuts: Table) -> dict[str, list[Claim]]:
-    """(g)."""
+    """Trend (g)."""
     found = cuts(ACCURACY, {cut: cut for cut in ("stem", "block2", "block3")})
     found |= table(ACCURACY, of(KOREA, {"block1": SKEWED["Dir .1"]}))
     order = {cut: found[cut] for cut in ("stem", "block1", "block2", "block3")}
@@ -93,7 +93,7 @@ def cut_trends(table: Table, cuts: Table) -> dict[str, list[Claim]]:
 
 
 def participation_trends(participation: Table) -> dict[str, list[Claim]]:
-    """(h); ten clients are in (a)."""
+    """Trend (h); ten clients are in (a)."""
     korea, sfl = (participation(ACCURACY, of(method, PARTICIPANTS)) for method in (KOREA, SFL))
     return {"(h) KoReA is more accurate than SFL, however many take part": pairs(korea, ">", sfl)}
 
