@@ -1,8 +1,8 @@
 """Decides which trends of a paper hold in the runs of a study; the verdicts.py of all studies use it.
 
 The rule (docs/methods/README.md, "Scaling down"): two variants differ if their medians over seeds are more than one
-pooled standard deviation apart. A trend is *reproduced* if all its comparisons point the paper's way by more than that, *not
-reproduced* if any points the other way by more than that, else *not distinguishable*. `>=` allows ties: its medians
+pooled standard deviation apart. A trend is *reproduced* if all its comparisons point the paper's way by more than that,
+*not reproduced* if any points the other way by more than that, else *not distinguishable*. `>=` allows ties: its medians
 must not point the other way at all. `~` requires that two medians differ by no more than that, or by no more than a
 tie, which is two points unless given. `a ~<= b` requires the same, but b may be greater by any amount.
 
@@ -41,7 +41,7 @@ Figures = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Table:
-    """The complete run of one scenario."""
+    """Complete run of one scenario."""
 
     folder: Path
 
@@ -114,7 +114,7 @@ class Claim:
 
 
 def spread(figures: np.ndarray) -> str:
-    """Text of median ± standard deviation; if seeds miss the target, of the median and the number of seeds that reach it."""
+    """Text of median ± standard deviation; if seeds miss the target, median and number of seeds that reach it."""
     middle, reached = np.median(figures), np.isfinite(figures).sum()
     if reached == len(figures):
         return f"{middle:.1f} ± {figures.std(ddof=1):.1f}"

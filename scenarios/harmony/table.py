@@ -1,9 +1,9 @@
-"""Prints the runs of this folder as Markdown: accuracy and offloading by rho, and accuracies of device and server alone.
+"""Prints the runs of this folder as Markdown: accuracy and offloading by rho, accuracy of device and server alone.
 
     python -m scenarios.harmony.table [REPORTS]      (the folder with harmony_table, ...; default: reports)
 
-Run it from the root of the repository. Figures are means over clients at the oracle's thresholds, then median ± standard
-deviation over seeds, in percent.
+Run it from the root of the repository. Figures are means over clients at the oracle's thresholds, then median ±
+standard deviation over seeds, in percent.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python -m scenarios.momentum.ratios [REPORTS]      (the folder with momentum_hours and momentum_hours_tiny)
 
 Run it from the root of the repository. The paper's hours a round are T / R of its Table 2 (docs/methods/timing.md).
-Their order, MergeSFL < V1 (epoch) < SMoFi ~ V1 (step) ~<= V2, is judged by the rule of scenarios/trends.py, in percent of
-SMoFi's hours with the same clients. A tie is 10 %: in the paper, V1 (step) takes 0 to 7 % more than SMoFi, and V2 from
-6 % less to 18 % more than V1 (step).
+Their order, MergeSFL < V1 (epoch) < SMoFi ~ V1 (step) ~<= V2, is judged by the rule of scenarios/trends.py, in percent
+of SMoFi's hours with the same clients. A tie is 10 %: in the paper, V1 (step) takes 0 to 7 % more than SMoFi, and V2
+from 6 % less to 18 % more than V1 (step).
 """
 
 from __future__ import annotations
