@@ -2,7 +2,7 @@
 
 The rule (docs/methods/README.md, "Scaling down"): two variants differ if their medians over seeds are more than one
 pooled standard deviation apart. A trend is *reproduced* if all its comparisons point the paper's way by more than that,
-*not reproduced* if any points the other way by more than that, else *not distinguishable*. `>=` allows ties: its medians
+*not reproduced* if any points the other way by more than that, else *not distinguishable*. `>=` allows ties: medians
 must not point the other way at all. `~` requires that two medians differ by no more than that, or by no more than a
 tie, which is two points unless given. `a ~<= b` requires the same, but b may be greater by any amount.
 
