@@ -1,4 +1,4 @@
-"""Where data sets lie, and how the published ones get there: resumed if interrupted, and verified."""
+"""Folder of the data sets, and downloads of published ones: resumed if interrupted, and verified."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 TIMEOUT_S = 30
-"""How long a server may be silent."""
+"""Longest silence of a server."""
 CHUNK_BYTES = 1 << 20
 
 
 def data_root(root: str | Path | None) -> Path:
-    """The folder of all data sets: `root`, or else $SFL_SIM_DATA, or else ~/.cache/sfl-sim."""
+    """Return the folder of all data sets: `root`, or else $SFL_SIM_DATA, or else ~/.cache/sfl-sim."""
     return Path(root or os.environ.get("SFL_SIM_DATA") or "~/.cache/sfl-sim").expanduser()
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A published file: where it can be fetched, where it belongs, and its checksum, as `md5:...` or `sha256:...`."""
+    """Published file: the addresses it can be downloaded from, its local path, and `md5:...` or `sha256:...` of it."""
 
     urls: tuple[str, ...]
     file: Path
@@ -45,10 +45,10 @@ class Remote:
 
 
 def fetch(name: str, remotes: Sequence[Remote], download: bool) -> None:
-    """Have the published files of the data set `name` where they belong.
+    """Download those of the files of the data set `name` that are missing or damaged.
 
     Raises:
-        ScenarioError: some are not there, and `download` is off or failed.
+        ScenarioError: some are missing, and `download` is off or failed.
     """
     missing = [remote for remote in remotes if not _is_sound(remote.file, remote.checksum)]
     if not missing:
@@ -65,10 +65,10 @@ def fetch(name: str, remotes: Sequence[Remote], download: bool) -> None:
 
 
 def fetch_folder(name: str, folder: Path, remote: Remote, download: bool) -> None:
-    """Have `folder`, which the published archive `remote` holds: its content, or a folder of that name.
+    """Make `folder`, if it is missing, from the published archive `remote`: its content, or its folder of that name.
 
     Raises:
-        ScenarioError: it is not there, nor is the archive, and `download` is off or failed.
+        ScenarioError: folder and archive are missing, and `download` is off or failed.
     """
     if folder.is_dir():
         return
@@ -88,7 +88,7 @@ def fetch_folder(name: str, folder: Path, remote: Remote, download: bool) -> Non
 
 @contextlib.contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """One process at a time makes `target`; the empty lock file beside it stays, since others may wait for it."""
+    """Let one process at a time make `target`; the empty lock file beside it stays, since others may wait for it."""
     with target.with_name(f".{target.name}.lock").open("a") as file:
         if fcntl:
             fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
@@ -96,7 +96,7 @@ def locked(target: Path) -> Iterator[None]:
 
 
 def absent(name: str, place: Path, reason: str, remedy: str) -> ScenarioError:
-    """The one line for a data set that is not there."""
+    """Make the error for a data set that is missing."""
     return ScenarioError(
         f"{name} is not in {place} and {reason}: {remedy} to that folder, "
         "or set SFL_SIM_DATA or data.root to one that has it",
@@ -118,7 +118,7 @@ def _fetch_from_any(remote: Remote) -> None:
 
 
 def _fetch_from(url: str, remote: Remote) -> None:
-    """Raises OSError or HTTPException; what has come until then is kept for the next time."""
+    """Download and verify a file. Raises OSError or HTTPException; what was received is kept for the next attempt."""
     part = remote.file.with_name(f"{remote.file.name}.part")
     resumed = part.exists()
     _append(url, part)
@@ -128,11 +128,11 @@ def _fetch_from(url: str, remote: Remote) -> None:
     part.unlink()
     if not resumed:
         raise OSError(f"{url} is not the file with the checksum {remote.checksum}")
-    _fetch_from(url, remote)  # what was there may have been of something else
+    _fetch_from(url, remote)  # the first part may have been of another file
 
 
 def _append(url: str, part: Path) -> None:
-    """Fetch what `part` lacks, or all of it from a server that cannot resume."""
+    """Download the rest of `part`, or all of it from a server that cannot resume."""
     have = part.stat().st_size if part.exists() else 0
     request = Request(url, headers={"User-Agent": "sfl-sim"} | ({"Range": f"bytes={have}-"} if have else {}))
     try:
@@ -140,7 +140,7 @@ def _append(url: str, part: Path) -> None:
     except HTTPError as error:
         error.close()
         if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return  # there is no more
+            return  # it is complete
         raise
     with response, part.open("ab" if response.status == HTTPStatus.PARTIAL_CONTENT else "wb") as file:
         print(f"downloading {url} ({(response.length or 0) / 1e6:.1f} MB)", file=sys.stderr)
