@@ -28,7 +28,7 @@ def dominant_label(
     phi: int = 1,
     balance: str | None = None,
 ) -> list[Ints]:
-    """Dominant labels, p%-DL: `phi` clients share the fraction `p` of each label, the others the rest (Hydra, 3.1, E.1).
+    """Dominant labels, p%-DL: `phi` clients share the fraction `p` of each label, others the rest (Hydra, 3.1, E.1).
 
     Client c has the dominant label c // phi. For classes of equal size n every client gets p*n/phi samples of its own
     label, and client sizes differ by at most 1; otherwise sizes follow the classes, or `balance="subsample"` first cuts
