@@ -16,7 +16,7 @@ from benchmarks.pairs import alternate, ratio
 from benchmarks.workload import CPU
 from sfl_sim.models.replica import Weights, average
 from sfl_sim.models.zoo import network
-from sfl_sim.training.allocator import keep_freed_memory
+from sfl_sim.training.hardware import keep_freed_memory
 
 SIZES = ("10", "100")
 

@@ -19,10 +19,9 @@ from benchmarks.memory import MIB, resident
 from benchmarks.options import options
 from benchmarks.pairs import alternate, ratio
 from benchmarks.workload import Simulated, Workload
-from sfl_sim.training.allocator import keep_freed_memory
 from sfl_sim.training.batched import Batched
 from sfl_sim.training.eager import Eager
-from sfl_sim.training.threads import threads_for
+from sfl_sim.training.hardware import keep_freed_memory, threads_for
 
 MODELS = {"lenet5": (10, 50), "cnn8": (10,)}  # numbers of clients
 METHODS = ("fedavg", "splitfed_v1", "splitfed_v2")

@@ -22,7 +22,7 @@ from benchmarks.pairs import alternate, ratio
 from benchmarks.plain import average, gathered, initial_model, prepared
 from benchmarks.workload import LR, MOMENTUM, Simulated, Workload
 from sfl_sim.rng import stream
-from sfl_sim.training.allocator import keep_freed_memory
+from sfl_sim.training.hardware import keep_freed_memory
 
 PAIRS = {"lenet5": 16, "cnn8": 8}
 REPLAY = {"proportion": "fixed", "p0": 0.3, "alpha": 0.1}

@@ -55,7 +55,7 @@ def measure(case, devices, participants, rounds):
     from sfl_sim.engine.experiment import Experiment
     from sfl_sim.scenario.load import parse
     from sfl_sim.store import Cell
-    from sfl_sim.training.allocator import keep_freed_memory
+    from sfl_sim.training.hardware import keep_freed_memory
 
     keep_freed_memory()
     torch.set_num_threads(1)

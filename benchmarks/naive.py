@@ -23,7 +23,7 @@ from benchmarks.options import options
 from benchmarks.pairs import alternate, ratio
 from benchmarks.plain import Batches, Plain
 from benchmarks.workload import MODELS, Simulated, Workload
-from sfl_sim.training.allocator import keep_freed_memory
+from sfl_sim.training.hardware import keep_freed_memory
 
 METHODS = ("fedavg", "splitfed_v2")
 TOLERANCE = 1e-6

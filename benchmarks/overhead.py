@@ -19,7 +19,7 @@ from benchmarks.options import options
 from benchmarks.pairs import alternate, ratio
 from benchmarks.plain import Plain, gathered, initial_model, step
 from benchmarks.workload import LR, MODELS, MOMENTUM, Simulated, Workload
-from sfl_sim.training.allocator import keep_freed_memory
+from sfl_sim.training.hardware import keep_freed_memory
 
 METHODS = ("fedavg", "splitfed_v1", "splitfed_v2")
 SHORT_ROUNDS = {"lenet5": 16}  # pairs: more where a round takes a fraction of a second

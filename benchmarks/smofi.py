@@ -17,8 +17,8 @@ from benchmarks.workload import CPU
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.zoo import network
 from sfl_sim.ops import Value
-from sfl_sim.training.allocator import keep_freed_memory
 from sfl_sim.training.fusion import Fuse, Fusion, TrainFused
+from sfl_sim.training.hardware import keep_freed_memory
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import Train
 

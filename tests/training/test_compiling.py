@@ -10,7 +10,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.graphs import Graphs
-from sfl_sim.training.compiling import check_compiler
+from sfl_sim.training.hardware import check_compiler
 
 CPU = torch.device("cpu")
 NETWORKS = 5
