@@ -1,4 +1,4 @@
-"""How fast replicas are averaged, against copying them and against what papers' code does.
+"""Speed of averaging replicas, compared with copying them and with the usual code of papers.
 
     python -m benchmarks.aggregation [--quick]
 
@@ -43,7 +43,7 @@ class Averages:
             self.target.buffers.copy_(weights.buffers)
 
     def per_key(self) -> dict[str, torch.Tensor]:
-        """The FedAvg function of many repositories."""
+        """Average as the FedAvg function of many repositories does."""
         mean = {name: tensor.clone() for name, tensor in self.states[0].items()}
         for name in mean:
             for state in self.states[1:]:

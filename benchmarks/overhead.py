@@ -1,4 +1,4 @@
-"""What the simulator costs over a hand-written loop, and how near both are to bare training steps.
+"""Overhead of the simulator over a hand-written loop, and of both over bare training steps.
 
     python -m benchmarks.overhead [--quick] [MODEL ...]
 
@@ -26,7 +26,7 @@ SHORT_ROUNDS = {"lenet5": 16}  # pairs: more where a round takes a fraction of a
 
 
 class Steps:
-    """As many bare steps as a round has."""
+    """Bare steps, as many as in a round."""
 
     def __init__(self, workload: Workload) -> None:
         self.model = initial_model(workload.model, workload.network).to(memory_format=torch.channels_last)

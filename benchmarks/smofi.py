@@ -1,4 +1,4 @@
-"""What SMoFi's fusion costs: 20 surrogates' momentum buffers, against the step that it follows and a naive average.
+"""Cost of SMoFi's fusion of 20 surrogates' momentum buffers, against the step before it and a naive average.
 
     python -m benchmarks.smofi [--quick] [MODEL ...]
 
