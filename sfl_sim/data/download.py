@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
@@ -15,15 +14,12 @@ from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from filelock import FileLock
+
 from sfl_sim.errors import ScenarioError
 
-try:
-    import fcntl
-except ImportError:  # Windows: two processes must not fetch the same set at once
-    fcntl = None  # type: ignore[assignment]
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 TIMEOUT_S = 30
 """Longest silence of a server."""
@@ -86,13 +82,9 @@ def fetch_folder(name: str, folder: Path, remote: Remote, download: bool) -> Non
         shutil.rmtree(partial, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def locked(target: Path) -> Iterator[None]:
-    """Let one process at a time make `target`; the empty lock file beside it stays, since others may wait for it."""
-    with target.with_name(f".{target.name}.lock").open("a") as file:
-        if fcntl:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
-        yield
+def locked(target: Path) -> FileLock:
+    """Make a lock, a file beside `target`, with which one process at a time makes `target`."""
+    return FileLock(target.with_name(f".{target.name}.lock"))
 
 
 def absent(name: str, place: Path, reason: str, remedy: str) -> ScenarioError:

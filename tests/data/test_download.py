@@ -1,7 +1,6 @@
 """Downloads: resumed, verified, and honest about what failed."""
 
 import hashlib
-import os
 import tarfile
 import threading
 import time
@@ -22,7 +21,7 @@ def sha256(content: bytes) -> str:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Lock files apart."""
+    """List the names in a folder, without lock files."""
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
@@ -138,7 +137,6 @@ def test_an_archive_becomes_its_folder_whether_or_not_it_has_one_inside(server, 
     fetch_folder("pictures", folder, remote, download=False)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no flock")
 def test_two_at_once_fetch_and_unpack_one_after_the_other(server, tmp_path, monkeypatch):
     made = tmp_path / "made.zip"
     with zipfile.ZipFile(made, "w") as archive:
