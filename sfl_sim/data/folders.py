@@ -61,7 +61,7 @@ def tiny_imagenet(root: str | Path | None = None, download: bool = True) -> Data
 
 
 def image_folder(path: str | Path | None = None, image_size: int | None = None) -> Dataset:
-    """Images of the user: one folder for each class, in `path` or in both `path`/train and `path`/test.
+    """Images of your own: one folder for each class, in `path` or in both `path`/train and `path`/test.
 
     Without train and test folders a stratified fifth of the images becomes the test set. Images are grey if
     all files are, else RGB.

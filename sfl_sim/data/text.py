@@ -32,7 +32,7 @@ def shakespeare(
     owners: int | None = None,
     samples_per_owner: int | None = None,
 ) -> Dataset:
-    """Shakespeare (McMahan et al. 2017; LEAF): 80 characters and the next one as label, of 80 characters, by role.
+    """Shakespeare (McMahan et al. 2017; LEAF): sequences of 80 characters with the next one as label, by role.
 
     Args:
         root: folder of all data sets; LEAF's data/train and data/test are in its folder shakespeare.
