@@ -1,4 +1,4 @@
-"""How fast replicas are averaged, against copying them and against what papers' code does.
+"""Speed of averaging replicas, compared with copying them and with the usual code of papers.
 
     python -m benchmarks.aggregation [--quick]
 
@@ -16,7 +16,7 @@ from benchmarks.pairs import alternate, ratio
 from benchmarks.workload import CPU
 from sfl_sim.models.replica import Weights, average
 from sfl_sim.models.zoo import network
-from sfl_sim.training.allocator import keep_freed_memory
+from sfl_sim.training.hardware import keep_freed_memory
 
 SIZES = ("10", "100")
 
@@ -43,7 +43,7 @@ class Averages:
             self.target.buffers.copy_(weights.buffers)
 
     def per_key(self) -> dict[str, torch.Tensor]:
-        """The FedAvg function of many repositories."""
+        """Average as the FedAvg function of many repositories does."""
         mean = {name: tensor.clone() for name, tensor in self.states[0].items()}
         for name in mean:
             for state in self.states[1:]:

@@ -1,4 +1,4 @@
-"""What the batched executor gains: rounds of the eager executor over the same rounds batched, and the memory of both.
+"""Gain of the batched executor: time of rounds of the eager executor over the same rounds batched, and memory of both.
 
     python -m benchmarks.batched [--quick] [MODEL ...]
 
@@ -19,10 +19,9 @@ from benchmarks.memory import MIB, resident
 from benchmarks.options import options
 from benchmarks.pairs import alternate, ratio
 from benchmarks.workload import Simulated, Workload
-from sfl_sim.training.allocator import keep_freed_memory
 from sfl_sim.training.batched import Batched
 from sfl_sim.training.eager import Eager
-from sfl_sim.training.threads import threads_for
+from sfl_sim.training.hardware import keep_freed_memory, threads_for
 
 MODELS = {"lenet5": (10, 50), "cnn8": (10,)}  # numbers of clients
 METHODS = ("fedavg", "splitfed_v1", "splitfed_v2")
@@ -33,7 +32,7 @@ THREADS = torch.get_num_threads()
 
 @dataclass(frozen=True)
 class Crowd(Workload):
-    """As many clients with mini-batches as small as one wants."""
+    """Study of a number of clients with mini-batches of a size."""
 
     clients: int = 10
     batch: int = 8
@@ -44,7 +43,7 @@ class Crowd(Workload):
 
 
 class Executed(Simulated):
-    """Rounds by an executor of one's choice."""
+    """Rounds by a given executor."""
 
     def __init__(self, crowd: Crowd, executor: Eager) -> None:
         super().__init__(crowd)
@@ -88,7 +87,7 @@ def measure(crowd: Crowd, pairs: int) -> dict[str, object]:
 
 
 def resident_mib(crowd: Crowd, executor: type[Eager]) -> int:
-    """What two rounds add to this process."""
+    """Measure the memory that two rounds add to this process, in MiB."""
     keep_freed_memory()
     executed = Executed(crowd, executor())
     before = resident()
@@ -98,7 +97,7 @@ def resident_mib(crowd: Crowd, executor: type[Eager]) -> int:
 
 
 def apart(function: Callable[..., int], *args: object) -> int:
-    """The function's result in a process of its own."""
+    """Run the function in a process of its own, and return its result."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *args).result()
 

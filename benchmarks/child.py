@@ -1,7 +1,7 @@
-"""Processes that run one round whenever they are told to, so that the rounds of two processes can alternate.
+"""Processes that run one round on request, so that the rounds of two processes can alternate.
 
-Two environments, or two settings that hold for a whole process (the allocator's), cannot meet in one process. The
-parent makes a `Child` of a module; that module runs a round for every turn of `rounds`.
+Two environments, or two settings of a whole process (such as its allocator), need two processes. The parent makes a
+`Child` of a module; that module runs a round for every turn of `rounds`.
 """
 
 import os
@@ -17,11 +17,11 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PIPE = "SFL_SIM_BENCHMARK_PIPE"
-"""The environment variable that tells a child the file number of its end of the pipe."""
+"""Environment variable with the file number of a child's end of the pipe."""
 
 
 class Child:
-    """A running `python -m arguments`; leaving the context ends it."""
+    """Running process `python -m arguments`; leaving the context ends it."""
 
     def __init__(self, *arguments: object, python: str | Path = sys.executable) -> None:
         self._began_s = time.perf_counter()
@@ -47,12 +47,12 @@ class Child:
         self._ask("round")
 
     def weights(self) -> Any:
-        """What the child's `weights` gives."""
+        """Return the result of the child's `weights`."""
         return self._ask("weights")
 
     @property
     def age_s(self) -> float:
-        """Seconds since the process was started."""
+        """Return the seconds since the process was started."""
         return time.perf_counter() - self._began_s
 
     def _ask(self, what: str) -> Any:
@@ -65,7 +65,7 @@ class Child:
 
 
 def rounds(weights: Callable[[], Any] = dict) -> Iterator[None]:
-    """In the child: give a turn for every round that the parent asks for; `next` says that the last one is done."""
+    """Yield, in the child, once for every round that the parent requests; `next` reports that the last one is done."""
     pipe = Connection(int(os.environ[PIPE]))
     while True:
         if pipe.recv() == "weights":

@@ -1,12 +1,11 @@
-"""How fast the clock runs: simulated operations per second in timing-only mode, and memory per client.
+"""Speed of the clock: simulated operations per second in timing-only mode, and memory per client.
 
     python -m benchmarks.clock [CLIENTS ...]
 
-SplitFedV2 with every client bringing so many mini-batches that about the same number of operations is simulated
-whatever the number of clients: by the event loop, and by recursion (`sim/foresight.py`; first round, in which the flow
-is written down, and later ones) in arrival order and in cyclic order. Each size runs in a process of its own, pinned to
-one core; seconds are the process's own, so that others on the core count less. Beside it what Python gives at that
-moment: bare SimPy timeouts, and the same client loop as nothing but a heap and floats.
+SplitFedV2, in which the number of mini-batches per client keeps the number of operations about equal for all numbers of
+clients: by the event loop, and by recursion (`sim/array_clock.py`; the first round, in which the flow is recorded, and
+later ones) in arrival order and in cyclic order. Each size runs in a process of its own, pinned to one core; seconds
+are CPU time of the process. For comparison: bare SimPy timeouts, and the same client loop with a heap and floats only.
 
 Goals: event loop 200,000 operations/s at 1,000 clients and 80,000 at 100,000; recursion 5,000,000; 2 kB per idle
 client.
@@ -74,7 +73,7 @@ def measure(clients):
 
 
 def bare_simpy(processes=1_000, rounds=200):
-    """Timeouts per second of SimPy with nothing around it."""
+    """Measure the timeouts per second of bare SimPy."""
     env = simpy.Environment()
 
     def tick():
@@ -89,7 +88,7 @@ def bare_simpy(processes=1_000, rounds=200):
 
 
 def bare_heapq(clients, batches):
-    """Operations per second of the same client loop as one heap of (time, client, stage, batch)."""
+    """Measure the operations per second of the same client loop as one heap of (time, client, stage, batch)."""
     seconds = [1.0, 0.5, 0.01, 0.5, 2.0]
     heap = [(c * 1e-3, c, 0, 0) for c in range(clients)]
     free_s, rows = 0.0, []

@@ -1,4 +1,4 @@
-"""How well latency is predicted for a network that was never measured: plain MACs against the fitted cost profile.
+"""Accuracy of predicted latencies of networks that were not measured: plain MACs against the fitted cost profile.
 
     python -m benchmarks.cost_model
 
@@ -15,7 +15,7 @@ FITS = {"plain": ncnn.plain, "fitted": ncnn.fitted}
 
 
 def compare(work, fleets):
-    """How well each fit predicts the machines of a fleet, which come with the ones that give the costs."""
+    """Compare the fits by their predictions for the machines of a fleet."""
     for machines, (networks, costs_ms, latency_ms, rate_from) in fleets.items():
         known = work.loc[networks]
         for name, fit in FITS.items():
@@ -33,7 +33,7 @@ def compare(work, fleets):
 
 
 def by_network(work, latency_ms):
-    """The median over machines of each network's relative error."""
+    """Compute the median over machines of each network's relative error."""
     ratios = ncnn.relative(latency_ms)
     predicted = {name: ncnn.left_out(work, ratios, latency_ms, fit, [ncnn.REFERENCE]) for name, fit in FITS.items()}
     for network in work.index.drop(ncnn.REFERENCE):

@@ -25,7 +25,7 @@ SAMPLES, BATCH = 2_000, 64
 
 
 class PilImages(Dataset):
-    """What torchvision.datasets.CIFAR10 does with an index."""
+    """Data set of PIL images, which does the same for an index as torchvision.datasets.CIFAR10."""
 
     def __init__(self, data, transform):
         self.pixels = data.x_train.permute(0, 2, 3, 1).numpy()

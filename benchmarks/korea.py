@@ -1,10 +1,10 @@
-"""What the simulator costs over a hand-written loop where assistants replay: KoReA-SFL, equal to the bit.
+"""Overhead of the simulator over a hand-written loop in which assistants replay: KoReA-SFL, equal to the bit.
 
     python -m benchmarks.korea [--quick] [MODEL ...]
 
-Four of twelve clients train a branch each, with three tenths as many samples of assistants as of their own. The loop is
-told whom to ask for what; it has no clock and no messages, and needs no copies for assistants, since none of these
-models has running statistics. Goals: those of `overhead`.
+Four of twelve clients train a branch each, with three tenths as many samples of assistants as of their own. The loop
+gets the requests to assistants; it has no clock and no messages, and needs no copies for assistants, since none of
+these models has running statistics. Goals: those of `overhead`.
 """
 
 import sys
@@ -22,7 +22,7 @@ from benchmarks.pairs import alternate, ratio
 from benchmarks.plain import average, gathered, initial_model, prepared
 from benchmarks.workload import LR, MOMENTUM, Simulated, Workload
 from sfl_sim.rng import stream
-from sfl_sim.training.allocator import keep_freed_memory
+from sfl_sim.training.hardware import keep_freed_memory
 
 PAIRS = {"lenet5": 16, "cnn8": 8}
 REPLAY = {"proportion": "fixed", "p0": 0.3, "alpha": 0.1}
@@ -30,7 +30,7 @@ REPLAY = {"proportion": "fixed", "p0": 0.3, "alpha": 0.1}
 
 @dataclass(frozen=True)
 class Assisted(Workload):
-    """Three times as many clients as train."""
+    """Workload with three times as many clients as train in a round."""
 
     @property
     def participants(self) -> int:
@@ -42,7 +42,7 @@ class Assisted(Workload):
 
     @cached_property
     def plans(self) -> list[list[tuple[int, list[Tensor]]]]:
-        """Of every round and branch: the client that trains it, and the samples of each assistant."""
+        """Plans by round and branch: the client that trains it, and the samples of each assistant."""
         simulated = Simulated(self, **REPLAY)
         method, found = simulated.method, []
         for number in range(1, max(PAIRS.values()) + 4):
@@ -58,7 +58,7 @@ class Assisted(Workload):
 
 
 class Plain:
-    """The loop of a careful person: modules and torch.optim."""
+    """Hand-written loop with modules and torch.optim."""
 
     def __init__(self, workload: Assisted, fused: bool = True) -> None:
         self.workload = workload

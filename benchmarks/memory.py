@@ -29,7 +29,7 @@ CASES = {  # method, max_graphs, rounds
     "splitfed_v1": ("splitfed_v1", None, 10),
 }
 SETTLED = 5
-"""Rounds after which buffers and caches have their size."""
+"""Number of rounds after which buffers and caches have reached their size."""
 MIB = 2**20
 
 
@@ -46,16 +46,16 @@ def scenario(case, devices, participants):
 
 
 def resident():
-    """Bytes of this process that lie in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def measure(case, devices, participants, rounds):
-    """Resident bytes when composed and after every round, and seconds to compose."""
+    """Measure the resident bytes when the run is built and after every round, and the seconds to build it."""
     from sfl_sim.engine.experiment import Experiment
     from sfl_sim.scenario.load import parse
     from sfl_sim.store import Cell
-    from sfl_sim.training.allocator import keep_freed_memory
+    from sfl_sim.training.hardware import keep_freed_memory
 
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -78,7 +78,7 @@ def measure(case, devices, participants, rounds):
 
 
 def apart(*arguments):
-    """`measure` in a process of its own."""
+    """Run `measure` in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.memory", "--one", *map(str, arguments)]
     return json.loads(subprocess.check_output(command))
 

@@ -1,10 +1,10 @@
-"""What the simulator gains over the plain loop of papers' code: goal at least 1.5 (mobilenet_v1).
+"""Gain of the simulator over the plain loop of papers' code: goal at least 1.5 (mobilenet_v1).
 
     python -m benchmarks.naive [--quick] [MODEL ...]
 
-The naive side is what federated and split learning repositories have: a DataLoader over a Dataset that transforms every
-sample by itself, a deepcopy of the model for every client and round, an average per key of the state dicts, one
-torch.optim.SGD per client, torch's usual layout and the allocator as it comes. Each side runs in a process of its own,
+The naive side is usual in repositories of federated and split learning: a DataLoader over a Dataset that transforms
+every sample by itself, a deepcopy of the model for every client and round, an average per key of the state dicts, one
+torch.optim.SGD per client, torch's default layout and allocator. Each side runs in a process of its own,
 and their rounds alternate. Data, order and maths are the same: once, in float64, the weights are asserted equal up to
 rounding, so the gain costs no accuracy.
 """
@@ -23,15 +23,15 @@ from benchmarks.options import options
 from benchmarks.pairs import alternate, ratio
 from benchmarks.plain import Batches, Plain
 from benchmarks.workload import MODELS, Simulated, Workload
-from sfl_sim.training.allocator import keep_freed_memory
+from sfl_sim.training.hardware import keep_freed_memory
 
 METHODS = ("fedavg", "splitfed_v2")
 TOLERANCE = 1e-6
-"""Of float64 weights, relative to the largest: batch norm amplifies rounding by many orders of magnitude."""
+"""Largest difference of float64 weights, relative to the largest weight: batch norm greatly amplifies rounding."""
 
 
 class Share(Dataset[tuple[Tensor, Tensor]]):
-    """A client's samples in a given order, transformed one by one from images as torchvision's data sets do."""
+    """Data set of a client's samples in a given order, transformed one by one as torchvision's data sets do."""
 
     def __init__(self, x: Tensor, y: Tensor, order: list[int]) -> None:
         self.images = x.permute(0, 2, 3, 1).squeeze(3).numpy()
@@ -50,7 +50,7 @@ class Share(Dataset[tuple[Tensor, Tensor]]):
 
 
 def loaded(workload: Workload, client: int, round: int) -> Batches:
-    """A client's mini-batches of a round from a DataLoader."""
+    """Make a client's mini-batches of a round with a DataLoader."""
     order = workload.order(client, round).tolist()
     return iter(DataLoader(Share(workload.dataset.x_train, workload.dataset.y_train, order), workload.batch))
 
@@ -60,7 +60,7 @@ def naive(workload: Workload, rounds: int) -> Plain:
 
 
 def difference(model: str, method: str, quick: bool) -> float:
-    """The largest difference between both sides' weights after a round in float64, relative to the largest weight."""
+    """Compute the largest difference of weights after a round in float64, relative to the largest weight."""
     usual = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)  # ToTensor's
     try:

@@ -1,9 +1,9 @@
-"""The command line that all benchmarks share: what to measure, and whether it is only a try.
+"""Command line of all benchmarks: what to measure, and whether it is only a quick try.
 
     python -m benchmarks.NAME [--quick] [MODEL ...]
 
 `--quick` runs two pairs of the smallest size, to see that a benchmark works; its figures mean nothing and go to
-`results/quick/`, apart from those that are kept.
+`results/quick/`, apart from the real ones.
 """
 
 from argparse import ArgumentParser
@@ -17,7 +17,7 @@ from benchmarks.pairs import publish
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line said."""
+    """Options of the command line."""
 
     chosen: list[str]
     quick: bool

@@ -1,4 +1,4 @@
-"""What the simulator costs over a hand-written loop, and how near both are to bare training steps.
+"""Overhead of the simulator over a hand-written loop, and of both over bare training steps.
 
     python -m benchmarks.overhead [--quick] [MODEL ...]
 
@@ -19,14 +19,14 @@ from benchmarks.options import options
 from benchmarks.pairs import alternate, ratio
 from benchmarks.plain import Plain, gathered, initial_model, step
 from benchmarks.workload import LR, MODELS, MOMENTUM, Simulated, Workload
-from sfl_sim.training.allocator import keep_freed_memory
+from sfl_sim.training.hardware import keep_freed_memory
 
 METHODS = ("fedavg", "splitfed_v1", "splitfed_v2")
 SHORT_ROUNDS = {"lenet5": 16}  # pairs: more where a round takes a fraction of a second
 
 
 class Steps:
-    """As many bare steps as a round has."""
+    """Bare steps, as many as in a round."""
 
     def __init__(self, workload: Workload) -> None:
         self.model = initial_model(workload.model, workload.network).to(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""Measure a ratio that can be believed: `alternate` the two sides, report median and spread."""
+"""Reliable ratios of two times: `alternate` the two sides, report median and spread."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from sfl_sim.studies.paired_times import quartiles
 
 
 def ratio(ours_s, theirs_s):
-    """Median of the pairwise ratios, and their quartiles."""
+    """Format the median of the pairwise ratios and their quartiles."""
     low, middle, high = quartiles(ours_s, theirs_s)
     return {"median": round(middle, 4), "quartiles": [round(low, 4), round(high, 4)]}
 

@@ -1,7 +1,7 @@
-"""A hand-written loop that does the simulator's maths: modules and torch.optim, no flows, no clock, no records.
+"""Hand-written loop that computes the same as the simulator: modules and torch.optim, no flows, no clock, no records.
 
-With `gathered` batches, channels_last and fused optimisers it is the loop of a careful person; with a DataLoader,
-torch's usual layout and optimisers it is the loop of papers' code.
+With `gathered` batches, channels_last and fused optimisers it is a careful loop; with a DataLoader, torch's default
+layout and optimisers it is the loop of papers' code.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 
 class Plain:
-    """One method, round after round.
+    """Training loop of a method, round after round.
 
     Args:
         workload: what is trained.
@@ -62,7 +62,7 @@ class Plain:
         average(self.model, trained)
 
     def _split(self, shared: bool) -> None:
-        """SplitFedV2 if all clients share a part-2, else SplitFedV1."""
+        """Train a round of SplitFedV2 if all clients share a part-2, else of SplitFedV1."""
         n, cut = self.workload.clients, self.workload.cut
         part1, part2 = self.model[:cut], self.model[cut:]
         part1s = [deepcopy(part1) for _ in range(n)]
@@ -87,7 +87,7 @@ class Plain:
 
 
 def initial_model(name: str, net: Network) -> nn.Sequential:
-    """The model with which a run of seed 0 starts, as an ordinary module."""
+    """Make the initial model of a run with seed 0 as an ordinary module."""
     (whole,) = net.split(seed=0, device=CPU)
     model = MODELS[name](net.input_shape, LABELS).to(net.dtype)
     model.load_state_dict(dict(whole.weights.named_tensors()), strict=False)  # num_batches_tracked is no weight of ours
@@ -101,7 +101,7 @@ def step(model: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: Tenso
 
 
 def average(into: nn.Module, modules: list[nn.Module]) -> None:
-    """The mean of every floating entry of the state dicts."""
+    """Average every floating entry of the state dicts."""
     with torch.no_grad():
         states = [module.state_dict() for module in modules]
         for name, target in into.state_dict().items():
@@ -113,7 +113,7 @@ def average(into: nn.Module, modules: list[nn.Module]) -> None:
 
 
 def gathered(workload: Workload, client: int, round: int) -> Batches:
-    """Samples picked once an epoch, then sliced, normalised and laid out by batch."""
+    """Gather the samples once an epoch, then slice, normalise and lay them out by batch."""
     order = torch.from_numpy(workload.order(client, round))
     x, y = workload.dataset.x_train[order], workload.dataset.y_train[order]
     for start in range(0, len(order), workload.batch):
@@ -121,5 +121,5 @@ def gathered(workload: Workload, client: int, round: int) -> Batches:
 
 
 def prepared(x: Tensor) -> Tensor:
-    """Normalised and laid out."""
+    """Normalise a batch and lay it out."""
     return x.to(torch.float32, memory_format=torch.channels_last).mul_(1 / 127.5).sub_(1)

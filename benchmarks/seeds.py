@@ -1,4 +1,4 @@
-"""What it gains to run seeds side by side: `--jobs 2` on one thread each against one after another on two threads.
+"""Gain of running seeds in parallel: `--jobs 2` on one thread each against one after another on two threads.
 
     python -m benchmarks.seeds [--quick] [MODEL ...]
 
@@ -54,7 +54,7 @@ class Seeds:
         self.scenario.write_text(yaml.safe_dump(scenario))
 
     def run(self, jobs: int, threads: int) -> list[dict[str, Any]]:
-        """The summary of each seed."""
+        """Run the seeds and return the summary of each."""
         out = Path(tempfile.mkdtemp(dir=self.folder)) / "run"
         command = [sys.executable, "-m", "sfl_sim", self.scenario, "--out", out, "--device", "cpu", "--quiet",
                    "--fresh", "--jobs", str(jobs), "--threads", str(threads)]  # fmt: skip

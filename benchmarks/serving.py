@@ -1,4 +1,4 @@
-"""How fast a served fleet runs: simulated requests per second, and the memory that they take.
+"""Speed of a simulated fleet in service: requests per second, and the memory that they take.
 
     python -m benchmarks.serving [--quick] [SHARE ...]
 
@@ -26,7 +26,7 @@ SHARES = ("0.1", "0.5", "1.0")
 BATCHES = (1, 8)
 LOAD = 0.8
 SERVER = 2
-"""Of a request's stages: device, uplink, server, downlink."""
+"""Index of the server in a request's stages: device, uplink, server, downlink."""
 
 
 def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
@@ -85,7 +85,7 @@ def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
 
 
 def bare(seconds, times_s, clients, offloaded):
-    """When each request is answered: queues of devices, uplinks, the server and downlinks, with one heap."""
+    """Compute when each request is answered: queues of devices, uplinks, the server and downlinks, with one heap."""
     free_s = [[0.0] * len(places) for places in seconds]
     heap = [(times_s[0], 0, 0)]
     ended_s = [0.0] * len(times_s)

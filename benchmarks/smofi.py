@@ -1,4 +1,4 @@
-"""What SMoFi's fusion costs: 20 surrogates' momentum buffers, against the step that it follows and a naive average.
+"""Cost of SMoFi's fusion of 20 surrogates' momentum buffers, against the step before it and a naive average.
 
     python -m benchmarks.smofi [--quick] [MODEL ...]
 
@@ -17,8 +17,8 @@ from benchmarks.workload import CPU
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.zoo import network
 from sfl_sim.ops import Value
-from sfl_sim.training.allocator import keep_freed_memory
 from sfl_sim.training.fusion import Fuse, Fusion, TrainFused
+from sfl_sim.training.hardware import keep_freed_memory
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import Train
 

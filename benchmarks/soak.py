@@ -1,12 +1,12 @@
-"""Long runs in which clients go away and come back: does memory stay flat, and is every byte in the records?
+"""Long runs in which clients go away and come back: constant memory, and records that account for every byte.
 
     python -m benchmarks.soak [--quick] [CASE ...]
 
-100 phones, of which those that are there take part, at most 10 a round; they share access points, their speed jitters,
-and whoever goes away in a round is lost in it. Everything runs as in a study, in a process of its own that looks at its
-memory and its open files whenever a round has ended; then the records are held against each other. Each round appends
-its rows to tables that are written at the end, and operations wait in memory until 100,000 can be written: the rest of
-the growth would be a leak. Goals: less than 10 MB per 1,000 rounds, no file more than after the first rounds, and no
+100 phones, of which those that are present take part, at most 10 a round; they share access points, their speed
+jitters, and a phone that goes away in a round is lost in it. Everything runs as in a study, in a process of its own
+that measures its memory and open files after every round; then the records are checked against each other. Each round
+appends its rows to tables that are written at the end, and operations wait in memory until 100,000 can be written: more
+growth would be a leak. Goals: less than 10 MB per 1,000 rounds, no file more than after the first rounds, and no
 record that contradicts another one.
 """
 
@@ -28,7 +28,7 @@ from benchmarks.options import options
 ROUNDS = {"timing only": 10_000, "training": 500}
 QUICK = 30
 SETTLED = 0.2
-"""Share of the rounds after which buffers and caches have their size."""
+"""Share of the rounds after which buffers and caches have reached their size."""
 MB = 1e6
 BARS = "▁▂▃▄▅▆▇█"
 LINKS = ["uplink", "downlink"]
@@ -57,12 +57,12 @@ def scenario(rounds):
 
 
 def resident():
-    """Bytes of this process that lie in memory."""
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def soak(case, rounds, out):
-    """Run it into the folder `out`; what was resident, and how many files were open, after every round."""
+    """Run into the folder `out`, and measure the resident bytes and the open files after every round."""
     from sfl_sim.engine.experiment import Round
     from sfl_sim.engine.trial import Settings
     from sfl_sim.scenario.load import parse
@@ -80,7 +80,7 @@ def soak(case, rounds, out):
 
 
 def contradictions(folder, rounds):
-    """What does not fit together in the records of a run, in words."""
+    """List contradictions in the records of a run, in words."""
     table = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("rounds", "ops", "losses", "layers")}
     (summary,) = json.loads((folder / "summary.json").read_text())["variants"]
     each, losses = table["rounds"].set_index("round"), table["losses"]
@@ -118,24 +118,24 @@ def contradictions(folder, rounds):
 
 
 def declared_bytes(layers):
-    """By kind of message: of part-1, the first layer; of its output, 4 bytes a number; of labels, 8 bytes each."""
+    """Compute the bytes of each kind of message: part-1 is one layer; its output has 4 bytes a number, labels 8."""
     first = layers.query("layer == 1").iloc[0]
     gradients = BATCH_SIZE * first["activation_bytes"]
     return {"model": 4 * first["parameters"], "gradients": gradients, "smashed": gradients + 8 * BATCH_SIZE}
 
 
 def clients(rows):
-    """How many in each round."""
+    """Count the clients in each round."""
     return rows.groupby("round")["client"].nunique()
 
 
 def equal(found, told):
-    """Whether the sums of rounds that have any are what all rounds tell."""
+    """Return True if the sums `found` of rounds, 0 for rounds without rows, are those that the rounds' table tells."""
     return (found.reindex(told.index, fill_value=0) == told).all()
 
 
 def measure(case, rounds):
-    """A row of the table. Raises AssertionError if records contradict each other."""
+    """Run a case and return its row of the table. Raises AssertionError if records contradict each other."""
     began_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         after, files = soak(case, rounds, Path(folder) / "run")
@@ -159,12 +159,12 @@ def measure(case, rounds):
 
 
 def slope(after):
-    """Bytes per round."""
+    """Fit the growth of memory, in bytes per round."""
     return np.polyfit(range(len(after)), after, 1)[0]
 
 
 def line(after, width=40):
-    """A picture of the memory over rounds, from 0."""
+    """Draw the memory over rounds, from 0, as a line of text."""
     highest = [max(part) for part in np.array_split(after, min(width, len(after)))]
     return "".join(BARS[int(each / max(highest) * (len(BARS) - 1))] for each in highest)
 

@@ -31,7 +31,7 @@ SCENARIOS = {  # overrides
 
 
 def start(scenario: str) -> dict[str, float]:
-    """Seconds by phase of one start."""
+    """Measure the seconds of each phase of one start."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = [folder, scenario, *SCENARIOS[scenario]]
         command = [sys.executable, "-m", "benchmarks.startup_probe", str(time.perf_counter()), *arguments]

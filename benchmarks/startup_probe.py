@@ -1,7 +1,7 @@
-"""What `benchmarks.startup` starts: the command line's run of a scenario, which tells when each phase ended.
+"""Program that `benchmarks.startup` starts: a run of a scenario by the command line, with the end of each phase.
 
-Apart from it, so that nothing is imported before its turn. Arguments: when the process was started, the run's folder,
-the scenario and its overrides.
+It is a module of its own so that nothing is imported too early. Arguments: when the process was started, the run's
+folder, the scenario and its overrides.
 """
 
 import json
@@ -20,7 +20,7 @@ def mark(phase: str) -> None:
 
 
 def marked(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
-    """`function`, whose first call ends the phase."""
+    """Wrap `function` so that its first call ends the phase."""
 
     def call(*arguments: Any) -> Any:
         result = function(*arguments)
@@ -31,7 +31,7 @@ def marked(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
 
 
 def end(number: int, news: object) -> None:
-    """After the first round: say what each phase took, and stop."""
+    """Print the seconds of each phase after the first round, and stop."""
     from sfl_sim.engine.experiment import Round
 
     if not isinstance(news, Round):

@@ -1,4 +1,4 @@
-"""How fast a what-if study is: points per second, by recursion and through the event loop.
+"""Speed of a what-if study: points per second, by recursion and through the event loop.
 
     python -m benchmarks.whatif [--quick] [METHOD ...]
 
@@ -18,12 +18,12 @@ from benchmarks.options import options
 METHODS = ("splitfed_v1", "splitfed_v2")
 SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
 SAMPLES = 500
-"""Of each client."""
+"""Number of samples of each client."""
 
 
 @dataclass(frozen=True)
 class World:
-    """What is the same or not from round to round, and what is asked of a study in it."""
+    """World with or without changes from round to round, and the questions of the study in it."""
 
     trace: str | None
     jitter: float

@@ -1,4 +1,4 @@
-"""What overhead and naive train: a model, random images shared by a few clients, and the simulator's side of it."""
+"""Workload of `overhead` and `naive`: a model, random images of a few clients, and the simulator's side."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +32,7 @@ MODELS = {  # input shape, cut, samples per client
 
 @dataclass(frozen=True)
 class Workload:
-    """One method training one model: `clients` clients in mini-batches of `batch`, `samples` samples each."""
+    """Workload of a method and a model: `clients` clients with `samples` samples each, in mini-batches of `batch`."""
 
     model: str
     method: str
@@ -53,7 +53,7 @@ class Workload:
 
     @property
     def participants(self) -> int:
-        """Clients that train: the first so many."""
+        """Number of clients that train, the first ones."""
         return self.clients
 
     @property
@@ -66,7 +66,7 @@ class Workload:
 
     @property
     def steps(self) -> int:
-        """Mini-batches of one client's round."""
+        """Number of mini-batches of a client in a round."""
         return self.samples // self.batch
 
     @cached_property
@@ -92,11 +92,11 @@ class Workload:
         return network(self.model, self.shape, LABELS, self.dtype)
 
     def order(self, client: int, round: int) -> NDArray[np.int64]:
-        """The client's samples in the order of its round, as the simulator draws it."""
+        """Return the client's samples in the order of its round, as the simulator draws it."""
         return order(self.shares[client], client, round)
 
     def schedule(self, rounds: int) -> list[list[int]]:
-        """For every round the client of each step: where clients share a part-2, in the order of the server's clock."""
+        """List the client of each step of every round; clients that share a part-2 in the order of the server."""
         if self.method != "splitfed_v2":
             return [[c for c in range(self.clients) for _ in range(self.steps)]] * rounds
         timed = Simulated(self, train=False)
@@ -104,7 +104,7 @@ class Workload:
 
 
 class Simulated:
-    """The simulator's side: a method with its options on the clock, without evaluation and storage."""
+    """Simulator's side: a method with its options on the clock, without evaluation and storage."""
 
     def __init__(self, workload: Workload, train: bool = True, **options: object) -> None:
         device = CPU if train else None
@@ -124,7 +124,7 @@ class Simulated:
         self.simulator.run(self.method.setup(), 1)
 
     def round(self) -> list[int]:
-        """Run one more round; the clients of the server's training jobs, in the order of service."""
+        """Run one more round; returns the clients of the server's training jobs, in the order of service."""
         self.number += 1
         self.simulator.run(self.method.round(self.number, self.clients), self.number)
         rows = self.simulator.take_rows()
@@ -132,10 +132,10 @@ class Simulated:
         return np.sort(jobs, order="started_s")["client"].tolist()
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The global model, named as in the whole network's `state_dict`."""
+        """Return the global model, named as in the whole network's `state_dict`."""
         return {name: tensor for part in self.method.model() for name, tensor in part.weights.named_tensors()}
 
 
 def order(share: NDArray[np.int64], client: int, round: int) -> NDArray[np.int64]:
-    """A client's samples in the order of its first epoch of a round, in a run with seed 0."""
+    """Return a client's samples in the order of its first epoch of a round, in a run with seed 0."""
     return stream(0, "batches", client, round, 0).permutation(share)

@@ -1,4 +1,4 @@
-"""Fit the cost profile costs/ncnn.csv to the latencies in measurements/ncnn.csv, and write down how well it predicts.
+"""Fit of the cost profile costs/ncnn.csv to the latencies in measurements/ncnn.csv, and its prediction error.
 
     python -m profiles.fit_ncnn
 
@@ -29,18 +29,18 @@ Fit = Callable[[pd.DataFrame, pd.Series], pd.Series]
 
 
 def measurements() -> pd.DataFrame:
-    """Latency in ms by machine (device_class, device, num_threads, core_set) and network; NaN if not measured."""
+    """Read latencies in ms by machine (device_class, device, num_threads, core_set) and network, NaN if unknown."""
     table = pd.DataFrame(read_table(HERE / "measurements" / "ncnn.csv", [REFERENCE], "measurements").columns)
     return table.set_index(["device_class", "device", "num_threads", "core_set"]).apply(pd.to_numeric)
 
 
 def clients(latency_ms: pd.DataFrame) -> pd.DataFrame:
-    """Machines that could be clients: phones, edge boards and laptops."""
+    """Select machines that could be clients: phones, edge boards and laptops."""
     return latency_ms.drop(index="server_or_desktop", level="device_class")
 
 
 def networks() -> pd.DataFrame:
-    """One image's MACs by kind and n_ops, by network."""
+    """Count the MACs by kind and n_ops of one image, by network."""
     import torch
 
     from profiles.ncnn_networks import NETWORKS
@@ -48,7 +48,7 @@ def networks() -> pd.DataFrame:
 
     work = {}
     for name, (build, side) in NETWORKS.items():
-        with torch.device("meta"):  # drawing weights, which do not matter, takes longer than all else
+        with torch.device("meta"):  # drawing weights, which do not matter, would take most of the time
             network = build()
         macs, n_ops = macs_by_kind(network.to_empty(device="cpu"), torch.zeros(1, 3, side, side))
         work[name] = {**macs, "n_ops": n_ops}
@@ -56,19 +56,19 @@ def networks() -> pd.DataFrame:
 
 
 def plain(work: pd.DataFrame, relative_latency: pd.Series) -> pd.Series:
-    """The default of sfl-sim, whatever was measured: every MAC costs the same, and an op nothing."""
+    """Return the default costs of sfl-sim, without a fit: every MAC costs the same, and an op nothing."""
     return pd.Series([1.0] * len(KINDS) + [0.0], work.columns)
 
 
 def fitted(work: pd.DataFrame, relative_latency: pd.Series) -> pd.Series:
-    """Costs of a MAC of each kind and of an op, none below 0, in average MACs of the reference network.
+    """Fit costs of a MAC of each kind and of an op, none below 0, in average MACs of the reference network.
 
-    Robust least squares of ln(latency). Attention costs what dense layers cost: both are matrix products, and as only
-    one network has it, a cost of its own would fit that network's error.
+    The fit is robust least squares of ln(latency). Attention costs the same as dense layers: both are matrix products,
+    and as only one network has it, a cost of its own would fit that network's error.
 
     Args:
         work: MACs by kind and n_ops, one row per network, the reference among them.
-        relative_latency: of the same networks, 1 for the reference.
+        relative_latency: latency of the same networks, 1 for the reference.
     """
     columns = [work["conv"], work["depthwise"], work["dense"] + work["attention"], 1e6 * work["n_ops"]]
     reference_macs = work.loc[REFERENCE, KINDS].sum()
@@ -82,21 +82,21 @@ def fitted(work: pd.DataFrame, relative_latency: pd.Series) -> pd.Series:
 
 
 def relative(latency_ms: pd.DataFrame) -> pd.Series:
-    """Median over machines of each network's latency relative to the reference."""
+    """Compute the median over machines of each network's latency relative to the reference."""
     return latency_ms.div(latency_ms[REFERENCE], axis=0).median()
 
 
 def left_out(
     work: pd.DataFrame, ratios: pd.Series, latency_ms: pd.DataFrame, fit: Fit, rate_from: list[str]
 ) -> pd.DataFrame:
-    """Latency in ms of every network but the reference on every machine, as the other networks predict it.
+    """Predict the latency in ms of every network except the reference on every machine from the other networks.
 
     Args:
-        work: as for `fitted`.
-        ratios: as `relative` gives them: what `fit` makes costs of, the predicted network left out.
-        latency_ms: measured, by machine and network.
-        fit: gives the costs.
-        rate_from: networks whose latencies give a machine's speed, the predicted one left out: their median.
+        work: MACs by kind and n_ops, as for `fitted`.
+        ratios: relative latencies, as from `relative`, to which `fit` is applied without the predicted network.
+        latency_ms: measured latency by machine and network.
+        fit: function that fits the costs.
+        rate_from: networks whose latencies give a machine's speed by their median, without the predicted one.
     """
     predicted = {}
     for network in work.index.drop(REFERENCE):
@@ -108,7 +108,7 @@ def left_out(
 
 
 def errors(predicted: pd.DataFrame, latency_ms: pd.DataFrame) -> dict[str, float]:
-    """Quartiles of the absolute relative error, and of the machines' rank correlations across networks (Spearman)."""
+    """Compute quartiles of the absolute relative error and of the machines' rank correlations (Spearman)."""
     error = (predicted / latency_ms - 1).abs().stack().quantile([0.25, 0.5, 0.75]).tolist()
     rank = predicted.corrwith(latency_ms, axis=1, method="spearman").quantile([0.25, 0.5, 0.75]).tolist()
     return dict(zip(["error_25", "error", "error_75", "rank_25", "rank", "rank_75"], error + rank, strict=True))

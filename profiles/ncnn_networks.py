@@ -1,7 +1,7 @@
-"""The networks of ncnn's benchmark, described with torchvision: benchmark/*.param of Tencent/ncnn @a4d2ea1d4422.
+"""Networks of ncnn's benchmark, described with torchvision: benchmark/*.param of Tencent/ncnn @a4d2ea1d4422.
 
-Where ncnn's network is not the one of torchvision, the difference is made here, so that MACs are ncnn's. Norms and
-activations have no MACs and may differ.
+Differences between ncnn's and torchvision's networks are made here, so that MACs are ncnn's. Norms and activations have
+no MACs and may differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def squeezenet() -> nn.Module:
 
 
 def mobilenet_v3() -> nn.Module:
-    """The large one, as in the first version of its paper: two blocks of width 672 come after the last 3x3 block."""
+    """MobileNetV3 Large as in the first version of its paper: two blocks of width 672 follow the last 3x3 block."""
     block = partial(InvertedResidualConfig, dilation=1, width_mult=1)
     blocks = [
         block(16, 3, 16, 16, False, "RE", 1), block(16, 3, 64, 24, False, "RE", 2),
@@ -49,14 +49,14 @@ def googlenet() -> nn.Module:
 
 
 def resnet18() -> nn.Module:
-    """ResNet-18 with a projection in the first block too."""
+    """ResNet-18 with a projection in the first block, too."""
     net = models.resnet18()
     net.layer1[0].downsample = nn.Conv2d(64, 64, 1)
     return net
 
 
 def resnet50() -> nn.Module:
-    """ResNet-50 with the paper's strides: in a block's first convolution, where torchvision has the second."""
+    """ResNet-50 with the paper's strides: in a block's first convolution instead of torchvision's second."""
     net = models.resnet50()
     for stage in (net.layer2, net.layer3, net.layer4):
         stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
@@ -64,7 +64,7 @@ def resnet50() -> nn.Module:
 
 
 def alexnet() -> nn.Module:
-    """AlexNet as Caffe has it, in two groups."""
+    """AlexNet as in Caffe, in two groups."""
     return nn.Sequential(
         nn.Conv2d(3, 96, 11, 4), nn.MaxPool2d(3, 2),
         nn.Conv2d(96, 256, 5, padding=2, groups=2), nn.MaxPool2d(3, 2),
@@ -90,4 +90,4 @@ NETWORKS = {
     "vgg16": (models.vgg16, 224),
     "vision_transformer": (partial(models.vit_b_32, image_size=384), 384),
 }
-"""A builder, and the side of the square input that benchncnn.cpp gives it."""
+"""Builders, and the side of the square input in benchncnn.cpp, by name."""

@@ -1,4 +1,4 @@
-"""The ways a run can fail that a user should read in one line."""
+"""Errors that a user reads in one line."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 MAX_FOUND = 200
-"""Characters of a value, or of a name, that an error shows."""
+"""Number of characters of a value, or of a name, that an error shows."""
 
 
 class ScenarioError(ValueError):
-    """Something in the input cannot be used (exit code 2).
+    """Error in the input (exit code 2).
 
-    Rooms raise it with what they know (`problem`, `key`, `found`, `allowed`); the config room adds `file` and `line`.
-    `str(error)` is the one line that a user reads.
+    Packages raise it with what they know (`problem`, `key`, `found`, `allowed`); `sfl_sim.scenario` adds `file` and
+    `line`. `str(error)` is the one line that a user reads.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ScenarioError(ValueError):
 
     @property
     def nearest(self) -> str | None:
-        """The allowed word most like what was found, if there is one."""
+        """Allowed word that is most similar to `found`; None if there is no similar one."""
         if self.found is None or self.allowed is None or isinstance(self.allowed, str):
             return None
         close = difflib.get_close_matches(str(self.found)[:MAX_FOUND], self.allowed, n=1, cutoff=0.5)
@@ -59,7 +59,7 @@ class ScenarioError(ValueError):
 
 
 def in_one_line(text: str) -> str:
-    """`text` as any terminal shows it: what ends a line, turns it around or cannot be seen is written as its escape."""
+    """Escape all characters of `text` that are not printable, such as line ends and changes of direction."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -68,12 +68,12 @@ def _shortened(text: str) -> str:
 
 
 class OutputError(RuntimeError):
-    """A run cannot be written any more: where, and why (exit code 1). What it had written is as it was."""
+    """Error in writing a run, with place and reason (exit code 1). Files written before are kept as they are."""
 
 
 @contextmanager
 def blamed_on(*folders: object) -> Iterator[None]:
-    """Say of stored runs that they are damaged if they cannot be read, or hold what no run would have stored."""
+    """Raise ScenarioError for stored runs that cannot be read, or hold contents that no run would have stored."""
     try:
         yield
     except ScenarioError:
@@ -86,8 +86,8 @@ def blamed_on(*folders: object) -> Iterator[None]:
 
 
 class NonsenseError(RuntimeError):
-    """A number came up that makes no sense, such as a loss that is NaN: names the first operation (exit code 1)."""
+    """Error for a number that is not finite, such as a loss that is NaN: names the first operation (exit code 1)."""
 
 
 class StuckError(RuntimeError):
-    """The event queue drained while flows still wait: names who waits for what (exit code 1)."""
+    """Error for flows that still wait when no event is left: names the flows and their operations (exit code 1)."""

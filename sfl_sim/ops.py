@@ -1,25 +1,25 @@
-"""The vocabulary: what a method may say. It holds no clock, no resource and no tensor.
+"""Vocabulary of methods: the operations that they may yield. It has no clock, no resource and no tensor.
 
 A method is a generator (a *flow*) that yields operations and receives their results:
 
-    on(node, step, state, *args)   run `step` at `node`, changing `state`; gives the step's result. What one step
-                                   changes at once is joined into one state, serialised by the first of its members
-    send(payload, src, dst)        move a payload; a state is snapshotted when the operation is issued
-    par(flows)                     run flows side by side; gives the list of what they return. Named flows, in a
-                                   mapping, give a mapping without those whose client was lost
-    start(flow)                    let a flow run beside, which nobody waits for: not even the end of the round
-    present(clients)               those of the clients who are there now; waits until somebody is
-    read(value)                    the number in `value`: the only way to branch on what training produced
+    on(node, step, state, *args)   run `step` at `node`, changing `state`; gives the step's result. States that one step
+                                   changes together are joined to one state, serialised by its first member
+    send(payload, src, dst)        move a payload; a state is copied when the operation is issued
+    par(flows)                     run flows in parallel and wait for all; gives the list of their return values. Named
+                                   flows, in a mapping, give a mapping without those whose client was lost
+    start(flow)                    run a flow in the background; not even the end of the round waits for it
+    present(clients)               wait until at least one of the clients is present; gives those that are
+    read(value)                    wait for the number in `value`: the only way to branch on a result of training
     expect(state, jobs)            announce how many training jobs each client will bring to a shared `state`,
                                    so that the order policy knows whose turn can come
-    occur(event), wait(events)     a precedence between flows that run side by side: who waits for events goes on once
-                                   all of them have occurred, or after `at_most_s`; gives whether they have
+    occur(event), wait(events)     order parallel flows: `wait` continues once all events have occurred, or after
+                                   `at_most_s`, and gives True if they have
 
-A client may go away while it takes part. What it was doing, or waiting for at the server, then raises `Lost` in the
-flow that asked for it, which may catch it. A flow that does not ends, and leaves the mapping that it is part of; in a
-list, or by itself, it takes along the flow that waits for it, and so on: what nobody catches ends the run.
+A client may go away while it takes part. The operation that it runs, or waits for at the server, then raises `Lost` in
+the flow that yielded it. A flow that does not catch it ends. In a mapping it is then left out; in a list, or by itself,
+`Lost` is raised in the flow that waits for it, and so on. If no flow catches it, the run ends.
 
-Example: one client's mini-batch in split learning. Any driver can run it, a test by hand:
+Example: one client's mini-batch in split learning. Any driver can run it, even a test by hand:
 
     >>> def batch_of(client, part1, part2, batch, forward, train, backward):
     ...     smashed = yield on(client, forward, part1, batch)
@@ -42,23 +42,23 @@ from math import inf
 from typing import Any, NamedTuple, Protocol
 
 SERVER = -1
-"""The main server, which holds part-2. Clients are the nodes 0, 1, 2, ..."""
+"""Main server, which holds part-2. Clients are the nodes 0, 1, 2, ..."""
 AGGREGATOR = -2
-"""The fed server, which averages part-1 and sees neither activations nor labels."""
+"""Fed server, which averages part-1 and sees neither activations nor labels."""
 
 NODE_NAMES = {SERVER: "server", AGGREGATOR: "aggregator"}
 
 
 class Value:
-    """What flows hold and pass on: a size that the clock prices, and a content that only executors touch.
+    """Value that flows hold and pass on: a size that the clock prices, and a content that only executors touch.
 
     Attributes:
-        kind: what it is (`smashed`, `gradients`, `model`, ...), as shown in records.
-        size_bytes: bytes on the wire.
-        samples: training samples it stands for; 0 if that makes no sense.
+        kind: kind (`smashed`, `gradients`, `model`, ...), as shown in records.
+        size_bytes: size as a message.
+        samples: number of training samples that it stands for; 0 if there are none.
         step: mini-batch index within the round; -1 if none.
-        maker: the node that produced it; None until an operation did.
-        content: filled by the executor; None in timing-only runs.
+        maker: node that produced it; None before an operation does.
+        content: content, filled by the executor; None in timing-only runs.
     """
 
     __slots__ = ("__weakref__", "content", "kind", "maker", "samples", "size_bytes", "step")
@@ -72,11 +72,11 @@ class Value:
         self.content = content
 
     def snapshot(self) -> Value:
-        """The value as it is now, safe from later changes. Values never change, so: itself."""
+        """Return a copy that later changes do not affect: itself, since only states change."""
         return self
 
     def load(self) -> Any:
-        """The content, for steps. A value that makes its content late (a mini-batch) overrides this."""
+        """Return the content, for steps. A value that makes its content only then (a mini-batch) overrides this."""
         return self.content
 
     def __repr__(self) -> str:
@@ -84,29 +84,29 @@ class Value:
 
 
 class State(Value):
-    """A value that operations may change. Operations on states with one `guard` are serialised in service order."""
+    """Value that operations may change. Operations on states with the same `guard` run in the order of service."""
 
     __slots__ = ()
 
     @property
     def guard(self) -> State:
-        """The state for whose turn a change of this one waits: itself, unless it is made of several."""
+        """State whose changes are serialised with those of this one: itself, or the first member of a joined state."""
         return self
 
 
 KINDS = ("conv", "depthwise", "dense", "attention")
-"""Kinds of layers that devices may take differently long for. `depthwise`: convolutions with a group per input channel.
+"""Kinds of layers whose MACs may take differently long. `depthwise`: convolutions with a group per input channel.
 `attention`: all matrix products of a self-attention block, its projections included. `dense`: any other matrix product.
 `conv`: any other convolution."""
 
 
 class Work(NamedTuple):
-    """What a step computes.
+    """Work of a step.
 
     Attributes:
-        macs: multiply-accumulate operations.
-        by_kind: the same by kind of layer, in the order of `KINDS`; they add up to `macs`.
-        n_ops: calls of convolutions, linear maps and attention blocks; a call takes a whole mini-batch.
+        macs: number of multiply-accumulate operations.
+        by_kind: MACs by kind of layer, in the order of `KINDS`; they add up to `macs`.
+        n_ops: calls of convolutions, linear maps and attention blocks, each for a whole mini-batch.
     """
 
     macs: float
@@ -115,12 +115,12 @@ class Work(NamedTuple):
 
     @classmethod
     def of(cls, macs: float) -> Work:
-        """Work without layers, such as the sum of an average: as if dense, and called for nothing."""
+        """Make work without layers, such as an average of models: it counts as dense, without calls."""
         return cls(macs, (0, 0, macs, 0), 0)
 
     @classmethod
     def total(cls, works: Iterable[Work]) -> Work:
-        """What several steps compute together, one after another."""
+        """Sum the work of several steps."""
         macs, by_kind, n_ops = 0.0, (0.0, 0.0, 0.0, 0.0), 0.0
         for work in works:
             conv, depthwise, dense, attention = (a + b for a, b in zip(by_kind, work.by_kind, strict=True))
@@ -129,27 +129,29 @@ class Work(NamedTuple):
 
 
 class Step(Protocol):
-    """Something a node can do to a state: priced without running it.
+    """Step of a node that may change a state, and has a price before it runs.
 
-    `name` is the `kind` of its records. `aggregates` marks the averaging of models, which belongs to model exchange.
+    Attributes:
+        name: `kind` of its records.
+        aggregates: True for averages of models, which count as model exchange.
     """
 
     name: str
     aggregates: bool
 
     def work(self, state: Any, *args: Any) -> Work:
-        """What it computes."""
+        """Return the work of the step."""
 
     def out(self, state: Any, *args: Any) -> Value:
-        """The result without its content."""
+        """Return the result without its content."""
 
     def run(self, state: Any, *args: Any) -> Any:
-        """Do it, and give the result's content. Called in simulated-time order."""
+        """Run the step and return the result's content. Executors call it in the order of simulated time."""
 
 
 @dataclass(slots=True)
 class On:
-    """Run `step` at `node`, changing `state`."""
+    """Operation that runs `step` at `node`, changing `state`."""
 
     node: int
     step: Step
@@ -158,7 +160,7 @@ class On:
 
 
 def told(op: On) -> str:
-    """The operation for a person: `train of mini-batch 2 of client 3, at the server`."""
+    """Describe the operation in words: `train of mini-batch 2 of client 3, at the server`."""
     values = [arg for arg in op.args if isinstance(arg, Value)]
     batch = next((f" of mini-batch {value.step}" for value in values if value.step >= 0), "")
     if op.node >= 0:
@@ -169,7 +171,7 @@ def told(op: On) -> str:
 
 @dataclass(slots=True)
 class Send:
-    """Move `payload` from `src` to `dst`. A node that sends to itself makes a local copy, in no time."""
+    """Operation that moves `payload` from `src` to `dst`. A node that sends to itself makes a copy, in no time."""
 
     payload: Value
     src: int
@@ -178,7 +180,7 @@ class Send:
 
 @dataclass(slots=True)
 class Par:
-    """Run `flows` side by side and wait for all of them; `names`, if any, are what they are known by."""
+    """Operation that runs `flows` in parallel and waits for all of them; `names` are their keys in a mapping."""
 
     flows: list[Flow]
     names: list[Any] | None = None
@@ -186,39 +188,39 @@ class Par:
 
 @dataclass(slots=True)
 class Start:
-    """Begin `flow`, and go on at once."""
+    """Operation that starts `flow` in the background."""
 
     flow: Flow
 
 
 @dataclass(slots=True)
 class Present:
-    """Who of the `clients` is there; waits until somebody is."""
+    """Operation that waits until at least one of the `clients` is present."""
 
     clients: Sequence[int]
 
 
 @dataclass(slots=True)
 class Read:
-    """Wait for the number in `value`."""
+    """Operation that waits for the number in `value`."""
 
     value: Value
 
 
 @dataclass(slots=True)
 class Expect:
-    """`jobs[c]` training jobs of client c will change `state`; the mapping's order is the cyclic order."""
+    """Announcement of `jobs[c]` training jobs of client c on `state`; the mapping's order is the cyclic order."""
 
     state: State
     jobs: Mapping[int, int]
 
 
 class Event:
-    """Something that one flow does and that others wait for. It occurs once and stays so.
+    """Event that one flow lets occur, once, and for which others wait.
 
     Attributes:
-        about: what it is, for whoever is told that it never came.
-        occurred: kept by whoever drives the flows.
+        about: description, for the error if it never occurs.
+        occurred: True once it has occurred; set by the driver of the flows.
     """
 
     __slots__ = ("about", "occurred")
@@ -233,21 +235,21 @@ class Event:
 
 @dataclass(slots=True)
 class Occur:
-    """From now on `event` has occurred."""
+    """Operation that lets `event` occur."""
 
     event: Event
 
 
 @dataclass(slots=True)
 class Wait:
-    """Wait until all `events` have occurred, but not longer than `at_most_s`."""
+    """Operation that waits until all `events` have occurred, but not longer than `at_most_s`."""
 
     events: Sequence[Event]
     at_most_s: float
 
 
 class Lost(Exception):
-    """Thrown into a flow: `client` has gone away, and what it was asked for will never be."""
+    """Exception in a flow whose operation will never end, since `client` has gone away."""
 
     def __init__(self, client: int) -> None:
         super().__init__(client)
@@ -272,9 +274,9 @@ def send(payload: Value, src: int, dst: int) -> Send:
 
 
 def par(flows: Iterable[Flow] | Mapping[Any, Flow]) -> Par:
-    """Run `flows` side by side; the flow receives the list of their return values, in the order given.
+    """Run `flows` in parallel; the flow receives the list of their return values, in the order given.
 
-    Of a mapping it receives a mapping, in the same order: without those flows that ended because a client was lost.
+    For a mapping it receives a mapping in the same order, without flows that ended because a client was lost.
     """
     if isinstance(flows, Mapping):
         return Par(list(flows.values()), list(flows))
@@ -282,33 +284,33 @@ def par(flows: Iterable[Flow] | Mapping[Any, Flow]) -> Par:
 
 
 def start(flow: Flow) -> Start:
-    """Let `flow` run beside. What it has not done by the end of the round it goes on with in the next one."""
+    """Start `flow` in the background. If it has not ended by the end of the round, it continues in the next one."""
     return Start(flow)
 
 
 def present(clients: Sequence[int]) -> Present:
-    """Receive the list of those of `clients` who are there now, in the order given, as soon as it is not empty."""
+    """Wait until one of `clients` is present; the flow receives the list of all that are, in the order given."""
     return Present(clients)
 
 
 def read(value: Value) -> Read:
-    """Receive the number in `value`."""
+    """Wait for the number in `value`, which the flow receives."""
     return Read(value)
 
 
 def expect(state: State, jobs: Mapping[int, int]) -> Expect:
-    """Tell the order policy which clients will bring how many training jobs to `state` this round."""
+    """Announce to the order policy how many training jobs each client will bring to `state` this round."""
     return Expect(state, jobs)
 
 
 def occur(event: Event) -> Occur:
-    """Let the flows go on that wait for `event`."""
+    """Let `event` occur; flows that wait for it continue."""
     return Occur(event)
 
 
 def wait(events: Sequence[Event], at_most_s: float = inf) -> Wait:
-    """Go on once all `events` have occurred: at once if they have, or if there are none.
+    """Wait until all `events` have occurred: no time if they have, or if there are none.
 
-    After `at_most_s` seconds the flow goes on in any case. It receives whether all of them have occurred.
+    After `at_most_s` seconds the flow continues in any case. It receives True if all of them have occurred.
     """
     return Wait(events, at_most_s)

@@ -1,4 +1,4 @@
-"""Named random streams: every source of randomness is one, so no draw depends on who drew before."""
+"""Named random streams: every source of randomness has its own, so that no draw depends on other draws."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def stream(seed: int, name: str, *ids: int) -> np.random.Generator:
-    """The generator of the source `name` (and `ids`, e.g. client and round) in a run with `seed`.
+    """Make the generator of the source `name` (and `ids`, e.g. client and round) in a run with `seed`.
 
     Equal arguments give equal draws on every machine and under every PYTHONHASHSEED.
     """
@@ -16,5 +16,5 @@ def stream(seed: int, name: str, *ids: int) -> np.random.Generator:
 
 
 def torch_seed(seed: int, name: str, *ids: int) -> int:
-    """A 63-bit seed for torch, drawn from the stream `name`."""
+    """Draw a 63-bit seed for torch from the stream `name`."""
     return int(stream(seed, name, *ids).integers(2**63))

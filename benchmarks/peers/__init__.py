@@ -1,1 +1,1 @@
-"""One FedAvg workload in sfl-sim, pfl-research and Flower, each in a process of its own environment."""
+"""FedAvg workload in sfl-sim, pfl-research and Flower, each in a process of its own environment."""

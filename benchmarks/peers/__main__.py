@@ -45,7 +45,7 @@ PEERS = {  # module and arguments
     "Flower": ["flower"],
 }
 TOLERANCE = 2e-5
-"""Of float32 weights after one round, relative to the largest; neither model has a batch norm."""
+"""Largest difference of float32 weights after a round, relative to the largest; neither model has a batch norm."""
 
 
 def scenario(model: str, rounds: int, quick: bool) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def scenario(model: str, rounds: int, quick: bool) -> dict[str, Any]:
 
 
 class Comparison:
-    """One model; what both sides need lies in `folder`."""
+    """Comparison with a model; the files that both sides need are in `folder`."""
 
     def __init__(self, model: str, rounds: int, quick: bool, folder: Path) -> None:
         self.folder = folder
@@ -81,7 +81,7 @@ class Comparison:
         self.after_one_round = {name.removeprefix("part1."): w for name, w in load_file(checkpoint).items()}
 
     def _workload(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """What `benchmarks.peers.training.Workload` reads."""
+        """Make the model, data and visits that `benchmarks.peers.training.Workload` reads."""
         (variant,) = parse(wanted).variants
         experiment = Experiment(variant.scenario, device=None)
         data, net = experiment.dataset, experiment.method.task.network
@@ -102,7 +102,7 @@ class Comparison:
         return Child(f"benchmarks.peers.{module}", self.workload_file, *settings, python=ENVIRONMENT / "bin" / "python")
 
     def rounds(self, name: str, pairs: int) -> tuple[list[float], list[float]]:
-        """Seconds per round of ours and the peer's."""
+        """Measure the seconds per round of ours and the peer's."""
         with self.ours() as ours, self.peer(name) as peer:
             peer.round()
             self._assert_equal(name, peer.weights())
@@ -115,7 +115,7 @@ class Comparison:
             assert apart < TOLERANCE, f"{name}: {key} differs by {apart:.1g}"
 
     def starts(self, name: str, pairs: int) -> tuple[list[float], list[float]]:
-        """Seconds from the start of the process to the end of the first round, of ours and the peer's."""
+        """Measure the seconds from the start of the process to the end of the first round, of ours and the peer's."""
 
         def starter(make: Callable[[], Child], seconds: list[float]) -> Callable[[], None]:
             def start() -> None:

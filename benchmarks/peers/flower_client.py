@@ -1,4 +1,4 @@
-"""What Flower's workers run. A module of its own: they import it, they cannot import the main program."""
+"""Program of Flower's workers. It is a module of its own, since they cannot import the main program."""
 
 from copy import deepcopy
 from functools import lru_cache

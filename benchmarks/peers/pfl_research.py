@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from benchmarks.child import rounds
 from benchmarks.peers.training import BATCH, LR, MOMENTUM, Workload, weights
-from sfl_sim.training.allocator import keep_freed_memory
+from sfl_sim.training.hardware import keep_freed_memory
 
 
 class Classifier(nn.Module):

@@ -1,4 +1,4 @@
-"""What the peers are given, and the local training that they share; imports nothing but torch."""
+"""Workload of the peers, and the local training that they share; imports nothing but torch."""
 
 from pathlib import Path
 from typing import Any

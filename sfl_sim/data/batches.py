@@ -1,4 +1,4 @@
-"""Mini-batches: which samples a client sees in a round depends on nothing but (seed, client, round)."""
+"""Mini-batches of each client's samples, drawn from (seed, client, round) and nothing else."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ CROP_PADDING = 4
 
 
 def check_augmentable(dataset: Dataset) -> None:
-    """ScenarioError if there is nothing to crop and flip."""
+    """Raise ScenarioError for text, which cannot be cropped and flipped."""
     if dataset.mean is None:
         raise ScenarioError("text has no crops and flips", key="data.augment", found=True, allowed="false")
 
 
 class Images:
-    """The training images, or sequences of tokens, where steps run, as uint8, and how a batch of them is prepared.
+    """Training samples (images or sequences of tokens) as uint8 on the device that trains.
 
     Raises:
-        ScenarioError: tokens shall be augmented.
+        ScenarioError: `augment` is set for tokens.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Images:
         self.augment = augment
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Normalised floating images of uint8 ones (n, C, H, W); int64 tokens of uint8 ones (n, T)."""
+        """Normalise uint8 images (n, C, H, W) to floating ones, or convert uint8 tokens (n, T) to int64."""
         if self.mean is None or self.std is None:
             return x.long()
         return normalise(x, self.mean, self.std, self.dtype, self.channels_last)
 
 
 class _Epoch:
-    """A client's samples in the order of one epoch: gathered once, then sliced (no index per batch)."""
+    """A client's samples in the order of one epoch: gathered once, then cut into slices without indexing."""
 
     __slots__ = ("images", "order", "rng", "x", "y")
 
@@ -77,9 +77,10 @@ class _Epoch:
 
 
 class Batch(Value):
-    """One mini-batch of a client: its size now, its samples when a step loads them.
+    """Mini-batch of a client, whose size is known at once and whose samples are gathered when a step loads them.
 
-    Its content says which samples these are, in a timing-only run as well: `drawn`, of which it is what its step says.
+    Its content is `drawn`, the name of the random draw: with `step` it says which samples these are, also in
+    timing-only runs.
     """
 
     __slots__ = ("_epoch", "_start")
@@ -93,21 +94,25 @@ class Batch(Value):
         self._start = start
 
     def load(self) -> tuple[Tensor, Tensor]:
-        """Images (n, C, H, W) or tokens (n, T), and labels (n,)."""
+        """Gather the samples: images (n, C, H, W) or tokens (n, T), and labels (n,)."""
         assert self._epoch is not None, "a timing-only batch has no samples"
         return self._epoch.slice(self._start, self._start + self.samples)
 
 
 @dataclass(frozen=True)
 class ClientData:
-    """Every client's share of the training set.
+    """Training data of all clients, and their mini-batches.
 
     Args:
-        shares: the clients' sample indices into the training set.
-        batch_size, local_epochs, drop_last: how a round is cut into mini-batches; an incomplete last batch of an
-            epoch is dropped or kept.
-        seed: of the run.
-        images: where the samples come from; None in timing-only runs.
+        shares: each client's sample indices into the training set.
+        batch_size: samples of a mini-batch.
+        local_epochs: passes over its samples that a client makes in a round.
+        drop_last: drop an incomplete last mini-batch of an epoch.
+        seed: seed of the run.
+        images: source of the samples; None in timing-only runs.
+
+    Raises:
+        ScenarioError: with `drop_last`, a client has fewer samples than one mini-batch.
     """
 
     shares: Sequence[NDArray[np.int64]]
@@ -126,7 +131,7 @@ class ClientData:
                 )  # fmt: skip
 
     def check_no_single(self) -> None:
-        """Refuse batches of one sample, which batch norm cannot normalise."""
+        """Raise ScenarioError if a mini-batch holds a single sample, which batch norm cannot normalise."""
         for client in range(len(self)):
             if 1 in self._sizes(self.samples(client)):
                 raise ScenarioError(
@@ -139,32 +144,32 @@ class ClientData:
         return len(self.shares)
 
     def samples(self, client: int) -> int:
-        """Training samples that the client holds."""
+        """Count the training samples that the client holds."""
         return len(self.shares[client])
 
     def seen(self, client: int) -> int:
-        """Training samples that the client's mini-batches of a round hold."""
+        """Count the training samples in the client's mini-batches of a round, repeated ones included."""
         return self.local_epochs * sum(self._sizes(self.samples(client)))
 
     def n_batches(self, client: int) -> int:
-        """Mini-batches that the client runs in a round: B_c of METHODS.md."""
+        """Count the client's mini-batches of a round, B_c (docs/methods/README.md#symbols)."""
         return self.local_epochs * len(self._sizes(self.samples(client)))
 
     def mean_batches(self, clients: Sequence[int]) -> int:
-        """Mini-batches that `clients` run in a round on average, rounded to whole ones."""
+        """Average the number of mini-batches of a round over `clients`, rounded to the nearest integer."""
         return int(sum(map(self.n_batches, clients)) / len(clients) + 0.5)
 
     def epochs(self, client: int, round: int, batch_size: int | None = None) -> Iterator[list[Batch]]:
-        """The round's mini-batches, one list for each local epoch; every epoch has random streams of its own.
+        """Yield a list of mini-batches for each local epoch of the round; every epoch has its own random streams.
 
-        A `batch_size` other than the run's cuts the same samples in the same order.
+        With another `batch_size` than the run's, the same samples in the same order are cut into other mini-batches.
         """
         return islice(self._endless(client, round, batch_size), self.local_epochs)
 
     def _endless(
         self, client: int, round: int, batch_size: int | None = None, draws: tuple[str, str] = ("batches", "augment")
     ) -> Iterator[list[Batch]]:
-        """`draws` name the random streams of the order and of the augmentation."""
+        """Yield the mini-batches of one epoch after another; `draws` names the streams of order and augmentation."""
         sizes = self._sizes(self.samples(client), batch_size)
         for number in count():
             epoch = self._epoch(client, round, number, draws) if self.images else None
@@ -181,18 +186,18 @@ class ClientData:
         return _Epoch(self.images, ordering.permutation(self.shares[client]), augmenting)
 
     def batches(self, client: int, round: int, batch_size: int | None = None) -> Iterator[Batch]:
-        """The round's mini-batches in a row."""
+        """Yield the round's mini-batches one after another."""
         for epoch in self.epochs(client, round, batch_size):
             yield from epoch
 
     def others(self, client: int, round: int) -> Iterator[Batch]:
-        """As many batches as `batches`, of the same sizes, of the same samples in an independent order."""
+        """Yield as many mini-batches of the same sizes and samples as `batches` does, in an independent order."""
         draws = ("other batches", "other batches, augmented")
         for epoch in islice(self._endless(client, round, draws=draws), self.local_epochs):
             yield from epoch
 
     def some(self, client: int, counts: NDArray[np.int64], draw: str, *ids: int) -> Batch:
-        """One batch of `counts[l]` random samples of every label l that the client holds, in random order.
+        """Draw one batch with `counts[l]` of the client's samples of each label l, in random order.
 
         `draw` and `ids` name the random stream.
         """
@@ -204,7 +209,7 @@ class ClientData:
         return Batch(client, int(counts.sum()), -1, epoch, 0, (draw, *ids, *counts.tolist()))
 
     def steps(self, client: int, round: int, n: int, batch_size: int | None = None) -> Iterator[Batch]:
-        """Exactly `n` mini-batches, over as many epochs as they take; those of the local epochs are `batches`."""
+        """Yield exactly `n` mini-batches, over as many epochs as that takes; the first ones are those of `batches`."""
         return islice(chain.from_iterable(self._endless(client, round, batch_size)), n)
 
     def _sizes(self, samples: int, batch_size: int | None = None) -> list[int]:
@@ -214,7 +219,7 @@ class ClientData:
 
 
 def _first_of_each(labels: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each of `labels` (n,) is one of the first `counts[l]` of its kind."""
+    """Mark each of `labels` (n,) that is among the first `counts[l]` of its label l."""
     grouped = np.argsort(labels, kind="stable")
     begins = np.searchsorted(labels[grouped], np.arange(len(counts)))
     rank = np.empty(len(labels), dtype=np.int64)

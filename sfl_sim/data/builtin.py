@@ -24,15 +24,14 @@ if TYPE_CHECKING:
 
 
 PIECE_BYTES = 32 << 20
-"""Of floating noise, which is drawn in pieces, since it takes eight times as much memory as the pixels."""
-
+"""Size of the pieces in which floating noise is drawn, since it takes eight times as much memory as the pixels."""
 
 MAX_SYNTHETIC_BYTES = 2_000_000_000
-"""Of the training samples; noise for so many takes a minute to draw."""
+"""Largest size of the training samples; noise for so many takes a minute to draw."""
 
 
 def digits() -> Dataset:
-    """scikit-learn's handwritten digits: 1,797 grey images of 8 x 8; needs no files and no network."""
+    """Handwritten digits of scikit-learn: 1,797 grey images of 8 x 8, in 10 classes."""
     sklearn = find_spec("sklearn")  # its file is read without importing it, which takes as long as importing torch
     assert sklearn is not None
     assert sklearn.origin is not None
@@ -50,15 +49,15 @@ def synthetic(
 ) -> Dataset:
     """Seeded noise around one pattern per label, of any shape and size: for tests and capacity planning.
 
-    The patterns of images are coarse, 4 x 4 patches, so that convolutional networks learn them quickly.
+    Image patterns are coarse, of 4 x 4 patches, so that convolutional networks learn them quickly.
 
     Args:
-        shape: of one sample: (channels, height, width), or (tokens,) for sequences of tokens 0 .. n_labels - 1.
-        n_labels: all equally frequent.
-        samples: training samples; a quarter as many test samples come on top.
-        separation: about the distance of two patterns, in standard deviations of the noise; even the best classifier
-            takes one label for a certain other with probability Phi(-separation / 2).
-        owners: how many people the samples are dealt to at random; None for none.
+        shape: shape of one sample: (channels, height, width), or (tokens,) for sequences of tokens 0 .. n_labels - 1.
+        n_labels: number of labels, all equally frequent.
+        samples: number of training samples; a quarter as many test samples are drawn in addition.
+        separation: approximate distance of two patterns, in standard deviations of the noise; the best classifier
+            takes one label for a given other one with probability Phi(-separation / 2).
+        owners: number of people to whom the samples are assigned at random; None for no owners.
 
     Raises:
         ScenarioError: a shape that is neither an image's nor a sequence's, more than 256 different tokens, more labels
@@ -100,7 +99,7 @@ def _numbered(n: int) -> tuple[str, ...]:
 
 
 def _patterns(shape: Sequence[int], n_labels: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """(n_labels, *shape): random directions of length 1; those of images are constant in each of 4 x 4 patches."""
+    """Draw random directions of length 1, (n_labels, *shape); those of images are constant in each of 4 x 4 patches."""
     if len(shape) == 3:
         channels, *sides = shape
         patches = rng.standard_normal((n_labels, channels, *(min(side, 4) for side in sides)))
@@ -112,6 +111,6 @@ def _patterns(shape: Sequence[int], n_labels: int, rng: np.random.Generator) -> 
 
 
 def _noisy(patterns: NDArray[np.float64], levels: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Patterns with noise of standard deviation 1, as integers 0 .. levels - 1 of which 8 deviations are the range."""
+    """Add noise of standard deviation 1, and quantise a range of 8 deviations to the integers 0 .. levels - 1."""
     noisy = patterns + rng.standard_normal(patterns.shape)
     return ((noisy / 8 + 0.5) * levels).clip(0, levels - 1).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Data sets as they were read once: one file each, mapped into memory, so that runs side by side share its pages."""
+"""Cache of data sets as they were read: one file each, mapped into memory, so that parallel runs share its pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FOLDER = "sfl-sim-cache"
 VERSION = 1
-"""To be raised when a loader makes something else of the same files."""
+"""Version of the loaders: raise it when one of them reads the same files differently."""
 
 
 def cached(
@@ -32,18 +32,18 @@ def cached(
     sources: Sequence[Path],
     read: Callable[[], Dataset],
 ) -> Dataset:
-    """What `read()` gives, from the cache if it was read with these options from these sources before.
+    """Return the result of `read()`, taken from the cache if these sources were read with these options before.
 
-    A cache that is damaged, strange or older than its sources is made anew; where none can be written, there is none.
-    Nor is what was read of sources that changed meanwhile: what `read` has just fetched is cached by the next start.
-    The tensors are private mappings of the file: writing to one changes neither the file nor another process.
+    A cache file that is damaged, unknown or older than its sources is written again. Nothing is cached where files
+    cannot be written, nor if the sources change while they are read: data that `read` downloads is cached by the next
+    run. The tensors are private mappings of the file: writing to one changes neither the file nor another process.
 
     Args:
-        root: the cache lies in its `FOLDER`.
-        name: of the data set.
-        options: whatever else decides what is read.
-        sources: files and folders that are read; a change of any name, size or time below them is noticed.
-        read: reads the sources, after it has fetched them if need be.
+        root: folder of the data sets, in which the cache is the folder `FOLDER`.
+        name: name of the data set.
+        options: all else on which the result depends.
+        sources: files and folders that are read; any changed name, size or time below them is noticed.
+        read: reads the sources, downloading them first if needed.
     """
     asked = json.dumps([VERSION, name, dict(options)])
     file = root / FOLDER / f"{name}-{hashlib.blake2b(asked.encode(), digest_size=4).hexdigest()}.safetensors"
@@ -106,7 +106,7 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _fingerprint(sources: Sequence[Path]) -> str:
-    """Of the names, sizes and times of all files; where the sources lie, and how that is spelled, does not matter."""
+    """Hash the names, sizes and times of all files, relative to their sources."""
     digest = hashlib.blake2b(digest_size=16)
     for source in sources:
         for file in _files(source):

@@ -1,22 +1,27 @@
-"""What a data set is: labelled samples in memory as uint8, and who each of them belongs to."""
+"""Data sets: labelled samples in memory as uint8, with the owner of each sample where it is known."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
 TEST_SHARE = 0.2
-"""Share of the samples that become test samples where a data set comes without a split."""
+"""Share of the samples that become test samples if a data set comes without a split."""
+
+XY = tuple[NDArray[np.uint8], NDArray[np.int64]]
+"""Samples (n, ...) and labels (n,) of one owner."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -24,14 +29,14 @@ class Dataset:
     """Training and test samples with their labels.
 
     Attributes:
-        name: as in `DATASETS`.
+        name: name in `DATASETS`.
         x_train, x_test: uint8 (N, C, H, W) images, or uint8 (N, T) tokens 0 .. n_labels - 1.
         y_train, y_test: int64 (N,), labels 0 .. n_labels - 1.
-        label_names: one for each label.
-        mean, std: float32 (C,), of pixel values in [0, 1], to normalise with; None for tokens.
-        owners, test_owners: int64 (N,), who wrote or spoke each sample, as index into `owner_names`; None where
-            nobody is known, and for test samples of people who have no training samples.
-        owner_names: one for each owner.
+        label_names: name of each label.
+        mean, std: float32 (C,), for normalisation, of pixel values in [0, 1]; None for tokens.
+        owners, test_owners: int64 (N,), the person who wrote or spoke each sample, as index into `owner_names`; None
+            if unknown, and for test samples of people without training samples.
+        owner_names: name of each owner.
     """
 
     name: str
@@ -48,11 +53,15 @@ class Dataset:
 
     @property
     def n_labels(self) -> int:
-        """L."""
+        """Number of labels, L."""
         return len(self.label_names)
 
     def subset(self, train_samples: int | None, test_samples: int | None) -> Dataset:
-        """So many of the samples, stratified and the same every time, with their owners; all for None."""
+        """Keep so many samples, stratified by label and the same in every run; None keeps all.
+
+        Raises:
+            ScenarioError: there are fewer samples.
+        """
         data = self
         if train_samples is not None:
             i = _chosen(self.y_train, train_samples, "data.train_samples")
@@ -66,14 +75,14 @@ class Dataset:
 
 
 def split_off_test(name: str, x: Tensor, y: Tensor, label_names: Sequence[str]) -> Dataset:
-    """A set of images that comes without a split gets a stratified one."""
+    """Split images (N, C, H, W) into a training and a test set, stratified by label and the same in every run."""
     is_test = torch.zeros(len(y), dtype=torch.bool)
     is_test[_stratified(y, round(TEST_SHARE * len(y)), f"{name} test split")] = True
     return measured(Dataset(name, x[~is_test], y[~is_test], x[is_test], y[is_test], tuple(label_names)))
 
 
 def measured(data: Dataset) -> Dataset:
-    """A set of images normalised by the mean and standard deviation of its training images."""
+    """Set `mean` and `std` of a data set of images to those of its training images."""
     value = torch.arange(256, dtype=torch.float64) / 255
     counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in data.x_train.unbind(1)])
     share = counts / counts.sum(dim=1, keepdim=True, dtype=torch.float64)
@@ -83,6 +92,44 @@ def measured(data: Dataset) -> Dataset:
     return replace(data, mean=mean.float(), std=std.float())
 
 
+def drawn(names: Sequence[str], n: int | None, set_name: str) -> list[str]:
+    """Draw `n` of the owners at random, the same in every run, sorted by name; None keeps all.
+
+    Raises:
+        ScenarioError: there are fewer owners, or none at all.
+    """
+    if not names:
+        raise ScenarioError("nobody has enough samples", key="data.name", found=set_name)
+    if n is None:
+        return sorted(names)
+    if n > len(names):
+        raise ScenarioError("not so many owners have enough samples", key="data.owners", found=n,
+                            allowed=f"1 to {len(names)}")  # fmt: skip
+    return sorted(stream(0, f"{set_name} owners").permutation(sorted(names))[:n].tolist())
+
+
+def joined(
+    name: str,
+    train: Mapping[str, XY],
+    test: Mapping[str, XY],
+    owner_names: Sequence[str],
+    label_names: Sequence[str],
+) -> Dataset:
+    """Join the samples of these owners, one owner after another, to a data set."""
+
+    def join(part: Mapping[str, XY]) -> tuple[torch.Tensor, ...]:
+        xs, ys = zip(*(part[owner] for owner in owner_names), strict=True)
+        owners = np.repeat(np.arange(len(ys)), [len(y) for y in ys])
+        return torch.from_numpy(np.concatenate(xs)), torch.from_numpy(np.concatenate(ys)), torch.from_numpy(owners)
+
+    x_train, y_train, owners = join(train)
+    x_test, y_test, test_owners = join(test)
+    return Dataset(
+        name, x_train, y_train, x_test, y_test, tuple(label_names),
+        owners=owners, test_owners=test_owners, owner_names=tuple(owner_names),
+    )  # fmt: skip
+
+
 def _chosen(y: Tensor, n_samples: int, key: str) -> Tensor:
     if not 1 <= n_samples <= len(y):
         raise ScenarioError("not so many samples there", key=key, found=n_samples, allowed=f"1 to {len(y)}")
@@ -90,7 +137,7 @@ def _chosen(y: Tensor, n_samples: int, key: str) -> Tensor:
 
 
 def _stratified(y: Tensor, n_samples: int, stream_name: str) -> Tensor:
-    """Ascending indices of `n_samples` samples: of each label its share, rounded down or up."""
+    """Choose `n_samples` indices, ascending: of each label its share, rounded down or up."""
     shuffled = torch.from_numpy(stream(0, stream_name).permutation(len(y)))
     sorted_by_label = shuffled[y[shuffled].argsort(stable=True)]
     evenly_spaced = torch.arange(n_samples) * len(y) // n_samples

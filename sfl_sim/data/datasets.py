@@ -1,6 +1,6 @@
-"""The data sets by name. Exact settings, layouts on disk and sources are in docs/datasets.md.
+"""Data sets by name. Exact settings, layouts on disk and sources are in docs/datasets.md.
 
-A data set is the same in every run: splits and subsets have streams of their own, apart from the run's seed.
+A data set is the same in every run: splits and subsets are drawn from streams that do not depend on the run's seed.
 """
 
 from __future__ import annotations
@@ -45,18 +45,17 @@ def load(
     test_samples: int | None = None,
     **options: Any,
 ) -> Dataset:
-    """The data set `name` of `DATASETS`.
+    """Load the data set `name`.
 
     Args:
         name: a key of `DATASETS`.
-        download: fetch published files that are not there.
+        download: download published files that are missing.
         train_samples, test_samples: keep so many, stratified and the same in every run; None keeps all.
         options: keyword arguments of the data set's function; None stands for its default.
 
     Raises:
         ScenarioError: unknown name, an option that the data set does not have, missing or unreadable files,
-            more samples wanted than there are,
-            or no training or test samples at all.
+            more samples wanted than there are, or no training or test samples at all.
     """
     if name not in DATASETS:
         raise ScenarioError("unknown data set", key="data.name", found=name, allowed=DATASETS)

@@ -1,4 +1,4 @@
-"""Partitions by symmetric Dirichlet distributions: of labels over clients, of clients over labels, or of sizes."""
+"""Partitions drawn from symmetric Dirichlet distributions (docs/methods/partitions.md#dirichlet)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sfl_sim.data.samples import Ints, Samples, deal
 from sfl_sim.errors import ScenarioError
 
 MAX_DRAWS = 1000
-"""Draws after which no client below `min_size` is hoped for any more."""
+"""Number of draws after which a partition with `min_size` samples for every client is given up."""
 
 
 def dirichlet(
@@ -26,15 +26,16 @@ def dirichlet(
 ) -> list[Ints]:
     """Dir(alpha): each label over the clients (NIID-Bench), or each client over the labels (Hsu et al. 2019).
 
-    All is drawn again until every client has at least `min_size` samples (METHODS.md 2.3).
+    The whole partition is drawn again until every client has at least `min_size` samples
+    (docs/methods/partitions.md#dirichlet).
 
     Args:
-        samples, n_clients, rng: as for every partition.
+        samples, n_clients, rng: as in `partition.partition`.
         alpha: concentration; the smaller, the more unequal.
-        by: `class`: each label is split in proportions drawn from Dir(alpha) over the clients, except those who hold
-            N/C samples by then; `class_plain`: over all clients (MergeSFL, with `min_size` 0). `client`: each client
-            draws its wishes from Dir(alpha) over the labels, and every label is split in proportion to them;
-            `client_equal`: one client after another draws N/C samples by its wishes, as long as there are some.
+        by: `class`: each label is split in proportions drawn from Dir(alpha) over the clients, except those that
+            already hold N/C samples; `class_plain`: over all clients (MergeSFL, with `min_size` 0). `client`: each
+            client draws weights from Dir(alpha) over the labels, and every label is split in proportion to them;
+            `client_equal`: one client after another draws N/C samples by its weights from those that are left.
         min_size: fewest samples of a client.
 
     Raises:
@@ -49,7 +50,7 @@ def dirichlet(
 def quantity_skew(
     samples: Samples, n_clients: int, rng: np.random.Generator, *, beta: float = 0.5, min_size: int = 10
 ) -> list[Ints]:
-    """All clients draw from one label distribution, but so many samples as Dir(beta) gives them (NIID-Bench).
+    """Client sizes drawn from Dir(beta), with the same label distribution for all clients (NIID-Bench).
 
     Raises:
         ScenarioError: `min_size` was not reached in `MAX_DRAWS` draws.
@@ -63,7 +64,7 @@ def quantity_skew(
 
 
 def _large_enough(draw: Callable[[], Ints], n_samples: int, n_clients: int, min_size: int, **how: float) -> Ints:
-    """The first draw (C, L) whose rows all sum to `min_size` or more; errors name the one parameter `how`."""
+    """Repeat `draw` until all rows of its result (C, L) sum to `min_size` or more; errors name the parameter `how`."""
     if n_clients * min_size > n_samples:
         raise ScenarioError(
             f"{n_clients} clients share {n_samples} samples", key="data.partition.min_size", found=min_size,
@@ -97,13 +98,13 @@ def _by_class_plain(class_sizes: Ints, n_clients: int, alpha: float, rng: np.ran
 
 def _by_client(class_sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
     wanted = rng.dirichlet(np.full(len(class_sizes), alpha), n_clients)
-    wanted += np.finfo(float).tiny  # a label that nobody wants at all is split evenly
+    wanted += np.finfo(float).tiny  # a label with weight 0 at all clients is split evenly
     shares = wanted / wanted.sum(axis=0)
     return np.stack([_cut(size, share) for size, share in zip(class_sizes, shares.T, strict=True)], axis=1)
 
 
 def _by_client_equal(class_sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
-    """As if drawn sample by sample: whoever finds a label used up keeps what there was and draws the rest again."""
+    """Draw (C, L) as if sample by sample: a client whose label runs out keeps what it got and draws the rest again."""
     n_labels, n_samples = len(class_sizes), int(class_sizes.sum())
     wanted = rng.dirichlet(np.full(n_labels, alpha), n_clients)
     counts = np.zeros((n_clients, n_labels), dtype=np.int64)
@@ -112,7 +113,7 @@ def _by_client_equal(class_sizes: Ints, n_clients: int, alpha: float, rng: np.ra
     done = 0
     while left.any():  # once more for each label that is used up
         weights = wanted[done:] * (left > 0)
-        weights[~weights.any(axis=1)] = left  # who wants nothing of what there is
+        weights[~weights.any(axis=1)] = left  # of a client with weight 0 for all labels that are left
         drawn = rng.multinomial(missing[done:], weights / weights.sum(axis=1, keepdims=True))
         fits = (drawn.cumsum(axis=0) <= left).all(axis=1)
         whole = len(drawn) if fits.all() else int(fits.argmin())
@@ -128,10 +129,10 @@ def _by_client_equal(class_sizes: Ints, n_clients: int, alpha: float, rng: np.ra
 _DRAWS: dict[str, Callable[..., Ints]] = {
     "class": _by_class, "class_plain": _by_class_plain, "client": _by_client, "client_equal": _by_client_equal
 }  # fmt: skip
-"""Functions that draw (C, L): how many samples of each label each client gets."""
+"""Functions that draw the numbers (C, L) of samples of each label for each client."""
 
 
 def _cut(size: int, shares: NDArray[np.float64]) -> Ints:
-    """`size` samples in the proportions of `shares`, which sum to 1: floor of the cumulative sums."""
+    """Divide `size` samples in the proportions `shares`, which sum to 1: differences of floored cumulative sums."""
     cuts = (np.cumsum(shares)[:-1] * size).astype(np.int64)
     return np.diff(np.concatenate([[0], cuts, [size]]))

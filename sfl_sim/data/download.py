@@ -1,8 +1,7 @@
-"""Where data sets lie, and how the published ones get there: resumed if interrupted, and verified."""
+"""Folder of the data sets, and downloads of published ones: resumed if interrupted, and verified."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
@@ -15,29 +14,26 @@ from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from filelock import FileLock
+
 from sfl_sim.errors import ScenarioError
 
-try:
-    import fcntl
-except ImportError:  # Windows: two processes must not fetch the same set at once
-    fcntl = None  # type: ignore[assignment]
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 TIMEOUT_S = 30
-"""How long a server may be silent."""
+"""Longest silence of a server."""
 CHUNK_BYTES = 1 << 20
 
 
 def data_root(root: str | Path | None) -> Path:
-    """The folder of all data sets: `root`, or else $SFL_SIM_DATA, or else ~/.cache/sfl-sim."""
+    """Return the folder of all data sets: `root`, or else $SFL_SIM_DATA, or else ~/.cache/sfl-sim."""
     return Path(root or os.environ.get("SFL_SIM_DATA") or "~/.cache/sfl-sim").expanduser()
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A published file: where it can be fetched, where it belongs, and its checksum, as `md5:...` or `sha256:...`."""
+    """Published file: the addresses it can be downloaded from, its local path, and `md5:...` or `sha256:...` of it."""
 
     urls: tuple[str, ...]
     file: Path
@@ -45,10 +41,10 @@ class Remote:
 
 
 def fetch(name: str, remotes: Sequence[Remote], download: bool) -> None:
-    """Have the published files of the data set `name` where they belong.
+    """Download those of the files of the data set `name` that are missing or damaged.
 
     Raises:
-        ScenarioError: some are not there, and `download` is off or failed.
+        ScenarioError: some are missing, and `download` is off or failed.
     """
     missing = [remote for remote in remotes if not _is_sound(remote.file, remote.checksum)]
     if not missing:
@@ -65,10 +61,10 @@ def fetch(name: str, remotes: Sequence[Remote], download: bool) -> None:
 
 
 def fetch_folder(name: str, folder: Path, remote: Remote, download: bool) -> None:
-    """Have `folder`, which the published archive `remote` holds: its content, or a folder of that name.
+    """Make `folder`, if it is missing, from the published archive `remote`: its content, or its folder of that name.
 
     Raises:
-        ScenarioError: it is not there, nor is the archive, and `download` is off or failed.
+        ScenarioError: folder and archive are missing, and `download` is off or failed.
     """
     if folder.is_dir():
         return
@@ -86,17 +82,13 @@ def fetch_folder(name: str, folder: Path, remote: Remote, download: bool) -> Non
         shutil.rmtree(partial, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def locked(target: Path) -> Iterator[None]:
-    """One process at a time makes `target`; the empty lock file beside it stays, since others may wait for it."""
-    with target.with_name(f".{target.name}.lock").open("a") as file:
-        if fcntl:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
-        yield
+def locked(target: Path) -> FileLock:
+    """Make a lock, a file beside `target`, with which one process at a time makes `target`."""
+    return FileLock(target.with_name(f".{target.name}.lock"))
 
 
 def absent(name: str, place: Path, reason: str, remedy: str) -> ScenarioError:
-    """The one line for a data set that is not there."""
+    """Make the error for a data set that is missing."""
     return ScenarioError(
         f"{name} is not in {place} and {reason}: {remedy} to that folder, "
         "or set SFL_SIM_DATA or data.root to one that has it",
@@ -118,7 +110,7 @@ def _fetch_from_any(remote: Remote) -> None:
 
 
 def _fetch_from(url: str, remote: Remote) -> None:
-    """Raises OSError or HTTPException; what has come until then is kept for the next time."""
+    """Download and verify a file. Raises OSError or HTTPException; what was received is kept for the next attempt."""
     part = remote.file.with_name(f"{remote.file.name}.part")
     resumed = part.exists()
     _append(url, part)
@@ -128,11 +120,11 @@ def _fetch_from(url: str, remote: Remote) -> None:
     part.unlink()
     if not resumed:
         raise OSError(f"{url} is not the file with the checksum {remote.checksum}")
-    _fetch_from(url, remote)  # what was there may have been of something else
+    _fetch_from(url, remote)  # the first part may have been of another file
 
 
 def _append(url: str, part: Path) -> None:
-    """Fetch what `part` lacks, or all of it from a server that cannot resume."""
+    """Download the rest of `part`, or all of it from a server that cannot resume."""
     have = part.stat().st_size if part.exists() else 0
     request = Request(url, headers={"User-Agent": "sfl-sim"} | ({"Range": f"bytes={have}-"} if have else {}))
     try:
@@ -140,7 +132,7 @@ def _append(url: str, part: Path) -> None:
     except HTTPError as error:
         error.close()
         if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return  # there is no more
+            return  # it is complete
         raise
     with response, part.open("ab" if response.status == HTTPStatus.PARTIAL_CONTENT else "wb") as file:
         print(f"downloading {url} ({(response.length or 0) / 1e6:.1f} MB)", file=sys.stderr)

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from PIL import Image
 
 from sfl_sim.data.cache import cached
 from sfl_sim.data.dataset import Dataset, measured, split_off_test
 from sfl_sim.data.download import Remote, data_root, fetch_folder
-from sfl_sim.data.image_files import list_images, read_images
+from sfl_sim.data.transforms import channels_first
 from sfl_sim.errors import ScenarioError
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
 PARTS = {"train", "val", "valid", "validation", "test"}
-"""Folders that are no classes."""
+"""Names of folders that are not classes."""
 
 
 def cinic10(root: str | Path | None = None, download: bool = True) -> Dataset:
-    """CINIC-10 (Darlow et al. 2018): 90,000 + 90,000 colour images of 32 x 32; its validation images stay unused."""
+    """CINIC-10 (Darlow et al. 2018): 90,000 + 90,000 colour images of 32 x 32, without its validation images."""
     folder = data_root(root) / "CINIC-10"
     urls = tuple(
         f"https://{host}/bitstream/handle/10283/3192/CINIC-10.tar.gz"
@@ -39,7 +47,7 @@ def cinic10(root: str | Path | None = None, download: bool = True) -> Dataset:
 def tiny_imagenet(root: str | Path | None = None, download: bool = True) -> Dataset:
     """Tiny ImageNet (Stanford CS231n): 100,000 + 10,000 colour images of 64 x 64, 200 classes.
 
-    The test images are the published validation images, since the labels of its test images are secret.
+    The test images are the published validation images, since the labels of its test images are not published.
     """
     folder = data_root(root) / "tiny-imagenet-200"
     url = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
@@ -53,10 +61,14 @@ def tiny_imagenet(root: str | Path | None = None, download: bool = True) -> Data
 
 
 def image_folder(path: str | Path | None = None, image_size: int | None = None) -> Dataset:
-    """The user's own images: one folder for each class, in `path` or in both `path`/train and `path`/test.
+    """Images of your own: one folder for each class, in `path` or in both `path`/train and `path`/test.
 
     Without train and test folders a stratified fifth of the images becomes the test set. Images are grey if
     all files are, else RGB.
+
+    Args:
+        path: folder of the images.
+        image_size: pixels of each side to which images are resized; None keeps their size.
 
     Raises:
         ScenarioError: no path, fewer than two classes, unequal classes in train and test, one of them
@@ -104,3 +116,55 @@ def _read_tiny_imagenet(folder: Path) -> Dataset:
     y = torch.tensor([number for _, number in train + test])
     (x_train, x_test), (y_train, y_test) = x.tensor_split([len(train)]), y.tensor_split([len(train)])
     return measured(Dataset("tiny_imagenet", x_train, y_train, x_test, y_test, names))
+
+
+def list_images(folder: Path, key: str) -> tuple[list[Path], Tensor, list[str]]:
+    """List the image files in the class folders of `folder`, with their labels (N,) and the class names.
+
+    Raises:
+        ScenarioError: with this `key`, if there are fewer than two classes, or no images.
+    """
+    from torchvision.datasets import ImageFolder
+
+    try:
+        listed = ImageFolder(folder)
+    except OSError as error:
+        raise ScenarioError(f"no class folders with images: {error}", key=key) from error
+    if len(listed.classes) < 2:
+        raise ScenarioError(f"{folder} holds only one class", key=key, found=listed.classes[0])
+    return [Path(file) for file, _ in listed.samples], torch.tensor(listed.targets), listed.classes
+
+
+def read_images(files: Sequence[Path], image_size: int | None, key: str) -> Tensor:
+    """Read images as uint8 (N, C, H, W); C is 1 if every file is grey, else 3.
+
+    Args:
+        files: N image files.
+        image_size: pixels of each side to which images are resized; None keeps their size.
+        key: key of errors: `data.path` for a user's own images, `data.name` for a published set.
+
+    Raises:
+        ScenarioError: an unreadable file, or files of unequal size without an `image_size`.
+    """
+    images = [_read_image(file, image_size, key) for file in files]
+    for file, image in zip(files, images, strict=True):
+        if image.size != images[0].size:
+            raise ScenarioError(
+                f"images need one size: {files[0]} has {images[0].width} x {images[0].height} pixels, "
+                f"{file} has {image.width} x {image.height}",
+                key="data.image_size" if key == "data.path" else key,
+            )
+    mode = "L" if all(image.mode == "L" for image in images) else "RGB"
+    return channels_first(np.stack([np.asarray(image.convert(mode)) for image in images]))
+
+
+def _read_image(file: Path, image_size: int | None, key: str) -> Image.Image:
+    """Read an image in 8-bit grey (mode L) or RGB."""
+    try:
+        with Image.open(file) as image:
+            if image.mode.startswith(("I", "F")):
+                raise ValueError(f"pixels of mode {image.mode} do not fit into 8 bits")
+            plain = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+    except Exception as error:  # a broken file makes Pillow raise nearly anything
+        raise ScenarioError(f"cannot read the image {file}: {error}", key=key) from error
+    return plain.resize((image_size, image_size)) if image_size else plain

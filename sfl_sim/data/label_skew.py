@@ -14,7 +14,7 @@ from sfl_sim.errors import ScenarioError
 Bools = NDArray[np.bool_]
 
 N_SHARDS = 100
-"""Shards that `label_shards` cuts the sorted samples into."""
+"""Number of shards into which `label_shards` cuts the sorted samples."""
 
 NOBODY = -1
 
@@ -28,14 +28,14 @@ def dominant_label(
     phi: int = 1,
     balance: str | None = None,
 ) -> list[Ints]:
-    """p%-DL: `phi` clients share the fraction `p` of each label, the others share the rest (Hydra, 3.1, E.1).
+    """Dominant labels, p%-DL: `phi` clients share the fraction `p` of each label, others the rest (Hydra, 3.1, E.1).
 
-    Client c has the dominant label c // phi. For classes of equal size n every client gets p*n/phi samples of
-    its own label and client sizes differ by at most 1; otherwise sizes follow the classes (METHODS.md 2.1), or
-    `balance="subsample"` first cuts every class to the size of the smallest, at random (CHOICE 4).
+    Client c has the dominant label c // phi. For classes of equal size n every client gets p*n/phi samples of its own
+    label, and client sizes differ by at most 1; otherwise sizes follow the classes, or `balance="subsample"` first cuts
+    every class to the size of the smallest, at random (docs/methods/partitions.md#dominant-labels).
 
     Raises:
-        ScenarioError: `n_clients` is not phi x n_labels, or there is one label alone.
+        ScenarioError: `n_clients` is not phi x n_labels, or there is only one label.
     """
     if samples.n_labels == 1:
         raise ScenarioError("needs more labels than one", key="data.partition.kind", found="dominant_label")
@@ -50,10 +50,10 @@ def dominant_label(
 def sharding(
     samples: Samples, n_clients: int, rng: np.random.Generator, *, p: float = 0.8, dominants: int = 2, phi: int = 1
 ) -> list[Ints]:
-    """As dominant_label, with several dominant labels for each group of `phi` clients (Hydra, E.3).
+    """Several dominant labels, as in `dominant_label`, for each group of `phi` clients (Hydra, E.3).
 
-    Group g of as many groups as labels has the `dominants` labels from g on, cyclically; each of these groups holds
-    the fraction p/dominants of a label, and the other groups share the rest (METHODS.md 2.2).
+    There are as many groups as labels. Group g has the `dominants` labels from g on, cyclically; each group of a label
+    holds the fraction p/dominants of it, and the other groups share the rest (docs/methods/partitions.md#sharding).
 
     Raises:
         ScenarioError: `n_clients` is not phi x n_labels, or every label would be dominant.
@@ -70,9 +70,9 @@ def sharding(
 
 
 def label_shards(samples: Samples, n_clients: int, rng: np.random.Generator, *, shards: int = 2) -> list[Ints]:
-    """Shard-k: of 100 equal shards of the samples sorted by label, each client draws `shards` (HARMONY).
+    """Shards, Shard-k: each client draws `shards` of 100 equal shards of the samples sorted by label (HARMONY).
 
-    Shards that nobody draws stay unused (METHODS.md 2.4).
+    Shards that no client draws stay unused (docs/methods/partitions.md#label-shards).
 
     Raises:
         ScenarioError: the clients draw more than 100 shards.
@@ -96,13 +96,13 @@ def _check_count(kind: str, n_clients: int, phi: int, n_labels: int) -> None:
 
 
 def _dominance(n_labels: int, dominants: int, phi: int) -> Bools:
-    """(C, L): is label l dominant for client c, who is in group c // phi?"""
+    """Mark (C, L) the labels that are dominant for each client c, which is in group c // phi."""
     labels = np.arange(n_labels)
     return np.repeat((labels - labels[:, None]) % n_labels < dominants, phi, axis=0)
 
 
 def _dominant_counts(by_label: list[Ints], p: float, is_dominant: Bools) -> Ints:
-    """(C, L) samples of each label for each client; leftovers go to whom the fewest went before."""
+    """Count (C, L) the samples of each label for each client; leftovers go to clients with the fewest so far."""
     shares = np.zeros(is_dominant.shape, dtype=np.int64)
     extra = np.zeros_like(shares, dtype=bool, order="F")  # one leftover for a client and a label at most
     clients = np.arange(len(shares))
@@ -121,14 +121,14 @@ def _dominant_counts(by_label: list[Ints], p: float, is_dominant: Bools) -> Ints
 
 
 def _round_half_up(share: float, size: int) -> int:
-    """share * size to the nearest integer for the share as written: 0.29 of 50 is 14.5 and gives 15."""
+    """Round share * size to the nearest integer, for the share as written: 0.29 of 50 is 14.5 and gives 15."""
     return int((Decimal(str(share)) * size).to_integral_value(ROUND_HALF_UP))
 
 
 def _even_out(sizes: Ints, extra: Bools, is_dominant: Bools) -> None:
-    """Hand leftovers on, in place, until client sizes differ by at most 1 or no hand-over helps.
+    """Pass leftovers on, in place, until client sizes differ by at most 1 or no pass helps.
 
-    Who has a leftover of a label may hand it to one who has none, if both are dominant for the label or neither is.
+    A client may pass its leftover of a label to one without, if the label is dominant for both or for neither.
     """
     while chain := _chain_of_givers(sizes, extra, is_dominant):
         for giver, taker in pairwise(chain):
@@ -139,10 +139,10 @@ def _even_out(sizes: Ints, extra: Bools, is_dominant: Bools) -> None:
 
 
 def _chain_of_givers(sizes: Ints, extra: Bools, is_dominant: Bools) -> list[int]:
-    """The shortest chain from the largest client to one at least 2 smaller, each able to give to the next.
+    """Find the shortest chain from the largest client to one at least 2 smaller, each able to give to the next.
 
-    METHODS.md 2.1 moves from the largest to the smallest directly, which is not always possible: with
-    p = 0.1, phi = 3 and 4 classes of 6 samples there has to be a client in between.
+    Moving a sample from the largest to the smallest directly is not always possible: with p = 0.1, phi = 3 and
+    4 classes of 6 samples a client in between is needed (docs/methods/partitions.md#dominant-labels).
     """
     largest = int(sizes.argmax())
     if sizes[largest] - sizes.min() <= 1:

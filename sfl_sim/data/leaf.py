@@ -1,4 +1,4 @@
-"""LEAF (Caldas et al. 2018): JSON files with the samples of each user, and its FEMNIST."""
+"""FEMNIST, and the JSON files of LEAF (Caldas et al. 2018) with the samples of each user."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sfl_sim.data.cache import cached
-from sfl_sim.data.dataset import Dataset, measured
+from sfl_sim.data.dataset import XY, Dataset, drawn, joined, measured
 from sfl_sim.data.download import absent, data_root
-from sfl_sim.data.owners import XY, drawn, joined
 from sfl_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 LABELS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 MIN_SAMPLES = 64
-"""Fewest samples, training and test together, of a writer who is kept (METHODS.md CHOICE 6; LEAF's `-k 64`)."""
+"""Fewest samples, training and test together, of a writer that is kept: LEAF's `-k 64` (docs/methods/partitions.md)."""
 
 
 def femnist(root: str | Path | None = None, owners: int | None = None) -> Dataset:
@@ -29,7 +28,7 @@ def femnist(root: str | Path | None = None, owners: int | None = None) -> Datase
     Writers with fewer than `MIN_SAMPLES` samples are left out.
 
     Args:
-        root: of all data sets; LEAF's data/train and data/test lie in its folder femnist.
+        root: folder of all data sets; LEAF's data/train and data/test are in its folder femnist.
         owners: keep so many writers, drawn at random; None keeps all.
     """
     folder = data_root(root) / "femnist"
@@ -45,13 +44,13 @@ def femnist(root: str | Path | None = None, owners: int | None = None) -> Datase
 def read_leaf(
     name: str, folder: Path, arguments: str, decode: Callable[[list[Any], list[Any]], XY]
 ) -> tuple[dict[str, XY], dict[str, XY]]:
-    """Training and test samples of each user, from the JSON files in `folder`/train and `folder`/test.
+    """Read training and test samples of each user from the JSON files in `folder`/train and `folder`/test.
 
     Args:
-        name: of the data set.
-        folder: where they lie.
-        arguments: LEAF's preprocess.sh with these makes the files.
-        decode: x and y of a user, as they stand in the file, as arrays.
+        name: name of the data set.
+        folder: folder of the files.
+        arguments: arguments of LEAF's preprocess.sh that make the files, for the error if there are none.
+        decode: converts x and y of a user from JSON to arrays.
 
     Raises:
         ScenarioError: no files, unreadable files, a user in two of them, or a split by user instead of by sample.

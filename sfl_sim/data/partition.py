@@ -1,7 +1,8 @@
-"""Who holds which training samples: partitions of labelled data over clients, and the cyclic client order.
+"""Partitions of labelled training samples over clients, by name, and the cyclic client order.
 
-Every partition is disjoint and uses every sample unless it says otherwise. A client's indices come in the order of
-the construction: label by label and random inside a label, or random throughout for `iid` and `quantity_skew`.
+Every partition is disjoint and uses every sample unless its docstring says otherwise. A client's indices are ordered by
+label and random within a label; those of `iid` and `quantity_skew` are random throughout. Definitions and sources are
+in docs/methods/partitions.md.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from sfl_sim.data.samples import Ints, Samples
 from sfl_sim.errors import ScenarioError
 
 USUAL_CLIENTS = 10
-"""Clients of a partition that has no number of its own."""
+"""Number of clients, if neither the scenario nor the partition gives one."""
 
 
 def partition(
     kind: str, samples: Samples, n_clients: int | None, rng: np.random.Generator, **options: object
 ) -> list[Ints]:
-    """The sample indices of each client, by the partition `kind` of `PARTITIONS` with its `options`.
+    """Divide the samples among clients, by the partition `kind` with its `options`; gives each client's sample indices.
 
     Args:
         kind: a key of `PARTITIONS`.
         samples: the training set.
-        n_clients: C; None for the usual number of this partition.
-        rng: the stream of this partition; equal streams give equal partitions.
+        n_clients: number of clients, C; None for the usual number of this partition.
+        rng: random stream; equal streams give equal partitions.
         options: the keyword arguments of the partition's function.
 
     Raises:
@@ -47,7 +48,7 @@ def partition(
 
 
 def _usual_clients(kind: str, samples: Samples, options: Mapping[str, int]) -> int:
-    """How many clients a partition has where nobody says."""
+    """Return the number of clients of a partition if the scenario gives none."""
     match kind:
         case "dominant_label" | "sharding":
             return options["phi"] * samples.n_labels
@@ -59,15 +60,15 @@ def _usual_clients(kind: str, samples: Samples, options: Mapping[str, int]) -> i
 
 
 def iid(samples: Samples, n_clients: int, rng: np.random.Generator) -> list[Ints]:
-    """One shuffle, cut into chunks whose sizes differ by at most 1 (METHODS.md 2.6)."""
+    """Shuffled samples, cut into chunks whose sizes differ by at most 1."""
     return np.array_split(rng.permutation(len(samples)), n_clients)
 
 
 def natural(samples: Samples, n_clients: int, rng: np.random.Generator) -> list[Ints]:
-    """One client for each owner of samples, as FEMNIST's writers, or for so many drawn of them (METHODS.md 2.5).
+    """Owners, such as FEMNIST's writers: one client for each, or for `n_clients` of them drawn at random.
 
     Raises:
-        ScenarioError: the data set knows no owners, or not so many.
+        ScenarioError: the data set has no owners, or fewer than clients.
     """
     owners = _owners(samples)
     if n_clients > len(np.unique(owners)):
@@ -91,32 +92,32 @@ PARTITIONS: dict[str, Callable[..., list[Ints]]] = {
 
 
 def check_none_empty(parts: Sequence[Ints]) -> None:
-    """Refuse a partition that leaves a client without samples."""
+    """Raise ScenarioError if the partition leaves a client without samples."""
     for client, part in enumerate(parts):
         if not len(part):
             raise ScenarioError(f"client {client} of {len(parts)} gets no samples", key="data.partition")
 
 
 def label_counts(labels: Ints, parts: Sequence[Ints], n_labels: int) -> Ints:
-    """(C, L): how many samples of each label each client holds."""
+    """Count (C, L) the samples of each label that each client holds."""
     holders = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     cells = holders * n_labels + labels[np.concatenate(parts)]
     return np.bincount(cells, minlength=len(parts) * n_labels).reshape(len(parts), n_labels)
 
 
 def label_order(n_labels: int, rng: np.random.Generator) -> Ints:
-    """(L,): the run's random label permutation, which cyclic orders and per-position accuracy follow."""
+    """Draw the run's label permutation (L,), which cyclic orders and per-position accuracy follow."""
     return rng.permutation(n_labels)
 
 
 def cyclic_clients(counts: Ints, label_order: Ints) -> list[int]:
-    """The clients grouped by dominant label, the labels in `label_order`, ascending inside a label.
+    """List the clients by dominant label, the labels in `label_order`, ascending within a label.
 
-    This is the list of the cyclic orders (METHODS.md 1).
+    This is the list of the cyclic orders (docs/methods/orders.md#the-cyclic-list).
 
     Args:
         counts: (C, L) as from `label_counts`; the dominant label is the most frequent, the smallest if tied.
-        label_order: (L,) label permutation.
+        label_order: (L,) label permutation, as from `label_order`.
     """
     position = np.argsort(label_order)
     dominant = counts.argmax(axis=1)

@@ -1,4 +1,4 @@
-"""What every partition starts from and ends with: samples grouped by label, dealt to clients in given numbers."""
+"""Input and output of partitions: samples grouped by label, and their distribution to clients in given numbers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """All that a partition may know of a data set.
+    """Labels and owners of a data set, all that a partition uses of it.
 
     Attributes:
         labels: (N,), the label in 0 .. n_labels - 1 of each sample.
-        n_labels: L.
-        owners: (N,), the person each sample came from; None if the data set does not tell.
+        n_labels: number of labels, L.
+        owners: (N,), the person from whom each sample comes; None if unknown.
     """
 
     labels: Ints
@@ -29,18 +29,18 @@ class Samples:
         return len(self.labels)
 
     def by_label(self, rng: np.random.Generator) -> list[Ints]:
-        """The sample indices of each label, in random order."""
+        """Shuffle the sample indices of each label; gives L arrays."""
         shuffled = rng.permutation(len(self))
         sorted_by_label = shuffled[np.argsort(self.labels[shuffled], kind="stable")]
         return np.split(sorted_by_label, np.cumsum(np.bincount(self.labels, minlength=self.n_labels))[:-1])
 
 
 def deal(by_label: Sequence[Ints], counts: Ints) -> list[Ints]:
-    """Hand out the indices of each label from the first on, `counts[c, l]` of label l to client c.
+    """Deal the indices of each label from the first on, `counts[c, l]` of label l to client c.
 
     Args:
         by_label: L arrays of sample indices.
-        counts: (C, L); indices of a label that exceed its column's sum go to nobody.
+        counts: (C, L); indices of a label beyond the sum of its column stay unused.
 
     Returns:
         Each client's indices, label by label.

@@ -1,4 +1,4 @@
-"""Google's Speech Commands as log-mel images."""
+"""Speech Commands of Google as log-mel images."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 SAMPLE_RATE_HZ = 16_000
 CLIP_SAMPLES = 16_000
-"""One second, to which shorter clips are padded with silence and longer ones are cut."""
+"""Samples in one second, to which shorter clips are padded with silence and longer ones are cut."""
 N_FFT = 1024
 HOP = 512
 N_MELS = 32
 RANGE_DB = 80
-"""What lies this far below a clip's loudest point is 0, the loudest point 255."""
+"""Range of the images: a clip's loudest point is 255, and all that lies so far or farther below it is 0."""
 BATCH = 1000
 URL = "http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz"
 SHA256 = "af14739ee7dc311471de98f5f9d2c9191b18aedfe957f4a6ff791c709868ff58"
@@ -78,7 +78,7 @@ def _images(folder: Path, clips: Sequence[str]) -> Tensor:
 
 
 def _waveform(file: Path) -> Tensor:
-    """float32 (CLIP_SAMPLES,) in [-1, 1)."""
+    """Read a clip as float32 (CLIP_SAMPLES,) in [-1, 1)."""
     try:
         with wave.open(str(file)) as clip:
             if (clip.getnchannels(), clip.getsampwidth(), clip.getframerate()) != (1, 2, SAMPLE_RATE_HZ):
@@ -92,10 +92,10 @@ def _waveform(file: Path) -> Tensor:
 
 
 def log_mel(waveforms: Tensor) -> Tensor:
-    """Log-mel images, uint8 (N, 1, N_MELS, frames), of floating waveforms (N, CLIP_SAMPLES); low pitch comes first.
+    """Convert floating waveforms (N, CLIP_SAMPLES) to log-mel images, uint8 (N, 1, N_MELS, frames), low pitch first.
 
-    A periodic Hann window of `N_FFT`, moved by `HOP`, centred with zeros beyond the ends; power; `mel_filters`;
-    decibels below the clip's loudest point, cut at `RANGE_DB`, on a linear scale 0 .. 255.
+    The steps are: a periodic Hann window of `N_FFT` samples, moved by `HOP`, centred with zeros beyond the ends; power;
+    `mel_filters`; decibels below the clip's loudest point, cut at `RANGE_DB`, on a linear scale 0 .. 255.
     """
     window = torch.hann_window(N_FFT)
     spectrum = torch.stft(waveforms, N_FFT, HOP, window=window, center=True, pad_mode="constant", return_complex=True)
@@ -106,7 +106,7 @@ def log_mel(waveforms: Tensor) -> Tensor:
 
 
 def mel_filters() -> Tensor:
-    """(N_MELS, N_FFT / 2 + 1): triangles of height 1, evenly spaced on the HTK mel scale from 0 Hz to Nyquist."""
+    """Make filters (N_MELS, N_FFT / 2 + 1): triangles of height 1, evenly spaced on HTK's mel scale up to Nyquist."""
     frequency_hz = np.linspace(0, SAMPLE_RATE_HZ / 2, N_FFT // 2 + 1)
     corners_hz = _hz(np.linspace(0, _mel(SAMPLE_RATE_HZ / 2), N_MELS + 2))
     left, centre, right = corners_hz[:-2, None], corners_hz[1:-1, None], corners_hz[2:, None]

@@ -1,4 +1,4 @@
-"""Test sets of the clients' own, as parts of the global test set, which is evaluated once for all of them."""
+"""Test sets of single clients, as parts of the global test set, which is evaluated once for all of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sfl_sim.errors import ScenarioError
 def client_test_sets(
     kind: str, samples: Samples, counts: Ints, rng: np.random.Generator, **options: float
 ) -> list[Ints]:
-    """Each client's indices into the global test set, by `kind` of `TEST_SETS`; none at all for `global`.
+    """Choose each client's indices into the global test set; gives an empty list for `global`.
 
     Args:
-        kind: `global`, where clients have no test sets of their own, or a key of `TEST_SETS`.
+        kind: a key of `TEST_SETS`, or `global`, if clients have no test sets of their own.
         samples: the test set.
         counts: (C, L) training samples of each label that each client holds.
-        rng: the stream of the test sets.
+        rng: random stream.
         options: the keyword arguments of the function in `TEST_SETS`.
 
     Raises:
@@ -39,14 +39,14 @@ def client_test_sets(
 
 
 def rho_ood(samples: Samples, counts: Ints, rng: np.random.Generator, *, rho: float) -> list[Ints]:
-    """All test samples of the labels that the client has, and `rho` times as many of the others (HARMONY, Eq. 11).
+    """Give each client all test samples of its own labels, and `rho` times as many of other labels (HARMONY, Eq. 11).
 
-    Of each of the U labels that the client has never seen come floor(rho n / U) samples, n being those of its own
-    labels: the first in one random order, or all there are (METHODS.md 2.7). A client that has seen every label is
-    tested on the whole test set.
+    With n test samples of its own labels, each of the U labels that the client has not been trained on ("unseen")
+    contributes floor(rho n / U) samples: the first in one random order, or all there are
+    (docs/methods/partitions.md#test-sets). A client that has seen every label is tested on the whole test set.
 
     Raises:
-        ScenarioError: rho is positive, but no client gets a sample of a label that it has not seen.
+        ScenarioError: rho is positive, but no client gets a sample of an unseen label.
     """
     by_label = samples.by_label(rng)
     n_test = np.array([len(indices) for indices in by_label])
@@ -67,11 +67,11 @@ def rho_ood(samples: Samples, counts: Ints, rng: np.random.Generator, *, rho: fl
 
 
 def out_of_client(samples: Samples, counts: Ints, rng: np.random.Generator, *, drift: bool = True) -> list[Ints]:
-    """Test sets as skewed as the training sets; with `drift` each client is tested on the others' (Jiang and Lin 2023).
+    """Make test sets as skewed as the training sets; with `drift` clients get each other's (Jiang and Lin 2023).
 
-    The test samples of each label are dealt in the proportions in which its training samples are (METHODS.md
-    CHOICE 7). With drift a client then draws as many as it was dealt, or as many as there are, from what the other
-    clients were dealt.
+    The test samples of each label are dealt in the proportions in which its training samples are
+    (docs/methods/partitions.md#test-sets). With drift a client then draws as many samples as it was dealt, or as many
+    as there are, from those that the other clients were dealt.
     """
     by_label = samples.by_label(rng)
     own = deal(by_label, _in_proportion(counts, np.array([len(indices) for indices in by_label])))
@@ -90,10 +90,10 @@ TEST_SETS: dict[str, Callable[..., list[Ints]]] = {"rho_ood": rho_ood, "out_of_c
 
 
 def _in_proportion(counts: Ints, n_test: Ints) -> Ints:
-    """(C, L): each label's test samples in the proportions of its column of `counts`, none where that is 0.
+    """Divide each label's test samples (L,) in the proportions of its column of `counts` (C, L); gives (C, L).
 
-    Rounded down, and what is left of a label goes to those who have lost the most by rounding until then: so
-    clients whose share of every label is less than a sample get test samples too.
+    Shares are rounded down, and the rest of a label goes to the clients that have lost the most by rounding so far:
+    in this way clients with less than one sample of every label get test samples, too.
     """
     held = counts.sum(axis=0)
     dealt, rest = np.divmod(counts * n_test, np.maximum(held, 1))

@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.data.cache import cached
-from sfl_sim.data.dataset import TEST_SHARE, Dataset
+from sfl_sim.data.dataset import TEST_SHARE, XY, Dataset, drawn, joined
 from sfl_sim.data.download import data_root
 from sfl_sim.data.leaf import read_leaf
-from sfl_sim.data.owners import XY, drawn, joined, window
 from sfl_sim.errors import ScenarioError
+from sfl_sim.rng import stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 LENGTH = 80
-"""Characters of a sequence, after which the next one is to be predicted."""
+"""Characters of a sequence, whose next character is the label."""
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-"""LEAF's 80 characters; a token is an index into them. Any other character counts as a space."""
+"""Characters of LEAF, 80 of them; a token is an index into them. Any other character counts as a space."""
 
 
 def shakespeare(
@@ -32,16 +32,16 @@ def shakespeare(
     owners: int | None = None,
     samples_per_owner: int | None = None,
 ) -> Dataset:
-    """Shakespeare (McMahan et al. 2017; LEAF): of 80 characters the next, which is one of 80, by role.
+    """Shakespeare (McMahan et al. 2017; LEAF): sequences of 80 characters with the next one as label, by role.
 
     Args:
-        root: of all data sets; LEAF's data/train and data/test lie in its folder shakespeare.
+        root: folder of all data sets; LEAF's data/train and data/test are in its folder shakespeare.
         path: read this text instead: blocks of a line `ROLE:` and a speech, with empty lines between them, such as
             tinyshakespeare.txt. The last fifth of each role's text becomes test samples.
         owners: keep so many roles, drawn at random; None keeps all.
-        samples_per_owner: keep of each role a random window of so many training samples in a row, and of a fifth as
-            many test samples, and no role that has not more than that (FedNAR and SMoFi: 2000; METHODS.md 2.5).
-            None keeps all.
+        samples_per_owner: keep a random window of so many training samples in a row of each role, and of a fifth as
+            many test samples, and drop roles that do not have more (FedNAR and SMoFi: 2000;
+            docs/methods/partitions.md#natural). None keeps all.
     """
     folder = data_root(root) / "shakespeare"
     play = Path(path).expanduser().resolve() if path else None
@@ -64,7 +64,13 @@ def shakespeare(
 
 
 def _windows(part: dict[str, XY], n: int) -> dict[str, XY]:
-    return {role: window(samples, n, f"window of {role}") for role, samples in part.items() if len(samples[1]) > n}
+    """Keep a random window of `n` samples of each role, the same in every run, and no role without more than `n`."""
+    windows = {}
+    for role, (x, y) in part.items():
+        if len(y) > n:
+            start = int(stream(0, f"window of {role}").integers(len(y) - n + 1))
+            windows[role] = x[start : start + n], y[start : start + n]
+    return windows
 
 
 def _decode(x: list[Any], y: list[Any]) -> XY:
@@ -104,7 +110,7 @@ def _read_play(file: Path) -> tuple[dict[str, XY], dict[str, XY]]:
 
 
 def _sequences(speeches: Iterable[str]) -> XY:
-    """As LEAF makes them: each speech is one line, with the 80 spaces before it that its first character follows."""
+    """Cut speeches into sequences and next characters, as LEAF does: each speech is one line after 80 spaces."""
     lines = [_tokens(" " * LENGTH + " ".join(speech.split()) + "\n") for speech in speeches]
     slices = np.concatenate([np.lib.stride_tricks.sliding_window_view(line, LENGTH + 1) for line in lines])
     return slices[:, :LENGTH], slices[:, LENGTH].astype(np.int64)

@@ -1,4 +1,4 @@
-"""The data sets that torchvision knows: it says where they are published, and unpacks, verifies and reads them."""
+"""Data sets of torchvision, which knows where they are published, and unpacks, verifies and reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from sfl_sim.data.cache import cached
 from sfl_sim.data.dataset import Dataset
 from sfl_sim.data.download import Remote, data_root, fetch, locked
-from sfl_sim.data.image_files import channels_first
+from sfl_sim.data.transforms import channels_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,41 +22,24 @@ if TYPE_CHECKING:
 
 DIGITS = tuple("0123456789")
 UNSOUND = (RuntimeError, ValueError, TypeError, LookupError, AssertionError)
-"""What torchvision raises for files that are not there or damaged."""
+"""Errors that torchvision raises for missing or damaged files."""
 
 
 def mnist(root: str | Path | None = None, download: bool = True) -> Dataset:
     """MNIST (LeCun et al. 1998): 60,000 + 10,000 grey images of 28 x 28, handwritten digits."""
-    folder = data_root(root)
-
-    def read() -> Dataset:
-        train, test = _opened("mnist", "MNIST", folder, download, _idx_files)
-        return _dataset("mnist", _images(train), _images(test), DIGITS, (0.1307,), (0.3081,))
-
-    return cached(folder, "mnist", {}, [folder / "MNIST" / "raw"], read)
+    return _load("mnist", "MNIST", root, download, _idx_files, ["MNIST/raw"], (0.1307,), (0.3081,), DIGITS)
 
 
 def fashion_mnist(root: str | Path | None = None, download: bool = True) -> Dataset:
     """Fashion-MNIST (Xiao et al. 2017): 60,000 + 10,000 grey images of 28 x 28."""
-    folder = data_root(root)
-
-    def read() -> Dataset:
-        train, test = _opened("fashion_mnist", "FashionMNIST", folder, download, _idx_files)
-        return _dataset("fashion_mnist", _images(train), _images(test), train.classes, (0.2860,), (0.3530,))
-
-    return cached(folder, "fashion_mnist", {}, [folder / "FashionMNIST" / "raw"], read)
+    files = ["FashionMNIST/raw"]
+    return _load("fashion_mnist", "FashionMNIST", root, download, _idx_files, files, (0.2860,), (0.3530,))
 
 
 def cifar10(root: str | Path | None = None, download: bool = True) -> Dataset:
     """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32 x 32."""
-    folder = data_root(root)
     mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-
-    def read() -> Dataset:
-        train, test = _opened("cifar10", "CIFAR10", folder, download, _cifar_archive)
-        return _dataset("cifar10", _images(train), _images(test), train.classes, mean, std)
-
-    return cached(folder, "cifar10", {}, [folder / "cifar-10-batches-py"], read)
+    return _load("cifar10", "CIFAR10", root, download, _cifar_archive, ["cifar-10-batches-py"], mean, std)
 
 
 def cifar100(root: str | Path | None = None, download: bool = True, superclasses: bool = False) -> Dataset:
@@ -72,22 +55,37 @@ def cifar100(root: str | Path | None = None, download: bool = True, superclasses
             train.targets = _unpickled(pickles / "train")["coarse_labels"]
             test.targets = _unpickled(pickles / "test")["coarse_labels"]
             names = _unpickled(pickles / "meta")["coarse_label_names"]
-        return _dataset("cifar100", _images(train), _images(test), names, mean, std)
+        return _dataset("cifar100", train, test, names, mean, std)
 
     return cached(folder, "cifar100", {"superclasses": superclasses}, [pickles], read)
 
 
 def svhn(root: str | Path | None = None, download: bool = True) -> Dataset:
     """SVHN (Netzer et al. 2011): 73,257 + 26,032 colour images of 32 x 32, digits of house numbers."""
-    folder = data_root(root)
+    files = ["train_32x32.mat", "test_32x32.mat"]
     mean, std = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
+    return _load("svhn", "SVHN", root, download, _mat_files, files, mean, std, DIGITS)
+
+
+def _load(
+    name: str,
+    class_name: str,
+    root: str | Path | None,
+    download: bool,
+    published: Published,
+    files: Sequence[str],
+    mean: Sequence[float],
+    std: Sequence[float],
+    label_names: Sequence[str] | None = None,
+) -> Dataset:
+    """Read a data set by torchvision's class of it, from the cache if its unpacked `files` did not change."""
+    folder = data_root(root)
 
     def read() -> Dataset:
-        parts = _opened("svhn", "SVHN", folder, download, _mat_files, ({"split": "train"}, {"split": "test"}))
-        train, test = ((torch.from_numpy(part.data), part.labels) for part in parts)
-        return _dataset("svhn", train, test, DIGITS, mean, std)
+        train, test = _opened(name, class_name, folder, download, published)
+        return _dataset(name, train, test, label_names or train.classes, mean, std)
 
-    return cached(folder, "svhn", {}, [folder / "train_32x32.mat", folder / "test_32x32.mat"], read)
+    return cached(folder, name, {}, [folder / file for file in files], read)
 
 
 def _opened(
@@ -96,18 +94,18 @@ def _opened(
     folder: Path,
     download: bool,
     published: Published,
-    parts: Sequence[dict[str, Any]] = ({"train": True}, {"train": False}),
 ) -> list[Any]:
-    """torchvision's training and test set, fetched first if need be."""
+    """Open torchvision's training and test set, and download them first if needed."""
     from torchvision import datasets  # torchvision takes a second to import
 
     dataset_class = getattr(datasets, class_name)
+    parts = [{"split": "train"}, {"split": "test"}] if class_name == "SVHN" else [{"train": True}, {"train": False}]
 
     def open_both(unpack: bool) -> list[Any]:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             opened = [dataset_class(folder, download=unpack, **part) for part in parts]
         for part in opened:
-            x, y = len(part.data), len(part.labels if class_name == "SVHN" else part.targets)
+            x, y = len(part.data), len(_targets(part))
             if x != y:
                 raise RuntimeError(f"{name} has {x:,} images and {y:,} labels")
         return opened
@@ -142,8 +140,14 @@ def _mat_files(svhn: Any, folder: Path) -> list[Remote]:
     return [Remote((url,), folder / file, f"md5:{md5}") for url, file, md5 in files]
 
 
-def _images(part: Any) -> tuple[torch.Tensor, Any]:
-    return channels_first(part.data), part.targets
+def _targets(part: Any) -> Any:
+    return part.targets if hasattr(part, "targets") else part.labels  # SVHN's
+
+
+def _images(part: Any) -> torch.Tensor:
+    """Return the images as a contiguous tensor (N, C, H, W), as which only SVHN's are stored."""
+    images = channels_first(part.data) if hasattr(part, "targets") else torch.from_numpy(part.data)
+    return images.contiguous()
 
 
 def _unpickled(file: Path) -> Any:
@@ -151,15 +155,10 @@ def _unpickled(file: Path) -> Any:
 
 
 def _dataset(
-    name: str,
-    train: tuple[torch.Tensor, Any],
-    test: tuple[torch.Tensor, Any],
-    label_names: Sequence[str],
-    mean: Sequence[float],
-    std: Sequence[float],
+    name: str, train: Any, test: Any, label_names: Sequence[str], mean: Sequence[float], std: Sequence[float]
 ) -> Dataset:
-    """Of images (N, C, H, W) and labels, with the constants that the field normalises with."""
-    x_train, x_test = train[0].contiguous(), test[0].contiguous()
-    y_train, y_test = torch.as_tensor(train[1]), torch.as_tensor(test[1])
-    names = tuple(label_names)
-    return Dataset(name, x_train, y_train, x_test, y_test, names, torch.tensor(mean), torch.tensor(std))
+    """Convert torchvision's training and test set; `mean` and `std` are those that the literature normalises with."""
+    y_train, y_test = (torch.as_tensor(_targets(part)) for part in (train, test))
+    return Dataset(
+        name, _images(train), y_train, _images(test), y_test, tuple(label_names), torch.tensor(mean), torch.tensor(std)
+    )

@@ -13,16 +13,24 @@ if TYPE_CHECKING:
 
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:
-    """x, from the host's memory, on `device`; a GPU gets it in its turn while the host goes on."""
+    """Copy x from the host's memory to `device`, without waiting for a GPU."""
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)
 
 
+def channels_first(pixels: object) -> Tensor:
+    """Convert an array or tensor (N, H, W) or (N, H, W, C) to a tensor (N, C, H, W)."""
+    x = torch.as_tensor(pixels)
+    return x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2).contiguous()
+
+
 def normalise(x_uint8: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype, channels_last: bool) -> Tensor:
-    """(x / 255 - mean) / std per channel, for images (N, C, H, W), in `dtype` and the wanted memory format.
+    """Normalise images: (x / 255 - mean) / std per channel, in `dtype` and the given memory format.
 
     Args:
         x_uint8: (N, C, H, W) with values 0 .. 255.
         mean, std: (C,), of pixel values in [0, 1].
+        dtype: floating type of the result.
+        channels_last: memory format of the result.
     """
     scale, shift = (1 / (255 * std)).to(dtype), (-mean / std).to(dtype)
     x = x_uint8.to(dtype).mul_(scale[:, None, None]).add_(shift[:, None, None])
@@ -31,9 +39,9 @@ def normalise(x_uint8: Tensor, mean: Tensor, std: Tensor, dtype: torch.dtype, ch
 
 
 def random_crop_flip(x_uint8: Tensor, padding: int, generator: np.random.Generator) -> Tensor:
-    """Each image cropped at random from a zero-padded copy of itself, then mirrored with probability 1/2.
+    """Crop each image at random from its zero-padded copy, and mirror it with probability 1/2.
 
-    The usual augmentation of CIFAR (He et al. 2016, section 4.2).
+    This is the usual augmentation of CIFAR (He et al. 2016, section 4.2).
 
     Args:
         x_uint8: (N, C, H, W), for instance all samples of a client's epoch.
@@ -47,13 +55,13 @@ def random_crop_flip(x_uint8: Tensor, padding: int, generator: np.random.Generat
 
 
 def crop_flip(x: Tensor, padding: int, top: Tensor, left: Tensor, mirrored: Tensor) -> Tensor:
-    """Each image zero-padded, cropped back to its size at its `top` and `left`, and mirrored if so marked.
+    """Zero-pad each image, crop it back to its size at `top` and `left`, and mirror it where `mirrored` is set.
 
     Args:
         x: (N, C, H, W).
         padding: zero pixels on each side.
         top, left: (N,) integers in 0 .. 2 padding, in pixels of the padded image.
-        mirrored: (N,) booleans, in the host's memory: whoever looks for them on a GPU waits for it.
+        mirrored: (N,) booleans in the host's memory, so that finding them does not wait for a GPU.
     """
     n, channels, height, width = x.shape
     padded = F.pad(x, (padding,) * 4).contiguous()

@@ -33,9 +33,9 @@ from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.fast_path import FastPath
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.alternatives import Model, replicas_by_name
-from sfl_sim.training.compiling import check_compiler
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.evaluate import Evaluation, evaluate
+from sfl_sim.training.hardware import check_compiler
 from sfl_sim.training.precision import check_precision
 from sfl_sim.training.provenance import Provenance
 from sfl_sim.training.replay import Replay

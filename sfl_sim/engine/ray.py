@@ -25,7 +25,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.own_code import Permission, permission, permitted
 from sfl_sim.store import SUMMARY, RunFolder, read_failure, write_failure
-from sfl_sim.training.device import pick_device
+from sfl_sim.training.hardware import pick_device
 
 POLL_S = 0.1
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, Method
-from sfl_sim.metrics.confusion import confusion_table
+from sfl_sim.metrics.accuracy import confusion_table
 from sfl_sim.ops import On
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.prices import place_of

@@ -26,11 +26,9 @@ from sfl_sim.scenario.data import RhoOod
 from sfl_sim.scenario.load import Variant
 from sfl_sim.store import Cell, Checkpoints, Failure, clear, rounds_of, write_failure, writing
 from sfl_sim.store.columns import BREAKDOWN
-from sfl_sim.training.allocator import keep_freed_memory
-from sfl_sim.training.device import pick_device
+from sfl_sim.training.hardware import keep_freed_memory, pick_device, threads_for
 from sfl_sim.training.precision import PRECISIONS
 from sfl_sim.training.replay import CheckpointMismatch
-from sfl_sim.training.threads import threads_for
 
 
 @dataclass(frozen=True)

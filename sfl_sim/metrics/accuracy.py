@@ -1,19 +1,19 @@
-"""Accuracy, forgetting and what they cost, as functions of recorded rounds (METHODS.md section 3)."""
+"""Accuracy, forgetting, and the cost of a target accuracy, from recorded rounds (docs/methods/metrics.md)."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 LAST_ROUNDS = 5
-"""A run's headline figures are medians over its last rounds (METHODS.md CHOICE 8)."""
+"""Number of last rounds over which a run's headline figures are medians (docs/methods/metrics.md#over-seeds)."""
 
 
 def performance_gap(accuracy: ArrayLike) -> float:
-    """PG = max_k A_k - mean_l A_l of the per-label accuracies of one round (Hydra Eq. 2 as intended).
+    """Compute PG = max_k A_k - mean_l A_l of the per-label accuracies (L,) of one round (Hydra, Eq. 2 as intended).
 
-    Zero exactly if all labels are equal; lower is better. Labels without test samples are NaN and do not count.
+    It is zero exactly if all labels are equal; lower is better. Labels without test samples are NaN and do not count.
     """
     values = np.asarray(accuracy, dtype=float)
     values = values[~np.isnan(values)]
@@ -21,9 +21,9 @@ def performance_gap(accuracy: ArrayLike) -> float:
 
 
 def backward_transfer(history: ArrayLike) -> float | None:
-    """BW = mean_l max_{r<R} (A_l^r - A_l^R) of a (rounds, labels) history (Hydra Eq. 1); lower is better.
+    """Compute BW = mean_l max_{r<R} (A_l^r - A_l^R) of a (rounds, labels) history (Hydra, Eq. 1); lower is better.
 
-    Signed: negative where the last round is a label's best. None for a single round.
+    It is signed: negative if the last round is the best of a label. None for a single round.
     """
     values = np.asarray(history, dtype=float)
     if len(values) < 2:
@@ -33,27 +33,39 @@ def backward_transfer(history: ArrayLike) -> float | None:
 
 
 def label_history(labels: pd.DataFrame) -> pd.DataFrame:
-    """One run's per-label accuracies as rounds x labels."""
+    """Arrange the per-label accuracies of one run as rounds x labels."""
     return labels.pivot(index="round", columns="label", values="accuracy").sort_index()
 
 
-def paper_like(history: ArrayLike) -> tuple[float, float]:
-    """Median and spread of a (rounds, seeds) history in the second reading of METHODS.md CHOICE 8.
+def confusion_table(confusion: NDArray[np.int64]) -> pd.DataFrame:
+    """List a confusion matrix row by row: the `share` of the samples of `true_label` answered as `predicted_label`.
 
-    Per round the median over seeds; then its median and standard deviation over the last rounds. So small spreads as
-    Hydra prints seem to come about: they tell how restless the median is, not how far seeds lie apart. The spread of a
-    single round is NaN.
+    Args:
+        confusion: (L, L) numbers of samples, rows are true labels; shares of a label without samples are NaN.
+    """
+    true, predicted = np.indices(confusion.shape)
+    with np.errstate(invalid="ignore"):
+        share = confusion / confusion.sum(axis=1, keepdims=True)
+    return pd.DataFrame({"true_label": true.ravel(), "predicted_label": predicted.ravel(), "share": share.ravel()})
+
+
+def paper_like(history: ArrayLike) -> tuple[float, float]:
+    """Compute median and spread of a (rounds, seeds) history as Hydra seems to do (docs/methods/metrics.md#over-seeds).
+
+    Take the median over seeds in every round, then its median and standard deviation over the last rounds. This gives
+    spreads as small as Hydra prints: they tell how much the median fluctuates, not how far seeds differ. The spread of
+    a single round is NaN.
     """
     last = pd.Series(np.median(np.asarray(history, dtype=float)[-LAST_ROUNDS:], axis=1))
     return float(last.median()), float(last.std())
 
 
 def headline(rounds: pd.DataFrame, labels: pd.DataFrame) -> dict[str, float | None]:
-    """The accuracy figures of one run (one variant and seed) for `summary.json`.
+    """Compute the accuracy figures of one run (a variant with a seed) for `summary.json`; None without evaluation.
 
     Args:
-        rounds: its rows of rounds.parquet, in order.
-        labels: its rows of labels.parquet.
+        rounds: the run's rows of rounds.parquet, in order.
+        labels: the run's rows of labels.parquet.
     """
     found: dict[str, float | None] = dict.fromkeys(
         ["accuracy", "client_accuracy", "performance_gap", "accuracy_spread", "backward_transfer", "best_accuracy"]
@@ -70,10 +82,10 @@ def headline(rounds: pd.DataFrame, labels: pd.DataFrame) -> dict[str, float | No
 
 
 def way_to(target_accuracy: float | None, rounds: pd.DataFrame) -> dict[str, float | None]:
-    """The target and what one run took to reach it, for `summary.json`; null without a target, or if no round does.
+    """Compute rounds, time and bytes of one run until its target, for `summary.json`; None if it is not reached.
 
     Args:
-        target_accuracy: in [0, 1].
+        target_accuracy: in [0, 1]; None for no target.
         rounds: the run's rows of rounds.parquet, in order.
     """
     found: dict[str, float | None] = dict.fromkeys(["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"])

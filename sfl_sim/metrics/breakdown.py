@@ -1,4 +1,4 @@
-"""Where the simulated time went, and what crossed the links: functions of recorded operations."""
+"""Breakdown of the simulated time of a round by resource, and bytes on the links, from recorded operations."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ from sfl_sim.store.columns import BREAKDOWN
 
 _WHERE = {b"client": "device", b"uplink": "uplink", b"downlink": "downlink", b"peer": "uplink"}
 _PRECEDENCE = ("device", "uplink", "downlink", "server", "queue", "assistants", "aggregate")
-"""Where several things happen to a participant at one instant, it counts as the first of these."""
+"""Order of precedence: an instant at which several things happen to a participant counts as the first of these."""
 _OF_ASSISTANTS = (b"request", b"knowledge")
 """Messages to and from assistants."""
 _Intervals = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""When each of them begins and ends."""
+"""Begins and ends of intervals."""
 
 
 def breakdown(
     rows: NDArray[np.void], participants: Sequence[int], started_s: float, ended_s: float
 ) -> dict[str, float]:
-    """Seconds of a round by where its average participant spent them; they add up to the round's length.
+    """Divide the seconds of a round's average participant by what it spent them on; they add up to the round's length.
+
+    `queue` is waiting at the server, for a lane or for the client's turn; waiting for the own device or link counts as
+    that device or link. `assistants` is waiting at the server for features that assistants upload: from the arrival of
+    a mini-batch's smashed data until its job is requested. `aggregate` is work of server and aggregator that belongs to
+    no client, mostly averaging, for which all participants wait. `barrier` is what remains: waiting for others (for
+    the slowest, or, in SplitNN, for all predecessors). An instant at which several of these happen to a participant
+    counts once: as device, else uplink, downlink, server, queue, assistants, aggregate. An operation that began before
+    the round, such as the transfer of an assistant that was late in the last one, counts from the round's start.
 
     Args:
         rows: the round's operations (`OP_DTYPE`).
         participants: clients that took part; operations of others, such as a method's setup, are left out.
-        started_s, ended_s: of the round.
-
-    `queue` is waiting at the server, for a lane or for one's turn; waiting for the own device or link counts as that
-    device or link. `assistants` is waiting at the server for features that assistants upload: from the arrival of a
-    mini-batch's smashed data until its job is requested. `aggregate` is what server and aggregator do for nobody in
-    particular, mostly averaging, for which all participants wait. `barrier` is what remains: waiting for others (for
-    the slowest, or, in SplitNN, for all predecessors). Where operations of one participant overlap, or what is done for
-    nobody in particular goes on while a participant is busy, an instant counts once: as device, else uplink, downlink,
-    server, queue, assistants, aggregate. Of what began before the round, such as the transfer of an assistant who was
-    late in the last one, counts what lies in it.
+        started_s, ended_s: start and end of the round.
     """
     length_s, n = ended_s - started_s, len(participants)
     found = _intervals(_clipped(rows, started_s), participants, started_s, length_s)
@@ -50,7 +49,7 @@ def breakdown(
 def by_client(
     rows: NDArray[np.void], participants: Sequence[int], started_s: float, ended_s: float
 ) -> dict[str, NDArray[np.float64]]:
-    """What `breakdown` says, for each participant by itself: (participants,) seconds by where they were spent."""
+    """Divide the seconds of each participant as `breakdown` does: (participants,) for each part."""
     length_s, n = ended_s - started_s, len(participants)
     found = _intervals(_clipped(rows, started_s), participants, started_s, length_s)
     borders_s = np.linspace(0.0, n * length_s, n + 1)
@@ -63,7 +62,7 @@ def by_client(
 
 
 def _covered_s(parts: Sequence[_Intervals], until_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Length of the union of intervals before each of these instants."""
+    """Return the length of the union of intervals before each of the instants `until_s`."""
     begin, end = _merged(*(np.concatenate([part[i] for part in parts]) for i in (0, 1)))
     if not len(begin):
         return np.zeros(len(until_s))
@@ -73,7 +72,7 @@ def _covered_s(parts: Sequence[_Intervals], until_s: NDArray[np.float64]) -> NDA
 
 
 def _clipped(rows: NDArray[np.void], started_s: float) -> NDArray[np.void]:
-    """What of the operations lies in the round."""
+    """Clip the operations to times from the round's start on."""
     if (rows["requested_s"] >= started_s).all():
         return rows
     rows = rows.copy()
@@ -85,7 +84,7 @@ def _clipped(rows: NDArray[np.void], started_s: float) -> NDArray[np.void]:
 def _intervals(
     rows: NDArray[np.void], participants: Sequence[int], started_s: float, length_s: float
 ) -> dict[str, _Intervals]:
-    """What the participants did, by where, as if they had done it one after another, each for a round's length."""
+    """Collect the participants' intervals by part, on an axis on which their rounds follow one another."""
     ranked = np.argsort(participants)
     sorted_ids = np.asarray(participants)[ranked]
     place = np.searchsorted(sorted_ids, rows["client"]).clip(max=len(sorted_ids) - 1)
@@ -112,9 +111,9 @@ def _intervals(
 
 
 def _awaiting_features(rows: NDArray[np.void], are_any: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of mini-batches whose smashed data arrive, and those of the server's jobs with them; else none.
+    """Return rows of uploads of smashed data and rows of the server's jobs on them; none without assistants.
 
-    Between the two, other methods wait for each other.
+    Between the two, methods without assistants wait for other clients.
     """
     step = rows["client"] * 2.0**32 + rows["step"]
     arrivals = np.flatnonzero(are_any & (rows["node"] == b"uplink") & (rows["kind"] == b"smashed"))
@@ -124,7 +123,7 @@ def _awaiting_features(rows: NDArray[np.void], are_any: bool) -> tuple[NDArray[n
 
 
 def _merged(begin: NDArray[np.float64], end: NDArray[np.float64]) -> _Intervals:
-    """The union of intervals as intervals that do not overlap."""
+    """Merge overlapping intervals."""
     if not len(begin):
         return begin, end
     order = np.argsort(begin, kind="stable")
@@ -134,13 +133,13 @@ def _merged(begin: NDArray[np.float64], end: NDArray[np.float64]) -> _Intervals:
 
 
 def _union_s(parts: Sequence[_Intervals]) -> float:
-    """Length of the union of intervals."""
+    """Return the length of the union of intervals."""
     begin, end = _merged(*(np.concatenate([part[i] for part in parts]) for i in (0, 1)))
     return float((end - begin).sum())
 
 
 def traffic(rows: NDArray[np.void]) -> dict[str, int]:
-    """Bytes that left and reached clients; a message from client to client counts once, as up."""
+    """Sum the bytes that left and reached clients; a message from client to client counts once, as up."""
     up = (rows["node"] == b"uplink") | (rows["node"] == b"peer")
     down = rows["node"] == b"downlink"
     return {"bytes_up": int(rows["bytes"][up].sum()), "bytes_down": int(rows["bytes"][down].sum())}

@@ -1,4 +1,4 @@
-"""Why a round takes so long: its critical path through the recorded operations, and every client's slack."""
+"""Critical path of a round through its recorded operations, and the slack of every client."""
 
 from __future__ import annotations
 
@@ -13,56 +13,57 @@ from numpy.typing import NDArray
 from sfl_sim.metrics.precedence import Floats, Ints, Ops, requested_after, served_after, started_after
 
 WAITING = "waiting"
-"""The resource of seconds in which nothing happens that could be the reason, such as somebody's patience."""
+"""Resource of seconds in which no operation is the reason to wait, such as a time limit of waiting."""
 RESOURCES = ("device", "uplink", "queue", "server", "downlink", "aggregate", WAITING)
 _WHERE = {"client": "device", "uplink": "uplink", "peer": "uplink", "downlink": "downlink"}
 
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """What a round's length is made of.
+    """Critical path of a round, and slack of the clients.
 
     Attributes:
-        path: from the start of the round to its end, one row per stretch: the `row` of its operation (-1: none), that
-            one's `client`, `node`, `kind` and `step`, `from_s`, `to_s`, and the `resource`: `queue` is the server held
-            although jobs wait, `aggregate` what servers do for nobody in particular. Every stretch begins when the one
-            before ends, so they add up to the round.
+        path: one row for each stretch from the start of the round to its end: the `row` of its operation (-1: none),
+            the operation's `client`, `node`, `kind` and `step`, `from_s`, `to_s`, and the `resource`: `queue` is the
+            server held idle although jobs wait, `aggregate` work of servers that belongs to no client. Every stretch
+            begins when the one before ends, so they add up to the round.
         slack_s: by client, how many seconds later its work of the round could end without the round ending later: the
-            least total float (CPM) of its operations; 0 for clients on the path. Devices and links keep the recorded
-            sequence, and so does a server that keeps turns; at one that serves in the order of arrival, jobs wait for
-            those that they waited for, and how long a job that comes later makes others wait is left out. A wait that
-            nobody had to make, since all had come, leaves no trace in the records, and no limit here.
+            least total float (critical path method) of its operations; 0 for clients on the path. Devices and links
+            keep the recorded sequence, and so does a server that keeps turns. At a server that serves in the order of
+            arrival, jobs wait for those for which they waited; that a later job would make others wait is left out.
+            A barrier that was free, since all had come, leaves no trace in the records, and no limit here.
     """
 
     path: pd.DataFrame
     slack_s: pd.Series
 
     def seconds_by(self, column: str) -> pd.Series:
-        """Seconds on the path by `resource` or by `client` (-1: nobody's), most first."""
+        """Sum the seconds on the path by `resource` or by `client` (-1: of no client), largest first."""
         taken_s = self.path["to_s"] - self.path["from_s"]
         return taken_s.groupby(self.path[column]).sum().sort_values(ascending=False, kind="stable")
 
 
 def critical_path(rows: NDArray[np.void] | pd.DataFrame, started_s: float, ended_s: float) -> CriticalPath:
-    """The longest chain of operations that each had to wait for the one before, and what is not on it.
+    """Find the longest chain of operations that each had to wait for the one before, and the slack of the others.
 
     Args:
         rows: the round's operations: `OP_DTYPE`, or a frame with its columns.
-        started_s, ended_s: of the round, on the same clock.
+        started_s, ended_s: start and end of the round.
     """
     dependencies = Dependencies(Ops.of(rows), started_s, ended_s)
     return CriticalPath(dependencies.path(), dependencies.slack_s())
 
 
 class Dependencies:
-    """Which operations of a round had to wait for which.
+    """Dependencies between the operations of a round.
 
     Attributes:
-        requested, started: for each operation the row of the one at whose end it was requested, and of the one that it
-            waited for; -1 if there is none.
-        graph: its nodes are rows and, from the number of rows on, the instants at which all that is awaited has come,
-            the last of them the end of the round. `gap_s` of an edge is how much later the second node came than this
-            first one made it wait.
+        requested, started: for each operation the row of the one at whose end it was requested, and of the one for
+            which it waited; -1 if there is none.
+        graph: directed graph whose nodes are rows and, from the number of rows on, the instants at which all awaited
+            operations have ended, the last of them the end of the round. `gap_s` of an edge is how much later the
+            second node came than the first one made it wait.
+        end: node of the round's end.
     """
 
     def __init__(self, ops: Ops, started_s: float, ended_s: float) -> None:
@@ -72,16 +73,16 @@ class Dependencies:
         self.requested = np.where(requested < 0, self._ended_last(), requested)
         self.graph: nx.DiGraph[int] = nx.DiGraph()
         self.gap_s = np.where(self.started >= 0, ops.started_s - ops.requested_s, 0.0)
-        """How much later than requested an operation started for another one's sake."""
+        """Seconds between request and start of operations that waited for another one."""
         self._wait(served, ops.started_s - ops.ended_s[served])
         self._wait(self.requested, self.gap_s)
         self._wait(self.started, np.zeros(len(ops)))
         self.end = self._join()
 
     def _ended_last(self) -> Ints:
-        """For each operation the one that ended last before it was requested; -1 if the round began then.
+        """Find for each operation the one that ended last before it was requested; -1 if the round began then.
 
-        It goes for what has made somebody wait where no operation has: patience that ended.
+        It is the substitute if no operation ended at that instant, since a time limit of waiting did.
         """
         ops = self.ops
         order = np.argsort(ops.position)
@@ -97,9 +98,9 @@ class Dependencies:
         self.graph.add_edges_from((one, other, {"gap_s": gap}) for one, other, gap in pairs)
 
     def _join(self) -> int:
-        """What its own client does not go on from is awaited by the next operation that follows on no own one.
+        """Connect operations that their own client does not continue to the next barrier; gives the round's end.
 
-        Gives the node of the round's end.
+        A barrier is the request of an operation that follows an operation of another client, or of none.
         """
         ops, n = self.ops, len(self.ops)
         own = (self.requested >= 0) & (ops.client[self.requested] == ops.client)
@@ -121,9 +122,9 @@ class Dependencies:
         return n + len(instants_s) - 1
 
     def _awaited_alike(self, joining: Ints, which: Ints, instants_s: Floats) -> tuple[Ints, Ints]:
-        """Operations, and the next instants at which somebody goes on after their like: an average after all uploads.
+        """Find operations and the next barriers that wait for operations of their kind, as an average for all uploads.
 
-        So it is known of them all, though their own clients may have gone on at once.
+        In this way all of them are known to be awaited, although their own clients may have continued at once.
         """
         ops = self.ops
         like = pd.DataFrame({"node": ops.node, "kind": ops.kind, "step": ops.step}).groupby(["node", "kind", "step"])
@@ -136,7 +137,7 @@ class Dependencies:
         return pairs["row"].to_numpy(), pairs["instant"].to_numpy(dtype=np.int64)
 
     def slack_s(self) -> pd.Series:
-        """By client, the least total float of its operations."""
+        """Compute the least total float of the operations of each client."""
         float_s: dict[int, float] = {}
         for node in reversed(list(nx.topological_sort(self.graph))):
             later = (float_s[after] + edge["gap_s"] for after, edge in self.graph[node].items())
@@ -146,7 +147,7 @@ class Dependencies:
         return of_clients[of_clients.index >= 0]
 
     def path(self) -> pd.DataFrame:
-        """The stretches of the critical path."""
+        """List the stretches of the critical path, as `CriticalPath.path`."""
         ops, at_s = self.ops, self.started_s
         stretches: list[tuple[int, float, float, str]] = []
         for row, until_s in self._chain():
@@ -164,7 +165,7 @@ class Dependencies:
         return path.astype({"client": int, "step": int})
 
     def _chain(self) -> list[tuple[int, float]]:
-        """The operations on the path, first to last, each with the instant at which the next one takes over."""
+        """List the operations on the path, first to last, each with the instant at which the next one takes over."""
         ops, chain, until_s = self.ops, list[tuple[int, float]](), inf
         last = self.graph.predecessors(self.end)
         row = max(last, key=lambda row: (ops.ended_s[row], ops.client[row] < 0, ops.position[row]), default=-1)

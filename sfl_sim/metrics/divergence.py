@@ -1,4 +1,4 @@
-"""How unlike each other the clients' data are."""
+"""Divergence between the label distributions of clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scipy.spatial.distance import jensenshannon  # type: ignore[import-untyped]
 
 
 def label_divergence(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Jensen-Shannon divergence of each client's label distribution from that of all clients' samples together.
+    """Compute the Jensen-Shannon divergence of each client's label distribution from that of all samples together.
 
     Args:
         counts: (C, L) samples of each label that each client holds.

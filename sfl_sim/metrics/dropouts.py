@@ -1,4 +1,4 @@
-"""What lost clients had done in a round, which their devices and links did for nothing."""
+"""Resources that clients had spent on a round before they dropped out."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ class Spent(NamedTuple):
 
 
 def spent_by(rows: NDArray[np.void], lost: Collection[int], presence: Sequence[Presence] | None = None) -> Spent:
-    """What the clients that a round has `lost` had spent on it.
+    """Sum what the clients that a round has `lost` had spent on it.
 
-    Where clients share a part-2, it keeps what it has learned from them; all else of this is in vain.
+    All of it is wasted, except what a part-2 that clients share has learned from them.
 
     Args:
         rows: the round's operations (`OP_DTYPE`).
-        presence: when each client is there, since nothing is spent while it is away; None if always.
+        lost: clients that dropped out.
+        presence: when each client is present, since nothing is spent while it is away; None if always.
     """
     rows = rows[np.isin(rows["client"], list(lost))]
     device, link = rows[rows["node"] == b"client"], rows[np.isin(rows["node"], LINKS)]

@@ -1,4 +1,4 @@
-"""What the clients' batteries pay: joules, a function of recorded operations and of the fleet's powers."""
+"""Energy from the clients' batteries, in joules, from recorded operations and the fleet's powers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,21 @@ Floats = NDArray[np.float64]
 
 
 def op_joule(rows: NDArray[np.void], power: Power, presence: Sequence[Presence] | None = None) -> Floats:
-    """Joules that each operation (`OP_DTYPE`) takes from its client's battery; 0 for what servers do.
+    """Compute the joules that each operation takes from its client's battery; 0 for operations of servers.
 
-    Counted is the time from start to end: waiting for a device or a link that is busy is no work of theirs, and while
-    the client is away, everything stands still. What was lost costs what it took until then. Latency is
-    in it, since a radio is not switched off while a message is on its way. What takes no time, such as the exchange of
-    models where that is left out, takes no energy. A message from client to client counts at both ends, and both times
-    for its sender, the only one whom records name.
+    The time from start to end counts, without the time in which the client is away; waiting for a busy device or link
+    does not. An operation that was lost counts until then. Latency counts, since a radio is not switched off while a
+    message is on its way. An operation that takes no time, such as the exchange of models if that is left out, takes
+    no energy. A message from client to client counts for both ends, but both times for its sender, which is the only
+    client that records name.
+
+    Args:
+        rows: (N,) operations (`OP_DTYPE`).
+        power: powers of the fleet.
+        presence: when each client is present; None if always.
+
+    Returns:
+        (N,) joules.
     """
     node, client = rows["node"], rows["client"]
     computes, sends, receives = node == b"client", np.isin(node, _SENT), np.isin(node, _RECEIVED)
@@ -49,13 +57,14 @@ def client_joule(
     ended_s: float,
     presence: Sequence[Presence] | None = None,
 ) -> Floats:
-    """Joules of every client in a round, (C,): of its operations and, if it takes part and is there, of waiting.
+    """Compute the joules (C,) of every client in a round: of its operations and, while it takes part, of waiting.
 
     Args:
-        rows: the round's operations; of one that began before the round, all of it counts.
-        participants: the clients whose waiting counts, whatever they wait for.
-        started_s, ended_s: of the round.
-        presence: when each client is there; None if always.
+        rows: the round's operations; one that began before the round counts as a whole.
+        power: powers of the fleet.
+        participants: clients whose waiting counts, whatever they wait for, while they are present.
+        started_s, ended_s: start and end of the round.
+        presence: when each client is present; None if always.
     """
     rows = rows[rows["client"] >= 0]
     n = len(power.compute_w)
@@ -71,7 +80,7 @@ def client_joule(
 
 
 def _own_s(times_s: Floats, client: NDArray[np.integer[Any]], presence: Sequence[Presence] | None) -> Floats:
-    """Times as each one's client counts them: its clock stands still while it is away."""
+    """Convert instants (N,) to seconds of presence of the `client` (N,) of each."""
     if presence is None:
         return times_s
     pairs = zip(client.tolist(), times_s.tolist(), strict=True)
@@ -79,11 +88,13 @@ def _own_s(times_s: Floats, client: NDArray[np.integer[Any]], presence: Sequence
 
 
 def _busy_s(rows: NDArray[np.void], began_s: Floats, lasts_s: float, presence: Sequence[Presence] | None) -> Floats:
-    """Seconds of a round in which each client does something; what it does at the same time counts once.
+    """Compute the seconds of a round in which each client is busy; overlapping operations count once.
 
     Args:
-        began_s: of the round, by each client's own clock.
-        lasts_s: at most, by any of them.
+        rows: the round's operations.
+        began_s: (C,), the round's start in seconds of presence of each client.
+        lasts_s: length of the round, an upper bound of its length in seconds of presence.
+        presence: when each client is present; None if always.
     """
     rows = rows[np.lexsort((rows["started_s"], rows["client"]))]
     client = rows["client"]

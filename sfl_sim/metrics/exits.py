@@ -1,8 +1,9 @@
-"""Early exits: who answers how well, how much is offloaded, and what that costs, as functions of recorded answers.
+"""Metrics of early exits: accuracy, share of offloaded samples and costs, from recorded answers.
 
-The table of answers has one row per sample of each client's test set (METHODS.md 12.6): variant, seed, client, label,
-seen (whether the client was trained on samples of the label), entropy in nats of what the device's exit head says,
-device_correct and server_correct. A device answers if the entropy is below its threshold; else it offloads.
+The table of answers has one row per sample of each client's test set: variant, seed, client, label, seen (True if the
+client was trained on samples of the label), entropy in nats of the output of the device's exit head, device_correct and
+server_correct. A device answers if the entropy is below its threshold; else it offloads the sample to the server
+(docs/methods/exit_metrics.md).
 """
 
 from __future__ import annotations
@@ -22,24 +23,23 @@ KEY = ["variant", "seed", "client"]
 HEADLINE = ["hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"]
 THRESHOLDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.2, 1.6, 2.3)
 MANY_LABELS, MORE_THRESHOLDS = 100, (3.0, 3.8, 4.6)
-"""Of so many labels the entropy can get larger than the paper's thresholds reach: ln 10 is 2.3, ln 100 is 4.6."""
+"""Number of labels from which on more thresholds are used: entropies reach ln 100 = 4.6, beyond the paper's 2.3."""
 LINK_RATE, SERVER_POWER = 1.0, 100.0
-"""BW and P_S of HARMONY's Eq. (12)."""
+"""Values of BW and P_S in HARMONY's Eq. (12)."""
 
 
 def thresholds(n_labels: int) -> tuple[float, ...]:
-    """The grid in which an oracle looks for a client's threshold, in nats (METHODS.md 12.6)."""
+    """Return the oracle's grid of thresholds, in nats (docs/methods/exit_metrics.md#oracle-thresholds)."""
     return THRESHOLDS + (MORE_THRESHOLDS if n_labels >= MANY_LABELS else ())
 
 
 def at_rho(answers: pd.DataFrame, rho: float) -> pd.DataFrame:
-    """The answers to the test sets that `data.testsets.rho_ood` makes with this `rho`.
+    """Select the answers to the test sets that `data.testsets.rho_ood` makes with this `rho`.
 
     Args:
-        answers: to test sets of that kind made with a `rho` that is at least as large, in the order of these sets.
-        rho: samples of unseen labels per sample of the client's own.
-
-    Every label must occur with some client of the variant: so the labels that a client has not seen are counted.
+        answers: answers to test sets of that kind made with a `rho` at least as large, in the order of these sets.
+            Every label must occur with some client of the variant, so that unseen labels can be counted.
+        rho: samples of unseen labels per sample of the client's own labels.
     """
     client, clients = _clients(answers)
     label, seen = answers["label"], answers["seen"].to_numpy()
@@ -55,11 +55,11 @@ def at_rho(answers: pd.DataFrame, rho: float) -> pd.DataFrame:
 
 
 def hybrid(answers: pd.DataFrame, threshold: float | pd.Series) -> pd.DataFrame:
-    """What device and server together achieve for each client.
+    """Compute what device and server together achieve for each client.
 
     Args:
         answers: the table of answers.
-        threshold: in nats, of all, or of each (variant, seed, client).
+        threshold: threshold in nats, one for all clients, or one for each (variant, seed, client).
 
     Returns:
         A row per (variant, seed, client): accuracy, accuracy_seen and accuracy_unseen (on labels that the client was
@@ -72,31 +72,31 @@ def hybrid(answers: pd.DataFrame, threshold: float | pd.Series) -> pd.DataFrame:
 
 
 def over_clients(outcome: pd.DataFrame) -> pd.DataFrame:
-    """The mean over clients of what `hybrid` gives, by variant and seed: what the paper reports."""
+    """Average the result of `hybrid` over clients, by variant and seed, as the paper reports it."""
     return outcome.groupby(level=["variant", "seed"], sort=False).mean()
 
 
 def sweep(answers: pd.DataFrame, grid: Iterable[float]) -> pd.DataFrame:
-    """What `hybrid` gives for each threshold of `grid`, which is the innermost level of the index."""
+    """Apply `hybrid` with each threshold of `grid`, which becomes the innermost level of the index."""
     clients = _clients(answers)
     swept = {e: _outcome(answers, *clients, e) for e in grid}
     return pd.concat(swept, names=["threshold"]).reorder_levels([*KEY, "threshold"])
 
 
 def oracle(answers: pd.DataFrame, grid: Iterable[float]) -> pd.Series:
-    """Each client's threshold with the highest accuracy on its own test set; of several the largest, which offloads
-    least (METHODS.md CHOICE 39).
+    """Choose for each client the threshold with the highest accuracy on its own test set.
 
-    An upper bound for any rule that uses one threshold per client of this grid: it has seen the labels of the test set.
+    Of several the largest is chosen, which offloads least (docs/methods/exit_metrics.md#oracle-thresholds). This is an
+    upper bound for all rules with one threshold per client from this grid, since it uses the labels of the test set.
     """
     accuracy = sweep(answers, sorted(grid, reverse=True))["accuracy"].unstack("threshold", sort=False)
     return accuracy.idxmax(axis=1).rename("threshold")  # the first of several
 
 
 def trade_off(answers: pd.DataFrame, grid: Iterable[float]) -> pd.DataFrame:
-    """What one threshold for all clients achieves, by variant, seed and threshold: means over clients, and `pareto`.
+    """Average the results of one threshold for all clients, by variant, seed and threshold, and mark the `pareto` set.
 
-    Pareto-optimal is a threshold if no other of the same variant and seed is as accurate and offloads less, or is more
+    A threshold is Pareto-optimal if no other of the same variant and seed is as accurate and offloads less, or is more
     accurate and offloads no more.
     """
     run = ["variant", "seed"]
@@ -106,16 +106,16 @@ def trade_off(answers: pd.DataFrame, grid: Iterable[float]) -> pd.DataFrame:
 
 
 def achieved(answers: pd.DataFrame, n_labels: int) -> pd.DataFrame:
-    """What each run achieves, means over clients, by variant and seed.
+    """Compute what each run achieves: means over clients, by variant and seed.
 
     Args:
         answers: the table of answers.
-        n_labels: of the data set, of which test sets may hold fewer.
+        n_labels: number of labels of the data set, of which test sets may hold fewer.
 
     Returns:
-        device_accuracy and server_accuracy, each where it answers all that it can (NaN where it can answer nothing);
-        and with the oracle's thresholds offload_probability, hybrid_accuracy, hybrid_seen and hybrid_unseen: on labels
-        that the client was or was not trained on.
+        device_accuracy and server_accuracy, each for answering all that it can (NaN if it can answer nothing); and
+        with the oracle's thresholds offload_probability, hybrid_accuracy, hybrid_seen and hybrid_unseen: on labels
+        that the client was and was not trained on.
     """
     device, server = (over_clients(hybrid(answers, threshold)) for threshold in (math.inf, 0.0))
     best = over_clients(hybrid(answers, oracle(answers, thresholds(n_labels))))
@@ -132,13 +132,20 @@ def achieved(answers: pd.DataFrame, n_labels: int) -> pd.DataFrame:
 
 
 def headline(answers: pd.DataFrame, n_labels: int) -> dict[str, float | None]:
-    """The figures of one run (one variant and seed) after a round, by `HEADLINE`; None where nobody can answer."""
+    """Compute the figures `HEADLINE` of one run (a variant with a seed) after a round; None if no part can answer."""
     found = achieved(answers, n_labels).iloc[0].dropna().to_dict()
     return {key: found.get(key) for key in HEADLINE}
 
 
 def power(front_parameters: ArrayLike, largest: float = 1.0) -> NDArray[np.float64]:
-    """P_C of Eq. (12) for each client of a fleet, in proportion to |phi|, its part-1 (METHODS.md CHOICE 40)."""
+    """Compute P_C of HARMONY's Eq. (12), for each client in proportion to |phi|, its part-1.
+
+    See docs/methods/exit_metrics.md#latency-of-eq-12.
+
+    Args:
+        front_parameters: (N,), parameters of each client's part-1.
+        largest: P_C of the client with the largest part-1.
+    """
     size = np.asarray(front_parameters, dtype=float)
     return np.asarray(largest * size / size.max())
 
@@ -151,14 +158,16 @@ def latency_eq12(
     feature_size: ArrayLike,
     server_parameters: ArrayLike,
 ) -> NDArray[np.float64]:
-    """HARMONY's Eq. (12), a latency in units of its own: no queues, BW = 1 and P_S = 100. Each argument may be (N,).
+    """Compute HARMONY's Eq. (12), a latency in units of its own: no queues, BW = 1 and P_S = 100.
+
+    Each argument is a number or (N,).
 
     Args:
         samples: |D_test|.
         device_parameters: |phi| + |h|.
         power: P_C.
         offload_probability: Pr(Tx).
-        feature_size: dim_cut, which the paper counts in channels at the cut; elements of what is sent tell more.
+        feature_size: dim_cut, which the paper counts in channels at the cut, although elements would be more exact.
         server_parameters: |theta|, as far as it is executed for that client.
     """
     offloaded = np.asarray(feature_size) / LINK_RATE + np.asarray(server_parameters) / SERVER_POWER
@@ -167,7 +176,7 @@ def latency_eq12(
 
 
 def _clients(answers: pd.DataFrame) -> tuple[NDArray[np.integer[Any]], pd.MultiIndex]:
-    """The number of each row's client, and by these numbers who they are."""
+    """Number the clients: the number of each row's client, and their keys by these numbers."""
     number = answers.groupby(KEY, sort=False, observed=True).ngroup().to_numpy()
     _, first = np.unique(number, return_index=True)
     return number, pd.MultiIndex.from_frame(answers[KEY].iloc[first])

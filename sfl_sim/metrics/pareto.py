@@ -1,4 +1,4 @@
-"""Which of several offers are worth a thought when two costs matter at once."""
+"""Pareto-optimal choices among several costs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def non_dominated(*costs: ArrayLike) -> NDArray[np.bool_]:
-    """Whether each offer is Pareto-optimal: no other costs no more of anything and less of something.
+    """Mark (N,) the choices that are Pareto-optimal: no other is at most as expensive in all costs and cheaper in one.
 
     Args:
-        costs: what each offer costs, one sequence for every kind of cost; offers that cost the same do not beat each
-            other, and NaN neither beats nor is beaten.
+        costs: (N,) costs of the choices, one sequence for every kind of cost. Choices with equal costs do not dominate
+            each other, and NaN neither dominates nor is dominated.
     """
     table = np.stack([np.asarray(cost) for cost in costs])
     other, this = table[:, :, None], table[:, None, :]

@@ -1,9 +1,10 @@
-"""Which recorded operation each one followed: in the chain of its client, and at its device, link or server.
+"""Precedence of recorded operations: which one each followed in the chain of its client, and at its resource.
 
-Nobody records who waits for whom, but the times tell. What follows an operation is requested at the very instant, to
-the last bit, at which that ends; and what starts later than it is requested has waited for a resource, each of which
-serves in a known sequence. Many operations end together where clients are alike or nothing takes time, so all of them
-have a position in an order in which none comes before one that it follows, and only earlier ones are looked for.
+Records do not name causes, but their times do. The successor of an operation is requested at exactly the instant, to
+the last bit, at which the operation ends; and an operation that starts later than it is requested has waited for a
+resource (device, link or server), each of which serves in a known sequence. Many operations end together if clients
+are alike or operations take no time. Therefore all have a position in an order in which none comes before its
+predecessor, and only earlier ones are considered.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _RANKS = {"client": 0, "uplink": 1, "peer": 1, "backbone": 1, "server": 2, "aggregator": 2, "downlink": 3}
-"""Of operations that take no time, those of one instant come in the sequence in which a client's model goes round."""
+"""Ranks of operations that take no time and share an instant: they follow the path of a client's model."""
 _LINKS = ("uplink", "downlink", "peer")
 
 
 @dataclass(frozen=True)
 class Ops:
-    """Operations as columns, of which a row number says one."""
+    """Columns of operations, which are known by their row numbers."""
 
     node: NDArray[np.str_]
     kind: NDArray[np.str_]
@@ -36,13 +37,13 @@ class Ops:
     started_s: Floats
     ended_s: Floats
     position: Ints
-    """Of each row in an order in which nothing comes before what it follows."""
+    """Position of each row in an order in which no operation comes before its predecessor."""
     abreast: Ints
-    """The position of the first of those that take no time at the same instant and kind of place; else one's own."""
+    """Position of the first operation with the same instant and rank, for those that take no time; else the own one."""
 
     @classmethod
     def of(cls, rows: NDArray[np.void] | pd.DataFrame) -> Ops:
-        """The columns of recorded operations (`OP_DTYPE`, or a frame with its columns)."""
+        """Take the columns of recorded operations (`OP_DTYPE`, or a frame with its columns)."""
         node, kind = (np.asarray(rows[name]).astype(str) for name in ("node", "kind"))
         step, client = (np.asarray(rows[name]).astype(np.int64) for name in ("step", "client"))
         times = "requested_s", "started_s", "ended_s"
@@ -54,7 +55,7 @@ class Ops:
         return len(self.node)
 
     def waited(self) -> NDArray[np.bool_]:
-        """Who started later than requested."""
+        """Mark operations that started later than requested."""
         return self.started_s > self.requested_s
 
 
@@ -71,10 +72,10 @@ def _positions(node: NDArray[np.str_], requested_s: Floats, ended_s: Floats) -> 
 
 
 def requested_after(ops: Ops) -> Ints:
-    """For each operation the row of one at whose end it was requested; -1 if there is none.
+    """Find for each operation the row of one at whose end it was requested; -1 if there is none.
 
-    If several ended then, it is the same client's, else nobody's, such as an average, else another client's, of those
-    rather one that took time.
+    If several ended then, it is one of the same client, else one of no client, such as an average, else one of another
+    client, preferably one that took time.
     """
     ended, requested = _instants(ops.ended_s, ops.requested_s)
     span = int(ops.client.max(initial=-1)) + 2
@@ -87,13 +88,13 @@ def requested_after(ops: Ops) -> Ints:
 
 
 def _instants(one_s: Floats, other_s: Floats) -> tuple[Ints, Ints]:
-    """Times as numbers that are equal where these are, to the last bit."""
+    """Number the distinct instants, so that numbers are equal where times are equal to the last bit."""
     one, other = np.split(np.unique(np.r_[one_s, other_s], return_inverse=True)[1].astype(np.int64), 2)
     return one, other
 
 
 def _last_before(ops: Ops, before: Ints, keys: Ints, wanted: Ints, among: Ints | None = None) -> Ints:
-    """For each operation, of the rows `among` with its `wanted` key the last that is placed `before`; -1 if none is."""
+    """Find for each operation the last row of `among` with its `wanted` key and a position below `before`; else -1."""
     n = len(ops)
     rows = np.arange(n) if among is None else among
     if not len(rows):
@@ -105,10 +106,10 @@ def _last_before(ops: Ops, before: Ints, keys: Ints, wanted: Ints, among: Ints |
 
 
 def served_after(ops: Ops) -> Ints:
-    """For each operation the row of the one that its device or link served before; else -1.
+    """Find for each operation the row of the one that its device or link served before it; else -1.
 
-    A job's is the last that had ended at a server that keeps turns: that has been held idle though jobs waited. One
-    that never was serves whoever comes, and another sequence as well.
+    At a server that keeps turns, that is one that was held idle although jobs waited, it is the last job that had
+    ended. A server that was never held serves jobs as they come, so its sequence implies no precedence.
     """
     found = np.full(len(ops), -1)
     kept = (ops.node == "client") | (np.isin(ops.node, _LINKS) & (ops.ended_s > ops.requested_s))
@@ -136,14 +137,13 @@ def _comes_before(ops: Ops, before: Ints) -> NDArray[np.bool_]:
 
 
 def started_after(ops: Ops, requested: Ints, served: Ints) -> Ints:
-    """For each operation that waited the row of the one that it waited for; -1 for others, and if it is not known.
+    """Find for each operation that waited the row of the one for which it waited; -1 for others, and if unknown.
 
-    A job waits for another at the server that ended when it started. Where none did, the server was held: until a job
-    came, or, where patience ended, since there was something to do: since the last job ended, or since the first of
-    those came that were waiting.
+    A job waits for the job at the server that ended when it started. If none did, the server was held: until a job
+    came, or until a time limit, which began when the last job ended or when the first of the waiting jobs came.
 
     Args:
-        requested, served: as `requested_after` and `served_after` give them.
+        requested, served: results of `requested_after` and `served_after`.
     """
     waited = ops.waited()
     at_station = np.isin(ops.node, ("server", "aggregator"))

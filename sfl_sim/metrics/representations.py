@@ -1,4 +1,4 @@
-"""Representations in two dimensions, and how well labels keep apart in them."""
+"""Layout of representations in two dimensions, and the separation of labels in them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Floats = NDArray[np.float64]
 
 
 def laid_out(vectors: Floats, seed: int) -> Floats:
-    """t-SNE (van der Maaten and Hinton 2008) of representations (N, D) as (N, 2), the same for the same seed.
+    """Lay out representations (N, D) in the plane, (N, 2), by t-SNE (van der Maaten and Hinton 2008), seeded.
 
-    Neighbours stay neighbours; distances between far groups mean nothing. NaN for all where some are no finite numbers,
-    as of a model that has diverged.
+    Neighbours stay neighbours; distances between far groups mean nothing. All are NaN if some representations are not
+    finite, such as those of a model that has diverged.
     """
     if not np.isfinite(vectors).all():
         return np.full((len(vectors), 2), np.nan)
@@ -24,10 +24,10 @@ def laid_out(vectors: Floats, seed: int) -> Floats:
 
 
 def silhouettes(vectors: Floats, labels: NDArray[np.int64]) -> Floats:
-    """The silhouette coefficient (Rousseeuw 1987) of each of N representations (N, D) within its label, in [-1, 1].
+    """Compute the silhouette coefficient (Rousseeuw 1987) of each representation (N, D) within its label, in [-1, 1].
 
-    1 where labels lie far apart, 0 where they meet; of the representations, not of their layout. NaN for all where
-    there is one label, or one for every sample, or where some representations are no finite numbers.
+    It is 1 if labels are far apart and 0 if they meet, in the space of the representations, not of their layout. All
+    are NaN if there is one label, or one for every sample, or if some representations are not finite.
     """
     from sklearn.metrics import silhouette_samples
 

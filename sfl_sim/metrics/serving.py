@@ -1,4 +1,4 @@
-"""What a served fleet's requests took and where, and from which load on the fleet falls behind."""
+"""Latency of a served fleet's requests by part, and the load from which on the fleet falls behind."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from scipy.stats import t as student  # type: ignore[import-untyped]
 from sfl_sim.metrics.exits import latency_eq12, power
 
 PARTS = ("device", "uplink", "queue", "server", "downlink")
-"""Where a request spends its latency. Waiting for the device or a link counts as that device or link; `queue` is
-waiting at the server, for a lane or for a batch to fill."""
+"""Parts of a request's latency. Waiting for the device or a link counts as that device or link; `queue` is waiting at
+the server, for a lane or for a batch to fill."""
 QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
 TAIL = (0.94, 0.96)
-"""The requests around p95, by rank of their latency."""
+"""Range of the requests around p95, by relative rank of their latency."""
 BATCHES = 20
 SURE, STRAIGHT, MAX_GROWTH = 3, 0.6, 0.15
-"""Of what piles up: in deviations of chance, as a share of what did so before, and as a share of what arrives."""
+"""Thresholds for growth of the number of requests in the system: in standard deviations of chance, as a share of the
+growth before, and as a share of the arrivals."""
 
 
 class Saturation(NamedTuple):
-    """Between which offered rates a fleet stops keeping up: the highest tried below (0 if none), and the next one."""
+    """Offered rates between which a fleet stops keeping up: the highest one kept up with (0 if none), and the next."""
 
     kept_up_per_s: float
     fell_behind_per_s: float
 
 
 def request_rows(ops: NDArray[np.void]) -> pd.DataFrame:
-    """The requests that operations answered, a row each: their client, and how long they were where.
+    """Collect the operations of each request in one row: its client, and the seconds of each part.
 
     Args:
-        ops: all operations of one serving (`OP_DTYPE`, in any order), `step` being the number of the request: from 0,
+        ops: all operations of one serving (`OP_DTYPE`, in any order), with the number of the request as `step`: from 0,
             without gaps. A request is computed on its client's device, and if offloaded sent up, computed at the server
-            and sent down; each begins when what is before it has ended.
+            and sent down, one after another.
 
     Returns:
         request, client, arrived_s, ended_s, offloaded, and a column `<part>_s` for each of `PARTS`; these add up to the
@@ -61,17 +62,17 @@ def request_rows(ops: NDArray[np.void]) -> pd.DataFrame:
 
 
 def summary(requests: pd.DataFrame, fleet: pd.DataFrame, warm_up: float, workers: int | None = None) -> dict[str, Any]:
-    """What there is to say of one serving, for `serving.json`; None for what is unknown.
+    """Summarise one serving for `serving.json`; None for unknown values.
+
+    `latency_eq12` is HARMONY's Eq. (12) of these requests per sample, in its own units. Rates are measured from the
+    first counted arrival to the last.
 
     Args:
-        requests: of one variant and seed, in order of arrival: what `request_rows` gives, and `correct` (null in
+        requests: result of `request_rows` for one variant and seed, in order of arrival, and `correct` (null in
             timing-only runs).
         fleet: its clients: client, front_parameters, device_parameters, feature_channels, server_parameters, group.
-        warm_up: the share of the requests, the first ones, that do not count.
-        workers: lanes of the server; None where it serves in batches, whose utilisation cannot be told from requests.
-
-    `latency_eq12` is Eq. (12) of these requests per sample, in its own units. Rates are taken from the first counted
-    arrival to the last.
+        warm_up: share of the requests, the first ones, that do not count.
+        workers: lanes of the server; None if it serves in batches, whose utilisation is not known from requests.
     """
     counted = _counted(requests, warm_up)
     found: dict[str, Any] = {"counted": len(counted), **_latencies(counted)}
@@ -90,9 +91,9 @@ def summary(requests: pd.DataFrame, fleet: pd.DataFrame, warm_up: float, workers
 
 
 def confidence(values: ArrayLike, batches: int = BATCHES) -> float:
-    """Half the width of the 95 % confidence interval of the mean of a correlated series, by batch means.
+    """Compute half the width of the 95 % confidence interval of the mean of a correlated series, by batch means.
 
-    Means of long stretches hardly depend on each other. NaN for fewer than two values per batch.
+    Means of long stretches are nearly independent. NaN for fewer than two values per batch.
     """
     series = np.asarray(values, dtype=float)
     if len(series) < 2 * batches:
@@ -102,12 +103,13 @@ def confidence(values: ArrayLike, batches: int = BATCHES) -> float:
 
 
 def falls_behind(requests: pd.DataFrame, warm_up: float) -> bool | None:
-    """Whether more requests arrive than this fleet can answer in the long run: they pile up somewhere. None: too few.
+    """Return True if more requests arrive than this fleet can answer in the long run; None if that is not known.
 
-    The requests in the system, whom each that counts finds when it arrives, are averaged over 20 equal stretches. They
-    pile up if over the last ten they grow by more than chance, as of a random walk with such steps, and as fast as
-    over the first ten: queues that fill up at the start, of many clients above all, grow ever slower (at a load of 1
-    with the square root of time). A fleet keeps up if chance and growth together are small beside what arrives.
+    The number of requests in the system at each counted arrival is averaged over 20 equal stretches. The fleet falls
+    behind if the number grows over the last ten by more than chance, as of a random walk with such steps, and as fast
+    as over the first ten: queues that only fill up at the start, above all of many clients, grow more and more slowly
+    (at a load of 1 with the square root of time). It keeps up if chance and growth together are small compared with
+    the arrivals.
     """
     counted = _counted(requests, warm_up)
     begin_s, end_s = _window_s(requests, warm_up)
@@ -125,11 +127,11 @@ def falls_behind(requests: pd.DataFrame, warm_up: float) -> bool | None:
 
 
 def saturation(cells: pd.DataFrame) -> Saturation | None:
-    """Where a fleet stops keeping up as the offered rate grows; None if it is not known to.
+    """Find the offered rates between which a fleet stops keeping up; None if it keeps up with the highest known one.
 
     Args:
-        cells: rate_per_s and falls_behind, a row for each rate and seed; of several seeds, at least half must fall
-            behind. A rate that is kept up with excuses all lower ones. Those of which nothing is known do not count.
+        cells: rate_per_s and falls_behind, a row for each rate and seed. A fleet falls behind at a rate if it does so
+            with at least half of the seeds; rates below one that it keeps up with, and null values, do not count.
     """
     behind = cells.dropna(subset="falls_behind").groupby("rate_per_s")["falls_behind"].mean() >= 0.5
     rates = behind.index.to_numpy(float)
@@ -149,7 +151,7 @@ def _batch_means(series: NDArray[np.float64], batches: int) -> NDArray[np.float6
 
 
 def _latencies(requests: pd.DataFrame) -> dict[str, Any]:
-    """What is told of all requests and of each group's."""
+    """Summarise latencies and answers, of all requests or of a group."""
     latency_s = requests["ended_s"] - requests["arrived_s"]
     quantiles_s = np.quantile(latency_s, list(QUANTILES.values()))
     correct = requests["correct"].dropna()
@@ -172,7 +174,7 @@ def _window_s(requests: pd.DataFrame, warm_up: float) -> tuple[float, float]:
 
 
 def _rates(requests: pd.DataFrame, warm_up: float) -> tuple[float, float]:
-    """Arrivals and answers per second while requests that count arrive; NaN where there is no such while."""
+    """Compute arrivals and answers per second while counted requests arrive; NaN if there is no such time."""
     begin_s, end_s = _window_s(requests, warm_up)
     if begin_s == end_s:
         return math.nan, math.nan
@@ -181,7 +183,7 @@ def _rates(requests: pd.DataFrame, warm_up: float) -> tuple[float, float]:
 
 
 def _busy_s(requests: pd.DataFrame, warm_up: float) -> float:
-    """How many lanes of the server are busy, on average over the same while."""
+    """Average the number of busy lanes of the server while counted requests arrive."""
     begin_s, end_s = _window_s(requests, warm_up)
     ended_s = requests["ended_s"] - requests["downlink_s"]
     within_s = ended_s.clip(upper=end_s) - (ended_s - requests["server_s"]).clip(lower=begin_s)
@@ -191,7 +193,7 @@ def _busy_s(requests: pd.DataFrame, warm_up: float) -> float:
 
 
 def _mean_eq12(requests: pd.DataFrame, fleet: pd.DataFrame) -> float:
-    """Eq. (12) with each client's share of these requests as its |D_test|."""
+    """Compute HARMONY's Eq. (12) per sample, with each client's number of these requests as its |D_test|."""
     by_client = requests.groupby("client")["offloaded"].agg(["size", "mean"])
     clients = fleet.assign(power=power(fleet["front_parameters"])).set_index("client").loc[by_client.index]
     total = latency_eq12(
@@ -202,5 +204,5 @@ def _mean_eq12(requests: pd.DataFrame, fleet: pd.DataFrame) -> float:
 
 
 def _known(number: float) -> float | None:
-    """A number for JSON, which has no NaN."""
+    """Replace NaN and infinities, which JSON does not have, by None."""
     return number if math.isfinite(number) else None

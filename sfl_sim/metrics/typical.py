@@ -1,4 +1,4 @@
-"""Which round stands for all."""
+"""Typical round of a run, which stands for all."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pandas as pd
 
 
 def typical_round(rounds: pd.DataFrame) -> int:
-    """The round that is shown in detail: of the middle half, the nearest to the variants' median durations.
+    """Choose the round to show in detail: of the middle half, the nearest to the variants' median durations.
 
     Args:
-        rounds: columns variant, round, started_s, ended_s; of one seed of each variant.
+        rounds: columns variant, round, started_s, ended_s, with one seed of each variant.
     """
     duration_s = rounds.assign(duration_s=rounds["ended_s"] - rounds["started_s"]).pivot(
         index="round", columns="variant", values="duration_s"

@@ -1,4 +1,4 @@
-"""Cuts that differ between clients or rounds."""
+"""Cuts of a network that differ between clients or rounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEY = "model.cut.values"
 
 
 def cuts_at(network: Network, values: Sequence[int | str | float]) -> list[int]:
-    """How many layers come before each of several cuts, given as `Network.cut_at` takes them, which raises."""
+    """Return the number of layers before each cut, given as `Network.cut_at` takes them; it raises ScenarioError."""
     return [network.cut_at(value, f"{KEY}.{i}") for i, value in enumerate(values)]
 
 
@@ -24,17 +24,19 @@ def client_cuts(
     macs_per_s: Sequence[float],
     rng: np.random.Generator,
 ) -> list[int]:
-    """How many layers each client holds.
+    """Return the number of layers of each client.
 
     Args:
-        by: `client`: there is one value for each client, in their order; `device_speed`: the clients, ranked by their
+        network: network to cut.
+        by: `client`: `values` has one cut for each client, in their order; `device_speed`: the clients, ranked by
             device, form as many groups as there are values, of equal size or one client more, the slowest first;
-            `random`: every client's is drawn from them (METHODS.md CHOICE 30).
+            `random`: each client's cut is drawn from `values` (docs/methods/harmony.md#choices).
         values: cuts as `Network.cut_at` takes them.
         macs_per_s: rate of each client's device; of equal ones, the lower client number counts as the slower.
-        rng: the stream of the draw.
+        rng: random stream of the draw.
 
-    Raises ScenarioError for a wrong number of values, and for a value that is no cut of the network.
+    Raises:
+        ScenarioError: a wrong number of values, or a value that is no cut of the network.
     """
     cuts = cuts_at(network, values)
     n_clients = len(macs_per_s)

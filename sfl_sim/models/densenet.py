@@ -1,7 +1,7 @@
 """DenseNets (Huang et al. 2017) of torchvision's layers.
 
-Every dense layer is a layer that can be cut after: it takes all features of its block so far and gives them with its
-own new ones, so that what crosses a cut is the concatenation. A transition between blocks is a layer too.
+A cut can come after every dense layer, which takes all features of its block so far and returns them together with its
+own new ones, so that the concatenation crosses a cut. A transition between blocks is a layer, too.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sfl_sim.models.layers import Shape, image, is_small, stem
 
 
 class Grow(nn.Module):
-    """The input's channels followed by those that `layer` makes of them."""
+    """Concatenation of the input's channels and the channels that `layer` computes from them."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, C, H, W) to (n, C + growth, H, W)."""
+        """Map (n, C, H, W) to (n, C + growth, H, W)."""
         return torch.cat([x, self.layer(x)], dim=1)
 
 
@@ -42,7 +42,7 @@ def densenet169(shape: Shape, n_labels: int) -> nn.Sequential:
 
 
 def _densenet(name: str, shape: Shape, n_labels: int) -> nn.Sequential:
-    """Images below 64 pixels get the CIFAR stem: a 3x3 convolution of stride 1 and no pooling."""
+    """Build a DenseNet; images below 64 pixels get the CIFAR stem: a 3x3 convolution of stride 1 and no pooling."""
     from torchvision.models import get_model  # torchvision takes a second to import
 
     channels, _, _ = image(shape, at_least=8)

@@ -1,8 +1,8 @@
-"""Multi-exit models: where a client may leave a network early, and the heads it answers with there.
+"""Multi-exit models: the cuts after which a client may leave a network early, and the exit heads there.
 
-The families of HARMONY's Table 1 as METHODS.md 12.1 reconstructs them, on the networks of the zoo, and a plain head for
-every other model. A client's front end phi is the layers up to its cut, h its exit head, and the server's theta the
-layers after the cut.
+The families are those of HARMONY's Table 1 (docs/methods/harmony.md#models), on the networks of the zoo; every other
+model gets a plain head. A client's front end phi is the layers up to its cut, h its exit head, and the server's theta
+the layers after the cut.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from sfl_sim.models.zoo import MODELS
 
 
 def _pooled(shape: Shape, n_labels: int, side: int) -> nn.Sequential:
-    """Features (C, H, W) averaged to `side` x `side`, then linear."""
+    """Make a head for features (C, H, W): average pooling to `side` x `side`, then a linear layer."""
     return named(pool=nn.AdaptiveAvgPool2d(side), flatten=nn.Flatten(), fc=nn.Linear(shape[0] * side * side, n_labels))
 
 
 def _class_token(shape: Shape, n_labels: int) -> nn.Sequential:
-    """The class token of features (T, D), normalised, then linear."""
+    """Make a head for features (T, D): the class token, a layer norm, then a linear layer."""
     return named(token=Token(0), norm=nn.LayerNorm(shape[1]), fc=nn.Linear(shape[1], n_labels))
 
 
 @dataclass(frozen=True, slots=True)
 class _Exits:
+    """Exits of a family: the cuts, and a builder of heads from the shape of the features and the number of labels."""
+
     cuts: tuple[int, ...]
     head: Callable[[Shape, int], nn.Sequential]
 
@@ -47,15 +49,18 @@ _EXITS = {
 
 
 def _family(net: Network) -> _Exits | None:
-    """That of the zoo's models; a user's own of the same name is none of them."""
+    """Return the exits of a model of the zoo; None for others, also for a user's own of the same name."""
     return _EXITS.get(net.name) if net._build is MODELS.get(net.name) else None
 
 
 def exit_cuts(net: Network) -> tuple[int, ...]:
-    """After how many layers clients may leave `net`, increasing.
+    """Return the increasing numbers of layers after which clients may leave `net`.
 
-    Of the families above, where HARMONY has exits; of other models, after every layer but the last that gives a feature
-    map or a vector. Raises ScenarioError if there is no such layer.
+    The families above have HARMONY's exits; other models have one after every layer, except the last, whose output is a
+    feature map or a vector.
+
+    Raises:
+        ScenarioError: there is no such layer.
     """
     if family := _family(net):
         return family.cuts
@@ -66,7 +71,7 @@ def exit_cuts(net: Network) -> tuple[int, ...]:
 
 
 def exit_head(net: Network, cut: int) -> nn.Sequential:
-    """A new head that answers from what layer `cut` of `net` gives: the family's, else the simplest there is."""
+    """Make a new head for the output of layer `cut` of `net`: the family's, else a plain one."""
     shape = net.layers[cut - 1].out_shape
     if family := _family(net):
         return family.head(shape, net.n_labels)
@@ -75,10 +80,13 @@ def exit_head(net: Network, cut: int) -> nn.Sequential:
 
 @lru_cache(maxsize=64)  # what-ifs and advice compose the same clients again and again
 def exit_network(net: Network, cut: int) -> Network:
-    """The model of a client that leaves `net` after `cut` layers: these, and its head as one layer more.
+    """Make the network of a client that leaves `net` after `cut` layers: these layers, and its head as one more.
 
-    Split at `cut` it gives the parts phi and h, priced; phi starts as the first part of `net` with the same seed does.
-    Raises ScenarioError if clients cannot leave there.
+    Split at `cut` it gives the parts phi and h, priced; phi has the same initial weights as the first part of `net`
+    with the same seed.
+
+    Raises:
+        ScenarioError: there is no exit after that layer.
     """
     cuts = exit_cuts(net)
     if cut not in cuts:

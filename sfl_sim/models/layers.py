@@ -1,4 +1,4 @@
-"""What the model builders share: layers by name, and which samples a model takes."""
+"""Helpers of the model builders: layers by name, stems for any input, and checks of sample shapes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor, nn
 Shape = tuple[int, ...]
 
 kaiming_fan_out = partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu")
-"""How torchvision initialises the convolutions of ResNets, VGGs and MobileNets."""
+"""Initialisation of convolutions in torchvision's ResNets, VGGs and MobileNets."""
 
 
 def named(**layers: nn.Module) -> nn.Sequential:
-    """Layers in the order given, under their names."""
+    """Make a sequential module of the layers, in the order given, under their names."""
     return nn.Sequential(OrderedDict(layers))
 
 
 def stem(conv: nn.Conv2d, in_channels: int, initialise: Callable[[Tensor], Tensor], small: bool = False) -> nn.Conv2d:
-    """torchvision's stem convolution `conv`, or one like it for `in_channels`, that `initialise` fills.
+    """Return torchvision's stem convolution `conv`, or a similar one for `in_channels`, filled by `initialise`.
 
-    A `small` one has a 3x3 window and stride 1.
+    With `small` it has a 3x3 window and stride 1.
     """
     if in_channels == conv.in_channels and not small:
         return conv
@@ -35,7 +35,7 @@ def stem(conv: nn.Conv2d, in_channels: int, initialise: Callable[[Tensor], Tenso
 
 
 def image(shape: Shape, at_least: int = 1) -> tuple[int, int, int]:
-    """Channels, height and width of a sample; ValueError unless it is an image of `at_least` so many pixels a side."""
+    """Return channels, height and width of an image; ValueError for other samples and for fewer pixels per side."""
     if len(shape) != 3:
         raise ValueError("it takes images (channels, height, width)")
     channels, height, width = shape
@@ -45,14 +45,14 @@ def image(shape: Shape, at_least: int = 1) -> tuple[int, int, int]:
 
 
 def sequence(shape: Shape) -> int:
-    """Length of a sample of tokens; ValueError for another kind of sample."""
+    """Return the length of a sequence of tokens; ValueError for other samples."""
     if len(shape) != 1:
         raise ValueError("it takes sequences of tokens (length,)")
     return shape[0]
 
 
 def is_small(shape: Shape) -> bool:
-    """Whether a model for 224x224 images gets the stem that is usual for CIFAR: the first layers halve nothing.
+    """Return True if a model for 224x224 images gets the stem that is usual for CIFAR, which does not halve the image.
 
     Images of 64 pixels (Tiny ImageNet) get the ImageNet stem, as in HARMONY's Table 1.
     """

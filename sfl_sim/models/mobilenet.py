@@ -13,7 +13,8 @@ def mobilenet_v1(shape: Shape, n_labels: int) -> nn.Sequential:
     """MobileNetV1 (Howard et al. 2017) as 26 layers: 13 depthwise and 13 pointwise convolutions.
 
     The stem belongs to the first layer and the classifier to the last, so that an even cut comes after a block, as
-    Hydra's cuts 4 of 26 and 24 of 26 do (docs/decisions). The stem has stride 1 for images below 64 pixels.
+    Hydra's cuts 4 of 26 and 24 of 26 do (docs/methods/hydra.md#choices). The stem has stride 1 for images below 64
+    pixels.
     """
     from torchvision.ops import Conv2dNormActivation  # torchvision takes a second to import
 
@@ -36,8 +37,8 @@ def mobilenet_v1(shape: Shape, n_labels: int) -> nn.Sequential:
 def mobilenet_v2(shape: Shape, n_labels: int) -> nn.Sequential:
     """MobileNetV2 (Sandler et al. 2018) as 20 layers: stem, 17 inverted residual blocks, convolution, classifier.
 
-    torchvision's without dropout. For images below 64 pixels the stem and the first 24-channel block have stride 1,
-    as is usual for CIFAR.
+    It is torchvision's without dropout. For images below 64 pixels the stem and the first 24-channel block have
+    stride 1, as is usual for CIFAR.
     """
     from torchvision.models import get_model
 

@@ -22,15 +22,22 @@ Builder = Callable[[tuple[int, ...], int], nn.Sequential]
 
 
 class Network:
-    """The layers of `build(input_shape, n_labels)`, priced once; parts are cut out of it by layer index.
+    """Layers of `build(input_shape, n_labels)`, priced once, from which parts are cut by layer index.
 
     Args:
-        name: for messages.
-        build: gives an `nn.Sequential` whose children are the layers.
-        input_shape: one sample's shape, without the batch dimension; of one dimension for a sequence of tokens.
-        n_labels: number of classes.
+        name: name in messages.
+        build: builds an `nn.Sequential` whose children are the layers.
+        input_shape: shape of one sample, without the batch dimension; of one dimension for a sequence of tokens.
+        n_labels: number of labels.
         dtype: floating type of weights and activations.
-        channels_last: lay 4-d weights and images out as NHWC, the exact and faster choice on CPUs (1.1 to 1.5x).
+        channels_last: lay 4-d weights and images out as NHWC, which is exact and faster on CPUs (1.1 to 1.5 times).
+
+    Attributes:
+        layers: prices of the layers.
+        needs_batches_of_two: True if a batch norm cannot normalise a single sample.
+
+    Raises:
+        ScenarioError: the layers cannot take such inputs, or an operation has no price.
     """
 
     def __init__(
@@ -62,18 +69,18 @@ class Network:
             ) from error
 
     def called(self, calling: Calling) -> Network:
-        """The same network with parts that are called so."""
+        """Return the same network with parts that are called as `calling` says."""
         network = copy(self)
         network.calling = calling
         return network
 
     def needs_batches_of_two_before(self, cut: int) -> bool:
-        """Whether the layers up to `cut` have a batch norm that cannot normalise a single sample."""
+        """Return True if the layers up to `cut` have a batch norm that cannot normalise a single sample."""
         return not _trains_on_one_sample(self._module(seed=0)[:cut], self.input_shape)
 
     @property
     def draws(self) -> bool:
-        """Whether a training pass draws random numbers, so that it gives others after other passes."""
+        """True if a training pass draws random numbers, so that its result depends on the passes before it."""
         module = self._module(seed=0).train()
         x = one_sample(module, self.input_shape)
         with torch.random.fork_rng(devices=[]):
@@ -90,16 +97,17 @@ class Network:
         return sum(layer.macs for layer in self.layers)
 
     def cut_at(self, cut: int | str | float, key: str = "model.cut", above: int = 0, ends: bool = False) -> int:
-        """How many layers come before `cut`: more than `above`, and not all of them.
+        """Return the number of layers before `cut`: more than `above`, and not all of them.
 
         Args:
-            cut: a layer's index (from 1) or its name, after which the cut comes; or the share of the layers that come
+            cut: index (from 1) or name of the layer after which the cut comes; or the share of the layers that come
                 before it, a float in (0, 1), rounded and kept within the bounds.
-            key: where the cut stands in the scenario, for messages.
+            key: scenario key of the cut, for messages.
             above: layers before an earlier cut.
             ends: an index may also be `above` or that of the last layer, so that a part between cuts has no layers.
 
-        Raises ScenarioError that lists the layers.
+        Raises:
+            ScenarioError: there is no such cut; it lists the layers.
         """
         first, last = (above, len(self)) if ends else (above + 1, len(self) - 1)
         places = {layer.name: index for index, layer in enumerate(self.layers, 1) if first <= index <= last}
@@ -117,7 +125,7 @@ class Network:
         raise ScenarioError(problem, key=key, found=cut, allowed=", ".join(f"{i} {name}" for name, i in places.items()))
 
     def part(self, start: int, stop: int) -> Part:
-        """Layers `start` to `stop` (0-based, `stop` excluded) without weights."""
+        """Make the part of the layers `start` to `stop` (0-based, `stop` excluded), without weights."""
         skeleton = self._skeleton()[start:stop]
         layers = self.layers[start:stop]
         before = self.layers[start - 1].out_numel if start else math.prod(self.input_shape)
@@ -133,10 +141,12 @@ class Network:
         )
 
     def split(self, *cuts: int, seed: int, device: torch.device | None) -> list[Replica]:
-        """Replicas of the parts between `cuts`, initialised as one whole network, so that every cut starts alike.
+        """Make replicas of the parts between `cuts`, initialised as one network, so that weights do not depend on cuts.
 
-        `device=None` gives ghosts: sizes without weights, for timing-only runs. Cuts are layer indices and do not
-        decrease; between two equal ones lies a part without layers.
+        Args:
+            cuts: layer indices that do not decrease; between two equal ones lies a part without layers.
+            seed: seed of the initial weights.
+            device: device of the weights; None for replicas without weights, for timing-only runs.
         """
         bounds = [0, *cuts, len(self)]
         if bounds != sorted(bounds):
@@ -164,13 +174,13 @@ class Network:
 
 
 def in_one_line(error: Exception) -> str:
-    """The first line of what it says, after its type where the text alone may say little, as a KeyError's does."""
+    """Return the first line of the error's text, after its type unless it is a RuntimeError or ValueError with text."""
     text = str(error).partition("\n")[0]
     return text if isinstance(error, RuntimeError | ValueError) and text else f"{type(error).__name__}: {text}"
 
 
 def _trains_on_one_sample(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
-    """False if a batch norm sees a single value per channel then, which it cannot normalise."""
+    """Return False if a batch norm then gets a single value per channel, which it cannot normalise."""
     try:
         module.train()(one_sample(module, input_shape))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A part of a network: the layers without weights, and how weights lie in one flat vector."""
+"""Parts of a network: layers without weights, and the layout of weights in one flat vector."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Part:
     """Consecutive layers of a network, shared by all replicas that hold weights for them.
 
     Attributes:
-        first: whether it takes the data themselves, so that nobody wants the gradient of its input.
+        first: True if its input is the data, whose gradient is not needed.
         in_numel, out_numel: elements per sample at its input and output.
-        n_parameters, n_buffers: trainable elements, and floating buffers (batch-norm statistics).
-        size_bytes: bytes of parameters and floating buffers on the wire (`P*bp` of METHODS.md 0.1).
+        n_parameters, n_buffers: trainable elements, and elements of floating buffers (batch-norm statistics).
+        size_bytes: bytes of parameters and floating buffers in a message (docs/methods/README.md#symbols).
         dtype: type of the weights.
-        wire_dtype: type of the activations that it gives, and so of what crosses the wire at a cut, gradients as well:
-            that of autocast where the network uses it (2 bytes an element for bfloat16), else that of the weights.
+        wire_dtype: type of its activations, and so of activations and gradients in messages at a cut: that of autocast
+            if the network uses it (2 bytes per element for bfloat16), else that of the weights.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Part:
         return self._sample.macs
 
     def work(self, samples: int, passes: int) -> Work:
-        """What `passes` times a forward pass of a mini-batch computes."""
+        """Return the work of `passes` forward passes of a mini-batch of `samples`."""
         work = self._works.get((samples, passes))
         if work is None:  # every operation asks, but batches have few sizes
             n, (macs, (conv, depthwise, dense, attention), n_ops) = samples * passes, self._sample
@@ -98,11 +98,11 @@ class Part:
                     module._buffers[name] = None
 
     def flat_length(self, shapes: Sequence[torch.Size]) -> int:
-        """Elements of the vector that holds tensors of these shapes, each at an aligned place."""
+        """Count the elements of the vector that holds tensors of these shapes, each at an aligned place."""
         return sum(_aligned(shape, self.dtype) for shape in shapes)
 
     def where(self, part: Part) -> tuple[slice, slice]:
-        """Where the layers of `part`, which are some of these, lie in the flat vectors of parameters and of buffers."""
+        """Return the slices of the flat vectors of parameters and buffers that hold `part`, some of these layers."""
         return (
             self._span(self.names, self.shapes, part.names),
             self._span(self.buffer_names, self.buffer_shapes, part.buffer_names),
@@ -114,17 +114,17 @@ class Part:
         return slice(start, start + self.flat_length(shapes[first : first + len(wanted)]))
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """The parameters as views of the flat vector, 4-d ones channels_last where the network is."""
+        """Return the parameters as views of the flat vector (P,), 4-d ones channels_last if the network is."""
         return _views(flat, self.shapes, self.channels_last)
 
     def buffer_views(self, flat: Tensor) -> list[Tensor]:
-        """The floating buffers as views of their flat vector."""
+        """Return the floating buffers as views of their flat vector (B,)."""
         return _views(flat, self.buffer_shapes, channels_last=False)
 
     def call(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor], x: Tensor, training: bool) -> Tensor:
-        """Run the layers with the given weights.
+        """Run the layers with the given weights on a batch x (n, ...).
 
-        The weights are put into the one shared skeleton just for this call (0.1 us a tensor; a module per replica
+        The weights are put into the one shared skeleton for this call only (0.1 us per tensor; a module per replica
         would cost a deepcopy, `torch.func.functional_call` ten times as much). Autograd keeps the tensors, so other
         replicas may run between a forward and its backward.
         """
@@ -146,7 +146,7 @@ class Part:
 
 
 def _work(layers: Sequence[Layer]) -> Work:
-    """What a sample's forward pass through the layers computes."""
+    """Sum the work of a sample's forward pass through the layers."""
     conv, depthwise, dense, attention = (sum(layer.macs_by_kind[kind] for layer in layers) for kind in KINDS)
     return Work(
         conv + depthwise + dense + attention,
@@ -156,10 +156,10 @@ def _work(layers: Sequence[Layer]) -> Work:
 
 
 def _aligned(shape: torch.Size, dtype: torch.dtype) -> int:
-    """Elements from the start of a tensor to the next cache line.
+    """Count the elements from the start of a tensor to the first cache line after its end.
 
-    torch aligns every tensor it allocates, and CPU kernels sum in another order where one is not aligned: without the
-    gaps, results would depend on the cut in the last bit.
+    torch aligns every tensor that it allocates, and CPU kernels sum unaligned ones in another order: without the gaps,
+    results would depend on the cut in the last bit.
     """
     per_line = CACHE_LINE_BYTES // dtype.itemsize
     return -(-math.prod(shape) // per_line) * per_line

@@ -1,4 +1,4 @@
-"""Forward passes whose gradients have not come back yet, as what it takes to run them once more."""
+"""Forward passes that await their gradients, stored so that they can be run once more."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Passed:
-    """A forward pass whose gradient has not come back: what it takes to run it once more, to the bit.
+    """Forward pass that awaits its gradient, with all that is needed to run it once more, to the bit.
 
-    Autograd holds on to the input in any case, so that this takes hardly any memory where the graph is kept, too.
+    Autograd keeps the input in any case, so this takes hardly any memory in addition to a graph.
 
     Attributes:
-        version: how often the parameters had been changed.
-        buffers, draws, devices: as they were before: buffers, and random states of the CPU and of other devices.
+        x: input.
+        version: number of changes of the parameters before the pass.
+        buffers: buffers before the pass.
+        draws, devices: random states before the pass, of the CPU and of other devices.
     """
 
     x: Tensor
@@ -32,12 +34,16 @@ class Passed:
 
     @classmethod
     def now(cls, weights: Weights, x: Tensor) -> Passed:
-        """One that is about to begin."""
+        """Record a pass that is about to begin."""
         devices = ([], []) if x.device.type == "cpu" else get_device_states(x)  # which takes 40 us to find none
         return cls(x, weights.flat._version, weights.buffers.clone(), torch.get_rng_state(), devices)
 
     def again(self, weights: Weights) -> Tensor:
-        """The activations with their graph: random draws repeat, and running statistics do not move twice."""
+        """Compute the activations with their graph again: random draws repeat, and running statistics stay as they are.
+
+        Raises:
+            RuntimeError: the parameters have changed since.
+        """
         if weights.flat._version != self.version:
             raise RuntimeError("weights have been modified by an inplace operation between forward and backward")
         with torch.random.fork_rng(self.devices[0], device_type=self.x.device.type):

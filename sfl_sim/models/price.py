@@ -1,4 +1,4 @@
-"""What a layer costs: multiply-accumulates (MACs) by kind, counted by fvcore, activations and parameters."""
+"""Prices of layers: multiply-accumulates (MACs) by kind, counted by fvcore, parameters and activations."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ FREE = {
     # Only look up or move numbers.
     "embedding", "flatten", "unflatten", "pad", "pixel_shuffle",
 }  # fmt: skip
-"""Operations without MACs, in place or not."""
+"""Operations that count as no MACs, in place or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one sample costs in a layer.
+    """Price of a layer for one sample.
 
     Attributes:
+        name: name of the layer.
         macs_by_kind: MACs of its forward pass, for each of `KINDS`.
-        n_ops: modules in it that run MACs of their own (convolutions, linear maps, attention blocks), each of which
+        n_ops: modules in it that run MACs themselves (convolutions, linear maps, attention blocks), each of which
             may cost an overhead per call.
         parameters, buffers: trainable elements, and elements of floating buffers.
         out_shape: shape of its output, without the batch dimension.
@@ -63,7 +64,7 @@ class Layer:
 
 
 def one_sample(module: nn.Module, input_shape: tuple[int, ...]) -> Tensor:
-    """A batch of one sample of zeros: int64 tokens if its shape has one dimension, else floats as the weights are."""
+    """Make a batch of one sample of zeros: int64 tokens if its shape has one dimension, else of the weights' type."""
     tokens = len(input_shape) == 1
     return torch.zeros(1, *input_shape, dtype=torch.int64 if tokens else next(module.parameters()).dtype)
 
@@ -91,21 +92,24 @@ def price(module: nn.Sequential, input_shape: tuple[int, ...]) -> tuple[Layer, .
 
 
 def macs_by_kind(module: nn.Module, x: Tensor) -> tuple[dict[str, int], int]:
-    """MACs of `module(x)` for each of `KINDS`, and `n_ops` as in `Layer`, for any module and a batch `x` of one.
+    """Count the MACs of `module(x)` for each of `KINDS`, and `n_ops` as in `Layer`, for a batch `x` of one sample.
 
-    Puts the module into eval mode. Raises ScenarioError for operations without a known price.
+    This puts the module into eval mode.
+
+    Raises:
+        ScenarioError: an operation has no known price.
     """
     return _total(_own_macs(module, x), "")
 
 
 def _total(own: dict[str, Counter[str]], prefix: str) -> tuple[dict[str, int], int]:
-    """MACs by kind of the submodules whose dotted name starts with `prefix`, and how many these are."""
+    """Sum the MACs by kind of the submodules whose dotted name starts with `prefix`, and count these submodules."""
     inside = [macs for name, macs in own.items() if f"{name}.".startswith(prefix)]
     return {kind: int(sum(macs[kind] for macs in inside)) for kind in KINDS}, len(inside)
 
 
 def _own_macs(module: nn.Module, x: Tensor) -> dict[str, Counter[str]]:
-    """MACs by kind that submodules run outside of their children, by name; those that run none are left out."""
+    """Count MACs by kind that submodules run outside of their children, by name, without submodules that run none."""
     with warnings.catch_warnings():  # fvcore scripts and traces with torch.jit, which torch has deprecated
         warnings.simplefilter("ignore")
         from fvcore.nn import FlopCountAnalysis
@@ -133,7 +137,7 @@ Handle = Callable[[list[Any], list[Any]], Counter[str]]
 
 
 def _handles() -> dict[str, Handle]:
-    """MACs by kind of one call of an operator, from its inputs and outputs: what is not named here has no price."""
+    """Return functions that count the MACs by kind of a call of each priced operator, from its inputs and outputs."""
     from fvcore.nn import jit_handles as fvcore
 
     def dense(count: Count) -> Handle:

@@ -1,4 +1,4 @@
-"""A replica: one node's copy of a part, as flat vectors, so that copy, average and step are one call each."""
+"""Replicas: copies of a part at nodes, as flat vectors, so that copy, average and step are one call each."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from sfl_sim.models.passed import Passed
 from sfl_sim.ops import State
 
 CACHED_ELEMENTS = 65_536
-"""Elements of a vector that a core's cache holds several times over."""
-
+"""Number of elements of a vector that fits into a core's cache several times."""
 
 STORED = ("flat", "buffers", "momentum", "variance", "n_steps", "start", "squared_norms", "statistics")
-"""Numbers of `Weights` that outlive a step."""
+"""Names of the tensors of `Weights` that outlive a step."""
 
 
 class Weights:
-    """Parameters and buffers of a part in two flat vectors, with views for the layers.
+    """Parameters (P,) and buffers (B,) of a part in two flat vectors, with views for the layers.
 
     A flat clone costs a third of a module's deepcopy, and one fused optimiser step over the vector a fifth of a step
-    per tensor. Buffers lie apart because views of one vector share autograd's version counter, and batch norm writes
-    its statistics between a forward and its backward.
+    per tensor. Buffers are a second vector because views of one vector share autograd's version counter, and batch norm
+    writes its statistics between a forward and its backward.
     """
 
     __slots__ = (
@@ -56,20 +55,20 @@ class Weights:
         """Running average of squared gradients; kept by `Adam` alone, as `n_steps` is."""
         self.n_steps: Tensor | None = None
         self.start: Tensor | None = None
-        """What `flat` was before the round's first step; kept by `Proximal` alone."""
+        """Value of `flat` before the round's first step; kept by `Proximal` alone."""
         self.squared_norms: Tensor | None = None
         """Sum over the round's steps of the gradient's squared norm, (); kept by `Measured` alone."""
         self.statistics: Tensor | None = None
-        """What `buffers` were before the mini-batch; kept by `OnNan` alone."""
+        """Value of `buffers` before the mini-batch; kept by `OnNan` alone."""
         self.awaiting_gradient: Tensor | None = None
-        """Cut-layer activations whose gradient has not come back yet; they carry the client's graph."""
+        """Activations at the cut that await their gradient; they carry the client's graph."""
         self._passed: Passed | None = None
         self._leaves: list[Tensor] | None = None
         self._grad: Tensor | None = None
 
     @classmethod
     def of(cls, part: Part, module: nn.Module, device: torch.device) -> Weights:
-        """The weights of `module`, whose layers are those of `part`."""
+        """Copy the weights of `module`, whose layers are those of `part`, to `device`."""
         weights = cls(
             part,
             torch.zeros(part.flat_length(part.shapes), dtype=part.dtype, device=device),
@@ -87,7 +86,7 @@ class Weights:
 
     @property
     def beside_momentum(self) -> tuple[Tensor | None, ...]:
-        """What optimisers and their rules keep beside the momentum."""
+        """State of optimisers and their rules besides the momentum."""
         return self.variance, self.n_steps, self.start, self.squared_norms
 
     @beside_momentum.setter
@@ -95,14 +94,14 @@ class Weights:
         self.variance, self.n_steps, self.start, self.squared_norms = kept
 
     def copy(self, with_momentum: bool = False) -> Weights:
-        """The same numbers in new memory, without optimiser state (fresh for every round, METHODS.md 0.3)."""
+        """Copy the weights; the optimiser's state is new in every round (docs/methods/README.md#optimisers)."""
         copy = Weights(self.part, self.flat.clone(), self.buffers.clone())
         if with_momentum and self.momentum is not None:
             copy.momentum = self.momentum.clone()
         return copy
 
     def only(self, part: Part) -> Weights:
-        """The weights of the layers of `part`, which are some of these, in the same memory."""
+        """Return the weights of `part`, some of these layers, in the same memory."""
         if part is self.part:
             return self
         parameters, buffers = self.part.where(part)
@@ -112,7 +111,7 @@ class Weights:
 
     @property
     def leaves(self) -> list[Tensor]:
-        """The parameters as autograd leaves; their gradients accumulate in the flat vector `grad`."""
+        """Parameters as autograd leaves, whose gradients accumulate in the flat vector `grad`."""
         if self._leaves is None:
             self._leaves = [view.detach().requires_grad_() for view in self.part.views(self.flat)]
             for leaf, gradient in zip(self._leaves, self.part.views(self.grad), strict=True):
@@ -121,7 +120,7 @@ class Weights:
 
     @property
     def grad(self) -> Tensor:
-        """The gradient since it was last zeroed, laid out as `flat`."""
+        """Gradient (P,) accumulated since it was last zeroed, laid out as `flat`."""
         if self._grad is None:
             self._grad = torch.zeros_like(self.flat)
         return self._grad
@@ -134,7 +133,7 @@ class Weights:
         return self.part.call(parameters, self.buffer_views, x, training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The activations of a training batch x; its graph waits here for `backward`, or is computed again then."""
+        """Compute the activations of a training batch x; the graph is kept for `backward`, or computed again then."""
         hold = self.part.calling.graphs.admit(self)
         self._passed = Passed.now(self, x)
         activations = self(x, training=True)
@@ -142,7 +141,7 @@ class Weights:
         return activations.detach()
 
     def backward(self, gradient: Tensor) -> None:
-        """Accumulate the parameters' gradients from that of the activations which `forward` gave."""
+        """Accumulate the parameters' gradients, given the gradient at the activations that `forward` returned."""
         activations = self.awaiting_gradient
         if activations is None:
             assert self._passed is not None, "backward without a forward"
@@ -152,7 +151,7 @@ class Weights:
         self.part.calling.graphs.release(self)
 
     def stored(self) -> dict[str, Any]:
-        """All numbers in it, for `restored`: of a graph, the pass that made it."""
+        """Return all tensors for a checkpoint; a graph is stored as the forward pass that made it."""
         kept = {name: getattr(self, name) for name in STORED}
         kept["grad"] = self._grad if self._grad is not None and self._grad.any() else None
         passed = self._passed
@@ -162,7 +161,7 @@ class Weights:
 
     @classmethod
     def restored(cls, part: Part, kept: Mapping[str, Any]) -> Weights:
-        """Weights with the numbers that others of the same part have `stored`."""
+        """Make weights of the tensors that others of the same part have `stored`."""
         weights = cls(part, kept["flat"], kept["buffers"])
         for name in STORED:
             setattr(weights, name, kept[name])
@@ -175,18 +174,18 @@ class Weights:
         return weights
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and views as in the `state_dict` of the part's layers."""
+        """Yield names and views as in the `state_dict` of the part's layers."""
         yield from zip(self.part.names, self.part.views(self.flat), strict=True)
         yield from zip(self.part.buffer_names, self.buffer_views, strict=True)
 
 
 def model_bytes(part: Part, has_velocity: bool) -> int:
-    """What a model's copy has on the wire: parameters and buffers, and with a velocity the parameters once more."""
+    """Return the bytes of a model in a message: parameters, buffers, and with a velocity the parameters once more."""
     return part.size_bytes + (part.n_parameters * part.dtype.itemsize if has_velocity else 0)
 
 
 class Replica(State):
-    """A state for flows: a part and, outside timing-only runs, its weights as content.
+    """State of flows that holds a part and, except in timing-only runs, its weights as content.
 
     With `has_velocity`, the momentum buffer is part of the model: copied, sent and averaged with the weights.
     """
@@ -201,32 +200,32 @@ class Replica(State):
 
     @property
     def members(self) -> Sequence[Replica]:
-        """The replicas that this state is made of, to be applied one after another: itself."""
+        """Replicas of which this state consists, applied one after another: itself."""
         return (self,)
 
     @property
     def weights(self) -> Weights:
-        """The content of a replica that is not a ghost."""
+        """Content of a replica that has weights."""
         assert self.content is not None, "a timing-only replica has no weights"
         return self.content
 
     def snapshot(self) -> Replica:
-        """A copy with the same numbers and a fresh optimiser, but for the velocity."""
+        """Copy the replica, with a new optimiser state except for the velocity."""
         return Replica(self.part, self.content and self.content.copy(self.has_velocity), self.has_velocity)
 
     @classmethod
     def averaged(cls, replicas: Sequence[Replica], shares: Sequence[float]) -> Replica:
-        """A new replica that is the average of others of one part."""
+        """Make a new replica, the average of `replicas` of one part weighted by `shares`."""
         result = replicas[0].snapshot()
         average(result.weights, [replica.weights for replica in replicas], shares)
         return result
 
 
 class Joined(State):
-    """Replicas of consecutive parts as one state, which a step changes together; its copy is one replica.
+    """State of replicas of consecutive parts, which a step changes together; its copy is one replica.
 
-    A change of any of them waits for the turn of the first. Another joined state may share later members, so long as it
-    shares the first as well: heads on one trunk.
+    A change of any of them is serialised with changes of the first. Another joined state may share later members only
+    if it shares the first as well.
     """
 
     __slots__ = ("has_velocity", "members", "part")
@@ -243,27 +242,27 @@ class Joined(State):
         return self.members[0]
 
     def snapshot(self) -> Replica:
-        """One replica of all the layers, with the same numbers and a fresh optimiser, but for the velocity."""
+        """Copy all layers to one replica, with a new optimiser state except for the velocity."""
         members = [replica.content for replica in self.members if replica.content]
         if not members:
             return Replica(self.part, has_velocity=self.has_velocity)
         flat, buffers = torch.cat([w.flat for w in members]), torch.cat([w.buffers for w in members])
         weights = Weights(self.part, flat, buffers)
         velocities = [w.momentum for w in members if w.momentum is not None]
-        if self.has_velocity and velocities:  # of none, before the first round has ended
+        if self.has_velocity and velocities:  # there are none before the end of the first round
             weights.momentum = torch.cat(velocities)
         return Replica(self.part, weights, self.has_velocity)
 
 
 def through(pieces: Sequence[Replica], x: Tensor) -> Tensor:
-    """A training pass of one piece after another."""
+    """Run a training pass of x through one piece after another."""
     for piece in pieces:
         x = piece.weights(x, training=True)
     return x
 
 
 def average(into: Weights, replicas: Sequence[Weights], shares: Sequence[float], with_momentum: bool = False) -> None:
-    """`into` becomes the average of `replicas` weighted by `shares`, its momentum, too, if asked for.
+    """Set `into` to the average of `replicas` weighted by `shares`, also its momentum if asked for.
 
     Replicas may hold more layers than `into`.
     """
@@ -278,9 +277,9 @@ def average(into: Weights, replicas: Sequence[Weights], shares: Sequence[float],
 
 
 def weighted_sum(into: Tensor, vectors: Sequence[Tensor], shares: Sequence[float]) -> None:
-    """`into` (P,) becomes the sum of `vectors` (P,) weighted by `shares`: a running sum, bound by memory bandwidth.
+    """Set `into` (P,) to the sum of `vectors` (P,) weighted by `shares`, by a running sum.
 
-    A CPU sums stretch by stretch, so that the sum stays in its cache: 1.25 times as fast, with the same bits.
+    On a CPU the vectors are summed piece by piece, so that the sum stays in the cache: 1.25 times as fast, same bits.
     """
     length = CACHED_ELEMENTS if into.device.type == "cpu" else max(1, len(into))
     for part, *summands in zip(*(torch.split(vector, length) for vector in (into, *vectors)), strict=True):

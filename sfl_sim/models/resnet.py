@@ -1,4 +1,4 @@
-"""ResNets (He et al. 2016) of torchvision's blocks, numbered as METHODS.md CHOICE 18 has it: a block is a layer."""
+"""ResNets (He et al. 2016) of torchvision's blocks, each of which is a layer (docs/methods/hydra.md#choices)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def resnet101(shape: Shape, n_labels: int) -> nn.Sequential:
 
 
 def _resnet(name: str, shape: Shape, n_labels: int) -> nn.Sequential:
-    """Images below 64 pixels get the CIFAR stem: a 3x3 convolution of stride 1 and no pooling."""
+    """Build a ResNet; images below 64 pixels get the CIFAR stem: a 3x3 convolution of stride 1 and no pooling."""
     from torchvision.models import get_model  # torchvision takes a second to import
 
     channels, _, _ = image(shape)
@@ -62,9 +62,9 @@ def _resnet(name: str, shape: Shape, n_labels: int) -> nn.Sequential:
 
 
 def _cifar_resnet(n: int, shape: Shape, n_labels: int, stem_stride: int = 1) -> nn.Sequential:
-    """6n+2 layers of weights: a 3x3 stem, then n blocks each of 16, 32 and 64 channels.
+    """Build a ResNet of 6n+2 layers of weights: a 3x3 stem, then n blocks each of 16, 32 and 64 channels.
 
-    Where channels double, the shortcut is torchvision's, a 1x1 convolution with batch norm; He et al. pad with zeros
+    If channels double, the shortcut is torchvision's, a 1x1 convolution with batch norm; He et al. pad with zeros
     (their option A), which saves 2,752 parameters.
     """
     from torchvision.models.resnet import BasicBlock, conv1x1, conv3x3

@@ -47,7 +47,10 @@ def lenet5(shape: Shape, n_labels: int) -> nn.Sequential:
 
 
 def cnn8(shape: Shape, n_labels: int) -> nn.Sequential:
-    """HARMONY's 8-layer CNN, 5 convolutions and 3 fully connected layers (METHODS.md 12.1): 3,868,170 parameters."""
+    """HARMONY's 8-layer CNN, 5 convolutions and 3 fully connected layers: 3,868,170 parameters for 28x28 grey images.
+
+    The sizes are reconstructed from the paper's Table 1 (docs/methods/harmony.md#models).
+    """
     channels, height, width = image(shape, at_least=8)
     return named(
         conv1=_conv(channels, 32),

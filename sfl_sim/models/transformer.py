@@ -1,4 +1,4 @@
-"""Transformers: of images cut into patches, and of characters. Every encoder block is a layer."""
+"""Transformers of images cut into patches, and of characters. Every encoder block is a layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sfl_sim.models.layers import Shape, image, named, sequence, stem
 
 
 class Patches(nn.Module):
-    """Images as sequences: a vector per patch, after that of the class token, plus that of its position."""
+    """Embedding of images as sequences: the class token and one vector per patch, plus those of their positions."""
 
     def __init__(self, project: nn.Module, class_token: nn.Parameter, position: nn.Parameter) -> None:
         super().__init__()
@@ -21,14 +21,14 @@ class Patches(nn.Module):
         self.position = position
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, C, H, W) to (n, 1 + patches, D)."""
+        """Map (n, C, H, W) to (n, 1 + patches, D)."""
         patches = self.project(x).flatten(2).transpose(1, 2)
         class_token = self.class_token.expand(len(x), -1, -1)
         return torch.cat([class_token, patches], dim=1) + self.position
 
 
 class Characters(nn.Module):
-    """Characters as vectors, plus those of their positions."""
+    """Embedding of characters, plus that of their positions."""
 
     def __init__(self, vocabulary: int, length: int, dim: int) -> None:
         super().__init__()
@@ -36,25 +36,25 @@ class Characters(nn.Module):
         self.position = nn.Embedding(length, dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(n, T) integers to (n, T, D)."""
+        """Map (n, T) integers to (n, T, D)."""
         vectors: Tensor = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
         return vectors + self.position.weight
 
 
 class Token(nn.Module):
-    """One vector of each sequence."""
+    """Selection of one vector of each sequence."""
 
     def __init__(self, index: int) -> None:
         super().__init__()
         self.index = index
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, T, D) to (n, D)."""
+        """Map (n, T, D) to (n, D)."""
         return x[:, self.index]
 
 
 def patch_size(shape: Shape) -> int:
-    """The largest power of two up to 16 that cuts the image into at least 7x7 patches; 1 if there is none.
+    """Return the largest power of two up to 16 that cuts the image into at least 7x7 patches; 1 if there is none.
 
     It is 16 at 224 pixels, 8 at 64, 4 at 32 and 28, and 1 at 8.
     """
@@ -65,7 +65,7 @@ def patch_size(shape: Shape) -> int:
 def vit_s16(shape: Shape, n_labels: int) -> nn.Sequential:
     """ViT-S/16 (Touvron et al. 2021) as 14 layers: patches, 12 blocks, classifier; smaller patches below 112 pixels.
 
-    torchvision's without dropout, for square images; `patch_size` says how they are cut.
+    It is torchvision's without dropout, for square images with patches of `patch_size`.
     """
     from torchvision.models import VisionTransformer  # torchvision takes a second to import
 
@@ -84,7 +84,7 @@ def vit_s16(shape: Shape, n_labels: int) -> nn.Sequential:
     return named(
         patches=Patches(project, net.class_token, net.encoder.pos_embedding),
         **{f"block{i}": block for i, block in enumerate(blocks, start=1)},
-        block12=nn.Sequential(last, Token(0)),  # of whose tokens the classifier wants this one alone
+        block12=nn.Sequential(last, Token(0)),  # the classifier takes this token only
         head=nn.Sequential(net.encoder.ln, net.heads.head),
     )
 
@@ -93,7 +93,7 @@ def char_transformer(shape: Shape, n_labels: int) -> nn.Sequential:
     """Transformer that predicts the next character of a text, as 8 layers: embedding, 6 blocks, classifier.
 
     The vocabulary has `n_labels` characters. Sizes are those of FedNAR's Shakespeare model (Li et al. 2023), whose
-    settings SMoFi follows. The answer is read off the last position; the others may look ahead, for all is input.
+    settings SMoFi follows. The output is that of the last position; attention is not masked, since all is input.
     """
     length, dim = sequence(shape), 128
     return named(

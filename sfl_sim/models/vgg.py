@@ -1,4 +1,4 @@
-"""VGGs with batch norm, of torchvision's layers."""
+"""VGGs with batch norm (Simonyan & Zisserman 2015) of torchvision's layers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def vgg16_bn(shape: Shape, n_labels: int) -> nn.Sequential:
 
 
 def _vgg(column: str, shape: Shape, n_labels: int) -> nn.Sequential:
-    """The network in this column of the paper's Table 1; a convolution's norm, activation and pooling belong to it.
+    """Build the network in this column of the paper's Table 1; norm, activation and pooling belong to a convolution.
 
-    From 224 pixels the classifier is the paper's, on 7x7 features and without dropout. Smaller images leave fewer
+    From 224 pixels the classifier is the paper's, on 7x7 features and without dropout. Smaller images have fewer
     features and get what is usual for CIFAR: average pooling and a single linear layer. Below 32 pixels, too small for
-    five halvings, poolings round up. Weights start as torchvision's do.
+    five halvings, poolings round up. Weights are initialised as torchvision's.
     """
     from torchvision.models import vgg  # torchvision takes a second to import
 
@@ -50,7 +50,7 @@ def _vgg(column: str, shape: Shape, n_labels: int) -> nn.Sequential:
 
 
 def _initialise(module: nn.Module) -> None:
-    """As torchvision's VGG, whose own initialisation comes with its large classifier."""
+    """Initialise a layer as torchvision's VGG does, which cannot be built without its large classifier."""
     if isinstance(module, nn.Conv2d):
         kaiming_fan_out(module.weight)
     elif isinstance(module, nn.Linear):
@@ -62,7 +62,7 @@ def _initialise(module: nn.Module) -> None:
 
 
 def _groups(name: str, first: type[nn.Module], modules: Iterable[nn.Module]) -> dict[str, nn.Sequential]:
-    """Runs of `modules` that start at each one of type `first`, numbered from 1."""
+    """Group `modules` into runs that start at each module of type `first`, numbered from 1."""
     groups: list[list[nn.Module]] = []
     for module in modules:
         if isinstance(module, first):

@@ -1,10 +1,10 @@
-"""The models by name, and a user's own. A builder takes one sample's shape and the number of labels.
+"""Models by name, and a user's own. A builder takes the shape of one sample and the number of labels.
 
-The children of what it builds are the layers, numbered by METHODS.md CHOICE 18: a residual block is one layer,
-depthwise and pointwise convolutions are separate layers, an activation, norm or pooling belongs to the convolution
-before it. A sample shape of three dimensions is an image, one of one dimension a sequence of tokens; a builder raises
-ValueError for samples that its model does not take. There is no dropout: whatever is random in a run comes from named
-streams (sfl_sim.rng).
+It returns an `nn.Sequential` whose children are the layers: a residual block is one layer, depthwise and pointwise
+convolutions are separate layers, and an activation, norm or pooling belongs to the convolution before it
+(docs/methods/hydra.md#choices). A sample shape of three dimensions is an image, one of one dimension a sequence of
+tokens; a builder raises ValueError for samples that its model does not take. There is no dropout: all random numbers of
+a run come from named streams (sfl_sim.rng).
 """
 
 from __future__ import annotations
@@ -58,10 +58,16 @@ def network(
     dtype: torch.dtype = torch.float32,
     channels_last: bool = True,
 ) -> Network:
-    """The model of that name, or a user's own as `as_builder` takes it, for samples of `input_shape`.
+    """Make the network of a model's name, or of a user's own model as `as_builder` takes it.
 
-    Raises ScenarioError if there is none of that name, if it does not take such samples, or if its output is not a
-    score per label.
+    Args:
+        model: a key of `MODELS`, or a user's own model.
+        input_shape: shape of one sample, without the batch dimension.
+        n_labels: number of labels.
+        dtype, channels_last: as for `Network`.
+
+    Raises:
+        ScenarioError: there is no such model, it does not take such samples, or its output is not a score per label.
     """
     key = model if isinstance(model, Hashable) else as_builder(model)
     return _network(key, input_shape, n_labels, dtype, channels_last)
@@ -87,14 +93,15 @@ def _network(
 
 
 def as_builder(model: object) -> Builder:
-    """A builder of a user's own model.
+    """Make a builder of a user's own model.
 
     Args:
         model: a factory `make(input_shape, n_labels) -> nn.Sequential`, which is also called on torch's meta device; or
-            an `nn.Sequential`, whose weights are then the initial ones. Every build is a model of its own.
+            an `nn.Sequential`, whose weights are then the initial ones. Every build is a separate model.
 
-    Raises ScenarioError for anything else; the builder does so if the factory fails, or if
-    what it makes cannot be trained in parts.
+    Raises:
+        ScenarioError: `model` is neither. The builder raises it if the factory fails, or if its result cannot be
+            trained in parts.
     """
     if isinstance(model, nn.Sequential):
         layers = _plain(model)
@@ -126,7 +133,11 @@ def _takes_two(function: Callable[..., object]) -> bool:
 
 
 def _plain(model: object) -> nn.Sequential:
-    """The model as an nn.Sequential that can be sliced; ScenarioError if it is not one layer after the other."""
+    """Convert the model to an nn.Sequential that can be sliced.
+
+    Raises:
+        ScenarioError: it is not one layer after another, has no weights, or uses the same weights in two layers.
+    """
     if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
         raise ScenarioError("is not an nn.Sequential", key="model.factory", found=type(model).__name__)
     weights = [parameter for layer in model for parameter in layer.parameters()]

@@ -20,11 +20,9 @@ from sfl_sim.scenario.load import Study
 from sfl_sim.scenario.sections import Scenario, Train
 from sfl_sim.studies.paired_times import alternate, quartiles
 from sfl_sim.studies.train import check
-from sfl_sim.training.allocator import keep_freed_memory
 from sfl_sim.training.alternatives import replicas_by_name
-from sfl_sim.training.device import pick_device
+from sfl_sim.training.hardware import keep_freed_memory, pick_device, threads_for
 from sfl_sim.training.precision import PRECISIONS
-from sfl_sim.training.threads import threads_for
 
 WORTH = 0.95
 """Share of the usual time below which a choice is proposed."""

@@ -28,10 +28,9 @@ from sfl_sim.report.landscape import write_landscape
 from sfl_sim.report.load import load as load_run
 from sfl_sim.rng import stream
 from sfl_sim.scenario.load import Variant, load
-from sfl_sim.training.allocator import keep_freed_memory
 from sfl_sim.training.alternatives import replicas_by_name
-from sfl_sim.training.device import pick_device
 from sfl_sim.training.evaluate import evaluate
+from sfl_sim.training.hardware import keep_freed_memory, pick_device
 from sfl_sim.training.precision import PRECISIONS
 
 Notify = Callable[[str, int, int], None]

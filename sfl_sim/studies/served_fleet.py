@@ -31,7 +31,7 @@ from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.system.arrivals import Arrivals, bursts, poisson, read_trace
-from sfl_sim.system.per_client import per_client
+from sfl_sim.system.profiles import per_client
 from sfl_sim.training.timing import Timing
 
 Ints = NDArray[np.int64]

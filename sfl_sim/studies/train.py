@@ -23,8 +23,7 @@ from sfl_sim.errors import OutputError, ScenarioError
 from sfl_sim.scenario.load import Study, digest, dump_study
 from sfl_sim.store import Failure, RunFolder, Wanted, free_folder, keys_of, read_manifest, runs_beside, take, writing
 from sfl_sim.studies.targets import references, ways
-from sfl_sim.training.allocator import keep_freed_memory
-from sfl_sim.training.device import pick_device
+from sfl_sim.training.hardware import keep_freed_memory, pick_device
 
 MAX_NUMBER = 2**31
 

@@ -1,1 +1,1 @@
-"""The physics of the world: how fast the devices compute, how fast the links move bits."""
+"""Physics of the world: how fast devices compute, how fast links move bits, and when clients are present."""

@@ -1,4 +1,4 @@
-"""When requests come, and at which clients."""
+"""Arrivals of requests at clients: Poisson, in bursts, or from a trace."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.text_files import MAX_TABLE_BYTES, read_text
 
 LATEST_S = 1e10
-"""Of a trace: three hundred years, at whose end a clock of 64-bit numbers still tells microseconds."""
+"""Latest time in a trace: three hundred years, up to which a clock of 64-bit floats resolves microseconds."""
 
 
 class Arrivals(NamedTuple):
-    """Requests in the order in which they come.
+    """Requests in the order of their arrival.
 
     Attributes:
-        times_s: (R,) float64, seconds since the start, which never fall.
-        clients: (R,) int64.
+        times_s: (R,) float64, seconds since the start, not decreasing.
+        clients: (R,) int64, the client of each request.
     """
 
     times_s: NDArray[np.float64]
@@ -30,9 +30,9 @@ class Arrivals(NamedTuple):
 
 
 def poisson(rates_per_s: ArrayLike, n_requests: int, rng: np.random.Generator) -> Arrivals:
-    """The first `n_requests` of independent Poisson processes, one for each client, of the rates (N,).
+    """Draw the first `n_requests` of independent Poisson processes, one for each client, with the rates (N,).
 
-    Drawn as one process of all clients' rate, each of whose events is a client's in proportion to its rate.
+    They are drawn as one process with the sum of the rates, whose events go to clients in proportion to their rates.
     """
     rates = np.asarray(rates_per_s, dtype=np.float64)
     times_s = np.cumsum(rng.exponential(1 / rates.sum(), n_requests))
@@ -42,7 +42,7 @@ def poisson(rates_per_s: ArrayLike, n_requests: int, rng: np.random.Generator) -
 def bursts(
     rates_per_s: ArrayLike, n_requests: int, rng: np.random.Generator, *, size: int, spacing_s: float
 ) -> Arrivals:
-    """The first `n_requests` of bursts at Poisson instants, of `size` requests each, `spacing_s` apart, at one client.
+    """Draw the first `n_requests` of bursts at Poisson instants: `size` requests of one client, `spacing_s` apart.
 
     The rates (N,) are those of requests: a client has `size` times fewer bursts.
     """
@@ -53,10 +53,10 @@ def bursts(
 
 
 def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:
-    """The requests of a CSV file with the columns `time_s` and `client` (0, 1, ...), in whatever order.
+    """Read requests from a CSV file with the columns `time_s` and `client` (0, 1, ...), in any order.
 
     Raises:
-        ScenarioError: with file and line, and the scenario `key` that named the file.
+        ScenarioError: with file and line, and the scenario `key` that names the file.
     """
     try:
         text = read_text(Path(path), MAX_TABLE_BYTES, key).rstrip()

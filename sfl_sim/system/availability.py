@@ -1,4 +1,4 @@
-"""Which client is there when: drawn from a profile of logged intervals, or of hourly shares."""
+"""Availability of clients, drawn from a profile of logged intervals or of hourly shares."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from sfl_sim.system.presence import Presence
-from sfl_sim.system.profiles import Table, find, read_table
+from sfl_sim.system.profiles import FloatArray, Table, find, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,21 +18,20 @@ KEY = "clients.availability.profile"
 HOUR_S, DAY_S = 3600.0, 86400.0
 MAX_HOURS = 31 * 24
 SHORTEST_S, LONGEST_S = 0.001, 1e9
-"""Between them, no interval is lost in the ticks of `Presence`, and its sums are exact."""
+"""Range of interval lengths and times in which `Presence` loses no interval to rounding, and its sums are exact."""
 
-FloatArray = npt.NDArray[np.float64]
 Log = tuple[list[tuple[float, float]], float]
-"""The intervals [start_s, end_s) of one client, and the period."""
+"""Intervals [start_s, end_s) of one client, and their period."""
 
 
 def draw_presence(
     n_clients: int, rng: np.random.Generator, profile: str | Path | None, begins_at_h: float = 0.0
 ) -> list[Presence] | None:
-    """Give each of the clients a presence, in a run that begins at this hour of the day; None without a profile.
+    """Draw the presence of each client in a run that begins at this hour of the day; None without a profile.
 
-    Of logged intervals each client draws one log, without replacement while there are enough; whoever gets a log as the
-    k-th one is k - 1 days ahead in it. Of hourly shares each client draws its own intervals: see `_logs_of_shares`.
-    A client's draws do not depend on how many clients there are.
+    From logged intervals each client draws one log, without replacement while there are enough; the k-th client with
+    the same log is k - 1 days ahead in it. From hourly shares each client draws its own intervals (`_logs_of_shares`).
+    A client's draws do not depend on the number of clients.
 
     Raises:
         ScenarioError: an unusable profile.
@@ -57,7 +55,7 @@ def draw_presence(
 
 
 def _read_logs(table: Table) -> list[Log]:
-    """The log of each client, in order of its first row; without a column period_s the period is the last end."""
+    """Read the log of each client, in order of first rows; without a column period_s the period is the last end."""
     starts_s, ends_s = table.numbers("start_s"), table.numbers("end_s")
     table.require("start_s", starts_s >= 0, "a number, 0 or above")
     table.require("end_s", ends_s >= starts_s + SHORTEST_S, f"at least {SHORTEST_S} s after start_s")
@@ -83,7 +81,7 @@ def _read_logs(table: Table) -> list[Log]:
 
 
 def _read_shares(table: Table) -> FloatArray:
-    """The share of clients who are there at each hour of the period."""
+    """Read the share (H,) of clients that are present at each hour of the period."""
     hours, shares = table.numbers("hour"), table.numbers("share")
     table.require("hour", hours == np.arange(hours.size), "0, 1, 2, ... from row to row")
     table.require("hour", hours < MAX_HOURS, f"below {MAX_HOURS}")
@@ -93,14 +91,15 @@ def _read_shares(table: Table) -> FloatArray:
 
 
 def _logs_of_shares(shares: FloatArray, draws: FloatArray) -> Iterator[Log]:
-    """A log of each client, so that at every hour each is there with the probability `shares` (H,), period H hours.
+    """Make a log for each client, by which it is present at hour h with probability `shares[h]` (H,); period H hours.
 
-    From one hour to the next a client stays what it is, if it can: where the share rises from p to q, who is there
-    stays, and who is away comes with probability (q - p) / (1 - p); where it falls, who is away stays away, and who is
-    there goes with probability (p - q) / p. It comes or goes at any instant between the two hours, equally likely.
+    From one hour to the next clients change as seldom as the shares allow: where the share rises from p to q, present
+    clients stay, and absent ones come with probability (q - p) / (1 - p); where it falls, absent clients stay away, and
+    present ones leave with probability (p - q) / p. They change at an instant between the two hours, drawn uniformly.
 
     Args:
-        draws: (clients, 2, H), uniform in [0, 1): whether and when, between the hour before and this one.
+        shares: (H,) in [0, 1].
+        draws: (clients, 2, H), uniform in [0, 1), for the hour that ends at h: whether the client changes, and when.
     """
     n_hours = shares.size
     whether, when = draws[:, 0], draws[:, 1]
@@ -118,6 +117,6 @@ def _logs_of_shares(shares: FloatArray, draws: FloatArray) -> Iterator[Log]:
         if not begins_s.size:
             yield ([(0.0, n_hours * HOUR_S)] if is_there[0] else []), n_hours * HOUR_S
             continue
-        if ends_s[0] < begins_s[0]:  # there when the period begins
+        if ends_s[0] < begins_s[0]:  # present when the period begins
             ends_s = np.append(ends_s[1:], ends_s[0] + n_hours * HOUR_S)
         yield list(zip(begins_s.tolist(), ends_s.tolist(), strict=True)), n_hours * HOUR_S

@@ -1,4 +1,4 @@
-"""What makes equal work take a device unequally long: chance, and heat."""
+"""Conditions under which equal work takes a device unequally long: random jitter, and throttling by heat."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Throttling:
-    """A device gets slower as it gets hot: one thermal mass, heated by computing and cooled by its surroundings.
+    """Throttling of a hot device, as one thermal mass that computing heats and the surroundings cool.
 
-    Its heat x is between 0, cold, as every device is at first, and 1, as hot as computing without a break makes it:
+    Its heat x lies between 0, cold, as every device is at first, and 1, the limit of computing without a break:
 
         dx/dt = (1 - x) / warm_up_s  while it computes,    dx/dt = -x / cool_down_s  while it rests
         speed = 1 - (1 - floor) * x
@@ -34,17 +34,17 @@ class Throttling:
     cool_down_s: float
 
     def rested(self, heat: float, rest_s: float) -> float:
-        """The heat after a rest."""
+        """Return the heat after a rest."""
         return heat * exp(-rest_s / self.cool_down_s)
 
     def worked(self, heat: float, busy_s: float) -> float:
-        """The heat after computing."""
+        """Return the heat after computing."""
         return 1 - (1 - heat) * exp(-busy_s / self.warm_up_s)
 
     def seconds(self, heat: float, cold_s: float) -> float:
-        """How long a device of this heat takes for work that takes a cold one `cold_s`.
+        """Return how long a device of this heat takes for work that takes a cold one `cold_s`.
 
-        It is the t at which the integral of the speed,
+        The result is the t at which the integral of the speed,
 
             done(t) = floor * t + gain_s * (1 - exp(-t / warm_up_s)),    gain_s = (1 - floor) * (1 - heat) * warm_up_s,
 
@@ -61,23 +61,23 @@ class Throttling:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What devices compute under.
+    """Conditions under which the devices of a fleet compute.
 
     Attributes:
         jitter: coefficient of variation of the factor, lognormal with mean 1, on the time of each operation.
-        throttling: None if devices do not get slower.
+        throttling: throttling of the devices; None if heat does not slow them down.
     """
 
     jitter: float = 0.0
     throttling: Throttling | None = None
 
     def begin(self, n_clients: int, seed: int) -> Devices:
-        """The clients' devices at the begin of a run with `seed`."""
+        """Make the clients' devices, cold, for a run with `seed`."""
         return Devices(self, n_clients, seed)
 
 
 class Devices:
-    """How warm the devices of a run are, and what chance has in store for each of them."""
+    """State of the devices of a run: the heat of each, and its random stream of jitter."""
 
     def __init__(self, conditions: Conditions, n_clients: int, seed: int) -> None:
         self._throttling = conditions.throttling
@@ -88,10 +88,10 @@ class Devices:
         self._free_s = [0.0] * n_clients
 
     def seconds(self, client: int, started_s: float, service_s: float) -> float:
-        """How long an operation takes that would take `service_s` on a cold device without chance.
+        """Return how long an operation takes that would take `service_s` on a cold device without jitter.
 
-        To be asked once for every operation of the client, in the order in which its device serves them. An operation
-        that is interrupted or cut short later heats the device as if it ran to its end at once.
+        Call it once for every operation of the client, in the order in which its device serves them. An operation that
+        is later interrupted or cut short heats the device as if it ran to its end without a break.
         """
         busy_s = service_s * self._factor(client) if self._sigma else service_s
         if self._throttling is not None:
@@ -110,7 +110,7 @@ class Devices:
 
 
 def make_conditions(jitter: float = 0.0, throttling: Mapping[str, Any] | None = None) -> Conditions | None:
-    """The conditions of a fleet, `throttling` with the options of `Throttling`; None if nothing disturbs it."""
+    """Make the conditions of a fleet, with the options of `Throttling`; None without jitter and throttling."""
     if not jitter and throttling is None:
         return None
     return Conditions(jitter, None if throttling is None else Throttling(**throttling))

@@ -1,4 +1,4 @@
-"""How long a node computes for a step: in proportion to its MACs, or by kind of layer and with an overhead per call."""
+"""Compute time of steps: in proportion to their MACs, or by kind of layer and with an overhead per call."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import KINDS, Work
-from sfl_sim.system.profiles import find, read_table
+from sfl_sim.system.profiles import find, read_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,26 +18,26 @@ KEY = "clients.compute.cost"
 
 
 class Processor(Protocol):
-    """What computes in a node."""
+    """Processor of a node."""
 
     def seconds(self, work: Work) -> float:
-        """How long it takes."""
+        """Return how long the node computes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainProcessor:
-    """Takes equally long for every MAC."""
+    """Processor that takes equally long for every MAC."""
 
     macs_per_s: float
 
     def seconds(self, work: Work) -> float:
-        """MACs over MAC/s."""
+        """Divide the MACs by the rate."""
         return work.macs / self.macs_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class FittedProcessor:
-    """Takes so many seconds for a MAC of each kind, and for a call of a layer."""
+    """Processor that takes a time for a MAC of each kind, and a time for each call of a layer."""
 
     conv_s: float
     depthwise_s: float
@@ -47,7 +46,7 @@ class FittedProcessor:
     op_s: float
 
     def seconds(self, work: Work) -> float:
-        """Seconds of all MACs and all calls."""
+        """Sum the seconds of all MACs and all calls."""
         conv, depthwise, dense, attention = work.by_kind
         return (
             conv * self.conv_s
@@ -60,12 +59,12 @@ class FittedProcessor:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """How time follows from work, for every node of a fleet.
+    """Relation of time to work, for every node of a fleet.
 
     Attributes:
         name: `macs`, or the cost profile.
-        reference_macs: of the network at which MAC/s must be measured; None if any will do.
-        processor: makes the processor of a node with these MAC/s.
+        reference_macs: MACs of the network with which rates must have been measured; None for any network.
+        processor: makes the processor of a node with a rate in MAC/s.
     """
 
     name: str
@@ -74,12 +73,14 @@ class Cost:
 
 
 def read_cost(profile: str | Path | None) -> Cost:
-    """The cost of MACs alone, or that of a cost profile:
+    """Read a cost profile; without one, every MAC takes equally long.
 
-        seconds = sum_k macs_k / (efficiency_k * macs_per_s) + n_ops * overhead_macs / macs_per_s
+    With a profile (profiles/README.md) work takes
+
+        seconds = sum_k macs_k / (efficiency_k * macs_per_s) + n_ops * overhead_macs / macs_per_s,
 
     scaled so that one sample of the profile's reference network costs its MACs. A device whose MAC/s were measured with
-    that network still takes, for it, the time that was measured.
+    that network therefore takes for it the time that was measured.
 
     Raises:
         ScenarioError: there is no such profile, or it cannot be used.
@@ -88,10 +89,7 @@ def read_cost(profile: str | Path | None) -> Cost:
         return Cost("macs", None, PlainProcessor)
     efficiencies = [f"{kind}_efficiency" for kind in KINDS]
     reference = [*(f"reference_{kind}_macs" for kind in KINDS), "reference_ops"]
-    path = find("costs", profile, KEY)
-    table = read_table(path, [*efficiencies, "overhead_macs", *reference], KEY)
-    if len(table.lines) > 1:
-        raise ScenarioError("a second row", key=KEY, file=str(path), line=table.lines[1], allowed="one row")
+    table = read_row(find("costs", profile, KEY), [*efficiencies, "overhead_macs", *reference], KEY)
     for column in efficiencies:
         table.require(column, table.numbers(column) > 0, "a number above 0")
     for column in ("overhead_macs", *reference):

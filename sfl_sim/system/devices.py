@@ -1,12 +1,11 @@
-"""The clients' devices: which they are, and how many multiply-accumulates each does in a second."""
+"""Devices of the clients: their names, and their rates in multiply-accumulates (MACs) per second."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.system.per_client import FloatArray, PerClient, per_client
-from sfl_sim.system.profiles import available, find, read_table
+from sfl_sim.system.profiles import FloatArray, PerClient, available, find, per_client, read_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,9 +26,9 @@ def draw_devices(
 ) -> tuple[list[str], FloatArray]:
     """Give each of n clients a device: its name, and its rate in MAC/s, times `scale`.
 
-    Each client draws a row of the profile, uniformly and with replacement. Rates in `macs_per_s` (one for
-    all, or one per client) take the place of the profile; the devices are then named `given`. A cost profile needs
-    rates that were measured with its own reference network: `reference_macs` are the MACs that the profile's must have.
+    Each client draws a row of the profile, uniformly and with replacement. Rates in `macs_per_s` (one for all, or one
+    per client) replace the profile; the devices are then named `given`. A cost profile needs rates that were measured
+    with its own reference network, which has `reference_macs`.
 
     Raises:
         ScenarioError: an unusable profile or number, neither a profile nor rates, or another reference network.
@@ -45,7 +44,7 @@ def draw_devices(
 
 
 def _read_devices(profile: str | Path, reference_macs: float | None) -> tuple[list[str], FloatArray]:
-    """The devices of a profile, and their rates: MACs per frame over seconds per frame."""
+    """Read the names of a profile's devices, and their rates: MACs per frame over seconds per frame."""
     key = f"{KEY}.profile"
     table = read_table(find("devices", profile, key), ["device", "ms_per_frame", "reference_macs"], key)
     ms_per_frame, frame_macs = table.numbers("ms_per_frame"), table.numbers("reference_macs")

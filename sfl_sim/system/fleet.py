@@ -1,4 +1,4 @@
-"""All the clients' devices and links, and the server's rate: the world in which one run takes place."""
+"""Fleet of a run: the clients' devices and links, their presence and power, and the server's rate."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sfl_sim.system.conditions import Conditions, make_conditions
 from sfl_sim.system.cost import Processor, read_cost
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.network import draw_links
-from sfl_sim.system.per_client import per_client
 from sfl_sim.system.power import Power, read_power
 from sfl_sim.system.presence import Presence
+from sfl_sim.system.profiles import per_client
 from sfl_sim.system.topology import Topology, build_topology
 
 if TYPE_CHECKING:
@@ -26,20 +26,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What is fixed about the nodes during a run. Every list has one entry per client.
+    """Properties of the nodes that do not change during a run. Every list has one entry per client.
 
     Attributes:
-        devices: names.
-        macs_per_s: rates of the devices; where a cost profile is used, at its reference network.
-        processors: how long the devices take for a step.
-        server: how long the server takes.
-        server_macs_per_s: its rate, as the devices'.
-        cost: how time follows from work: `macs`, or the name of the cost profile.
-        power: what the clients draw; None if unknown.
-        sample_s: seconds that a device takes for every training sample on top of the work.
-        conditions: what makes equal work take devices unequally long; None if nothing does.
-        presence: when each client is there; None if always.
-        topology: what the clients' links share; None if nothing.
+        devices: names of the devices.
+        macs_per_s: rates of the devices; with a cost profile, at its reference network.
+        processors: processors of the devices, which price work in seconds.
+        uplinks, downlinks: rates of the links over time.
+        latency_s: latency of every message.
+        server: processor of the server.
+        server_macs_per_s: rate of the server, like those of the devices.
+        cost: relation of time to work: `macs`, or the name of the cost profile.
+        power: powers of the clients; None if unknown.
+        sample_s: seconds that a device takes for every training sample in addition to the work.
+        conditions: jitter and throttling of the devices; None without both.
+        presence: when each client is present; None if always.
+        topology: links that the clients share; None if there are none.
     """
 
     devices: list[str]
@@ -59,12 +61,12 @@ class Fleet:
 
     @property
     def uplink_bps(self) -> list[float]:
-        """The uplinks' mean rates, for reports."""
+        """Mean rates of the uplinks."""
         return [link.mean_bps for link in self.uplinks]
 
     @property
     def downlink_bps(self) -> list[float]:
-        """The downlinks' mean rates, for reports."""
+        """Mean rates of the downlinks."""
         return [link.mean_bps for link in self.downlinks]
 
 
@@ -77,12 +79,17 @@ def build_fleet(
     power: Mapping[str, Any] | None = None,
     availability: Mapping[str, Any] | None = None,
 ) -> Fleet:
-    """Draw the fleet of a run: `compute`, `network`, `power` and `availability` hold the options of `draw_devices`,
-    `draw_links`, `read_power` and `draw_presence`.
+    """Draw the fleet of a run.
 
-    `compute` may have more: a `cost`, the profile of `read_cost`; `sample_s`; `jitter` and `throttling`, the options of
-    `make_conditions`. The server needs, for whatever work, 1/`speedup` of the seconds that a client needs on average
-    (SMoFi, Eq. 13: T_srv = work * s_mean / gamma). A mean of seconds, not of rates: slow clients weigh most.
+    Args:
+        n_clients, seed: number of clients, and seed of the run.
+        compute: options of `draw_devices`; and `cost`, the profile of `read_cost`, `sample_s`, and `jitter` and
+            `throttling`, the options of `make_conditions`.
+        network: options of `draw_links`; and `shared`, the options of `build_topology`.
+        speedup: gamma of SMoFi's Eq. (13), T_srv = work * s_mean / gamma: the server takes 1/gamma of the seconds that
+            a client takes on average. The mean is one of seconds, not of rates, so slow clients weigh most.
+        power: options of `read_power`.
+        availability: options of `draw_presence`.
 
     Raises:
         ScenarioError: an option cannot be used.

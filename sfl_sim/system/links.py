@@ -1,4 +1,4 @@
-"""The rate of a link over time, and when a transfer over one link, or over several at once, is done."""
+"""Rates of links over time, and durations of transfers over one link or over several at once."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 BITS_PER_BYTE = 8.0
 SAME = 1e-12
-"""Numbers of bits that differ by no more than this share of themselves are equal."""
+"""Relative difference up to which two numbers of bits count as equal."""
 MAX_CLOSED_PIECES = 100_000
-"""Pieces without a bit after which links count as never open together; a pattern has about a hundred."""
+"""Number of pieces at rate 0 after which links count as never open together; a pattern has about a hundred."""
 
 
 class Pattern:
-    """A piecewise-constant rate that repeats for ever; many links may share one.
+    """Piecewise constant rate that repeats for ever; many links may share one pattern.
 
     Args:
         times_s: m + 1 rising times; piece i lasts from `times_s[i]` to `times_s[i + 1]`. The first is 0, the
             last is the period.
-        rates_bps: the m rates, 0 or above and not all 0.
+        rates_bps: m rates, 0 or above and not all 0.
 
     Attributes:
         period_s: seconds after which the rate repeats.
-        mean_bps: the rate averaged over the period.
-        bits_by: those that have passed since the start of the period by each of `times_s`.
+        mean_bps: mean rate over the period.
+        bits_by: bits that pass from the start of the period until each of `times_s`.
     """
 
     __slots__ = ("bits_by", "mean_bps", "period_s", "rates_bps", "times_s")
@@ -45,11 +45,11 @@ class Pattern:
         self.mean_bps = self.bits_by[-1] / self.period_s
 
     def piece_at(self, time_s: float) -> int:
-        """Index of the piece that holds at `time_s`, within the period."""
+        """Return the index of the piece at `time_s`, a time within the period."""
         return min(bisect_right(self.times_s, time_s), len(self.rates_bps)) - 1
 
     def takes_s(self, here_s: float, bits: float) -> float:
-        """Seconds from `here_s`, within the period, until the last of `bits` has passed."""
+        """Return the seconds from `here_s`, a time within the period, until the last of `bits` has passed."""
         times_s, rates_bps, bits_by = self.times_s, self.rates_bps, self.bits_by
         piece = bisect_right(times_s, here_s) - 1
         periods, rest = divmod(bits_by[piece] + rates_bps[piece] * (here_s - times_s[piece]) + bits, bits_by[-1])
@@ -62,7 +62,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class RateTrace:
-    """One direction of one link: `mean_bps`, varying as `pattern` does, begun `phase_s` into it.
+    """Rate of one direction of a link: `mean_bps`, varying as `pattern`, which the run starts at `phase_s`.
 
     Without a pattern the rate is constant. Times are simulated seconds.
     """
@@ -72,9 +72,9 @@ class RateTrace:
     phase_s: float = 0.0
 
     def transfer_s(self, start_s: float, size_bytes: float) -> float:
-        """Seconds until the last bit of a transfer begun at `start_s` has left: the integral of the rate, inverted.
+        """Invert the integral of the rate: the seconds until the last bit of a transfer begun at `start_s` has left.
 
-        Over a constant rate they do not depend on the start, not even in the last bit.
+        At a constant rate they do not depend on the start, not even in the last bit.
         """
         pattern = self.pattern
         if pattern is None:
@@ -83,7 +83,7 @@ class RateTrace:
         return pattern.takes_s((start_s + self.phase_s) % pattern.period_s, pattern_bits)
 
     def pieces(self, start_s: float) -> Iterator[tuple[float, float]]:
-        """The constant pieces from `start_s` on, without end: when each ends, and its rate in bit/s."""
+        """Yield the constant pieces from `start_s` on, without end: when each ends, and its rate in bit/s."""
         pattern = self.pattern
         if pattern is None:
             yield math.inf, self.mean_bps
@@ -100,17 +100,17 @@ class RateTrace:
 
 
 class Pieces(Protocol):
-    """What lets bits pass at a rate that is constant for a while."""
+    """Piecewise constant rate, of a link or of the presence of a client."""
 
     def pieces(self, start_s: float) -> Iterator[tuple[float, float]]:
-        """The constant pieces from `start_s` on: when each ends, and its rate in bit/s; the last lasts for ever."""
+        """Yield the constant pieces from `start_s` on: when each ends (the last: inf), and its rate in bit/s."""
 
 
 def joint_transfer_s(links: Sequence[Pieces], start_s: float, size_bytes: float) -> float:
-    """Seconds until the last bit has passed several links at once, at each instant at the rate of the slowest.
+    """Return the seconds until the last bit has passed several links at once, always at the rate of the slowest.
 
-    The periods need not agree, so the pieces are walked one by one: over links that vary, the cost grows with
-    the pieces that the transfer outlasts.
+    The links may have different periods, so the pieces are walked one by one: over links that vary, the cost grows
+    with the number of pieces that the transfer lasts.
 
     Raises:
         ScenarioError: the links are never open at the same time.
@@ -130,7 +130,7 @@ def joint_transfer_s(links: Sequence[Pieces], start_s: float, size_bytes: float)
 
 
 def moved_bytes(links: Sequence[Pieces], start_s: float, end_s: float) -> float:
-    """Bytes that pass several links at once from `start_s` to `end_s`."""
+    """Return the bytes that pass several links at once from `start_s` to `end_s`."""
     bits, now_s = 0.0, start_s
     for until_s, rate_bps in slowest(links, start_s):
         bits += rate_bps * (min(until_s, end_s) - now_s)
@@ -141,7 +141,7 @@ def moved_bytes(links: Sequence[Pieces], start_s: float, end_s: float) -> float:
 
 
 def slowest(links: Sequence[Pieces], start_s: float) -> Iterator[tuple[float, float]]:
-    """The constant pieces of the smallest of the rates, as `Pieces.pieces`."""
+    """Yield the constant pieces of the smallest of the rates, as `Pieces.pieces` does."""
     walks = [link.pieces(start_s) for link in links]
     pieces = [next(walk) for walk in walks]
     while True:
@@ -151,7 +151,7 @@ def slowest(links: Sequence[Pieces], start_s: float) -> Iterator[tuple[float, fl
         if end_s == math.inf:
             return
         for i, link in enumerate(links):
-            if pieces[i][0] < end_s:  # what is closed may outlast many pieces of the others
+            if pieces[i][0] < end_s:  # a closed piece may outlast many pieces of the other links
                 walks[i] = link.pieces(end_s)
             if pieces[i][0] <= end_s:
                 pieces[i] = next(walks[i])

@@ -1,4 +1,4 @@
-"""The clients' links: how fast each one is, in which direction, and how that varies over time."""
+"""Links of the clients: the mean rate of each direction, its variation over time, and the latency."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.system.links import Pattern, RateTrace
-from sfl_sim.system.per_client import FloatArray, PerClient, per_client
-from sfl_sim.system.profiles import available, find, read_table
+from sfl_sim.system.profiles import FloatArray, PerClient, available, find, per_client, read_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,17 +29,15 @@ def draw_links(
 ) -> tuple[list[RateTrace], list[RateTrace], FloatArray]:
     """Give each of n clients an uplink, a downlink, both `scale` times as fast, and a latency.
 
-    The mean rate of a direction is what is fixed for it (one rate for all, or one per client), else what
-    the client draws from the profile, else the trace's own mean. Around that mean the rate varies as the
-    trace does, or not at all without a trace.
+    The mean rate of a direction is the given one (one for all, or one per client), else what the client draws from the
+    profile, else the trace's own mean. Around that mean the rate varies as the trace does; without one it is constant.
 
-    A client draws one quantile for both directions, because who has a good radio and a good contract has
-    them both ways: drawn apart, the directions would give too many clients one fast and one slow link. It
-    also draws one phase, at which both directions start the trace. A client's draws depend on neither the
-    options nor n.
+    A client draws one quantile for both directions, because a good radio or contract is good in both: independent draws
+    would give too many clients one fast and one slow link. It also draws one phase, at which both directions start the
+    trace. A client's draws depend on neither the options nor n.
 
     Raises:
-        ScenarioError: an unusable profile, trace or number, or nothing that says how fast a direction is.
+        ScenarioError: an unusable profile, trace or number, or no rate for a direction.
     """
     quantiles, phases = rng.random((n, 2)).T
     patterns = {} if trace is None else _read_trace(trace)
@@ -60,7 +57,7 @@ def draw_links(
 
 
 def _links(mean_bps: FloatArray, pattern: Pattern | None, phases: FloatArray) -> list[RateTrace]:
-    """One link per client, begun at its phase, a fraction of the pattern's period."""
+    """Make one link per client, which starts at its phase (n,), a fraction of the pattern's period."""
     if pattern is None:
         return [RateTrace(mean) for mean in mean_bps.tolist()]
     begun_s = (phases * pattern.period_s).tolist()
@@ -68,7 +65,7 @@ def _links(mean_bps: FloatArray, pattern: Pattern | None, phases: FloatArray) ->
 
 
 def _draw_rates(profile: str | Path, quantiles: FloatArray) -> dict[str, FloatArray]:
-    """Rates at `quantiles` by direction: linear between the profile's rows, level beyond its ends."""
+    """Interpolate the rates at `quantiles` (n,) by direction: linear between the profile's rows, constant beyond."""
     key = f"{KEY}.profile"
     table = read_table(find("network", profile, key), ["quantile", *DIRECTIONS], key)
     grid = table.numbers("quantile")
@@ -84,7 +81,7 @@ def _draw_rates(profile: str | Path, quantiles: FloatArray) -> dict[str, FloatAr
 
 
 def _read_trace(trace: str | Path) -> dict[str, Pattern]:
-    """The patterns of a trace, by direction."""
+    """Read the patterns of a trace, by direction."""
     key = f"{KEY}.trace"
     table = read_table(find("network/traces", trace, key), ["time_s", *DIRECTIONS], key)
     times_s = table.numbers("time_s")

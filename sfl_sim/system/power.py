@@ -1,4 +1,4 @@
-"""What the clients draw from their batteries: watts while they compute, send, receive and wait."""
+"""Powers of the clients: watts while they compute, send, receive and wait."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.system.per_client import PerClient, per_client
-from sfl_sim.system.profiles import available, find, read_table
+from sfl_sim.system.profiles import PerClient, available, find, per_client, read_row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 KEY = "clients.power"
 WATT, JOULE = 1e-3, 1e-9
-"""Of a profile's units: mW, and mW at 1 Mbit/s, which is nJ a bit."""
+"""Watts and joules per bit in a profile's units: mW, and mW at 1 Mbit/s, which is nJ per bit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """The powers of a fleet. Every list has one entry per client.
+    """Powers of a fleet. Every list has one entry per client.
 
     A transfer takes its direction's watts for as long as it lasts, and its direction's joules for every bit.
 
     Attributes:
-        compute_w: while the device computes.
-        idle_w: while a client takes part in a round and neither computes nor sends nor receives.
+        compute_w: power while the device computes.
+        uplink_w, downlink_w: power while the client sends, and while it receives.
+        uplink_joule_per_bit, downlink_joule_per_bit: additional energy of every bit sent, and received.
+        idle_w: power while a client takes part in a round and neither computes nor sends nor receives.
     """
 
     compute_w: list[float]
@@ -44,14 +45,14 @@ def read_power(
     downlink_w: PerClient | None = None,
     idle_w: PerClient = 0.0,
 ) -> Power:
-    """The powers of n clients (one number for all, or one per client), with a radio profile or given watts.
+    """Make the powers of n clients (one number for all, or one per client), with a radio profile or given watts.
 
     The profile's radio draws, at a throughput t, base + alpha * t, where alpha depends on the direction (Huang et al.,
     MobiSys 2012, Table 4): base for as long as a transfer lasts, and alpha for every bit, however fast it passes. A
     radio that sends and receives at once counts as two.
 
     Raises:
-        ScenarioError: an unusable profile or number, or nothing that says what the radio draws.
+        ScenarioError: an unusable profile or number, or no power of the radio.
     """
     uplink_joule_per_bit = downlink_joule_per_bit = 0.0
     if radio is not None:
@@ -70,13 +71,10 @@ def read_power(
 
 
 def _read_radio(radio: str | Path) -> tuple[float, float, float]:
-    """Base power in watts, and joules per bit sent and received."""
+    """Read the base power in watts, and the joules per bit sent and received."""
     key = f"{KEY}.radio"
     columns = {"base_mw": WATT, "uplink_mw_per_mbps": JOULE, "downlink_mw_per_mbps": JOULE}
-    path = find("power", radio, key)
-    table = read_table(path, list(columns), key)
-    if len(table.lines) > 1:
-        raise ScenarioError("a second row", key=key, file=str(path), line=table.lines[1], allowed="one row")
+    table = read_row(find("power", radio, key), list(columns), key)
     for column in columns:
         table.require(column, table.numbers(column) > 0, "a number above 0")
     base_w, up, down = (float(unit * table.numbers(column)[0]) for column, unit in columns.items())

@@ -1,4 +1,4 @@
-"""When one client is there: intervals that repeat for ever."""
+"""Presence of a client: intervals that repeat for ever."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 TICKS_PER_S = 1024
-"""Times of coming and going are rounded to ticks, a power of 2 of them in a second: then sums of them are exact, and
-two ways to compute when somebody goes away give the same instant."""
+"""Ticks in a second, to which the ends of intervals are rounded. It is a power of 2: sums of such times are exact, and
+two ways to compute when a client goes away give the same instant."""
 
 
 class Presence:
-    """Says of any instant whether the client is there, and for how long; of any work, when it is done.
+    """Intervals in which a client is present, and the times at which its work is done.
 
     Args:
         intervals: [start_s, end_s) in any order, begun within the period; they may touch but not overlap.
         period_s: seconds after which they repeat.
-        phase_s: where in the period the run begins.
+        phase_s: time in the period at which the run begins.
 
     Attributes:
         period_s: seconds after which the intervals repeat.
-        share: of the time that the client is there.
+        share: share of the time in which the client is present.
     """
 
     __slots__ = ("_before_s", "_begins_s", "_ends_s", "period_s", "share")
@@ -46,25 +46,25 @@ class Presence:
         self._begins_s = begins_s
         self._ends_s = ends_s
         self._before_s = list(accumulate(lengths_s, initial=0.0))
-        """Seconds of presence in a period before each interval, and in all of it."""
+        """Seconds of presence in a period before each interval, and in the whole period."""
 
     def there(self, at_s: float) -> bool:
-        """Whether the client is there at this instant."""
+        """Return True if the client is present at this instant."""
         return at_s < self._around(at_s)[0]
 
     def until_s(self, at_s: float) -> float:
-        """When the client goes away: infinite if never, `at_s` itself if it is not there."""
+        """Return the instant at which the client leaves: inf if never, `at_s` itself if it is absent."""
         return max(at_s, self._around(at_s)[0])
 
     def again_s(self, at_s: float) -> float:
-        """When the client is there: `at_s` itself if it is, else when it comes back; infinite if it is never there."""
+        """Return the next instant of presence: `at_s` itself if the client is present, inf if it never comes."""
         end_s, begin_s, _ = self._around(at_s)
         return at_s if at_s < end_s else begin_s
 
     def done_s(self, start_s: float, work_s: float) -> float:
-        """When the client has been there for `work_s` seconds since `start_s`.
+        """Return the instant at which the client has been present for `work_s` seconds since `start_s`.
 
-        While it is there without a break, that is `start_s + work_s` to the bit.
+        If it does not leave meanwhile, that is `start_s + work_s` to the bit.
         """
         end_s, begin_s, upcoming = self._around(start_s)
         end_s = max(end_s, start_s)
@@ -81,7 +81,7 @@ class Presence:
         return period_start_s + self._begins_s[last] + (rest_s - self._before_s[last])
 
     def seconds_by(self, at_s: float) -> float:
-        """For how long the client has been there from the begin of the run to `at_s`."""
+        """Return how long the client has been present from the start of the run to `at_s`."""
         if self.share in (0, 1):
             return at_s * self.share
         periods, in_period_s = divmod(at_s, self.period_s)
@@ -92,16 +92,16 @@ class Presence:
         return periods * self._before_s[-1] + in_period_there_s
 
     def pieces(self, start_s: float) -> Iterator[tuple[float, float]]:
-        """Presence and absence from `start_s` on: when each ends, and as a rate, inf or 0; the last lasts for ever."""
+        """Yield presence and absence from `start_s` on: when each ends (the last: inf), and inf or 0 as a rate."""
         now_s = start_s
         while now_s < inf:
             end_s, begin_s, _ = self._around(now_s)
-            is_there = now_s < end_s
-            now_s = end_s if is_there else begin_s
-            yield now_s, inf if is_there else 0.0
+            present = now_s < end_s
+            now_s = end_s if present else begin_s
+            yield now_s, inf if present else 0.0
 
     def intervals(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
-        """The intervals in which the client is there, clipped to [start_s, end_s)."""
+        """List the intervals in which the client is present, clipped to [start_s, end_s)."""
         found = []
         begin_s = self.again_s(start_s)
         while begin_s < end_s:
@@ -110,7 +110,7 @@ class Presence:
         return found
 
     def _around(self, at_s: float) -> tuple[float, float, int]:
-        """When the last interval that began by `at_s` ends, when the next one begins, and the index of that one."""
+        """Find the end of the last interval that began by `at_s`, and the begin and index of the next one."""
         if not self._begins_s:
             return -inf, inf, 0
         in_period_s = at_s % self.period_s
@@ -127,7 +127,7 @@ def _exact(time_s: float) -> float:
 
 
 def _joined(stays: Iterable[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """Begins and ends of stays (begin and length) in order of time; those that touch become one."""
+    """Return begins and ends of stays (begin, length) in order of time; stays that touch become one."""
     begins_s: list[float] = []
     ends_s: list[float] = []
     for begin_s, length_s in stays:

@@ -1,4 +1,4 @@
-"""Find a profile, shipped or the user's own, and read its table strictly.
+"""Figures of a fleet: profiles, shipped or the user's own, read strictly, and numbers given for the clients.
 
 A profile is a CSV file: lines `# key: value` that say where the figures come from, then the column names,
 then the rows. `profiles/README.md` describes the shipped ones and how to write another.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,25 +19,25 @@ import numpy.typing as npt
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.text_files import MAX_TABLE_BYTES, read_text
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+FloatArray = npt.NDArray[np.float64]
+PerClient = float | Sequence[float]
+"""A setting that holds for all clients, or one for each."""
 
 MAX_ROWS = 500_000
 SMALLEST, LARGEST = 1e-30, 1e30
-"""Of numbers that are not 0: times and rates made of them are still finite."""
+"""Range of the size of numbers other than 0, in which times and rates computed from them are finite."""
 
 
 def available(kind: str) -> list[str]:
-    """Names of the shipped profiles in a folder: `devices`, `network`, `availability`, ..."""
+    """List the names of the shipped profiles of a kind: `devices`, `network`, `availability`, ..."""
     return sorted(path.stem for path in _folder(kind).glob("*.csv"))
 
 
 def find(kind: str, profile: str | Path, key: str) -> Path:
-    """The file of the shipped profile of this name, else the user's file at this path.
+    """Return the file of the shipped profile of this name, else the user's file at this path.
 
     Raises:
-        ScenarioError: there is neither; `key` is the scenario key that asked for it.
+        ScenarioError: there is neither; `key` is the scenario key that names the profile.
     """
     names = available(kind)
     if str(profile) in names:
@@ -55,22 +55,26 @@ def _folder(kind: str) -> Path:
 
 @dataclass(frozen=True)
 class Table:
-    """A profile's cells by column, with the line of the file that each row came from."""
+    """Cells of a profile by column, and the line in the file of each row."""
 
     path: Path
     key: str
     lines: list[int]
     columns: dict[str, list[str]]
 
-    def numbers(self, column: str) -> npt.NDArray[np.float64]:
-        """A column as finite numbers, in the order of the rows."""
+    def numbers(self, column: str) -> FloatArray:
+        """Convert a column to finite numbers (rows,).
+
+        Raises:
+            ScenarioError: a cell is no number, or out of range.
+        """
         values = np.array([_number(cell) for cell in self.columns[column]])
         self.require(column, np.isfinite(values), "a number")
-        self.require(column, in_range(values), f"0, or a number from {SMALLEST:g} to {LARGEST:g}")
+        self.require(column, _in_range(values), f"0, or a number from {SMALLEST:g} to {LARGEST:g}")
         return values
 
     def require(self, column: str, fits: npt.NDArray[np.bool_], allowed: str) -> None:
-        """Raise ScenarioError for the first row of `column` that does not fit, saying what is allowed."""
+        """Raise ScenarioError for the first row of `column` whose entry of `fits` (rows,) is False."""
         if not fits.all():
             row = int(fits.argmin())
             raise ScenarioError(
@@ -83,14 +87,34 @@ class Table:
             )
 
 
-def in_range(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Whether each is 0, or of a size that can be reckoned with."""
+def per_client(value: PerClient, n: int, key: str, *, zero_allowed: bool = False) -> FloatArray:
+    """Expand `value` to n numbers above 0 (or 0, if that is allowed), one per client.
+
+    Raises:
+        ScenarioError: with `key`, if a list does not have n entries or a number is out of range.
+    """
+    values = np.asarray(value, dtype=float)
+    if values.ndim and values.shape != (n,):
+        raise ScenarioError("a list needs one entry per client", key=key, found=values.size, allowed=f"{n} entries")
+    signed = np.isfinite(values) & ((values >= 0) if zero_allowed else (values > 0))
+    for fits, allowed in (
+        (signed, "a number, 0 or above" if zero_allowed else "a number above 0"),
+        (_in_range(values), f"from {SMALLEST:g} to {LARGEST:g}"),
+    ):
+        if not fits.all():
+            found = float(values[~fits][0])
+            raise ScenarioError("number out of range", key=key, found=found, allowed=allowed)
+    return np.broadcast_to(values, n)
+
+
+def _in_range(values: FloatArray) -> npt.NDArray[np.bool_]:
+    """Mark values that are 0, or of a size from `SMALLEST` to `LARGEST`."""
     sizes = np.abs(values)
     return np.asarray((sizes <= LARGEST) & ((sizes >= SMALLEST) | (values == 0)))
 
 
 def read_table(path: Path, needed: Sequence[str], key: str) -> Table:
-    """Read the CSV file at `path`. It must have the columns `needed` and a row; other columns are left alone.
+    """Read the CSV file at `path`, which must have the columns `needed` and a row; other columns are not checked.
 
     Raises:
         ScenarioError: with file, line, `key`, what was found and what is allowed.
@@ -124,9 +148,17 @@ def read_table(path: Path, needed: Sequence[str], key: str) -> Table:
     return Table(path, key, [line for line, _ in rows], by_name)
 
 
+def read_row(path: Path, needed: Sequence[str], key: str) -> Table:
+    """Read a CSV file as `read_table` does, and raise ScenarioError if it has more than one row."""
+    table = read_table(path, needed, key)
+    if len(table.lines) > 1:
+        raise ScenarioError("a second row", key=key, file=str(path), line=table.lines[1], allowed="one row")
+    return table
+
+
 @lru_cache(maxsize=8)  # what-if studies read the same profiles again and again
 def _rows(text: str) -> list[tuple[int, list[str]]]:
-    """The lines of a CSV file that are no comment, with their numbers."""
+    """Return the rows of a CSV file and their line numbers, without comments and empty lines."""
     lines = enumerate(text.splitlines(), start=1)
     return [(n, _cells(line)) for n, line in lines if line.strip() and not line.startswith("#")]
 

@@ -1,4 +1,4 @@
-"""What lies between the clients' own links and the server: a graph of links that many clients share."""
+"""Topology between the clients' own links and the server: a graph of links that many clients share."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ BACKHAUL = "backhaul"
 
 
 class Topology:
-    """The links that messages pass between the clients' own links and the server. It does not change.
+    """Links that messages pass between the clients' own links and the server. They do not change.
 
-    A message takes a way with the fewest edges; of several such ways, always the same.
+    A message takes a path with the fewest edges; of several such paths, always the same.
 
     Args:
-        graph: whose nodes are `server`, `client0`, `client1`, ... and any other names. An edge may have a
-            `capacity_bps` above 0; without one it has no limit.
-        n_clients: all of which must be able to reach the server, and be reached.
+        graph: directed graph whose nodes are `server`, `client0`, `client1`, ... and any other names. An edge may
+            have a `capacity_bps` above 0; without one it has no limit.
+        n_clients: number of clients, all of which must be connected to the server in both directions.
 
     Attributes:
-        edges: those of the graph that have a limit; paths consist of their numbers.
-        capacity_bps: of each of them.
+        edges: edges of the graph that have a limit; paths consist of their numbers.
+        capacity_bps: limits of these edges.
 
-    Raises ScenarioError if there is no way from a client to the server, or back.
+    Raises:
+        ScenarioError: there is no path from a client to the server, or back.
     """
 
     def __init__(self, graph: nx.DiGraph[str], n_clients: int) -> None:
@@ -54,15 +55,15 @@ class Topology:
         self._down = paths(nx.single_source_shortest_path(graph, SERVER), "no way from the server to this client")
 
     def path(self, src: int, dst: int) -> tuple[int, ...]:
-        """The numbers of the `edges` that a message passes: up from a client, and down to a client.
+        """Return the numbers of the `edges` that a message passes: up from a client, and down to a client.
 
-        Nodes below 0 are at the server, by way of which clients send to each other.
+        Nodes below 0 are at the server, through which clients send to each other.
         """
         return (self._up[src] if src >= 0 else ()) + (self._down[dst] if dst >= 0 else ())
 
 
 def client_name(client: int) -> str:
-    """The client's node."""
+    """Return the name of the client's node."""
     return f"client{client}"
 
 
@@ -74,9 +75,9 @@ def build_topology(
     backhaul_bps: float | Mapping[str, float] | None = None,
     file: str | Path | None = None,
 ) -> Topology:
-    """The graph in a user's `file`, or `access_points` with a common backhaul.
+    """Build the graph in a user's `file`, or one of `access_points` with a common backhaul.
 
-    Clients are dealt over the access points at random and evenly: none has two clients more than another. The
+    Clients are assigned to the access points at random and evenly: numbers of clients differ by at most 1. The
     capacities, of every access point and of the backhaul, are one number for both directions, or `up` and `down`; None
     is no limit.
 
@@ -97,14 +98,14 @@ def build_topology(
 
 
 def _connect(graph: nx.DiGraph[str], below: str, above: str, capacity_bps: float | Mapping[str, float] | None) -> None:
-    """Add an edge up and an edge down."""
+    """Add an edge in each direction."""
     both = capacity_bps if isinstance(capacity_bps, Mapping) else {"up": capacity_bps, "down": capacity_bps}
     graph.add_edge(below, above, capacity_bps=both["up"])
     graph.add_edge(above, below, capacity_bps=both["down"])
 
 
 def _read_graph(file: Path, n_clients: int) -> nx.DiGraph[str]:
-    """A CSV file's edges; an empty capacity is no limit."""
+    """Read edges from a CSV file; an empty capacity is no limit."""
     table = read_table(file, COLUMNS, f"{KEY}.file")
     starts, ends, limits = (table.columns[column] for column in COLUMNS)
     clients = set(map(client_name, range(n_clients)))

@@ -1,4 +1,4 @@
-"""Evaluation of the global model: in eval mode, in large batches, off every training stream."""
+"""Evaluation of the global model: in eval mode, in large batches, without use of random streams."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ BATCH = 1000
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`hits`: was each test sample (N,) answered correctly; `confusion`: numbers (L, L) of samples by true label (row)
-    and answer (column); mean cross-entropy."""
+    """Result of an evaluation.
+
+    Attributes:
+        hits: (N,), True for test samples that were answered correctly.
+        confusion: (L, L), numbers of samples by true label (row) and answer (column).
+        loss: mean cross-entropy.
+    """
 
     hits: NDArray[np.bool_]
     confusion: NDArray[np.int64]
@@ -27,34 +32,34 @@ class Evaluation:
 
     @property
     def correct(self) -> NDArray[np.int64]:
-        """Correct answers by label."""
+        """Numbers (L,) of correct answers by label."""
         return self.confusion.diagonal()
 
     @property
     def samples(self) -> NDArray[np.int64]:
-        """Test samples by label."""
+        """Numbers (L,) of test samples by label."""
         return np.asarray(self.confusion.sum(axis=1))
 
     @property
     def accuracy(self) -> float:
-        """Correct answers of all."""
+        """Share of correct answers."""
         return float(self.correct.sum() / self.samples.sum())
 
     @property
     def by_label(self) -> NDArray[np.float64]:
-        """Accuracy of each label; NaN for one without test samples."""
+        """Accuracies (L,) of the labels; NaN for a label without test samples."""
         with np.errstate(invalid="ignore"):
             return np.asarray(self.correct / self.samples, dtype=np.float64)
 
     def client_accuracy(self, test_sets: Sequence[NDArray[np.int64]]) -> float | None:
-        """Mean over clients of the accuracy on their own test sets, indices into the test samples; None if none."""
+        """Average the accuracy of clients on their own test sets, indices into the test samples; None without sets."""
         return float(np.mean([self.hits[own].mean() for own in test_sets])) if test_sets else None
 
 
 def evaluate(model: Model, x: Tensor, y: Tensor, n_labels: int, prepare: Callable[[Tensor], Tensor]) -> Evaluation:
-    """Apply the parts of `model` one after another to uint8 test images x (N, C, H, W) with labels y (N,).
+    """Evaluate the parts of `model`, one after another, on uint8 test samples x (N, ...) with labels y (N,).
 
-    Reads the weights only: no gradient, no batch-norm update, no random number. One synchronisation at the end.
+    Nothing is changed: no gradient, no batch-norm update, no random number. A GPU is awaited once, at the end.
     """
     answers, losses = [], []
     with torch.inference_mode():
@@ -70,7 +75,7 @@ def evaluate(model: Model, x: Tensor, y: Tensor, n_labels: int, prepare: Callabl
 
 
 def logits(model: Model, x: Tensor) -> Tensor:
-    """The answers (n, L) to prepared inputs x (n, ...): of the most confident where the model has alternatives."""
+    """Compute the logits (n, L) for prepared inputs x (n, ...), of the most confident if the model has alternatives."""
     first, *others = model
     if isinstance(first, Alternatives):
         return first.most_confident(logits([replica, *others], x) for replica in first.replicas.values())

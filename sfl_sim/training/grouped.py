@@ -1,4 +1,4 @@
-"""Convolutions of many replicas as one grouped convolution: rules for `vmap` that keep the channels side by side."""
+"""Rules for `vmap` that run the convolutions of many replicas as one grouped convolution."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ BY_CHANNEL = {F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d}
 
 
 def side_by_side(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors (b, ...) of n replicas as one of shape (n, b, ...).
+    """Stack the tensors (b, ...) of n replicas to one of shape (n, b, ...).
 
-    Images (b, C, H, W) lie in memory as a batch of images with n * C channels, channels last: `merged` copies nothing.
+    Images (b, C, H, W) are laid out as a batch of images with n * C channels, channels last, so that `merged` copies
+    nothing.
     """
     if tensors[0].ndim != 4:
         return torch.stack(list(tensors))
@@ -25,15 +26,15 @@ def side_by_side(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def merged(images: Tensor) -> Tensor:
-    """Images (n, b, C, H, W) as (b, n * C, H, W)."""
+    """Reshape images (n, b, C, H, W) to (b, n * C, H, W)."""
     return images.permute(1, 3, 4, 0, 2).flatten(3).permute(0, 3, 1, 2)
 
 
 class ChannelsSideBySide(TorchFunctionMode):
-    """While it is active, `vmap` runs convolutions and pooling on the channels of all replicas side by side.
+    """Mode in which `vmap` runs convolutions and pooling on the channels of all replicas side by side.
 
-    vmap's own rules do the same maths but copy the images to and fro around every pooling layer, and lose
-    channels_last: 10 replicas of lenet5 take 1.5 (batch 8) to 2 times (batch 64) as long with them on a CPU.
+    vmap's own rules compute the same but copy the images before and after every pooling layer, and lose channels_last:
+    10 replicas of lenet5 take 1.5 (batch 8) to 2 times (batch 64) as long with them on a CPU.
     """
 
     def __torch_function__(
@@ -49,16 +50,16 @@ class ChannelsSideBySide(TorchFunctionMode):
 
 
 class _Rule(torch.autograd.Function):
-    """A rule for vmap and nothing else: vmap calls `vmap` with the tensors of all replicas, and autograd looks on."""
+    """Rule for vmap only: vmap calls `vmap` with the tensors of all replicas, whose operations autograd records."""
 
     @staticmethod
     def forward(*args: Any) -> Any:
-        """Never called, as there is no call without vmap."""
+        """Raise: it is never called without vmap."""
         raise NotImplementedError
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Never called, but functions without it get no rule."""
+        """Raise: it is never called, but vmap ignores functions without it."""
         raise NotImplementedError
 
 
@@ -84,10 +85,10 @@ class _ByChannel(_Rule):
 
 
 def _replicas_first(tensor: Tensor, dim: int | None, n: int) -> Tensor:
-    """`tensor` with the dimension that counts replicas in front; None: they all have the same."""
+    """Move the dimension `dim` of replicas to the front; with None all n replicas have the same tensor."""
     return tensor.expand(n, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
 def _apart(images: Tensor, n: int) -> Tensor:
-    """Images (b, n * C, H, W) as (b, n, C, H, W)."""
+    """Reshape images (b, n * C, H, W) to (b, n, C, H, W)."""
     return images.view(len(images), n, -1, *images.shape[2:])

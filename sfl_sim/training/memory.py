@@ -1,4 +1,4 @@
-"""How much memory a client needs to train its part, at every cut: counted from what autograd keeps."""
+"""Memory that a client needs to train its part, at every cut, counted from the tensors that autograd keeps."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sfl_sim.models.network import Network
 from sfl_sim.training.optimisers import Adam, Sgd
 
 SAMPLES = (2, 3)
-"""Mini-batches that are tried: one sample is too few for some batch norms, and what is kept is linear in samples."""
+"""Sizes of the mini-batches that are tried: one sample is too few for some batch norms, and memory grows linearly."""
 
 
 def client_memory_bytes(network: Network, cut: int, batch_size: int, optimizer: str, momentum: float) -> int:
-    """Bytes that a client holds when the gradient of a mini-batch comes back to the layers 1 to `cut`.
+    """Return the bytes that a client holds when the gradient of a mini-batch comes back to the layers 1 to `cut`.
 
     They are its weights and floating buffers, a gradient of the weights, the optimiser's moments (one with momentum,
-    two with Adam), all that autograd keeps of the mini-batch for the backward pass (its input among it, and what arises
-    inside of layers), the activations at the cut, and their gradient. Without a split, `cut` is the number of layers.
+    two with Adam), all that autograd keeps of the mini-batch for the backward pass (its input and intermediate results
+    of layers), the activations at the cut, and their gradient. Without a split, `cut` is the number of layers.
 
-    What is left out: what an operation allocates and frees again (workspace, gradients of activations further down),
-    messages besides the gradient, a method's heads and surrogates, the data set, and the program itself. Autograd is
-    asked on this machine's CPU; other kernels may keep a little more or less.
+    Left out are memory that an operation allocates and frees again (workspace, gradients of earlier activations),
+    messages besides the gradient, a method's heads and surrogates, the data set, and the program itself. Autograd runs
+    on this machine's CPU; other kernels may keep a little more or less.
     """
     layers = network.layers[:cut]
     parameters, buffers = sum(layer.parameters for layer in layers), sum(layer.buffers for layer in layers)
@@ -40,10 +40,10 @@ def client_memory_bytes(network: Network, cut: int, batch_size: int, optimizer: 
 
 @lru_cache(maxsize=8)
 def _kept_bytes(network: Network) -> NDArray[np.int64]:
-    """Bytes of what autograd keeps of a mini-batch, and of the last activations: of `SAMPLES` x layers.
+    """Count the bytes that autograd keeps of a mini-batch, and those of the last activations: (`SAMPLES`, layers).
 
-    A column is for a cut after that layer. What layers share, as the output of one and the input of the next, counts
-    once; weights do not.
+    A column is for a cut after that layer. Tensors that layers share, as the output of one and the input of the next,
+    count once; weights do not count.
     """
     uncompiled = network.called(Calling(autocast=network.calling.autocast))
     (whole,) = uncompiled.split(seed=0, device=torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""In which floating-point arithmetic steps are computed, and where a faster one is none."""
+"""Floating-point precisions of training steps, and checks of the hardware for them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
 
 DEPTHWISE_SHARE = 0.01
-"""Share of depthwise MACs from which bfloat16 loses on a CPU: training steps of mobilenet_v1 (3 %) take 1.7 times as
-long as in float32 and those of mobilenet_v2 (7 %) 1.1 times; without any, cnn8, resnet18 and vgg11_bn gain 1.5 to 1.7
-times (shared/PERFORMANCE.md)."""
+"""Share of depthwise MACs from which bfloat16 is slower on a CPU: training steps of mobilenet_v1 (3 %) take 1.7 times
+as long as in float32 and those of mobilenet_v2 (7 %) 1.1 times; without depthwise layers, cnn8, resnet18 and vgg11_bn
+are 1.5 to 1.7 times as fast."""
 
 SMALL_BATCH_MACS = 100e6
-"""Forward MACs of a mini-batch below which bfloat16 loses on a CPU: a step of lenet5 at batch 64 (27 M) takes 1.1 times
-as long as in float32, one of cnn8 (4.8 G) 0.6 times (shared/PERFORMANCE.md)."""
+"""Forward MACs of a mini-batch below which bfloat16 is slower on a CPU: a step of lenet5 at batch 64 (27 M) takes 1.1
+times as long as in float32, one of cnn8 (4.8 G) 0.6 times."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """What a scenario's `train.precision` stands for.
+    """Types behind a name of the scenario's `train.precision`.
 
     Attributes:
         weights: type of parameters, optimiser state and loss.
-        autocast: type of convolutions, matrix products, and activations and gradients on the wire; None: as `weights`.
-        tf32: whether a GPU may round the factors of float32 convolutions and matrix products to TensorFloat32.
+        autocast: type of convolutions, matrix products, and activations and gradients in messages; None: `weights`.
+        tf32: True if a GPU may round the factors of float32 convolutions and matrix products to TensorFloat32.
     """
 
     weights: torch.dtype
@@ -34,9 +34,9 @@ class Precision:
     tf32: bool = False
 
     def activate(self) -> None:
-        """Let this process compute so, and in two runs alike, which torch's defaults for cuDNN's convolutions do not.
+        """Set this process to the precision, and cuDNN to deterministic convolutions.
 
-        They use TensorFloat32 unasked, and kernels that add numbers in the order in which threads finish.
+        torch's defaults for cuDNN use TensorFloat32, and kernels that add numbers in the order in which threads finish.
         """
         torch.backends.cudnn.deterministic = True
         torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
@@ -49,11 +49,11 @@ PRECISIONS = {
     "bf16": Precision(torch.float32, autocast=torch.bfloat16),
     "tf32": Precision(torch.float32, tf32=True),
 }
-"""The precisions by the name that a scenario gives them."""
+"""Precisions by their names in scenarios."""
 
 
 def check_precision(name: str, device: torch.device, network: Network, batch_size: int) -> None:
-    """Refuse a precision that `device` does not have, or with which this network would only be slower."""
+    """Raise ScenarioError for a precision that `device` does not have, or with which this network would be slower."""
     reason = None
     if name == "tf32":
         reason = _no_tensor_cores(device)
@@ -72,7 +72,7 @@ def _no_tensor_cores(device: torch.device) -> str | None:
 
 
 def _slow_bf16(network: Network, batch_size: int) -> str | None:
-    """Why bfloat16 on a CPU would only be slower; None if it is worth it."""
+    """Return the reason why bfloat16 would be slower on this CPU; None if it would be faster."""
     if not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
         return "this processor has no bfloat16 instructions (AVX512_BF16 or AMX), so bfloat16 is slower than float32"
     depthwise = sum(layer.macs_by_kind["depthwise"] for layer in network.layers) / network.macs

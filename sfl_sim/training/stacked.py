@@ -1,4 +1,4 @@
-"""Many replicas of one part as one computation: weights are rows of common matrices, and layers run under `vmap`.
+"""Stacks: many replicas of one part as one computation, with weights as rows of matrices and layers under `vmap`.
 
 `forward`, `backward` and `train` do for many replicas what the steps of those names do for one, up to rounding. The
 replicas stay rows of their stack afterwards, so that the next step of the same group copies nothing.
@@ -27,9 +27,9 @@ _REFUSALS: WeakKeyDictionary[Part, str | None] = WeakKeyDictionary()
 
 
 def refusal(replica: Replica, x: Tensor) -> str | None:
-    """Why replicas of this part cannot be one computation, if so; tried once, with a training batch x (b, ...).
+    """Return the reason why replicas of this part cannot be stacked, or None; tried once, with a batch x (b, ...).
 
-    Layers that draw random numbers or branch on values cannot, and those that vmap has no rule for (it warns) would
+    Layers that draw random numbers or branch on values cannot, and those for which vmap has no rule (it warns) would
     take longer than one by one.
     """
     weights = replica.weights
@@ -46,7 +46,7 @@ def refusal(replica: Replica, x: Tensor) -> str | None:
 
 
 def forward(replicas: Sequence[Replica], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The activations of each replica for its training batch (b, ...); their graph waits for `backward`."""
+    """Compute the activations of each replica for its training batch (b, ...); their graph is kept for `backward`."""
     stack = Stack.of(replicas)
     _keep_statistics(replicas)
     graphs = stack.part.calling.graphs
@@ -57,7 +57,7 @@ def forward(replicas: Sequence[Replica], inputs: Sequence[Tensor]) -> Sequence[T
 
 
 def backward(replicas: Sequence[Replica], gradients: Sequence[Tensor], optimiser: Optimiser) -> None:
-    """Each replica's backward pass from the gradient at its activations, and its optimiser step."""
+    """Run each replica's backward pass from the gradient at its activations, and its optimiser step."""
     pairs = list(zip(replicas, gradients, strict=True))
     together = [(replica, gradient) for replica, gradient in pairs if _waits_in_stack(replica.weights)]
     for replica, gradient in pairs:
@@ -81,7 +81,7 @@ def train(
     optimiser: Optimiser,
     share: float = 1.0,
 ) -> Sequence[Tensor | None]:
-    """Each replica's step on `share` of its batch's mean cross-entropy; the gradients at the inputs, as `Train`."""
+    """Run each replica's step on `share` times its batch's mean cross-entropy; gives the gradients at the inputs."""
     stack = Stack.of(replicas)
     _keep_statistics(replicas)
     gradients = stack.train(side_by_side(inputs), torch.stack(list(labels)), share)
@@ -100,12 +100,12 @@ def _release(replicas: Iterable[Replica]) -> None:
 
 
 def _waits_in_stack(weights: Weights) -> TypeGuard[Row]:
-    """Whether it is a row that waits for the gradient of a forward pass of its stack."""
+    """Return True if it is a row that awaits the gradient of a forward pass of its stack."""
     return isinstance(weights, Row) and weights.stack is not None and weights.stack.passed is not None
 
 
 class Row(Weights):
-    """A replica's weights as a row of a stack, until a forward or backward pass runs on this replica alone."""
+    """Weights of a replica as a row of a stack, until a forward or backward pass runs on this replica alone."""
 
     __slots__ = ("index", "stack")
 
@@ -117,16 +117,16 @@ class Row(Weights):
         self.index = index
 
     def is_row(self, stack: Stack, index: int) -> bool:
-        """Whether it is row `index` of `stack`, with the momentum that the stack's last step left."""
+        """Return True if it is row `index` of `stack`, with the momentum of the stack's last step."""
         return self.stack is stack and self.index == index and self.momentum is stack.momenta[index]
 
     def forward(self, x: Tensor) -> Tensor:
-        """As `Weights.forward`, in memory of its own: steps of other rows must not change what this graph holds."""
+        """Leave the stack, so that steps of other rows do not change this graph, and run `Weights.forward`."""
         self._leave()
         return super().forward(x)
 
     def backward(self, gradient: Tensor) -> None:
-        """As `Weights.backward`; a forward pass of the whole stack is run again for this row."""
+        """Run `Weights.backward`, after the forward pass again for this row if it ran for the whole stack."""
         if _waits_in_stack(self):
             x, buffers = self.take_pass()
             self._leave()
@@ -134,13 +134,13 @@ class Row(Weights):
         super().backward(gradient)
 
     def stored(self) -> dict[str, Any]:
-        """As `Weights.stored`, with the whole pass that it waits in: run again alone, it would round otherwise."""
+        """Return `Weights.stored` with the forward pass of the whole stack, since one row alone rounds differently."""
         return super().stored() | ({"passed": self.stack.passed} if _waits_in_stack(self) and self.stack else {})
 
     def take_pass(self) -> tuple[Tensor, Tensor]:
-        """Input (b, ...) and buffers (B,) of the stack's forward pass, to run it again for this row.
+        """Return input (b, ...) and buffers (B,) of the stack's forward pass, to run it again for this row.
 
-        Other rows have to do so, too: the stack's graph can be used for all rows at once or not at all.
+        The stack's graph is dropped, so that other rows run it again, too: it can be used for all rows only.
         """
         assert self.stack
         assert self.stack.passed
@@ -159,12 +159,12 @@ class Row(Weights):
 
 @dataclass
 class Pass:
-    """A forward pass of a stack whose gradients have not come back yet.
+    """Forward pass of a stack that awaits its gradients.
 
     Attributes:
         x: inputs (n, b, ...).
-        buffers: (n, B) as they were before.
-        activations: the result with its graph; None if the pass has to be run again for its backward pass.
+        buffers: (n, B), buffers before the pass.
+        activations: result with its graph; None if the pass has to be run again for its backward pass.
     """
 
     x: Tensor
@@ -173,7 +173,7 @@ class Pass:
 
     @classmethod
     def again(cls, rows: Sequence[Row]) -> Pass:
-        """The forward passes of rows of several stacks, to be run again as one."""
+        """Join the forward passes of rows of several stacks, to run them again as one."""
         inputs, buffers = zip(*(row.take_pass() for row in rows), strict=True)
         return cls(side_by_side(inputs), torch.stack(buffers), None)
 
@@ -182,10 +182,11 @@ class Stack:
     """Weights of n replicas of one part, row by row.
 
     Attributes:
-        flat, grad, momentum: (n, P), what `Weights` has as (P,).
-        momenta: the rows of `momentum`.
+        part: part of all replicas.
+        flat, grad, momentum: (n, P), the vectors (P,) of `Weights`.
+        momenta: rows of `momentum`.
         buffers: (n, B).
-        passed: the forward pass whose gradients it waits for.
+        passed: forward pass whose gradients it awaits; None if there is none.
     """
 
     def __init__(self, weights: Sequence[Weights]) -> None:
@@ -204,7 +205,7 @@ class Stack:
 
     @classmethod
     def of(cls, replicas: Sequence[Replica]) -> Stack:
-        """The stack of these replicas: that of their last step if it was the same group, else a new one."""
+        """Return the stack of these replicas: that of their last step if it was the same group, else a new one."""
         weights = [replica.weights for replica in replicas]
         stack = weights[0].stack if isinstance(weights[0], Row) else None
         if (
@@ -223,7 +224,7 @@ class Stack:
         return stack
 
     def forward(self, x: Tensor, keep_graph: bool) -> Tensor:
-        """Activations (n, b, ...) of training batches x (n, b, ...)."""
+        """Compute the activations (n, b, ...) of training batches x (n, b, ...)."""
         buffers = self.buffers.clone()
         with torch.set_grad_enabled(keep_graph):
             activations = self._layers(x, self.buffers)
@@ -240,7 +241,7 @@ class Stack:
         self._differentiate(activations, gradients, [])
 
     def train(self, x: Tensor, labels: Tensor, share: float) -> Sequence[Tensor | None]:
-        """Set `grad` from that share of each batch's mean loss; the gradients at x (n, b, ...), None of the data."""
+        """Set `grad` from `share` times each batch's mean loss; gives the gradients at x (n, b, ...), None for data."""
         inputs = [] if self.part.first else [x.requires_grad_()]
         out = self._layers(x, self.buffers).to(self.part.dtype)
         losses = share * vmap(cross_entropy)(out, labels)
@@ -249,7 +250,7 @@ class Stack:
         return found[0].unbind() if found else [None] * len(x)
 
     def step(self, optimiser: Optimiser, replicas: Sequence[Replica]) -> None:
-        """An optimiser step of all rows, which are `replicas`."""
+        """Run an optimiser step of all rows, which are `replicas`."""
         # A rule may look at a replica as a whole, say at a norm.
         if type(optimiser) is not Sgd or optimiser.rule or self.part.calling.on_nan.skips:
             for replica in replicas:
@@ -267,7 +268,7 @@ class Stack:
     def _layers(self, x: Tensor, buffers: Tensor) -> Tensor:
         """Run the layers, which change `buffers`.
 
-        They get contiguous copies: vmap's batch norm fails to update others, and says nothing.
+        They get contiguous copies: vmap's batch norm silently fails to update others.
         """
 
         def call(parameters: list[Tensor], buffers: list[Tensor], x: Tensor) -> Tensor:
@@ -282,7 +283,7 @@ class Stack:
         return activations
 
     def _differentiate(self, outputs: Tensor, gradients: Tensor | None, inputs: list[Tensor]) -> Sequence[Tensor]:
-        """Set `grad`, and give the gradients at `inputs`."""
+        """Set `grad`, and return the gradients at `inputs`."""
         found = torch.autograd.grad(outputs, [*self._leaves, *inputs], gradients, materialize_grads=True)
         for target, gradient in zip(self._leaf_grads, found, strict=False):
             target.copy_(gradient)

@@ -1,4 +1,4 @@
-"""A data root of each test's own, and a server to download from."""
+"""Fixtures: a folder of data sets for each test, and a server to download from."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def data_folder(tmp_path_factory, monkeypatch) -> Path:
-    """Where data sets and their cache lie in this test."""
+    """Folder of data sets and their cache in this test."""
     folder = tmp_path_factory.mktemp("data")
     monkeypatch.setenv("SFL_SIM_DATA", str(folder))
     return folder
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files` by name.
+    """Server of `files` by name.
 
     Attributes:
         requests: (name, Range header) of each request.

@@ -31,7 +31,7 @@ def test_steps_count_through_all_local_epochs():
 
 @settings(deadline=None, max_examples=20)
 @given(samples=st.integers(1, 12), batch_size=st.integers(1, 5), local_epochs=st.integers(1, 3), n=st.integers(0, 20))
-def test_so_many_steps_begin_like_the_round_or_go_on_after_it_with_new_epochs(samples, batch_size, local_epochs, n):
+def test_steps_begin_with_the_batches_of_the_round_and_continue_with_new_epochs(samples, batch_size, local_epochs, n):
     source = data([3, samples], batch_size, augment=True, local_epochs=local_epochs)
     whole_round, steps = list(source.batches(1, 2)), list(source.steps(1, 2, n))
     assert [batch.step for batch in steps] == list(range(n))
@@ -45,7 +45,7 @@ def test_so_many_steps_begin_like_the_round_or_go_on_after_it_with_new_epochs(sa
 @settings(deadline=None, max_examples=20)
 @given(st.data())
 def test_some_samples_of_every_label(draw):
-    """As many as asked for, of the client's own, none twice, in an order of its own for every draw."""
+    """Draws hold the requested numbers of the client's own samples, none twice, each in its own order."""
     source = data([5, 30], 4)
     own = source.images.labels[source.shares[1]]
     held = np.bincount(own, minlength=3)
@@ -68,7 +68,7 @@ def test_the_samples_of_two_draws_differ():
     assert not torch.equal(first, second)
 
 
-def test_epochs_are_dealt_only_when_their_steps_are_asked_for(monkeypatch):
+def test_epochs_are_drawn_only_when_their_steps_are_needed(monkeypatch):
     source, dealt = data([10], 4), []
     monkeypatch.setattr(ClientData, "_epoch", lambda self, client, round, number, draws: dealt.append(number))
     steps = source.steps(0, 1, 1000)
@@ -77,7 +77,7 @@ def test_epochs_are_dealt_only_when_their_steps_are_asked_for(monkeypatch):
     assert dealt == [0, 1]
 
 
-def test_other_batches_are_as_many_and_as_large_of_the_same_samples_in_another_order():
+def test_other_batches_hold_the_same_samples_in_another_order():
     source = data([10, 6], 4, local_epochs=2)
     usual, others = (list(batches(1, 3)) for batches in (source.batches, source.others))
     assert [batch.samples for batch in usual] == [batch.samples for batch in others] == [4, 2, 4, 2]

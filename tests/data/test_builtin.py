@@ -53,7 +53,7 @@ def test_synthetic_data_are_the_same_every_time_but_differ_within():
 
 
 @pytest.mark.parametrize("separation", [0.0, 2.0, 8.0])
-def test_separation_decides_how_many_the_best_classifier_mistakes(separation):
+def test_separation_determines_the_error_of_the_best_classifier(separation):
     data = load("synthetic", shape=(3, 8, 8), n_labels=2, samples=8000, separation=separation)
     x = data.x_train.float().flatten(1)
     centre = torch.stack([x[data.y_train == label].mean(dim=0) for label in (0, 1)])

@@ -1,4 +1,4 @@
-"""The cache of what was read: made once, shared, and never trusted blindly."""
+"""Cache of data sets: made once, shared, and verified before it is used."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ def source(tmp_path) -> Path:
 
 
 class Reader:
-    """Reads `source` and counts how often."""
+    """Reader of `source` that counts how often it reads."""
 
     def __init__(self, root: Path, source: Path) -> None:
         self.root, self.source, self.times = root, source, 0
@@ -162,7 +162,7 @@ def test_a_full_disk_leaves_nothing_behind(reader, monkeypatch):
 
 
 def smaps(file: Path) -> dict[str, int]:
-    """What the kernel says of the mapping of `file` in this process, in kB."""
+    """Read the kernel's figures of the mapping of `file` in this process, in kB."""
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     next(line for line in lines if str(file) in line)
     fields = [line.split() for _, line in zip(range(14), lines, strict=False)]

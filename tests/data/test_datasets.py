@@ -21,7 +21,7 @@ def test_an_option_of_another_data_set_is_refused(option):
     assert failure.value.key == f"data.{next(iter(option))}"
 
 
-def test_every_option_of_a_data_set_can_be_said_in_a_scenario():
+def test_every_option_of_a_data_set_is_a_key_of_scenarios():
     options = {option for loader in DATASETS.values() for option in inspect.signature(loader).parameters}
     common = {"name", "train_samples", "test_samples", "augment", "partition", "test"}
     assert options == Data.model_fields.keys() - common

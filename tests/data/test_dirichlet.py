@@ -41,7 +41,7 @@ def test_with_a_small_alpha_clients_have_one_label_or_none(by):
 # By class
 
 
-def test_nothing_more_goes_to_a_client_with_its_share():
+def test_a_client_that_has_its_share_gets_no_more_samples():
     samples = samples_of([100] * 4)
     counts = dealt("dirichlet", samples, 4, alpha=0.1, min_size=1)
     held_before = np.cumsum(counts, axis=1) - counts
@@ -49,7 +49,7 @@ def test_nothing_more_goes_to_a_client_with_its_share():
     assert (counts[held_before >= 100] == 0).all()
 
 
-def test_the_plain_way_has_no_such_balancing():
+def test_class_plain_does_not_balance_client_sizes():
     counts = dealt("dirichlet", samples_of([100] * 4), 4, alpha=0.1, by="class_plain", min_size=0)
     held_before = np.cumsum(counts, axis=1) - counts
     assert (counts[held_before >= 100] > 0).any()
@@ -71,13 +71,13 @@ class Wishes:
         return self.draws
 
 
-def test_a_label_is_split_in_proportion_to_what_the_clients_wish_of_it():
+def test_a_label_is_split_in_proportion_to_the_weights_of_the_clients():
     samples = samples_of([30, 50])
     parts = dirichlet(samples, 2, Wishes([0.5, 0.5], [0.25, 0.75]), by="client")
     assert label_counts(samples.labels, parts, 2).tolist() == [[20, 20], [10, 30]]
 
 
-def test_a_label_that_nobody_wishes_is_split_evenly():
+def test_a_label_with_weight_0_at_all_clients_is_split_evenly():
     samples = samples_of([30, 50])
     parts = dirichlet(samples, 2, Wishes([0.0, 1.0], [0.0, 1.0]), by="client")
     assert label_counts(samples.labels, parts, 2).tolist() == [[15, 25], [15, 25]]
@@ -91,7 +91,7 @@ def test_clients_of_equal_size_differ_by_a_sample_at_most(sizes, n_clients, alph
     assert counts.sum(axis=0).tolist() == sizes
 
 
-def test_drawing_at_once_is_drawing_one_by_one():
+def test_drawing_all_samples_at_once_equals_drawing_them_one_by_one():
     """The first of two clients draws 3 of 1 + 5 samples: it misses the rare label with probability E(1 - q)^3 = 1/4."""
     samples = samples_of([1, 5])
     missed = [dealt("dirichlet", samples, 2, seed, alpha=1.0, by="client_equal", min_size=0)[0, 0] == 0
@@ -122,7 +122,7 @@ def test_quantity_skew_gives_unequal_sizes_and_equal_labels():
 
 
 @pytest.mark.parametrize("kind", ["dirichlet", "quantity_skew"])
-def test_a_minimum_that_is_not_reached_is_told(kind):
+def test_a_minimum_that_is_not_reached_is_an_error(kind):
     with pytest.raises(ScenarioError, match=r"1,000 Dirichlet draws \((alpha 0.3|beta 0.5)\)") as failure:
         dealt(kind, samples_of([20, 20]), 20, min_size=2)
     assert failure.value.key == "data.partition.min_size"

@@ -1,7 +1,6 @@
 """Downloads: resumed, verified, and honest about what failed."""
 
 import hashlib
-import os
 import tarfile
 import threading
 import time
@@ -22,7 +21,7 @@ def sha256(content: bytes) -> str:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Lock files apart."""
+    """List the names in a folder, without lock files."""
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
@@ -67,21 +66,21 @@ def test_a_server_that_cannot_resume_sends_all_again(server, remote):
 
 
 @pytest.mark.parametrize("rest", [b"", b"surplus"])
-def test_a_part_without_a_rest_is_the_file_or_is_fetched_anew(server, remote, rest):
+def test_a_complete_part_becomes_the_file_or_is_downloaded_again(server, remote, rest):
     part_of(remote, CONTENT + rest)
     fetch("set", [remote], download=True)
     assert remote.file.read_bytes() == CONTENT
     assert len(server.requests) == (2 if rest else 1)
 
 
-def test_the_part_of_another_file_is_thrown_away(server, remote):
+def test_the_part_of_another_file_is_deleted(server, remote):
     part_of(remote, b"?" * 1000)
     fetch("set", [remote], download=True)
     assert remote.file.read_bytes() == CONTENT
     assert server.requests == [("set.bin", "bytes=1000-"), ("set.bin", None)]
 
 
-def test_a_server_that_lies_about_the_range_gets_a_second_chance_and_no_third(server, remote):
+def test_a_server_that_sends_a_wrong_range_is_asked_twice_and_no_third_time(server, remote):
     server.shift = 1
     part_of(remote, CONTENT[:1000])
     with pytest.raises(ScenarioError, match="is not the file with the checksum sha256:"):
@@ -138,8 +137,7 @@ def test_an_archive_becomes_its_folder_whether_or_not_it_has_one_inside(server, 
     fetch_folder("pictures", folder, remote, download=False)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no flock")
-def test_two_at_once_fetch_and_unpack_one_after_the_other(server, tmp_path, monkeypatch):
+def test_two_threads_download_and_unpack_only_once(server, tmp_path, monkeypatch):
     made = tmp_path / "made.zip"
     with zipfile.ZipFile(made, "w") as archive:
         archive.writestr("cat.txt", "cat")

@@ -1,4 +1,4 @@
-"""Dominant labels, groups of them, and shards: the values of METHODS.md 2.1, 2.2, 2.4 and 18."""
+"""Dominant labels, groups of them, and shards: properties and golden values (docs/methods/partitions.md)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_dominant_label_golden_values():
 
 
 def as_written_in_methods(sizes: list[int], p: float, phi: int) -> np.ndarray:
-    """The loop of METHODS.md 2.1, line by line and without its repair."""
+    """Loop of docs/methods/partitions.md#dominant-labels, line by line, without the repair of sizes."""
     n_clients = phi * len(sizes)
     counts = np.zeros((n_clients, len(sizes)), dtype=np.int64)
     ext = [0] * n_clients
@@ -68,7 +68,7 @@ def as_written_in_methods(sizes: list[int], p: float, phi: int) -> np.ndarray:
 
 @quick
 @given(st.integers(2, 7), st.integers(1, 4), st.integers(10, 60), st.sampled_from([0.1, 0.33, 0.5, 0.7, 0.8]))
-def test_dominant_label_gives_leftovers_to_whom_methods_says(n_labels, phi, per_class, p):
+def test_dominant_label_gives_leftovers_as_the_specification_says(n_labels, phi, per_class, p):
     sizes = [per_class] * n_labels
     expected = as_written_in_methods(sizes, p, phi)
     assume(np.ptp(expected.sum(axis=1)) <= 1)  # else a repair follows
@@ -95,11 +95,11 @@ def test_dominant_label_rounds_half_up_as_written():
     assert dominant_counts([50, 50], p=0.29, phi=1).diagonal().tolist() == [15, 15]  # 0.29 * 50 < 14.5 in floats
 
 
-def test_dominant_label_evens_out_what_no_direct_move_can():
+def test_dominant_label_evens_out_sizes_through_a_client_in_between():
     assert set(dominant_counts([6] * 4, p=0.1, phi=3).sum(axis=1)) == {2}
 
 
-def test_dominant_label_with_p_of_one_label_in_l_is_iid():
+def test_dominant_label_with_p_of_1_over_l_is_iid():
     assert set(dominant_counts([40] * 4, p=0.25, phi=2).flatten()) == {5}
 
 

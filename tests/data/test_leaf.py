@@ -29,7 +29,7 @@ def write(root, part, users, samples):
 
 
 def drawings(writer, part, n):
-    """Whatever the writer draws has the grey of its label, with the writer's number in its corner."""
+    """Make a writer's images: all pixels have the grey of the label, and a corner has the writer's number."""
     y = [(i + len(part)) % 62 for i in range(n)]
     x = np.tile(np.array(y)[:, None] / 255, 784)
     x[:, 0] = list(WRITERS).index(writer) / 255

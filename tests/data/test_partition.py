@@ -1,4 +1,4 @@
-"""What every partition promises (I18 of METHODS.md), the simple ones, and the cyclic client order."""
+"""Properties of every partition (I18, docs/methods/README.md#identities), simple ones, and the cyclic client order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test sets of the clients' own (METHODS.md 2.7), and the accuracy on them."""
+"""Test sets of single clients (docs/methods/partitions.md#test-sets), and the accuracy on them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sets_of(kind, n_test, counts, seed=0, **options):
     return parts, label_counts(samples.labels, parts, len(n_test))
 
 
-def test_the_global_test_set_is_nobody_s_own():
+def test_with_the_global_test_set_clients_have_none_of_their_own():
     assert client_test_sets("global", samples_of([5, 5]), np.ones((3, 2), int), stream(0, "test sets")) == []
 
 
@@ -47,13 +47,13 @@ def test_harmony_s_rho_of_cifar_100_is_a_sample_of_each_unseen_class(n_seen, rho
     assert counts[0].tolist() == [100] * n_seen + [of_each] * (100 - n_seen)
 
 
-def test_rho_counts_as_written():
+def test_rho_is_not_rounded_to_binary():
     assert sets_of("rho_ood", [100, 100], np.eye(2, dtype=int), rho=0.29)[1].tolist() == [[100, 29], [29, 100]]
 
 
 @quick
 @given(holdings, st.lists(st.integers(1, 30), min_size=6, max_size=6), st.floats(0, 2), seeds)
-def test_all_of_one_s_own_labels_and_rho_times_as_many_others(held, n_test, rho, seed):
+def test_a_test_set_holds_all_own_labels_and_rho_times_as_many_samples_of_others(held, n_test, rho, seed):
     n_test = np.array(n_test[: held.shape[1]])
     try:
         parts, counts = sets_of("rho_ood", n_test.tolist(), held, seed, rho=rho)

@@ -1,4 +1,4 @@
-"""Studies that share a folder of data sets: none takes what another has half done, not even if that one is killed."""
+"""Studies that share a folder of data sets: none reads what another has not finished, even if that one is killed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def wait_for(path: Path, size_bytes: int = 0) -> None:
         time.sleep(0.001)
 
 
-def test_of_several_at_once_one_downloads_and_unpacks_and_all_read_the_same(server, studies, about):
+def test_of_several_processes_one_downloads_and_unpacks_and_all_read_the_same(server, studies, about):
     root = about[0]
     for _ in range(3):  # fetched, then cached, then from the cache
         for study in studies:
@@ -106,7 +106,7 @@ def test_of_several_at_once_one_downloads_and_unpacks_and_all_read_the_same(serv
     assert len(list((root / FOLDER).iterdir())) == 1
 
 
-def test_what_a_killed_download_leaves_is_gone_on_with_and_never_taken_for_the_whole(server, studies, about):
+def test_a_killed_download_is_resumed_and_never_taken_as_complete(server, studies, about):
     root, killed, other = about[0], studies.pop(), studies[0]
     server.breaks_after = len(server.files["pixels.zip"]) // 2
     server.goes_on.clear()
@@ -121,7 +121,7 @@ def test_what_a_killed_download_leaves_is_gone_on_with_and_never_taken_for_the_w
     assert server.requests[1][1].startswith("bytes=")
 
 
-def test_what_a_killed_process_has_half_unpacked_is_never_taken_for_the_whole(studies, about):
+def test_a_half_unpacked_folder_is_never_taken_as_complete(studies, about):
     root, killed, other = about[0], studies.pop(), studies[0]
     killed.begin(*about)
     wait_for(root / "pixels.partial" / "0000.bin")

@@ -1,4 +1,4 @@
-"""Metrics of accuracy: the golden values and I17 of METHODS.md, and what a run ends with."""
+"""Metrics of accuracy: golden values, I17 (docs/methods/README.md#identities), and the figures of a run."""
 
 import numpy as np
 import pandas as pd

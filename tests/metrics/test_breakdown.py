@@ -64,7 +64,7 @@ def test_a_fixed_order_turns_barrier_into_queue():
 
 
 def test_an_instant_of_overlapping_operations_counts_once():
-    """Of two clients, the second uploads while it computes; and the server fuses while the first does nothing else."""
+    """Two clients: the second uploads while it computes, and the server fuses while the first does nothing else."""
     rows = np.zeros(4, OP_DTYPE)
     rows["node"] = [b"client", b"client", b"uplink", b"server"]
     rows["client"] = [0, 1, 1, -1]
@@ -88,7 +88,7 @@ def test_operations_of_clients_that_take_no_part_are_left_out():
     assert found["uplink"] == pytest.approx((uplink["ended_s"] - uplink["requested_s"]).sum() / 2)
 
 
-def test_merged_jobs_are_nobody_s_and_all_wait_for_them():
+def test_merged_jobs_belong_to_no_client_and_all_wait_for_them():
     *_, rows = simulate("mergesfl", task(device=None), 1)
     jobs = rows[rows["node"] == b"server"]
     spent = breakdown(rows, range(3), 0.0, rows["ended_s"].max())
@@ -113,14 +113,14 @@ WAITING = [
 FEATURES = (b"uplink", b"knowledge", 7, 0, 0, 9)
 
 
-def test_who_waits_for_features_waits_for_assistants_and_not_for_the_others():
+def test_waiting_for_features_counts_as_assistants_and_not_as_barrier():
     spent = breakdown(rows_of(*WAITING, FEATURES), [0], 0.0, 12.0)
     assert spent == pytest.approx(
         dict.fromkeys(spent, 0.0) | {"device": 3, "uplink": 2, "assistants": 4, "queue": 1, "server": 2}
     )
 
 
-def test_where_nobody_assists_the_same_wait_is_for_the_others():
+def test_without_assistants_the_same_wait_counts_as_barrier():
     spent = breakdown(rows_of(*WAITING), [0], 0.0, 12.0)
     assert spent["assistants"] == 0
     assert spent["barrier"] == pytest.approx(4)
@@ -133,7 +133,7 @@ def test_a_client_that_sends_while_it_waits_for_assistants_is_held_up_by_its_upl
     assert sum(spent.values()) == pytest.approx(12)
 
 
-def test_of_what_began_in_the_round_before_counts_what_lies_in_this_one():
+def test_an_operation_from_the_round_before_counts_from_the_start_of_this_one():
     """A late assistant of the last round is still sending its features when it takes part in this one."""
     spent = breakdown(rows_of((b"uplink", b"knowledge", 0, 4, 6, 12)), [0], 10.0, 20.0)
     assert spent == pytest.approx(dict.fromkeys(spent, 0.0) | {"uplink": 2, "barrier": 8})

@@ -63,7 +63,7 @@ def test_a_message_waits_until_the_link_is_free_and_not_until_the_last_one_has_a
     assert stretches(found) == [("uplink", 0, "uplink", 0, 2), ("uplink", 0, "uplink", 2, 4.5)]
 
 
-def test_a_hold_that_ends_by_patience_began_when_the_first_of_those_came_who_wait():
+def test_a_hold_that_ends_by_its_time_limit_began_when_the_first_waiting_job_came():
     found = critical_path(
         recorded(
             ("client", 0, 0, 0, 2), ("client", 1, 0, 0, 1), ("server", 1, 1, 6, 7), ("server", 0, 2, 5, 6)
@@ -77,7 +77,7 @@ def test_a_hold_that_ends_by_patience_began_when_the_first_of_those_came_who_wai
     assert found.slack_s.to_dict() == {0: 0, 1: 0}
 
 
-def test_a_client_off_the_path_is_awaited_where_the_others_go_on():
+def test_a_client_off_the_path_is_awaited_at_the_next_barrier():
     """Two steps with a barrier between them: the slow client of the one is the fast client of the other."""
     found = critical_path(
         recorded(
@@ -90,7 +90,7 @@ def test_a_client_off_the_path_is_awaited_where_the_others_go_on():
     assert found.slack_s.to_dict() == {0: 0, 1: 0, 2: 1}
 
 
-def test_an_average_awaits_its_like_of_all_clients_though_these_go_on_at_once():
+def test_an_average_awaits_all_uploads_even_of_clients_that_continue_at_once():
     """Client 1 has until 4, when its step is averaged with that of client 0; its upload has until 8."""
     found = critical_path(
         recorded(
@@ -156,7 +156,7 @@ def test_every_round_comes_apart_into_stretches_without_a_gap_and_nobody_on_them
 
 @pytest.mark.parametrize("name", ["fedavg", "splitfed_v1", "splitfed_v2", "splitfed_v3", "mergesfl", "hydra"])
 @pytest.mark.parametrize("alike", [True, False])
-def test_who_follows_whom_is_what_the_flow_says(name, alike):
+def test_precedences_are_those_of_the_flow(name, alike):
     rng = np.random.default_rng(1)
     n = 4
     world = fleet(n, *([2e4] * 3 if alike else (rng.uniform(1e4, 5e4, n).tolist() for _ in range(3))), 3.0)

@@ -9,7 +9,7 @@ from sfl_sim.metrics.divergence import label_divergence
 
 
 def test_values_in_closed_form():
-    """Of (1, 0) from (1/2, 1/2), the mean of both is (3/4, 1/4): 1/2 log2(4/3) + 1/4 log2(2/3) + 1/4 log2(2) bits."""
+    """Mean of (1, 0) and (1/2, 1/2) is (3/4, 1/4): 1/2 log2(4/3) + 1/4 log2(2/3) + 1/4 log2(2) bits."""
     expected = np.log2(4 / 3) / 2 + np.log2(2 / 3) / 4 + 1 / 4
     assert label_divergence(np.array([[10, 0], [0, 10], [7, 7]])) == pytest.approx([expected, expected, 0])
 

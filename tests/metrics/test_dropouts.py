@@ -1,4 +1,4 @@
-"""What lost clients had spent on a round: their devices, links and bytes, while they were there."""
+"""Resources that lost clients had spent on a round: seconds of devices and links, and bytes, while present."""
 
 import numpy as np
 
@@ -25,12 +25,12 @@ def rows():
     return found
 
 
-def test_it_is_what_their_devices_and_links_did():
+def test_lost_clients_have_spent_their_operations_on_devices_and_links():
     assert spent_by(rows(), {1}) == (7.0, 44.0, 175)
     assert spent_by(rows(), {0, 1}) == (14.0, 46.0, 275)
 
 
-def test_who_loses_nobody_has_spent_nothing_in_vain():
+def test_a_round_without_lost_clients_has_wasted_nothing():
     assert spent_by(rows(), []) == (0.0, 0.0, 0)
 
 

@@ -34,13 +34,13 @@ def test_computing_and_sending_by_hand():
     assert op_joule(rows, read_power(1, **LTE)) == pytest.approx([12, up, 0, down])
 
 
-def test_watts_of_ones_own_take_the_place_of_a_radio():
+def test_given_watts_replace_a_radio_profile():
     rows = rows_of(("uplink", 1, 0, 8, 2e6), ("downlink", 0, 8, 9, 2e6))
     power = read_power(2, compute_w=3.0, uplink_w=[1.0, 2.0], downlink_w=0.5)
     assert op_joule(rows, power) == pytest.approx([16, 0.5])
 
 
-def test_who_takes_part_pays_for_waiting_and_overlap_counts_once():
+def test_participants_use_idle_power_while_waiting_and_overlap_counts_once():
     """Client 0 is busy from 0 to 6 s and from 7 to 8 s of a round of 10 s, 1 all the time, 2 never; 3 is away."""
     rows = rows_of(
         ("client", 0, 0, 4, 0), ("uplink", 0, 2, 6, 0), ("client", 0, 3, 5, 0), ("client", 0, 7, 8, 0),
@@ -52,7 +52,7 @@ def test_who_takes_part_pays_for_waiting_and_overlap_counts_once():
     assert awake - asleep == pytest.approx([0.3, 0, 1.0, 0])
 
 
-def test_nobody_pays_while_it_is_away():
+def test_an_absent_client_uses_no_energy():
     """Client 0 is there from 2 to 5 s and from 8 to 11 s of each 12 s: it computes for 1 s, and for 2 + 1 s of 6 s."""
     rows = rows_of(("client", 0, 2, 3, 0), ("client", 0, 3, 9, 0), ("client", 1, 3, 9, 0))
     presence = [Presence([(2, 5), (8, 11)], period_s=12), Presence([(0, 1)], period_s=1)]
@@ -81,7 +81,7 @@ def test_what_takes_no_time_takes_no_energy():
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_the_clients_energies_add_up_to_the_fleets(name):
-    """At constant rates and without latency: watts x seconds, and joules x bits, whoever did it and when."""
+    """Sums of watts x seconds and joules x bits suffice at constant rates and without latency."""
     _, simulator, rows = simulate(name, task(device=None), 2, world=fleet(3, [1e5, 3e5, 7e5], [1e5, 4e4, 9e4], 2e5))
     seconds = rows["ended_s"] - rows["started_s"]
     megabit = 8e-6 * rows["bytes"]
@@ -99,8 +99,8 @@ spans = st.tuples(st.integers(0, 4), st.floats(-5, 10), st.floats(0, 5))
 
 @given(ops=st.lists(spans, max_size=12), compute_w=st.floats(0.5, 5))
 @hypothesis_settings(deadline=None, max_examples=60)
-def test_waiting_at_the_power_of_computing_is_as_if_one_had_computed_all_the_time(ops, compute_w):
-    """Whatever a device does in a round, one operation after another."""
+def test_idle_power_equal_to_compute_power_gives_the_energy_of_computing_all_the_time(ops, compute_w):
+    """Operations of a device in a round may be any, one after another."""
     free_s = dict.fromkeys(range(5), -5.0)
     laid = []
     for client, gap_s, length_s in ops:

@@ -1,4 +1,4 @@
-"""Early exits: whose answer counts, what is offloaded, the oracle, and Eq. (12)."""
+"""Early exits: the answer that counts, the share of offloaded samples, the oracle, and Eq. (12)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_device_answers_if_its_entropy_is_below_the_threshold() -> None:
 
 
 @pytest.mark.parametrize(("threshold", "offloaded", "accuracy"), [(0.0, 1.0, 0.75), (np.inf, 0.0, 0.5)])
-def test_the_ends_are_all_offloaded_and_all_on_the_device(threshold: float, offloaded: float, accuracy: float) -> None:
+def test_the_extreme_thresholds_offload_all_and_nothing(threshold: float, offloaded: float, accuracy: float) -> None:
     found = exits.hybrid(FOUR, threshold).loc[CLIENT]
     assert (found["offload_probability"], found["accuracy"]) == (offloaded, accuracy)
 
@@ -54,7 +54,7 @@ def test_without_a_head_all_is_offloaded_and_with_the_whole_model_nothing(thresh
 
 
 def test_clients_may_have_thresholds_of_their_own_and_count_alike() -> None:
-    """However many samples they have."""
+    """Clients count alike for any number of samples."""
     one, other = FOUR, answers_of(SURE_AND_WRONG, client=("harmony", 0, 9))
     both = pd.concat([other, one], ignore_index=True)
     own = pd.Series({("harmony", 0, 9): 0.2, CLIENT: 1.2}).rename_axis(exits.KEY)
@@ -100,13 +100,13 @@ def test_the_headline_is_that_of_the_oracle_and_of_either_side_alone() -> None:
     }  # fmt: skip
 
 
-def test_of_many_labels_the_oracle_looks_further_whatever_labels_are_asked_for() -> None:
+def test_with_many_labels_the_oracle_uses_larger_thresholds_for_any_test_set() -> None:
     unsure = answers_of((2.9, True, True, False))
     found = [exits.headline(unsure, n_labels)["offload_probability"] for n_labels in (10, 100)]
     assert found == [1.0, 0.0]
 
 
-def test_who_cannot_answer_has_no_accuracy() -> None:
+def test_a_side_that_cannot_answer_has_no_accuracy() -> None:
     headless, whole = (answers_of((entropy, True, True, True)) for entropy in (np.inf, -np.inf))
     assert exits.headline(headless, 10)["device_accuracy"] is None
     assert exits.headline(headless, 10)["server_accuracy"] == 1
@@ -114,7 +114,7 @@ def test_who_cannot_answer_has_no_accuracy() -> None:
     assert exits.headline(whole, 10)["device_accuracy"] == 1
 
 
-def test_pareto_optimal_thresholds_beat_each_other_in_one_thing_only() -> None:
+def test_pareto_optimal_thresholds_are_better_in_one_cost_only() -> None:
     found = exits.trade_off(FOUR, (2.3, 0.05, 0.4, 1.2)).loc["harmony", 0]
     assert found["offload_probability"].to_dict() == {0.05: 0.75, 0.4: 0.5, 1.2: 0.25, 2.3: 0.0}
     assert found["accuracy"].to_dict() == {0.05: 0.75, 0.4: 0.5, 1.2: 0.75, 2.3: 0.5}
@@ -159,7 +159,7 @@ def test_a_smaller_rho_is_what_its_own_test_sets_would_have_been(counts: np.ndar
 
 
 def test_eq_12_as_computed_by_hand() -> None:
-    """The golden value of METHODS.md 18."""
+    """Golden value of docs/methods/README.md#golden-values."""
     latency = exits.latency_eq12(1200, 81_162, 1.0, 0.25, 128, 9_155_082)
     assert float(latency) == pytest.approx(1.24898e8, rel=5e-6)
 

@@ -1,4 +1,4 @@
-"""Who is beaten by nobody."""
+"""Pareto-optimal choices."""
 
 import numpy as np
 from hypothesis import given
@@ -10,7 +10,7 @@ COSTS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, ma
 
 
 @given(COSTS)
-def test_an_offer_is_pareto_unless_another_is_better_in_one_cost_and_no_worse_in_the_other(costs):
+def test_a_choice_is_pareto_optimal_unless_another_is_better_in_one_cost_and_no_worse_in_the_other(costs):
     def beats(one, other):
         return one != other and one[0] <= other[0] and one[1] <= other[1]
 
@@ -19,7 +19,7 @@ def test_an_offer_is_pareto_unless_another_is_better_in_one_cost_and_no_worse_in
 
 
 @given(COSTS)
-def test_whatever_offer_somebody_likes_there_is_a_pareto_offer_that_is_no_worse(costs):
+def test_for_every_choice_there_is_a_pareto_optimal_one_that_is_no_worse(costs):
     costs = np.array(costs)
     pareto = costs[non_dominated(*costs.T)]
     assert all((pareto <= offer).all(axis=1).any() for offer in costs)

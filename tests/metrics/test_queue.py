@@ -1,4 +1,4 @@
-"""What jobs tell of the server's queue, and of which labels it trains when."""
+"""Queue of the server, and its work by label and time, from recorded jobs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_jobs_work_goes_to_its_clients_labels_in_the_time_of_its_service() -> 
     assert work.loc["dog"].tolist() == [1.0, 1.0 + 1.5, 4.5]
 
 
-def test_a_job_of_nobody_is_a_job_of_all() -> None:
+def test_a_job_of_no_client_is_a_job_of_all() -> None:
     work = work_by_label(jobs((-1, 0.0, 1.0, 9.0)), HELD, np.array([0.0, 1.0]))
 
     assert work[0].to_dict() == {"cat": 6.0, "dog": 3.0}

@@ -1,4 +1,4 @@
-"""What requests tell: where their latency went, how sure its mean is, and whether a fleet keeps up."""
+"""Metrics of requests: the parts of their latency, the confidence in its mean, and saturation of the fleet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLEET = pd.DataFrame(
 
 
 def operations(requests: list) -> np.ndarray:
-    """What requests, each (offloaded, client, lengths of its waits and works), leave behind; in no particular order."""
+    """Make the operations of requests, each (offloaded, client, lengths of its waits and works), in random order."""
     rows = []
     for step, (offloaded, client, gaps_s) in enumerate(requests):
         instants_s = np.cumsum(gaps_s)
@@ -46,7 +46,7 @@ def test_the_parts_of_a_request_add_up_to_its_latency(requests: list) -> None:
     assert found["client"].tolist() == [client for _, client, _ in requests]
 
 
-def test_every_part_is_where_it_was_spent() -> None:
+def test_the_parts_of_a_request_by_hand() -> None:
     lengths_s = [10.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]  # arrival, then wait and work of each resource
     there, back = (request_rows(operations([(offloaded, 7, lengths_s)])).iloc[0] for offloaded in (True, False))
 
@@ -124,7 +124,7 @@ def test_a_run_may_be_too_short_to_tell() -> None:
     assert falls_behind(queues_at(1.0, 200, 100), warm_up=0.1) is None
 
 
-def test_a_late_jam_that_dissolves_is_no_trend() -> None:
+def test_a_late_queue_that_dissolves_is_no_trend() -> None:
     requests = queue_at(0.3)
     requests.loc[3400:3600, "ended_s"] += 30
     assert not falls_behind(requests, warm_up=0.1)

@@ -16,7 +16,7 @@ RNG = np.random.default_rng(0)
 
 
 def test_relative_depths_are_the_cuts_that_hydra_calls_shallow_middle_and_deep():
-    """METHODS.md CHOICE 18: after 4, 15 and 23 of MobileNet's 26 layers."""
+    """Cuts after 4, 15 and 23 of MobileNet's 26 layers (docs/methods/hydra.md#choices)."""
     assert [MOBILENET.cut_at(depth) for depth in (0.15, 0.58, 0.88)] == [4, 15, 23]
 
 
@@ -54,7 +54,7 @@ LAYERS = "allowed: 1 conv1, 2 conv2, 3 conv3"
         ("covn2", f"model.cut: {AFTER}, did you mean 'conv2'? (found 'covn2'; {LAYERS})"),
     ],
 )
-def test_what_is_no_cut_is_one_line_that_lists_the_layers(cut, line):
+def test_a_wrong_cut_is_one_line_that_lists_the_layers(cut, line):
     with pytest.raises(ScenarioError) as caught:
         SMALL.cut_at(cut)
     assert str(caught.value) == line

@@ -1,4 +1,4 @@
-"""Early exits: HARMONY's Table 1 as METHODS.md 12.1 reconstructs it, to the unit."""
+"""Early exits: HARMONY's Table 1 as docs/methods/harmony.md#models reconstructs it, to the unit."""
 
 from itertools import pairwise
 
@@ -44,7 +44,7 @@ def test_clients_leave_between_harmonys_smallest_and_largest_front_end():
     assert exit_cuts(network("resnet50", (3, 32, 32), 10)) == (3, 4, 5, 6, 7)
 
 
-def test_nobody_leaves_where_the_paper_has_no_exit():
+def test_there_are_no_exits_but_those_of_the_paper():
     net = network("cnn8", (1, 8, 8), 10)
     with pytest.raises(
         ScenarioError, match=r"model.cut: cnn8 has no exit after that layer \(found 5; allowed: 2, 3, 4"
@@ -53,7 +53,7 @@ def test_nobody_leaves_where_the_paper_has_no_exit():
 
 
 def test_the_latency_example_counts_a_vgg_client_of_two_convolutions():
-    """METHODS.md 18: |phi| + |h| = 81,162 and |theta| = 9,155,082."""
+    """Golden values: |phi| + |h| = 81,162 and |theta| = 9,155,082 (docs/methods/README.md#golden-values)."""
     net = network("vgg11_bn", (3, 32, 32), 10)
     phi, head = exit_network(net, 2).split(2, seed=0, device=None)
     assert phi.part.n_parameters + head.part.n_parameters == 81_162

@@ -1,4 +1,4 @@
-"""Networks: what layers cost, where they can be cut, and that a cut changes nothing."""
+"""Networks: prices of layers, possible cuts, and equal results with every cut."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def batch_for(net, samples=4, seed=0):
 
 @pytest.mark.parametrize("name", ["cnn_small", "lenet5", "mobilenet_v1"])
 def test_a_split_step_is_the_unsplit_step_for_every_cut_to_the_bit(name):
-    """I1 of METHODS.md, three steps with momentum and weight decay, batch norm included."""
+    """Identity I1 (docs/methods/README.md#identities) for three steps with momentum, weight decay and batch norm."""
     net = network(name, INPUTS[name], 10)
     sgd = Sgd(0.05, momentum=0.9, weight_decay=5e-4)
     batches = [batch_for(net, seed=seed) for seed in range(3)]
@@ -104,7 +104,7 @@ def test_layers_are_numbered_as_the_papers_number_them(name, layers):
 
 
 def test_resnet18_cut_after_stem_and_two_blocks_has_the_published_part_1():
-    """METHODS.md 4.3 and 18: 65,536 activations a sample and 149,824 parameters."""
+    """Published sizes: 65,536 activations per sample and 149,824 parameters (docs/methods/bytes.md#per-mini-batch)."""
     part1, _ = network("resnet18", (3, 32, 32), 10).split(4, seed=0, device=None)
     assert part1.part.out_numel == 65_536
     assert part1.part.n_parameters == 149_824
@@ -122,12 +122,12 @@ def test_parts_add_up_to_the_whole(name):
 
 
 @pytest.mark.parametrize("cut", [0, 4])
-def test_a_user_does_not_cut_where_a_part_would_be_empty(cut):
+def test_a_cut_that_leaves_a_part_empty_is_refused(cut):
     with pytest.raises(ScenarioError, match=r"^model\.cut: .*layers"):
         network("cnn_small", (1, 8, 8), 10).cut_at(cut)
 
 
-def test_between_two_equal_cuts_lies_a_part_that_passes_on_what_it_gets():
+def test_between_two_equal_cuts_lies_a_part_that_returns_its_input():
     net = network("cnn_small", (1, 8, 8), 10, torch.float64)
     before, empty, after = net.split(2, 2, seed=0, device=torch.device("cpu"))
     x = torch.rand(3, 1, 8, 8, dtype=torch.float64)
@@ -191,7 +191,7 @@ def test_the_weighted_average_covers_parameters_and_batch_norm_statistics():
 
 
 def test_changing_weights_between_forward_and_backward_is_caught():
-    """PERFORMANCE.md, traps: through `.data` it would silently give wrong gradients."""
+    """Weights must not be changed through `.data`, which would silently give wrong gradients."""
     net = network("cnn_small", (1, 8, 8), 10)
     part1, part2 = net.split(2, seed=0, device=CPU)
     batch = batch_for(net)

@@ -87,7 +87,7 @@ class Elementwise(nn.Module):
     ],
     ids=lambda module: type(module).__name__,
 )  # fmt: skip
-def test_what_has_no_products_to_accumulate_is_free(module):
+def test_operations_without_products_are_free(module):
     macs, n_ops = macs_by_kind(module, torch.ones(1, 4, 4))
     assert (sum(macs.values()), n_ops) == (0, 0)
 
@@ -102,6 +102,6 @@ class Sampled(nn.Module):
         return nn.functional.grid_sample(x, x[:, :2].movedim(1, -1), align_corners=False)
 
 
-def test_an_operation_that_nobody_priced_is_an_error_even_if_fvcore_knows_one():
+def test_an_operation_without_a_price_is_an_error_even_if_fvcore_has_one():
     with pytest.raises(ValueError, match="no price is known for the operations grid_sampler, movedim"):
         macs_by_kind(Sampled(), torch.zeros(1, 3, 4, 4))

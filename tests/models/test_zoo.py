@@ -29,7 +29,7 @@ IMAGENET = (3, 224, 224)
     ],
 )
 def test_macs_and_parameters_are_the_published_ones(name, giga_macs, parameters):
-    """Those of ResNet-18 and MobileNetV1 are in test_network.py."""
+    """Published figures, except those of ResNet-18 and MobileNetV1, which are in test_network.py."""
     with torch.device("meta"):
         model = MODELS[name](IMAGENET, 1000)
     layers = price(model.to_empty(device="cpu"), IMAGENET)  # prices do not depend on weights
@@ -228,7 +228,7 @@ def test_cnn_small_is_what_its_docstring_says():
 
 
 def test_cnn8_is_harmonys():
-    """METHODS.md 12.1: pooling after the second, third and fifth convolution."""
+    """Pooling comes after the second, third and fifth convolution (docs/methods/harmony.md#models)."""
     model = MODELS["cnn8"]((1, 28, 28), 10)
     weights = list(model.parameters())
     x = h = torch.randn(2, 1, 28, 28)
@@ -294,7 +294,7 @@ linear = nn.Linear(4, 4)
         (nn.Sequential(nn.Linear(4, 4)), r"a score for each label .*found \(1, 2, 4\); allowed: \(3,\)"),
     ],
 )
-def test_what_is_no_model_is_one_clear_line(model, problem):
+def test_a_thing_that_is_no_model_is_refused_in_one_line(model, problem):
     with pytest.raises(ScenarioError, match=f"model.factory: .*{problem}"):
         network(model, (1, 2, 4), 3)
 
@@ -317,7 +317,7 @@ def knows_no_label(shape, n_labels):
         (lambda shape, n_labels: nn.Sequential(nn.Linear(4, n_labels), Pair()), "model: .*Error: .*tuple"),
     ],
 )
-def test_whatever_a_factory_does_wrong_is_one_clear_line(factory, problem):
+def test_every_mistake_of_a_factory_is_one_line(factory, problem):
     with pytest.raises(ScenarioError, match=f"^{problem}.*$"):
         network(factory, (1, 2, 4), 3)
 

@@ -1,4 +1,4 @@
-"""When requests come, and where."""
+"""Arrivals of requests: their times and clients."""
 
 import numpy as np
 import pytest

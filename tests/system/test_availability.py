@@ -37,7 +37,7 @@ def test_without_a_profile_nothing_is_drawn() -> None:
     assert draw_presence(3, stream(0, "presence"), None) is None
 
 
-def test_the_phones_of_flash_are_there_at_the_hours_that_others_counted() -> None:
+def test_the_phones_of_flash_are_present_at_the_published_hours() -> None:
     fleet = draw(704, "flash")
     there_s = np.zeros(24)
     for client in fleet:
@@ -56,7 +56,7 @@ def test_a_run_may_begin_at_any_hour_of_the_day() -> None:
         ]
 
 
-def test_nobody_has_the_trace_of_another_while_there_are_enough_and_then_it_is_another_day() -> None:
+def test_traces_are_drawn_without_replacement_and_then_again_a_day_ahead() -> None:
     fleet = draw(2 * 704, "flash")
     first, again = fleet[:704], fleet[704:]
     traces = {tuple(ten_days(client)) for client in first}
@@ -67,12 +67,12 @@ def test_nobody_has_the_trace_of_another_while_there_are_enough_and_then_it_is_a
 
 
 @pytest.mark.parametrize("profile", ["flash", "fedscale"])
-def test_a_client_does_not_depend_on_how_many_there_are(profile: str) -> None:
+def test_a_client_does_not_depend_on_the_number_of_clients(profile: str) -> None:
     few, many = draw(5, profile), draw(800, profile)
     assert list(map(ten_days, few)) == list(map(ten_days, many[:5]))
 
 
-def test_of_fedscale_as_many_are_there_at_every_hour_as_the_figure_shows_and_few_change() -> None:
+def test_fedscale_clients_have_the_shares_of_the_figure_and_change_seldom() -> None:
     shares = read_table(find("availability", "fedscale", ""), ["hour", "share"], "").numbers("share")
     fleet = draw(4000, "fedscale")
     there = np.array([[client.there(hour * HOUR_S) for client in fleet] for hour in range(shares.size + 1)])
@@ -83,7 +83,7 @@ def test_of_fedscale_as_many_are_there_at_every_hour_as_the_figure_shows_and_few
     assert changes == pytest.approx(np.abs(np.diff(shares)), abs=0.03)
 
 
-def test_shares_of_nobody_and_of_everybody(tmp_path: Path) -> None:
+def test_shares_of_0_and_1(tmp_path: Path) -> None:
     own = tmp_path / "own.csv"
     own.write_text("hour,share\n0,0\n1,1\n2,1\n3,0\n")
     for client in draw(20, own):

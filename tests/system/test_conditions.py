@@ -21,7 +21,7 @@ def speed(throttling: Throttling, heat: float) -> float:
     return 1 - (1 - throttling.floor) * heat
 
 
-def test_where_nothing_disturbs_there_are_no_conditions() -> None:
+def test_without_jitter_and_throttling_there_are_no_conditions() -> None:
     assert make_conditions() is None
     assert make_conditions(0.2) == Conditions(0.2)
     section = {"floor": 0.5, "warm_up_s": 300.0, "cool_down_s": 600.0}
@@ -37,7 +37,7 @@ def test_jitter_has_mean_one_and_the_variation_that_is_asked_for(jitter: float) 
     assert factors.min() > 0
 
 
-def test_chance_is_the_seeds_and_every_clients_own() -> None:
+def test_jitter_depends_on_seed_and_client() -> None:
     alone, among, other = (Conditions(0.3).begin(3, seed) for seed in (1, 1, 2))
     expected = [alone.seconds(1, 0.0, 1.0) for _ in range(5)]
     found = []
@@ -51,8 +51,10 @@ def test_chance_is_the_seeds_and_every_clients_own() -> None:
 
 @given(throttling=throttlings, heat=heats, cold_s=st.floats(0, 1e5, allow_subnormal=False))
 @MODEST
-def test_an_operation_takes_what_the_closed_form_says(throttling: Throttling, heat: float, cold_s: float) -> None:
-    """In units of the time constant it is the y = c + k exp(-y), which Lambert's function solves."""
+def test_the_duration_of_an_operation_is_that_of_the_closed_form(
+    throttling: Throttling, heat: float, cold_s: float
+) -> None:
+    """Solution of y = c + k exp(-y), in units of the time constant, by Lambert's function."""
     busy_s = throttling.seconds(heat, cold_s)
     k = (1 - throttling.floor) * (1 - heat) / throttling.floor
     c = cold_s / throttling.floor / throttling.warm_up_s - k
@@ -62,7 +64,7 @@ def test_an_operation_takes_what_the_closed_form_says(throttling: Throttling, he
     assert busy_s * throttling.floor <= cold_s * (1 + 1e-12)
 
 
-def test_an_operation_takes_what_small_steps_of_time_say() -> None:
+def test_the_duration_of_an_operation_is_that_of_a_numerical_integration() -> None:
     heat, done_s, now_s, step_s = 0.2, 0.0, 0.0, 0.01
     while done_s < 400.0:
         done_s += step_s * speed(PHONE, heat)

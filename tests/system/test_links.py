@@ -46,7 +46,7 @@ durations = st.floats(0, 300)
 
 
 def edges_s(trace: RateTrace, start_s: float, end_s: float) -> FloatArray:
-    """The instants from start to end at which the rate may change."""
+    """List the instants from start to end at which the rate may change."""
     if trace.pattern is None:
         return np.array([start_s, end_s])
     times_s, period_s = np.array(trace.pattern.times_s), trace.pattern.times_s[-1]
@@ -66,7 +66,7 @@ def rates_bps(trace: RateTrace, at_s: FloatArray) -> FloatArray:
 
 
 def bits_moved(traces: list[RateTrace], start_s: float, end_s: float) -> float:
-    """Integral of the slowest link's rate from start to end."""
+    """Integrate the slowest link's rate from start to end."""
     edges = np.unique(np.concatenate([edges_s(trace, start_s, end_s) for trace in traces]))
     middles = (edges[1:] + edges[:-1]) / 2
     return float(np.min([rates_bps(trace, middles) for trace in traces], axis=0) @ np.diff(edges))
@@ -78,14 +78,14 @@ def size_for(trace: RateTrace, duration_s: float) -> float:
 
 
 def rounding_bits(trace: RateTrace, size_bytes: float) -> float:
-    """What rounding may move: of the payload, and of times of up to some 10,000 s at the highest rate."""
+    """Bound of the rounding error in bits: of the payload, and of times up to some 10,000 s at the highest rate."""
     pattern = trace.pattern
     peak = 1.0 if pattern is None else max(pattern.rates_bps) / pattern.mean_bps
     return 1e-9 * (peak * trace.mean_bps + size_bytes) + 1e-6
 
 
 def is_no_earlier(late_s: float, early_s: float, trace: RateTrace, size_bytes: float) -> bool:
-    """In bits, not in seconds: one bit of rounding error may cost all of a stretch in which the rate is 0."""
+    """Compare in bits, not in seconds: one bit of rounding error may cost a whole stretch in which the rate is 0."""
     return late_s >= early_s or bits_moved([trace], late_s, early_s) <= rounding_bits(trace, size_bytes)
 
 

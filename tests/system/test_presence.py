@@ -1,4 +1,4 @@
-"""Who is there when: checked against a plain count of repeated intervals."""
+"""Presence of clients, checked against a plain count of repeated intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MORNINGS = Presence([(6, 10), (11, 12)], period_s=24)
 
 
 class Log:
-    """Intervals as they are written, and how long somebody is there by them, counted without any cleverness."""
+    """Intervals as they are given, with the time of presence counted in the simplest way."""
 
     def __init__(self, intervals: list[tuple[float, float]], period_s: float, phase_s: float) -> None:
         self.intervals, self.period_s, self.phase_s = intervals, period_s, phase_s
@@ -47,7 +47,7 @@ def ticks(least: int, most: int) -> st.SearchStrategy[float]:
 
 @st.composite
 def logs(draw: st.DrawFn) -> Log:
-    """Intervals that may touch each other and the ends of the period, and that may be all of it or nothing."""
+    """Draw intervals that may touch each other and the ends of the period, and may be all of it or nothing."""
     edges_s = draw(st.lists(ticks(0, 40_000), min_size=1, max_size=12, unique=True).map(sorted))
     stays = [stay for stay in pairwise(edges_s) if draw(st.booleans())]
     shift_s = edges_s[0] if draw(st.booleans()) else 0
@@ -114,7 +114,7 @@ def test_a_stay_ends_and_begins_when_the_intervals_do(log: Log, at_s: float) -> 
 
 @given(at_s=st.floats(0, 1e7), phase_s=st.floats(0, 10))
 @MODEST
-def test_no_rounding_makes_two_instants_of_one(at_s: float, phase_s: float) -> None:
+def test_rounding_does_not_separate_equal_instants(at_s: float, phase_s: float) -> None:
     presence = Presence([(0.1, 0.2), (0.3, 0.7)], period_s=0.9, phase_s=phase_s)
     assert presence.there(presence.again_s(at_s))
     assert not presence.there(presence.until_s(at_s))
@@ -163,7 +163,7 @@ def test_pieces_and_intervals_tell_the_same_as_instants(log: Log, start_s: float
 
 @given(log=logs(), at_s=instants, work_s=ticks(0, 100_000), periods=st.integers(1, 1000))
 @MODEST
-def test_periods_are_alike(log: Log, at_s: float, work_s: float, periods: int) -> None:
+def test_every_period_is_the_same(log: Log, at_s: float, work_s: float, periods: int) -> None:
     later_s = at_s + periods * log.period_s
     presence = log.presence
     assert presence.there(later_s) == presence.there(at_s)

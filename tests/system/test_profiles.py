@@ -14,7 +14,7 @@ from sfl_sim.system.availability import draw_presence
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.network import draw_links
 from sfl_sim.system.power import read_power
-from sfl_sim.system.profiles import available, find, read_table
+from sfl_sim.system.profiles import available, find, per_client, read_table
 
 KINDS = ("devices", "network", "network/traces", "power", "availability")
 SHIPPED = [(kind, name) for kind in KINDS for name in available(kind)]
@@ -196,3 +196,29 @@ def test_closed_stretches_are_allowed_in_a_trace(tmp_path: Path) -> None:
     ride.write_text(TRACE + "0,0,5\n1,8,0\n2,0,5\n")
     uplinks, downlinks, _ = draw_links(1, np.random.default_rng(0), trace=ride)
     assert (uplinks[0].mean_bps, downlinks[0].mean_bps) == (4.0, 2.5)
+
+
+# Numbers given for the clients
+
+
+def test_one_value_stands_for_all_clients_and_a_list_for_each() -> None:
+    assert per_client(5, 3, "key").tolist() == [5, 5, 5]
+    assert per_client([1, 2, 3], 3, "key").tolist() == [1, 2, 3]
+    assert per_client(0, 1, "key", zero_allowed=True).tolist() == [0]
+
+
+@pytest.mark.parametrize("entries", [[1.0], [1.0, 2.0, 3.0, 4.0]])
+def test_a_list_of_another_length_is_refused(entries: list[float]) -> None:
+    with pytest.raises(ScenarioError, match=rf"clients.x: .*found {len(entries)}; allowed: 3 entries"):
+        per_client(entries, 3, "clients.x")
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), [1, 0], [1, -2]])
+def test_only_finite_numbers_above_zero_are_rates(value: float | list[float]) -> None:
+    with pytest.raises(ScenarioError, match=r"clients.x: .*allowed: a number above 0"):
+        per_client(value, 2, "clients.x")
+
+
+def test_zero_may_be_allowed_but_nothing_below() -> None:
+    with pytest.raises(ScenarioError, match=r"found -1.0; allowed: a number, 0 or above"):
+        per_client([0, -1], 2, "key", zero_allowed=True)

@@ -33,7 +33,7 @@ def test_messages_pass_an_access_point_and_the_backhaul_and_those_between_client
     assert named(topology, 0, 1) == up + down
 
 
-def test_what_has_no_limit_is_not_on_a_path():
+def test_edges_without_a_limit_are_not_on_a_path():
     assert named(built(1, access_points=1, backhaul_bps=1e6), 0, SERVER) == [("backhaul", "server", 1e6)]
     assert named(built(1, access_points=1, capacity_bps=1e6), SERVER, 0) == [("backhaul", "access_point0", 1e6)]
 
@@ -48,7 +48,7 @@ def test_clients_are_dealt_evenly_and_at_random():
     assert points != [again.path(client, SERVER) for client in range(1000)]
 
 
-def test_a_way_with_few_edges_is_taken_though_another_has_more_capacity():
+def test_the_path_with_the_fewest_edges_is_taken_even_if_another_has_more_capacity():
     graph = nx.DiGraph()
     nx.add_path(graph, ["client0", "narrow", "server"], capacity_bps=1.0)
     nx.add_path(graph, ["client0", "wide", "wider", "server", "client0"], capacity_bps=9.0)

@@ -10,11 +10,11 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.graphs import Graphs
-from sfl_sim.training.compiling import check_compiler
+from sfl_sim.training.hardware import check_compiler
 
 CPU = torch.device("cpu")
 NETWORKS = 5
-"""Of two parts each: more than the 8 compilations of one code that torch allows."""
+"""Number of networks of two parts each: more than the 8 compilations of one code object that torch allows."""
 
 
 def plain_task():
@@ -29,7 +29,7 @@ def compiled_task(max_graphs=None):
 
 @pytest.fixture
 def counter(monkeypatch):
-    """All of torch.compile but the C++ compiler, which takes 20 s when it has nothing cached."""
+    """Backend of torch.compile without the C++ compiler, which takes 20 s if nothing is cached."""
     counter, compile_ = CompileCounterWithBackend("aot_eager"), torch.compile
 
     def counted(function, options, **how):
@@ -41,7 +41,7 @@ def counter(monkeypatch):
 
 @pytest.mark.parametrize("max_graphs", [None, 1])
 def test_a_part_is_compiled_once_and_trains_as_the_plain_one(max_graphs, counter):
-    """For all replicas and rounds, with running statistics, and with recomputed forward passes."""
+    """One compilation serves all replicas and rounds, with running statistics and recomputed forward passes."""
     found, *_ = simulate("splitfed_v2", compiled_task(max_graphs))
     assert counter.frame_count == 2
     usual, *_ = simulate("splitfed_v2", plain_task())

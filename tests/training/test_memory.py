@@ -1,4 +1,4 @@
-"""What a client holds for training, against torch's own account of its memory."""
+"""Memory that a client needs for training, compared with torch's profile of its allocations."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def small():
 
 
 @pytest.mark.parametrize(("optimizer", "momentum", "moments"), [("sgd", 0, 0), ("nag", 0.9, 1), ("adamw", 0, 2)])
-def test_by_hand(small, optimizer, momentum, moments):
+def test_client_memory_by_hand(small, optimizer, momentum, moments):
     """Linear keeps its input, Tanh its output, which is that of the layer; what flows back is as large."""
     parameters = (4 * 8 + 8) + (8 * 6 + 6)
     numbers = (2 + moments) * parameters + BATCH * (4 + 8 + 6) + BATCH * 6

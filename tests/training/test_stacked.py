@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 EXACT = 1e-10
 SHAPE, LABELS = (2, 8, 8), 3
 SMASHED = (4, 8, 8)
-"""What the first layer of `batch_norm_net` gives."""
+"""Shape of the output of the first layer of `batch_norm_net`."""
 SGD = Sgd(lr=0.1, momentum=0.9, weight_decay=1e-2)
 
 
@@ -57,7 +57,7 @@ def network(build, channels_last=True):
 
 
 def pair(build=batch_norm_net, n=3, part=0, channels_last=True):
-    """Twice the same n replicas of a part, with numbers of their own each."""
+    """Make the same n replicas of a part twice, each with its own numbers."""
     origin = network(build, channels_last).split(1, seed=0, device=CPU)[part]
     one, other = [], []
     for seed in range(n):
@@ -139,7 +139,7 @@ def test_replicas_train_together_and_give_the_gradients_that_they_give_alone(bui
 
 @st.composite
 def groups(draw, n):
-    """All of n replicas in groups of any size and order."""
+    """Draw groups of any size and order of all n replicas."""
     order = draw(st.permutations(range(n)))
     bounds = sorted({0, n, *draw(st.lists(st.integers(1, n - 1), max_size=2))})
     return [order[start:stop] for start, stop in pairwise(bounds)]
@@ -148,7 +148,7 @@ def groups(draw, n):
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.tuples(groups(4), groups(4)), min_size=1, max_size=3), st.sampled_from([None, 3]))
 def test_forward_and_backward_may_run_in_different_groups(steps, limit):
-    """Then, and beyond a limit of graphs, forward passes run again, but batch-norm statistics do not move again."""
+    """Forward passes then run again, as beyond a limit of graphs, but batch-norm statistics do not move again."""
     one, other = pair(n=4)
     one[0].part.calling.graphs.limit = limit or math.inf
     for number, (forward_groups, backward_groups) in enumerate(steps):
@@ -187,7 +187,7 @@ def test_an_unchanged_group_copies_nothing():
 
 
 def test_momentum_follows_its_replica():
-    """Into a group with others that have none, out of it, and not beyond a renewal."""
+    """Momentum moves into a group with others that have none, out of it, and not beyond a renewal."""
     one, other = pair(part=1)
     for replicas, pairs, all_of_them in ((one, together(2), together()), (other, each(2), each())):
         run(Train(SGD), replicas[:2], batches(2, shape=SMASHED), pairs)
