@@ -36,6 +36,7 @@ Example: one client's mini-batch in split learning. Any driver can run it, even 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -131,20 +132,29 @@ class Work(NamedTuple):
 class Step(Protocol):
     """Step of a node that may change a state, and has a price before it runs.
 
+    A step that only changes its own state needs no more than a `name` and `run`: by default it computes nothing and its
+    result is empty.
+
     Attributes:
         name: `kind` of its records.
         aggregates: True for averages of models, which count as model exchange.
     """
 
     name: str
-    aggregates: bool
+    aggregates: bool = False
 
     def work(self, state: Any, *args: Any) -> Work:
-        """Return the work of the step."""
+        """Return the work of the step: by default none."""
+        return Work.of(0)
 
     def out(self, state: Any, *args: Any) -> Value:
-        """Return the result without its content."""
+        """Return the result without its content: by default `done`, of the mini-batch to which `args` belong."""
+        for arg in args:
+            if isinstance(arg, Value) and arg.step >= 0:
+                return Value("done", step=arg.step)
+        return Value("done")
 
+    @abstractmethod
     def run(self, state: Any, *args: Any) -> Any:
         """Run the step and return the result's content. Executors call it in the order of simulated time."""
 

@@ -258,7 +258,7 @@ class Korea(SplitMethod, survives=True):
         if c in self.replays:
             knowledge = yield from self.replays[c].rows(smashed.step)
             if knowledge:
-                step = TrainReplayed(self.part2_optimiser(round), self.options.joint_forward)
+                step = TrainReplayed(self.optimiser(round), self.options.joint_forward)
                 return (yield on(SERVER, step, part2, smashed, knowledge))
         return (yield from super().serve(c, part2, smashed, round))
 

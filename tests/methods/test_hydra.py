@@ -10,7 +10,7 @@ from torch import nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.grouping import balanced_groups, superclasses
+from sfl_sim.methods.hydra import balanced_groups, superclasses
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.eager import Eager
