@@ -9,7 +9,8 @@ A method is a generator (a *flow*) that yields operations and receives their res
                                    flows, in a mapping, give a mapping without those whose client was lost
     start(flow)                    run a flow in the background; not even the end of the round waits for it
     present(clients)               wait until at least one of the clients is present; gives those that are
-    read(value)                    wait for the number in `value`: the only way to branch on a result of training
+    read(value)                    wait for the number in `value`: the only way to branch on a result of training; None
+                                   in a timing-only run, which knows no number
     expect(state, jobs)            announce how many training jobs each client will bring to a shared `state`,
                                    so that the order policy knows whose turn can come
     occur(event), wait(events)     order parallel flows: `wait` continues once all events have occurred, or after
@@ -304,7 +305,7 @@ def present(clients: Sequence[int]) -> Present:
 
 
 def read(value: Value) -> Read:
-    """Wait for the number in `value`, which the flow receives."""
+    """Wait for the number in `value`, which the flow receives; None in a timing-only run, which knows no number."""
     return Read(value)
 
 
