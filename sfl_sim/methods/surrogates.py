@@ -149,18 +149,8 @@ class Hosted(Surrogates):
 
 
 class EqualStepsOptions(HostOptions):
-    """`equal_steps`: all clients of a round run as many mini-batches, the mean."""
+    """`equal_steps`: all clients of a round run equally many mini-batches: the mean of what they have, rounded. One that
+    has fewer begins another epoch.
+    """
 
     equal_steps: bool = True
-
-
-class EqualSteps(Hosted):
-    """A method whose clients run equally many mini-batches, unless told otherwise (docs/methods/slowmo.md)."""
-
-    options: EqualStepsOptions
-
-    def n_batches(self, clients: Sequence[int]) -> list[int]:
-        """The rounded mean of what the clients have, for each; a client that has fewer begins another epoch."""
-        if not self.options.equal_steps:
-            return super().n_batches(clients)
-        return [self.data.mean_batches(clients)] * len(clients)
