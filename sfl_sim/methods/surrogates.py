@@ -149,8 +149,8 @@ class Hosted(Surrogates):
 
 
 class EqualStepsOptions(HostOptions):
-    """`equal_steps`: all clients of a round run equally many mini-batches: the mean of what they have, rounded. A client
-    that has fewer begins another epoch.
+    """`equal_steps`: all clients of a round run the mean number of mini-batches, rounded; a client that has fewer begins
+    another epoch.
     """
 
     equal_steps: bool = True
