@@ -149,7 +149,7 @@ class Hosted(Surrogates):
 
 
 class EqualStepsOptions(HostOptions):
-    """`equal_steps`: all clients of a round run the mean number of mini-batches, rounded; a client that has fewer begins
+    """`equal_steps`: all clients of a round run the mean number of mini-batches, rounded; one that has fewer begins
     another epoch.
     """
 
