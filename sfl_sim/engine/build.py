@@ -73,7 +73,7 @@ def build_method(
         uniform_weights=train.agg_weights == "uniform",
         label_counts=counts, label_names=dataset.label_names, seed=scenario.seed, device=device,
         sample_s=SecondsPerSample(net, cuts, train.batch_size, fleet), round_cuts=round_cuts,
-        participants=round_size(scenario.clients.participation, len(shares)),
+        participants=round_size(scenario.clients.participation, len(shares)), method=scenario.method.name,
     )  # fmt: skip
     return kind(task, method_options(kind, scenario))
 
@@ -115,8 +115,6 @@ def _cuts(scenario: Scenario, kind: type[Method], net: Network, fleet: Fleet) ->
         return [net.cut_at(cut)] * n_clients, []
     if cut.by != "round":
         return client_cuts(net, cut.by, cut.values, fleet.macs_per_s, stream(scenario.seed, "client cuts")), []
-    if not kind.cut_may_change:
-        raise ScenarioError(f"{scenario.method.name} has one cut for all rounds", key="model.cut.by", found=cut.by)
     drawn = cuts_at(net, cut.values)
     return [max(drawn)] * n_clients, drawn
 

@@ -96,7 +96,7 @@ class Asynchronous(SplitStep):
         super().__init__(task, options)
         self.is_split = self.options.host == "splitfed_v1"
         if not self.is_split:
-            self.task = replace(task, cuts=[])
+            self.task = replace(task, cuts=[], round_cuts=())
         self.parts = task.split(task.cut) if self.is_split else task.split()
         self.nodes = (AGGREGATOR, SERVER)[: len(self.parts)]
         self.version = 0

@@ -29,7 +29,8 @@ class Task:
 
     Attributes:
         network: the model.
-        cuts: part-1 of client c is layers 1 to `cuts[c]`; empty for a method that is not split.
+        cuts: part-1 of client c is layers 1 to `cuts[c]`; empty for a method that is not split. A method reads it as
+            `lasting_cuts`, or as `cut`, unless it knows `round_cuts`.
         round_cuts: cuts of which one is drawn for every round, for all clients, and of which `cuts` hold the largest;
             empty where `cuts` hold for all rounds.
         data: the clients' mini-batches.
@@ -42,6 +43,7 @@ class Task:
         optimizer, momentum, weight_decay: the local optimisers, alike on both sides: `sgd`, `nag` (SGD with Nesterov's
             momentum), `adam` or `adamw`.
         uniform_weights: k_c = 1/n instead of |D_c| / sum |D| (docs/methods/README.md#symbols).
+        method: the method's name in the scenario, for errors.
         device: where weights live; None in a timing-only run, whose replicas have sizes and no weights.
     """
 
@@ -62,11 +64,19 @@ class Task:
     device: torch.device | None = None
     round_cuts: Sequence[int] = ()
     participants: int = 0
+    method: str = "this method"
+
+    @property
+    def lasting_cuts(self) -> Sequence[int]:
+        """`cuts`, for methods whose cuts last through all rounds; raises ScenarioError if they are drawn."""
+        if self.round_cuts:
+            raise ScenarioError(f"{self.method} has one cut for all rounds", key="model.cut.by", found="round")
+        return self.cuts
 
     @property
     def cut(self) -> int:
-        """The cut that all clients share, for methods that need one; raises ScenarioError if cuts differ."""
-        cut, *others = sorted(set(self.cuts))
+        """The cut that all clients share in all rounds; raises ScenarioError if there are several."""
+        cut, *others = sorted(set(self.lasting_cuts))
         if others:
             raise ScenarioError(
                 "must be the same for all clients, which share one part-2 with this method",
@@ -174,8 +184,6 @@ class Method(ABC):
     """Whether the model is cut between clients and server, so that the task must say where."""
     has_exits: ClassVar[bool] = False
     """Whether clients have exits, by which they answer what they are sure of."""
-    cut_may_change: ClassVar[bool] = False
-    """Whether the method can cut the model elsewhere in every round (`Task.round_cuts`)."""
 
     def __init_subclass__(cls, regular: bool = False, survives: bool = False, **others: Any) -> None:
         super().__init_subclass__(**others)

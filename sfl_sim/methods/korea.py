@@ -94,7 +94,7 @@ class Korea(SplitMethod, survives=True):
         self.proportion = Proportion(options.proportion, options.p0, options.bounds, options.window)
         has_assistants = options.assistants == "all" or task.participants < len(self.data)
         if options.proportion != "off" and not has_assistants:
-            problem = "all clients take part in every round, so korea has no assistants"
+            problem = f"all clients take part in every round, so {task.method} has no assistants"
             raise ScenarioError(problem, key="clients.participation", allowed="less than 1")
         low, high = options.bounds
         if self.proportion.adapts and not low <= options.p0 <= high:

@@ -66,20 +66,25 @@ class Smofi(Hosted, regular=True, survives=True):
             raise ScenarioError(problem, key=key, found=True)
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
-        """Train all clients side by side, fuse after every step; then take the global step on both parts."""
+        """Train with fusions after every step; then W <- W - v of both parts, over the clients that are not lost."""
         if not self.options.fusion:
             return (yield from super().round(round, clients))
         visits = self.visits(round, clients)
+        lost = yield from self.steps(visits, round)
+        visits = {j: visit for j, visit in visits.items() if j not in lost}
+        yield from self.average_at(SERVER, visits, round)
+        yield from self.average_at(AGGREGATOR, visits, round)
+
+    def steps(self, visits: Mapping[int, Visit], round: int) -> Flow:
+        """Train all clients side by side while mbar is fused after each step tau; gives the clients that are lost."""
         _, W_s = self.parts[next(iter(visits.values())).cut]
         optimiser = self.optimiser(round)
         now = Progress(visits, optimiser, Fusion(W_s, len(visits), optimiser, self.carried))
-        flows = [(j, self.train(j, now, round)) for j in clients]
+        flows = [(j, self.train(j, now, round)) for j in visits]
         if self.options.barrier == "relaxed":
-            flows += [(j, self.update(j, now)) for j in clients]
+            flows += [(j, self.update(j, now)) for j in visits]
         yield par([*(self.unless_lost(j, flow, now) for j, flow in flows), self.fuse(now)])
-        survivors = {j: visit for j, visit in visits.items() if j not in now.lost}
-        yield from self.average_at(SERVER, survivors, round)
-        yield from self.average_at(AGGREGATOR, survivors, round)
+        return now.lost
 
     def train(self, j: int, now: Progress, round: int) -> Flow:
         """W_c,j <- W_c, W_s,j <- W_s; then every mini-batch of client j."""

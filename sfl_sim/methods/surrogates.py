@@ -47,8 +47,6 @@ class Visit:
 class Surrogates(SplitStep):
     """Clients train side by side, each with its own copy of part-2; both parts are averaged when the round ends."""
 
-    cut_may_change = True
-
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.cuts = sorted({*task.cuts, *task.round_cuts})
