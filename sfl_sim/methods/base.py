@@ -116,6 +116,8 @@ class Method(ABC):
     everything else has a default. Flows yield the operations of `sfl_sim.ops`; what a node computes is a step, of
     `sfl_sim.training.steps` or your own. Name it in a scenario as `method: {name: "my_package.my_module:MyMethod"}`.
 
+    What a method remembers beside models (a buffer for every client, say) is the content of a `State`, made by a step.
+
     A complete example: federated averaging whose clients go on, by a share, from what they had learned before.
 
         >>> from sfl_sim.ops import AGGREGATOR, Step, Work, par, send

@@ -58,24 +58,14 @@ class Fusion(State):
 
 
 @dataclass(frozen=True)
-class TrainFused(Step):
+class TrainFused(Train):
     """`Train` whose optimiser goes on from mbar; `row` is the surrogate's."""
 
-    optimiser: Optimiser
     row: int
-    name = "train"
 
-    def work(self, part2: Replica, smashed: Value, fusion: Fusion) -> Work:
-        """As `Train`."""
-        return Train(self.optimiser).work(part2, smashed)
-
-    def out(self, part2: Replica, smashed: Value, fusion: Fusion) -> Value:
-        """As `Train`."""
-        return Train(self.optimiser).out(part2, smashed)
-
-    def run(self, part2: Replica, smashed: Value, fusion: Fusion) -> Tensor | None:
-        """As `Train`."""
-        gradient = Train(self.optimiser).differentiate(part2, smashed)
+    def run(self, part2: Replica, smashed: Value, fusion: Fusion) -> Tensor | None:  # type: ignore[override]
+        """The gradient at the input, as `Train`."""
+        gradient = self.differentiate(part2, smashed)
         fusion.lend(part2.weights, self.row)
         self.optimiser.step(part2.weights)
         return gradient

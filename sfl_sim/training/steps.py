@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,7 +71,7 @@ class Train(PartStep):
     """Forward, mean cross-entropy, backward and optimiser step; gives the gradient at the part's input.
 
     On smashed data this is the server's job; on a batch with a whole network it is local training. Members of a joined
-    state are stepped together, after the gradient of all.
+    state are stepped together, after the gradient of all. A subclass may take more arguments by overriding `run` alone.
 
     Attributes:
         share: weight of this loss in the loss that is minimised, where other nodes add the rest.
@@ -80,11 +81,11 @@ class Train(PartStep):
     share: float = field(default=1.0, kw_only=True)
     name = "train"
 
-    def work(self, part: Replica | Joined, data: Value) -> Work:
+    def work(self, part: Replica | Joined, data: Value, *more: Any) -> Work:
         """Forward and backward."""
         return part.part.work(data.samples, passes=3)
 
-    def out(self, part: Replica | Joined, data: Value) -> Value:
+    def out(self, part: Replica | Joined, data: Value, *more: Any) -> Value:
         """n * A*b_e bytes; nothing where the part takes the data themselves."""
         numel = 0 if part.part.first else part.part.in_numel
         return Value("gradients", data.samples * numel * part.part.wire_dtype.itemsize, data.samples, data.step)
