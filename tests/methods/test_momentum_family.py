@@ -1,4 +1,4 @@
-"""Hosts and server updates against one plain loop on unsplit networks (docs/methods/README.md)."""
+"""The momentum family and its hosts against one plain loop on unsplit networks (docs/methods)."""
 
 import pytest
 import torch
