@@ -68,7 +68,7 @@ class Task:
 
     @property
     def lasting_cuts(self) -> Sequence[int]:
-        """`cuts`, for methods whose cuts last through all rounds; raises ScenarioError if they are drawn."""
+        """Cuts of the clients that last through all rounds; raises ScenarioError if a cut is drawn for every round."""
         if self.round_cuts:
             raise ScenarioError(f"{self.method} has one cut for all rounds", key="model.cut.by", found="round")
         return self.cuts
@@ -175,10 +175,10 @@ class Method(ABC):
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     regular: ClassVar[bool] = False
     """Whether every round of the same clients issues the same operations, whichever client is served first, and starts
-    no flows: timing-only runs then need no event loop. Said as `class MyMethod(Method, regular=True)`, and not
+    no flows: timing-only runs then need no event loop. Written as `class MyMethod(Method, regular=True)`, and not
     inherited."""
     survives: ClassVar[bool] = False
-    """Whether a round goes on without clients that are lost (`ops.Lost`). Said as `class MyMethod(Method,
+    """Whether a round goes on without clients that are lost (`ops.Lost`). Written as `class MyMethod(Method,
     survives=True)`, and not inherited."""
     knows_deadlines: ClassVar[bool] = True
     """Whether a deadline can end a round: not where the server waits for nobody, or where clients take turns."""
@@ -224,7 +224,7 @@ class Method(ABC):
         yield from ()
 
     def choose(self, round: int, clients: Sequence[int]) -> Sequence[int]:
-        """Those of the `clients` drawn for a round that take part, in cyclic order: all, unless the method selects."""
+        """Choose the participants of a round among the `clients` drawn for it, in cyclic order: by default all."""
         return clients
 
     @abstractmethod
@@ -236,7 +236,7 @@ class Method(ABC):
         return clients
 
     def figures(self) -> Mapping[str, float]:
-        """Numbers of the method's own about the round that has ended, by their column in rounds.parquet."""
+        """Figures that only the method knows of the round that has ended, by their column in rounds.parquet."""
         return {}
 
     @abstractmethod

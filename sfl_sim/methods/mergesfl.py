@@ -64,7 +64,7 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
             yield from self.tell_labels()
 
     def choose(self, round: int, clients: Sequence[int]) -> Sequence[int]:
-        """All of `clients`, or the share `clients_by_kl` of them, chosen one after another.
+        """Choose the share `clients_by_kl` of `clients`, one after another; all of them if it is null.
 
         First the client that was chosen least often so far (ties by lot), then always the one that makes
         KL(labels of the merged batch || everybody's labels) lowest (ties: least often, then smallest id).

@@ -119,7 +119,7 @@ class Smofi(Hosted, regular=True, survives=True):
             yield occur(now.passed[j, tau])
 
     def update(self, j: int, now: Progress) -> Flow:
-        """(4) and (3) of client j with the barrier `relaxed`: when both gradient and mbar are there."""
+        """Steps (4) and (3) of surrogate j with the barrier `relaxed`: each when gradient and mbar are there."""
         for tau in range(now.T[j]):
             yield from now.until(j, now.differentiated, tau)
             yield wait(now.fusion_before(tau))
@@ -133,11 +133,11 @@ class Smofi(Hosted, regular=True, survives=True):
         tau = 0
         while active := [j for j, T_j in now.T.items() if T_j > tau]:
             yield wait([now.updated[j, tau] for j in active])
-            delta = {now.row[j]: tau + 1 - T_j for j, T_j in now.T.items() if T_j}
+            delta = {j: tau + 1 - T_j for j, T_j in now.T.items() if T_j}
             if not delta:  # everybody is lost
                 break
             shares = dict(zip(delta, self.shares(list(delta.values())), strict=True))
-            yield on(SERVER, Fuse(), now.fusion, [shares.get(row, 0.0) for row in now.row.values()])
+            yield on(SERVER, Fuse(), now.fusion, [shares.get(j, 0.0) for j in now.row])
             if self.options.barrier == "paper":
                 yield wait([now.passed[j, tau] for j in active])
             yield occur(now.fused[tau])
