@@ -57,7 +57,7 @@ class AsynchronousOptions(MethodOptions):
 
 @dataclass(frozen=True)
 class Update:
-    """What a client has made of the global model.
+    """Result of a client's visit: the parts that it has trained.
 
     Attributes:
         client: the client.

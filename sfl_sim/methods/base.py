@@ -25,7 +25,7 @@ from sfl_sim.training.steps import Average
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be trained, and with which settings.
+    """Model, data and settings of a training.
 
     Attributes:
         network: the model.
@@ -185,7 +185,7 @@ class Method(ABC):
     is_split: bool = True
     """Whether the model is cut between clients and server, so that the task must say where."""
     has_exits: ClassVar[bool] = False
-    """Whether clients have exits, by which they answer what they are sure of."""
+    """Whether clients have exits of their own, and answer those requests of whose answer they are sure."""
 
     def __init_subclass__(cls, regular: bool = False, survives: bool = False, **others: Any) -> None:
         super().__init_subclass__(**others)

@@ -61,7 +61,7 @@ class Hydra(SharedServer, regular=True, survives=True):
         """w2b[g], this round's copies of the head."""
 
     def setup(self) -> Flow:
-        """Every client tells its label counts, of which the groups are made."""
+        """Collect the label counts of all clients, of which the groups are made."""
         yield from self.tell_labels()
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:

@@ -59,7 +59,7 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
             raise ScenarioError(problem, key="method.batch_regulation", found="time")
 
     def setup(self) -> Flow:
-        """Every client tells its label counts, if clients are chosen by them."""
+        """Collect the label counts of all clients, if clients are chosen by them."""
         if self.options.clients_by_kl is not None:
             yield from self.tell_labels()
 
@@ -161,7 +161,7 @@ class TrainMerged(Step):
     name = "train"
 
     def work(self, part2: Replica, smashed: Sequence[Value]) -> Work:
-        """What all samples take, in one call."""
+        """Computation for all samples in one call."""
         return Train(self.optimiser).work(part2, _merged(smashed))
 
     def out(self, part2: Replica, smashed: Sequence[Value]) -> Value:
@@ -198,7 +198,7 @@ class Dispatched(Value):
 
 
 def dispatched(merged: Value, samples: Sequence[int]) -> Iterator[Dispatched]:
-    """Each client's rows of the merged gradients, by how many samples it brought."""
+    """Split merged gradients into the rows of each client, given how many samples each brought."""
     first = 0
     for n in samples:
         yield Dispatched(merged, first, n)

@@ -148,13 +148,13 @@ class Smofi(Hosted, regular=True, survives=True):
             self.carried = now.fusion
 
     def shares(self, delta: Sequence[int]) -> list[float]:
-        """Each buffer's share of mbar by (5) and (6); delta_j is not positive while client j is active."""
+        """Share of each buffer in mbar by (5) and (6); delta_j is not positive while client j is active."""
         weights = [(max(0, each) + 1) ** self.options.staleness for each in delta]
         total = len(weights) if self.options.normalise == "count" else sum(weights)
         return [weight / total for weight in weights]
 
     def unless_lost(self, j: int, flow: Flow, now: Progress) -> Flow:
-        """One of client j's flows; once j is lost, nobody waits for it any more."""
+        """Run a flow of client j; once j is lost, nobody waits for it any more."""
         try:
             yield from flow
         except Lost:
@@ -180,7 +180,7 @@ class Events(dict[Any, Event]):
 
 
 class Progress:
-    """How far a round has come.
+    """Progress of a round with fusions.
 
     Attributes:
         visits: of all clients, by j.

@@ -63,7 +63,7 @@ class SharedServer(SplitStep):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.replicas: dict[int, Replica] = {}
-        """This round's part-1 of each client that is not lost; until a client has begun, that of the round's start."""
+        """Current part-1 of each client that is not lost; the global one until the client has begun the round."""
 
     def begin(self, clients: Sequence[int]) -> dict[int, int]:
         """Begin a round; gives how many jobs each of the `clients` will bring to the shared state."""

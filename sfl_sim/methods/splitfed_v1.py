@@ -70,7 +70,7 @@ class SplitFedV1(Surrogates, regular=True, survives=True):
         return set()
 
     def n_stretches(self, visit: Visit) -> int:
-        """How many averages of part-2 a client takes part in."""
+        """Number of averages of part-2 in which a client takes part."""
         return visit.n_batches if self.options.server_agg_every == "step" else self.data.local_epochs
 
     def stretch(self, c: int, visit: Visit, batches: Iterator[Batch], number: int, last: bool, round: int) -> Flow:

@@ -15,7 +15,7 @@ from sfl_sim.models.replica import Weights
 
 
 class GradientRule(Protocol):
-    """What a local step does to its gradient first."""
+    """Change of the gradient before a local step."""
 
     def __call__(self, weights: Weights, weight_decay: float) -> float:
         """Change `weights.grad`; gives the weight decay that is left for the optimiser to apply."""
@@ -151,7 +151,7 @@ class Measured:
     """The gradient stays as it is, and its squared norm, without weight decay, is added up over a round's steps."""
 
     def __call__(self, weights: Weights, weight_decay: float) -> float:
-        """In the weights' memory, so that a GPU need not wait for it."""
+        """Add the norm up in the weights' memory, so that a GPU need not wait for it."""
         norm = weights.grad.square().sum()
         weights.squared_norms = norm if weights.squared_norms is None else weights.squared_norms + norm
         return weight_decay

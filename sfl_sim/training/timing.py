@@ -18,4 +18,4 @@ class Timing:
         return payload.snapshot()
 
     def read(self, value: Value) -> None:
-        """Nothing was trained, so no number is known."""
+        """Give None: nothing was trained, so no number is known."""
