@@ -35,8 +35,10 @@ class Server:
         self.sgd = Sgd(0.05, 0.9, weight_decay=5e-4)
         self.fusion = Fusion(self.part2, SURROGATES, self.sgd, None)
         self.surrogates: list[Replica] = [self.part2.snapshot() for _ in range(SURROGATES)]
-        self.fusion.buffers.own.normal_()
-        self.apart = [[view.clone() for view in self.part2.part.views(row)] for row in self.fusion.buffers.own[0]]
+        self.fusion.lend(self.surrogates[0].weights, 0)
+        self.own, self.fused = self.fusion.buffers
+        self.own.normal_()
+        self.apart = [[view.clone() for view in self.part2.part.views(row)] for row in self.own[0]]
         smashed = part1.weights(torch.randn(BATCH, 3, 32, 32), training=False)
         self.data = Value("smashed", samples=BATCH, content=(smashed, torch.randint(10, (BATCH,))))
 
@@ -58,7 +60,7 @@ class Server:
     def assert_equal(self) -> None:
         self.fuse()
         self.naive()
-        views = self.part2.part.views(self.fusion.buffers.fused[0])
+        views = self.part2.part.views(self.fused[0])
         for ours, theirs in zip(views, self.apart[0], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
@@ -75,7 +77,7 @@ def measure(model: str, pairs: int) -> dict[str, object]:
         "ms to fuse": round(1e3 * statistics.median(fuse_s), 2),
         "of the step that it follows": round(of_step, 5),
         "naive / ours": ratio(naive_s, fuse_s)["median"],
-        "GB/s read": round(server.fusion.buffers.own.nbytes / statistics.median(fuse_s) / 1e9, 1),
+        "GB/s read": round(server.own.nbytes / statistics.median(fuse_s) / 1e9, 1),
         "step from fused buffers / usual step": ratio(step_s, usual_s)["median"],
     }
 

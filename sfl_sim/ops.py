@@ -9,7 +9,8 @@ A method is a generator (a *flow*) that yields operations and receives their res
                                    flows, in a mapping, give a mapping without those whose client was lost
     start(flow)                    run a flow in the background; not even the end of the round waits for it
     present(clients)               wait until at least one of the clients is present; gives those that are
-    read(value)                    wait for the number in `value`: the only way to branch on a result of training
+    read(value)                    wait for the number in `value`: the only way to branch on a result of training; None
+                                   in a timing-only run, which knows no number
     expect(state, jobs)            announce how many training jobs each client will bring to a shared `state`,
                                    so that the order policy knows whose turn can come
     occur(event), wait(events)     order parallel flows: `wait` continues once all events have occurred, or after
@@ -36,6 +37,7 @@ Example: one client's mini-batch in split learning. Any driver can run it, even 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -131,20 +133,29 @@ class Work(NamedTuple):
 class Step(Protocol):
     """Step of a node that may change a state, and has a price before it runs.
 
+    A step that only changes its own state needs no more than a `name` and `run`: by default it computes nothing and its
+    result is empty.
+
     Attributes:
         name: `kind` of its records.
         aggregates: True for averages of models, which count as model exchange.
     """
 
     name: str
-    aggregates: bool
+    aggregates: bool = False
 
     def work(self, state: Any, *args: Any) -> Work:
-        """Return the work of the step."""
+        """Return the work of the step: by default none."""
+        return Work.of(0)
 
     def out(self, state: Any, *args: Any) -> Value:
-        """Return the result without its content."""
+        """Return the result without its content: by default `done`, of the mini-batch to which `args` belong."""
+        for arg in args:
+            if isinstance(arg, Value) and arg.step >= 0:
+                return Value("done", step=arg.step)
+        return Value("done")
 
+    @abstractmethod
     def run(self, state: Any, *args: Any) -> Any:
         """Run the step and return the result's content. Executors call it in the order of simulated time."""
 
@@ -294,7 +305,7 @@ def present(clients: Sequence[int]) -> Present:
 
 
 def read(value: Value) -> Read:
-    """Wait for the number in `value`, which the flow receives."""
+    """Wait for the number in `value`, which the flow receives; None in a timing-only run, which knows no number."""
     return Read(value)
 
 

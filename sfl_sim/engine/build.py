@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sfl_sim.data.batches import ClientData, Images, check_augmentable
 from sfl_sim.data.datasets import Dataset
 from sfl_sim.engine.estimate import SecondsPerSample
+from sfl_sim.engine.participation import round_size
 from sfl_sim.engine.registry import find_method, find_model, find_order, method_options
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method, Task
@@ -53,15 +54,13 @@ def build_method(
     counts: Ints,
     fleet: Fleet,
     device: torch.device | None,
-    retraced: bool = False,
 ) -> Method:
     """The method on its task.
 
     Args:
         shares: the clients' sample indices into the training set.
         counts: (C, L) samples of each label that each client holds.
-        device: where weights live; None for ghosts.
-        retraced: whether what an earlier run read is known.
+        device: where weights live; None in a timing-only run.
     """
     train = scenario.train
     kind = find_method(scenario.method.name)
@@ -74,7 +73,7 @@ def build_method(
         uniform_weights=train.agg_weights == "uniform",
         label_counts=counts, label_names=dataset.label_names, seed=scenario.seed, device=device,
         sample_s=SecondsPerSample(net, cuts, train.batch_size, fleet), round_cuts=round_cuts,
-        retraced=retraced,
+        participants=round_size(scenario.clients.participation, len(shares)), method=scenario.method.name,
     )  # fmt: skip
     return kind(task, method_options(kind, scenario))
 
@@ -116,8 +115,6 @@ def _cuts(scenario: Scenario, kind: type[Method], net: Network, fleet: Fleet) ->
         return [net.cut_at(cut)] * n_clients, []
     if cut.by != "round":
         return client_cuts(net, cut.by, cut.values, fleet.macs_per_s, stream(scenario.seed, "client cuts")), []
-    if not kind.cut_may_change:
-        raise ScenarioError(f"{scenario.method.name} has one cut for all rounds", key="model.cut.by", found=cut.by)
     drawn = cuts_at(net, cut.values)
     return [max(drawn)] * n_clients, drawn
 

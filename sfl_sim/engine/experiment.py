@@ -78,8 +78,7 @@ class Experiment:
         self.test_sets = deal_tests(scenario, dataset, self.counts)
         self.cyclic = cyclic_clients(self.counts, self.label_order)
         self.fleet = build_world(scenario, len(self.shares))
-        retraced = lineage is not None
-        self.method = build_method(scenario, dataset, self.shares, self.counts, self.fleet, device, retraced)
+        self.method = build_method(scenario, dataset, self.shares, self.counts, self.fleet, device)
         check_snapshots(scenario, self.method)
         check_survival(scenario, self.method)
         self.snapshots = self._snapshots()
@@ -95,11 +94,6 @@ class Experiment:
             self.simulator, self.cyclic, scenario.clients.participation, scenario.seed,
             is_kept=scenario.clients.availability is not None,
         )  # fmt: skip
-        if self.method.bystanders and self.attendance.size == len(self.shares):
-            raise ScenarioError(
-                f"all clients take part in every round, so {scenario.method.name} has no {self.method.bystanders}",
-                key="clients.participation", found=scenario.clients.participation, allowed="less than 1",
-            )  # fmt: skip
         self.server_model_bytes: int | None = 0
         """The most bytes of models that the main server has held at once; None if the method does not tell."""
         self.joule = None if self.fleet.power is None else np.zeros(len(self.shares))

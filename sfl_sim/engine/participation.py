@@ -35,6 +35,11 @@ def check_survival(scenario: Scenario, method: Method) -> None:
         raise ScenarioError(problem, key=key, found=lost, allowed=["drop", "wait"])
 
 
+def round_size(participation: float, n_clients: int) -> int:
+    """How many of `n_clients` take part in a round: that share of them, rounded, and one at least."""
+    return max(1, int(participation * n_clients + 0.5))
+
+
 class Participation:
     """Draws the participants of one round after another, and keeps account.
 
@@ -49,7 +54,7 @@ class Participation:
     ) -> None:
         self.simulator = simulator
         self.clients = clients
-        self.size = max(1, int(participation * len(clients) + 0.5))
+        self.size = round_size(participation, len(clients))
         self.seed = seed
         self.is_kept = is_kept
         self.losses: list[Dropout] = []

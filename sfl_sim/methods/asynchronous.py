@@ -1,12 +1,12 @@
-"""What asynchronous methods share: clients train side by side, and nobody waits for anybody.
+"""Asynchronous methods: clients train side by side, and nobody waits for anybody.
 
-So many clients train at a time as take part in a round of other methods: each has a place. It downloads the global
+As many clients train at a time as take part in a round of other methods: each has a place. It downloads the global
 model, trains a round's mini-batches, and uploads. The server takes the update in, and gives the place to a client that
 is idle and there. Meanwhile others go on with what they have downloaded, so that their updates are stale when they
-come: by so many versions as the global model has had since.
+come: by as many versions as the global model has had since.
 
-A round is only what the run evaluates after: it ends when the global model has taken in so many updates, and who works
-then goes on into the next one. A client that is lost takes its update along, and its place goes to another at once.
+A round only says when the run evaluates: it ends when the global model has taken in a number of updates, and clients at
+work then go on into the next one. A client that is lost takes its update along, and its place goes to another at once.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from sfl_sim.training.steps import Train
 
 
 class AsynchronousOptions(MethodOptions):
-    """`host`: whose clients they are, fedavg's, with the whole model, or splitfed_v1's, with a copy of part-2 for each
-    at the server. `staleness`: what an update counts for that is so many versions old, always 1 (`constant`),
-    (1 + staleness)^-a (`polynomial`), or 1 up to b and then 1 / (a (staleness - b) + 1) (`hinge`). `a`: null: 0.5, with
-    `hinge` 10; `b`: of `hinge`. `max_staleness`: updates that are older are discarded; null: none.
+    """`host`: whose clients they are: fedavg's, with the whole model, or splitfed_v1's, with a copy of part-2 for each
+    at the server. `staleness`: weight s(tau) of an update that is tau versions old: 1 (`constant`), (1 + tau)^-a
+    (`polynomial`), or 1 up to b and then 1 / (a (tau - b) + 1) (`hinge`). `a`: null: 0.5, with `hinge` 10; `b`: of
+    `hinge`. `max_staleness`: updates that are older are discarded; null: none.
     """
 
     host: Literal["fedavg", "splitfed_v1"] = "fedavg"
@@ -44,7 +44,7 @@ class AsynchronousOptions(MethodOptions):
     max_staleness: Annotated[int, Field(ge=0)] | None = None
 
     def weight(self, staleness: int) -> float:
-        """s(staleness): Xie et al., "Asynchronous Federated Optimization", 2019, with its values of a and b.
+        """s(tau) of Xie et al., "Asynchronous Federated Optimization", 2019, with its values of a and b.
 
         FedBuff's is `polynomial` with a = 0.5. Here a fresh update has staleness 0.
         """
@@ -57,19 +57,19 @@ class AsynchronousOptions(MethodOptions):
 
 @dataclass(frozen=True)
 class Update:
-    """What a client has made of the global model.
+    """Result of a client's visit: the parts that it has trained.
 
     Attributes:
-        client: whose it is.
+        client: the client.
         version: of the global model that the client began with.
-        origins: the parts of that, for methods that ask how far the client came.
         copies: the parts that it has trained.
+        origins: the parts that it began with, for methods that need them.
     """
 
     client: int
     version: int
-    origins: Sequence[Replica]
     copies: Sequence[Replica]
+    origins: Sequence[Replica] = ()
 
 
 class Asynchronous(SplitStep):
@@ -80,25 +80,23 @@ class Asynchronous(SplitStep):
             version has new parts, so that who begins meanwhile has parts of one version.
         version: how often the global model has changed.
         idle: the clients that do not work.
-        visits: how often each client has begun to, which decides on its mini-batches.
-        arrived, arrival: updates that the server has not taken in, and that there are any.
-        n_places: how many are taken, be it by a client that is yet to be found.
-        round_number: of the round under way, whose learning rate is that of who begins in it.
-        worked: who has worked in it, be it for a while, or whose update it has taken in.
-        staleness: of the updates that it has taken in.
+        visits: how often each client has begun to work, which decides on its mini-batches.
+        arrived, arrival: updates that the server has not taken in yet, and the event that there are any.
+        n_places: places that are taken, some maybe by a client that is yet to be found.
+        round_number: of the round under way; a client that begins in it has its learning rate.
+        worked: clients that have worked in it, or whose update it has taken in.
+        staleness: of each update that it has taken in.
         n_discarded: updates that were too stale.
     """
 
     options: AsynchronousOptions
     knows_deadlines = False
-    needs_origins = False
-    """Whether an update has to hold the parts that it began with."""
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.is_split = self.options.host == "splitfed_v1"
         if not self.is_split:
-            self.task = replace(task, cuts=[])
+            self.task = replace(task, cuts=[], round_cuts=())
         self.parts = task.split(task.cut) if self.is_split else task.split()
         self.nodes = (AGGREGATOR, SERVER)[: len(self.parts)]
         self.version = 0
@@ -110,14 +108,14 @@ class Asynchronous(SplitStep):
         self.begin(0)
 
     def begin(self, round: int) -> None:
-        """Another round begins, with those who are at work."""
+        """Begin another round, with the clients that are at work."""
         self.round_number = round
         self.worked = set(range(len(self.data))).difference(self.idle)
         self.staleness: list[int] = []
         self.n_discarded = 0
 
     def next_update(self, n_places: int) -> Flow:
-        """The next update that is not too stale. The server gives free places away when it has taken in all updates."""
+        """Wait for an update that is not too stale. Free places are given away when all updates have been taken in."""
         bound = self.options.max_staleness
         while True:
             while not self.arrived:
@@ -135,7 +133,7 @@ class Asynchronous(SplitStep):
             self.n_discarded += 1
 
     def place(self) -> Flow:
-        """Somebody trains; instead of a client that is lost, somebody else."""
+        """Let an idle client train; if it is lost, another one."""
         update = None
         while update is None:
             c = yield from self.draw()
@@ -147,7 +145,7 @@ class Asynchronous(SplitStep):
         yield occur(self.arrival)
 
     def draw(self) -> Flow:
-        """One of the clients that are idle and there, as soon as there is one; it is not idle any more."""
+        """Wait for clients that are idle and there, and choose one of them by lot; it is not idle any more."""
         while True:
             there = yield present(list(self.idle))
             self.n_drawn += 1
@@ -159,14 +157,14 @@ class Asynchronous(SplitStep):
 
     def client(self, c: int) -> Flow:
         """Download, train on all local mini-batches, upload; gives the `Update`."""
-        version, origins = self.version, self.parts if self.needs_origins else ()
+        version = self.version
         self.visits[c] += 1
         train = self.train_both if self.is_split else self.train_whole
         copies = yield from train(c, self.data.batches(c, self.visits[c]), self.round_number)
-        return Update(c, version, origins, copies)
+        return Update(c, version, copies)
 
     def train_whole(self, c: int, batches: Iterable[Batch], round: int) -> Flow:
-        """As in FedAvg."""
+        """Train the whole model, as in FedAvg."""
         (whole,) = self.parts
         train = Train(self.optimiser(round))
         copy = yield send(whole, AGGREGATOR, c)
@@ -175,7 +173,7 @@ class Asynchronous(SplitStep):
         return [(yield send(copy, c, AGGREGATOR))]
 
     def train_both(self, c: int, batches: Iterable[Batch], round: int) -> Flow:
-        """As in SplitFedV1."""
+        """Train part-1 with a copy of part-2, as in SplitFedV1."""
         part1, part2 = self.parts
         part2 = yield send(part2, SERVER, SERVER)
         part1 = yield send(part1, AGGREGATOR, c)
@@ -183,7 +181,7 @@ class Asynchronous(SplitStep):
         return [(yield send(part1, c, AGGREGATOR)), part2]
 
     def take(self, updates: Sequence[Update]) -> Flow:
-        """The next version of the global model."""
+        """Make the next version of the global model."""
         parts = []
         for node, part in zip(self.nodes, self.parts, strict=True):
             parts.append((yield send(part, node, node)))
@@ -194,25 +192,25 @@ class Asynchronous(SplitStep):
 
     @abstractmethod
     def merge(self, i: int, part: Replica, updates: Sequence[Update]) -> On:
-        """What makes of `part`, a copy of `parts[i]`, that of the next version."""
+        """The operation that makes of `part`, a copy of `parts[i]`, that of the next version."""
 
     def weights(self, updates: Sequence[Update]) -> list[float]:
-        """s(staleness) of each."""
+        """s(tau) of each update."""
         return [self.options.weight(self.version - update.version) for update in updates]
 
     def took_part(self, clients: Sequence[int]) -> Sequence[int]:
-        """Who has worked, whoever was drawn for the round."""
+        """The clients that have worked, whichever were drawn for the round."""
         return sorted(self.worked)
 
     def figures(self) -> Mapping[str, float]:
-        """How stale the round's updates were, and how many were too stale."""
+        """Mean and largest staleness of the round's updates, and how many updates were too stale."""
         mean = sum(self.staleness) / len(self.staleness)
         return dict(zip(STALENESS_COLUMNS, (mean, float(max(self.staleness)), float(self.n_discarded)), strict=True))
 
     def model(self) -> list[Replica]:
-        """Its parts."""
+        """The parts of the newest version."""
         return self.parts
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """A part-2 for every place."""
+        """Size of a part-2 for every place."""
         return len(clients) * sum(part.size_bytes for part in self.parts[1:])

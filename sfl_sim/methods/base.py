@@ -1,4 +1,4 @@
-"""What every method is: an algorithm box as flows, on a task that says what is trained."""
+"""The base of all methods: an algorithm box as flows, on a task that says what is trained."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ from sfl_sim.training.steps import Average
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be trained, and with which settings.
+    """Model, data and settings of a training.
 
     Attributes:
         network: the model.
-        cuts: part-1 of client c is layers 1 to `cuts[c]`; empty for a method that is not split.
-        round_cuts: one of them, drawn for every round, is the cut of all clients in it, and `cuts` say the largest;
+        cuts: part-1 of client c is layers 1 to `cuts[c]`; empty for a method that is not split. A method reads it as
+            `lasting_cuts`, or as `cut`, unless it knows `round_cuts`.
+        round_cuts: cuts of which one is drawn for every round, for all clients, and of which `cuts` hold the largest;
             empty where `cuts` hold for all rounds.
         data: the clients' mini-batches.
+        participants: clients that take part in a round, unless fewer are there; 0 if that is not known.
         label_counts: (C, L) training samples of each label that each client holds.
         label_names: the labels' names.
         sample_s: seconds that a client needs for a sample of its own, as a server would measure them; for methods that
@@ -40,9 +42,9 @@ class Task:
         lr, lr_decay, lr_min: lr of round r (from 1) is max(lr * lr_decay^(r-1), lr_min).
         optimizer, momentum, weight_decay: the local optimisers, alike on both sides: `sgd`, `nag` (SGD with Nesterov's
             momentum), `adam` or `adamw`.
-        uniform_weights: k_c = 1/n instead of |D_c| / sum |D| (METHODS.md 0.1).
-        device: where weights live; None for ghosts in timing-only runs.
-        retraced: whether an earlier run is walked again without training: the numbers that its flows read are known.
+        uniform_weights: k_c = 1/n instead of |D_c| / sum |D| (docs/methods/README.md#symbols).
+        method: the method's name in the scenario, for errors.
+        device: where weights live; None in a timing-only run, whose replicas have sizes and no weights.
     """
 
     network: Network
@@ -61,12 +63,20 @@ class Task:
     seed: int = 0
     device: torch.device | None = None
     round_cuts: Sequence[int] = ()
-    retraced: bool = False
+    participants: int = 0
+    method: str = "this method"
+
+    @property
+    def lasting_cuts(self) -> Sequence[int]:
+        """Cuts of the clients that last through all rounds; raises ScenarioError if a cut is drawn for every round."""
+        if self.round_cuts:
+            raise ScenarioError(f"{self.method} has one cut for all rounds", key="model.cut.by", found="round")
+        return self.cuts
 
     @property
     def cut(self) -> int:
-        """The cut that all clients share, for methods whose clients share a part-2; ScenarioError if cuts differ."""
-        cut, *others = sorted(set(self.cuts))
+        """The cut that all clients share in all rounds; raises ScenarioError if there are several."""
+        cut, *others = sorted(set(self.lasting_cuts))
         if others:
             raise ScenarioError(
                 "must be the same for all clients, which share one part-2 with this method",
@@ -102,35 +112,58 @@ class MethodOptions(BaseModel):
 class Method(ABC):
     """A method keeps the global model between rounds and says, as flows, what happens in a round.
 
-    It never waits and never reads a clock. A subclass sets its states up in `__init__` and writes `round` and `model`.
-    Name it in a scenario as `method: {name: "my_package.my_module:MyMethod"}`. A complete example, federated averaging;
-    a test drives it by hand, on a task without weights:
+    It never waits and never reads a clock. A subclass makes its states in `__init__` and writes `round` and `model`;
+    everything else has a default. Flows yield the operations of `sfl_sim.ops`; what a node computes is a step, of
+    `sfl_sim.training.steps` or your own. Name it in a scenario as `method: {name: "my_package.my_module:MyMethod"}`.
 
-        >>> from sfl_sim.training.steps import Train
-        >>> from sfl_sim.ops import AGGREGATOR, par, send
-        >>> class Averaging(Method, survives=True):
-        ...     is_split = False
+    What a method remembers beside models (a buffer for every client, say) is the content of a `State`, made by a step.
+
+    A complete example: federated averaging whose clients go on, by a share, from what they had learned before.
+
+        >>> from sfl_sim.ops import AGGREGATOR, Step, Work, par, send
+        >>> from sfl_sim.training.steps import Average, Train
+        >>> class LoyalOptions(MethodOptions):  # keys below `method` in the scenario, checked like all others
+        ...     own: float = 0.1
+        >>> class Loyal(Method, survives=True):  # a round goes on without clients that are lost
+        ...     Options, is_split = LoyalOptions, False
         ...
         ...     def __init__(self, task, options=None):
         ...         super().__init__(task, options)
-        ...         (self.whole,) = task.split()
+        ...         (self.whole,) = task.split()  # no cut: one part
+        ...         self.before = {}  # lives through all rounds, as all that a method keeps
         ...
         ...     def round(self, round, clients):
-        ...         copies = yield par({c: self.client(c, round) for c in clients})
+        ...         copies = yield par({c: self.client(c, round) for c in clients})  # of those that are not lost
         ...         yield from self.average(AGGREGATOR, self.whole, list(copies.values()), list(copies))
         ...
         ...     def client(self, c, round):
-        ...         copy = yield send(self.whole, AGGREGATOR, c)
+        ...         copy = yield send(self.whole, AGGREGATOR, c)  # takes time on the downlink
+        ...         if c in self.before:
+        ...             yield on(c, Average(), copy, [copy, self.before[c]], [1 - self.options.own, self.options.own])
         ...         for batch in self.data.batches(c, round):
-        ...             yield on(c, Train(self.task.optimiser(round)), copy, batch)
+        ...             yield on(c, Train(self.optimiser(round)), copy, batch)  # takes time on the device
+        ...         yield on(c, Clip(1.0), copy)
+        ...         self.before[c] = yield send(copy, c, c)  # a copy in no time: nothing leaves the node
         ...         return (yield send(copy, c, AGGREGATOR))
         ...
         ...     def model(self):
         ...         return [self.whole]
-        >>> import numpy as np
+        >>> @dataclass(frozen=True)
+        ... class Clip(Step):  # a step of one's own; equal steps are equal objects
+        ...     limit: float
+        ...     name = "clip"  # the `kind` of its records
+        ...
+        ...     def run(self, replica):  # for training; `weights.flat` is the vector of all parameters
+        ...         replica.weights.flat.clamp_(-self.limit, self.limit)
+        ...
+        ...     def work(self, replica):  # for the clock, without weights; free if left out
+        ...         return Work.of(replica.part.n_parameters)
+
+    A test can drive the flows by hand, here on a task without weights:
+
         >>> from sfl_sim.models.zoo import network
         >>> data = ClientData([np.arange(4), np.arange(4)], batch_size=2)
-        >>> method = Averaging(Task(network("cnn_small", (1, 8, 8), 10), cuts=[], data=data))
+        >>> method = Loyal(Task(network("cnn_small", (1, 8, 8), 10), cuts=[], data=data))
         >>> flow = method.round(1, [0, 1])
         >>> branches = next(flow).flows
         >>> next(branches[1])
@@ -141,20 +174,18 @@ class Method(ABC):
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     regular: ClassVar[bool] = False
-    """Whether every round of the same clients issues the same operations, whoever is served when. Timing-only runs of
-    such a method, which must not `start` flows, need no event loop. Said as `class MyMethod(Method, regular=True)`, and
-    not inherited."""
+    """Whether every round of the same clients issues the same operations, whichever client is served first, and starts
+    no flows: timing-only runs then need no event loop. Written as `class MyMethod(Method, regular=True)`, and not
+    inherited."""
     survives: ClassVar[bool] = False
-    """Whether a round goes on without clients that are lost (`ops.Lost`). Said as `class MyMethod(Method,
+    """Whether a round goes on without clients that are lost (`ops.Lost`). Written as `class MyMethod(Method,
     survives=True)`, and not inherited."""
     knows_deadlines: ClassVar[bool] = True
-    """Whether a deadline can end a round: not where none waits for its clients, or where a relay waits for one."""
+    """Whether a deadline can end a round: not where the server waits for nobody, or where clients take turns."""
     is_split: bool = True
     """Whether the model is cut between clients and server, so that the task must say where."""
     has_exits: ClassVar[bool] = False
-    """Whether clients answer by an exit of their own what they are sure of."""
-    cut_may_change: ClassVar[bool] = False
-    """Whether the method can cut the model elsewhere in every round (`Task.round_cuts`)."""
+    """Whether clients have exits of their own, and answer those requests of whose answer they are sure."""
 
     def __init_subclass__(cls, regular: bool = False, survives: bool = False, **others: Any) -> None:
         super().__init_subclass__(**others)
@@ -167,33 +198,33 @@ class Method(ABC):
         self.options = options or self.Options()
 
     def optimiser(self, round: int) -> Optimiser:
-        """The local optimiser of a round."""
+        """The local optimiser of a round, with a rule of the method if it has one."""
         return self.task.optimiser(round)
 
     def average(self, node: int, state: Replica, replicas: Sequence[Replica], clients: Sequence[int]) -> Flow:
-        """`state` <- sum_c k_c replica_c at `node`: federated averaging; of nobody's, it stays as it is."""
+        """`state` <- sum_c k_c replica_c at `node`: federated averaging; nothing if all clients are lost."""
         if replicas:
             yield on(node, Average(), state, replicas, self.task.shares(clients))
 
     def setup(self) -> Flow:
-        """The flow of what happens once, before the first round, whose records take it in."""
+        """The flow of what happens once, before the first round, in whose records it stands."""
         yield from ()
 
     def tell_labels(self) -> Flow:
-        """A setup: every client tells the server how many samples of each label it has, 4 bytes a label."""
+        """The flow by which every client tells the server its label counts, 4 bytes a label."""
         yield par(self.tell_labels_of(c) for c in range(len(self.data)))
 
     def tell_labels_of(self, c: int) -> Flow:
-        """Client `c` does so."""
+        """Send the label counts of client `c` to the server."""
         counts = torch.from_numpy(self.task.label_counts[c]).int()
         yield send(Value("label counts", counts.nbytes, content=counts), c, SERVER)
 
     def finish(self) -> Flow:
-        """The flow of what happens once, after the last round, whose records take it in."""
+        """The flow of what happens once, after the last round, in whose records it stands."""
         yield from ()
 
     def choose(self, round: int, clients: Sequence[int]) -> Sequence[int]:
-        """Who of the `clients` drawn for a round takes part, in cyclic order: all, unless the method selects."""
+        """Choose the participants of a round among the `clients` drawn for it, in cyclic order: by default all."""
         return clients
 
     @abstractmethod
@@ -201,16 +232,11 @@ class Method(ABC):
         """The flow of round number `round` (from 1) with the participants `clients`, in cyclic order."""
 
     def took_part(self, clients: Sequence[int]) -> Sequence[int]:
-        """Who took part in the round that has ended: who was drawn, unless the method gives places away as it goes."""
+        """The clients that took part in the round that has ended: those chosen for it, unless it finds its own."""
         return clients
 
-    @property
-    def bystanders(self) -> str | None:
-        """What clients that take no part in a round are needed as; None if they are not."""
-        return None
-
     def figures(self) -> Mapping[str, float]:
-        """Numbers of its own that a method tells of the round that has ended, by their column in rounds.parquet."""
+        """Figures that only the method knows of the round that has ended, by their column in rounds.parquet."""
         return {}
 
     @abstractmethod
@@ -218,7 +244,7 @@ class Method(ABC):
         """The parts of the global model, to be applied one after another."""
 
     def deployed(self, c: int) -> Deployed:
-        """What answers the requests of client `c` once training has ended: the global model, cut as for training.
+        """The model that answers the requests of client `c` once training has ended: the global one, cut as before.
 
         Raises ScenarioError if it is not one layer after the other.
         """
@@ -234,10 +260,10 @@ class Method(ABC):
         return Deployed(parts[:at_cut], None, parts[at_cut:], layers[cut - 1].out_shape)
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
-        """The parts of the global model if the round ended now: to be read only (METHODS.md CHOICE 10).
+        """The parts of the global model if the round ended now, to be read only (docs/methods/metrics.md).
 
         Args:
-            part1_of: the client whose part-1 stands for all; None for their average.
+            part1_of: the client whose part-1 stands for everybody's; None for the average.
 
         Raises ScenarioError if the method has no such model before a round's end.
         """

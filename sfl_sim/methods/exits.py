@@ -54,7 +54,7 @@ class Exits(Method):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         network = task.network
-        self.depths = sorted(set(task.cuts))
+        self.depths = sorted(set(task.lasting_cuts))
         """Where clients are cut; the server's model begins after the first of them."""
         self.exits = {d: exit_network(network, d).split(d, seed=task.seed, device=task.device)[1] for d in self.depths}
         bounds = [*self.depths, *self.cuts_of_theta]

@@ -1,6 +1,6 @@
 """FedAsync: the server mixes every update into the global model as soon as it comes.
 
-Xie et al., "Asynchronous Federated Optimization", 2019 (arXiv 1903.03934), Algorithm 1.
+Xie et al., "Asynchronous Federated Optimization", 2019 (arXiv 1903.03934), Algorithm 1 (docs/methods/fedasync.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sfl_sim.training.steps import Average
 
 class FedAsyncOptions(AsynchronousOptions):
     """`alpha`: share of a fresh update in the new version. `rho`: of the proximal term (rho/2) ||w - w_start||^2 that
-    clients add to their loss. `updates_per_round`: after so many a round ends; null: as many as clients that train.
+    clients add to their loss. `updates_per_round`: updates after which a round ends; null: as many as clients train.
     """
 
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.6
@@ -35,7 +35,7 @@ class FedAsync(Asynchronous, survives=True):
     options: FedAsyncOptions
 
     def optimiser(self, round: int) -> Optimiser:
-        """With the proximal term, if there is one."""
+        """The local optimiser of a round, with the proximal term if there is one."""
         rho = self.options.rho
         return replace(super().optimiser(round), rule=Proximal(rho) if rho else None)
 
@@ -47,7 +47,7 @@ class FedAsync(Asynchronous, survives=True):
             yield from self.take([update])
 
     def merge(self, i: int, part: Replica, updates: Sequence[Update]) -> On:
-        """w <- (1 - alpha_t) w + alpha_t w_new with alpha_t = alpha * s(staleness)."""
+        """w <- (1 - alpha_t) w + alpha_t w_new with alpha_t = alpha s(tau)."""
         (update,), (weight,) = updates, self.weights(updates)
         alpha = self.options.alpha * weight
         return on(self.nodes[i], Average(), part, [self.parts[i], update.copies[i]], [1 - alpha, alpha])

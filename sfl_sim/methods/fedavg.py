@@ -1,6 +1,7 @@
 """FedAvg: federated averaging without a split.
 
-McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017, Algorithm 1.
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017, Algorithm 1
+(docs/methods/fedavg.md).
 """
 
 from __future__ import annotations
@@ -40,5 +41,5 @@ class FedAvg(Method, regular=True, survives=True):
         return [self.whole]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """There is no main server."""
+        """Nothing: there is no main server."""
         return 0

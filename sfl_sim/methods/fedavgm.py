@@ -1,7 +1,6 @@
-"""FedAvgM: the server has a momentum of its own.
+"""FedAvgM: the server has a momentum of its own (docs/methods/fedavgm.md).
 
-Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification", 2019
-(METHODS.md section 10).
+Hsu et al., "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification", 2019.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sfl_sim.methods.hosts import Hosted, HostOptions
-from sfl_sim.training.merging import MomentumAverage
+from sfl_sim.methods.surrogates import Hosted, HostOptions
 from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.steps import MomentumAverage
 
 
 class FedAvgMOptions(HostOptions):
-    """`server_momentum`, `server_lr`: of the round's step towards the average."""
+    """`server_momentum`, `server_lr`: beta_g and eta_s of the round's step towards the average."""
 
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
     server_lr: Annotated[float, Field(gt=0)] = 1.0
@@ -29,5 +28,5 @@ class FedAvgM(Hosted, regular=True, survives=True):
     options: FedAvgMOptions
 
     def merge(self, round: int) -> MomentumAverage:
-        """v <- beta*v + (w - sum_c k_c w_c); w <- w - lr*v."""
+        """v <- beta_g v + (w - sum_c k_c w_c); w <- w - eta_s v."""
         return MomentumAverage(Sgd(self.options.server_lr, self.options.server_momentum))

@@ -1,22 +1,25 @@
-"""FedNAG: Nesterov's momentum, averaged as the weights are.
+"""FedNAG: Nesterov's momentum, averaged as the weights are (docs/methods/fednag.md).
 
-Yang et al., "Federated Learning with Nesterov Accelerated Gradient", IEEE TPDS 2022 (METHODS.md section 10).
+Yang et al., "Federated Learning with Nesterov Accelerated Gradient", IEEE TPDS 2022.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.hosts import EqualSteps
+from sfl_sim.methods.surrogates import EqualStepsOptions, Hosted
+from sfl_sim.models.replica import Replica
 from sfl_sim.training.optimisers import Optimiser, Sgd
 
 
-class FedNAG(EqualSteps, regular=True, survives=True):
+class FedNAG(Hosted, regular=True, survives=True):
     """SplitFedV1 whose clients and server go on with the averaged velocity; that of part-1 travels with part-1."""
 
-    has_velocity = True
+    Options = EqualStepsOptions
+    options: EqualStepsOptions
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
@@ -25,9 +28,15 @@ class FedNAG(EqualSteps, regular=True, survives=True):
             raise ScenarioError("needs SGD", key="train.optimizer", found=task.optimizer, allowed=["sgd", "nag"])
         if not usual.momentum:
             raise ScenarioError("averages momentum, of which there is none", key="train.momentum", found=0.0)
+        self.pieces = [Replica(piece.part, piece.content, has_velocity=True) for piece in self.pieces]
+
+    def n_batches(self, clients: Sequence[int]) -> list[int]:
+        """The rounded mean of what the clients have, for each of them."""
+        equal = [self.data.mean_batches(clients)] * len(clients)
+        return equal if self.options.equal_steps else super().n_batches(clients)
 
     def optimiser(self, round: int) -> Optimiser:
-        """Of the host, with Nesterov's momentum."""
+        """The host's, with Nesterov's momentum: w <- w - eta (g + beta v)."""
         usual = super().optimiser(round)
         assert isinstance(usual, Sgd)
         return replace(usual, nesterov=True)

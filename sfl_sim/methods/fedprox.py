@@ -1,14 +1,32 @@
-"""FedProx: local steps are held back towards the global model.
+"""FedProx: local steps are held back towards the global model (docs/methods/fedprox.md).
 
-Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (METHODS.md section 10).
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 """
 
 from __future__ import annotations
 
-from sfl_sim.methods.hosts import Hosted, ProxOptions
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+
+from sfl_sim.methods.base import MethodOptions
+from sfl_sim.methods.surrogates import Surrogates
+from sfl_sim.training.optimisers import Optimiser, Proximal
 
 
-class FedProx(Hosted, regular=True, survives=True):
-    """SplitFedV1 with a proximal term; each part adds its own."""
+class ProxOptions(MethodOptions):
+    """`mu`: of the proximal term (mu/2) ||w - w^r||^2, of both parts."""
+
+    mu: Annotated[float, Field(ge=0)] = 0.01
+
+
+class FedProx(Surrogates, regular=True, survives=True):
+    """SplitFedV1 with a proximal term in every local step."""
 
     Options = ProxOptions
+    options: ProxOptions
+
+    def optimiser(self, round: int) -> Optimiser:
+        """g <- g + mu (w - w^r); each part adds its own."""
+        return replace(super().optimiser(round), rule=Proximal(self.options.mu))

@@ -92,6 +92,10 @@ class Korea(SplitMethod, survives=True):
         super().__init__(task, options)
         options = self.options
         self.proportion = Proportion(options.proportion, options.p0, options.bounds, options.window)
+        has_assistants = options.assistants == "all" or task.participants < len(self.data)
+        if options.proportion != "off" and not has_assistants:
+            problem = f"all clients take part in every round, so {task.method} has no assistants"
+            raise ScenarioError(problem, key="clients.participation", allowed="less than 1")
         low, high = options.bounds
         if self.proportion.adapts and not low <= options.p0 <= high:
             problem = "is not within p_min and p_max"
@@ -104,11 +108,6 @@ class Korea(SplitMethod, survives=True):
         self.branches: list[Branch] = []
         self.replays: dict[int, Replay] = {}
         """This round's requests, by the client that trains."""
-
-    @property
-    def bystanders(self) -> str | None:
-        """Assistants, unless anybody may be one."""
-        return "assistants" if self.options.proportion != "off" and self.options.assistants == "unselected" else None
 
     def optimiser(self, round: int) -> Optimiser:
         """Measures the gradient norm if that is asked for."""
@@ -258,7 +257,7 @@ class Korea(SplitMethod, survives=True):
         if c in self.replays:
             knowledge = yield from self.replays[c].rows(smashed.step)
             if knowledge:
-                step = TrainReplayed(self.part2_optimiser(round), self.options.joint_forward)
+                step = TrainReplayed(self.optimiser(round), self.options.joint_forward)
                 return (yield on(SERVER, step, part2, smashed, knowledge))
         return (yield from super().serve(c, part2, smashed, round))
 
@@ -269,12 +268,14 @@ class Korea(SplitMethod, survives=True):
             return (yield on(SERVER, SquaredNorms(), branch.part2, own))
 
         sums = yield par({c: both(branch, own) for c, (branch, own) in told.items()})
-        if not sums or (self.task.device is None and not self.task.retraced):
-            return
         total = 0.0
         for one in sums.values():
-            total += yield read(one)
-        self.proportion.norms.append(self.optimiser(round).lr * total / len(sums) / self.data.local_epochs)
+            number = yield read(one)
+            if number is None:  # in a timing-only run: the proportion stays
+                return
+            total += number
+        if sums:
+            self.proportion.norms.append(self.optimiser(round).lr * total / len(sums) / self.data.local_epochs)
 
     def figures(self) -> dict[str, float]:
         """What replay came to; nothing if it is off."""

@@ -1,43 +1,43 @@
 """MergeSFL: the smashed data of all clients make up one mini-batch at the server.
 
-Liao et al., "MergeSFL: Split Federated Learning with Feature Merging and Batch Size Regulation", ICDE 2024 (METHODS.md
-section 6). The released code fixes batch sizes and lets everybody take part; both can be had otherwise.
+Liao et al., "MergeSFL: Split Federated Learning with Feature Merging and Batch Size Regulation", ICDE 2024
+(docs/methods/mergesfl.md). The released code fixes batch sizes and lets everybody take part; options change both.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from typing import Annotated, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 from scipy.special import rel_entr  # type: ignore[import-untyped]
+from torch import Tensor
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Value, on, par, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, par, send
 from sfl_sim.rng import stream
-from sfl_sim.training.merged import TrainMerged, dispatched
 from sfl_sim.training.optimisers import Optimiser
-from sfl_sim.training.steps import Average, Backward, Renew
+from sfl_sim.training.steps import Average, Backward, Renew, Train
 
 ROUNDING = 1e-9
-"""So that the floor of a ratio that is whole is not one less."""
+"""Added before a floor, so that a ratio that is whole but for rounding does not become one less."""
 
 
 class MergeOptions(MethodOptions):
-    """The first two as from the paper's description, which the released code leaves out (METHODS.md CHOICE 15).
-
-    `batch_regulation`: time gives slower clients smaller batches, so that all need equally long for one, and a learning
-    rate in proportion. `clients_by_kl`: of a round's clients only this share takes part, chosen so that their merged
-    labels are distributed as everybody's. `steps`: a round takes as many as the longest client has mini-batches, and
-    who has run out of them drops out; or as many as all have on average, for everybody (as in SMoFi's comparison).
+    """`batch_regulation`: `time` gives slower clients smaller batches, so that all need equally long for one, and a
+    learning rate in proportion. `clients_by_kl`: share of a round's clients that takes part, chosen so that their
+    merged labels are distributed as everybody's. `steps`: a round takes as many as the client with most mini-batches
+    has, and a client that has no more drops out; or as many as all have on average (as in SMoFi's comparison). The
+    first two follow the paper's description; the released code leaves them out.
     """
 
     batch_regulation: Literal["none", "time"] = "none"
@@ -58,80 +58,16 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
             problem = "needs train.drop_last: the rest of a regulated batch may be one sample, too few for batch norm"
             raise ScenarioError(problem, key="method.batch_regulation", found="time")
 
-    def round(self, round: int, clients: Sequence[int]) -> Flow:
-        """So many steps that each merges a mini-batch of every client that has one; w1 <- sum_c k_c w1_c."""
-        yield on(SERVER, Renew(), self.part2)
-        sizes = self.batch_sizes(clients)
-        part1s = yield par({c: self.download(c) for c in clients})
-        for step in self.todo(round, sizes):
-            batches = {c: batch for c, batch in zip(clients, step, strict=True) if batch is not None and c in part1s}
-            done = yield from self.step(batches, part1s, sizes, round)
-            for lost in batches.keys() - done:
-                del part1s[lost]
-        copies = yield par({c: self.upload(c, part1) for c, part1 in part1s.items()})
-        if self.options.batch_regulation == "none":
-            yield from self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
-        elif copies:
-            total = sum(sizes[c] for c in copies)
-            yield on(AGGREGATOR, Average(), self.part1, list(copies.values()), [sizes[c] / total for c in copies])
-
-    def download(self, c: int) -> Flow:
-        """Part-1 comes from the aggregator."""
-        return (yield send(self.part1, AGGREGATOR, c))
-
-    def upload(self, c: int, part1: Replica) -> Flow:
-        """Part-1 goes to the aggregator."""
-        return (yield send(part1, c, AGGREGATOR))
-
-    def step(
-        self, batches: Mapping[int, Batch], part1s: Mapping[int, Replica], sizes: Mapping[int, int], round: int
-    ) -> Flow:
-        """The server waits for all, and all wait for the server; gives those of them who are not lost."""
-        smashed = yield par({c: self.forwards(c, part1s[c], batch) for c, batch in batches.items()})
-        if not smashed:
-            return set()
-        merged = yield on(SERVER, TrainMerged(self.part2_optimiser(round)), self.part2, list(smashed.values()))
-        usual = self.part1_optimiser(round)
-        own = {c: replace(usual, lr=usual.lr * (sizes[c] / self.data.batch_size)) for c in smashed}
-        parts = dict(zip(smashed, dispatched(merged, [batches[c].samples for c in smashed]), strict=True))
-        done = yield par({c: self.backwards(c, part1s[c], part, own[c]) for c, part in parts.items()})
-        return set(done)
-
-    def forwards(self, c: int, part1: Replica, batch: Batch) -> Flow:
-        """The client's smashed data go to the server."""
-        smashed = yield on(c, self.forward, part1, batch)
-        return (yield send(smashed, c, SERVER))
-
-    def backwards(self, c: int, part1: Replica, gradients: Value, optimiser: Optimiser) -> Flow:
-        """The client's part of the gradients comes back."""
-        gradients = yield send(gradients, SERVER, c)
-        yield on(c, Backward(optimiser), part1, gradients)
-
-    def todo(self, round: int, sizes: Mapping[int, int]) -> Iterator[tuple[Batch | None, ...]]:
-        """Of every step the clients' mini-batches, None for who has run out of them."""
-        n_batches = [self.data.n_batches(c) for c in sizes]
-        if self.options.steps == "mean":
-            steps = self.data.mean_batches(list(sizes))
-            return zip(*(self.data.steps(c, round, steps, size) for c, size in sizes.items()), strict=True)
-        return islice(zip_longest(*(self.data.batches(c, round, size) for c, size in sizes.items())), max(n_batches))
-
-    def batch_sizes(self, clients: Sequence[int]) -> dict[int, int]:
-        """b_c: all alike, or floor(b_max * (fastest client's seconds per sample) / (the client's own))."""
-        largest = self.data.batch_size
-        if self.options.batch_regulation == "none":
-            return dict.fromkeys(clients, largest)
-        sample_s = {c: self.task.sample_s(c) for c in clients}
-        fastest_s, smallest = min(sample_s.values()), 2 if self.task.network.needs_batches_of_two else 1
-        return {c: max(smallest, int(largest * fastest_s / seconds + ROUNDING)) for c, seconds in sample_s.items()}
-
     def setup(self) -> Flow:
-        """The choice of clients goes by what all of them tell."""
+        """Collect the label counts of all clients, if clients are chosen by them."""
         if self.options.clients_by_kl is not None:
             yield from self.tell_labels()
 
     def choose(self, round: int, clients: Sequence[int]) -> Sequence[int]:
-        """All; or, with `clients_by_kl`, one after another: first who was chosen least often so far (ties by lot), then
-        always whoever brings KL(labels of the merged batch || everybody's labels) lowest (ties: least often, then id).
+        """Choose the share `clients_by_kl` of `clients`, one after another; all of them if it is null.
+
+        First the client that was chosen least often so far (ties by lot), then always the one that makes
+        KL(labels of the merged batch || everybody's labels) lowest (ties: least often, then smallest id).
         """
         if self.options.clients_by_kl is None:
             return clients
@@ -149,3 +85,121 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
             chosen.append(int(np.lexsort((ids, times, divergence))[0]))
         self.times_chosen.update(ids[chosen].tolist())
         return [clients[i] for i in sorted(chosen)]
+
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """Steps that each merge a mini-batch of every client that has one; then w1 <- sum_c k_c w1_c."""
+        yield on(SERVER, Renew(), self.part2)
+        sizes = self.batch_sizes(clients)
+        part1s = yield par({c: self.download(c) for c in clients})
+        for step in self.todo(round, sizes):
+            batches = {c: batch for c, batch in zip(clients, step, strict=True) if batch is not None and c in part1s}
+            done = yield from self.step(batches, part1s, sizes, round)
+            for lost in batches.keys() - done:
+                del part1s[lost]
+        copies = yield par({c: self.upload(c, part1) for c, part1 in part1s.items()})
+        if self.options.batch_regulation == "none":
+            yield from self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
+        elif copies:
+            total = sum(sizes[c] for c in copies)
+            yield on(AGGREGATOR, Average(), self.part1, list(copies.values()), [sizes[c] / total for c in copies])
+
+    def batch_sizes(self, clients: Sequence[int]) -> dict[int, int]:
+        """b_c = b_max, or with `batch_regulation` floor(b_max * min_j t_j / t_c), with t in seconds per sample."""
+        b_max = self.data.batch_size
+        if self.options.batch_regulation == "none":
+            return dict.fromkeys(clients, b_max)
+        sample_s = {c: self.task.sample_s(c) for c in clients}
+        fastest_s, smallest = min(sample_s.values()), 2 if self.task.network.needs_batches_of_two else 1
+        return {c: max(smallest, int(b_max * fastest_s / t_c + ROUNDING)) for c, t_c in sample_s.items()}
+
+    def todo(self, round: int, sizes: Mapping[int, int]) -> Iterator[tuple[Batch | None, ...]]:
+        """The clients' mini-batches step by step; None for a client that has no more."""
+        n_batches = [self.data.n_batches(c) for c in sizes]
+        if self.options.steps == "mean":
+            steps = self.data.mean_batches(list(sizes))
+            return zip(*(self.data.steps(c, round, steps, size) for c, size in sizes.items()), strict=True)
+        return islice(zip_longest(*(self.data.batches(c, round, size) for c, size in sizes.items())), max(n_batches))
+
+    def step(
+        self, batches: Mapping[int, Batch], part1s: Mapping[int, Replica], sizes: Mapping[int, int], round: int
+    ) -> Flow:
+        """One merged step: the server waits for all, and all wait for the server; gives the clients not lost."""
+        smashed = yield par({c: self.forwards(c, part1s[c], batch) for c, batch in batches.items()})
+        if not smashed:
+            return set()
+        usual = self.optimiser(round)
+        merged = yield on(SERVER, TrainMerged(usual), self.part2, list(smashed.values()))
+        own = {c: replace(usual, lr=usual.lr * (sizes[c] / self.data.batch_size)) for c in smashed}  # eta_c
+        parts = dict(zip(smashed, dispatched(merged, [batches[c].samples for c in smashed]), strict=True))
+        done = yield par({c: self.backwards(c, part1s[c], part, own[c]) for c, part in parts.items()})
+        return set(done)
+
+    def forwards(self, c: int, part1: Replica, batch: Batch) -> Flow:
+        """a_c = w1_c(x_c) goes to the server, with the labels."""
+        smashed = yield on(c, self.forward, part1, batch)
+        return (yield send(smashed, c, SERVER))
+
+    def backwards(self, c: int, part1: Replica, gradients: Value, optimiser: Optimiser) -> Flow:
+        """The client's rows of the gradients come back, and it steps."""
+        gradients = yield send(gradients, SERVER, c)
+        yield on(c, Backward(optimiser), part1, gradients)
+
+    def download(self, c: int) -> Flow:
+        """Part-1 comes from the aggregator."""
+        return (yield send(self.part1, AGGREGATOR, c))
+
+    def upload(self, c: int, part1: Replica) -> Flow:
+        """Part-1 goes to the aggregator."""
+        return (yield send(part1, c, AGGREGATOR))
+
+
+@dataclass(frozen=True)
+class TrainMerged(Step):
+    """`Train` on the smashed data of several clients as one mini-batch; gives the gradients of all, in a row."""
+
+    optimiser: Optimiser
+    name = "train"
+
+    def work(self, part2: Replica, smashed: Sequence[Value]) -> Work:
+        """Computation for all samples in one call."""
+        return Train(self.optimiser).work(part2, _merged(smashed))
+
+    def out(self, part2: Replica, smashed: Sequence[Value]) -> Value:
+        """The gradients of all samples."""
+        return Train(self.optimiser).out(part2, _merged(smashed))
+
+    def run(self, part2: Replica, smashed: Sequence[Value]) -> Tensor | None:
+        """The gradient of the mean loss over all samples, evaluated before the step."""
+        inputs, labels = zip(*(value.load() for value in smashed), strict=True)
+        merged = _merged(smashed)
+        merged.content = torch.cat(inputs), torch.cat(labels)
+        return Train(self.optimiser).run(part2, merged)
+
+
+def _merged(smashed: Sequence[Value]) -> Value:
+    return Value("smashed", samples=sum(value.samples for value in smashed), step=smashed[0].step)
+
+
+class Dispatched(Value):
+    """One client's rows of G, times sum_j b_j / b_c: the gradients of the mean loss over its own samples."""
+
+    __slots__ = ("_rows", "_scale")
+
+    def __init__(self, merged: Value, first: int, samples: int) -> None:
+        size_bytes = merged.size_bytes // merged.samples * samples
+        super().__init__(merged.kind, size_bytes, samples, merged.step, merged.content)
+        self._rows = slice(first, first + samples)
+        self._scale = merged.samples / samples
+
+    def load(self) -> Tensor:
+        """The rows (n, ...), scaled."""
+        rows: Tensor = self.content[self._rows]
+        return rows * self._scale
+
+
+def dispatched(merged: Value, samples: Sequence[int]) -> Iterator[Dispatched]:
+    """Split merged gradients into the rows of each client, given how many samples each brought."""
+    first = 0
+    for n in samples:
+        yield Dispatched(merged, first, n)
+        first += n

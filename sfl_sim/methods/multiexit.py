@@ -62,12 +62,12 @@ class MultiExit(Exits, SplitStep, regular=True, survives=True):
 
     def serve(self, c: int, part2: Replica | Joined, smashed: Value, round: int) -> Flow:
         """The server's share of the loss."""
-        step = Train(self.part2_optimiser(round), share=1 - self.options.gamma_loss)
+        step = Train(self.optimiser(round), share=1 - self.options.gamma_loss)
         return (yield on(SERVER, step, part2, smashed))
 
     def backward(self, round: int) -> ExitBackward:
         """Both gradients at the cut."""
-        return ExitBackward(self.part1_optimiser(round))
+        return ExitBackward(self.optimiser(round))
 
 
 class SplitGPOptions(JointLossOptions):

@@ -1,7 +1,7 @@
 """Multi-head: one body, averaged every round, and a head of its own for every client.
 
-Chen et al. 2023, as Tirana et al. 2026 adapt it to split learning (METHODS.md 5.6): the body is part-1; the heads are
-part-2, kept at the server. All heads answer, and the most confident one is believed.
+Chen et al. 2023, as Tirana et al. 2026 adapt it to split learning (docs/methods/multihead.md): the body is part-1; the
+heads are part-2, kept at the server. All heads answer, and the most confident one is believed.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class MultiHead(SplitMethod, regular=True, survives=True):
         head = yield send(self.heads.get(c, self.part2), SERVER, SERVER)
         yield from self.batches(c, body, head, self.data.batches(c, round), round)
         body = yield send(body, c, AGGREGATOR)
-        self.heads[c] = yield send(head, SERVER, SERVER)  # without what training leaves beside the numbers
+        self.heads[c] = yield send(head, SERVER, SERVER)  # without optimiser state
         return body
 
     def model(self) -> Model:
-        """The body, then every head, or the initial one as long as there is none."""
+        """The body, then all heads, or the initial one as long as there is none."""
         return [self.part1, self.options.among(self.heads, self.part2)]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """The heads of all clients that have ever taken part."""
+        """Size of the heads of all clients that have ever taken part."""
         return len(self.heads.keys() | set(clients)) * self.part2.size_bytes

@@ -1,36 +1,32 @@
-"""SMoFi: the momentum buffers of the server's surrogates are fused after every step.
+"""SMoFi: the momentum buffers of the server's surrogates are fused after every step (docs/methods/smofi.md).
 
-Yang et al., "SMoFi: Step-wise Momentum Fusion for Split Federated Learning on Heterogeneous Data", AAAI 2026
-(METHODS.md section 9). With nothing to fuse and no global momentum it is SplitFedV1.
+Yang et al., "SMoFi: Step-wise Momentum Fusion for Split Federated Learning on Heterogeneous Data", AAAI 2026. Without
+fusion and global momentum it is SplitFedV1. Symbols are the paper's: client j runs T_j mini-batches tau, counted from
+0; m_j is the momentum buffer of its surrogate, and mbar what all buffers are fused to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.hosts import Hosted, HostOptions
-from sfl_sim.methods.late_steps import Events
-from sfl_sim.methods.surrogates import Visit
-from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.ops import SERVER, Flow, Value, occur, on, wait
-from sfl_sim.training.fusion import Fuse, Fusion, TrainFused
-from sfl_sim.training.merging import MomentumAverage
-from sfl_sim.training.optimisers import Sgd
-from sfl_sim.training.steps import Average
+from sfl_sim.methods.surrogates import Hosted, HostOptions, Visit
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Value, occur, on, par, send, wait
+from sfl_sim.training.fusion import Differentiate, Fuse, Fusion, TrainFused, Update
+from sfl_sim.training.optimisers import Optimiser, Sgd
+from sfl_sim.training.steps import Average, Backward, Forward, MomentumAverage
 
 
 class SmofiOptions(HostOptions):
-    """`fusion`: whether there is any. `barrier`: what waits for the fusion of the last step:
-    the clients' next mini-batches (paper), the server's part of them (strict), or only its optimisers (relaxed).
-    `staleness`: alpha of the weight (delta + 1)^alpha of a client that is done since delta steps. `normalise`: by how
-    many buffers there are, or by their weights. `carry_fused`: through all rounds. `server_momentum`: beta_g of both
-    parts.
+    """`fusion`: whether there is any. `barrier`: what waits for the fusion after the last step: the clients' next
+    mini-batches (`paper`), the server's part of them (`strict`), or only its optimisers (`relaxed`). `staleness`: alpha
+    of Eq. (6). `normalise`: divide Eq. (5) by how many buffers there are, or by their weights. `carry_fused`: go on
+    with mbar in the next round. `server_momentum`: beta_g of both parts.
     """
 
     fusion: bool = True
@@ -46,13 +42,15 @@ FUSION = {"barrier", "staleness", "normalise", "carry_fused"}
 
 
 class Smofi(Hosted, regular=True, survives=True):
-    """SplitFedV1 whose surrogates share their momentum, fused after every step, and a global momentum."""
+    """SplitFedV1 whose surrogates share their momentum, fused after every step, with a global momentum over rounds."""
 
     Options = SmofiOptions
     options: SmofiOptions
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        self.carried: Fusion | None = None
+        """The last round's buffers, whose mbar the next round goes on from with `carry_fused`."""
         if self.options.fusion and len(set(task.cuts)) > 1:
             raise ScenarioError(
                 "needs the same cut for all clients, so that their momentum buffers can be fused",
@@ -60,98 +58,170 @@ class Smofi(Hosted, regular=True, survives=True):
             )  # fmt: skip
         if not self.options.fusion and (useless := FUSION & self.options.model_fields_set):
             raise ScenarioError("says how momentum is fused, with method.fusion off", key=f"method.{min(useless)}")
-        if self.options.carry_fused:
-            self._check_carrying()
-        self.is_late = self.is_exact or self._waits("relaxed")
-        self.carried: Fusion | None = None
-        """What the next round goes on from."""
-
-    def _check_carrying(self) -> None:
-        key, drawn = "method.carry_fused", sorted(set(self.task.round_cuts))
-        if len(drawn) > 1:
+        key, drawn = "method.carry_fused", sorted(set(task.round_cuts))
+        if self.options.carry_fused and len(drawn) > 1:
             raise ScenarioError(f"needs one cut for all rounds, not a draw from {drawn}", key=key, found=True)
-        if self.task.optimizer in ("adam", "adamw"):
+        if self.options.carry_fused and not isinstance(task.optimiser(1), Sgd):
             problem = "needs SGD: the step counters that correct Adam's averages begin anew every round"
             raise ScenarioError(problem, key=key, found=True)
 
-    def _waits(self, barrier: str) -> bool:
-        return self.options.fusion and self.options.barrier == barrier
-
-    def merge(self, round: int) -> Average:
-        """v <- beta_g*v + (w - sum_c k_c w_c); w <- w - v."""
-        beta = self.options.server_momentum
-        return MomentumAverage(Sgd(1.0, beta)) if beta else super().merge(round)
-
-    def minibatch(self, c: int, part1: Replica, part2: Replica | Joined, batch: Batch, round: int) -> Flow:
-        """Of all clients at once, with the barrier of the paper."""
-        if self._waits("paper"):
-            yield from self.last_fusion(batch.step)
-        done = yield from super().minibatch(c, part1, part2, batch, round)
-        if self._waits("paper"):
-            yield occur(self.passed[c, batch.step])
-        return done
-
-    def serve(self, c: int, part2: Replica | Joined, smashed: Value, round: int) -> Flow:
-        """After the last fusion, with a strict barrier. (Eq. 4)"""
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """Train with fusions after every step; then W <- W - v of both parts, over the clients that are not lost."""
         if not self.options.fusion:
-            return (yield from super().serve(c, part2, smashed, round))
-        if self._waits("strict"):
-            yield from self.last_fusion(smashed.step)
-        if self.is_late:
-            return (yield from super().serve(c, part2, smashed, round))
-        train = TrainFused(self.part2_optimiser(round), self.rows[c])
-        gradient = yield on(SERVER, train, part2, smashed, self.fusion)
-        yield occur(self.updated[c, smashed.step])
-        return gradient
+            return (yield from super().round(round, clients))
+        visits = self.visits(round, clients)
+        lost = yield from self.steps(visits, round)
+        visits = {j: visit for j, visit in visits.items() if j not in lost}
+        yield from self.average_at(SERVER, visits, round)
+        yield from self.average_at(AGGREGATOR, visits, round)
 
-    def before_step(self, step: int) -> Flow:
-        """The last fusion, if nothing has waited for it before."""
-        if self._waits("relaxed"):
-            yield from self.last_fusion(step)
+    def steps(self, visits: Mapping[int, Visit], round: int) -> Flow:
+        """Train all clients side by side while mbar is fused after each step tau; gives the clients that are lost."""
+        _, W_s = self.parts[next(iter(visits.values())).cut]
+        optimiser = self.optimiser(round)
+        now = Progress(visits, optimiser, Fusion(W_s, len(visits), optimiser, self.carried))
+        flows = [(j, self.train(j, now, round)) for j in visits]
+        if self.options.barrier == "relaxed":
+            flows += [(j, self.update(j, now)) for j in visits]
+        yield par([*(self.unless_lost(j, flow, now) for j, flow in flows), self.fuse(now)])
+        return now.lost
 
-    def last_fusion(self, step: int) -> Flow:
-        """Wait for what the mini-batch before `step` left."""
-        if step:
-            yield wait([self.fused[step - 1]])
+    def train(self, j: int, now: Progress, round: int) -> Flow:
+        """W_c,j <- W_c, W_s,j <- W_s; then every mini-batch of client j."""
+        visit = now.visits[j]
+        W_c, W_s = self.parts[visit.cut]
+        visit.part1 = yield send(W_c, AGGREGATOR, j)
+        visit.part2 = yield send(W_s, SERVER, SERVER)
+        for batch in self.data.steps(j, round, visit.n_batches):
+            yield from self.step(j, batch, now)
+        visit.part1 = yield send(visit.part1, j, AGGREGATOR)
 
-    def beside(self, visits: dict[int, Visit], round: int) -> list[Flow]:
-        """The fusions."""
-        flows = super().beside(visits, round)
-        if not self.options.fusion:
-            return flows
-        _, part2 = self.parts[next(iter(visits.values())).cut]
-        self.fusion = Fusion(part2, len(visits), self.part2_optimiser(round), self.carried)
-        self.rows = {c: visit.row for c, visit in visits.items()}
-        self.fused, self.passed = Events("the fusion of mini-batch"), Events("the end of client and mini-batch")
-        self.awaited.append(self.passed)
-        return [*flows, self.fusions(dict(visits))]
+    def step(self, j: int, batch: Batch, now: Progress) -> Flow:
+        """Step tau: forward to the server, (4) and (3) there, backward at the client, whose own buffer is not fused."""
+        visit, tau, barrier = now.visits[j], batch.step, self.options.barrier
+        if barrier == "paper":
+            yield wait(now.fusion_before(tau))
+        smashed = yield on(j, Forward(), visit.part1, batch)
+        smashed = yield send(smashed, j, SERVER)
+        if barrier == "strict":
+            yield wait(now.fusion_before(tau))
+        if barrier == "relaxed":
+            yield from now.until(j, now.updated, tau - 1)
+            gradient = yield on(SERVER, Differentiate(now.optimiser), visit.part2, smashed)
+            yield occur(now.differentiated[j, tau])
+        else:
+            train = TrainFused(now.optimiser, now.row[j])
+            gradient = yield on(SERVER, train, visit.part2, smashed, now.fusion)
+            yield occur(now.updated[j, tau])
+        gradient = yield send(gradient, SERVER, j)
+        yield on(j, Backward(now.optimiser), visit.part1, gradient)
+        if barrier == "paper":
+            yield occur(now.passed[j, tau])
 
-    def fusions(self, visits: Mapping[int, Visit]) -> Flow:
-        """After each step: who has no mini-batch left counts with the buffer of its last step, and less and less.
+    def update(self, j: int, now: Progress) -> Flow:
+        """Steps (4) and (3) of surrogate j with the barrier `relaxed`: each when gradient and mbar are there."""
+        for tau in range(now.T[j]):
+            yield from now.until(j, now.differentiated, tau)
+            yield wait(now.fusion_before(tau))
+            about = Value("smashed", step=tau)
+            about.maker = j
+            yield on(SERVER, Update(now.optimiser, now.row[j]), now.visits[j].part2, about, now.fusion)
+            yield occur(now.updated[j, tau])
 
-        So does who is lost, once it has made a step.
-        """
-        assert self.fusion
-        step = 0
-        while active := [c for c, visit in visits.items() if visit.n_batches > step]:
-            yield wait([self.updated[c, step] for c in active])
-            late = {visit.row: step + 1 - visit.n_batches for visit in visits.values() if visit.n_batches}
-            if not late:  # everybody is lost
+    def fuse(self, now: Progress) -> Flow:
+        """mbar by (5) after each step. A client that is lost counts like one that is done, once it has made a step."""
+        tau = 0
+        while active := [j for j, T_j in now.T.items() if T_j > tau]:
+            yield wait([now.updated[j, tau] for j in active])
+            delta = {j: tau + 1 - T_j for j, T_j in now.T.items() if T_j}
+            if not delta:  # everybody is lost
                 break
-            shares = dict(zip(late, self.shares(list(late.values())), strict=True))
-            yield on(SERVER, Fuse(), self.fusion, [shares.get(row, 0.0) for row in range(len(visits))])
-            if self._waits("paper"):
-                yield wait([self.passed[c, step] for c in active])
-            yield occur(self.fused[step])
-            step += 1
-        for fused in list(self.fused.values()):  # flows of who is lost may not have noticed
+            shares = dict(zip(delta, self.shares(list(delta.values())), strict=True))
+            yield on(SERVER, Fuse(), now.fusion, [shares.get(j, 0.0) for j in now.row])
+            if self.options.barrier == "paper":
+                yield wait([now.passed[j, tau] for j in active])
+            yield occur(now.fused[tau])
+            tau += 1
+        for fused in list(now.fused.values()):  # flows of lost clients may still wait for one
             yield occur(fused)
-        if step and self.options.carry_fused:
-            self.carried = self.fusion
-        self.fusion = None  # as much memory as all surrogates
+        if tau and self.options.carry_fused:
+            self.carried = now.fusion
 
-    def shares(self, late: Sequence[int]) -> list[float]:
-        """Each buffer's share of what is fused, where the clients are done since so many steps. (Eq. 5 and 6)"""
-        weights = [(max(0, delta) + 1) ** self.options.staleness for delta in late]
+    def shares(self, delta: Sequence[int]) -> list[float]:
+        """Share of each buffer in mbar by (5) and (6); delta_j is not positive while client j is active."""
+        weights = [(max(0, each) + 1) ** self.options.staleness for each in delta]
         total = len(weights) if self.options.normalise == "count" else sum(weights)
         return [weight / total for weight in weights]
+
+    def unless_lost(self, j: int, flow: Flow, now: Progress) -> Flow:
+        """Run a flow of client j; once j is lost, nobody waits for it any more."""
+        try:
+            yield from flow
+        except Lost:
+            for event in now.lose(j):
+                yield occur(event)
+
+    def merge(self, round: int) -> Average:
+        """v <- beta_g v + (W - sum_j k_j W_j); W <- W - v."""
+        beta_g = self.options.server_momentum
+        return MomentumAverage(Sgd(1.0, beta_g)) if beta_g else super().merge(round)
+
+
+class Events(dict[Any, Event]):
+    """Events by what they belong to, each made when it is first asked for."""
+
+    def __init__(self, about: str) -> None:
+        super().__init__()
+        self.about = about
+
+    def __missing__(self, key: Any) -> Event:
+        event = self[key] = Event(f"{self.about} {key}")
+        return event
+
+
+class Progress:
+    """Progress of a round with fusions.
+
+    Attributes:
+        visits: of all clients, by j.
+        fusion: m_j of all surrogates, and mbar.
+        T: mini-batches on which each client's surrogate steps: fewer than the client has once it is lost.
+        row: the place of each m_j in the fusion.
+        lost: clients that have been lost.
+        differentiated: by (j, tau), the server has the gradient, with the barrier `relaxed`.
+        updated: by (j, tau), the surrogate has made its step.
+        passed: by (j, tau), the client has made its own step.
+        fused: by tau, mbar is there.
+    """
+
+    def __init__(self, visits: Mapping[int, Visit], optimiser: Optimiser, fusion: Fusion) -> None:
+        self.visits = visits
+        self.optimiser = optimiser
+        self.fusion = fusion
+        self.T = {j: visit.n_batches for j, visit in visits.items()}
+        self.row = {j: row for row, j in enumerate(visits)}
+        self.lost: set[int] = set()
+        self.differentiated = Events("the gradient of client and mini-batch")
+        self.updated = Events("the server's step of client and mini-batch")
+        self.passed = Events("the end of client and mini-batch")
+        self.fused = Events("the fusion of mini-batch")
+
+    def fusion_before(self, tau: int) -> list[Event]:
+        """The event for which whatever needs mbar in step `tau` waits: none in the first step."""
+        return [self.fused[tau - 1]] if tau else []
+
+    def until(self, j: int, events: Events, tau: int) -> Flow:
+        """Wait for what another flow of client j does in step `tau`; raises Lost if that flow has lost the client."""
+        if tau >= 0:
+            yield wait([events[j, tau]])
+            if j in self.lost:
+                raise Lost(j)
+
+    def lose(self, j: int) -> list[Event]:
+        """Count client j as done from now on; gives the events that will not occur otherwise."""
+        if j in self.lost:
+            return []
+        self.lost.add(j)
+        steps = range(self.T[j])
+        self.T[j] = sum(self.updated[j, tau].occurred for tau in steps)
+        return [events[j, tau] for tau in steps for events in (self.differentiated, self.updated, self.passed)]

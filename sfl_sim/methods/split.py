@@ -1,4 +1,4 @@
-"""The mini-batch that all split methods share, and what methods with one server state for all clients share."""
+"""The mini-batch of split learning, and what methods share whose clients meet one state at the server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Lost, Step, Value, on, send
 from sfl_sim.training.alternatives import Model
-from sfl_sim.training.optimisers import Optimiser
 from sfl_sim.training.steps import Backward, Forward, Train
 
 
@@ -24,32 +23,24 @@ class SplitStep(Method):
             yield from self.minibatch(c, part1, part2, batch, round)
 
     def minibatch(self, c: int, part1: Replica, part2: Replica | Joined, batch: Batch, round: int) -> Flow:
-        """Train both parts on one mini-batch (SPLITSTEP, METHODS.md 0.2); gives what the backward pass gave."""
+        """Train both parts on one mini-batch: SPLITSTEP of docs/methods/README.md#one-split-step."""
         smashed = yield on(c, self.forward, part1, batch)
         smashed = yield send(smashed, c, SERVER)
         gradient = yield from self.serve(c, part2, smashed, round)
         gradient = yield send(gradient, SERVER, c)
-        return (yield on(c, self.backward(round), part1, gradient))
+        yield on(c, self.backward(round), part1, gradient)
 
     def serve(self, c: int, part2: Replica | Joined, smashed: Value, round: int) -> Flow:
-        """What the server does with a mini-batch; gives the gradient at the cut."""
-        return (yield on(SERVER, Train(self.part2_optimiser(round)), part2, smashed))
+        """The server's part of a mini-batch; gives the gradient at the cut."""
+        return (yield on(SERVER, Train(self.optimiser(round)), part2, smashed))
 
     def backward(self, round: int) -> Step:
-        """What the client does with the gradient at the cut."""
-        return Backward(self.part1_optimiser(round))
-
-    def part1_optimiser(self, round: int) -> Optimiser:
-        """The optimiser of the clients."""
-        return self.optimiser(round)
-
-    def part2_optimiser(self, round: int) -> Optimiser:
-        """The optimiser of the server."""
-        return self.optimiser(round)
+        """The client's step from the gradient at the cut."""
+        return Backward(self.optimiser(round))
 
 
 class SplitMethod(SplitStep):
-    """A method whose model is cut at one place for all clients."""
+    """A method whose model is cut at one place for all clients: into `part1` and `part2`."""
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
@@ -60,22 +51,22 @@ class SplitMethod(SplitStep):
         return [self.part1, self.part2]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """One part-2 for all."""
+        """Size of one part-2."""
         return self.part2.size_bytes
 
 
 class SharedServer(SplitStep):
-    """A method whose clients have a replica of part-1 each, averaged every round, and share a state at the server."""
+    """A method whose clients each have a copy of part-1, averaged every round, and share one state at the server."""
 
     part1: Replica
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.replicas: dict[int, Replica] = {}
-        """This round's part-1 of each client that is not lost: the round's start until it has begun."""
+        """Current part-1 of each client that is not lost; the global one until the client has begun the round."""
 
     def begin(self, clients: Sequence[int]) -> dict[int, int]:
-        """The jobs that `clients` will bring to the shared state in the round that begins."""
+        """Begin a round; gives how many jobs each of the `clients` will bring to the shared state."""
         self.replicas = dict.fromkeys(clients, self.part1)
         return {c: self.data.n_batches(c) for c in clients}
 
@@ -91,7 +82,7 @@ class SharedServer(SplitStep):
         return part1
 
     def part1_now(self, of: int | None) -> Replica:
-        """Client `of`'s current replica; the average of all if that is None or lost; of nobody's, the round's start."""
+        """Client `of`'s current part-1; the average of all if `of` is None or lost; with nobody left, the start's."""
         if of in self.replicas:
             return self.replicas[of]
         if not self.replicas:

@@ -1,20 +1,26 @@
 """SplitFedV1: a part-2 for every client, all of them averaged.
 
 Thapa et al., "SplitFed: When Federated Learning Meets Split Learning", AAAI 2022, Algorithm 1. The variants that
-average the copies of part-2 more often are those of SMoFi's comparison (METHODS.md 5.3).
+average the copies of part-2 more often are those of SMoFi's comparison (docs/methods/splitfed_v1.md#algorithm).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Literal
+
+from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.surrogates import Every, Surrogates
+from sfl_sim.methods.surrogates import Surrogates, Visit
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
 
 
 class V1Options(MethodOptions):
     """`server_agg_every`: average the copies of part-2 after every mini-batch step, local epoch or round."""
 
-    server_agg_every: Every = "round"
+    server_agg_every: Literal["step", "epoch", "round"] = "round"
 
 
 class SplitFedV1(Surrogates, regular=True, survives=True):
@@ -25,9 +31,62 @@ class SplitFedV1(Surrogates, regular=True, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        self.average_every = self.options.server_agg_every
-        if len(set(task.cuts)) > 1 and self.average_every != "round":
+        if len(set(task.cuts)) > 1 and self.options.server_agg_every != "round":
             raise ScenarioError(
                 "needs the same cut for all clients: what only some of them hold is averaged when the round ends",
-                key="method.server_agg_every", found=self.average_every, allowed=["round"],
+                key="method.server_agg_every", found=self.options.server_agg_every, allowed=["round"],
             )  # fmt: skip
+
+    def round(self, round: int, clients: Sequence[int]) -> Flow:
+        """w2 <- sum_c k_c w2_c after every stretch of mini-batches, w1 <- sum_c k_c w1_c after the last."""
+        if self.options.server_agg_every == "round":
+            return (yield from super().round(round, clients))
+        visits = self.visits(round, clients)
+        batches = {c: self.data.steps(c, round, visit.n_batches) for c, visit in visits.items()}
+        uploaded = yield from self.stretches(visits, batches, 1, round)
+        yield from self.average_at(AGGREGATOR, {c: visits[c] for c in clients if c in uploaded}, round)
+
+    def stretches(
+        self, visits: Mapping[int, Visit], batches: Mapping[int, Iterator[Batch]], number: int, round: int
+    ) -> Flow:
+        """Stretch `number` and all after it; gives the clients that have uploaded part-1.
+
+        A client that is done uploads while the others go on.
+        """
+        while visits:
+            last = all(self.n_stretches(visit) == number for visit in visits.values())
+            trained = yield par({c: self.stretch(c, v, batches[c], number, last, round) for c, v in visits.items()})
+            visits = {c: visits[c] for c in trained}
+            yield from self.average_at(SERVER, visits, round)
+            done = {c for c, visit in visits.items() if self.n_stretches(visit) == number}
+            number += 1
+            if last:
+                return done
+            if done:
+                others = {c: visit for c, visit in visits.items() if c not in done}
+                flows: dict[int | None, Flow] = {None: self.stretches(others, batches, number, round)}
+                uploaded = yield par(flows | {c: self.upload(c, v) for c, v in visits.items() if c in done})
+                return {*uploaded.pop(None), *uploaded}
+        return set()
+
+    def n_stretches(self, visit: Visit) -> int:
+        """Number of averages of part-2 in which a client takes part."""
+        return visit.n_batches if self.options.server_agg_every == "step" else self.data.local_epochs
+
+    def stretch(self, c: int, visit: Visit, batches: Iterator[Batch], number: int, last: bool, round: int) -> Flow:
+        """Train between two averages, with a new copy of part-2.
+
+        Part-1 is downloaded before a client's first stretch, and uploaded at once if this is the last of all clients'.
+        """
+        part1, part2 = self.parts[visit.cut]
+        if number == 1:
+            visit.part1 = yield send(part1, AGGREGATOR, c)
+        visit.part2 = yield send(part2, SERVER, SERVER)
+        stretch = islice(batches, visit.n_batches // self.n_stretches(visit))
+        yield from self.batches(c, visit.part1, visit.part2, stretch, round)
+        if last:
+            yield from self.upload(c, visit)
+
+    def upload(self, c: int, visit: Visit) -> Flow:
+        """Part-1 goes to the aggregator."""
+        visit.part1 = yield send(visit.part1, c, AGGREGATOR)

@@ -1,7 +1,7 @@
 """SplitFedV2: one part-2, trained by all clients in turn.
 
-Thapa et al., "SplitFed: When Federated Learning Meets Split Learning", AAAI 2022 (the SFL of Tirana et al. 2026, whose
-comparison adds the L2 regularisation).
+Thapa et al., "SplitFed: When Federated Learning Meets Split Learning", AAAI 2022. It is the SFL of Tirana et al. 2026,
+whose comparison adds the L2 regularisation (docs/methods/splitfed_v2.md).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sfl_sim.methods.split import SharedServer, SplitMethod
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, expect, on, par
 from sfl_sim.training.optimisers import Optimiser, Proximal
-from sfl_sim.training.steps import Forward, Renew
+from sfl_sim.training.steps import Backward, Forward, Renew
 
 PENALTY_BYTES = 4  # a float32
 
 
 class V2Options(MethodOptions):
-    """`l2`: mu of the penalty (mu/2) ||w - w_start||^2 on what a round changes. `l2_on`: part-2, or the whole model,
-    whose clients then report their share of the penalty with every mini-batch.
+    """`l2`: mu of the penalty (mu/2) ||w - w^r||^2 on what a round changes. `l2_on`: part-2, or the whole model; the
+    clients then report their share of the penalty with every mini-batch.
     """
 
     l2: Annotated[float, Field(ge=0)] = 0.0
@@ -52,15 +52,15 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True):
         copies = yield par({c: self.client(c, self.part2, round) for c in clients})
         yield from self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
 
-    def part1_optimiser(self, round: int) -> Optimiser:
-        """With the penalty, if it is on the whole model."""
-        return self.part2_optimiser(round) if self.options.l2_on == "model" else self.optimiser(round)
-
-    def part2_optimiser(self, round: int) -> Optimiser:
-        """With the penalty."""
+    def optimiser(self, round: int) -> Optimiser:
+        """The local optimiser of a round, with the penalty if there is one."""
         mu = self.options.l2
-        return replace(self.optimiser(round), rule=Proximal(mu) if mu else None)
+        return replace(super().optimiser(round), rule=Proximal(mu) if mu else None)
+
+    def backward(self, round: int) -> Backward:
+        """The client's step, without the penalty where that is on part-2 alone."""
+        return Backward(self.optimiser(round) if self.options.l2_on == "model" else super().optimiser(round))
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
-        """Part-1 of the clients, or of one of them, and part-2."""
+        """Part-1 of one client or the average of all, and part-2."""
         return [self.part1_now(part1_of), self.part2]

@@ -1,7 +1,8 @@
 """SplitFedV3: every client keeps a part-1 of its own; the copies of part-2 are averaged.
 
 Gawali et al., "Comparison of Privacy-Preserving Distributed Deep Learning Methods in Healthcare", MIUA 2021.
-There is no single global model: all front ends answer, and the most confident one is believed (METHODS.md 5.5).
+There is no single global model: all front ends answer, and the most confident one is believed
+(docs/methods/splitfed_v3.md#algorithm).
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from sfl_sim.training.alternatives import Alternatives, Confidence, Model
 
 
 class ConfidenceOptions(MethodOptions):
-    """`confidence`: who answers a test sample, whose largest logit is largest or whose probability is (CHOICE 14)."""
+    """`confidence`: a test sample is answered by the model whose largest logit, or largest probability, is largest."""
 
     confidence: Confidence = "logit"
 
     def among(self, replicas: Mapping[int, Replica], initial: Replica) -> Alternatives:
-        """The clients' replicas as alternatives; the initial one as long as there is none."""
+        """Make alternatives of the clients' replicas; of the initial one as long as there is none."""
         named = {f"client{c}": replicas[c] for c in sorted(replicas)}
         return Alternatives(named or {"initial": initial}, self.confidence)
 
@@ -47,13 +48,13 @@ class SplitFedV3(SplitMethod, regular=True, survives=True):
         part1 = yield send(self.private.get(c, self.part1), c, c)
         part2 = yield send(self.part2, SERVER, SERVER)
         yield from self.batches(c, part1, part2, self.data.batches(c, round), round)
-        self.private[c] = yield send(part1, c, c)  # without what training leaves beside the numbers
+        self.private[c] = yield send(part1, c, c)  # without optimiser state
         return part2
 
     def model(self) -> Model:
-        """Every private part-1, or the initial one as long as there is none, then part-2."""
+        """All private part-1s, or the initial one as long as there is none, then part-2."""
         return [self.options.among(self.private, self.part1), self.part2]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """A part-2 for every client."""
+        """Size of a part-2 for every client."""
         return len(clients) * self.part2.size_bytes

@@ -1,6 +1,7 @@
 """SplitNN: split learning without averaging; one model travels from client to client.
 
-Vepakomma et al., "Split Learning for Health: Distributed Deep Learning without Sharing Raw Patient Data", 2018.
+Vepakomma et al., "Split Learning for Health: Distributed Deep Learning without Sharing Raw Patient Data", 2018
+(docs/methods/splitnn.md).
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ class SplitNN(SplitMethod, survives=True):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.holder = SERVER
+        """The node where part-1 is."""
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
-        """Visit every client; who is lost takes its part-1 along, and the next goes on from the predecessor's."""
+        """Visit every client. A lost client takes its part-1 along, and the next one goes on from the predecessor's."""
         for c in map(int, stream(self.task.seed, "splitnn order", round).permutation(clients)):
             if self.holder != SERVER:
                 yield present([self.holder])

@@ -56,7 +56,7 @@ class Executor(Protocol):
     def snapshot(self, payload: Value) -> Value:
         """What the receiver of `payload` holds."""
 
-    def read(self, value: Value) -> float:
+    def read(self, value: Value) -> float | None:
         """The number in `value`."""
 
 
@@ -234,7 +234,8 @@ class Simulator:
                         result = yield from self._par(op)
                     elif isinstance(op, Read):
                         result = self.executor.read(op.value)
-                        self._reads.append(result)
+                        if result is not None:
+                            self._reads.append(result)
                     elif isinstance(op, Wait):
                         result = yield from self._awaiting.wait(op)
                     elif isinstance(op, Start):

@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sfl_sim.training.fusion import Buffers
 from sfl_sim.training.harmony_steps import Views
 
-RECORDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Buffers, Views)}
+RECORDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Views,)}
 """What steps give that is neither a tensor nor a collection."""
 BITS = {torch.bfloat16: torch.int16}
 """Types that numpy does not know, and those that their bits are stored as."""

@@ -7,7 +7,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Protocol
 
 import torch
-from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
@@ -16,7 +15,7 @@ from sfl_sim.models.replica import Weights
 
 
 class GradientRule(Protocol):
-    """What a local step does to its gradient first."""
+    """Change of the gradient before a local step."""
 
     def __call__(self, weights: Weights, weight_decay: float) -> float:
         """Change `weights.grad`; gives the weight decay that is left for the optimiser to apply."""
@@ -26,8 +25,8 @@ class GradientRule(Protocol):
 class Optimiser(ABC):
     """A local optimiser; its state lives in the weights that it steps.
 
-    One fused call over the flat vector takes a fifth of the time of a step per tensor (shared/PERFORMANCE.md). torch's
-    fused kernels round the odd tail of a vector differently from its others; the flat vector has none.
+    One fused call over the flat vector takes a fifth of the time of a step per tensor. torch's fused kernels
+    round the odd tail of a vector differently from its others; the flat vector has none.
 
     Attributes:
         rule: changes the gradient first; None leaves it.
@@ -49,7 +48,7 @@ class Optimiser(ABC):
         with torch.no_grad():
             if on_nan.admits(weights):
                 decay = self.rule(weights, self.weight_decay) if self.rule else self.weight_decay
-                if self.rule is None or on_nan.admits(weights):  # other nodes' norms may not be finite
+                if self.rule is None or on_nan.admits(weights):  # a rule may overflow
                     self._update(weights, decay)
             weights.grad.zero_()
             weights.statistics = None
@@ -61,7 +60,7 @@ class Optimiser(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Sgd(Optimiser):
-    """PyTorch's SGD (METHODS.md 0.3): g += wd*w; m = momentum*m + g, first m = g; w -= lr*m, or lr*(g + momentum*m)."""
+    """PyTorch's SGD: g += wd*w; m = momentum*m + g, first m = g; w -= lr*m, or with `nesterov` lr*(g + momentum*m)."""
 
     momentum: float = 0.0
     _: KW_ONLY
@@ -131,29 +130,20 @@ class Proximal:
 
 @dataclass(frozen=True, slots=True)
 class CoClipped:
-    """Gradient and weight decay are clipped as one to a norm of at most `max_norm`: FedNAR's co-clipping.
+    """Gradient and weight decay are clipped together to a norm of at most `max_norm`: FedNAR's co-clipping.
 
-    Li et al., "FedNAR: Federated Optimization with Normalized Annealing Regularization", NeurIPS 2023 (METHODS.md 10).
-
-    Attributes:
-        elsewhere: squared norm of what other nodes hold of the same gradient, to be clipped as one with this.
+    Li et al., "FedNAR: Federated Optimization with Normalized Annealing Regularization", NeurIPS 2023
+    (docs/methods/fednar.md).
     """
 
     max_norm: float
-    elsewhere: Tensor | float = 0.0
 
     def __call__(self, weights: Weights, weight_decay: float) -> float:
-        """Nothing of the weight decay is left."""
+        """Clip; nothing of the weight decay is left for the optimiser."""
         weights.grad.add_(weights.flat, alpha=weight_decay)
-        norm = (weights.grad.square().sum() + self.elsewhere).sqrt()
+        norm = weights.grad.square().sum().sqrt()
         weights.grad.mul_((self.max_norm / norm).clamp(max=1.0))
         return 0.0
-
-    @staticmethod
-    def squared_norm(weights: Weights, weight_decay: float) -> Tensor:
-        """What this part adds to the squared norm, (): to be told to other nodes."""
-        with torch.no_grad():
-            return weights.grad.add(weights.flat, alpha=weight_decay).square().sum()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +151,7 @@ class Measured:
     """The gradient stays as it is, and its squared norm, without weight decay, is added up over a round's steps."""
 
     def __call__(self, weights: Weights, weight_decay: float) -> float:
-        """In the weights' memory, so that a GPU need not wait for it."""
+        """Add the norm up in the weights' memory, so that a GPU need not wait for it."""
         norm = weights.grad.square().sum()
         weights.squared_norms = norm if weights.squared_norms is None else weights.squared_norms + norm
         return weight_decay

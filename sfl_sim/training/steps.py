@@ -1,35 +1,37 @@
 """The steps that flows run: each priced in MACs and bytes without running it.
 
-A forward pass of n samples costs n times the part's MACs, a backward pass twice that (FedScale's factor 3 for both,
-METHODS.md 4.1). `SPLITSTEP` of METHODS.md 0.2 is `Forward` at the client, `Train` at the server, `Backward` at the
-client.
+A forward pass of n samples costs n times the part's MACs, a backward pass twice that (docs/methods/timing.md#compute).
+The mini-batch of split learning (docs/methods/README.md#one-split-step) is `Forward` at the client, `Train` at the
+server, `Backward` at the client. A step that a single method uses lies in that method's file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.models.replica import Joined, Replica, average
-from sfl_sim.ops import Value, Work
+from sfl_sim.ops import Step, Value, Work
 from sfl_sim.training import stacked
-from sfl_sim.training.optimisers import Optimiser
+from sfl_sim.training.optimisers import Optimiser, Sgd
 
-LABEL_BYTES = 8  # a torch int64 on the wire (METHODS.md CHOICE 12)
+LABEL_BYTES = 8  # a torch int64 (docs/methods/bytes.md#per-mini-batch)
 
 
-class PartStep:
-    """What steps on a part and a value say to be run as one for many replicas (execute/batched.py)."""
+class PartStep(Step):
+    """A step on a part and a value that can run as one for many replicas (training/batched.py)."""
 
     def batch_key(self, part: Replica, data: Value) -> Hashable:
-        """Equal steps on replicas of the same part, with equally large batches."""
+        """Equal for equal steps on replicas of the same part, with equally large batches."""
         return self, part.part, data.samples
 
     def refusal(self, part: Replica, data: Value) -> str | None:
-        """Why the part's layers cannot be run for many replicas at once."""
+        """Why the part's layers cannot run for many replicas at once; None if they can."""
         return stacked.refusal(part, data.load()[0])
 
 
@@ -38,19 +40,18 @@ class Forward(PartStep):
     """Part-1 on a batch; gives the smashed data: activations at the cut, with their labels.
 
     Attributes:
-        extra_bytes: of whatever else travels along.
+        extra_bytes: size of whatever else travels along.
     """
 
     extra_bytes: int = 0
     name = "forward"
-    aggregates = False
 
     def work(self, part1: Replica, batch: Value) -> Work:
         """The forward pass."""
         return part1.part.work(batch.samples, passes=1)
 
     def out(self, part1: Replica, batch: Value) -> Value:
-        """n * (A*be + by) bytes (METHODS.md 4.3)."""
+        """n * (A*b_e + b_y) bytes (docs/methods/bytes.md#per-mini-batch)."""
         per_sample = part1.part.out_numel * part1.part.wire_dtype.itemsize + LABEL_BYTES
         return Value("smashed", batch.samples * per_sample + self.extra_bytes, batch.samples, batch.step)
 
@@ -69,24 +70,23 @@ class Forward(PartStep):
 class Train(PartStep):
     """Forward, mean cross-entropy, backward and optimiser step; gives the gradient at the part's input.
 
-    On smashed data it is the server's job; on a batch with a whole network it is local training. Members of a joined
-    state are stepped together, after the gradient of all.
+    On smashed data this is the server's job; on a batch with a whole network it is local training. Members of a joined
+    state are stepped together, after the gradient of all. A subclass may take more arguments by overriding `run` alone.
 
     Attributes:
-        share: of this loss in the loss that is minimised, where other nodes add what remains.
+        share: weight of this loss in the loss that is minimised, where other nodes add the rest.
     """
 
     optimiser: Optimiser
     share: float = field(default=1.0, kw_only=True)
     name = "train"
-    aggregates = False
 
-    def work(self, part: Replica | Joined, data: Value) -> Work:
+    def work(self, part: Replica | Joined, data: Value, *more: Any) -> Work:
         """Forward and backward."""
         return part.part.work(data.samples, passes=3)
 
-    def out(self, part: Replica | Joined, data: Value) -> Value:
-        """n * A*be bytes; nothing where the part takes the data themselves."""
+    def out(self, part: Replica | Joined, data: Value, *more: Any) -> Value:
+        """n * A*b_e bytes; nothing where the part takes the data themselves."""
         numel = 0 if part.part.first else part.part.in_numel
         return Value("gradients", data.samples * numel * part.part.wire_dtype.itemsize, data.samples, data.step)
 
@@ -98,7 +98,7 @@ class Train(PartStep):
         return gradient
 
     def differentiate(self, part: Replica | Joined, data: Value) -> Tensor | None:
-        """All but the step."""
+        """Accumulate the parameters' gradients; gives that at the input, as `run`."""
         x, labels = data.load()
         x = out = x.detach().requires_grad_(not part.part.first)
         for member in part.members:
@@ -119,15 +119,10 @@ class Backward(PartStep):
 
     optimiser: Optimiser
     name = "backward"
-    aggregates = False
 
     def work(self, part1: Replica, gradients: Value) -> Work:
         """The backward pass: twice the forward's."""
         return part1.part.work(gradients.samples, passes=2)
-
-    def out(self, part1: Replica, gradients: Value) -> Value:
-        """Nothing."""
-        return Value("done", step=gradients.step)
 
     def run(self, part1: Replica, gradients: Value) -> None:
         """Backward through the graph that `Forward` left, then step."""
@@ -143,7 +138,7 @@ class Backward(PartStep):
         return [None] * len(parts)
 
 
-class Average:
+class Average(Step):
     """The state becomes the weighted average of replicas; one MAC per element and replica."""
 
     name = "average"
@@ -153,29 +148,38 @@ class Average:
         """The weighted sum."""
         return Work.of(len(replicas) * (into.part.n_parameters + into.part.n_buffers))
 
-    def out(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> Value:
-        """Nothing."""
-        return Value("done")
-
     def run(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> None:
-        """Parameters and floating buffers alike (METHODS.md 0.5); `shares` add up to one."""
+        """Average parameters and floating buffers alike (docs/methods/README.md#batch-norm); `shares` add up to one."""
         average(into.weights, [replica.weights for replica in replicas], shares, into.has_velocity)
 
 
-class Renew:
-    """Forget the optimiser's state, as at the start of every round (METHODS.md CHOICE 1)."""
+@dataclass(frozen=True)
+class MomentumAverage(Average):
+    """`Average` as a step of SGD with momentum, whose gradient is (state - average of the replicas) / `unit`.
+
+    The momentum buffer lives in the state, through all rounds. Running statistics of batch norm are averaged without
+    momentum, which could make a variance negative. Source: docs/methods/fedavgm.md.
+    """
+
+    sgd: Sgd
+    unit: float = 1.0
+
+    def run(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> None:
+        """Step towards the average; `shares` add up to one."""
+        weights = into.weights
+        before = weights.flat.clone()
+        super().run(into, replicas, shares)
+        with torch.no_grad():
+            torch.sub(before, weights.flat, out=weights.grad).div_(self.unit)
+            weights.flat.copy_(before)
+        self.sgd.step(weights)
+
+
+class Renew(Step):
+    """Forget the optimiser's state, as at the start of every round (docs/methods/README.md#optimisers)."""
 
     name = "renew"
-    aggregates = False
-
-    def work(self, part: Replica) -> Work:
-        """Free."""
-        return Work.of(0)
-
-    def out(self, part: Replica) -> Value:
-        """Nothing."""
-        return Value("done")
 
     def run(self, part: Replica) -> None:
-        """Drop it all, also the weights that a proximal term refers to."""
+        """Drop all of it, also the weights that a proximal term refers to."""
         part.weights.forget()

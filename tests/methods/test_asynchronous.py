@@ -11,11 +11,11 @@ from torch.nn.functional import cross_entropy
 from sfl_sim.errors import StuckError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.asynchronous import AsynchronousOptions
+from sfl_sim.methods.fedbuff import AddDifferences
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
-from sfl_sim.training.differences import AddDifferences
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.timing import Timing
 

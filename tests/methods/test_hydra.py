@@ -1,4 +1,4 @@
-"""Hydra: who shares a head, what it is identical to, and what it costs (METHODS.md sections 7 and 18)."""
+"""Hydra: who shares a head, what it is identical to, and what it costs (docs/methods/hydra.md)."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from torch import nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.grouping import balanced_groups, superclasses
+from sfl_sim.methods.hydra import balanced_groups, superclasses
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.eager import Eager
@@ -32,7 +32,7 @@ def deep(shape, n_labels):
 
 
 def test_the_golden_grouping():
-    """METHODS.md section 18."""
+    """The golden values of docs/methods/README.md."""
     counts = np.array([(9, 1, 0), (8, 2, 0), (1, 7, 2), (0, 6, 4), (2, 2, 6), (5, 1, 4)])
     assert balanced_groups(counts) == [0, 0, 1, 1, 2, 2]
     method = METHODS["hydra"](task([10] * 6, device=None, label_counts=counts))

@@ -1,4 +1,4 @@
-"""SplitFedV3, multi-head and MergeSFL against loops written by hand and against each other (METHODS.md 5.5, 5.6, 6)."""
+"""SplitFedV3, multi-head and MergeSFL against loops written by hand and against each other (docs/methods)."""
 
 from dataclasses import replace
 

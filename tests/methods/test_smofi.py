@@ -1,6 +1,8 @@
-"""SMoFi: the golden scalars of METHODS.md section 18, the identities I11, and what its barriers cost."""
+"""SMoFi: its golden scalars, the identities I11, and what its barriers cost (docs/methods/smofi.md)."""
 
+import gc
 from dataclasses import replace
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -15,9 +17,8 @@ from sfl_sim.methods import METHODS
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.system.presence import Presence
 from sfl_sim.training.fusion import Fuse, Fusion
-from sfl_sim.training.merging import MomentumAverage
 from sfl_sim.training.optimisers import Sgd
-from sfl_sim.training.steps import Train
+from sfl_sim.training.steps import MomentumAverage, Train
 
 EXACT = 1e-10
 BARRIERS = ("paper", "strict", "relaxed")
@@ -41,15 +42,15 @@ def with_gradients(monkeypatch, gradients):
     [(-1.0, [2, 2.25, 2.2291667], [3, 4, 4.125], [-1, -11.125]), (0.0, [2, 2.5, 2.625], [3, 4, 4.25], [-1, -11.25])],
 )
 def test_the_golden_scalars(monkeypatch, barrier, staleness, fused, own, weights):
-    """Two clients with one and three mini-batches and constant gradients 1 and 3: METHODS.md section 18."""
+    """Two clients with one and three mini-batches and constant gradients 1 and 3: the golden values of the README."""
     with_gradients(monkeypatch, {0: 1.0, 1: 3.0})
     seen = {"fused": [], "own": []}
     fuse, merge = Fuse.run, MomentumAverage.run
 
     def watched_fusion(self, fusion, shares):
         fuse(self, fusion, shares)
-        seen["fused"].append(float(fusion.buffers.fused[0, 0]))
-        seen["own"].append(float(fusion.buffers.own[0, 1, 0]))
+        seen["fused"].append(float(fusion.buffers[1][0, 0]))
+        seen["own"].append(float(fusion.buffers[0][0, 1, 0]))
 
     def watched_merge(self, into, replicas, shares):
         if not into.part.first:
@@ -79,7 +80,7 @@ def test_a_lost_client_counts_like_one_that_is_done(monkeypatch, barrier):
 
     def watched(self, fusion, shares):
         fuse(self, fusion, shares)
-        fused.append(float(fusion.buffers.fused[0, 0]))
+        fused.append(float(fusion.buffers[1][0, 0]))
 
     monkeypatch.setattr(Fuse, "run", watched)
     given = {"samples": [12, 12], "momentum": 0.5, "lr": 1.0}
@@ -246,7 +247,7 @@ def test_shares_of_the_fusion(late):
 
 
 def test_the_published_weights_of_stale_buffers():
-    """METHODS.md section 9: delta 1, 2, 5, 10, 50 at alpha = -0.1."""
+    """The page of SMoFi: delta 1, 2, 5, 10, 50 at alpha = -0.1."""
     shares = METHODS["smofi"](task([4])).shares([1, 2, 5, 10, 50])
     assert 5 * np.array(shares) == pytest.approx([0.933, 0.896, 0.836, 0.787, 0.675], abs=5e-4)
 
@@ -264,7 +265,7 @@ def test_bytes_are_those_of_v1():
 
 
 def test_the_barrier_of_the_paper_costs_what_averaging_every_step_costs():
-    """METHODS.md 4.2: the sum over steps of the slowest client's, where models and averages take no time."""
+    """The sum over steps of the slowest client's, where models and averages take no time (docs/methods/timing.md)."""
     # the second client's data come early and its gradients late, except in its last mini-batch, a small one: it matters
     # that the first has waited for its backward pass, and not only for its data
     work, world = task([8, 5], device=None), fleet(2, 1e6, [2e4, 1e6], [1e6, 1e4])
@@ -288,8 +289,18 @@ def test_what_does_not_fit_the_next_round_is_not_carried(settings):
         METHODS["smofi"](task([8, 8], **settings), METHODS["smofi"].Options(carry_fused=True))
 
 
-def test_the_matrix_of_a_round_is_not_kept_for_the_next_one():
-    assert simulate("smofi", task(momentum=0.9))[0].fusion is None
+def test_the_matrix_of_a_round_is_not_kept_for_the_next_one(monkeypatch):
+    fuse, seen = Fuse.run, []
+
+    def watched(self, fusion, shares):
+        fuse(self, fusion, shares)
+        seen.append(ref(fusion))
+
+    monkeypatch.setattr(Fuse, "run", watched)
+    method, *_ = simulate("smofi", task(momentum=0.9))
+    gc.collect()
+    assert seen
+    assert not any(fusion() for fusion in seen), method
 
 
 def test_where_the_model_is_cut_says_nothing_about_what_a_single_client_learns():
@@ -317,6 +328,7 @@ def test_fused_buffers_lie_in_one_matrix_whose_rows_the_optimisers_change():
         surrogate.weights.grad.fill_(row + 1.0)
         sgd.step(surrogate.weights)
     Fuse().run(fusion, [0.5, 0.5])
-    assert (fusion.buffers.own[0, 0] == 1).all()
-    assert (fusion.buffers.own[0, 1] == 2).all()
-    assert (fusion.buffers.fused == 1.5).all()
+    own, fused = fusion.buffers
+    assert (own[0, 0] == 1).all()
+    assert (own[0, 1] == 2).all()
+    assert (fused == 1.5).all()

@@ -1,4 +1,4 @@
-"""Simulated time of the methods against closed forms (METHODS.md section 4, I19, I20)."""
+"""Simulated time of the methods against closed forms (docs/methods/timing.md, I19, I20)."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -86,7 +86,7 @@ def given_parts(work, macs, cut_macs, cut_numel):
 
 
 def test_the_golden_latency_of_three_clients():
-    """METHODS.md section 18: s, Bs=50, rho_cut=0.3, gamma=100, A=65,536, tau -> T and the server's part."""
+    """Golden values: s, Bs=50, rho_cut=0.3, gamma=100, A=65,536, tau -> T and the server's part."""
     s, tau_bps, macs = [0.02, 0.05, 0.08], [20e6, 10e6, 5e6], 1e9
     work = given_parts(task([50, 50, 50], batch_size=50, device=None), macs, 0.3 * macs, 65_536)
     world = fleet(3, [macs / seconds for seconds in s], tau_bps, tau_bps)
@@ -230,7 +230,7 @@ def test_bytes_are_the_formulas_of_section_4_3():
 
 
 def test_the_golden_bytes_of_resnet18():
-    """METHODS.md section 18: 78 jobs of 64 samples at A = 65,536 and P1 = 149,824 parameters, one client and round."""
+    """Golden values: 78 jobs of 64 samples at A = 65,536 and P1 = 149,824 parameters, one client and round."""
     work = task([78 * 64], batch_size=64, cut=4, device=None)
     work = replace(work, network=network("resnet18", (3, 32, 32), 10))
     *_, rows = simulate("splitfed_v2", work, 1)

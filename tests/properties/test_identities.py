@@ -1,4 +1,4 @@
-"""Identities between methods (METHODS.md section 13), in float64."""
+"""Identities between methods (docs/methods/README.md#identities), in float64."""
 
 import numpy as np
 import pytest
@@ -223,7 +223,7 @@ def test_a_client_sees_the_same_batches_whatever_method_cut_and_order():
 
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"fednag"}))  # whose velocity is never forgotten
 def test_optimisers_are_new_every_round(name):
-    """CHOICE 1: momentum says nothing where every optimiser takes one step a round."""
+    """As optimisers are new in every round, momentum says nothing where every optimiser takes one step a round."""
     samples = [4] if name in ("splitfed_v2", "hydra") else [4, 4]  # whose server takes a step for each client
     with_momentum, without = task(samples, momentum=0.9), task(samples)
     assert distance(simulate(name, with_momentum)[0], simulate(name, without)[0]) < EXACT
@@ -275,7 +275,7 @@ def replayed(work, rows, rounds):
 def test_training_in_simulated_time_is_sequential_training_in_the_order_of_service(
     order, samples, rates, speedup, momentum
 ):
-    """The theorem of DESIGN.md section 3: what was learned is what the recorded order of service says."""
+    """Simulation is sequential training: what was learned is what the recorded order of service says."""
     work, world = task(samples, momentum=momentum), fleet(len(samples), rates[: len(samples)], speedup=speedup)
     method, _, rows = simulate("splitfed_v2", work, order=order, world=world, workers=1)
     expected = replayed(work, rows, 2)

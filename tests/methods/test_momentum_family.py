@@ -1,8 +1,8 @@
-"""Hosts and server updates against one plain loop on unsplit networks (METHODS.md section 10)."""
+"""The momentum family and its hosts against one plain loop on unsplit networks (docs/methods)."""
 
 import pytest
 import torch
-from small_world import distance, fleet, simulate, task, tensors
+from small_world import distance, simulate, task, tensors
 from torch import nn
 
 from sfl_sim.errors import ScenarioError
@@ -105,25 +105,24 @@ def uneven(**settings):
     return task([4, 13, 8], momentum=0.9, weight_decay=1e-2, lr_decay=0.5, local_epochs=2, **settings)
 
 
-PART, WHOLE = ((0,), (1, 2)), ((0, 1, 2),)
+PARTS = (0,), (1, 2)
 
 
 @pytest.mark.parametrize(
     ("name", "options", "twin"),
     [
         ("fedprox", {"mu": 0.7}, {"gradient": Prox(0.7)}),
-        ("fednar", {"max_norm": 0.3}, {"gradient": Clip(0.3, 1e-2, *PART)}),
-        ("fednar", {"max_norm": 0.3, "clipping": "exact"}, {"gradient": Clip(0.3, 1e-2, *WHOLE)}),
+        ("fednar", {"max_norm": 0.3}, {"gradient": Clip(0.3, 1e-2, *PARTS)}),
         ("fedavgm", {"server_momentum": 0.5, "server_lr": 0.8}, {"server": momentum(0.5, 0.8)}),
         ("fedavgm", {"host": "fedprox", "mu": 0.7}, {"server": momentum(0.5, 1.0), "gradient": Prox(0.7)}),
         ("slowmo", {"slow_momentum": 0.6, "slow_lr": 0.9}, {"server": slow(0.6, 0.9), "equal_steps": True}),
-        ("slowmo", {"host": "fednar", "max_norm": 0.3, "clipping": "exact"},
-         {"server": slow(0.6, 1.0), "equal_steps": True, "gradient": Clip(0.3, 1e-2, *WHOLE)}),
+        ("slowmo", {"host": "fednar", "max_norm": 0.3},
+         {"server": slow(0.6, 1.0), "equal_steps": True, "gradient": Clip(0.3, 1e-2, *PARTS)}),
         ("fednag", {}, {"nesterov": True, "keep_velocity": True, "equal_steps": True}),
         ("fednag", {"equal_steps": False, "host": "fedprox", "mu": 0.7},
          {"nesterov": True, "keep_velocity": True, "gradient": Prox(0.7)}),
-        ("smofi", {"fusion": False, "host": "fednar", "max_norm": 0.3, "clipping": "exact", "server_momentum": 0.4},
-         {"server": momentum(0.4, 1.0), "gradient": Clip(0.3, 1e-2, *WHOLE)}),
+        ("smofi", {"fusion": False, "host": "fednar", "max_norm": 0.3, "server_momentum": 0.4},
+         {"server": momentum(0.4, 1.0), "gradient": Clip(0.3, 1e-2, *PARTS)}),
     ],
 )  # fmt: skip
 def test_training_is_what_a_plain_loop_does(name, options, twin):
@@ -145,53 +144,8 @@ def test_slowmo_at_a_constant_rate_is_fedavgm():
     assert distance(slowmo, simulate("fedavgm", work, 3, options={"server_momentum": 0.5})[0]) < EXACT
 
 
-@pytest.mark.parametrize(
-    ("name", "own"),
-    [
-        ("fedavgm", {}),
-        ("slowmo", {}),
-        ("fednag", {}),
-        *(("smofi", {"barrier": b}) for b in ("paper", "strict", "relaxed")),
-    ],
-)
-def test_exact_clipping_takes_a_number_down_and_a_message_up(name, own):
-    """4 bytes down with every gradient and 4 up in a message of its own; in float64, 8."""
-    work = uneven()
-    ops = {clipping: simulate(name, work, options={"host": "fednar", "clipping": clipping, **own})[2]
-           for clipping in ("part", "exact")}  # fmt: skip
-    steps = (ops["part"]["kind"] == b"train").sum()
-    assert (ops["exact"]["kind"] == b"norm").sum() == steps
-    assert ops["exact"]["bytes"].sum() - ops["part"]["bytes"].sum() == 2 * 8 * steps
-
-
-def test_a_norm_travels_while_the_client_goes_on():
-    """A latency of a second makes a mini-batch two seconds longer, whether clipped by part or exactly:
-    the norm is on its way while the client computes the next forward pass, and there before its smashed data.
-    """
-    ends_s = {}
-    for clipping in ("part", "exact"):
-        options = {"host": "fednar", "clipping": clipping, "server_momentum": 0.0}
-        work = task([40], device=None)
-        _, clock, _ = simulate("fedavgm", work, 1, options=options, world=fleet(1, latency_s=1.0))
-        ends_s[clipping] = clock.now_s
-    per_batch_s = (ends_s["exact"] - ends_s["part"]) / 10
-    assert 0 < per_batch_s < 0.2  # the last one's second, at the end of the round, and bytes
-
-
-@pytest.mark.parametrize("name", ["fedavgm", "smofi"])
-def test_the_last_norm_does_not_queue_behind_part_1(name):
-    """All others wait for it where momentum is fused, and nobody for the model of a client that is done."""
-    options = {"host": "fednar", "clipping": "exact"}
-    world = fleet(2, uplink_bps=[1e4, 1e6])
-    *_, ops = simulate(name, task([4, 40], device=None, momentum=0.9), 1, options=options, world=world)
-    uplink = ops[(ops["client"] == 0) & (ops["node"] == b"uplink")]
-    assert uplink["kind"].tolist() == [b"smashed", b"norm", b"model"]
-    others_s = ops["ended_s"][ops["client"] == 1]
-    assert others_s.max() < uplink["ended_s"].max()  # while it uploads, the other one gets through
-
-
 def test_velocity_travels_with_part1():
-    """METHODS.md 4.3: 2 * P1 * bp more for each client and round; parameters only."""
+    """docs/methods/fednag.md: 2 * P1 * bp more for each client and round; parameters only."""
     work = task([8, 8], device=None, momentum=0.9)
     ops = {name: simulate(name, work, 1)[2] for name in ("fednag", "splitfed_v1")}
     part1 = work.split(work.cut)[0].part
