@@ -30,8 +30,7 @@ SERVER = 2
 
 
 def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
-    from sfl_sim.methods.exit_thresholds import Fixed
-    from sfl_sim.methods.requests import EarlyExit
+    from sfl_sim.methods.requests import EarlyExit, Fixed
     from sfl_sim.models.zoo import network
     from sfl_sim.rng import stream
     from sfl_sim.sim.clock import Simulator

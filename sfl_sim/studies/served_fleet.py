@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.round_tables import device_groups
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods import exit_thresholds as thresholds
-from sfl_sim.methods.request_outcomes import draw_rows
-from sfl_sim.methods.requests import EarlyExit
+from sfl_sim.methods import requests as rules
+from sfl_sim.methods.requests import EarlyExit, draw_rows
 from sfl_sim.metrics import exits
 from sfl_sim.metrics.serving import request_rows, summary
 from sfl_sim.ops import Flow, Work
@@ -165,21 +164,21 @@ class ServedFleet:
             arrivals = poisson(rates_per_s, n_requests, rng)
         return arrivals, rate_per_s
 
-    def _rule(self, serving: Serving, answers: pd.DataFrame | None) -> thresholds.Rule:
+    def _rule(self, serving: Serving, answers: pd.DataFrame | None) -> rules.Rule:
         """Who offloads what; without answers, thresholds are probabilities of an exit."""
         rule = serving.threshold
         highest = 1.0 if answers is None else math.log(self.n_labels)
         adjusting = {"start": highest / 2, "step": STEP * highest, "highest": highest}
         if isinstance(rule, OffloadRate):
-            return thresholds.OffloadRate(rule.target, **adjusting)
+            return rules.OffloadRate(rule.target, **adjusting)
         if isinstance(rule, LatencyBudget):
-            return thresholds.LatencyBudget(rule.target_s, rule.share, **adjusting)
+            return rules.LatencyBudget(rule.target_s, rule.share, **adjusting)
         if answers is None:
-            return thresholds.Fixed(self._exit_probability(serving))
+            return rules.Fixed(self._exit_probability(serving))
         if isinstance(rule, Oracle):
             best = exits.oracle(answers, exits.thresholds(self.n_labels)).droplevel(["variant", "seed"])
-            return thresholds.Fixed(best.reindex(range(self.n_clients)).tolist())
-        return thresholds.Fixed(self._per_client(rule.entropy, "serving.threshold.entropy"))
+            return rules.Fixed(best.reindex(range(self.n_clients)).tolist())
+        return rules.Fixed(self._per_client(rule.entropy, "serving.threshold.entropy"))
 
     def _exit_probability(self, serving: Serving) -> list[float]:
         if serving.exit_probability is None:
