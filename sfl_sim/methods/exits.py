@@ -1,8 +1,9 @@
-"""What methods with early exits share: front ends of different depths with an exit each, before one server's model.
+"""Early exits: front ends of different depths with an exit each, before one model at the server.
 
-A client that is cut at layer d holds phi, the layers 1 to d, and h, the exit there. The server's theta holds every
-layer that some client has not, the first of which follow the shallowest cut: features of depth d enter it at layer
-d + 1, and what lies before is passed by (METHODS.md sections 11 and 12).
+Client c, which is cut at depth d_c, holds the front end phi (layers 1 to d_c) and the exit h. The server's model theta
+holds every layer that some client has not: it begins behind the shallowest cut, and features of depth d enter it at
+layer d + 1 (docs/methods/multiexit.md#depths). The loss is gamma l_C + (1 - gamma) l_S, with the cross-entropies l_C of
+the exit's answer and l_S of the server's.
 """
 
 from __future__ import annotations
@@ -10,31 +11,41 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.models.exits import exit_network
-from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
-from sfl_sim.training.bundle import Bundle
+from sfl_sim.models.replica import Bundle, Joined, Replica
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, par, send
 from sfl_sim.training.deployed import Deployed
+from sfl_sim.training.optimisers import Optimiser, Sgd
+from sfl_sim.training.steps import Forward
+
+FINE_TUNING = 0
+"""The round whose mini-batches fine-tuning takes: rounds count from 1, so no round has them."""
 
 
 class ExitOptions(MethodOptions):
-    """`theta_average`: whether a layer of the server's model becomes the average of the copies of all clients, or of
-    those alone whose features it was trained on (METHODS.md CHOICE 36).
+    """`theta_average`: whether a layer of the server's model becomes the average of the copies of all clients, or only
+    of those whose features have trained it. `gamma_loss`: the weight of the exit's loss (gamma); the server's has
+    1 - gamma.
     """
 
     theta_average: Literal["all", "trained"] = "all"
+    gamma_loss: Annotated[float, Field(ge=0, le=1)] = 0.5
 
 
 @dataclass
 class Trained:
-    """What a client's round leaves.
+    """What a client's round gives.
 
     Attributes:
         model: its front end and exit, and whatever else it uploads.
-        theta: the pieces of its copy of the server's model, by their place there.
+        theta: the pieces of its copy of the server's model that its features have entered, by their place in theta.
     """
 
     model: Bundle
@@ -42,128 +53,180 @@ class Trained:
 
 
 class Exits(Method):
-    """Clients train side by side, each with its own copy of the server's model.
+    """Train clients side by side, each with its own copy of the server's model, and average depth by depth.
 
-    Layers of the front ends are averaged over the clients that hold them, exits over those of equal depth, and the
-    server's layers over all.
+    Args:
+        head: where the model's last layer is, if it is a piece of its own: at the server, which then sends answers
+            (`logits`), or at every client, which gets embeddings (`embedding`). None: theta ends with it.
     """
 
     has_exits = True
     options: ExitOptions
 
-    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+    def __init__(
+        self, task: Task, options: MethodOptions | None = None, head: Literal["embedding", "logits"] | None = None
+    ) -> None:
         super().__init__(task, options)
         network = task.network
         self.depths = sorted(set(task.lasting_cuts))
-        """Where clients are cut; the server's model begins after the first of them."""
-        self.exits = {d: exit_network(network, d).split(d, seed=task.seed, device=task.device)[1] for d in self.depths}
-        bounds = [*self.depths, *self.cuts_of_theta]
-        pieces = task.split(*bounds)
+        self.h = {d: exit_network(network, d).split(d, seed=task.seed, device=task.device)[1] for d in self.depths}
+        """The exit of each depth."""
+        pieces = task.split(*self.depths, *([len(network) - 1] if head else []))
         n = len(self.depths)
-        self.front = pieces[:n]
-        """All layers that clients hold, cut wherever one of them is."""
+        self.phi = pieces[:n]
+        """The layers that clients hold, cut at every depth."""
         self.theta = [*(piece.snapshot() for piece in pieces[1:n]), *pieces[n:]]
-        """The server's model, cut likewise."""
-        self.classifier = [self.theta.pop()] if self.keeps_classifier else []
+        """The server's model, cut likewise: features of the k-th depth enter piece k."""
+        self.classifier = [self.theta.pop()] if head == "embedding" else []
         """The last layer, if clients train it."""
-        self.templates = {d: self.template(d) for d in self.depths}
+        self.templates = {d: self._template(d) for d in self.depths}
         """What a client of each depth downloads."""
-        self.deployed_models: dict[int, Bundle] = {}
-        """What clients answer with once training has ended, where it is not what all of their depth have."""
+        self.personal: dict[int, Bundle] = {}
+        """phi and h with which a client answers after training, where they are not those of its depth."""
 
-    @property
-    def cuts_of_theta(self) -> Sequence[int]:
-        """Where else the server's model is cut."""
-        return []
+    def _template(self, depth: int) -> Bundle:
+        pieces = self.phi[: self.depths.index(depth) + 1]
+        phi = Joined(self.task.network.part(0, depth), pieces) if len(pieces) > 1 else pieces[0]
+        return Bundle([phi, self.h[depth], *self.classifier])
 
-    @property
-    def keeps_classifier(self) -> bool:
-        """Whether the last of these pieces is not at the server but at every client."""
-        return False
-
-    def template(self, depth: int) -> Bundle:
-        """What a client of that depth holds, to be copied."""
-        pieces = self.front[: self.rank(depth) + 1]
-        part = self.task.network.part(0, depth)
-        return Bundle([Joined(part, pieces) if len(pieces) > 1 else pieces[0], self.exits[depth], *self.classifier])
-
-    def rank(self, depth: int) -> int:
-        """The place in `theta` of the layers that features of that depth enter."""
-        return self.depths.index(depth)
+    def entry(self, c: int) -> int:
+        """The place in theta of the piece that the features of client `c` enter."""
+        return self.depths.index(self.task.cuts[c])
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
-        """phi, h and theta <- the averages of what the clients have trained."""
+        """Train, then average: phi, h and the last layer at the aggregator, theta at the server."""
         trained = yield par({c: self.client(c, round) for c in clients})
-        yield from self.average_fronts(trained)
-        yield from self.average_theta(trained)
+        for place, piece in enumerate(self.phi):
+            yield from self._average(0, piece, trained, [c for c in trained if self.entry(c) >= place])
+        for depth, h in self.h.items():
+            yield from self._average(1, h, trained, [c for c in trained if self.task.cuts[c] == depth])
+        for piece in self.classifier:
+            yield from self._average(2, piece, trained, list(trained))
+        for place, piece in enumerate(self.theta):
+            copies = {c: one.theta[place] for c, one in trained.items() if place in one.theta}
+            if copies and self.options.theta_average == "all":  # a copy without features is what the piece was
+                copies = {c: copies.get(c, piece) for c in trained}
+            yield from self.average(SERVER, piece, list(copies.values()), list(copies))
+
+    def _average(self, member: int, state: Replica, trained: Mapping[int, Trained], holders: Sequence[int]) -> Flow:
+        """`state` <- the weighted average of that member of the holders' models."""
+        yield from self.average(AGGREGATOR, state, [trained[c].model.replicas[member] for c in holders], holders)
 
     @abstractmethod
     def client(self, c: int, round: int) -> Flow:
-        """A client's round; returns what it has `Trained`."""
+        """A client's round; gives what it has `Trained`."""
 
-    def average_fronts(self, trained: Mapping[int, Trained]) -> Flow:
-        """Depth-aware partial aggregation, at the aggregator (METHODS.md 12.4)."""
-        for rank, piece in enumerate(self.front):
-            holders = [c for c in trained if self.rank(self.task.cuts[c]) >= rank]
-            yield from self.average_members(0, piece, trained, holders)
-        for depth, head in self.exits.items():
-            yield from self.average_members(1, head, trained, [c for c in trained if self.task.cuts[c] == depth])
-        for piece in self.classifier:
-            yield from self.average_members(2, piece, trained, list(trained))
-
-    def average_members(
-        self, place: int, state: Replica, trained: Mapping[int, Trained], holders: Sequence[int]
-    ) -> Flow:
-        """`state` <- the weighted average of that member of the holders' models; nothing if there are none."""
-        if holders:
-            members = [trained[c].model.replicas[place] for c in holders]
-            yield from self.average(AGGREGATOR, state, members, holders)
-
-    def average_theta(self, trained: Mapping[int, Trained]) -> Flow:
-        """Each piece; a copy that no feature has entered is what the piece was, and takes part as such, or does not."""
-        for place, piece in enumerate(self.theta):
-            copies = {c: t.theta[place] for c, t in trained.items() if place in t.theta}
-            if copies and self.options.theta_average == "all":
-                copies = {c: copies.get(c, piece) for c in trained}
-            if copies:
-                yield from self.average(SERVER, piece, list(copies.values()), list(copies))
+    def download(self, c: int) -> Flow:
+        """Send client `c` the global model of its depth; gives the client's copy."""
+        return (yield send(self.templates[self.task.cuts[c]], AGGREGATOR, c))
 
     def finish(self) -> Flow:
-        """Every client gets the model with which it will answer."""
+        """Give every client the model with which it will answer."""
         yield par(self.deploy(c) for c in range(len(self.data)))
 
     def deploy(self, c: int) -> Flow:
-        """Download and personalise it."""
-        model = yield from self.download(c)
-        yield from self.personalise(c, model)
-        if self.is_personal(c):
-            self.deployed_models[c] = yield send(Bundle(model.members[:2]), c, c)  # without what training leaves
+        """Give client `c` its model: the global one of its depth."""
+        yield from self.download(c)
 
-    def download(self, c: int) -> Flow:
-        """The client's part of the global model."""
-        return (yield send(self.templates[self.task.cuts[c]], AGGREGATOR, c))
-
-    def personalise(self, c: int, model: Bundle) -> Flow:
-        """What a client does to the model that it will answer with: nothing."""
-        yield from ()
-
-    def is_personal(self, c: int) -> bool:
-        """Whether its model comes out of that other than all of its depth have it."""
-        return False
+    def fine_tune(self, c: int, model: Bundle, n_steps: int, lr: float) -> Flow:
+        """Train phi and h by the exit's loss alone on `n_steps` mini-batches; client `c` will answer with them."""
+        for batch in self.data.steps(c, FINE_TUNING, n_steps):
+            yield on(c, Adapt(Sgd(lr)), model, batch)
+        self.personal[c] = yield send(Bundle(model.members[:2]), c, c)  # without what training leaves
 
     def deployed(self, c: int) -> Deployed:
-        """As `finish` left it; before that, the client's part of the global model."""
+        """What answers the requests of client `c`: as `finish` left it, or before that the global model."""
         depth = self.task.cuts[c]
-        front, head, *_ = self.deployed_models.get(c, self.templates[depth]).members
-        assert isinstance(head, Replica)
-        behind = [*self.theta[self.rank(depth) :], *self.classifier]
-        return Deployed([front], head, behind, self.task.network.layers[depth - 1].out_shape)
+        phi, h, *_ = self.personal.get(c, self.templates[depth]).members
+        assert isinstance(h, Replica)
+        behind = [*self.theta[self.entry(c) :], *self.classifier]
+        return Deployed([phi], h, behind, self.task.network.layers[depth - 1].out_shape)
 
     def model(self) -> list[Replica]:
         """The way through the deepest front end and the server."""
-        return [*self.front, *self.theta[len(self.depths) - 1 :], *self.classifier]
+        return [*self.phi, *self.theta[len(self.depths) - 1 :], *self.classifier]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """A copy of theta for every client, from where its features enter."""
         sizes = [piece.size_bytes for piece in self.theta]
-        return sum(sum(sizes[self.rank(self.task.cuts[c]) :]) for c in clients)
+        return sum(sum(sizes[self.entry(c) :]) for c in clients)
+
+
+def exit_work(model: Bundle, samples: int, passes: int) -> Work:
+    """What `passes` times a forward pass of phi and h compute."""
+    return Work.total([member.part.work(samples, passes) for member in model.members[:2]])
+
+
+@dataclass(frozen=True)
+class ExitForward(Step):
+    """phi and h on a batch; gives the smashed data, as `Forward` does.
+
+    gamma times the gradient of l_C is known at once, and waits for the server's: that of h in h, that of the smashed
+    data in `pending`.
+    """
+
+    gamma: float
+    name = "forward"
+
+    def work(self, model: Bundle, batch: Value) -> Work:
+        """The forward passes of both."""
+        return exit_work(model, batch.samples, passes=1)
+
+    def out(self, model: Bundle, batch: Value) -> Value:
+        """As large as without an exit."""
+        return Forward().out(model.replicas[0], batch)
+
+    def run(self, model: Bundle, batch: Value) -> tuple[Tensor, Tensor]:
+        """Activations (n, ...) detached from the graph, which waits in phi, and labels (n,)."""
+        x, labels = batch.load()
+        phi, h = model.replicas[:2]
+        z = phi.weights.forward(x)
+        at_cut = z.detach().requires_grad_()
+        _differentiate(h, at_cut, labels, self.gamma)
+        model.pending = at_cut.grad
+        return z, labels
+
+
+@dataclass(frozen=True)
+class Adapt(Step):
+    """Steps of phi and h on one batch, by the exit's loss alone.
+
+    Attributes:
+        n_steps: on the whole batch.
+        keeps_statistics: whether running statistics of batch norm stay what they were, as in an inner loop that leaves
+            nothing behind.
+    """
+
+    optimiser: Optimiser
+    n_steps: int = 1
+    keeps_statistics: bool = False
+    name = "adapt"
+
+    def work(self, model: Bundle, batch: Value) -> Work:
+        """Forward and backward of both in every step."""
+        return exit_work(model, batch.samples, passes=3 * self.n_steps)
+
+    def run(self, model: Bundle, batch: Value) -> None:
+        """Take the steps; nothing comes from the server."""
+        x, labels = batch.load()
+        phi, h = model.replicas[:2]
+        statistics = [replica.weights.buffers.clone() for replica in (phi, h)]
+        for _ in range(self.n_steps):
+            _differentiate(h, phi.weights(x, training=True), labels, share=1.0)
+            for replica in (phi, h):
+                self.optimiser.step(replica.weights)
+        if self.keeps_statistics:
+            for replica, before in zip((phi, h), statistics, strict=True):
+                replica.weights.buffers.copy_(before)
+
+
+def _differentiate(h: Replica, z: Tensor, labels: Tensor, share: float) -> None:
+    """Accumulate the gradients of `share` times the exit's mean loss: in h, and in what `z` depends on."""
+    answers = h.weights(z, training=True)
+    h.part.calling.on_nan.differentiate(share * cross_entropy(answers.to(h.part.dtype), labels))
+
+
+def backward(model: Bundle, gradients: Value) -> None:
+    """Accumulate the gradient of the joint loss in phi: from the server's and from what `ExitForward` left."""
+    pending, model.pending = model.pending, None
+    model.replicas[0].weights.backward(gradients.load() + pending)

@@ -1,39 +1,48 @@
 """HARMONY: personalised early exits for clients that are cut at different depths, and labels that stay at home.
 
 Youn et al., "HARMONY: Bridging the Personalization-Generalization Gap by Mitigating Representation Skew in
-Heterogeneous Split Federated Learning", 2026 (METHODS.md section 12). Clients learn front ends that adapt to them
-within a few steps (FOMAML), the server a trunk that takes features of any depth and is aligned by contrast, and no
-label crosses the wire.
+Heterogeneous Split Federated Learning", 2026 (docs/methods/harmony.md). Clients learn front ends that adapt to them
+within a few steps (first-order meta-learning, FOMAML), the server a trunk that takes features of any depth and is
+aligned by contrast, and no label crosses the wire.
+
+Names are the paper's: w = (phi, h) before the inner loop, w_p and w_pp for w+ and w++ after it, z_p and z_pp for the
+features z+ and z++ of both, d for the client's depth, k for the drawn depth K, theta for the server's model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
 
 from sfl_sim.data.batches import Batch
-from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.exits import Exits, Trained
-from sfl_sim.methods.multiexit import JointLossOptions, fine_tune
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, send
+from sfl_sim.methods.base import Task
+from sfl_sim.methods.exits import Adapt, ExitForward, ExitOptions, Exits, Trained, backward, exit_work
+from sfl_sim.models.part import Part
+from sfl_sim.models.replica import Bundle, through
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, send
 from sfl_sim.rng import stream
-from sfl_sim.training.alignment import Align, Embed, Route
-from sfl_sim.training.bundle import Bundle
-from sfl_sim.training.exit_steps import Adapt, ExitForward
-from sfl_sim.training.harmony_steps import Assess, Outer, Upload, View, Wire
-from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.optimisers import Optimiser, Sgd
+
+HALF_BYTES = 2
+EPSILON = 1e-12
+"""Inside the distance of two embeddings, whose gradient is infinite at 0."""
 
 
-class HarmonyOptions(JointLossOptions):
+class HarmonyOptions(ExitOptions):
     """`inner_steps`, `inner_lr`: of the adaptation (M, alpha), within a mini-batch and after the last round.
 
     `cross_batch`: a view is of one batch, by weights that were adapted to another. `stochastic_exit`: the view for the
     alignment ends at a depth drawn up to the client's own, else there. `csa_weight`, `csa_margin`, `csa_l2norm`: of the
     contrastive alignment, 0 for none and no such view; `quantise`: features, and what comes back for them, travel as
     float16.
-    `head`: the last layer is at the clients, who get embeddings, or at the server, which sends answers (CHOICE 32).
+    `head`: the last layer is at the clients, who get embeddings, or at the server, which sends answers.
     """
 
     inner_steps: Annotated[int, Field(ge=0)] = 5
@@ -53,84 +62,311 @@ class Harmony(Exits, survives=True):
     Options = HarmonyOptions
     options: HarmonyOptions
 
-    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
-        super().__init__(task, options)
-        self.wire = Wire(self.options.quantise)
-        self.prefixes = {depth: task.network.part(0, depth) for depth in self.depths}
-        """The layers before each exit, to which a view may be cut short."""
-        self.trunk = Bundle(self.theta)
-
-    @property
-    def cuts_of_theta(self) -> Sequence[int]:
-        """Before the last layer."""
-        return [len(self.task.network) - 1]
-
-    @property
-    def keeps_classifier(self) -> bool:
-        """So that the server never needs a label."""
-        return self.options.head == "embedding"
+    def __init__(self, task: Task, options: HarmonyOptions | None = None) -> None:
+        options = options or HarmonyOptions()
+        super().__init__(task, options, head=options.head)
+        self.layers_to = [task.network.part(0, depth) for depth in self.depths]
+        """The layers up to each depth, to which a view may be cut short."""
+        self.whole_theta = Bundle(self.theta)
 
     def client(self, c: int, round: int) -> Flow:
         """Download phi, h and the classifier, train them with a copy of theta, upload them."""
-        model = yield from self.download(c)
-        theta = yield send(self.trunk, SERVER, SERVER)
+        w = yield from self.download(c)
+        theta = yield send(self.whole_theta, SERVER, SERVER)
         routes = self.routes(c, round)
         batches = zip(self.data.batches(c, round), self.data.others(c, round), routes, strict=True)
-        for first, second, route in batches:
-            yield from self.minibatch(c, model, theta, (first, second), route, round)
-        model = yield send(model, c, AGGREGATOR)
+        for b1, b2, route in batches:
+            yield from self.minibatch(c, w, theta, (b1, b2), route, round)
+        w = yield send(w, c, AGGREGATOR)
         entered = range(min(route.first for route in routes), len(self.theta))
-        return Trained(model, {place: theta.members[place] for place in entered})
-
-    def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """All of theta for every client: what it draws may enter anywhere."""
-        return len(clients) * self.trunk.size_bytes
-
-    def routes(self, c: int, round: int) -> list[Route]:
-        """Where the features of each of a client's mini-batches enter the server's model."""
-        own, n, trunk = self.rank(self.task.cuts[c]), self.data.n_batches(c), len(self.theta) - (not self.classifier)
-        if not self.options.csa_weight:
-            return [Route(own, None, trunk)] * n
-        if not self.options.stochastic_exit:
-            return [Route(own, own, trunk)] * n
-        drawn = stream(self.task.seed, "exit depths", round, c).integers(own + 1, size=n)
-        return [Route(own, int(rank), trunk) for rank in drawn]
+        return Trained(w, {place: theta.members[place] for place in entered})
 
     def minibatch(
-        self, c: int, model: Bundle, theta: Bundle, batches: tuple[Batch, Batch], route: Route, round: int
+        self, c: int, w: Bundle, theta: Bundle, batches: tuple[Batch, Batch], route: Route, round: int
     ) -> Flow:
-        """One local step (METHODS.md 12.2): the task is that of the first batch, whose view is z++."""
+        """One local step: two views go up, an embedding comes down, and each side's gradient goes to the other."""
         options, optimiser = self.options, self.optimiser(round)
-        first, second = batches
-        task_share = 1 - options.gamma_loss
-        adapted = yield from self.adapted(c, model, second if options.cross_batch else first)
-        own = yield on(c, ExitForward(options.gamma_loss), adapted, first)
-        other, prefix = None, None
-        if route.other is not None:
-            prefix = self.prefixes[self.depths[route.other]]
-            elsewhere = yield from self.adapted(c, model, first if options.cross_batch else second)
-            other = yield on(c, View(prefix), elsewhere, second)
-        features = yield on(c, Upload(self.wire, prefix), model, own, other)
-        features = yield send(features, c, SERVER)
-        answer = yield on(SERVER, Embed(route, self.wire), theta, features)
-        answer = yield send(answer, SERVER, c)
-        gradient = yield on(c, Assess(optimiser, task_share), model, answer, own)
+        b1, b2 = batches
+        w_pp = yield from self.adapted(c, w, b2 if options.cross_batch else b1)
+        z_pp = yield on(c, ExitForward(options.gamma_loss), w_pp, b1)
+        layers_to_k, z_p = None, None
+        if route.k is not None:
+            layers_to_k = self.layers_to[route.k]
+            w_p = yield from self.adapted(c, w, b1 if options.cross_batch else b2)
+            z_p = yield on(c, View(layers_to_k), w_p, b2)
+        views = yield on(c, Upload(layers_to_k, options.quantise), w, z_pp, z_p)
+        views = yield send(views, c, SERVER)
+        embedding = yield on(SERVER, Embed(route, options.quantise), theta, views)
+        embedding = yield send(embedding, SERVER, c)
+        gradient = yield on(c, Assess(optimiser, 1 - options.gamma_loss), w, embedding, z_pp)
         gradient = yield send(gradient, c, SERVER)
         align = Align(optimiser, route, options.csa_weight, options.csa_margin, options.csa_l2norm)
         gradient = yield on(SERVER, align, theta, gradient)
         gradient = yield send(gradient, SERVER, c)
-        yield on(c, Outer(optimiser), model, adapted, gradient)
+        yield on(c, Outer(optimiser), w, w_pp, gradient)
 
-    def adapted(self, c: int, model: Bundle, batch: Batch) -> Flow:
-        """A copy of front end and exit after the inner loop on a batch."""
-        copy = yield send(Bundle(model.members[:2]), c, c)
+    def adapted(self, c: int, w: Bundle, batch: Batch) -> Flow:
+        """Adapt(w, batch): a copy of phi and h after M SGD steps on a mini-batch."""
+        copy = yield send(Bundle(w.members[:2]), c, c)
         yield on(c, Adapt(Sgd(self.options.inner_lr), self.options.inner_steps, keeps_statistics=True), copy, batch)
         return copy
 
-    def personalise(self, c: int, model: Bundle) -> Flow:
-        """The adaptation once more, on mini-batches of the client's samples (CHOICE 38)."""
-        yield from fine_tune(self, c, model, self.options.inner_steps, self.options.inner_lr)
+    def routes(self, c: int, round: int) -> list[Route]:
+        """Draw K for each of a client's mini-batches: any depth up to the client's own, each equally likely."""
+        d, n, trunk = self.entry(c), self.data.n_batches(c), len(self.theta) - (not self.classifier)
+        if not self.options.csa_weight:
+            return [Route(d, None, trunk)] * n
+        if not self.options.stochastic_exit:
+            return [Route(d, d, trunk)] * n
+        drawn = stream(self.task.seed, "exit depths", round, c).integers(d + 1, size=n)
+        return [Route(d, int(k), trunk) for k in drawn]
 
-    def is_personal(self, c: int) -> bool:
-        """If there is an adaptation at all."""
-        return self.options.inner_steps > 0
+    def deploy(self, c: int) -> Flow:
+        """Download w and adapt it once more, with M mini-batches of the client's own samples."""
+        w = yield from self.download(c)
+        if self.options.inner_steps:
+            yield from self.fine_tune(c, w, self.options.inner_steps, self.options.inner_lr)
+
+    def server_bytes(self, clients: Sequence[int]) -> int | None:
+        """All of theta for every client: the features of a drawn depth may enter anywhere."""
+        return len(clients) * self.whole_theta.size_bytes
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where the two views enter theta.
+
+    Attributes:
+        d: the first piece that z++ runs through.
+        k: that of z+; None if there is none.
+        trunk: how many pieces there are before the classifier, if the server has it.
+    """
+
+    d: int
+    k: int | None
+    trunk: int
+
+    @property
+    def first(self) -> int:
+        """The first piece that either runs through."""
+        return self.d if self.k is None else min(self.d, self.k)
+
+    def work(self, theta: Bundle, samples: int, passes: int) -> Work:
+        """What z++ through all that follows costs, and z+ through the trunk."""
+        pieces = [piece.part for piece in theta.members]
+        others = [] if self.k is None else pieces[self.k : self.trunk]
+        return Work.total([part.work(samples, passes) for part in (*pieces[self.d :], *others)])
+
+
+@dataclass(frozen=True)
+class View(Step):
+    """z+: phi+ up to layer K, in training mode, with neither gradient nor exit."""
+
+    layers_to_k: Part
+    name = "view"
+
+    def work(self, w_p: Bundle, batch: Value) -> Work:
+        """The forward pass so far."""
+        return self.layers_to_k.work(batch.samples, passes=1)
+
+    def out(self, w_p: Bundle, batch: Value) -> Value:
+        """Activations that stay at the client."""
+        return Value("view", samples=batch.samples, step=batch.step)
+
+    def run(self, w_p: Bundle, batch: Value) -> tuple[Tensor, Tensor]:
+        """Activations (n, ...) and labels (n,)."""
+        (x, labels), part = batch.load(), self.layers_to_k
+        with torch.no_grad():
+            phi = w_p.replicas[0].weights.only(part)
+            return part.call(part.views(phi.flat), phi.buffer_views, x, training=True), labels
+
+
+@dataclass(frozen=True)
+class Upload(Step):
+    """A mini-batch's message to the server: z++ and z+, and of each pair of samples whether their labels are equal.
+
+    Attributes:
+        layers_to_k: what gave z+; None if there is none, and nothing but z++ is sent.
+        half: whether features travel as float16.
+    """
+
+    layers_to_k: Part | None
+    half: bool
+    name = "upload"
+
+    def out(self, w: Bundle, z_pp: Value, z_p: Value | None) -> Value:
+        """2n (A_d + A_K) bytes, a bit for each pair, and a byte for K."""
+        part, n = w.members[0].part, z_pp.samples
+        size_bytes = wire_bytes(part, n * part.out_numel, self.half)
+        if self.layers_to_k:
+            size_bytes += wire_bytes(part, n * self.layers_to_k.out_numel, self.half) + ceil(n / 8) + 1
+        return Value("features", size_bytes, n, z_pp.step)
+
+    def run(self, w: Bundle, z_pp: Value, z_p: Value | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """z++ (n, ...), z+ (n, ...) and the bits I (n,): all but the labels."""
+        own, labels = z_pp.load()
+        if z_p is None:
+            return to_wire(own, self.half), None, None
+        other, other_labels = z_p.load()
+        return to_wire(own, self.half), to_wire(other, self.half), labels == other_labels
+
+
+@dataclass(frozen=True)
+class Embed(Step):
+    """Both views through theta; gives the embeddings z_S++, or the server's answers to them."""
+
+    route: Route
+    half: bool
+    name = "embed"
+
+    def work(self, theta: Bundle, views: Value) -> Work:
+        """Forward."""
+        return self.route.work(theta, views.samples, passes=1)
+
+    def out(self, theta: Bundle, views: Value) -> Value:
+        """2n d_S bytes, for an embedding of d_S elements, or an answer of as many as there are labels."""
+        part = theta.members[-1].part
+        size_bytes = wire_bytes(part, views.samples * part.out_numel, self.half)
+        return Value("embedding", size_bytes, views.samples, views.step)
+
+    def run(self, theta: Bundle, views: Value) -> Tensor:
+        """(n, d_S), or (n, L); the graphs wait in theta for `Align`."""
+        z_pp, z_p, same = views.load()
+        trunk, last = theta.replicas[: self.route.trunk], theta.replicas[self.route.trunk :]
+        dtype = trunk[0].part.wire_dtype
+        zs_p = None if z_p is None else through(trunk[self.route.k :], z_p.to(dtype))
+        z_pp = z_pp.to(dtype).detach().requires_grad_()
+        zs_pp = through(trunk[self.route.d :], z_pp)
+        answer = through(last, zs_pp)
+        theta.pending = z_pp, zs_pp, answer, zs_p, same
+        return to_wire(answer.detach(), self.half)
+
+
+@dataclass(frozen=True)
+class Assess(Step):
+    """The task's loss where the labels are: of the client's classifier on embeddings, or of the server's answers.
+
+    The classifier takes its step at once; gives the gradient at what the server sent.
+
+    Attributes:
+        share: of this loss in the loss that is minimised: 1 - gamma.
+    """
+
+    optimiser: Optimiser
+    share: float
+    name = "assess"
+
+    def work(self, w: Bundle, answer: Value, z_pp: Value) -> Work:
+        """Forward and backward of the classifier, if the client has it."""
+        return Work.total([member.part.work(answer.samples, passes=3) for member in w.members[2:]])
+
+    def out(self, w: Bundle, answer: Value, z_pp: Value) -> Value:
+        """4n d_S bytes."""
+        part = w.members[-1].part
+        numel = part.in_numel if len(w.members) > 2 else part.out_numel
+        return Value("gradients", answer.samples * numel * part.wire_dtype.itemsize, answer.samples, answer.step)
+
+    def run(self, w: Bundle, answer: Value, z_pp: Value) -> Tensor | None:
+        """(n, d_S), or (n, L)."""
+        _, labels = z_pp.load()
+        part, classifier = w.members[-1].part, w.replicas[2:]
+        x = answer.load().to(part.wire_dtype).detach().requires_grad_()
+        part.calling.on_nan.differentiate(self.share * cross_entropy(through(classifier, x).to(part.dtype), labels))
+        for replica in classifier:
+            self.optimiser.step(replica.weights)
+        gradient: Tensor | None = x.grad
+        return gradient
+
+
+@dataclass(frozen=True)
+class Align(Step):
+    """The server's backward pass and step, with the gradient of contrastive alignment (Eq. 7) in the trunk alone.
+
+    Attributes:
+        weight, margin, l2norm: of the alignment; see `contrast`.
+    """
+
+    optimiser: Optimiser
+    route: Route
+    weight: float
+    margin: float
+    l2norm: bool
+    name = "align"
+
+    def work(self, theta: Bundle, gradients: Value) -> Work:
+        """Backward of all that `Embed` ran."""
+        return self.route.work(theta, gradients.samples, passes=2)
+
+    def out(self, theta: Bundle, gradients: Value) -> Value:
+        """4n A_d bytes."""
+        part = theta.members[self.route.d].part
+        size_bytes = gradients.samples * part.in_numel * part.wire_dtype.itemsize
+        return Value("gradients", size_bytes, gradients.samples, gradients.step)
+
+    def run(self, theta: Bundle, gradients: Value) -> Tensor | None:
+        """The gradient of the task at z++ (n, A_d). Pieces that nothing ran through take no step."""
+        (z_pp, zs_pp, answer, zs_p, same), theta.pending = theta.pending, None
+        torch.autograd.backward(answer, gradients.load(), retain_graph=zs_p is not None)
+        gradient: Tensor | None = z_pp.grad
+        if zs_p is not None:
+            assert gradient is not None
+            gradient = gradient.clone()  # to which the alignment's would be added
+            dtype = theta.members[0].part.dtype
+            loss = contrast(zs_p.to(dtype), zs_pp.to(dtype), same, self.margin, self.l2norm)
+            (self.weight * loss).backward()  # type: ignore[no-untyped-call]
+        for replica in theta.replicas[self.route.first :]:
+            self.optimiser.step(replica.weights)
+        return gradient
+
+
+@dataclass(frozen=True)
+class Outer(Step):
+    """First-order meta-learning (FOMAML, Finn et al. 2017): the gradient at w++ is applied to w.
+
+    Running statistics of batch norm become those that the forward pass of z++ left.
+    """
+
+    optimiser: Optimiser
+    name = "backward"
+
+    def work(self, w: Bundle, w_pp: Bundle, gradients: Value) -> Work:
+        """The backward passes of phi and h."""
+        return exit_work(w_pp, gradients.samples, passes=2)
+
+    def run(self, w: Bundle, w_pp: Bundle, gradients: Value) -> None:
+        """Step with no derivative through the adaptation."""
+        backward(w_pp, gradients)
+        for replica, adapted in zip(w.replicas[:2], w_pp.replicas[:2], strict=True):
+            replica.weights.grad.copy_(adapted.weights.grad)
+            replica.weights.buffers.copy_(adapted.weights.buffers)
+            self.optimiser.step(replica.weights)
+
+
+def contrast(one: Tensor, other: Tensor, same: Tensor, margin: float, l2norm: bool = False) -> Tensor:
+    """Contrastive semantic alignment (Eq. 7; Motiian et al., ICCV 2017): the mean over pairs of embeddings (n, ...).
+
+    D^2 / 2 where `same` (n,), else max(0, margin - D)^2 / 2, where D is the distance of a pair. With `l2norm`,
+    embeddings are divided by their norm first.
+    """
+    one, other = one.flatten(1), other.flatten(1)
+    if l2norm:
+        one, other = normalize(one), normalize(other)
+    squared = (one - other).square().sum(dim=1)
+    apart = (margin - (squared + EPSILON).sqrt()).clamp(min=0).square()
+    return torch.where(same, squared, apart).mean() / 2
+
+
+def wire_bytes(part: Part, numel: int, half: bool) -> int:
+    """Bytes of `numel` elements of features on the wire."""
+    return numel * (HALF_BYTES if half else part.wire_dtype.itemsize)
+
+
+def to_wire(x: Tensor, half: bool) -> Tensor:
+    """Features as they are sent: clamped to the range of float16 and rounded, or as they are.
+
+    The gradient ignores the rounding: the client's backward pass uses the graph of the features as they were.
+    """
+    if not half:
+        return x
+    largest = torch.finfo(torch.float16).max  # which bfloat16 would round up
+    return x.float().clamp(-largest, largest).half()

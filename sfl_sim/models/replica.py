@@ -254,6 +254,36 @@ class Joined(State):
         return Replica(self.part, weights, self.has_velocity)
 
 
+class Bundle(State):
+    """Replicas that are copied and sent as one but used apart, such as a front end and its exit; its copy is a bundle.
+
+    Attributes:
+        members: the replicas.
+        pending: what one step leaves at the node for a later one, such as a gradient or a graph.
+    """
+
+    __slots__ = ("members", "pending")
+
+    def __init__(self, members: Sequence[Replica | Joined]) -> None:
+        super().__init__("model", sum(member.size_bytes for member in members))
+        self.members = members
+        self.pending: Any = None
+
+    @property
+    def guard(self) -> State:
+        """The guard of the first member."""
+        return self.members[0].guard
+
+    def snapshot(self) -> Bundle:
+        """Copies of the members, each one replica."""
+        return Bundle([member.snapshot() for member in self.members])
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """All replicas that the members are made of, in order."""
+        return [replica for member in self.members for replica in member.members]
+
+
 def through(pieces: Sequence[Replica], x: Tensor) -> Tensor:
     """Run a training pass of x through one piece after another."""
     for piece in pieces:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sfl_sim.training.harmony_steps import Views
-
-RECORDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Views,)}
-"""What steps give that is neither a tensor nor a collection."""
 BITS = {torch.bfloat16: torch.int16}
 """Types that numpy does not know, and those that their bits are stored as."""
 
@@ -48,10 +43,7 @@ class Encoder:
             return {"tuple": [self.encode(one) for one in content]}
         if isinstance(content, Mapping):
             return {"mapping": [[self.encode(key), self.encode(value)] for key, value in content.items()]}
-        name = type(content).__name__
-        if RECORDS.get(name) is type(content):
-            return {name: [self.encode(getattr(content, field.name)) for field in fields(content)]}
-        raise Unstorable(f"nobody knows how to store {name}")
+        raise Unstorable(f"nobody knows how to store {type(content).__name__}")
 
     def _tensor(self, tensor: Tensor) -> Any:
         if tensor.requires_grad:
@@ -83,9 +75,7 @@ class Decoder:
             return self._tensor(*about)
         if kind == "tuple":
             return tuple(self.decode(one) for one in about)
-        if kind == "mapping":
-            return {self.decode(key): self.decode(value) for key, value in about}
-        return RECORDS[kind](*(self.decode(one) for one in about))
+        return {self.decode(key): self.decode(value) for key, value in about}
 
     def _tensor(self, name: str, dtype: str, shape: list[int], stride: list[int], where: str) -> Tensor:
         """In memory that torch has aligned, as the sums of its kernels depend on that (decision 5)."""

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
-from sfl_sim.models.replica import Joined
+from sfl_sim.models.replica import Bundle, Joined
 from sfl_sim.ops import State, Value
-from sfl_sim.training.bundle import Bundle
 
 
 class Deferred:

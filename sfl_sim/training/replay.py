@@ -17,9 +17,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 import torch
 from numpy.typing import NDArray
 
-from sfl_sim.models.replica import Joined, Replica, Weights
+from sfl_sim.models.replica import Bundle, Joined, Replica, Weights
 from sfl_sim.ops import SERVER, On, State, Value
-from sfl_sim.training.bundle import Bundle
 from sfl_sim.training.contents import Decoder, Encoder
 from sfl_sim.training.deferred import Deferred, values_in
 from sfl_sim.training.eager import Eager

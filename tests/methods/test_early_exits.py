@@ -1,4 +1,4 @@
-"""Multi-exit, SplitGP and HARMONY: what they reduce to (METHODS.md sections 11 to 13, I14, I15, and 18)."""
+"""Multi-exit, SplitGP and HARMONY: what they reduce to (I14 and I15 in docs/methods/README.md#identities)."""
 
 from dataclasses import replace
 
@@ -7,9 +7,8 @@ import torch
 from small_exits import COMINGS, EXACT, PLAIN, deep_task, trained
 from small_world import distance, simulate, tensors
 
+from sfl_sim.methods.harmony import contrast, to_wire
 from sfl_sim.models.exits import exit_network
-from sfl_sim.training.alignment import contrast
-from sfl_sim.training.harmony_steps import Wire
 
 
 def numbers(states):
@@ -75,7 +74,7 @@ def test_a_client_that_keeps_everything_learns_nothing_from_the_others_front_end
     """lambda = 1: whatever happens to what they share, once a client has a model of its own."""
 
     def disturb(method):
-        for piece in [*method.front, *method.exits.values()]:
+        for piece in [*method.phi, *method.h.values()]:
             piece.weights.flat.add_(1.0)
 
     def learned(after_round, lambda_pers):
@@ -127,7 +126,7 @@ def test_the_alignment_moves_the_trunk_and_nothing_else_in_a_mini_batch():
 
 @pytest.mark.parametrize(("same", "margin", "expected"), [(True, 1.0, 12.5), (False, 1.0, 0.0), (False, 6.0, 0.5)])
 def test_the_golden_values_of_the_alignment(same, margin, expected):
-    """METHODS.md section 18: two embeddings that are 5 apart."""
+    """docs/methods/README.md#golden-values: two embeddings that are 5 apart."""
     one, other = torch.zeros(1, 2, 2), torch.tensor([[[3.0, 0.0], [0.0, 4.0]]])
     assert contrast(one, other, torch.tensor([same]), margin).item() == pytest.approx(expected, abs=1e-6)
 
@@ -146,22 +145,15 @@ def test_pairs_that_are_identical_need_no_alignment():
 def test_normalised_embeddings_are_compared_by_their_direction():
     one = torch.tensor([[3.0, 4.0], [1.0, 0.0]])
     same = torch.tensor([True, True])
-    assert contrast(one, 7 * one, same, margin=1.0, is_normalised=True).item() == pytest.approx(0, abs=1e-6)
-    assert contrast(one, 7 * one.flip(1), same, 1.0, is_normalised=True).item() == pytest.approx(((0.08 + 2) / 2) / 2)
+    assert contrast(one, 7 * one, same, margin=1.0, l2norm=True).item() == pytest.approx(0, abs=1e-6)
+    assert contrast(one, 7 * one.flip(1), same, 1.0, l2norm=True).item() == pytest.approx(((0.08 + 2) / 2) / 2)
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        torch.float32,
-        torch.float64,
-        torch.bfloat16,
-    ],
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_features_beyond_the_range_of_float16_arrive_as_its_largest_numbers(dtype):
     x = torch.tensor([1e6, -1e6, 0.125], dtype=dtype)
-    assert Wire(is_half=True).pack(x).tolist() == [65_504, -65_504, 0.125]
-    assert Wire(is_half=False).pack(x) is x
+    assert to_wire(x, half=True).tolist() == [65_504, -65_504, 0.125]
+    assert to_wire(x, half=False) is x
 
 
 def test_adaptation_leaves_no_trace_in_running_statistics():
@@ -174,7 +166,7 @@ def test_adaptation_leaves_no_trace_in_running_statistics():
 
 @pytest.mark.parametrize(("name", "options"), [("multiexit", {}), ("harmony", {"stochastic_exit": False})], ids=str)
 def test_a_layer_that_a_clients_features_pass_by_counts_as_it_was_unless_it_is_left_out(name, options):
-    """The trunk's first piece, which client 1 passes by: only the average of all heeds its copy (CHOICE 36)."""
+    """The trunk's first piece, which client 1 passes by: only the average of all heeds its copy."""
     work = deep_task(samples=[9, 3], cuts=[1, 3])
 
     def first_layer(**more):

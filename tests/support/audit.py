@@ -8,9 +8,8 @@ from small_world import batch_norm_net, task
 
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.network import Network
-from sfl_sim.training.bundle import Bundle
+from sfl_sim.models.replica import Bundle
 from sfl_sim.training.eager import Eager
-from sfl_sim.training.harmony_steps import Views
 
 BF16 = Calling(autocast=torch.bfloat16)
 
@@ -20,10 +19,13 @@ def content_bytes(content):
         return 0
     if isinstance(content, torch.Tensor):
         return content.nbytes
-    if isinstance(content, Views):  # a bit for each pair of samples, and a byte for the depth
-        pairs = 0 if content.same is None else ceil(len(content.same) / 8) + 1
-        return content_bytes([content.own, content.other]) + pairs
     return sum(map(content_bytes, content))
+
+
+def views_bytes(content):
+    """Size of HARMONY's message: a bit for each pair of samples, and a byte for the depth."""
+    *views, same = content
+    return content_bytes(views) + (0 if same is None else ceil(len(same) / 8) + 1)
 
 
 def model_bytes(sent):
@@ -44,7 +46,10 @@ class Audit(Eager):
 
     def snapshot(self, payload):
         sent = super().snapshot(payload)
-        real = model_bytes(sent) if sent.kind == "model" else content_bytes(sent.load())
+        if sent.kind == "model":
+            real = model_bytes(sent)
+        else:
+            real = (views_bytes if sent.kind == "features" else content_bytes)(sent.load())
         self.weighed.append((sent.kind, sent.size_bytes, real))
         return sent
 
