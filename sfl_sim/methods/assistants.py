@@ -1,9 +1,14 @@
-"""The flows of KoReA-SFL's assistants: who is asked, answers, or is passed over, in one round of one branch."""
+"""Assistants of KoReA-SFL: who is asked for which features, answers in time, or is passed over.
+
+Several clients answer a branch's request, each a share of it. The server waits for an answer as long as its patience
+and the assistant last; then it asks others for the same samples (docs/methods/korea.md#timing). A mini-batch of the
+branch waits for those shares alone whose rows belong to it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,39 +16,44 @@ from math import ceil, inf
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from sfl_sim.methods.base import Task
-from sfl_sim.methods.knowledge import Ask, Ints, asks
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Value, occur, on, par, send, start, wait
-from sfl_sim.training.knowledge_replay import Recall, Rows
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Step, Value, Work, occur, on, par, send, start, wait
+from sfl_sim.training.steps import Forward
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(eq=False)
 class Share:
-    """One assistant's share of a request.
+    """What one assistant is asked for.
 
     Attributes:
+        assistant: the client.
+        counts: (L,) samples of each label.
         first: its first row among those of the request.
         knowledge: its features, once they are there.
-        instead: the shares that others were asked for, since it did not answer in time, or was lost; None if it did, or
-            still may.
+        instead: the shares that others were asked for, since it was late or lost; None if it has answered, or may yet.
         settled: no more answers will come.
     """
 
-    ask: Ask
+    assistant: int
+    counts: Ints
     first: int = 0
     knowledge: Value | None = None
     instead: list[Share] | None = None
     settled: Event = field(init=False)
 
     def __post_init__(self) -> None:
-        self.settled = Event(f"what assistant {self.ask.assistant} was asked for")
+        self.settled = Event(f"what assistant {self.assistant} was asked for")
 
     @property
     def samples(self) -> int:
         """Rows that it is asked for."""
-        return int(self.ask.counts.sum())
+        return int(self.counts.sum())
 
     @property
     def last(self) -> int:
@@ -66,17 +76,36 @@ class Share:
             begin = end
 
 
+def divide(request: Ints, candidates: Iterable[int], held: Ints, least: int = 1) -> Iterator[Share]:
+    """Divide a request (L,): each candidate gives what it has of what is still missing, until nothing is (step 4).
+
+    Args:
+        request: samples of each label.
+        candidates: in the order of asking.
+        held: (C, L) samples of each label that each client holds.
+        least: samples for which a client is asked at all.
+    """
+    missing = request.copy()
+    for assistant in candidates:
+        if not missing.any():
+            return
+        counts = np.minimum(held[assistant], missing)
+        if counts.sum() >= least:
+            missing -= counts
+            yield Share(assistant, counts)
+
+
 @dataclass
-class Service:
-    """What the server knows of assistants, and what replay comes to.
+class Assistants:
+    """What the server knows of all clients as assistants.
 
     Attributes:
         patience_s: how long an assistant is waited for before others are asked for its share.
-        least: samples for which a client is asked at all: two where batch norm cannot do with one.
+        least: samples for which a client is asked at all: two where batch norm needs as many.
         told: by client, that the server knows its label counts.
         owing: clients that were passed over, and whose answer is still to come.
-        tally: of the round: samples `requested`, `assistants` asked, those that were `late`, and `bytes` of requests,
-            models and features.
+        tally: of the round: samples `requested` and `collected`, `assistants` asked, those that were `late`, and
+            `bytes` of requests, models and features.
     """
 
     patience_s: float
@@ -85,44 +114,56 @@ class Service:
     owing: set[int] = field(default_factory=set)
     tally: Counter[str] = field(default_factory=Counter)
 
+    def register(self, tellings: Sequence[Flow]) -> Flow:
+        """Let every client tell its label counts; one that is late can assist as soon as it has told them."""
 
-class Replay:
-    """A branch's request in one round. Its rows are spread over the mini-batches of every local epoch.
+        def tell(telling: Flow, told: Event) -> Flow:
+            yield from telling
+            yield occur(told)
+
+        for c, telling in enumerate(tellings):
+            told = Event(f"the label counts of client {c}")
+            self.told.append(told)
+            yield start(tell(telling, told))
+        yield wait(self.told, self.patience_s)
+
+
+class Request:
+    """A branch's request in one round. Its rows are spread evenly over the mini-batches of every local epoch.
 
     Args:
         task: whose clients they are.
-        request: (L,) samples of each label.
+        counts: (L,) samples of each label.
         candidates: clients in the order in which they are asked.
         n_batches: of a local epoch.
         draw: round and branch, for the draw of the assistants' samples.
-        service: what all requests share.
+        assistants: what all requests share.
     """
 
     def __init__(
-        self, task: Task, request: Ints, candidates: Ints, n_batches: int, draw: tuple[int, int], service: Service
+        self, task: Task, counts: Ints, candidates: Ints, n_batches: int, draw: tuple[int, int], assistants: Assistants
     ) -> None:
         self.task = task
         self.candidates = candidates
         self.n_batches = n_batches
         self.draw = draw
-        self.service = service
-        self.tally = service.tally
-        self._lay_out(self.ask(request))
-        self.tally["requested"] += int(request.sum())
+        self.assistants = assistants
+        self.tally = assistants.tally
+        self._lay_out(self.ask(counts))
+        self.tally["requested"] += int(counts.sum())
 
     def ask(self, missing: Ints) -> list[Share]:
-        """The shares of the next candidates, who are none any more; a client is passed by that owes an answer."""
-        service = self.service
-        waiting = (int(c) for c in self.candidates if c not in service.owing and service.told[c].occurred)
-        shares = [Share(ask) for ask in asks(missing, waiting, self.task.label_counts, service.least)]
-        asked = [share.ask.assistant for share in shares]
-        # Nobody is asked again without patience, and of a large fleet the list would take memory.
-        again = service.patience_s < inf
-        self.candidates = self.candidates[~np.isin(self.candidates, asked)] if again else self.candidates[:0]
+        """The shares of the next candidates, who are asked only once; a client that owes an answer is skipped."""
+        known = self.assistants
+        free = (int(c) for c in self.candidates if c not in known.owing and known.told[c].occurred)
+        shares = list(divide(missing, free, self.task.label_counts, known.least))
+        # With endless patience nobody is asked later, and the list of a large fleet would take memory.
+        asks_again, asked = known.patience_s < inf, [share.assistant for share in shares]
+        self.candidates = self.candidates[~np.isin(self.candidates, asked)] if asks_again else self.candidates[:0]
         return shares
 
     def _lay_out(self, shares: list[Share]) -> None:
-        """The rows of one share follow those of the one before, and every mini-batch gets equally many."""
+        """Let the rows of one share follow those of the one before; every mini-batch gets equally many."""
         self.shares = shares
         for before, share in pairwise(shares):
             share.first = before.last
@@ -130,63 +171,59 @@ class Replay:
 
     @property
     def answers(self) -> list[Share]:
-        """Those that have come."""
+        """The shares that have been answered."""
         return [answer for share in self.shares for answer in share.answers]
-
-    def again(self) -> None:
-        """Ask those who have answered for the same samples once more."""
-        self._lay_out([Share(answer.ask) for answer in self.answers])
-
-    def close(self) -> None:
-        """Drop what takes memory."""
-        self.candidates = self.candidates[:0]
-        for answer in self.answers:
-            answer.knowledge = None
 
     def gather(self, part1: Replica) -> Flow:
         """Get all shares answered with the aggregator's `part1`, or give up on them."""
-        yield par([self.collect(share, part1) for share in self.shares])
+        yield par([self._collect(share, part1) for share in self.shares])
 
-    def collect(self, share: Share, part1: Replica) -> Flow:
+    def gather_again(self, part1: Replica, c: int) -> Flow:
+        """Ask those who have answered for the same samples, with the part-1 that client `c` has trained since then."""
+        self._lay_out([Share(answer.assistant, answer.counts) for answer in self.answers])
+        try:
+            part1 = yield from self._send(part1, c, AGGREGATOR)
+        except Lost:
+            for share in self.shares:  # nobody waits for answers that will not be
+                share.instead = []
+                yield occur(share.settled)
+            raise
+        yield from self.gather(part1)
+
+    def _collect(self, share: Share, part1: Replica) -> Flow:
         """Wait for the answer, as long as patience and the assistant last; then turn to the next candidates."""
-        over = Event(f"the answer of assistant {share.ask.assistant}")
-        yield start(self.assist(share, part1, over))
-        if not (yield wait([over], self.service.patience_s)):
+        over = Event(f"the answer of assistant {share.assistant}")
+        yield start(self._assist(share, part1, over))
+        if not (yield wait([over], self.assistants.patience_s)):
             self.tally["late"] += 1
-            self.service.owing.add(share.ask.assistant)
+            self.assistants.owing.add(share.assistant)
         if share.knowledge is None:
-            share.instead = self.ask(share.ask.counts)
-            yield par([self.collect(other, part1) for other in share.instead])
+            share.instead = self.ask(share.counts)
+            yield par([self._collect(other, part1) for other in share.instead])
         yield occur(share.settled)
 
-    def assist(self, share: Share, part1: Replica, over: Event) -> Flow:
-        """Let an assistant answer, even if nobody waits for that any more, unless it is lost."""
+    def _assist(self, share: Share, part1: Replica, over: Event) -> Flow:
+        """Let an assistant answer unless it is lost, even if nobody waits for the answer any more."""
         with suppress(Lost):
-            yield from self.answer(share, part1)
-        self.service.owing.discard(share.ask.assistant)
+            yield from self._answer(share, part1)
+        self.assistants.owing.discard(share.assistant)
         yield occur(over)
 
-    def answer(self, share: Share, part1: Replica) -> Flow:
-        """An assistant gets the request, then part-1, and sends features."""
-        assistant, counts = share.ask
+    def _answer(self, share: Share, part1: Replica) -> Flow:
+        """Send an assistant the request, then part-1; it sends features and labels."""
+        assistant, counts = share.assistant, share.counts
         self.tally["assistants"] += 1
         request = torch.from_numpy(counts).int()
-        yield from self.moved(Value("request", request.nbytes, content=request), SERVER, assistant)
+        yield from self._send(Value("request", request.nbytes, content=request), SERVER, assistant)
         if share.instead is None:  # else the aggregator need not begin
-            copy = yield from self.moved(part1, AGGREGATOR, assistant)
+            copy = yield from self._send(part1, AGGREGATOR, assistant)
             batch = self.task.data.some(assistant, counts, "korea samples", *self.draw, assistant)
             knowledge = yield on(assistant, Recall(), copy, batch)
-            knowledge = yield from self.moved(knowledge, assistant, SERVER)
+            knowledge = yield from self._send(knowledge, assistant, SERVER)
             share.knowledge = knowledge if share.instead is None else None
 
-    def give_up(self) -> Flow:
-        """Let nobody wait for answers: there will be none."""
-        for share in self.shares:
-            share.instead = []
-            yield occur(share.settled)
-
-    def moved(self, payload: Value, src: int, dst: int) -> Flow:
-        """Send it, and count its bytes once they have arrived."""
+    def _send(self, payload: Value, src: int, dst: int) -> Flow:
+        """Send `payload`, and count its bytes once they have arrived."""
         arrived = yield send(payload, src, dst)
         self.tally["bytes"] += arrived.size_bytes
         return arrived
@@ -198,3 +235,47 @@ class Replay:
         shares = [share for share in self.shares if share.first < last and first < share.last]
         yield wait([share.settled for share in shares])
         return [rows for share in shares for rows in share.rows(first, last)]
+
+    def close(self) -> None:
+        """Count the samples that came, and drop what takes memory."""
+        self.candidates = self.candidates[:0]
+        for answer in self.answers:
+            self.tally["collected"] += answer.samples
+            answer.knowledge = None
+
+
+class Recall(Step):
+    """An assistant's forward pass: in training mode, but nothing is learned from it and no gradient will come."""
+
+    name = "recall"
+
+    def work(self, part1: Replica, batch: Value) -> Work:
+        """The forward pass."""
+        return Forward().work(part1, batch)
+
+    def out(self, part1: Replica, batch: Value) -> Value:
+        """As large as any smashed data."""
+        return Value("knowledge", Forward().out(part1, batch).size_bytes, batch.samples)
+
+    def run(self, part1: Replica, batch: Value) -> tuple[Tensor, Tensor]:
+        """Activations (n, ...) and labels (n,). Running statistics move in the assistant's copy, which is dropped."""
+        x, labels = batch.load()
+        weights = part1.weights
+        with torch.no_grad():
+            return weights.part.call(weights.part.views(weights.flat), weights.buffer_views, x, training=True), labels
+
+
+class Rows(Value):
+    """Some rows of knowledge."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, knowledge: Value, first: int, last: int) -> None:
+        size_bytes = knowledge.size_bytes // knowledge.samples * (last - first)
+        super().__init__(knowledge.kind, size_bytes, last - first, knowledge.step, knowledge.content)
+        self._rows = slice(first, last)
+
+    def load(self) -> tuple[Tensor, Tensor]:
+        """Activations (n, ...) and labels (n,)."""
+        activations, labels = self.content
+        return activations[self._rows], labels[self._rows]

@@ -1,40 +1,38 @@
 """KoReA-SFL: branch models that are only pulled to their average, and assistants that replay what a branch forgets.
 
 Xia et al., "KoReA-SFL: Knowledge Replay-based Split Federated Learning Against Catastrophic Forgetting", arXiv, 2024
-(2404.12846); where it is silent, the code of the authors' MultiSFL (METHODS.md section 8).
+(2404.12846); where it is silent, the code of the authors' MultiSFL (docs/methods/korea.md, whose steps of the algorithm
+are numbered here).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
+from statistics import fmean
 from typing import Annotated, Literal
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.assistants import Replay, Service
-from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.knowledge import (
-    Ints,
-    LabelHistory,
-    Proportion,
-    Rounding,
-    Rule,
-    knowledge_request,
-    request_size,
-)
-from sfl_sim.methods.split import SplitMethod
-from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Value, occur, on, par, present, read, send, start, wait
+from sfl_sim.methods.assistants import Assistants, Ints, Request
+from sfl_sim.methods.base import Method, MethodOptions, Task
+from sfl_sim.models.replica import Replica
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, par, present, read, send
 from sfl_sim.rng import stream
-from sfl_sim.training.knowledge_replay import SquaredNorms, TrainReplayed
 from sfl_sim.training.optimisers import Measured, Optimiser
-from sfl_sim.training.steps import Average
+from sfl_sim.training.steps import Average, Backward, Forward, Train
+
+Floats = NDArray[np.float64]
+Rounding = Literal["largest_remainder", "floor"]
+Rule = Literal["window_ratio", "clp", "printed", "fixed", "off"]
 
 
 class KoreaOptions(MethodOptions):
@@ -67,9 +65,14 @@ class KoreaOptions(MethodOptions):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Of the proportion."""
+        """The smallest and the largest proportion."""
         usual = 0.2 if self.proportion == "clp" else 0.5
         return self.p_min, usual if self.p_max is None else self.p_max
+
+    @property
+    def adapts(self) -> bool:
+        """Whether the proportion follows the gradient norm."""
+        return self.proportion not in ("fixed", "off")
 
 
 @dataclass(eq=False)
@@ -82,7 +85,7 @@ class Branch:
     history: LabelHistory
 
 
-class Korea(SplitMethod, survives=True):
+class Korea(Method, survives=True):
     """Every client of a round trains another branch, with features of assistants in its mini-batches at the server."""
 
     Options = KoreaOptions
@@ -91,66 +94,53 @@ class Korea(SplitMethod, survives=True):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         options = self.options
-        self.proportion = Proportion(options.proportion, options.p0, options.bounds, options.window)
+        low, high = options.bounds
+        if options.adapts and not low <= options.p0 <= high:
+            problem = "is not within p_min and p_max"
+            raise ScenarioError(problem, key="method.p0", found=options.p0, allowed=f"{low:g} to {high:g}")
+        if not options.joint_forward and task.network.needs_batches_of_two:
+            problem = "needs a model whose batch norm can do with the features of a single sample"
+            raise ScenarioError(problem, key="method.joint_forward", found=False, allowed=[True])
         has_assistants = options.assistants == "all" or task.participants < len(self.data)
         if options.proportion != "off" and not has_assistants:
             problem = f"all clients take part in every round, so {task.method} has no assistants"
             raise ScenarioError(problem, key="clients.participation", allowed="less than 1")
-        low, high = options.bounds
-        if self.proportion.adapts and not low <= options.p0 <= high:
-            problem = "is not within p_min and p_max"
-            raise ScenarioError(problem, key="method.p0", found=options.p0, allowed=f"{low:g} to {high:g}")
-        if not self.options.joint_forward and task.network.needs_batches_of_two:
-            problem = "needs a model whose batch norm can do with the features of a single sample"
-            raise ScenarioError(problem, key="method.joint_forward", found=False, allowed=[True])
-        least = 2 if task.network.needs_batches_of_two and task.network.needs_batches_of_two_before(task.cut) else 1
-        self.service = Service(self.options.patience_s or inf, least)
+        self.part1, self.part2 = task.split(task.cut)
+        """The master w: the mean of all branches."""
         self.branches: list[Branch] = []
-        self.replays: dict[int, Replay] = {}
+        self.p = options.p0
+        """The proportion of this round."""
+        self.norms: list[float] = []
+        """The gradient norm F of every round so far, where it is known: not in a timing-only run."""
+        least = 2 if task.network.needs_batches_of_two and task.network.needs_batches_of_two_before(task.cut) else 1
+        self.assistants = Assistants(options.patience_s or inf, least)
+        self.requests: dict[int, Request] = {}
         """This round's requests, by the client that trains."""
 
-    def optimiser(self, round: int) -> Optimiser:
-        """Measures the gradient norm if that is asked for."""
-        usual = super().optimiser(round)
-        return replace(usual, rule=Measured()) if self.proportion.adapts else usual
-
     def setup(self) -> Flow:
-        """The server must know who can be asked for what; who does not tell in time can be, once it has."""
-        if self.options.proportion == "off":
-            return
-        for c in range(len(self.data)):
-            told = Event(f"the label counts of client {c}")
-            self.service.told.append(told)
-            yield start(self.tell(c, told))
-        yield wait(self.service.told, self.service.patience_s)
-
-    def tell(self, c: int, told: Event) -> Flow:
-        """Client `c` tells its label counts."""
-        yield from self.tell_labels_of(c)
-        yield occur(told)
+        """Let clients tell the server their label counts."""
+        if self.options.proportion != "off":
+            yield from self.assistants.register([self.tell_labels_of(c) for c in range(len(self.data))])
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
-        """Train a branch on every client; average all branches as the global model, and pull them to it.
+        """Train a branch on every client (1 to 6); average all branches as the master, and pull them to it.
 
         A branch whose client is lost stays as it was: of what it has learned in the round, part-1 is gone.
         """
-        self.branches += [self.branch(number) for number in range(len(self.branches), len(clients))]
-        self.proportion.go_on()
-        self.replays.clear()
-        self.service.tally.clear()
-        drawn = stream(self.task.seed, "korea branches", round).permutation(len(self.branches))
-        trainees = {
-            clients[i]: replace(branch, history=copy(branch.history))
-            for i, branch in zip(drawn, self.branches, strict=True)
-            if i < len(clients)
-        }
+        options = self.options
+        if options.adapts:
+            low, high = options.bounds
+            self.p = min(max(next_proportion(options.proportion, self.p, self.norms, options.window), low), high)
+        self.requests.clear()
+        self.assistants.tally.clear()
+        branches = self.deal(clients, round)
         there = yield present(range(len(self.data)))
-        self.request(trainees, there, round)
-        norms = yield par({c: self.train(branch, c, round) for c, branch in trainees.items()})
-        trained = {trainees[c].number: trainees[c] for c in norms}
+        self.request(branches, there, round)
+        norms = yield par({c: self.train(branch, c, round) for c, branch in branches.items()})
+        trained = {branches[c].number: branches[c] for c in norms}
         self.branches = [trained.get(branch.number, branch) for branch in self.branches]
-        if self.proportion.adapts:
-            yield from self.measure({c: (trainees[c], norm) for c, (norm,) in norms.items()}, round)
+        if options.adapts:
+            yield from self.measure({c: (branches[c], norm) for c, (norm,) in norms.items()}, round)
         if trained:
             begun = [branch for branch in self.branches if branch.part1 is not self.part1]
             yield par(
@@ -160,109 +150,96 @@ class Korea(SplitMethod, survives=True):
                 ]
             )
 
-    def branch(self, number: int) -> Branch:
-        """A branch is the global model until a client has trained it."""
-        history = LabelHistory(len(self.task.label_names), self.options.decay)
-        return Branch(number, self.part1, self.part2, history)
+    def deal(self, clients: Sequence[int], round: int) -> dict[int, Branch]:
+        """Deal the branches to the clients by lot; a branch is the master until a client has trained it."""
+        for number in range(len(self.branches), len(clients)):
+            history = LabelHistory(np.zeros(len(self.task.label_names)))
+            self.branches.append(Branch(number, self.part1, self.part2, history))
+        drawn = stream(self.task.seed, "korea branches", round).permutation(len(self.branches))
+        dealt = zip(drawn, self.branches, strict=True)
+        return {clients[i]: replace(branch) for i, branch in dealt if i < len(clients)}
 
-    def pull(self, node: int, master: Replica, copies: Sequence[Replica]) -> Flow:
-        """master <- mean of the copies; copy <- (copy + alpha * master) / (1 + alpha)."""
-        alpha = self.options.alpha
+    def request(self, branches: Mapping[int, Branch], there: Sequence[int], round: int) -> None:
+        """Ask those who are `there` for what each branch lacks (2 to 4).
 
-        def pulled(copy: Replica) -> Flow:
-            yield on(node, Average(), copy, [copy, master], [1 / (1 + alpha), alpha / (1 + alpha)])
-
-        yield on(node, Average(), master, copies, [1 / len(copies)] * len(copies))
-        yield par(pulled(copy) for copy in copies)
-
-    def request(self, trainees: Mapping[int, Branch], there: Sequence[int], round: int) -> None:
-        """Plan who of those `there` is asked for what. A client that has not told its labels trains without replay."""
+        A client whose label counts the server does not know trains without replay.
+        """
         if self.options.proportion == "off":
             return
         idle = np.zeros(len(self.data), dtype=bool)
         idle[there] = True
-        idle[list(trainees)] = self.options.assistants == "all"
+        idle[list(branches)] = self.options.assistants == "all"
         others = np.flatnonzero(idle)
-        for c, branch in trainees.items():
-            if self.service.told[c].occurred:
-                candidates = stream(self.task.seed, "korea assistants", round, branch.number).permutation(
-                    others[others != c]
-                )
-                replay = Replay(
-                    self.task,
-                    self.wanted(branch, c),
-                    candidates,
-                    self.data.n_batches(c) // self.data.local_epochs,
-                    (round, branch.number),
-                    self.service,
-                )
-                if replay.shares:
-                    self.replays[c] = replay
+        for c, branch in branches.items():
+            if self.assistants.told[c].occurred:
+                q = self.lacking(branch, c)
+                draw = round, branch.number
+                candidates = stream(self.task.seed, "korea assistants", *draw).permutation(others[others != c])
+                n_batches = self.data.n_batches(c) // self.data.local_epochs
+                request = Request(self.task, q, candidates, n_batches, draw, self.assistants)
+                if request.shares:
+                    self.requests[c] = request
 
-    def wanted(self, branch: Branch, c: int) -> Ints:
-        """The request of a branch that is going to be trained on client `c`."""
-        earlier = branch.history.score
-        branch.history.add(self.task.label_counts[c])
-        score = earlier if self.options.history == "printed" else branch.history.score
-        total = request_size(self.data.samples(c), self.proportion.value, len(score))
-        return knowledge_request(score, total, self.options.rounding)
+    def lacking(self, branch: Branch, c: int) -> Ints:
+        """q (L,): what a branch asks for that is going to be trained on client `c`, whose labels enter its history."""
+        options, earlier = self.options, branch.history
+        branch.history = earlier.after(self.task.label_counts[c], options.decay)
+        sv = (earlier if options.history == "printed" else branch.history).sv
+        return knowledge_request(sv, request_size(self.data.samples(c), self.p, len(sv)), options.rounding)
 
     def train(self, branch: Branch, c: int, round: int) -> Flow:
-        """Train a branch on client `c`; gives the client's squared gradient norm, if that is asked for."""
+        """Train a branch on client `c` (1, 5, 6); gives the client's squared gradient norm, if that is asked for."""
         branch.part2 = yield send(branch.part2, SERVER, SERVER)  # for a fresh optimiser
-        part1, replay = None, self.replays.get(c)
-        for number, epoch in enumerate(self.data.epochs(c, round)):
-            own = self.epoch(branch, c, part1, epoch, round)
-            if replay and (number == 0 or (self.options.refresh_features and replay.answers)):
-                _, part1 = yield par([self.gather(replay, branch, c, part1), own])
+        part1: Replica | None = None
+        request = self.requests.get(c)
+        for batches in self.data.epochs(c, round):
+            epoch = self.epoch(branch, c, part1, batches, round)
+            if request and part1 is None:
+                _, part1 = yield par([request.gather(branch.part1), epoch])
+            elif request and part1 and self.options.refresh_features and request.answers:
+                _, part1 = yield par([request.gather_again(part1, c), epoch])
             else:
-                part1 = yield from own
-        if replay:
-            self.service.tally["collected"] += sum(answer.samples for answer in replay.answers)
-            replay.close()
+                part1 = yield from epoch
+        if request:
+            request.close()
         assert part1
-        *norm, branch.part1 = yield par(
-            [*([self.tell_norm(part1, c)] if self.proportion.adapts else []), self.upload(part1, c)]
-        )
+        tell_norm = [self.tell_norm(part1, c)] if self.options.adapts else []
+        *norm, branch.part1 = yield par([*tell_norm, self.upload(part1, c)])
         return norm
 
-    def upload(self, part1: Replica, c: int) -> Flow:
-        """Part-1 goes to the aggregator."""
-        return (yield send(part1, c, AGGREGATOR))
+    def epoch(self, branch: Branch, c: int, part1: Replica | None, batches: Sequence[Batch], round: int) -> Flow:
+        """One pass over the client's samples, with part-1 of the branch if it has none yet; gives part-1."""
+        part1 = part1 or (yield send(branch.part1, AGGREGATOR, c))
+        for batch in batches:
+            yield from self.minibatch(branch, c, part1, batch, round)
+        return part1
+
+    def minibatch(self, branch: Branch, c: int, part1: Replica, batch: Batch, round: int) -> Flow:
+        """Train both parts on one mini-batch; the server adds the rows of assistants that belong to it."""
+        optimiser, knowledge = self.optimiser(round), []
+        smashed = yield on(c, Forward(), part1, batch)
+        smashed = yield send(smashed, c, SERVER)
+        if c in self.requests:
+            knowledge = yield from self.requests[c].rows(batch.step)
+        if knowledge:
+            replayed = TrainReplayed(optimiser, self.options.joint_forward)
+            gradient = yield on(SERVER, replayed, branch.part2, smashed, knowledge)
+        else:
+            gradient = yield on(SERVER, Train(optimiser), branch.part2, smashed)
+        gradient = yield send(gradient, SERVER, c)
+        yield on(c, Backward(optimiser), part1, gradient)
 
     def tell_norm(self, part1: Replica, c: int) -> Flow:
-        """The client tells its part of the squared gradient norm."""
+        """Let the client tell its part of the squared gradient norm (6)."""
         norm = yield on(c, SquaredNorms(), part1)
         return (yield send(norm, c, SERVER))
 
-    def epoch(self, branch: Branch, c: int, part1: Replica | None, epoch: Sequence[Batch], round: int) -> Flow:
-        """One pass over the client's samples, with part-1 of the branch if it has none yet; gives part-1."""
-        part1 = part1 or (yield send(branch.part1, AGGREGATOR, c))
-        yield from self.batches(c, part1, branch.part2, epoch, round)
-        return part1
-
-    def gather(self, replay: Replay, branch: Branch, c: int, part1: Replica | None) -> Flow:
-        """Let assistants forward with part-1 as it is when the epoch begins: at first that of the branch."""
-        if part1:
-            replay.again()
-            try:
-                part1 = yield from replay.moved(part1, c, AGGREGATOR)
-            except Lost:
-                yield from replay.give_up()
-                raise
-        yield from replay.gather(part1 or branch.part1)
-
-    def serve(self, c: int, part2: Replica | Joined, smashed: Value, round: int) -> Flow:
-        """With the rows of assistants that belong to the mini-batch."""
-        if c in self.replays:
-            knowledge = yield from self.replays[c].rows(smashed.step)
-            if knowledge:
-                step = TrainReplayed(self.optimiser(round), self.options.joint_forward)
-                return (yield on(SERVER, step, part2, smashed, knowledge))
-        return (yield from super().serve(c, part2, smashed, round))
+    def upload(self, part1: Replica, c: int) -> Flow:
+        """Send part-1 to the aggregator."""
+        return (yield send(part1, c, AGGREGATOR))
 
     def measure(self, told: Mapping[int, tuple[Branch, Value]], round: int) -> Flow:
-        """Add what clients have told to the squared norms of part-2, and keep their mean where it is known (FGN)."""
+        """Keep F: lr / epochs times the mean over branches of the squared gradient norms of both parts (Eq. 5)."""
 
         def both(branch: Branch, own: Value) -> Flow:
             return (yield on(SERVER, SquaredNorms(), branch.part2, own))
@@ -275,19 +252,159 @@ class Korea(SplitMethod, survives=True):
                 return
             total += number
         if sums:
-            self.proportion.norms.append(self.optimiser(round).lr * total / len(sums) / self.data.local_epochs)
+            self.norms.append(self.optimiser(round).lr * total / len(sums) / self.data.local_epochs)
+
+    def pull(self, node: int, master: Replica, branches: Sequence[Replica]) -> Flow:
+        """w <- mean of the branches W; W <- (W + alpha * w) / (1 + alpha)."""
+        alpha = self.options.alpha
+
+        def pulled(branch: Replica) -> Flow:
+            yield on(node, Average(), branch, [branch, master], [1 / (1 + alpha), alpha / (1 + alpha)])
+
+        yield on(node, Average(), master, branches, [1 / len(branches)] * len(branches))
+        yield par(pulled(branch) for branch in branches)
+
+    def optimiser(self, round: int) -> Optimiser:
+        """The local optimiser, which measures the gradient norm if the proportion follows it."""
+        usual = super().optimiser(round)
+        return replace(usual, rule=Measured()) if self.options.adapts else usual
+
+    def model(self) -> list[Replica]:
+        """The master."""
+        return [self.part1, self.part2]
 
     def figures(self) -> dict[str, float]:
         """What replay came to; nothing if it is off."""
         if self.options.proportion == "off":
             return {}
         names = ("requested", "collected", "assistants", "late", "bytes")
-        told = {f"replay_{name}": float(self.service.tally[name]) for name in names}
-        norms = self.proportion.norms
-        return {"replay_proportion": self.proportion.value, **told} | (
-            {"replay_gradient_norm": norms[-1]} if norms else {}
-        )
+        told = {f"replay_{name}": float(self.assistants.tally[name]) for name in names}
+        norm = {"replay_gradient_norm": self.norms[-1]} if self.norms else {}
+        return {"replay_proportion": self.p, **told, **norm}
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """A part-2 for every branch, and their average."""
         return (max(len(clients), len(self.branches)) + 1) * self.part2.size_bytes
+
+
+ROUNDING, DIGITS = 1e-12, 9
+"""Products and means of floats that should be equal are so up to this share, quotients to so many decimal places."""
+SMALLEST_NORM = 1e-12
+"""What a smaller gradient norm is taken for when one divides by it."""
+
+
+@dataclass(frozen=True)
+class LabelHistory:
+    """The labels that a branch was trained on, those of earlier rounds weighted by powers of the decay (Eq. 2).
+
+    Attributes:
+        counts: (L,) the weighted sum of the label counts of its clients.
+        weight: the sum of the weights.
+    """
+
+    counts: Floats
+    weight: float = 0.0
+
+    def after(self, counts: Ints, decay: float) -> LabelHistory:
+        """The history after another round, on a client that holds `counts` (L,) samples of each label."""
+        return LabelHistory(decay * self.counts + counts, decay * self.weight + 1)
+
+    @property
+    def sv(self) -> Floats:
+        """The score vector (L,): the weighted mean of counts; zeros before the first round."""
+        return self.counts / self.weight if self.weight else self.counts
+
+
+def request_size(samples: int, p: float, n_labels: int) -> int:
+    """Q: the proportion p of a client's samples, but one for every label at least; nothing if p is zero."""
+    return 0 if not p else max(n_labels, int(samples * p * (1 + ROUNDING)))
+
+
+def knowledge_request(sv: Floats, total: int, rounding: Rounding = "largest_remainder") -> Ints:
+    """q (L,): how many of `total` samples to ask for of each label, the more the less it was seen (Eq. 3, 4).
+
+    Labels that were seen more than the mean get none. Largest remainders add up to `total`, of equal ones the first
+    label's counts; `floor` leaves out the rest. Nothing is asked for if all labels have been seen equally often.
+
+        >>> knowledge_request(np.array([80 / 7, 10, 200 / 7, 0]), 15)
+        array([ 1,  2,  0, 12])
+    """
+    mean = sv.mean()
+    prior = np.where(sv < mean * (1 - ROUNDING), mean - sv, 0)
+    if not prior.any():
+        return np.zeros(len(sv), dtype=np.int64)
+    exact = np.round(total * prior / prior.sum(), DIGITS)
+    request: Ints = np.floor(exact).astype(np.int64)
+    if rounding == "largest_remainder":
+        remainders = np.round(exact - request, DIGITS)
+        request[np.argsort(-remainders, kind="stable")[: total - request.sum()]] += 1
+    return request
+
+
+def next_proportion(rule: Rule, p: float, norms: Sequence[float], window: int) -> float:
+    """p_{r+1}, before it is clipped, from p_r and the gradient norms F of all rounds so far (Eq. 6).
+
+    `window_ratio`: as the mean norm of the last `window` rounds shrinks, so does p. `clp` doubles p while it grows, and
+    else halves p. `printed` is Eq. (6) as it stands in the paper, without "1 +".
+
+        >>> [round(next_proportion(rule, 0.1, [1.0, 0.8], 1), 3) for rule in ("window_ratio", "clp", "printed")]
+        [0.08, 0.05, -0.02]
+    """
+    if len(norms) < 2:
+        return p
+    before, now = fmean(norms[:-1][-window:]), fmean(norms[-window:])
+    if not (isfinite(before) and isfinite(now)):  # of a model that diverges
+        return p
+    ratio = now / max(before, SMALLEST_NORM)
+    return p * {"window_ratio": ratio, "clp": 2.0 if ratio > 1 else 0.5, "printed": ratio - 1}[rule]
+
+
+@dataclass(frozen=True)
+class TrainReplayed(Step):
+    """`Train` on a client's smashed data and on knowledge; gives the gradient at the client's rows alone.
+
+    Attributes:
+        joint: one forward pass for both, so that batch norm sees them as one; else one for each.
+    """
+
+    optimiser: Optimiser
+    joint: bool = True
+    name = "train"
+
+    def work(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Work:
+        """Forward and backward of all rows, in one call of every layer or two."""
+        work = part2.part.work(sum(value.samples for value in (smashed, *knowledge)), passes=3)
+        return work if self.joint else work._replace(n_ops=2 * work.n_ops)
+
+    def out(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Value:
+        """As large as without knowledge."""
+        return Train(self.optimiser).out(part2, smashed)
+
+    def run(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Tensor | None:
+        """The gradient of the mean loss over all rows at those of the client (n, ...), evaluated before the step."""
+        own, *others = (value.load() for value in (smashed, *knowledge))
+        blocks = [[own, *others]] if self.joint else [[own], others]
+        inputs = [torch.cat([x for x, _ in block]).requires_grad_() for block in blocks]
+        labels = torch.cat([labels for _, labels in (own, *others)])
+        scores = torch.cat([part2.weights(x, training=True) for x in inputs])
+        part2.part.calling.on_nan.differentiate(cross_entropy(scores.to(part2.part.dtype), labels))
+        self.optimiser.step(part2.weights)
+        gradient: Tensor | None = inputs[0].grad
+        return None if gradient is None else gradient[: smashed.samples]
+
+
+class SquaredNorms(Step):
+    """Tell the squared gradient norms that `Measured` has added up, on top of what another node tells."""
+
+    name = "norm"
+
+    def out(self, part: Replica, elsewhere: Value | None = None) -> Value:
+        """One number."""
+        return Value("norm", part.part.dtype.itemsize)
+
+    def run(self, part: Replica, elsewhere: Value | None = None) -> Tensor:
+        """(); 0 of a part that has taken no step."""
+        own = part.weights.squared_norms
+        if own is None:
+            own = part.weights.flat.new_zeros(())
+        return own + elsewhere.load() if elsewhere else own

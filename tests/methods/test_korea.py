@@ -1,4 +1,4 @@
-"""KoReA-SFL: golden values, identities, bytes, time, and assistants that do not answer (METHODS.md 8, 4.3, 13, 18)."""
+"""KoReA-SFL: golden values, identities, bytes, time, and assistants that do not answer (docs/methods/korea.md)."""
 
 import gc
 import weakref
@@ -15,14 +15,13 @@ from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.assistants import Replay, Service
-from sfl_sim.methods.knowledge import LabelHistory, Proportion, asks, knowledge_request, next_proportion, request_size
+from sfl_sim.methods.assistants import Assistants, Request, divide
+from sfl_sim.methods.korea import LabelHistory, TrainReplayed, knowledge_request, next_proportion, request_size
 from sfl_sim.ops import Event, Value
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.prices import Prices
 from sfl_sim.system.presence import Presence
 from sfl_sim.training.eager import Eager
-from sfl_sim.training.knowledge_replay import TrainReplayed
 from sfl_sim.training.optimisers import Sgd
 
 EXACT = 1e-10
@@ -30,10 +29,10 @@ FIXED = {"proportion": "fixed", "p0": 0.5}
 
 
 def history(counts, decay=0.5):
-    kept = LabelHistory(len(counts[0]), decay)
+    kept = LabelHistory(np.zeros(len(counts[0])))
     for row in counts:
-        kept.add(np.array(row))
-    return kept.score
+        kept = kept.after(np.array(row), decay)
+    return kept.sv
 
 
 def test_golden_scores_and_request():
@@ -48,19 +47,16 @@ def test_golden_scores_and_request():
 
 
 def test_golden_proportions():
-    assert next_proportion("window_ratio", 0.10, 1.0, 0.8) == pytest.approx(0.08)
-    assert next_proportion("printed", 0.10, 1.0, 0.8) == pytest.approx(-0.02)
-    assert [next_proportion("clp", 0.10, 1.0, now) for now in (0.8, 1.0, 1.2)] == [0.05, 0.05, 0.2]
-    kept = Proportion("window_ratio", 0.10, (0.01, 0.5), window=3, norms=[9.0, 1.0, 2.0, 3.0])
-    kept.go_on()
-    assert kept.value == pytest.approx(0.10 * 2 / 4)
+    assert next_proportion("window_ratio", 0.10, [1.0, 0.8], 1) == pytest.approx(0.08)
+    assert next_proportion("printed", 0.10, [1.0, 0.8], 1) == pytest.approx(-0.02)
+    assert [next_proportion("clp", 0.10, [1.0, now], 1) for now in (0.8, 1.0, 1.2)] == [0.05, 0.05, 0.2]
+    assert next_proportion("window_ratio", 0.10, [9.0, 1.0, 2.0, 3.0], window=3) == pytest.approx(0.10 * 2 / 4)
+    assert next_proportion("clp", 0.10, [1.0], 1) == 0.10
 
 
 @pytest.mark.parametrize("norms", [[1.0, float("inf")], [float("nan")] * 2, [float("inf"), 1.0]])
 def test_a_model_that_diverges_does_not_stop_the_run(norms):
-    kept = Proportion("window_ratio", 0.10, (0.01, 0.5), window=3, norms=norms)
-    kept.go_on()
-    assert kept.value == 0.10
+    assert next_proportion("window_ratio", 0.10, norms, window=3) == 0.10
 
 
 counts = st.lists(st.integers(0, 300), min_size=4, max_size=4)
@@ -100,10 +96,10 @@ def test_a_request_is_no_sample_short_for_rounding(hundreds, percents):
 @given(st.lists(counts, min_size=1, max_size=6), counts, st.integers(1, 3))
 def test_candidates_give_what_they_have_until_nothing_is_missing(held, request, least):
     held, missing = np.array(held), np.array(request)
-    found = list(asks(missing, iter(range(len(held))), held, least))
-    given_away = sum((ask.counts for ask in found), np.zeros(4, dtype=int))
+    found = list(divide(missing, range(len(held)), held, least))
+    given_away = sum((share.counts for share in found), np.zeros(4, dtype=int))
     assert (given_away <= missing).all()
-    assert all((ask.counts <= held[ask.assistant]).all() and ask.counts.sum() >= least for ask in found)
+    assert all((share.counts <= held[share.assistant]).all() and share.samples >= least for share in found)
     if least == 1:  # whatever anybody had is given
         assert (given_away == np.minimum(missing, held.sum(axis=0))).all()
 
@@ -154,7 +150,7 @@ def test_i13_off_bypasses_replay():
 def test_a_branch_never_trains_on_its_own_assistant(assistants, rounds):
     options = {**FIXED, "assistants": assistants}
     method, _, rows = simulate("korea", task([9] * 8, device=None), rounds, options=options, clients=[0, 2, 5])
-    asked = {c: {share.ask.assistant for share in replay.shares} for c, replay in method.replays.items()}
+    asked = {c: {share.assistant for share in request.shares} for c, request in method.requests.items()}
     assert any(asked.values())
     assert all(c not in helpers for c, helpers in asked.items())
     last = rows[rows["round"] == rounds]
@@ -166,17 +162,17 @@ def test_a_branch_never_trains_on_its_own_assistant(assistants, rounds):
 
 @pytest.mark.parametrize("refresh", [True, False])
 def test_bytes_are_those_of_v1_and_of_the_assistants(refresh):
-    """METHODS.md 4.3: a use is P1 and 4L down, q (A be + by) up; for a refresh, part-1 goes up from the client, too."""
+    """An assistant's answer is P1 and 4L down, q (A be + by) up; for a refresh, part-1 goes up from the client, too."""
     work = task([8] * 6, device=None, local_epochs=3)
     options = {**FIXED, "refresh_features": refresh}
     method, _, rows = simulate("korea", work, 1, options=options, clients=[1, 4])
     _, _, v1 = simulate("splitfed_v1", work, 1, clients=[1, 4])
     part1, uses = method.part1, 3 if refresh else 1
-    shares = [share for replay in method.replays.values() for share in replay.shares]
+    shares = [share for request in method.requests.values() for share in request.shares]
     sample_bytes = part1.part.out_numel * 8 + 8
     down = sum(part1.size_bytes + 4 * 3 for _ in shares) * uses
     up = sum(share.samples for share in shares) * sample_bytes * uses
-    refreshed = (uses - 1) * len(method.replays) * part1.size_bytes
+    refreshed = (uses - 1) * len(method.requests) * part1.size_bytes
     labels = 6 * 4 * 3
     assert method.figures()["replay_bytes"] == down + up + refreshed
     assert rows["bytes"].sum() == v1["bytes"].sum() + down + up + refreshed + labels
@@ -198,22 +194,22 @@ def ended(rows, kind, node, client):
 def test_the_server_waits_for_the_features_of_the_mini_batch():
     """A job is asked for when both are there: the client's smashed data and the assistants' rows of that mini-batch."""
     method, simulator, rows = alone(uplink_bps=[1e6, 1e4, 2e4])
-    replay = method.replays[0]
+    request = method.requests[0]
     jobs = np.sort(rows[(rows["node"] == b"server") & (rows["kind"] == b"train")], order="step")
-    arrived = {c: ended(rows, b"knowledge", b"uplink", c)[0] for c in {s.ask.assistant for s in replay.shares}}
+    arrived = {c: ended(rows, b"knowledge", b"uplink", c)[0] for c in {s.assistant for s in request.shares}}
     smashed = np.sort(ended(rows, b"smashed", b"uplink", 0))
     for step, job in enumerate(jobs):
-        first, last = step * replay.rows_per_batch, (step + 1) * replay.rows_per_batch
-        needed = [arrived[s.ask.assistant] for s in replay.shares if s.first < last and first < s.last]
+        first, last = step * request.rows_per_batch, (step + 1) * request.rows_per_batch
+        needed = [arrived[s.assistant] for s in request.shares if s.first < last and first < s.last]
         assert job["requested_s"] == pytest.approx(max(smashed[step], *needed))
     prices = Prices(simulator.prices.fleet)
     for c in arrived:  # its answer begins with the round, after the labels have been told
         begin = rows["ended_s"][rows["kind"] == b"label counts"].max()
-        request = prices.transfer_s(-1, c, begin, 12)[0] + prices.transfer_s(-2, c, begin, method.part1.size_bytes)[0]
-        q = sum(share.samples for share in replay.shares if share.ask.assistant == c)
+        asked_s = prices.transfer_s(-1, c, begin, 12)[0] + prices.transfer_s(-2, c, begin, method.part1.size_bytes)[0]
+        q = sum(share.samples for share in request.shares if share.assistant == c)
         device_s = q * method.part1.part.macs / 1e6
         size = q * (method.part1.part.out_numel * 8 + 8)
-        assert arrived[c] == pytest.approx(begin + request + device_s + prices.transfer_s(c, -1, 0, size)[0])
+        assert arrived[c] == pytest.approx(begin + asked_s + device_s + prices.transfer_s(c, -1, 0, size)[0])
 
 
 SLOW_BPS = 100.0
@@ -226,7 +222,7 @@ def test_who_does_not_answer_in_time_is_passed_over():
     assert reached.figures()["replay_late"] == 0
     assert reached.figures()["replay_collected"] == reached.figures()["replay_requested"] == 4
 
-    (first,) = (share.ask.assistant for share in reached.replays[0].shares)
+    (first,) = (share.assistant for share in reached.requests[0].shares)
     uplink_bps = [SLOW_BPS if c == first else 1e6 for c in range(3)]
     method, simulator, rows = alone(patience_s=5.0, uplink_bps=uplink_bps)
     assert method.figures()["replay_late"] == 1
@@ -247,7 +243,7 @@ def test_an_assistant_that_goes_away_is_not_waited_for(patience_s):
     """Nor is it late. The request goes to the next candidate, or with endless patience to nobody: the list is gone."""
     rates = {"uplink_bps": [1e6, 1e4, 1e4]}
     reached, _, rows = alone(patience_s, **rates)
-    (first,) = (share.ask.assistant for share in reached.replays[0].shares)
+    (first,) = (share.assistant for share in reached.requests[0].shares)
     answer = rows[(rows["kind"] == b"knowledge") & (rows["client"] == first)][0]
     presence = [Presence([(0.0, 1e6)], 1e6)] * 3
     presence[first] = Presence([(0.0, (answer["started_s"] + answer["ended_s"]) / 2)], 1e6)
@@ -262,11 +258,11 @@ def test_who_is_not_there_when_the_round_begins_is_not_asked():
     """It has told its labels before: client 0 needs a second for its own."""
     rates = {"uplink_bps": [SLOW_BPS, 1e6, 1e6]}
     reached, *_ = alone(**rates)
-    (first,) = (share.ask.assistant for share in reached.replays[0].shares)
+    (first,) = (share.assistant for share in reached.requests[0].shares)
     presence = [Presence([(0.0, 1e6)], 1e6)] * 3
     presence[first] = Presence([(0.0, 0.5)], 1e6)
     method, simulator, _ = alone(presence=presence, **rates)
-    assert [share.ask.assistant for share in method.replays[0].shares] == [3 - first]
+    assert [share.assistant for share in method.requests[0].shares] == [3 - first]
     assert not simulator.take_losses()
 
 
@@ -274,14 +270,11 @@ def test_candidates_that_were_not_asked_stay_candidates():
     """One assistant for each of two labels; both are late, and each has a substitute further down the list."""
     held = np.array([[9, 0, 0], [5, 0, 0], [0, 5, 0], [5, 0, 0], [0, 5, 0]])
     work = replace(task([9, 5, 5, 5, 5], device=None), label_counts=held)
-    service = Service(5.0, 1, told=[occurred() for _ in held])
+    assistants = Assistants(5.0, 1, told=[occurred() for _ in held])
     for order in ([1, 2, 4, 3], [1, 2, 3, 4]):
-        replay = Replay(work, np.array([5, 5, 0]), np.array(order), 2, (1, 0), service)
-        assert [share.ask.assistant for share in replay.shares] == [1, 2]
-        assert [[other.ask.assistant for other in replay.ask(share.ask.counts)] for share in replay.shares] == [
-            [3],
-            [4],
-        ]
+        request = Request(work, np.array([5, 5, 0]), np.array(order), 2, (1, 0), assistants)
+        assert [share.assistant for share in request.shares] == [1, 2]
+        assert [[other.assistant for other in request.ask(share.counts)] for share in request.shares] == [[3], [4]]
 
 
 def occurred():
@@ -367,7 +360,7 @@ def test_by_the_clock_alone_the_adaptive_proportion_stays():
     for rule in ("window_ratio", "clp", "printed"):
         options = {"proportion": rule, "p0": 0.2}
         method, _, timed = simulate("korea", task([8] * 5, device=None), 3, options=options, clients=[0, 3])
-        assert method.proportion.value == 0.2
+        assert method.p == 0.2
         _, _, fixed = simulate(
             "korea", task([8] * 5, device=None), 3, options={"proportion": "fixed", "p0": 0.2}, clients=[0, 3]
         )
@@ -397,13 +390,13 @@ def test_the_proportion_follows_the_gradient_norm():
     work = task([8] * 5, local_epochs=2)
     options = {"p0": 0.3, "window": 2, "p_min": 0.0, "p_max": 1.0}
     method, *_ = simulate("korea", work, 4, options=options, clients=[0, 3])
-    norms, expected = method.proportion.norms, 0.3
+    norms, expected = method.norms, 0.3
     assert len(norms) == 4
     for before, now in ((norms[:1], norms[:2]), (norms[:2], norms[1:3])):
         expected *= np.mean(now) / np.mean(before)
-    assert method.proportion.value == pytest.approx(expected)
+    assert method.p == pytest.approx(expected)
     tight, *_ = simulate("korea", work, 4, options={**options, "p_max": 0.3, "p_min": 0.3}, clients=[0, 3])
-    assert tight.proportion.value == 0.3
+    assert tight.p == 0.3
 
 
 def test_the_first_gradient_norm_is_that_of_one_step():
@@ -412,14 +405,13 @@ def test_the_first_gradient_norm_is_that_of_one_step():
     korea, *_ = simulate("korea", work, 1, options={"alpha": 0.0, "p_min": 0.0}, clients=[0])
     before = work.split(1)
     moved = [(b.weights.flat - a.weights.flat) / 0.1 for a, b in zip(korea.model(), before, strict=True)]
-    assert korea.proportion.norms == [pytest.approx(0.1 * sum(float(step.square().sum()) for step in moved))]
+    assert korea.norms == [pytest.approx(0.1 * sum(float(step.square().sum()) for step in moved))]
 
 
 def test_more_epochs_are_averaged_not_added_up():
     """Where weights hardly move, every epoch has the same squared gradients."""
     once, twice = (
-        simulate("korea", task([8] * 3, batch_size=8, lr=1e-9, local_epochs=n), 1, clients=[0])[0].proportion.norms
-        for n in (1, 2)
+        simulate("korea", task([8] * 3, batch_size=8, lr=1e-9, local_epochs=n), 1, clients=[0])[0].norms for n in (1, 2)
     )
     assert twice == pytest.approx(once, rel=1e-6)
 

@@ -1,4 +1,4 @@
-"""KoReA-SFL against a twin: METHODS.md section 8 as plain loops over torch.nn and torch.optim, without a simulator."""
+"""KoReA-SFL against a twin: docs/methods/korea.md as plain loops over torch.nn and torch.optim, without a simulator."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -175,7 +175,7 @@ def test_what_is_learned_is_what_plain_loops_learn(build, options):
     found = tensors(method)
     assert found.keys() == twin.model.keys()
     assert all((values - twin.model[name]).abs().max() < EXACT for name, values in found.items())
-    assert method.proportion.value == pytest.approx(twin.proportion, abs=EXACT)
+    assert method.p == pytest.approx(twin.proportion, abs=EXACT)
 
 
 @pytest.mark.parametrize("build", [mlp, batch_norm_net])
