@@ -14,8 +14,7 @@ from sfl_sim.data.datasets import Dataset
 from sfl_sim.engine.round_tables import answer_table
 from sfl_sim.methods import Method
 from sfl_sim.metrics.representations import laid_out, silhouettes
-from sfl_sim.training.client_answers import answers_of_clients
-from sfl_sim.training.representations import representations
+from sfl_sim.training.deployed import answers_of_clients, representations
 
 Ints = NDArray[np.int64]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sfl_sim.metrics.accuracy import performance_gap
 from sfl_sim.metrics.breakdown import breakdown, traffic
 from sfl_sim.system.fleet import Fleet
-from sfl_sim.training.client_answers import Answers
+from sfl_sim.training.deployed import Answers
 from sfl_sim.training.evaluate import Evaluation
 
 Ints = NDArray[np.int64]

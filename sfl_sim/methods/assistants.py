@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(eq=False)
 class Share:
-    """What one assistant is asked for.
+    """The samples that one assistant is asked for.
 
     Attributes:
         assistant: the client.
@@ -66,7 +66,7 @@ class Share:
         return [self] if self.instead is None else [answer for other in self.instead for answer in other.answers]
 
     def rows(self, first: int, last: int) -> Iterator[Rows]:
-        """What its answers have of the request's rows `first` to `last` (excluded); a shortage is at its end."""
+        """The answered rows among `first` to `last` (excluded) of the request; missing ones are a share's last."""
         begin = self.first
         for answer in self.answers:
             end = begin + answer.samples
@@ -97,7 +97,7 @@ def divide(request: Ints, candidates: Iterable[int], held: Ints, least: int = 1)
 
 @dataclass
 class Assistants:
-    """What the server knows of all clients as assistants.
+    """The server's knowledge of all clients as assistants.
 
     Attributes:
         patience_s: how long an assistant is waited for before others are asked for its share.
@@ -254,7 +254,7 @@ class Recall(Step):
         return Forward().work(part1, batch)
 
     def out(self, part1: Replica, batch: Value) -> Value:
-        """As large as any smashed data."""
+        """Features with labels: as large as any smashed data."""
         return Value("knowledge", Forward().out(part1, batch).size_bytes, batch.samples)
 
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, Tensor]:

@@ -41,7 +41,7 @@ class ExitOptions(MethodOptions):
 
 @dataclass
 class Trained:
-    """What a client's round gives.
+    """The result of a client's round.
 
     Attributes:
         model: its front end and exit, and whatever else it uploads.
@@ -80,7 +80,7 @@ class Exits(Method):
         self.classifier = [self.theta.pop()] if head == "embedding" else []
         """The last layer, if clients train it."""
         self.templates = {d: self._template(d) for d in self.depths}
-        """What a client of each depth downloads."""
+        """The model that a client of each depth downloads."""
         self.personal: dict[int, Bundle] = {}
         """phi and h with which a client answers after training, where they are not those of its depth."""
 
@@ -135,7 +135,7 @@ class Exits(Method):
         self.personal[c] = yield send(Bundle(model.members[:2]), c, c)  # without what training leaves
 
     def deployed(self, c: int) -> Deployed:
-        """What answers the requests of client `c`: as `finish` left it, or before that the global model."""
+        """The model that answers the requests of client `c`: its own after `finish`, before that the global one."""
         depth = self.task.cuts[c]
         phi, h, *_ = self.personal.get(c, self.templates[depth]).members
         assert isinstance(h, Replica)
@@ -153,7 +153,7 @@ class Exits(Method):
 
 
 def exit_work(model: Bundle, samples: int, passes: int) -> Work:
-    """What `passes` times a forward pass of phi and h compute."""
+    """The work of `passes` forward passes of phi and h."""
     return Work.total([member.part.work(samples, passes) for member in model.members[:2]])
 
 
@@ -173,7 +173,7 @@ class ExitForward(Step):
         return exit_work(model, batch.samples, passes=1)
 
     def out(self, model: Bundle, batch: Value) -> Value:
-        """As large as without an exit."""
+        """Smashed data, as large as without an exit."""
         return Forward().out(model.replicas[0], batch)
 
     def run(self, model: Bundle, batch: Value) -> tuple[Tensor, Tensor]:

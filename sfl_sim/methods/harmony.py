@@ -36,13 +36,13 @@ EPSILON = 1e-12
 
 
 class HarmonyOptions(ExitOptions):
-    """`inner_steps`, `inner_lr`: of the adaptation (M, alpha), within a mini-batch and after the last round.
+    """`inner_steps`, `inner_lr`: steps and learning rate of the adaptation (M, alpha), within a mini-batch and after
+    the last round. `cross_batch`: each view is of one batch, by weights that were adapted to the other.
 
-    `cross_batch`: a view is of one batch, by weights that were adapted to another. `stochastic_exit`: the view for the
-    alignment ends at a depth drawn up to the client's own, else there. `csa_weight`, `csa_margin`, `csa_l2norm`: of the
-    contrastive alignment, 0 for none and no such view; `quantise`: features, and what comes back for them, travel as
-    float16.
-    `head`: the last layer is at the clients, who get embeddings, or at the server, which sends answers.
+    `stochastic_exit`: the view for the alignment ends at a depth drawn up to the client's own (K), else at its own.
+    `csa_weight`, `csa_margin`, `csa_l2norm`: the contrastive alignment's weight (0: no alignment, and no such view),
+    its margin, and whether embeddings are normalised. `quantise`: features and embeddings travel as float16. `head`:
+    the last layer is at the clients, which get embeddings, or at the server, which sends answers (`logits`).
     """
 
     inner_steps: Annotated[int, Field(ge=0)] = 5
@@ -128,13 +128,13 @@ class Harmony(Exits, survives=True):
             yield from self.fine_tune(c, w, self.options.inner_steps, self.options.inner_lr)
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """All of theta for every client: the features of a drawn depth may enter anywhere."""
+        """Bytes of all of theta for every client: the features of a drawn depth may enter anywhere."""
         return len(clients) * self.whole_theta.size_bytes
 
 
 @dataclass(frozen=True)
 class Route:
-    """Where the two views enter theta.
+    """The places where the two views enter theta.
 
     Attributes:
         d: the first piece that z++ runs through.
@@ -152,7 +152,7 @@ class Route:
         return self.d if self.k is None else min(self.d, self.k)
 
     def work(self, theta: Bundle, samples: int, passes: int) -> Work:
-        """What z++ through all that follows costs, and z+ through the trunk."""
+        """The work of z++ through all that follows, and of z+ through the trunk."""
         pieces = [piece.part for piece in theta.members]
         others = [] if self.k is None else pieces[self.k : self.trunk]
         return Work.total([part.work(samples, passes) for part in (*pieces[self.d :], *others)])
@@ -213,7 +213,7 @@ class Upload(Step):
 
 @dataclass(frozen=True)
 class Embed(Step):
-    """Both views through theta; gives the embeddings z_S++, or the server's answers to them."""
+    """The forward pass of both views; gives the embeddings z_S++, or the server's answers to them."""
 
     route: Route
     half: bool
@@ -230,7 +230,7 @@ class Embed(Step):
         return Value("embedding", size_bytes, views.samples, views.step)
 
     def run(self, theta: Bundle, views: Value) -> Tensor:
-        """(n, d_S), or (n, L); the graphs wait in theta for `Align`."""
+        """Embeddings (n, d_S), or answers (n, L); the graphs wait in theta for `Align`."""
         z_pp, z_p, same = views.load()
         trunk, last = theta.replicas[: self.route.trunk], theta.replicas[self.route.trunk :]
         dtype = trunk[0].part.wire_dtype
@@ -267,7 +267,7 @@ class Assess(Step):
         return Value("gradients", answer.samples * numel * part.wire_dtype.itemsize, answer.samples, answer.step)
 
     def run(self, w: Bundle, answer: Value, z_pp: Value) -> Tensor | None:
-        """(n, d_S), or (n, L)."""
+        """The gradient at embeddings (n, d_S), or at answers (n, L)."""
         _, labels = z_pp.load()
         part, classifier = w.members[-1].part, w.replicas[2:]
         x = answer.load().to(part.wire_dtype).detach().requires_grad_()

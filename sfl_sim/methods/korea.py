@@ -274,7 +274,7 @@ class Korea(Method, survives=True):
         return [self.part1, self.part2]
 
     def figures(self) -> dict[str, float]:
-        """What replay came to; nothing if it is off."""
+        """Columns about the round's replay; none if it is off."""
         if self.options.proportion == "off":
             return {}
         names = ("requested", "collected", "assistants", "late", "bytes")
@@ -288,9 +288,9 @@ class Korea(Method, survives=True):
 
 
 ROUNDING, DIGITS = 1e-12, 9
-"""Products and means of floats that should be equal are so up to this share, quotients to so many decimal places."""
+"""Accuracy of floats that should be equal: the relative one of products and means, decimal places of quotients."""
 SMALLEST_NORM = 1e-12
-"""What a smaller gradient norm is taken for when one divides by it."""
+"""Smallest gradient norm by which one divides."""
 
 
 @dataclass(frozen=True)
@@ -377,7 +377,7 @@ class TrainReplayed(Step):
         return work if self.joint else work._replace(n_ops=2 * work.n_ops)
 
     def out(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Value:
-        """As large as without knowledge."""
+        """The gradient at the client's rows: as large as without knowledge."""
         return Train(self.optimiser).out(part2, smashed)
 
     def run(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Tensor | None:
@@ -403,7 +403,7 @@ class SquaredNorms(Step):
         return Value("norm", part.part.dtype.itemsize)
 
     def run(self, part: Replica, elsewhere: Value | None = None) -> Tensor:
-        """(); 0 of a part that has taken no step."""
+        """The sum (), 0 for a part that has taken no step."""
         own = part.weights.squared_norms
         if own is None:
             own = part.weights.flat.new_zeros(())

@@ -102,7 +102,7 @@ class SplitGP(MultiExit, survives=True):
         """phi_c and h_c as each client has trained them in the last round in which it was not lost."""
 
     def download(self, c: int) -> Flow:
-        """(phi_c, h_c) <- lambda (phi_c, h_c) + (1 - lambda) (phi, h), if the client has trained before."""
+        """Mix: (phi_c, h_c) <- lambda (phi_c, h_c) + (1 - lambda) (phi, h), if the client has trained before."""
         fresh = yield from super().download(c)
         if c in self.own:
             share = self.options.lambda_pers

@@ -186,11 +186,11 @@ class Infer:
         return self._work
 
     def out(self, state: State, data: Value) -> Value:
-        """What is sent on."""
+        """The value that is sent on."""
         return Value(self._gives, self._size_bytes, 1, data.step)
 
     def run(self, state: State, data: Value) -> None:
-        """Nothing."""
+        """Do nothing: the answer is known."""
 
 
 def draw_rows(owners: NDArray[np.integer], clients: NDArray[np.integer], rng: np.random.Generator) -> NDArray[np.int64]:

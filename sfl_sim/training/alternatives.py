@@ -1,4 +1,4 @@
-"""A part of which a model holds several replicas: for each sample, the most confident one answers."""
+"""A part of a model with several replicas: for each sample, the most confident one answers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ Confidence = Literal["logit", "softmax"]
 
 @dataclass(frozen=True)
 class Alternatives:
-    """Replicas of one part, by name; each is run, with all the parts that follow (METHODS.md 5.5 and 5.6).
+    """Replicas of one part, by name; each is run, with all the parts that follow.
+
+    Source: docs/methods/splitfed_v3.md#algorithm and docs/methods/multihead.md#algorithm.
 
     Attributes:
-        confidence: of an answer: its largest logit, or its largest probability (CHOICE 14).
+        confidence: measure of an answer: its largest logit, or its largest probability.
     """
 
     replicas: Mapping[str, Replica]
@@ -30,9 +32,9 @@ class Alternatives:
         return Alternatives({name: replica.snapshot() for name, replica in self.replicas.items()}, self.confidence)
 
     def most_confident(self, answers: Iterable[Tensor]) -> Tensor:
-        """Of the replicas' logits (n, L), each sample's from whoever is surest of it; ties go to the earlier one.
+        """Choose from the replicas' logits (n, L) those of the surest replica for each sample, of equal ones the first.
 
-        One answer at a time is held beside the best so far.
+        Holds one answer at a time beside the best so far.
         """
         answers = iter(answers)
         best = next(answers)
@@ -54,7 +56,7 @@ Model = Sequence[Replica | Alternatives]
 
 
 def replicas_by_name(model: Model) -> dict[str, Replica]:
-    """Whatever holds weights: part1, part2, ..., and part1.client3 where there are alternatives."""
+    """All replicas of a model: part1, part2, ..., and part1.client3 where there are alternatives."""
     found: dict[str, Replica] = {}
     for number, part in enumerate(model, start=1):
         if isinstance(part, Alternatives):

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import Work
+from sfl_sim.training.evaluate import BATCH
+
+Ints = NDArray[np.int64]
+Prepare = Callable[[Tensor], Tensor]
+"""Makes uint8 images (n, C, H, W) the input of a model."""
 
 
 @dataclass(frozen=True)
 class Deployed:
-    """What answers the requests of one client.
+    """The model that answers the requests of one client.
 
     Attributes:
         front: phi, on the device: parts that are applied one after another.
-        head: h, the exit on what `front` gives; None where no request can be answered by a head on the device.
+        head: h, the exit on what `front` gives; None where no request can be answered by an exit on the device.
         back: the rest of theta, at the server; nothing where the device holds the whole model.
-        feature_shape: of what one sample has at the cut, without the batch dimension.
+        feature_shape: of one sample's features at the cut, without the batch dimension.
     """
 
     front: Sequence[Replica | Joined]
@@ -26,25 +37,30 @@ class Deployed:
     feature_shape: tuple[int, ...]
 
     @property
+    def on_device(self) -> Sequence[Replica | Joined]:
+        """The parts on the device: front and exit."""
+        return [*self.front, *([self.head] if self.head else [])]
+
+    @property
     def device_work(self) -> Work:
-        """What the device computes for a request: front and head."""
-        return _forward([*self.front, *([self.head] if self.head else [])])
+        """The device's work for a request: front and exit."""
+        return _forward_work(self.on_device)
 
     @property
     def server_work(self) -> Work:
-        """What the server computes for a request that the device has not answered."""
-        return _forward(self.back)
+        """The server's work for a request that the device has not answered."""
+        return _forward_work(self.back)
 
     @property
     def feature_bytes(self) -> int:
-        """Of what a request that the device does not answer sends to the server."""
+        """Bytes that a request sends to the server, if the device does not answer it."""
         part = self.front[-1].part
         return part.out_numel * part.wire_dtype.itemsize
 
     @property
     def device_parameters(self) -> int:
         """|phi| + |h|."""
-        return sum(replica.part.n_parameters for replica in (*self.front, *([self.head] if self.head else [])))
+        return sum(replica.part.n_parameters for replica in self.on_device)
 
     @property
     def server_parameters(self) -> int:
@@ -52,5 +68,115 @@ class Deployed:
         return sum(replica.part.n_parameters for replica in self.back)
 
 
-def _forward(parts: Sequence[Replica | Joined]) -> Work:
+def _forward_work(parts: Sequence[Replica | Joined]) -> Work:
     return Work.total([replica.part.work(1, passes=1) for replica in parts])
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers to some test samples (N,).
+
+    Attributes:
+        entropy: of the probabilities that the exit on the device gives, in nats; inf where there is no exit, -inf where
+            the device holds the whole model.
+        device_correct, server_correct: whether the exit's answer is right, and that of the way to the end.
+    """
+
+    entropy: NDArray[np.float32]
+    device_correct: NDArray[np.bool_]
+    server_correct: NDArray[np.bool_]
+
+    def at(self, places: Ints) -> Answers:
+        """The answers to the samples at `places` (n,)."""
+        return Answers(self.entropy[places], self.device_correct[places], self.server_correct[places])
+
+
+def answers_of_clients(
+    models: Sequence[Deployed], test_sets: Sequence[Ints], x: Tensor, y: Tensor, prepare: Prepare
+) -> list[Answers]:
+    """Let each client answer its own test set.
+
+    Clients that have the very same model are asked together, so that no sample is computed twice.
+
+    Args:
+        models: of the clients.
+        test_sets: their indices into the test samples x (N, ...) with labels y (N,).
+        prepare: see `Prepare`.
+    """
+    found: dict[int, Answers] = {}
+    for clients in _alike(models).values():
+        asked = np.unique(np.concatenate([test_sets[c] for c in clients]))
+        index = torch.from_numpy(asked).to(y.device)
+        answers = answer(models[clients[0]], x[index], y[index], prepare)
+        found |= {c: answers.at(np.searchsorted(asked, test_sets[c])) for c in clients}
+    return [found[c] for c in range(len(models))]
+
+
+def _alike(models: Sequence[Deployed]) -> Mapping[tuple[int, ...], list[int]]:
+    """Clients by the identity of all parts of their models."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for client, model in enumerate(models):
+        groups.setdefault(tuple(map(id, (*model.on_device, *model.back))), []).append(client)
+    return groups
+
+
+def answer(model: Deployed, x: Tensor, y: Tensor, prepare: Prepare) -> Answers:
+    """Answer uint8 test images x (N, C, H, W) with labels y (N,), in eval mode and without a trace."""
+    entropy, device, server = [], [], []
+    with torch.inference_mode():
+        for start in range(0, len(x), BATCH):
+            labels = y[start : start + BATCH]
+            features = _through(model.front, prepare(x[start : start + BATCH]))
+            final = _through(model.back, features)
+            if model.head:
+                shares = _through([model.head], features).to(model.head.part.dtype).softmax(dim=1)
+                entropy.append(torch.special.entr(shares).sum(dim=1))
+                device.append(shares.argmax(dim=1) == labels)
+            else:
+                is_whole = not model.back
+                entropy.append(torch.full(labels.shape, -torch.inf if is_whole else torch.inf, device=y.device))
+                device.append((final.argmax(dim=1) == labels) & is_whole)
+            server.append(final.argmax(dim=1) == labels)
+    nats = [one.float() for one in entropy]
+    return Answers(*(torch.cat(parts).cpu().numpy() for parts in (nats, device, server)))
+
+
+def representations(
+    models: Sequence[Deployed], clients: Ints, network: Network, x: Tensor, prepare: Prepare
+) -> NDArray[np.float64]:
+    """The inputs (N, D) of the last layer for uint8 test images x (N, C, H, W), each by one client's model.
+
+    Args:
+        models: of the clients.
+        clients: (N,) the client whose model each sample runs through.
+        network: whose layers the models are.
+        x, prepare: the images, and what makes them the models' input.
+    """
+    found: dict[int, Tensor] = {}
+    with torch.inference_mode():
+        for client in np.unique(clients).tolist():
+            places = np.flatnonzero(clients == client)
+            parts = (*models[client].front, *models[client].back)
+            *earlier, last = (replica for part in parts for replica in part.members)
+            for start in range(0, len(places), BATCH):
+                chunk = places[start : start + BATCH]
+                out = _through(earlier, prepare(x[torch.from_numpy(chunk).to(x.device)]))
+                out = _but_last_layer(last, network, out)
+                found |= dict(zip(chunk.tolist(), out.flatten(1).double().cpu(), strict=True))
+        return torch.stack([found[place] for place in range(len(clients))]).numpy()
+
+
+def _but_last_layer(last: Replica, network: Network, x: Tensor) -> Tensor:
+    """The layers of the network's last part but for its last one."""
+    n_layers = len(last.part.skeleton)
+    if n_layers == 1:
+        return x
+    kept = network.part(len(network) - n_layers, len(network) - 1)
+    return last.weights.only(kept)(x, training=False)
+
+
+def _through(parts: Sequence[Replica | Joined], x: Tensor) -> Tensor:
+    for part in parts:
+        for replica in part.members:
+            x = replica.weights(x, training=False)
+    return x

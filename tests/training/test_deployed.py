@@ -7,8 +7,7 @@ import pytest
 import torch
 from small_world import images, simulate, task
 
-from sfl_sim.training.client_answers import answer, answers_of_clients
-from sfl_sim.training.representations import representations
+from sfl_sim.training.deployed import answer, answers_of_clients, representations
 
 ROUNDS = 2
 
