@@ -54,7 +54,7 @@ def measure(case, devices, participants, rounds):
     """Measure the resident bytes when the run is built and after every round, and the seconds to build it."""
     from sfl_sim.engine.experiment import Experiment
     from sfl_sim.scenario.load import parse
-    from sfl_sim.store import Cell
+    from sfl_sim.store import TrialWriter
     from sfl_sim.training.hardware import keep_freed_memory
 
     keep_freed_memory()
@@ -64,7 +64,7 @@ def measure(case, devices, participants, rounds):
     experiment = Experiment(parse(scenario(case, devices, participants)).variants[0].scenario, device)
     composed_s, after = time.perf_counter() - began_s, [resident()]
     with tempfile.TemporaryDirectory() as folder:
-        cell = Cell(Path(folder) / "cell", case, 0)
+        cell = TrialWriter(Path(folder) / "cell", case, 0)
         cell.add_clients(experiment.clients())
         results = experiment.rounds()
         for number in range(1, rounds + 1):

@@ -34,14 +34,14 @@ def whatif(
     debug: Debug = False,
 ) -> None:
     """Time the rounds of a scenario, without training, at all combinations of what varies."""
-    from sfl_sim.cli.progress import whatif_progress
+    from sfl_sim.cli.progress import progress
     from sfl_sim.scenario.load import load, training
     from sfl_sim.scenario.vary import read_axes
     from sfl_sim.studies.whatif import run_whatif
 
     axes = read_axes(vary)
     study = training(load(scenario_file(scenario), overrides))
-    with whatif_progress(Terminal(stderr=True), quiet) as notify:
+    with progress(Terminal(stderr=True), quiet) as notify:
         outcome = run_whatif(study, axes, out, jobs, notify, runs)
     if not quiet:
         from sfl_sim.report.whatif import whatif_in_terminal
@@ -67,8 +67,8 @@ def reprice(
 
     with blamed_on(run):
         repricing = Repricing(run, overrides)
-        with progress(repricing.study, Terminal(stderr=True), quiet) as notify:
-            outcome = repricing.fill(out, notify)
+        with progress(Terminal(stderr=True), quiet) as notify:
+            outcome = repricing.run(out, notify)
     if not quiet:
         from sfl_sim.report.repriced import repriced_in_terminal
 
@@ -91,16 +91,15 @@ def advise(
     debug: Debug = False,
 ) -> None:
     """Choose the cuts with the shortest rounds, by the clock alone."""
-    from sfl_sim.cli.progress import whatif_progress
+    from sfl_sim.cli.progress import progress
     from sfl_sim.report.advice import advice_in_terminal, settings
     from sfl_sim.scenario.load import load, training
-    from sfl_sim.studies.advise import find_advice
-    from sfl_sim.studies.advise_variant import Wish
+    from sfl_sim.studies.advise import Wish, find_advice
     from sfl_sim.studies.cut_limits import read_bytes
 
     wish = Wish(per_client, None if memory is None else read_bytes(memory), accuracy, runs)
     study = training(load(scenario_file(scenario), overrides))
-    with whatif_progress(Terminal(stderr=True), quiet) as notify:
+    with progress(Terminal(stderr=True), quiet) as notify:
         advice = find_advice(study, wish, notify)
     if not quiet:
         Terminal().print(advice_in_terminal(advice.choices, advice.cuts, advice.clients))

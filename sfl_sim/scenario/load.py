@@ -48,6 +48,10 @@ class Study:
     base: Scenario
     variants: tuple[Variant, ...]
 
+    def title(self, variant: Variant) -> str:
+        """Return the name of one of the variants, with its seed where there are several."""
+        return f"{variant.name} (seed {variant.scenario.seed})" if self.base.repeats > 1 else variant.name
+
     def located(self, error: ScenarioError) -> ScenarioError:
         """The error with the file and line that gave its key; of several, those that gave the value found."""
         culprits = (v for v in self.variants if _value(v.scenario, error.key) == error.found)

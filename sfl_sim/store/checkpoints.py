@@ -1,4 +1,4 @@
-"""The checkpoints of a cell that is under way: each is whole or not there, and known by its sums.
+"""The checkpoints of a trial that is under way: each is whole or not there, and known by its sums.
 
 `rounds.jsonl` has a line for what every whole round has learned, and is only ever added to. A folder `round-000012`
 holds the rest of what was in memory at the end of that round, in `memory.safetensors`, and a `checkpoint.json` with the
@@ -23,7 +23,7 @@ from safetensors.numpy import load, save
 from sfl_sim.store.files import read_regular, remove
 
 CHECKPOINTS = "checkpoints"
-"""The folder in a cell's."""
+"""The folder in a trial's."""
 ABOUT, MEMORY, ROUNDS, UNFINISHED = "checkpoint.json", "memory.safetensors", "rounds.jsonl", "unfinished"
 
 
@@ -45,10 +45,10 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints in the folder of a cell, which must be there when one is saved."""
+    """The checkpoints in the folder of a trial, which must be there when one is saved."""
 
-    def __init__(self, cell: Path) -> None:
-        self.folder = cell / CHECKPOINTS
+    def __init__(self, trial: Path) -> None:
+        self.folder = trial / CHECKPOINTS
         self._last: str | None = None
         self._waiting: list[bytes] = []
         self._rounds = hashlib.sha256()

@@ -8,7 +8,7 @@ weights of another scale, and would else look flat because its weights are large
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.news import Counted, Notify
 from sfl_sim.engine.trial import uninterrupted
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.replica import Replica, Weights
@@ -32,9 +33,6 @@ from sfl_sim.training.alternatives import replicas_by_name
 from sfl_sim.training.evaluate import evaluate
 from sfl_sim.training.hardware import keep_freed_memory, pick_device
 from sfl_sim.training.precision import PRECISIONS
-
-Notify = Callable[[str, int, int], None]
-"""Called with what is looked at, the points that are done, and the points in all."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, noti
     for model in models:
         for row in _look(model, extent, pick_device(device)):
             rows.append(row)
-            notify(f"{row['variant']} (seed {row['seed']}), {row['slice']}", len(rows), total)
+            notify(Counted(f"{row['variant']} (seed {row['seed']}), {row['slice']}", "point", len(rows), total))
     points = pd.DataFrame(rows)
     with uninterrupted():
         write_landscape(frames, points, out)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from small_study import SCENARIO
 
-from sfl_sim.engine.cache_key import cell_key, code_version, names_own_code
+from sfl_sim.engine.cache_key import code_version, names_own_code, trial_key
 from sfl_sim.scenario.load import parse
 
 
 def key(meaning="timing", **sections):
-    return cell_key(parse(SCENARIO | sections).variants[0].scenario, meaning)
+    return trial_key(parse(SCENARIO | sections).variants[0].scenario, meaning)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from killed_runs import STEP
 
 from sfl_sim.cli import main
 from sfl_sim.engine.checkpointing import Keeper, Learned
-from sfl_sim.engine.experiment import Round
-from sfl_sim.engine.trial import Settings, Warned, attempt
+from sfl_sim.engine.news import Ended, Warned
+from sfl_sim.engine.trial import Settings, attempt
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 from sfl_sim.scenario.load import parse
@@ -156,10 +156,10 @@ def attempted(place, kind=SMALL, stop_after=None, **settings):
     (variant,) = parse(kind).variants
     problems = []
 
-    def notify(number, news):
+    def notify(news):
         if isinstance(news, Warned):
             problems.append(news.problem)
-        if isinstance(news, Round) and news.row["round"] == stop_after:
+        if isinstance(news, Ended) and news.round.row["round"] == stop_after:
             raise KeyboardInterrupt
 
     try:
@@ -238,7 +238,7 @@ def test_what_a_round_has_left_out_before_it_was_stopped_is_told_at_its_end(tmp_
 
 def test_a_walk_that_does_not_come_to_the_same_point_is_not_gone_on_with(cells, monkeypatch):
     whole, stopped = cells
-    monkeypatch.setattr("sfl_sim.engine.trial.cell_key", lambda scenario, meaning: "own code, of which nobody knows")
+    monkeypatch.setattr("sfl_sim.engine.trial.trial_key", lambda scenario, meaning: "own code, of which nobody knows")
     others = stopped.with_name("others")
     attempted(others, scenario("splitfed_v2", train={"rounds": 4}), stop_after=3)
     shutil.rmtree(stopped)

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.store import Cell, RunFolder, free_folder, read_manifest
-from sfl_sim.store import cell as cells
+from sfl_sim.store import RunFolder, TrialWriter, free_folder, read_manifest
+from sfl_sim.store import trial as trials
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.store.tables import deal
 
@@ -21,7 +21,7 @@ def ops(n, round=1):
 
 
 def fill(folder, rounds=2, number=0, variant="a"):
-    cell = Cell(folder.cell_folder(number), variant, seed=0)
+    cell = TrialWriter(folder.trial_folder(number), variant, seed=0)
     cell.add_clients(pd.DataFrame({"client": [0]}))
     cell.add_layers(pd.DataFrame({"layer": [1]}))
     for round in range(1, rounds + 1):
@@ -31,7 +31,8 @@ def fill(folder, rounds=2, number=0, variant="a"):
 
 
 def finish(folder, status="complete", additions=None):
-    folder.join("s", "name: s\n", {"status": status}, additions or {})
+    folder.join("s", additions or {})
+    folder.describe("name: s\n", {"status": status})
     return folder.publish()
 
 
@@ -67,8 +68,8 @@ def test_many_rounds_are_the_same_table(tmp_path, monkeypatch):
     ]
     frames = []
     for size in (2, 500):
-        monkeypatch.setattr("sfl_sim.store.cell.ROWS_PER_FRAME", size)
-        cell = Cell(tmp_path / str(size), "a", seed=0)
+        monkeypatch.setattr("sfl_sim.store.trial.ROWS_PER_FRAME", size)
+        cell = TrialWriter(tmp_path / str(size), "a", seed=0)
         for row in rows:
             cell.add_round(row, [], ops(1, row["round"]))
         cell.close({})
@@ -78,7 +79,7 @@ def test_many_rounds_are_the_same_table(tmp_path, monkeypatch):
 
 def test_energy_is_null_where_nobody_knows_it(tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
-    cell = Cell(folder.cell_folder(0), "a", seed=0)
+    cell = TrialWriter(folder.trial_folder(0), "a", seed=0)
     cell.add_round({"round": 1}, [], ops(2, 1))
     cell.add_round({"round": 2}, [], ops(2, 2), joule=np.array([0.5, 0.0]))
     cell.close({"name": "a", "rounds": 2})
@@ -102,7 +103,7 @@ def test_what_only_the_whole_run_can_tell_is_added_to_the_summaries_of_its_cells
 def test_methods_may_tell_more_of_a_round_than_others(tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder, number=0, variant="plain", rounds=1)
-    cell = Cell(folder.cell_folder(1), "korea", seed=0)
+    cell = TrialWriter(folder.trial_folder(1), "korea", seed=0)
     cell.add_round({"replay_late": 3, "round": 1, "accuracy": None}, [], ops(3))
     cell.close({"rounds": 1})
     found = pd.read_parquet(finish(folder) / "rounds.parquet").set_index("variant")
@@ -120,7 +121,7 @@ def test_snapshots_are_a_table_where_there_are_any(tmp_path):
     assert not (finish(folder) / "confusion.parquet").exists()
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder, number=0, variant="never looked into")
-    cell = Cell(folder.cell_folder(1), "b", seed=7)
+    cell = TrialWriter(folder.trial_folder(1), "b", seed=7)
     cell.add_clients(pd.DataFrame({"client": [0]}))
     cell.add_layers(pd.DataFrame({"layer": [1]}))
     cell.add_round({"round": 1, "accuracy": 0.5}, [{"round": 1, "label": 0}], ops(3), look)
@@ -131,8 +132,8 @@ def test_snapshots_are_a_table_where_there_are_any(tmp_path):
 
 
 def test_operations_go_to_disk_in_row_groups_while_the_run_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(cells, "ROWS_PER_GROUP", 10)
-    cell = Cell(tmp_path / "cell", "a", 0)
+    monkeypatch.setattr(trials, "ROWS_PER_GROUP", 10)
+    cell = TrialWriter(tmp_path / "cell", "a", 0)
     for round in range(1, 9):
         cell.add_round({"round": round}, [], ops(4, round))
     cell.close({})
@@ -218,7 +219,7 @@ def test_a_cell_whose_tables_cannot_be_read_is_not_finished(table, tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder, rounds=3)
     assert folder.finished(0, rounds=3)
-    path = folder.cell_folder(0) / f"{table}.parquet"
+    path = folder.trial_folder(0) / f"{table}.parquet"
     path.write_bytes(b"")
     assert not folder.finished(0, rounds=3)
     path.unlink()

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
@@ -159,7 +158,7 @@ def test_what_another_version_trained_is_trained_again_unless_it_is_asked_for(he
     def training(study, out, settings, notify):
         raise ScenarioError("is trained")
 
-    monkeypatch.setattr("sfl_sim.studies.serve_answers.run_study", training)
+    monkeypatch.setattr("sfl_sim.studies.serve.run_study", training)
     manifest = here / "reports" / "tiny" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"code": "', '"code": "another '))
     few = ["--set", "serving.requests=50", "--set", "repeats=1"]
@@ -256,15 +255,14 @@ def test_timing_only_trains_nothing_and_needs_to_know_how_often_devices_answer(h
 def interrupted_at(cell, *, out):
     """Serve until the first request of the `cell`, counted from 0; the outcome of what was finished before."""
     study = ServedStudy(load("tiny.yaml"), Settings(threads=1))
-    answers = study.answers(Path("reports/tiny"), lambda trained: nullcontext(lambda number, round: None))
     begun = []
 
-    def notify(name, done, total):
-        begun.extend([name] if done == 0 else [])
+    def notify(news):
+        begun.extend([news.what] if news.done == 0 else [])
         if len(begun) > cell:
             raise KeyboardInterrupt
 
-    return study.serve(answers, out, notify)
+    return study.run(Path("reports/tiny"), out, notify)
 
 
 def test_ctrl_c_keeps_the_cells_that_are_finished_and_the_next_serving_goes_on_from_there(here, no_page, capsys):

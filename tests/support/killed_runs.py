@@ -72,9 +72,9 @@ def run(scenario, place, settings, kill, is_study):
     study = parse(scenario)
     with permitted(Permission(everything=True)):
         if is_study:
-            run_study(study, place, settings, lambda number, news: told.append(news))
+            run_study(study, place, settings, told.append)
         else:
-            attempt(0, *study.variants, place, settings, lambda number, news: told.append(news))
+            attempt(0, *study.variants, place, settings, told.append)
     problems = [news.problem for news in told if hasattr(news, "problem")]
     place.with_suffix(".warnings").write_text(json.dumps(problems))
     if not (kill or settings.resume):
