@@ -185,10 +185,10 @@ def cells(tmp_path, every_round):
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(cells):
     whole, stopped = cells
-    memory = stopped / "checkpoints" / "round-000002" / "memory.safetensors"
+    memory = stopped / "checkpoints" / "round-000002" / "memory.pt"
     memory.write_bytes(memory.read_bytes()[:-1])
     (problem,) = attempted(stopped, resume=True)
-    assert problem == f"{memory.parent} is damaged (memory.safetensors is not what was written)"
+    assert problem == f"{memory.parent} is damaged (memory.pt is not what was written)"
     assert_equal_cells(whole, stopped)
 
 
@@ -206,7 +206,7 @@ ODD = {"pipe": os.mkfifo, "folder": Path.mkdir, "deep": lambda path: path.write_
 
 
 @pytest.mark.parametrize("kind", ODD)
-@pytest.mark.parametrize("name", ["rounds.jsonl", "round-000002/checkpoint.json", "round-000002/memory.safetensors"])
+@pytest.mark.parametrize("name", ["rounds.jsonl", "round-000002/checkpoint.json", "round-000002/memory.pt"])
 def test_what_is_no_file_of_ours_is_neither_waited_for_nor_in_the_way(name, kind, cells):
     whole, stopped = cells
     odd = stopped / "checkpoints" / name
