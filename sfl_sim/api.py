@@ -63,7 +63,7 @@ class Results:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """One row per variant and seed: the headline figures."""
+        """Headline figures: one row per variant and seed."""
         return pd.json_normalize(json.loads((self.folder / "summary.json").read_text())["variants"])
 
 
@@ -78,7 +78,7 @@ class Served:
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """One row per variant and seed: what its requests took."""
+        """Times of the requests: one row per variant and seed."""
         return pd.json_normalize(json.loads((self.folder / "serving.json").read_text())["cells"])
 
 

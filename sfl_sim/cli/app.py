@@ -1,4 +1,4 @@
-"""What all commands share: the application, options that several of them have, and the way out."""
+"""The application that all commands share, options that several of them have, and the way out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Terminal(Console):
         super().__init__(stderr=stderr, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """As rich does, with what a terminal would obey written as its escape."""
+        """Render as rich does, but write what a terminal would obey as its escape."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else _harmless(text), style, control)
 

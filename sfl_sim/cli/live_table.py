@@ -49,7 +49,7 @@ class Row:
     news: str = ""
 
     def left_s(self, now_s: float) -> float | None:
-        """The time until it is done, if its other rounds take as long as those before; None while nobody knows."""
+        """Return the time until it is done, if all rounds take equally long; None while nobody knows."""
         if self.state != "running" or not self.done or self.began_s is None:
             return None
         return max(0.0, self.began_s + (self.changed_s - self.began_s) / self.done * self.rounds - now_s)
@@ -81,14 +81,14 @@ class Progress:
                 row.state, row.news = "failed", str(why)
 
     def left_s(self) -> float | None:
-        """The time until everything is done, if rounds go on being done as fast; None while nobody knows."""
+        """Return the time until everything is done, if rounds go on being done as fast; None while nobody knows."""
         done = sum(row.done for row in self.rows)
         left = sum(row.rounds - row.done for row in self.rows if row.state in ("running", "waiting"))
         began_s = min((row.began_s for row in self.rows if row.began_s is not None), default=None)
         return None if began_s is None or not done else (self.clock() - began_s) / done * left
 
     def shown(self, n: int) -> list[Row]:
-        """The `n` rows of which there is most to tell, in the order of the study."""
+        """Return the `n` rows of which there is most to tell, in the order of the study."""
         states = list(STATES)
 
         def rank(number: int) -> tuple[int, float]:
@@ -98,7 +98,7 @@ class Progress:
         return [self.rows[number] for number in sorted(sorted(range(len(self.rows)), key=rank)[:n])]
 
     def counts(self) -> Text:
-        """How many trials are in which state, and the time that is left."""
+        """Return how many trials are in which state, and the time that is left."""
         counted = Counter(row.state for row in self.rows)
         states = [(f"{counted[state]} {state}", style) for state, style in STATES.items() if counted[state]]
         left_s = self.left_s()
@@ -107,7 +107,7 @@ class Progress:
         return Text(" · ").join(Text(text, style) for text, style in states)
 
     def table(self, n_rows: int) -> Group:
-        """The trials as a table of at most so many rows, and below it the counts of all."""
+        """Return the trials as a table of at most so many rows, and below it the counts of all."""
         table = Table(
             Column("Variant", no_wrap=True, ratio=1), Column("", no_wrap=True),
             Column("Round", no_wrap=True, justify="right"), Column("Simulated", no_wrap=True, justify="right"),

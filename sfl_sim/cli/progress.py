@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: a live table or a bar in a terminal, plain lines elsewhere."""
+"""Progress of a study as a person sees it: a live table or a bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decides the content of a trial, as one key: by equal keys a finished trial is known wherever it lies."""
+"""A key of all that decides the content of a trial: a finished trial is known by it wherever it lies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_STORED = {Concern.SHOWING}
 
 @cache
 def code_version() -> str:
-    """32 hex digits, equal where sfl-sim's code, its profiles and the packages that compute are."""
+    """Return 32 hex digits, equal where sfl-sim's code, its profiles and the packages that compute are."""
     package = Path(__file__).parents[1]
     profiles = next(place for place in (package / "profiles", package.parent / "profiles") if place.is_dir())
     digest = hashlib.blake2b(" ".join(f"{name} {version(name)}" for name in PACKAGES).encode(), digest_size=16)
@@ -43,7 +43,7 @@ LEAF = {"femnist", "shakespeare"}
 
 
 def trial_key(scenario: Scenario, meaning: str) -> str | None:
-    """32 hex digits, equal for two trials if all that decides their content is; None where that cannot be known.
+    """Return 32 hex digits, equal for two trials if all that decides their content is; None if it cannot be known.
 
     That is the scenario without what concerns pages alone, the content of files that it names, the code, and the
     `meaning` of the settings. Of a user's own code, a folder of images and LEAF's files nobody knows whether they are
@@ -61,12 +61,12 @@ def trial_key(scenario: Scenario, meaning: str) -> str | None:
 
 
 def names_own_code(scenario: Scenario) -> bool:
-    """Whether it names code of a user's own, as package.module:thing."""
+    """Tell whether a scenario names code of a user's own, as package.module:thing."""
     return any(":" in text for text in _texts(without(scenario, NOT_STORED)))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in nested mappings and lists, but for their keys."""
+    """Yield all texts in nested mappings and lists, but for their keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list | tuple):

@@ -1,4 +1,4 @@
-"""What a study says while it runs: small pieces of news for one callback, which a terminal shows."""
+"""News of a study while it runs: small objects for one callback, which a terminal shows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Counted:
-    """So many steps of a piece of work are done, of `total` as far as is known.
+    """Steps of a piece of work are done: so many of `total`, as far as is known.
 
     Attributes:
         what: the piece of work.

@@ -1,4 +1,4 @@
-"""Where the trials of a study run: one by one here, side by side in processes, or on a Ray cluster. All do the same.
+"""Runs the trials of a study one by one here, side by side in processes, or on a Ray cluster. All do the same.
 
 Processes end with the one that began them, even if it is killed: none of them waits for orders for ever.
 """
@@ -62,7 +62,7 @@ def _one_by_one(variants: Mapping[int, Variant], folder: RunFolder, settings: Se
 
 
 def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
-    """Trials in processes; new interpreters, since torch's threads do not survive a fork.
+    """Run trials in processes; new interpreters, since torch's threads do not survive a fork.
 
     A lane is a pool of one process, for a pool of several is lost with the first of them that is killed.
     """
@@ -147,6 +147,6 @@ def _wait_and_end() -> None:
 
 
 def end_with_parent_alone() -> None:
-    """As `end_with_parent`, and not by a `kill` of the whole group, after which the parent still needs it."""
+    """Do as `end_with_parent`, but outlive a `kill` of the whole group: the parent still needs this process then."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     end_with_parent()

@@ -1,4 +1,4 @@
-"""Trials as tasks of a Ray cluster, whose nodes share no disk with us: what a trial leaves comes back as bytes.
+"""Runs trials as tasks of a Ray cluster, whose nodes share no disk with us: what a trial leaves comes back as bytes.
 
 A node needs sfl-sim of the same code, and what the scenario names, as files, data sets and modules, at the same places.
 """
@@ -32,7 +32,7 @@ POLL_S = 0.1
 
 
 def find_ray() -> ModuleType:
-    """Ray, or ScenarioError if it is not installed."""
+    """Return Ray, or raise ScenarioError if it is not installed."""
     try:
         import ray
     except ModuleNotFoundError as error:
@@ -42,7 +42,7 @@ def find_ray() -> ModuleType:
 
 
 def on_ray(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
-    """Every trial as a task that takes as many CPUs as a trial may use threads, and its share of a GPU.
+    """Run every trial as a task that takes as many CPUs as a trial may use threads, and its share of a GPU.
 
     If they are interrupted, only trials that are finished are kept.
     """
@@ -119,7 +119,7 @@ def _settle(ray: ModuleType, result: Any, variant: Variant, place: Path) -> None
 
 @contextmanager
 def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
-    """A connection to the cluster, or to a Ray of this machine that ends with it; one that there is, stays."""
+    """Connect to the cluster, or to a Ray of this machine that ends with it; a connection that there is stays."""
     if ray.is_initialized():
         yield
         return

@@ -1,4 +1,4 @@
-"""One trial of a study, which is a variant with a seed: how it is run, and what it leaves in its folder."""
+"""A trial of a study, which is a variant with a seed: runs it, and leaves its results in its folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sfl_sim.training.replay import CheckpointMismatch
 
 @dataclass(frozen=True)
 class Settings:
-    """How a study is run; none of it changes what is simulated, and all but the first two and `threads` not a bit.
+    """Settings of how a study is run: none changes what is simulated; the first two and `threads` change bits.
 
     What a user may trade bits for speed with besides, `train.precision` and `train.compile`, stands in the scenario.
 
@@ -64,7 +64,7 @@ class Settings:
 
     @property
     def meaning(self) -> str:
-        """What besides the scenario decides the bits of a result."""
+        """The settings that decide the bits of a result, as text."""
         return "timing" if self.timing_only else f"{pick_device(self.device).type}-{self.threads}-threads"
 
 
@@ -107,7 +107,7 @@ def _from_last_checkpoint(number: int, variant: Variant, place: Path, settings: 
 
 
 def failure_of(variant: Variant, error: BaseException, round: int | None = None) -> Failure:
-    """Why a variant with a seed failed, with the error in one line."""
+    """Return why a variant with a seed failed, with the error in one line."""
     message = shorten(f"{type(error).__name__}: {error}", MAX_ERROR, placeholder=" …").removesuffix(":")
     return Failure(variant.name, variant.scenario.seed, round, message)
 
@@ -166,7 +166,7 @@ def _run_trial(
 
 
 def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment) -> dict[str, Any]:
-    """What summary.json says of a trial, but for what only the whole run can tell."""
+    """Return what summary.json says of a trial, but for what only the whole run can tell."""
     scenario, rounds = variant.scenario, trial.rounds
     return {
         "name": variant.name,
@@ -192,7 +192,7 @@ def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment) -> 
 
 
 def _last(rounds: pd.DataFrame, columns: Sequence[str]) -> dict[str, float | None]:
-    """What the last round's row says; None where it says nothing."""
+    """Return what the last round's row says; None where it says nothing."""
     known = rounds.reindex(columns=list(columns)).astype(float).iloc[-1].dropna()
     return {column: known.get(column) for column in columns}
 

@@ -1,4 +1,4 @@
-"""Which key of a scenario matters to what: one answer, from the `Concern` in the annotation of each field.
+"""Answers to which key of a scenario matters to what, from the `Concern` in the annotation of each field.
 
 Keys that nothing learned depends on may differ between two trainings that are called the same; keys of the world may
 differ between two walks through the same operations; and so on. Who asks names the concerns that do not count.

@@ -25,7 +25,7 @@ ABOUT, MEMORY, ROUNDS, UNFINISHED = "checkpoint.json", "memory.pt", "rounds.json
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What has been stored.
+    """A checkpoint that was read.
 
     Attributes:
         folder: where.
@@ -55,7 +55,7 @@ class Checkpoints:
         return iter(sorted((path.parent for path in self.folder.glob(f"round-*/{ABOUT}")), reverse=True))
 
     def readable(self, refuse: Callable[[str], object]) -> Iterator[Checkpoint]:
-        """Those that are whole, the newest first; any other is told to `refuse`, with what is wrong with it."""
+        """Yield those that are whole, the newest first; tell `refuse` what is wrong with any other."""
         for folder in self:
             try:
                 yield self._read(folder)
@@ -63,7 +63,7 @@ class Checkpoints:
                 refuse(f"{folder} is damaged ({error})")
 
     def go_on_after(self, checkpoint: Checkpoint | None) -> None:
-        """What is added now follows that one, or is the first."""
+        """Let what is added now follow that one, or be the first."""
         self._last = checkpoint.folder.name if checkpoint else None
         told = checkpoint.about["rounds"]["bytes"] if checkpoint else 0
         if not checkpoint:
@@ -75,7 +75,7 @@ class Checkpoints:
             self._rounds, self._rounds_bytes = hashlib.sha256(file.read()), told
 
     def add_round(self, learned: Any) -> None:
-        """What a whole round has learned, to be written with the next checkpoint."""
+        """Keep what a whole round has learned, to be written with the next checkpoint."""
         self._waiting.append(json.dumps(learned).encode() + b"\n")
 
     def save(self, name: str, about: Mapping[str, Any], memory: bytes) -> None:

@@ -25,7 +25,7 @@ class Finished:
 
     @property
     def name(self) -> Key:
-        """As its rows say."""
+        """Name and seed, as its rows say."""
         return self.summary["name"], self.summary["seed"]
 
 

@@ -1,4 +1,4 @@
-"""The life of a run's folder: opened beside its place, filled trial by trial, joined, published."""
+"""The folder of a run: opened beside its place, filled trial by trial, joined, published."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RunFolder:
             )  # fmt: skip
 
     def _refuse_links(self) -> None:
-        """What lies where we are to write must not lead elsewhere; we make no links, but a run may come from others."""
+        """Refuse links where we are to write: we make none, but a run may come from others."""
         for path in (self.staging, *self.staging.rglob("*")):
             if path.is_symlink():
                 raise ScenarioError("is a link, which no run has made: remove it", key="--out", found=str(path))
@@ -86,18 +86,18 @@ class RunFolder:
         return is_closed and are_whole(trial)
 
     def trial_folder(self, number: int) -> Path:
-        """Where trial `number` lies while the run is under way."""
+        """Return where trial `number` lies while the run is under way."""
         return self.staging / TRIALS / f"{number:04d}"
 
     def closed(self) -> dict[int, tuple[dict[str, Any], pd.DataFrame]]:
-        """The summary and the rounds of every closed trial, by its number."""
+        """Return the summary and the rounds of every closed trial, by its number."""
         return {
             int(trial.name): (json.loads((trial / SUMMARY).read_text()), pd.read_parquet(trial / "rounds.parquet"))
             for trial in self._closed()
         }
 
     def failures(self) -> dict[Failure, str]:
-        """Why trials have failed, in their order, with the traceback of each."""
+        """Return why trials have failed, in their order, with the traceback of each."""
         trials = sorted(path.parent for path in self.staging.glob(f"{TRIALS}/*/{FAILURE}"))
         return {failure: (trial / TRACEBACK).read_text() for trial in trials if (failure := read_failure(trial))}
 
@@ -183,7 +183,7 @@ def free_folder(parent: Path, name: str, digest: str) -> Path:
 
 
 def _staging(out: Path) -> Path:
-    """Where a run lies while it is under way."""
+    """Return where a run lies while it is under way."""
     return out.with_name(out.name + ".partial")
 
 
@@ -192,5 +192,5 @@ def _is_anothers(folder: Path, digest: str) -> bool:
 
 
 def keys_of(folder: Path) -> list[str | None]:
-    """The content keys of the trials that a run has joined, in their order."""
+    """Return the content keys of the trials that a run has joined, in their order."""
     return [summary.get("key") for summary in read_json(folder / SUMMARY).get("variants", [])]

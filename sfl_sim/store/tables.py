@@ -19,7 +19,7 @@ Key = tuple[str, int]
 
 
 def are_whole(trial: Path) -> bool:
-    """Whether all tables of a trial can be read; when the power fails, files that were just written may be empty."""
+    """Tell whether all tables of a trial can be read: when the power fails, files just written may be empty."""
     paths = {*trial.glob("*.parquet"), *(trial / f"{table}.parquet" for table in OF_ALL_TRIALS)}
     try:
         return all(path.is_file() and pq.read_metadata(path) for path in paths)

@@ -1,4 +1,4 @@
-"""What one variant with one seed writes: its tables, its weights, its summary; or why it failed."""
+"""Files of one trial, a variant with a seed: its tables, its weights, its summary; or why it failed."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class _Growing:
             self._rows.clear()
 
     def frame(self) -> pd.DataFrame:
-        """All rows so far."""
+        """Return all rows so far."""
         frames = [*self._earlier, *([pd.DataFrame(self._rows)] if self._rows else [])]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
 class TrialWriter:
-    """The part of a run that one variant with one seed writes."""
+    """Writes the part of a run that one variant with one seed gives."""
 
     def __init__(self, folder: Path, variant: str, seed: int) -> None:
         self.folder = folder
@@ -77,11 +77,11 @@ class TrialWriter:
         self._ops = pq.ParquetWriter(folder / "ops.parquet", _OP_SCHEMA, compression="zstd")
 
     def add_clients(self, clients: pd.DataFrame) -> None:
-        """The fleet: one row per client."""
+        """Add the fleet: one row per client."""
         self._write("clients", clients)
 
     def add_layers(self, layers: pd.DataFrame) -> None:
-        """The model: one row per layer."""
+        """Add the model: one row per layer."""
         self._write("layers", layers)
 
     def add_round(
@@ -92,7 +92,7 @@ class TrialWriter:
         confusion: pd.DataFrame | None = None,
         joule: NDArray[np.float64] | None = None,
     ) -> None:
-        """What one round gave; operations go to disk in large row groups, so memory hardly grows over rounds.
+        """Add what one round gave; operations go to disk in large row groups, so memory hardly grows over rounds.
 
         Args:
             joule: of every operation; None if unknown.
@@ -107,7 +107,7 @@ class TrialWriter:
             self._flush()
 
     def add_final(self, tables: Mapping[str, pd.DataFrame]) -> None:
-        """Tables on the models once training has ended."""
+        """Add tables on the models once training has ended."""
         for name, table in tables.items():
             self._write(name, table)
 
@@ -122,7 +122,7 @@ class TrialWriter:
         return self._labels.frame()
 
     def add_weights(self, tensors: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
-        """The global model as safetensors, and a JSON file that says what it is."""
+        """Write the global model as safetensors, and a JSON file that says what it is."""
         stem = self.folder / "checkpoint"
         model = save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
         stem.with_suffix(".safetensors").write_bytes(model)
@@ -170,7 +170,7 @@ def write_served(folder: Path, requests: pd.DataFrame, fleet: pd.DataFrame, summ
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a trial failed.
+    """The reason why a trial failed.
 
     Attributes:
         round: in which it did; None if nobody knows.
@@ -194,11 +194,11 @@ def write_failure(folder: Path, failure: Failure, traceback: str = "") -> None:
 
 
 def read_failure(folder: Path) -> Failure | None:
-    """Why the trial in `folder` failed; None if it did not."""
+    """Return why the trial in `folder` failed; None if it did not."""
     found = read_json(folder / FAILURE)
     return Failure(**found) if found else None
 
 
 def rounds_of(folder: Path) -> int:
-    """How many rounds the trial in `folder` holds; 0 if it has not been closed."""
+    """Return how many rounds the trial in `folder` holds; 0 if it has not been closed."""
     return int(read_json(folder / SUMMARY).get("rounds", 0))

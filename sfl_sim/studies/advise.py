@@ -36,7 +36,7 @@ NO_BOUND_AT_ALL = "No lower bound: what a client needs depends on when it needs 
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for: cuts per client; at most so many bytes of a client's memory; an accuracy that `runs` show."""
+    """Wishes: cuts per client; at most so many bytes of a client's memory; an accuracy that `runs` show."""
 
     per_client: bool = False
     memory_bytes: int | None = None
@@ -46,7 +46,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Advice:
-    """Which cuts give the shortest rounds.
+    """Cuts that give the shortest rounds.
 
     Attributes:
         choices: one row per variant of the scenario's grid. `series`: its name. `cut`: the choice, missing where
@@ -67,7 +67,7 @@ class Advice:
 
 
 def find_advice(study: Study, wish: Wish, notify: Notify) -> Advice:
-    """The cuts with the shortest mean round, in the median over seeds, for every variant of the grid.
+    """Find the cuts with the shortest mean round, in the median over seeds, for every variant of the grid.
 
     One cut for all: every cut is walked. Cuts per client: all assignments are walked if they are few, else a
     `Heuristic` begins with the best cut for all. Cuts that the wish rules out are not walked.
@@ -253,7 +253,7 @@ class Adviser:
 
 
 def _choice(chosen: Cuts, ranked: pd.Series[float]) -> dict[str, Any]:
-    """What is chosen, and the next best cut for all clients."""
+    """Return what is chosen, and the next best cut for all clients."""
     if len(set(chosen)) > 1:
         cut, setting = None, f"{CUT}={{by: client, values: {list(chosen)}}}"
     else:

@@ -1,4 +1,4 @@
-"""What rules cuts out: the memory of the clients, and an accuracy that recorded runs must have reached."""
+"""Limits that rule cuts out: the memory of the clients, and an accuracy that recorded runs must have reached."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ASIDE: Aside = {*ELSEWHERE, "seed", "model.cut"}
 
 
 def read_bytes(text: str) -> int:
-    """The bytes of 256MB, 1.5GB or 64000, with decimal units.
+    """Return the bytes of 256MB, 1.5GB or 64000, with decimal units.
 
     Raises ScenarioError for anything else.
     """
@@ -42,7 +42,7 @@ def check_accuracy(accuracy: float | None, runs: Sequence[Path]) -> None:
 
 
 def recorded_accuracy(scenario: Scenario, network: Network, runs: Sequence[Path]) -> dict[int, float]:
-    """The final accuracy of what was trained as `scenario` says, by the cut that all clients had: median over seeds.
+    """Return the final accuracy of what was trained as `scenario` says, by the cut of all clients: median over seeds.
 
     World and seed may be others; variants whose cuts differ between clients or rounds do not count.
 

@@ -37,7 +37,7 @@ from sfl_sim.training.precision import PRECISIONS
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of the landscape is looked at.
+    """The extent of the landscape that is looked at.
 
     Attributes:
         points: of a line, and `plane_points` along each side of a plane: odd, so that the model itself is one of them.
@@ -98,7 +98,7 @@ class Surroundings:
 
 
 def filter_normalised(weights: Weights, rng: np.random.Generator) -> Tensor:
-    """A normally distributed direction (P,), laid out as `weights.flat`, each filter as long as that of the weights.
+    """Draw a normal direction (P,), laid out as `weights.flat`, each filter as long as that of the weights.
 
     A filter is what gives one output: an index of the first dimension. Biases and batch norm's parameters, which have
     no other, stay as they are, as in the authors' code.
@@ -154,7 +154,7 @@ def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, noti
 
 
 def _models(frames: Frames) -> list[Stored]:
-    """Every variant's stored models, one a seed."""
+    """Return every variant's stored models, one a seed."""
     found = []
     for shown in frames.variants:
         folder = shown.run.folder
@@ -173,7 +173,7 @@ def _models(frames: Frames) -> list[Stored]:
 
 
 def _checkpoints(folder: Path) -> dict[tuple[str, int], Path]:
-    """The files of a run's models by variant and seed."""
+    """Return the files of a run's models by variant and seed."""
     found = {}
     for path in sorted((folder / "checkpoints").glob("*.json")):
         about = json.loads(path.read_text())
@@ -182,7 +182,7 @@ def _checkpoints(folder: Path) -> dict[tuple[str, int], Path]:
 
 
 def _parts(experiment: Experiment) -> list[Replica]:
-    """The parts of the model; ScenarioError if there are several of one, which would have a landscape each."""
+    """Return the parts of the model; ScenarioError if there are several of one, which would have a landscape each."""
     model = experiment.method.model()
     parts = [part for part in model if isinstance(part, Replica)]
     if len(parts) < len(model):
@@ -194,7 +194,7 @@ def _parts(experiment: Experiment) -> list[Replica]:
 
 
 def _look(stored: Stored, extent: Extent, device: torch.device) -> Iterator[dict[str, object]]:
-    """The loss of the model at one point after another, as rows of the table."""
+    """Yield the loss of the model at one point after another, as rows of the table."""
     scenario = stored.trained.scenario
     PRECISIONS[scenario.train.precision].activate()
     experiment = Experiment(scenario, device)

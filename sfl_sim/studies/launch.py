@@ -1,4 +1,4 @@
-"""How every study that writes a folder is launched: opened, worked, joined, described, shown on a page, published."""
+"""Launches every study that writes a folder: opened, worked, joined, described, shown on a page, published."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PACKAGES = ["sfl-sim", "torch", "torchvision", "numpy", "simpy", "pandas", "pyar
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where a study lies, and whether it is `complete`, `interrupted` or `failed`."""
+    """The folder of a study, and whether it is `complete`, `interrupted` or `failed`."""
 
     folder: Path
     status: str

@@ -1,4 +1,4 @@
-"""What the clients of a study would hold: its distinct partitions, dealt without composing anything else."""
+"""A preview of what the clients of a study would hold: its distinct partitions, dealt without anything else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_DEALT = set(Concern) - {Concern.DEALING}
 
 
 def preview(study: Study) -> Preview:
-    """The distinct partitions among the variants of `study`: `MAX_PARTITIONS` of them, the first seed's first.
+    """Return the distinct partitions of the variants of `study`: `MAX_PARTITIONS` of them, the first seed's first.
 
     Clients without samples are shown, although no run accepts them.
 
@@ -67,7 +67,7 @@ def _partition(variant: Variant, name: list[str]) -> Partition:
 
 
 def _words(scenario: Scenario) -> list[str]:
-    """What decides who holds what, in words: the data, the partition and its options, the number of clients."""
+    """Return what decides who holds what, in words: data, partition with its options, number of clients."""
     changed = scenario.data.model_dump(exclude={"name", "partition"}, exclude_defaults=True)
     data = {key: value for key, value in changed.items() if concern_of(f"data.{key}") is Concern.DEALING}
     how = scenario.data.partition.model_dump(exclude_none=True)

@@ -34,7 +34,7 @@ OF_WORLD = frozenset({Concern.WORLD, Concern.ORDER})
 
 @dataclass(frozen=True)
 class Repriced:
-    """One variant with one seed of a stored run in another world.
+    """A variant with a seed of a stored run, in another world.
 
     Attributes:
         rounds: as in rounds.parquet; what training alone can tell is null from the first round on that would have to be
@@ -54,7 +54,7 @@ class Repriced:
 
 
 def reprice_trial(run: Path, variant: Variant, scenario: Scenario) -> Repriced:
-    """One variant with one seed of the run in the folder `run`, in the world of `scenario`.
+    """Walk a variant with a seed of the run in the folder `run` in the world of `scenario`.
 
     Raises ScenarioError if `scenario` is another training than `variant`, if the run has nothing of it, or if it cannot
     be walked again (`Unwalkable`).
@@ -81,7 +81,7 @@ def check_same_training(variant: Variant, scenario: Scenario) -> None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one variant with one seed.
+    """The result of one variant with one seed.
 
     Attributes:
         rounds: of which the times are known; without any, it is left out.

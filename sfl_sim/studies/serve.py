@@ -30,7 +30,7 @@ RATE = "serving.arrivals.rate_per_s"
 
 
 class Answered(NamedTuple):
-    """One variant with one seed of a stored run: its name there, and its rows of answers.parquet."""
+    """Answers of one variant with one seed of a stored run: its name there, and its rows of answers.parquet."""
 
     name: str
     answers: pd.DataFrame

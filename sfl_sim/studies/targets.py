@@ -22,7 +22,7 @@ KEY = "report.target_accuracy.of"
 
 
 def references(study: Study) -> dict[str, str]:
-    """The variants whose target is relative, each with the variant that it is relative to.
+    """Return the variants whose target is relative, each with the variant that it is relative to.
 
     Raises ScenarioError unless there is exactly one.
     """
@@ -43,7 +43,7 @@ def references(study: Study) -> dict[str, str]:
 
 
 def ways(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFrame]]) -> dict[int, dict[str, Any]]:
-    """For the summary of each trial: its target, which needs the trials of others, and what it took to reach it.
+    """Return for the summary of each trial its target, which needs other trials, and what it took to reach it.
 
     Args:
         closed: by number, the summary and the rounds of the trials that have run.
@@ -85,7 +85,7 @@ def _reference(of: str | Method, variant: Variant, alike: list[Variant]) -> Vari
 
 
 def _has(scenario: Scenario, wanted: Method) -> bool:
-    """Whether the method is the one wanted, with at least the options that are given."""
+    """Tell whether the method is the one wanted, with at least the options that are given."""
     return scenario.method.name == wanted.name and wanted.options.items() <= _options(scenario).items()
 
 

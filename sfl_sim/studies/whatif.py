@@ -1,4 +1,4 @@
-"""What if: what a scenario's rounds take, by the clock alone, at every combination of keys that vary."""
+"""A what-if study: times a scenario's rounds, by the clock alone, at every combination of keys that vary."""
 
 from __future__ import annotations
 

@@ -34,19 +34,19 @@ NOT_OF_THE_NETWORK = frozenset({"model.cut", "clients", "server", "method", "see
 
 
 def place(point: Point) -> dict[str, Any]:
-    """Where a row belongs: series, seed, and the value on every axis."""
+    """Return the columns that say where a row belongs: series, seed, and the value on every axis."""
     axes = {f"axis_{number}": index for number, index in enumerate(point.indices)}
     return {"series": point.series, "seed": point.variant.scenario.seed, **axes}
 
 
 class _Memory:
-    """What clients need to train their parts; every network is asked once."""
+    """Memory that clients need to train their parts; every network is asked once."""
 
     def __init__(self) -> None:
         self._networks: dict[str, Network] = {}
 
     def needed_bytes(self, scenario: Scenario, layers: int) -> int:
-        """Of a client that holds so many layers."""
+        """Return the bytes that a client with so many layers needs."""
         values = json.dumps(without(scenario, NOT_OF_THE_NETWORK))
         if values not in self._networks:
             self._networks[values] = Walker(scenario).experiment.method.task.network
@@ -89,7 +89,7 @@ def servers_table(question: Question, found: Sequence[Found]) -> pd.DataFrame:
 
 
 def _best_at_home(question: Question, found: Sequence[Found]) -> list[Point]:
-    """For every series and seed the point with the shortest rounds, of those nearest to the scenario's own world.
+    """Return for every series and seed the point with the shortest rounds, of those nearest to the scenario's world.
 
     Along `model.cut` the best counts, and along an axis without the scenario's own value the middle one.
     """
@@ -119,7 +119,7 @@ def _number(workers: int | str) -> float:
 
 
 def overlay_table(question: Question, runs: Sequence[Path]) -> pd.DataFrame:
-    """One row per point and seed of which a run in the folders `runs` trained the model (docs/output.md).
+    """Return a row per point and seed whose model a run in the folders `runs` trained (docs/output.md).
 
     What would be learned in another order of service is not known: accuracy and time are missing there.
 
@@ -150,7 +150,7 @@ def _of_run(question: Question, run: Path) -> Iterator[dict[str, Any]]:
 
 
 def _what_is_learned(scenario: Scenario, network: Network) -> dict[str, Any]:
-    """The keys that decide it; the cut, if it is a layer of `network`, by its index, whatever it is called."""
+    """Return the keys that decide it; a cut at a layer of `network` by the layer's index, whatever it is called."""
     keys, cut = without(scenario, ASIDE), scenario.model.cut
     if not isinstance(cut, ClientCuts):
         with suppress(ScenarioError):
@@ -159,7 +159,7 @@ def _what_is_learned(scenario: Scenario, network: Network) -> dict[str, Any]:
 
 
 def _there(trained: Scenario, point: Scenario) -> Scenario:
-    """What was trained, in the world of a point."""
+    """Return what was trained, in the world of a point."""
     return trained.model_copy(update={"clients": point.clients, "server": point.server})
 
 
