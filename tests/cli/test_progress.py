@@ -30,7 +30,7 @@ def printed():
         with progress(console, quiet) as notify:
             for each in news:
                 notify(each)
-        return console.file.getvalue().splitlines()
+        return console.file.getvalue().replace("\u00a0", " ").splitlines()
 
     return tell
 

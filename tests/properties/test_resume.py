@@ -104,16 +104,16 @@ def test_a_run_goes_on_after_it_was_killed_at_any_instant(run_jobs, tmp_path):
 PHASES = [
     ("sfl_sim.engine.experiment.evaluate", "before", 2),
     ("sfl_sim.engine.experiment.evaluate", "after", 2),
-    ("sfl_sim.store.cell.Cell.add_round", "after", 2),
+    ("sfl_sim.store.trial.TrialWriter.add_round", "after", 2),
     ("sfl_sim.store.checkpoints.Checkpoints._write_rounds", "before", 2),
     ("sfl_sim.store.checkpoints.Checkpoints._write_rounds", "after", 2),
     ("sfl_sim.store.checkpoints._write", "after", 3),  # the second checkpoint's memory is there
     ("sfl_sim.store.checkpoints._write", "after", 4),  # and its JSON
     ("sfl_sim.store.checkpoints._settle", "before", 4),  # it has its name
     ("sfl_sim.store.checkpoints.Checkpoints.save", "after", 2),
-    ("sfl_sim.store.cell.Cell.add_weights", "before", 1),
-    ("sfl_sim.store.cell.Cell.close", "before", 1),
-    ("sfl_sim.store.cell.Cell.close", "after", 1),
+    ("sfl_sim.store.trial.TrialWriter.add_weights", "before", 1),
+    ("sfl_sim.store.trial.TrialWriter.close", "before", 1),
+    ("sfl_sim.store.trial.TrialWriter.close", "after", 1),
     ("sfl_sim.store.checkpoints.Checkpoints.remove", "after", 1),
 ]
 PHASES_OF_A_STUDY = [
@@ -306,7 +306,7 @@ def no_room_for_a_page(folders, out):
 
 FULL = {
     "sfl_sim.store.checkpoints._write": full_disk,
-    "sfl_sim.store.cell.Cell.close": full_disk,
+    "sfl_sim.store.trial.TrialWriter.close": full_disk,
     "sfl_sim.report.page.write_report": no_room_for_a_page,
 }
 

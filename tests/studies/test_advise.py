@@ -14,7 +14,7 @@ from sfl_sim.cli import main
 from sfl_sim.engine.news import silent
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import load, parse
-from sfl_sim.studies import advise_variant as adviser
+from sfl_sim.studies import advise as adviser
 from sfl_sim.studies.advise import Wish, find_advice
 from sfl_sim.studies.cut_assignment import Heuristic, Tried, exhaustive
 from sfl_sim.studies.cut_limits import read_bytes
@@ -137,6 +137,7 @@ def run(tmp_path):
         for v in parse(trained).variants
     ]
     (tmp_path / "summary.json").write_text(json.dumps({"variants": told}))
+    (tmp_path / "manifest.json").write_text(json.dumps({"scenario": "its digest"}))
     return tmp_path
 
 

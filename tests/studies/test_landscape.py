@@ -180,8 +180,8 @@ def test_the_checkpoint_of_another_model_is_refused(ours, capsys):
 
 
 def test_ctrl_c_leaves_nothing(folder, tmp_path):
-    def interrupt(name, done, total):
-        if done == total:
+    def interrupt(news):
+        if news.done == news.total:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
