@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sfl_sim.cli.app import AllowCode, Debug, Interrupted, Overrides, ScenarioFile, Terminal, app, say
+from sfl_sim.cli.app import AllowCode, Debug, Overrides, ScenarioFile, Terminal, app, conclude, say
 from sfl_sim.errors import blamed_on
 from sfl_sim.scenario.shipped import scenario_file
 
@@ -43,13 +43,9 @@ def whatif(
     study = training(load(scenario_file(scenario), overrides))
     with progress(Terminal(stderr=True), quiet) as notify:
         outcome = run_whatif(study, axes, out, jobs, notify, runs)
-    if not quiet:
-        from sfl_sim.report.whatif import whatif_in_terminal
+    from sfl_sim.report.whatif import whatif_in_terminal
 
-        Terminal().print(whatif_in_terminal(outcome.folder))
-    say(outcome.folder / "whatif.html")
-    if outcome.status == "interrupted":
-        raise Interrupted
+    conclude(outcome, "whatif.html", None if quiet else whatif_in_terminal)
 
 
 @app.command()
@@ -69,13 +65,9 @@ def reprice(
         repricing = Repricing(run, overrides)
         with progress(Terminal(stderr=True), quiet) as notify:
             outcome = repricing.run(out, notify)
-    if not quiet:
-        from sfl_sim.report.repriced import repriced_in_terminal
+    from sfl_sim.report.repriced import repriced_in_terminal
 
-        Terminal().print(repriced_in_terminal(outcome.folder))
-    say(outcome.folder / "report.html")
-    if outcome.status == "interrupted":
-        raise Interrupted
+    conclude(outcome, "report.html", None if quiet else repriced_in_terminal)
 
 
 @app.command()

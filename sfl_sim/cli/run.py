@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sfl_sim.cli.app import AllowCode, Debug, Device, Interrupted, Overrides, ScenarioFile, Terminal, app, say
+from sfl_sim.cli.app import AllowCode, Debug, Device, Overrides, ScenarioFile, Terminal, app, conclude
 from sfl_sim.scenario.shipped import scenario_file
 
 
@@ -61,15 +61,11 @@ def run(
             if error.outcome is None:
                 raise
             outcome, failure = error.outcome, error
-    if not quiet:
-        from sfl_sim.report.terminal import results_in_terminal
+    from sfl_sim.report.terminal import results_in_terminal
 
-        Terminal().print(results_in_terminal(outcome.folder))
-    say(outcome.folder / "report.html")
+    conclude(outcome, "report.html", None if quiet else results_in_terminal)
     if failure:
         raise failure
-    if outcome.status == "interrupted":
-        raise Interrupted
 
 
 @app.command()
@@ -98,10 +94,6 @@ def serve(
     study = ServedStudy(load(scenario_file(scenario), overrides), settings)
     with progress(Terminal(stderr=True), quiet) as notify:
         outcome = study.run(run, out, notify)
-    if not quiet:
-        from sfl_sim.report.served import served_in_terminal
+    from sfl_sim.report.served import served_in_terminal
 
-        Terminal().print(served_in_terminal(outcome.folder))
-    say(outcome.folder / "serving.html")
-    if outcome.status == "interrupted":
-        raise Interrupted
+    conclude(outcome, "serving.html", None if quiet else served_in_terminal)

@@ -61,49 +61,42 @@ def launch(
 ) -> Outcome:
     """Fill the folder of a study and publish it.
 
-    What is finished when the work is interrupted or fails is published, too; if nothing is, nothing is left.
+    Trials that are finished when the work is interrupted or fails are published, too; without any, nothing is left but
+    checkpoints.
 
     Args:
         work: does it, trial by trial; returns another status than `complete` if it kept what an interruption left.
         join: writes the tables, and returns what the manifest says besides the usual.
         page: writes the page on what lies in a folder; drawing libraries are imported as late as here.
 
-    Raises whatever the work raises, and OutputError if nothing more can be written; what is there then stays beside the
-    folder's place.
+    Raises whatever the work raises, and OutputError if nothing more can be written; finished trials then stay beside
+    the folder's place.
     """
     began_s = time.monotonic()
-    status, failure = "complete", None
+    failure: BaseException | None = None
     try:
         with writing(folder.staging):
-            status = work() or status
-    except KeyboardInterrupt:
-        status = "interrupted"
-        if not folder.has_trials:
-            folder.discard()
-            raise
-    except OutputError:
-        folder.release()
-        raise
-    except Exception as error:
-        status, failure = "failed", error
-        if not folder.has_trials:
-            folder.discard()
-            raise
+            status = work() or "complete"
+    except (KeyboardInterrupt, Exception) as error:
+        status, failure = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error
+    has_trials = folder.has_trials
     try:
+        if failure and (isinstance(failure, OutputError) or not has_trials):
+            raise failure
         with uninterrupted(), writing(folder.staging):
             about = join()
             folder.describe(dump_study(study), manifest(study, settings, status, began_s) | dict(about))
             page(folder.staging)
             outcome = Outcome(folder.publish(), status)
     except BaseException:
-        if not folder.has_trials:  # nothing could be taken up again, and what lies there would refuse other studies
+        if not has_trials:  # what lies there would only refuse other studies
             folder.discard()
         raise
     finally:
         folder.release()
     if isinstance(failure, Unfinished):
         failure.outcome = outcome
-    if failure:
+    if failure and status == "failed":
         raise failure
     return outcome
 
