@@ -1,4 +1,4 @@
-"""Where cells run: each backend gives the same bits, and a cell that fails takes no other down."""
+"""Where trials run: each backend gives the same bits, and a trial that fails takes no other down."""
 
 import os
 import signal
@@ -144,8 +144,8 @@ def test_a_study_that_is_killed_leaves_no_process_behind(tmp_path):
     command = [sys.executable, tmp_path / "endless.py", Path(__file__).parents[1] / "support", tmp_path / "run"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, start_new_session=True, **pipes) as process:
-        cells = tmp_path / "run.partial" / "cells"
-        while not all((cells / name / "ops.parquet").exists() for name in ("0000", "0001")):
+        trials = tmp_path / "run.partial" / "cells"
+        while not all((trials / name / "ops.parquet").exists() for name in ("0000", "0001")):
             assert process.poll() is None
             time.sleep(0.1)
         process.kill()
@@ -192,7 +192,7 @@ def test_more_threads_than_any_node_has_cpus_are_refused_instead_of_waited_for(t
 
 
 @in_one_process
-def test_a_task_that_ray_loses_is_that_cell_s_failure(two_cpus, poison, tmp_path):
+def test_a_task_that_ray_loses_is_that_trial_s_failure(two_cpus, poison, tmp_path):
     poison.write_text("kill")
     folder, error = run(poisoned_study(poison), tmp_path / "run", replace(TIMING, backend="ray"))
     assert rounds(folder) == {"lr=0.1": 3, "lr=0.3": 3}

@@ -1,4 +1,4 @@
-"""Finished cells are taken from earlier runs instead of being run again, and are what they would have been."""
+"""Finished trials are taken from earlier runs instead of being run again, and are what they would have been."""
 
 import json
 import shutil
@@ -68,7 +68,7 @@ def test_the_same_again_is_taken_from_itself():
     assert all(table.equals(before[name]) for name, table in tables(again).items())
 
 
-def test_another_name_and_another_target_are_the_same_cell():
+def test_another_name_and_another_target_are_the_same_trial():
     ran(study(report={"target_accuracy": 0.9}))
     folder, began, taken = ran(study(name="other", grid={"train.lr": [0.05, 0.1]}))
     assert (began, taken) == (["lr=0.1"], {"lr=0.05": "reports/small"})

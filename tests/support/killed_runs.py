@@ -1,7 +1,7 @@
-"""Runs of a cell that are killed, for tests: `python killed_runs.py JOBS.json`, whose jobs run one after another.
+"""Runs of a trial that are killed, for tests: `python killed_runs.py JOBS.json`, whose jobs run one after another.
 
 Each job runs in a fork of this process, which has imported everything and runs nothing itself. A job says what is run
-(`scenario`), where (`place`, the folder of a cell or of a study), how (`settings`), and where it kills itself: `kill`
+(`scenario`), where (`place`, the folder of a trial or of a study), how (`settings`), and where it kills itself: `kill`
 is a function by its path, `before` or `after`, and at which of its calls; a share is one of the calls of the job that
 was not killed.
 """
