@@ -19,8 +19,7 @@ from sfl_sim.engine.trial import Settings, uninterrupted
 from sfl_sim.errors import OutputError, ScenarioError
 from sfl_sim.scenario.load import Study, dump_study
 from sfl_sim.store import RunFolder, free_folder, writing
-from sfl_sim.training.hardware import keep_freed_memory
-from sfl_sim.training.hardware import pick_device
+from sfl_sim.training.hardware import keep_freed_memory, pick_device
 
 MAX_NUMBER = 2**31
 PACKAGES = ["sfl-sim", "torch", "torchvision", "numpy", "simpy", "pandas", "pyarrow", "plotly"]
