@@ -67,9 +67,9 @@ class Past:
     def of(cls, checkpoint: Checkpoint, key: str | None) -> Past:
         """Raises CheckpointMismatch if the checkpoint is not of the cell with this content `key`."""
         about = checkpoint.about
+        if about.get("key") != key:
+            raise CheckpointMismatch("it is of another scenario, or of other code")
         try:
-            if about["key"] != key:
-                raise CheckpointMismatch("it is of another scenario, or of other code")
             rounds = [Learned.of(told) for told in checkpoint.rounds]
             image = Image(**contents.load(checkpoint.memory))
             peak_graphs, left_out = about["peak_graphs"], about["left_out"]
