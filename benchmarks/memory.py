@@ -54,7 +54,7 @@ def measure(case, devices, participants, rounds):
     """Measure the resident bytes when the run is built and after every round, and the seconds to build it."""
     from sfl_sim.engine.experiment import Experiment
     from sfl_sim.scenario.load import parse
-    from sfl_sim.store import Cell
+    from sfl_sim.store import TrialWriter
     from sfl_sim.training.hardware import keep_freed_memory
 
     keep_freed_memory()
@@ -64,16 +64,16 @@ def measure(case, devices, participants, rounds):
     experiment = Experiment(parse(scenario(case, devices, participants)).variants[0].scenario, device)
     composed_s, after = time.perf_counter() - began_s, [resident()]
     with tempfile.TemporaryDirectory() as folder:
-        cell = Cell(Path(folder) / "cell", case, 0)
-        cell.add_clients(experiment.clients())
+        trial = TrialWriter(Path(folder) / "trial", case, 0)
+        trial.add_clients(experiment.clients())
         results = experiment.rounds()
         for number in range(1, rounds + 1):
             result = next(results)
-            cell.add_round(result.row, result.labels, result.ops)
+            trial.add_round(result.row, result.labels, result.ops)
             after.append(resident())
             news = f"{after[-1] / MIB:.1f} MiB after round {number}"
             print(f"{case}, {participants} participants: {news}", file=sys.stderr)
-        cell.close({})
+        trial.close({})
     return {"after": after, "composed_s": composed_s, "graphs": experiment.method.task.network.calling.graphs.peak}
 
 

@@ -63,15 +63,15 @@ def resident():
 
 def soak(case, rounds, out):
     """Run into the folder `out`, and measure the resident bytes and the open files after every round."""
-    from sfl_sim.engine.experiment import Round
+    from sfl_sim.engine.news import Ended
     from sfl_sim.engine.trial import Settings
     from sfl_sim.scenario.load import parse
     from sfl_sim.studies.train import run_study
 
     seen = []
 
-    def look(number, news):
-        if isinstance(news, Round):
+    def look(news):
+        if isinstance(news, Ended):
             seen.append((resident(), len(os.listdir("/proc/self/fd"))))
 
     study = parse(scenario(rounds))

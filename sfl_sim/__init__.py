@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sfl_sim.api import (
         Advice,
-        CellsFailed,
         Results,
         Scenario,
         Served,
+        TrialsFailed,
         WhatIf,
         advise,
         reprice,
@@ -25,8 +25,18 @@ if TYPE_CHECKING:
     from sfl_sim.errors import ScenarioError
 
 __all__ = [
-    "Advice", "CellsFailed", "Results", "Scenario", "ScenarioError", "Served", "WhatIf", "advise", "reprice", "run",
-    "serve", "whatif",
+    "Advice",
+    "Results",
+    "Scenario",
+    "ScenarioError",
+    "Served",
+    "TrialsFailed",
+    "WhatIf",
+    "advise",
+    "reprice",
+    "run",
+    "serve",
+    "whatif",
 ]  # fmt: skip
 
 

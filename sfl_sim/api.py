@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,22 +11,42 @@ from typing import Any
 
 import pandas as pd
 
+from sfl_sim.engine.news import silent
 from sfl_sim.engine.trial import Settings
 from sfl_sim.scenario.load import Study, load, parse, training
 from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.shipped import scenario_file
 from sfl_sim.scenario.vary import axis
-from sfl_sim.studies.advise import Advice, find_advice
-from sfl_sim.studies.advise_variant import Wish
+from sfl_sim.studies.advise import Advice, Wish, find_advice
 from sfl_sim.studies.reprice import Repricing
 from sfl_sim.studies.serve import ServedStudy
-from sfl_sim.studies.train import CellsFailed, run_study
+from sfl_sim.studies.train import TrialsFailed, run_study
 from sfl_sim.studies.whatif import run_whatif
 
 __all__ = [
-    "Advice", "CellsFailed", "Results", "Scenario", "Served", "WhatIf", "advise", "reprice", "run", "serve", "whatif"
+    "Advice",
+    "Results",
+    "Scenario",
+    "Served",
+    "TrialsFailed",
+    "WhatIf",
+    "advise",
+    "reprice",
+    "run",
+    "serve",
+    "whatif"
 ]  # fmt: skip
+
+
+def _table(name: str, about: str) -> cached_property[pd.DataFrame]:
+    """Return a property that reads a table of a folder once."""
+
+    def read(stored: Results | Served) -> pd.DataFrame:
+        return pd.read_parquet(stored.folder / f"{name}.parquet")
+
+    read.__doc__ = about
+    return cached_property(read)
 
 
 @dataclass(frozen=True)
@@ -36,35 +55,16 @@ class Results:
 
     folder: Path
 
+    rounds = _table("rounds", "One row per variant, seed and round.")
+    labels = _table("labels", "One row per variant, seed, round and label.")
+    clients = _table("clients", "One row per variant, seed and client: its device, links, data and cut.")
+    layers = _table("layers", "One row per variant, seed and layer of the model: what it costs.")
+    ops = _table("ops", "One row per operation; large runs have millions.")
+
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """One row per variant and seed: the headline figures."""
+        """Headline figures: one row per variant and seed."""
         return pd.json_normalize(json.loads((self.folder / "summary.json").read_text())["variants"])
-
-    @cached_property
-    def rounds(self) -> pd.DataFrame:
-        """One row per variant, seed and round."""
-        return pd.read_parquet(self.folder / "rounds.parquet")
-
-    @cached_property
-    def labels(self) -> pd.DataFrame:
-        """One row per variant, seed, round and label."""
-        return pd.read_parquet(self.folder / "labels.parquet")
-
-    @cached_property
-    def clients(self) -> pd.DataFrame:
-        """One row per variant, seed and client: its device, links, data and cut."""
-        return pd.read_parquet(self.folder / "clients.parquet")
-
-    @cached_property
-    def layers(self) -> pd.DataFrame:
-        """One row per variant, seed and layer of the model: what it costs."""
-        return pd.read_parquet(self.folder / "layers.parquet")
-
-    @cached_property
-    def ops(self) -> pd.DataFrame:
-        """One row per operation; large runs have millions."""
-        return pd.read_parquet(self.folder / "ops.parquet")
 
 
 @dataclass(frozen=True)
@@ -73,20 +73,29 @@ class Served:
 
     folder: Path
 
+    requests = _table("requests", "One row per variant, seed and request; large studies have millions.")
+    fleet = _table("fleet", "One row per variant, seed and client: its device, links and share of the model.")
+
     @cached_property
     def summary(self) -> pd.DataFrame:
-        """One row per variant and seed: what its requests took."""
+        """Times of the requests: one row per variant and seed."""
         return pd.json_normalize(json.loads((self.folder / "serving.json").read_text())["cells"])
 
-    @cached_property
-    def requests(self) -> pd.DataFrame:
-        """One row per variant, seed and request; large ones have millions."""
-        return pd.read_parquet(self.folder / "requests.parquet")
 
-    @cached_property
-    def fleet(self) -> pd.DataFrame:
-        """One row per variant, seed and client: its device, links and share of the model."""
-        return pd.read_parquet(self.folder / "fleet.parquet")
+def _axes_table(name: str, about: str) -> cached_property[pd.DataFrame]:
+    """Return a property that reads a table of a what-if study once, with a column for every key that varies."""
+
+    def read(asked: WhatIf) -> pd.DataFrame:
+        frame = pd.read_parquet(asked.folder / f"{name}.parquet")
+        axes = json.loads((asked.folder / "whatif.json").read_text())["axes"]
+        for number, each in enumerate(axes):
+            if f"axis_{number}" in frame:
+                values = [value if isinstance(value, str | int | float) else str(value) for value in each["values"]]
+                frame[f"axis_{number}"] = pd.Series(values)[frame[f"axis_{number}"]].to_list()
+        return frame.rename(columns={f"axis_{number}": each["key"] for number, each in enumerate(axes)})
+
+    read.__doc__ = about
+    return cached_property(read)
 
 
 @dataclass(frozen=True)
@@ -98,39 +107,13 @@ class WhatIf:
 
     folder: Path
 
-    @cached_property
-    def points(self) -> pd.DataFrame:
-        """One row per point and seed: what an average round takes, and where."""
-        return self._read("points")
-
-    @cached_property
-    def clients(self) -> pd.DataFrame:
-        """One row per point, seed and client: where it spends its rounds, and what it needs."""
-        return self._read("clients")
-
-    @cached_property
-    def server(self) -> pd.DataFrame:
-        """The best point of the scenario's own world, with other servers."""
-        return self._read("server")
-
-    @cached_property
-    def layers(self) -> pd.DataFrame:
-        """One row per layer of the model: what it costs."""
-        return self._read("layers")
-
-    @cached_property
-    def overlay(self) -> pd.DataFrame:
-        """One row per point and seed that a training run tells the accuracy of; only with `runs`."""
-        return self._read("overlay")
-
-    def _read(self, table: str) -> pd.DataFrame:
-        frame = pd.read_parquet(self.folder / f"{table}.parquet")
-        axes = json.loads((self.folder / "whatif.json").read_text())["axes"]
-        for number, each in enumerate(axes):
-            if f"axis_{number}" in frame:
-                values = [value if isinstance(value, str | int | float) else str(value) for value in each["values"]]
-                frame[f"axis_{number}"] = pd.Series(values)[frame[f"axis_{number}"]].to_list()
-        return frame.rename(columns={f"axis_{number}": each["key"] for number, each in enumerate(axes)})
+    points = _axes_table("points", "One row per point and seed: what an average round takes, and where.")
+    clients = _axes_table("clients", "One row per point, seed and client: where it spends its rounds, what it needs.")
+    server = _axes_table("server", "The best point of the scenario's own world, with other servers.")
+    layers = _axes_table("layers", "One row per layer of the model: what it costs.")
+    overlay = _axes_table(
+        "overlay", "One row per point and seed whose accuracy a training run tells; only with `runs`."
+    )
 
 
 def run(
@@ -164,13 +147,13 @@ def run(
 
     Raises:
         ScenarioError: the scenario, the device or the folder cannot be used.
-        CellsFailed: variants failed; what the others gave is in the folder of its `outcome`.
+        TrialsFailed: variants failed; what the others gave is in the folder of its `outcome`.
     """
     threads = threads or Settings.threads
     settings = Settings(timing_only, device, jobs, threads, reuse=not fresh, backend=backend, address=address)
     with permitted(Permission(allow_code)):
         study = training(_study(scenario, overrides))
-        return Results(run_study(study, Path(out) if out else None, settings, lambda number, round: None).folder)
+        return Results(run_study(study, Path(out) if out else None, settings, silent).folder)
 
 
 def serve(
@@ -198,8 +181,7 @@ def serve(
     """
     with permitted(Permission(allow_code)):
         study = ServedStudy(_study(scenario, overrides), Settings(timing_only, device, resume=True, reuse=True))
-        answers = study.answers(Path(run) if run else None, lambda trained: nullcontext(lambda number, round: None))
-        return Served(study.serve(answers, Path(out) if out else None, lambda name, done, total: None).folder)
+        return Served(study.run(Path(run) if run else None, Path(out) if out else None, silent).folder)
 
 
 def reprice(
@@ -219,8 +201,7 @@ def reprice(
         ScenarioError: there is no run, it cannot be walked again, or a key decides what is learned.
     """
     with permitted(Permission(allow_code)):
-        repricing = Repricing(Path(run), overrides)
-        return Results(repricing.fill(Path(out) if out else None, lambda number, news: None).folder)
+        return Results(Repricing(Path(run), overrides).run(Path(out) if out else None, silent).folder)
 
 
 def whatif(
@@ -250,7 +231,7 @@ def whatif(
     place = Path(out) if out else None
     with permitted(Permission(allow_code)):
         study = training(_study(scenario, overrides))
-        return WhatIf(run_whatif(study, axes, place, jobs, lambda done, total: None, [*map(Path, runs)]).folder)
+        return WhatIf(run_whatif(study, axes, place, jobs, silent, [*map(Path, runs)]).folder)
 
 
 def advise(
@@ -277,7 +258,7 @@ def advise(
     """
     wish = Wish(per_client, memory_bytes, accuracy, [Path(run) for run in runs])
     with permitted(Permission(allow_code)):
-        return find_advice(training(_study(scenario, overrides)), wish, lambda done, total: None)
+        return find_advice(training(_study(scenario, overrides)), wish, silent)
 
 
 def _study(scenario: str | Path | Scenario | Mapping[str, Any], overrides: Sequence[str]) -> Study:

@@ -8,15 +8,15 @@ from benchmarks.child import rounds
 if __name__ == "__main__":
     turns = rounds()
     next(turns)
-    from sfl_sim.engine.experiment import Round
-    from sfl_sim.engine.trial import News, Settings
+    from sfl_sim.engine.news import Ended, News
+    from sfl_sim.engine.trial import Settings
     from sfl_sim.scenario.load import load
     from sfl_sim.studies.train import run_study
 
     scenario, folder = sys.argv[1:]
 
-    def notify(number: int, news: News) -> None:
-        if isinstance(news, Round):
+    def notify(news: News) -> None:
+        if isinstance(news, Ended):
             next(turns)
 
     run_study(load(scenario), Path(folder) / "run", Settings(device="cpu"), notify)

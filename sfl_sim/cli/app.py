@@ -1,18 +1,21 @@
-"""What all commands share: the application, options that several of them have, and the way out."""
+"""The application that all commands share, options that several of them have, and the way out."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from sfl_sim.errors import in_one_line
+
+if TYPE_CHECKING:
+    from sfl_sim.studies.launch import Outcome  # imports torch
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
@@ -36,7 +39,7 @@ class Terminal(Console):
         super().__init__(stderr=stderr, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """As rich does, with what a terminal would obey written as its escape."""
+        """Render as rich does, but write what a terminal would obey as its escape."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else _harmless(text), style, control)
 
@@ -52,6 +55,18 @@ def _harmless(text: str) -> str:
 
 class Interrupted(Exception):
     """Ctrl-C was pressed, and what there is has been kept."""
+
+
+def conclude(outcome: Outcome, page: str, table: Callable[[Path], RenderableType] | None) -> None:
+    """Print the table of a study's results, if any is wanted, and where its page lies.
+
+    Raises Interrupted if the study was.
+    """
+    if table:
+        Terminal().print(table(outcome.folder))
+    say(outcome.folder / page)
+    if outcome.status == "interrupted":
+        raise Interrupted
 
 
 def _version(wanted: bool) -> None:

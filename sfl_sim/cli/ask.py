@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sfl_sim.cli.app import AllowCode, Debug, Interrupted, Overrides, ScenarioFile, Terminal, app, say
+from sfl_sim.cli.app import AllowCode, Debug, Overrides, ScenarioFile, Terminal, app, conclude, say
 from sfl_sim.errors import blamed_on
 from sfl_sim.scenario.shipped import scenario_file
 
@@ -34,22 +34,18 @@ def whatif(
     debug: Debug = False,
 ) -> None:
     """Time the rounds of a scenario, without training, at all combinations of what varies."""
-    from sfl_sim.cli.progress import whatif_progress
+    from sfl_sim.cli.progress import progress
     from sfl_sim.scenario.load import load, training
     from sfl_sim.scenario.vary import read_axes
     from sfl_sim.studies.whatif import run_whatif
 
     axes = read_axes(vary)
     study = training(load(scenario_file(scenario), overrides))
-    with whatif_progress(Terminal(stderr=True), quiet) as notify:
+    with progress(Terminal(stderr=True), quiet) as notify:
         outcome = run_whatif(study, axes, out, jobs, notify, runs)
-    if not quiet:
-        from sfl_sim.report.whatif import whatif_in_terminal
+    from sfl_sim.report.whatif import whatif_in_terminal
 
-        Terminal().print(whatif_in_terminal(outcome.folder))
-    say(outcome.folder / "whatif.html")
-    if outcome.status == "interrupted":
-        raise Interrupted
+    conclude(outcome, "whatif.html", None if quiet else whatif_in_terminal)
 
 
 @app.command()
@@ -67,15 +63,11 @@ def reprice(
 
     with blamed_on(run):
         repricing = Repricing(run, overrides)
-        with progress(repricing.study, Terminal(stderr=True), quiet) as notify:
-            outcome = repricing.fill(out, notify)
-    if not quiet:
-        from sfl_sim.report.repriced import repriced_in_terminal
+        with progress(Terminal(stderr=True), quiet) as notify:
+            outcome = repricing.run(out, notify)
+    from sfl_sim.report.repriced import repriced_in_terminal
 
-        Terminal().print(repriced_in_terminal(outcome.folder))
-    say(outcome.folder / "report.html")
-    if outcome.status == "interrupted":
-        raise Interrupted
+    conclude(outcome, "report.html", None if quiet else repriced_in_terminal)
 
 
 @app.command()
@@ -91,16 +83,15 @@ def advise(
     debug: Debug = False,
 ) -> None:
     """Choose the cuts with the shortest rounds, by the clock alone."""
-    from sfl_sim.cli.progress import whatif_progress
+    from sfl_sim.cli.progress import progress
     from sfl_sim.report.advice import advice_in_terminal, settings
     from sfl_sim.scenario.load import load, training
-    from sfl_sim.studies.advise import find_advice
-    from sfl_sim.studies.advise_variant import Wish
+    from sfl_sim.studies.advise import Wish, find_advice
     from sfl_sim.studies.cut_limits import read_bytes
 
     wish = Wish(per_client, None if memory is None else read_bytes(memory), accuracy, runs)
     study = training(load(scenario_file(scenario), overrides))
-    with whatif_progress(Terminal(stderr=True), quiet) as notify:
+    with progress(Terminal(stderr=True), quiet) as notify:
         advice = find_advice(study, wish, notify)
     if not quiet:
         Terminal().print(advice_in_terminal(advice.choices, advice.cuts, advice.clients))

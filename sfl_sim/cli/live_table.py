@@ -15,28 +15,20 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from sfl_sim.engine.experiment import Round
-from sfl_sim.engine.trial import Began, News, Notify, Taken
+from sfl_sim.engine.news import Began, Ended, Failed, News, Notify, Planned, Taken
 from sfl_sim.report.display import duration
-from sfl_sim.scenario.load import Study
-from sfl_sim.store import Failure
 
 REFRESHES_PER_S = 2
 FRAME_LINES = 4
 """Lines of the screen that are no rows: the heading, the counts, the command above and the cursor below."""
 STATES = {"running": "bold", "failed": "red", "done": "green", "taken": "cyan", "waiting": "dim"}
-"""What a cell can be, the states worth most room first, and how they look."""
+"""What a trial can be, the states worth most room first, and how they look."""
 
 Clock = Callable[[], float]
 
 
-def cell_name(study: Study, number: int) -> str:
-    """The variant, and its seed if there are several."""
-    variant = study.variants[number]
-    return variant.name + (f" (seed {variant.scenario.seed})" if study.base.repeats > 1 else "")
-
-
-def found(round: Round) -> str:
-    """How well it learned by the end of a round; empty if nothing is trained."""
+def learned(round: Round) -> str:
+    """Return how well a trial has learned by the end of a round; nothing if it does not train."""
     accuracy = round.row["accuracy"]
     if accuracy is None:
         return ""
@@ -45,7 +37,7 @@ def found(round: Round) -> str:
 
 @dataclass
 class Row:
-    """How far a cell is: its rounds, when it began, when there was last news of it, and what they were."""
+    """The state of a trial: its rounds, when it began, when there was last news of it, and what they were."""
 
     name: str
     rounds: int
@@ -57,7 +49,7 @@ class Row:
     news: str = ""
 
     def left_s(self, now_s: float) -> float | None:
-        """The time until it is done, if its other rounds take as long as those before; None while nobody knows."""
+        """Return the time until it is done, if all rounds take equally long; None while nobody knows."""
         if self.state != "running" or not self.done or self.began_s is None:
             return None
         return max(0.0, self.began_s + (self.changed_s - self.began_s) / self.done * self.rounds - now_s)
@@ -65,36 +57,38 @@ class Row:
 
 @dataclass
 class Progress:
-    """How far all cells of a study are."""
+    """The state of all trials of a study."""
 
     rows: list[Row]
     clock: Clock = time.monotonic
 
-    def notify(self, number: int, news: News) -> None:
-        """Note what became of a row."""
-        row = self.rows[number]
+    def notify(self, news: News) -> None:
+        """Note what became of a trial."""
+        if not isinstance(news, Began | Ended | Taken | Failed):
+            return
+        row = self.rows[news.trial]
         row.changed_s = self.clock()
         match news:
             case Began():
                 row.state, row.began_s = "running", row.changed_s
-            case Round():
-                row.done = news.row["round"]
+            case Ended(_, round):
+                row.done = round.row["round"]
                 row.state = "done" if row.done == row.rounds else "running"
-                row.simulated, row.news = duration(news.row["ended_s"]), found(news)
-            case Taken():
-                row.state, row.news = "taken", f"from {news.run}"
-            case Failure():
-                row.state, row.news = "failed", str(news)
+                row.simulated, row.news = duration(round.row["ended_s"]), learned(round)
+            case Taken(_, run):
+                row.state, row.news = "taken", f"from {run}"
+            case Failed(_, why):
+                row.state, row.news = "failed", str(why)
 
     def left_s(self) -> float | None:
-        """The time until everything is done, if rounds go on being done as fast; None while nobody knows."""
+        """Return the time until everything is done, if rounds go on being done as fast; None while nobody knows."""
         done = sum(row.done for row in self.rows)
         left = sum(row.rounds - row.done for row in self.rows if row.state in ("running", "waiting"))
         began_s = min((row.began_s for row in self.rows if row.began_s is not None), default=None)
         return None if began_s is None or not done else (self.clock() - began_s) / done * left
 
     def shown(self, n: int) -> list[Row]:
-        """The `n` rows of which there is most to tell, in the order of the study."""
+        """Return the `n` rows of which there is most to tell, in the order of the study."""
         states = list(STATES)
 
         def rank(number: int) -> tuple[int, float]:
@@ -104,7 +98,7 @@ class Progress:
         return [self.rows[number] for number in sorted(sorted(range(len(self.rows)), key=rank)[:n])]
 
     def counts(self) -> Text:
-        """How many cells are in which state, and the time that is left."""
+        """Return how many trials are in which state, and the time that is left."""
         counted = Counter(row.state for row in self.rows)
         states = [(f"{counted[state]} {state}", style) for state, style in STATES.items() if counted[state]]
         left_s = self.left_s()
@@ -113,7 +107,7 @@ class Progress:
         return Text(" · ").join(Text(text, style) for text, style in states)
 
     def table(self, n_rows: int) -> Group:
-        """The cells as a table of at most so many rows, and below it the counts of all."""
+        """Return the trials as a table of at most so many rows, and below it the counts of all."""
         table = Table(
             Column("Variant", no_wrap=True, ratio=1), Column("", no_wrap=True),
             Column("Round", no_wrap=True, justify="right"), Column("Simulated", no_wrap=True, justify="right"),
@@ -131,9 +125,9 @@ class Progress:
 
 
 @contextmanager
-def live_table(study: Study, console: Console) -> Iterator[Notify]:
-    """A `Notify` that keeps the table up to date."""
-    progress = Progress([Row(cell_name(study, n), v.scenario.train.rounds) for n, v in enumerate(study.variants)])
+def live_table(planned: Planned, console: Console) -> Iterator[Notify]:
+    """Yield a `Notify` that keeps the table of the planned trials up to date."""
+    progress = Progress([Row(name, rounds) for name, rounds in planned.trials])
     with Live(
         console=console, get_renderable=lambda: progress.table(max(1, console.height - FRAME_LINES)),
         refresh_per_second=REFRESHES_PER_S,

@@ -1,113 +1,107 @@
-"""What a person sees while a study runs: a live table in a terminal, plain lines elsewhere."""
+"""Progress of a study as a person sees it: a live table or a bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from sfl_sim.cli.live_table import cell_name, found, live_table
-from sfl_sim.engine.experiment import Round
-from sfl_sim.engine.trial import Began, News, Notify, Settings, Taken, Warned
+from sfl_sim.cli.live_table import learned, live_table
+from sfl_sim.engine.news import Began, Counted, Ended, Failed, News, Notify, Planned, Taken, Warned, silent
+from sfl_sim.engine.trial import Settings
 from sfl_sim.report.display import duration
 from sfl_sim.scenario.load import Study
-from sfl_sim.store import Failure
 from sfl_sim.studies.calibrate import calibrate, proposal
-from sfl_sim.studies.landscape import Notify as NotifyPoint
-from sfl_sim.studies.serve import Notify as NotifyRequest
-from sfl_sim.studies.whatif import Notify as NotifyCount
 
-LINES_PER_CELL = 10
+LINES_PER_TRIAL = 10
 
 
 @contextmanager
-def progress(study: Study, console: Console, quiet: bool) -> Iterator[Notify]:
-    """A `Notify` that shows how far the variants are, and the remaining time; if `quiet`, it only warns."""
-    shown: AbstractContextManager[Notify]
-    if quiet:
-        shown = nullcontext(lambda number, news: None)
-    else:
-        shown = live_table(study, console) if console.is_terminal else nullcontext(_lines(study, console))
-    with shown as show:
+def progress(console: Console, quiet: bool = False) -> Iterator[Notify]:
+    """Yield a `Notify` that shows all news of a study, and the remaining time; if `quiet`, warnings alone."""
+    names: list[str] = []
+    show: Notify = silent
+    is_counting = False
+    with ExitStack() as shown:  # what is on the screen: first the trials, then perhaps what is counted
 
-        def notify(number: int, news: News) -> None:
-            if isinstance(news, Warned):
-                told = f"{cell_name(study, number)}  warning: {news.problem}"
-                console.print(told, highlight=False, markup=False, soft_wrap=True)
-            show(number, news)
+        def turn_to(display: AbstractContextManager[Notify]) -> None:
+            nonlocal show
+            shown.close()
+            show = shown.enter_context(display)
+
+        def notify(news: News) -> None:
+            nonlocal is_counting
+            match news:
+                case Planned(trials):
+                    names[:] = [name for name, _ in trials]
+                    if not quiet:
+                        turn_to(live_table(news, console) if console.is_terminal else _lines(news, console))
+                case Warned(trial, problem):
+                    _say(console, f"{names[trial]}  warning: {problem}")
+                case Counted() if not (quiet or is_counting):
+                    is_counting = True
+                    turn_to(_bar(console) if console.is_terminal else _beginnings(console))
+            show(news)
 
         yield notify
 
 
-def _lines(study: Study, console: Console) -> Notify:
-    def notify(number: int, news: News) -> None:
-        of = study.variants[number].scenario.train.rounds
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _lines(planned: Planned, console: Console) -> Iterator[Notify]:
+    """Print a line for some of the rounds of each trial, and for whatever else becomes of it."""
+
+    def notify(news: News) -> None:
         match news:
-            case Round():
-                done = news.row["round"]
-                if done != of and done % -(-of // LINES_PER_CELL):
+            case Ended(trial, round):
+                of, done = planned.trials[trial][1], round.row["round"]
+                if done != of and done % -(-of // LINES_PER_TRIAL):
                     return
-                told = [f"round {done}/{of}", f"{duration(news.row['ended_s'])} simulated", found(news)]
-            case Began(after) if after:
+                told = [f"round {done}/{of}", f"{duration(round.row['ended_s'])} simulated", learned(round)]
+            case Began(trial, after) if after:
                 told = [f"goes on after round {after}"]
-            case Taken():
-                told = [f"taken from {news.run}"]
-            case Failure():
-                told = [f"failed: {news}"]
+            case Taken(trial, run):
+                told = [f"taken from {run}"]
+            case Failed(trial, why):
+                told = [f"failed: {why}"]
             case _:
                 return
-        line = "  ".join(filter(None, [cell_name(study, number), *told]))
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        _say(console, "  ".join(filter(None, [planned.trials[trial][0], *told])))
 
-    return notify
+    yield notify
 
 
 @contextmanager
-def survey_progress(console: Console) -> Iterator[NotifyPoint]:
-    """A `Notify` that shows which model's landscape is looked at, and the remaining time."""
-    with _counted("landscape", "point", console) as notify:
+def _bar(console: Console) -> Iterator[Notify]:
+    """Show what is counted as a bar, with the remaining time."""
+    columns = [TextColumn("{task.description}", markup=False), BarColumn(bar_width=12), MofNCompleteColumn()]
+    with Progress(*columns, TimeRemainingColumn(), console=console) as bars:
+        task = bars.add_task("", total=None)
+
+        def notify(news: News) -> None:
+            if isinstance(news, Counted):
+                bars.update(task, description=news.what, completed=news.done, total=news.total)
+
         yield notify
 
 
 @contextmanager
-def whatif_progress(console: Console, quiet: bool) -> Iterator[NotifyCount]:
-    """A `Notify` that shows how many points have been walked, and the remaining time."""
-    if quiet:
-        yield lambda done, total: None
-    else:
-        with _counted("what if", "point", console) as notify:
-            yield lambda done, total: notify("what if", done, total)
+def _beginnings(console: Console) -> Iterator[Notify]:
+    """Print a line when the counting of something begins."""
+    begun: set[str] = set()
 
+    def notify(news: News) -> None:
+        if isinstance(news, Counted) and news.what not in begun:
+            begun.add(news.what)
+            _say(console, f"{news.what}  {news.unit} {news.done}/{news.total}")
 
-@contextmanager
-def serving_progress(console: Console, quiet: bool) -> Iterator[NotifyRequest]:
-    """A `Notify` that shows which cell is served, and how many of its requests have come."""
-    if quiet:
-        yield lambda name, done, total: None
-    else:
-        with _counted("serving", "request", console) as notify:
-            yield notify
-
-
-@contextmanager
-def _counted(what: str, unit: str, console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    if console.is_terminal:
-        columns = [TextColumn("{task.description}", markup=False), BarColumn(bar_width=12), MofNCompleteColumn()]
-        with Progress(*columns, TimeRemainingColumn(), console=console) as bars:
-            task = bars.add_task(what, total=None)
-            yield lambda name, done, total: bars.update(task, description=name, completed=done, total=total)
-    else:
-        begun: set[str] = set()
-
-        def notify(name: str, done: int, total: int) -> None:
-            if name not in begun:
-                begun.add(name)
-                console.print(f"{name}  {unit} {done}/{total}", highlight=False, markup=False, soft_wrap=True)
-
-        yield notify
+    yield notify
 
 
 def show_calibration(study: Study, settings: Settings, console: Console, out: Console) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sfl_sim.cli.app import AllowCode, Debug, Device, Interrupted, Overrides, ScenarioFile, Terminal, app, say
+from sfl_sim.cli.app import AllowCode, Debug, Device, Overrides, ScenarioFile, Terminal, app, conclude
 from sfl_sim.scenario.shipped import scenario_file
 
 
@@ -43,7 +43,7 @@ def run(
     from sfl_sim.cli.progress import progress, show_calibration
     from sfl_sim.engine.trial import Settings
     from sfl_sim.scenario.load import load, training
-    from sfl_sim.studies.train import CellsFailed, run_study
+    from sfl_sim.studies.train import TrialsFailed, run_study
 
     console = Terminal(stderr=True)
     settings = Settings(
@@ -54,22 +54,18 @@ def run(
         show_calibration(study, settings, console, Terminal(soft_wrap=True))
         return
     failure = None
-    with progress(study, console, quiet) as notify:
+    with progress(console, quiet) as notify:
         try:
             outcome = run_study(study, out, settings, notify)
-        except CellsFailed as error:
+        except TrialsFailed as error:
             if error.outcome is None:
                 raise
             outcome, failure = error.outcome, error
-    if not quiet:
-        from sfl_sim.report.terminal import results_in_terminal
+    from sfl_sim.report.terminal import results_in_terminal
 
-        Terminal().print(results_in_terminal(outcome.folder))
-    say(outcome.folder / "report.html")
+    conclude(outcome, "report.html", None if quiet else results_in_terminal)
     if failure:
         raise failure
-    if outcome.status == "interrupted":
-        raise Interrupted
 
 
 @app.command()
@@ -89,21 +85,15 @@ def serve(
     debug: Debug = False,
 ) -> None:
     """Let requests come to what a scenario trains, and write how they were answered."""
-    from sfl_sim.cli.progress import progress, serving_progress
+    from sfl_sim.cli.progress import progress
     from sfl_sim.engine.trial import Settings
     from sfl_sim.scenario.load import load
     from sfl_sim.studies.serve import ServedStudy
 
-    console = Terminal(stderr=True)
     settings = Settings(timing_only, device, resume=True, reuse=True)
     study = ServedStudy(load(scenario_file(scenario), overrides), settings)
-    answers = study.answers(run, lambda trained: progress(trained, console, quiet))
-    with serving_progress(console, quiet) as notify:
-        outcome = study.serve(answers, out, notify)
-    if not quiet:
-        from sfl_sim.report.served import served_in_terminal
+    with progress(Terminal(stderr=True), quiet) as notify:
+        outcome = study.run(run, out, notify)
+    from sfl_sim.report.served import served_in_terminal
 
-        Terminal().print(served_in_terminal(outcome.folder))
-    say(outcome.folder / "serving.html")
-    if outcome.status == "interrupted":
-        raise Interrupted
+    conclude(outcome, "serving.html", None if quiet else served_in_terminal)

@@ -66,11 +66,11 @@ def landscape(
     debug: Debug = False,
 ) -> None:
     """Show how flat the loss is around the final models of stored runs."""
-    from sfl_sim.cli.progress import survey_progress
+    from sfl_sim.cli.progress import progress
     from sfl_sim.studies.landscape import Extent, survey
 
     page = out or _page_of(runs, "landscape.html")
-    with survey_progress(Terminal(stderr=True)) as notify, blamed_on(*runs):
+    with progress(Terminal(stderr=True)) as notify, blamed_on(*runs):
         survey(runs, page, Extent(points, plane_points, span, samples), device, notify)
     say(page)
 

@@ -1,4 +1,4 @@
-"""What decides the content of a cell, as one key: by equal keys a finished cell is known wherever it lies."""
+"""A key of all that decides the content of a trial: a finished trial is known by it wherever it lies."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from sfl_sim.scenario.concerns import without
+from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.sections import Scenario
 
 PACKAGES = ["torch", "torchvision", "numpy", "scipy", "pandas", "simpy", "scikit-learn", "fvcore"]
@@ -18,14 +20,13 @@ PACKAGES = ["torch", "torchvision", "numpy", "scipy", "pandas", "simpy", "scikit
 SHOWING = {"report", "cli", "profiles", "scenarios"}
 """Rooms of the package that nothing computed depends on. The last two are in an installed package alone, with scripts
 of their own; what profiles say counts, wherever they lie."""
-ASIDE: dict[str, Any] = {"name": True, "repeats": True, "grid": True, "serving": True, "data": {"download"},
-                         "report": {"target_accuracy"}}  # fmt: skip
-"""What of a scenario its cells do not depend on."""
+NOT_STORED = {Concern.SHOWING}
+"""Concerns of a scenario that decide nothing of what its trials store."""
 
 
 @cache
 def code_version() -> str:
-    """32 hex digits, equal where sfl-sim's code, its profiles and the packages that compute are."""
+    """Return 32 hex digits, equal where sfl-sim's code, its profiles and the packages that compute are."""
     package = Path(__file__).parents[1]
     profiles = next(place for place in (package / "profiles", package.parent / "profiles") if place.is_dir())
     digest = hashlib.blake2b(" ".join(f"{name} {version(name)}" for name in PACKAGES).encode(), digest_size=16)
@@ -41,18 +42,18 @@ LEAF = {"femnist", "shakespeare"}
 """Data sets whose files under the root a user has made with LEAF, by settings of his own."""
 
 
-def cell_key(scenario: Scenario, meaning: str) -> str | None:
-    """32 hex digits, equal for two cells if all that decides their content is; None where that cannot be known.
+def trial_key(scenario: Scenario, meaning: str) -> str | None:
+    """Return 32 hex digits, equal for two trials if all that decides their content is; None if it cannot be known.
 
-    That is the scenario without its `ASIDE`, the content of files that it names, the code, and the `meaning` of the
-    settings. Of a user's own code, a folder of images and LEAF's files nobody knows whether they are still what they
-    were.
+    That is the scenario without what concerns pages alone, the content of files that it names, the code, and the
+    `meaning` of the settings. Of a user's own code, a folder of images and LEAF's files nobody knows whether they are
+    still what they were.
     """
     path = scenario.data.path
     in_folder = scenario.data.name in LEAF if path is None else os.path.isdir(os.path.expanduser(path))
     if names_own_code(scenario) or in_folder:
         return None
-    values = scenario.model_dump(exclude=ASIDE) | {"is served": scenario.serving is not None}
+    values = without(scenario, NOT_STORED) | {"is served": scenario.serving is not None}
     named = {text: Path(os.path.expanduser(text)) for text in _texts(values)}
     files = {text: _content(path) for text, path in named.items() if os.path.isfile(path)}
     canonical = json.dumps([values, files, code_version(), meaning], sort_keys=True, allow_nan=False)
@@ -60,12 +61,12 @@ def cell_key(scenario: Scenario, meaning: str) -> str | None:
 
 
 def names_own_code(scenario: Scenario) -> bool:
-    """Whether it names code of a user's own, as package.module:thing."""
-    return any(":" in text for text in _texts(scenario.model_dump(exclude=ASIDE)))
+    """Tell whether a scenario names code of a user's own, as package.module:thing."""
+    return any(":" in text for text in _texts(without(scenario, NOT_STORED)))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in nested mappings and lists, but for their keys."""
+    """Yield all texts in nested mappings and lists, but for their keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list | tuple):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pickle import UnpicklingError
 from typing import Any
 
 import pandas as pd
 
 from sfl_sim.store import Checkpoint, Checkpoints
+from sfl_sim.training import contents
 from sfl_sim.training.contents import Unstorable
 from sfl_sim.training.replay import CheckpointMismatch, Image, Replay
 
@@ -65,14 +67,15 @@ class Past:
     def of(cls, checkpoint: Checkpoint, key: str | None) -> Past:
         """Raises CheckpointMismatch if the checkpoint is not of the cell with this content `key`."""
         about = checkpoint.about
+        if about.get("key") != key:
+            raise CheckpointMismatch("it is of another scenario, or of other code")
         try:
-            if about["key"] != key:
-                raise CheckpointMismatch("it is of another scenario, or of other code")
             rounds = [Learned.of(told) for told in checkpoint.rounds]
-            image = Image(**about["image"], arrays=checkpoint.arrays)
+            image = Image(**contents.load(checkpoint.memory))
             peak_graphs, left_out = about["peak_graphs"], about["left_out"]
-            return cls(rounds, about["timeline_digest"], peak_graphs, left_out, image, checkpoint)
-        except (KeyError, TypeError) as error:
+            kept = replace(checkpoint, memory=b"")  # as large as the image
+            return cls(rounds, about["timeline_digest"], peak_graphs, left_out, image, kept)
+        except (KeyError, TypeError, ValueError, RuntimeError, EOFError, UnpicklingError) as error:
             raise CheckpointMismatch(f"it is not of this version of sfl-sim ({error})") from error
 
     def check(self, round: int, timeline_digest: str) -> None:
@@ -149,7 +152,6 @@ class Keeper:
     def _save(self, name: str) -> None:
         began_s = time.monotonic()
         image = self.memory.image()
-        about = {"key": self.key, "image": image.about(), **self.figures()}
-        self.checkpoints.save(name, about, image.arrays)
+        self.checkpoints.save(name, {"key": self.key, **self.figures()}, contents.dump(vars(image)))
         self._ended_s = time.monotonic()
         self._took_s = self._ended_s - began_s

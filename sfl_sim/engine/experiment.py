@@ -87,7 +87,7 @@ class Experiment:
         self.memory: Replay | None = None
         """What is alive of all that training has made; None in a timing-only run."""
         if device is not None and isinstance(self.executor, Eager):
-            self.memory = Replay(self.executor, device)
+            self.memory = Replay(self.executor)
         self.simulator = build_simulator(scenario, self.fleet, self.memory or self.executor, self.counts)
         self.foresight = FastPath(self.simulator)
         self.attendance = Participation(

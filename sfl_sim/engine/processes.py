@@ -1,10 +1,15 @@
-"""Where the cells of a study run: one by one here, side by side in processes, or on a Ray cluster. All do the same."""
+"""Runs the trials of a study one by one here, side by side in processes, or on a Ray cluster. All do the same.
+
+Processes end with the one that began them, even if it is killed: none of them waits for orders for ever.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import queue
+import signal
 import threading
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -12,9 +17,9 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.managers import SyncManager
 from pathlib import Path
 
-from sfl_sim.engine.orphans import end_with_parent, end_with_parent_alone
+from sfl_sim.engine.news import Failed, News, Notify, brief
 from sfl_sim.engine.ray import find_ray, on_ray
-from sfl_sim.engine.trial import News, Notify, Settings, attempt, brief
+from sfl_sim.engine.trial import Settings, attempt
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.own_code import Permission, permission, permitted
@@ -34,8 +39,8 @@ def check_backend(settings: Settings) -> None:
         raise ScenarioError("is of use to --backend ray alone", key="--address", found=settings.address)
 
 
-def run_cells(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
-    """Run the numbered cells into their folders; one that fails leaves word there, and takes no other down.
+def run_trials(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
+    """Run the numbered trials into their folders; one that fails leaves word there, and takes no other down.
 
     If they are interrupted, those that run here keep their whole rounds.
     """
@@ -51,13 +56,13 @@ def run_cells(variants: Mapping[int, Variant], folder: RunFolder, settings: Sett
 
 def _one_by_one(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
     for number, variant in variants.items():
-        attempt(number, variant, folder.cell_folder(number), settings, notify)
-        if failure := read_failure(folder.cell_folder(number)):
-            notify(number, failure)
+        attempt(number, variant, folder.trial_folder(number), settings, notify)
+        if failure := read_failure(folder.trial_folder(number)):
+            notify(Failed(number, failure))
 
 
 def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
-    """Cells in processes; new interpreters, since torch's threads do not survive a fork.
+    """Run trials in processes; new interpreters, since torch's threads do not survive a fork.
 
     A lane is a pool of one process, for a pool of several is lost with the first of them that is killed.
     """
@@ -80,7 +85,7 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
                 lane.shutdown(wait=False)  # frees its memory, and Ctrl-C finds no process that idles
                 return
             number = waiting.pop(0)
-            place = folder.cell_folder(number)
+            place = folder.trial_folder(number)
             task = number, variants[number], place, settings, permission(), news, stop
             running[lane.submit(_apart, *task)] = number, lane
 
@@ -90,10 +95,10 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
             while running:
                 done, _ = wait(running, timeout=0.1, return_when=FIRST_COMPLETED)
                 while not news.empty():
-                    notify(*pickle.loads(news.get()))
+                    notify(pickle.loads(news.get()))
                 for future in done:
                     number, lane = running.pop(future)
-                    place = folder.cell_folder(number)
+                    place = folder.trial_folder(number)
                     try:
                         future.result()
                     except BrokenProcessPool:
@@ -102,9 +107,9 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
                         lanes.remove(lane)
                         lanes.add(lane := new_lane())
                     if failure := read_failure(place):
-                        notify(number, failure)
+                        notify(Failed(number, failure))
                     begin(lane)
-        except BaseException:  # of whatever kind: let the cells keep their whole rounds and end
+        except BaseException:  # of whatever kind: let the trials keep their whole rounds and end
             stop.set()
             raise
         finally:
@@ -121,10 +126,27 @@ def _apart(
     news: queue.Queue[bytes],
     stop: threading.Event,
 ) -> None:
-    def notify(number: int, told: News) -> None:
+    def notify(told: News) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
-        news.put(pickle.dumps((number, brief(told))))  # or else the manager's process would import torch
+        news.put(pickle.dumps(brief(told)))  # or else the manager's process would import torch
 
     with permitted(given):
         attempt(number, variant, place, settings, notify)
+
+
+def end_with_parent() -> None:
+    """Let this process end as soon as the one that began it has."""
+    threading.Thread(target=_wait_and_end, daemon=True).start()
+
+
+def _wait_and_end() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
+
+
+def end_with_parent_alone() -> None:
+    """Do as `end_with_parent`, but outlive a `kill` of the whole group: the parent still needs this process then."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    end_with_parent()

@@ -1,4 +1,4 @@
-"""Cells as tasks of a Ray cluster, whose nodes share no disk with us: what a cell leaves comes back as bytes.
+"""Runs trials as tasks of a Ray cluster, whose nodes share no disk with us: what a trial leaves comes back as bytes.
 
 A node needs sfl-sim of the same code, and what the scenario names, as files, data sets and modules, at the same places.
 """
@@ -20,7 +20,8 @@ from types import ModuleType
 from typing import Any
 
 from sfl_sim.engine.cache_key import code_version
-from sfl_sim.engine.trial import News, Notify, Settings, attempt, brief, failure_of
+from sfl_sim.engine.news import Failed, News, Notify, brief
+from sfl_sim.engine.trial import Settings, attempt, failure_of
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.own_code import Permission, permission, permitted
@@ -31,7 +32,7 @@ POLL_S = 0.1
 
 
 def find_ray() -> ModuleType:
-    """Ray, or ScenarioError if it is not installed."""
+    """Return Ray, or raise ScenarioError if it is not installed."""
     try:
         import ray
     except ModuleNotFoundError as error:
@@ -41,9 +42,9 @@ def find_ray() -> ModuleType:
 
 
 def on_ray(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
-    """Every cell as a task that takes as many CPUs as a cell may use threads, and its share of a GPU.
+    """Run every trial as a task that takes as many CPUs as a trial may use threads, and its share of a GPU.
 
-    If they are interrupted, only cells that are finished are kept.
+    If they are interrupted, only trials that are finished are kept.
     """
     ray = find_ray()
     device = "cpu" if settings.timing_only else pick_device(settings.device).type
@@ -64,12 +65,12 @@ def on_ray(variants: Mapping[int, Variant], folder: RunFolder, settings: Setting
             while running:
                 done, _ = ray.wait(list(running), timeout=POLL_S)
                 for told in news.get_nowait_batch(news.qsize()):
-                    notify(*pickle.loads(told))
+                    notify(pickle.loads(told))
                 for result in done:
                     number = running.pop(result)
-                    _settle(ray, result, variants[number], folder.cell_folder(number))
-                    if failure := read_failure(folder.cell_folder(number)):
-                        notify(number, failure)
+                    _settle(ray, result, variants[number], folder.trial_folder(number))
+                    if failure := read_failure(folder.trial_folder(number)):
+                        notify(Failed(number, failure))
         finally:
             for result in running:  # we have been interrupted
                 ray.cancel(result)
@@ -88,23 +89,23 @@ def _require_room(ray: ModuleType, num_cpus: float, num_gpus: float) -> None:
 def _elsewhere(
     number: int, variant: Variant, settings: Settings, given: Permission, news: Any, code: str, places: Sequence[str]
 ) -> dict[str, bytes]:
-    """Run a cell on a node, where a user's own modules are looked for in `places`; gives the files that it leaves."""
+    """Run a trial on a node, where a user's own modules are looked for in `places`; gives the files that it leaves."""
     sys.path.extend(place for place in places if place not in sys.path)
     if code_version() != code:
         raise RuntimeError("this node has other code than the machine where the study was begun")
     with TemporaryDirectory() as place:
-        cell = Path(place, "cell")
+        trial = Path(place, "trial")
 
-        def notify(number: int, told: News) -> None:
-            news.put(pickle.dumps((number, brief(told))))  # or else the queue's own process would import torch
+        def notify(told: News) -> None:
+            news.put(pickle.dumps(brief(told)))  # or else the queue's own process would import torch
 
         with permitted(given):
-            attempt(number, variant, cell, settings, notify)
-        return {path.name: path.read_bytes() for path in cell.iterdir()}
+            attempt(number, variant, trial, settings, notify)
+        return {path.name: path.read_bytes() for path in trial.iterdir()}
 
 
 def _settle(ray: ModuleType, result: Any, variant: Variant, place: Path) -> None:
-    """Put what a task gave into the cell's folder: files, or why there are none."""
+    """Put what a task gave into the trial's folder: files, or why there are none."""
     shutil.rmtree(place, ignore_errors=True)  # what an earlier run left unfinished
     try:
         files = ray.get(result)
@@ -112,13 +113,13 @@ def _settle(ray: ModuleType, result: Any, variant: Variant, place: Path) -> None
         write_failure(place, failure_of(variant, getattr(error, "cause", None) or error), str(error))
         return
     place.mkdir(parents=True)
-    for name in sorted(files, key=lambda name: name == SUMMARY):  # which closes the cell
+    for name in sorted(files, key=lambda name: name == SUMMARY):  # which closes the trial
         (place / name).write_bytes(files[name])
 
 
 @contextmanager
 def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
-    """A connection to the cluster, or to a Ray of this machine that ends with it; one that there is, stays."""
+    """Connect to the cluster, or to a Ray of this machine that ends with it; a connection that there is stays."""
     if ray.is_initialized():
         yield
         return

@@ -1,4 +1,4 @@
-"""What a scenario may name: what comes with sfl-sim, and a user's own by `package.module:name`."""
+"""Names that a scenario may use: of what comes with sfl-sim, and of a user's own as `package.module:name`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sfl_sim.system.profiles import available
 
 
 def named(name: str, table: Mapping[str, Any], key: str) -> Any:
-    """What a scenario's `name` stands for: an entry of `table`, or a user's own `package.module:thing`.
+    """Return what a scenario's `name` stands for: an entry of `table`, or a user's own `package.module:thing`.
 
     Nothing else imports what a scenario names. Raises ScenarioError if there is no such thing, or if it may not run.
     """
@@ -47,7 +47,7 @@ def named(name: str, table: Mapping[str, Any], key: str) -> Any:
 
 
 def find_model(model: Model) -> str | Builder | nn.Sequential:
-    """What `zoo.network` makes a network of: a name of the zoo, or a user's own; ScenarioError if that is no model."""
+    """Return a name of the zoo, or a user's own model, for `zoo.network`; ScenarioError if that is no model."""
     if model.factory is None:
         return str(model.name)
     thing: Builder | nn.Sequential = named(model.factory, {}, "model.factory")
@@ -56,7 +56,7 @@ def find_model(model: Model) -> str | Builder | nn.Sequential:
 
 
 def find_method(name: str) -> type[Method]:
-    """The method's class; ScenarioError if there is none."""
+    """Return the method's class; ScenarioError if there is none."""
     kind = named(name, METHODS, "method.name")
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         raise ScenarioError("is not a subclass of sfl_sim.methods.Method", key="method.name", found=name)
@@ -64,7 +64,7 @@ def find_method(name: str) -> type[Method]:
 
 
 def find_order(name: str) -> Order:
-    """The order's function; ScenarioError if there is none."""
+    """Return the order's function; ScenarioError if there is none."""
     order: Order = named(name, ORDERS | PRESETS, "server.order")  # a preset is expanded before, but may be suggested
     try:
         fits = callable(order(Roster([0], {0: 1})))
@@ -76,7 +76,7 @@ def find_order(name: str) -> Order:
 
 
 def method_options(kind: type[Method], scenario: Scenario) -> Any:
-    """The scenario's keys below `method` as the method's own options."""
+    """Return the scenario's keys below `method` as the method's own options."""
     try:
         return kind.Options(**scenario.method.options)
     except pydantic.ValidationError as error:
@@ -93,7 +93,7 @@ def method_options(kind: type[Method], scenario: Scenario) -> Any:
 
 
 def choices() -> dict[str, list[str]]:
-    """The names that come with sfl-sim, by the scenario key that takes them."""
+    """Return the names that come with sfl-sim, by the scenario key that takes them."""
     return {
         "method.name": list(METHODS),
         "report.target_accuracy.of": list(METHODS),
@@ -111,7 +111,7 @@ def choices() -> dict[str, list[str]]:
 
 
 def catalogue() -> dict[str, dict[str, str]]:
-    """What comes with sfl-sim: name and one line of explanation, for methods up to three, by kind."""
+    """Return what comes with sfl-sim by kind: name and one line of explanation, for methods up to three."""
     tables: dict[str, Mapping[str, Any]] = {
         "methods": METHODS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS,
         "orders": ORDERS | PRESETS,
@@ -139,7 +139,7 @@ def _first_line(thing: object) -> str:
 
 
 def _method_lines(kind: type[Method]) -> str:
-    """What the method does; its paper, which its module names below the first line, up to the year; its options."""
+    """Return what the method does, its paper, which its module names below the first line, and its options."""
     lines = [_first_line(kind)]
     if paper := re.search(r"\n\n(.*?\b\d{4})\b", inspect.getdoc(inspect.getmodule(kind)) or "", re.DOTALL):
         lines.append(" ".join(paper[1].split()))
@@ -150,5 +150,5 @@ def _method_lines(kind: type[Method]) -> str:
 
 
 def _has_options(kind: type) -> bool:
-    """Whether it is one of the classes that a method's options are made of."""
+    """Tell whether a class is one of those that a method's options are made of."""
     return issubclass(kind, MethodOptions) and "__doc__" in vars(kind) and bool(kind.model_fields)

@@ -1,4 +1,4 @@
-"""A cell of a study, which is one variant with one seed: how it is run, what is told of it, what it leaves."""
+"""A trial of a study, which is a variant with a seed: runs it, and leaves its results in its folder."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from typing import Any
 import pandas as pd
 import torch
 
-from sfl_sim.engine.cache_key import cell_key
+from sfl_sim.engine.cache_key import trial_key
 from sfl_sim.engine.checkpointing import Keeper, Learned, Past, pasts
-from sfl_sim.engine.experiment import Experiment, Round
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.news import Began, Ended, Notify, Warned
 from sfl_sim.errors import OutputError
 from sfl_sim.metrics.accuracy import headline
 from sfl_sim.metrics.exits import HEADLINE
 from sfl_sim.scenario.data import RhoOod
 from sfl_sim.scenario.load import Variant
-from sfl_sim.store import Cell, Checkpoints, Failure, clear, rounds_of, write_failure, writing
+from sfl_sim.store import Checkpoints, Failure, TrialWriter, clear, rounds_of, write_failure, writing
 from sfl_sim.store.columns import BREAKDOWN
 from sfl_sim.training.hardware import keep_freed_memory, pick_device, threads_for
 from sfl_sim.training.precision import PRECISIONS
@@ -33,19 +34,19 @@ from sfl_sim.training.replay import CheckpointMismatch
 
 @dataclass(frozen=True)
 class Settings:
-    """How a study is run; none of it changes what is simulated, and all but the first two and `threads` not a bit.
+    """Settings of how a study is run: none changes what is simulated; the first two and `threads` change bits.
 
     What a user may trade bits for speed with besides, `train.precision` and `train.compile`, stands in the scenario.
 
     Attributes:
         timing_only: walk the timeline without training.
         device: `auto`, `cpu`, `cuda`, ...
-        jobs: cells run side by side in processes; with Ray, those that share a GPU.
-        threads: intra-op threads that a cell may use; results differ in the last bits with their number, so it does
+        jobs: trials run side by side in processes; with Ray, those that share a GPU.
+        threads: intra-op threads that a trial may use; results differ in the last bits with their number, so it does
             not depend on `jobs`.
-        resume: keep the cells that an interrupted run of the same scenario has finished, and go on with others from
+        resume: keep the trials that an interrupted run of the same scenario has finished, and go on with others from
             their last checkpoint.
-        reuse: take the cells that other runs in reports/, or beside this one, have finished.
+        reuse: take the trials that other runs in reports/, or beside this one, have finished.
         backend: `local`, or `ray` for the nodes of a Ray cluster.
         address: of the cluster: `auto` or `ray://...`; None starts Ray on this machine.
         checkpoint_jobs: store a checkpoint after so many operations at the server, too; None: at ends of rounds alone.
@@ -63,44 +64,12 @@ class Settings:
 
     @property
     def meaning(self) -> str:
-        """What besides the scenario decides the bits of a result."""
+        """The settings that decide the bits of a result, as text."""
         return "timing" if self.timing_only else f"{pick_device(self.device).type}-{self.threads}-threads"
 
 
-@dataclass(frozen=True)
-class Began:
-    """A cell has begun to run: to go on `after` so many rounds, if an earlier run has stored them."""
-
-    after: int = 0
-
-
-@dataclass(frozen=True)
-class Taken:
-    """A cell need not run: it had been finished in the folder `run`."""
-
-    run: Path
-
-
-@dataclass(frozen=True)
-class Warned:
-    """Something that a user should know, although the cell goes on."""
-
-    problem: str
-
-
-News = Began | Round | Taken | Warned | Failure
-"""What becomes of a cell: a round is one that it has just finished."""
-
 MAX_ERROR = 500
 """Letters of an error in one line; all of it is in the traceback."""
-
-Notify = Callable[[int, News], None]
-"""Called with the number of a cell and its news."""
-
-
-def brief(news: News) -> News:
-    """News as they travel between processes: of a round its row alone."""
-    return Round(news.row, [], news.ops[:0]) if isinstance(news, Round) else news
 
 
 def attempt(number: int, variant: Variant, place: Path, settings: Settings, notify: Notify) -> None:
@@ -122,15 +91,15 @@ def attempt(number: int, variant: Variant, place: Path, settings: Settings, noti
 
 
 def _from_last_checkpoint(number: int, variant: Variant, place: Path, settings: Settings, notify: Notify) -> None:
-    """Run a cell from the last checkpoint on that it can go on from, or from its beginning."""
+    """Run a trial from the last checkpoint on that it can go on from, or from its beginning."""
 
     def warn(problem: str) -> None:
-        notify(number, Warned(problem))
+        notify(Warned(number, problem))
 
-    key = cell_key(variant.scenario, settings.meaning)  # before files and code can change under what is computed
+    key = trial_key(variant.scenario, settings.meaning)  # before files and code can change under what is computed
     for past in pasts(Checkpoints(place), key, warn):
         try:
-            _run_cell(number, variant, place, settings, notify, key, past, warn)
+            _run_trial(number, variant, place, settings, notify, key, past, warn)
         except CheckpointMismatch as error:
             warn(f"{past and past.checkpoint.folder} is not used: {error}")
         else:
@@ -138,12 +107,12 @@ def _from_last_checkpoint(number: int, variant: Variant, place: Path, settings: 
 
 
 def failure_of(variant: Variant, error: BaseException, round: int | None = None) -> Failure:
-    """Why a variant with a seed failed, with the error in one line."""
+    """Return why a variant with a seed failed, with the error in one line."""
     message = shorten(f"{type(error).__name__}: {error}", MAX_ERROR, placeholder=" …").removesuffix(":")
     return Failure(variant.name, variant.scenario.seed, round, message)
 
 
-def _run_cell(
+def _run_trial(
     number: int,
     variant: Variant,
     place: Path,
@@ -157,15 +126,15 @@ def _run_cell(
 
     Raises CheckpointMismatch if the run cannot go on from `past`.
     """
-    notify(number, Began(len(past.rounds) if past else 0))
+    notify(Began(number, len(past.rounds) if past else 0))
     scenario = variant.scenario
     device = None if settings.timing_only else pick_device(settings.device)
     experiment = Experiment(scenario, device)
     keep_freed_memory()
     torch.set_num_threads(threads_for(experiment.batch_macs, settings.threads))
     PRECISIONS[scenario.train.precision].activate()
-    cell = Cell(place, variant.name, scenario.seed)
-    cell.add_layers(experiment.layers())
+    trial = TrialWriter(place, variant.name, scenario.seed)
+    trial.add_layers(experiment.layers())
     rounds = experiment.rounds(past)
     keeper = None
     if experiment.memory and settings.backend == "local":  # by the clock alone one begins anew; nodes keep no files
@@ -174,9 +143,9 @@ def _run_cell(
     try:
         while (round := next(rounds, None)) is not None:
             with uninterrupted():
-                cell.add_round(round.row, round.labels, round.ops, round.confusion, round.joule)
-                cell.add_final(round.final)
-                notify(number, round)
+                trial.add_round(round.row, round.labels, round.ops, round.confusion, round.joule)
+                trial.add_final(round.final)
+                notify(Ended(number, round))
                 if keeper and keeper.rounds < round.row["round"] < scenario.train.rounds:
                     keeper.after_round(Learned(round.row, round.labels, round.confusion))
     except Exception as error:
@@ -185,20 +154,20 @@ def _run_cell(
         raise
     finally:
         with uninterrupted():
-            if not (cell.rounds.empty or experiment.is_walking):
-                cell.add_clients(experiment.clients())
-                cell.add_final(experiment.histories())
+            if not (trial.rounds.empty or experiment.is_walking):
+                trial.add_clients(experiment.clients())
+                trial.add_final(experiment.histories())
                 if device is not None:
-                    cell.add_weights(experiment.weights(), {"variant": variant.name, "seed": scenario.seed,
-                                                            "round": len(cell.rounds)})  # fmt: skip
-                cell.close({"key": key} | summary_of(variant, cell, experiment))
+                    trial.add_weights(experiment.weights(), {"variant": variant.name, "seed": scenario.seed,
+                                                            "round": len(trial.rounds)})  # fmt: skip
+                trial.close({"key": key} | summary_of(variant, trial, experiment))
     if keeper:
         keeper.checkpoints.remove()
 
 
-def summary_of(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str, Any]:
-    """What summary.json says of a cell, but for what only the whole run can tell."""
-    scenario, rounds = variant.scenario, cell.rounds
+def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment) -> dict[str, Any]:
+    """Return what summary.json says of a trial, but for what only the whole run can tell."""
+    scenario, rounds = variant.scenario, trial.rounds
     return {
         "name": variant.name,
         "method": scenario.method.name,
@@ -206,7 +175,7 @@ def summary_of(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str
         "seed": scenario.seed,
         "rounds": len(rounds),
         "simulated_s": float(rounds["ended_s"].iloc[-1]),
-        **headline(rounds, cell.labels),
+        **headline(rounds, trial.labels),
         **_last(rounds, HEADLINE),
         "rho": scenario.data.test.rho if isinstance(scenario.data.test, RhoOod) else None,
         "bytes_up": int(rounds["bytes_up"].sum()),
@@ -223,7 +192,7 @@ def summary_of(variant: Variant, cell: Cell, experiment: Experiment) -> dict[str
 
 
 def _last(rounds: pd.DataFrame, columns: Sequence[str]) -> dict[str, float | None]:
-    """What the last round's row says; None where it says nothing."""
+    """Return what the last round's row says; None where it says nothing."""
     known = rounds.reindex(columns=list(columns)).astype(float).iloc[-1].dropna()
     return {column: known.get(column) for column in columns}
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import titles
 from sfl_sim.report.load import flat
+from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of
+from sfl_sim.scenario.fields import Concern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,10 +22,6 @@ if TYPE_CHECKING:
 Values = dict[str, list[str]]
 """By dotted key what each run says, as text."""
 
-NO_SETTINGS = ("name", "repeats", "grid", "report", "serving", "data.root", "data.download")
-"""Keys and sections that decide neither what a seed learns nor how much simulated time it takes."""
-BY_THE_MACHINE = ("train.executor", "train.compile", "train.max_graphs")
-"""Settings of how steps are computed, which simulated time does not know."""
 MACHINE = (
     "timing_only", "device", "threads", "jobs", "versions.sfl-sim", "versions.torch", "versions.numpy",
     "machine.processor", "machine.cores", "machine.gpu",
@@ -81,7 +79,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
             continue
         values = [value for (value,) in by_key[key]]
         topic = _topic(key, values, uneven)
-        if key in BY_THE_MACHINE:
+        if concern_of(key) is Concern.COMPUTING:
             machine[key] = values
         elif topic not in varied:
             settings.setdefault(topic, {})[key] = values
@@ -91,17 +89,13 @@ def compare(runs: Sequence[Run]) -> Comparison:
 
 def settings_texts(settings: Mapping[str, Any]) -> dict[str, str]:
     """Those of a variant's settings that decide what comes out, as text."""
-    return {key: _text(settings, key) for key in settings if not _below(key, NO_SETTINGS)}
+    return {key: _text(settings, key) for key in settings if concern_of(key) not in NOT_LEARNED}
 
 
 def _values(run: Run) -> dict[str, set[str]]:
     """The values that each setting has in the variants of a run."""
     variants = [settings_texts(settings) for settings in run.settings.values()]
     return {key: {texts.get(key, NONE[0]) for texts in variants} for key in dict.fromkeys(chain(*variants))}
-
-
-def _below(key: str, sections: Iterable[str]) -> bool:
-    return any(key == section or key.startswith(f"{section}.") for section in sections)
 
 
 def _text(settings: Mapping[str, Any], key: str) -> str:

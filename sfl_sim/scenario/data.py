@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sfl_sim.scenario.fields import Count, Natural, NonNegative, Positive, Probability, Section
+from sfl_sim.scenario.fields import Concern, Count, Natural, NonNegative, Positive, Probability, Section
 
 
 class Iid(Section):
@@ -125,9 +125,9 @@ class Data(Section):
     """image_folder: root directory of the images. shakespeare: a text with speaker headings instead of LEAF's files."""
     image_size: Count | None = None
     """image_folder: height and width in pixels that images are resized to; null keeps them as they are."""
-    root: str | None = None
+    root: Annotated[str | None, Concern.RECORDING] = None
     """Where data sets and their cache lie; null means $SFL_SIM_DATA, or else ~/.cache/sfl-sim."""
-    download: bool = True
+    download: Annotated[bool, Concern.SHOWING] = True
     """Download the data set if it is not there and is published."""
     superclasses: bool | None = None
     """cifar100: the 20 superclasses as labels instead of the 100 classes."""
@@ -145,11 +145,11 @@ class Data(Section):
     """synthetic: distance of two labels in standard deviations of the noise; 0 cannot be learned, 10 easily."""
     train_samples: Count | None = None
     """Use only so many training samples; null means all."""
-    test_samples: Count | None = None
+    test_samples: Annotated[Count | None, Concern.LEARNING] = None
     """Use only so many test samples; null means all."""
-    augment: bool = False
+    augment: Annotated[bool, Concern.LEARNING] = False
     """Random crop and horizontal flip of the training images."""
     partition: Partition = Iid()
     """How the training samples are dealt to the clients."""
-    test: TestSets = GlobalTest()
+    test: Annotated[TestSets, Concern.LEARNING] = GlobalTest()
     """Test sets of the clients' own, besides the global one."""

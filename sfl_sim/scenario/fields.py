@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -17,6 +18,21 @@ NonNegative = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 PerClient = Annotated[list[Positive], Field(min_length=1)]
+
+
+class Concern(Enum):
+    """What a key of a scenario decides, written once in the annotation of its field: `Annotated[int, Concern.WORLD]`.
+
+    A field without one shares that of its section. `sfl_sim.scenario.concerns` answers questions with them.
+    """
+
+    SHOWING = "names, the grid, and what pages show: no result of a trial depends on it"
+    RECORDING = "what is recorded besides training, and where data sets lie: nothing learned depends on it"
+    COMPUTING = "how this machine computes: results may differ in their last bits, simulated time does not"
+    WORLD = "how fast devices, links and the server are: simulated time depends on it, methods do not see it"
+    ORDER = "whom the server serves next"
+    DEALING = "which client holds which training samples"
+    LEARNING = "everything else that decides what is learned"
 
 
 class Section(BaseModel):

@@ -18,7 +18,7 @@ Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Choice:
-    """One of the values of a key in a grid, and the dotted path under which the grid gives it."""
+    """A value that a grid gives a key, and the dotted path under which it does."""
 
     value: Any
     path: str
@@ -28,7 +28,7 @@ Point = Mapping[str, Choice]
 
 
 def points(grid: Grid) -> Iterator[Point]:
-    """Every combination of the values in a grid; of a list of grids, those of one after the other.
+    """Yield every combination of the values in a grid; of a list of grids, those of one after the other.
 
     An empty grid has one point, which sets nothing. A value that is no list counts as a list of one.
 

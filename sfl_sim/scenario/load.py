@@ -1,4 +1,4 @@
-"""From a YAML file or a mapping to the variants that are to be run, and back to text."""
+"""Reads a YAML file or a mapping into the variants that are to be run, and writes them back to text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COMMAND_LINE = Place("--set")
 
 @dataclass(frozen=True)
 class Variant:
-    """One run: a point of the grid with one of the seeds. Those of a point share its name."""
+    """A point of the grid with one of the seeds: what one trial runs. Those of a point share its name."""
 
     name: str
     scenario: Scenario
@@ -48,6 +48,10 @@ class Study:
     base: Scenario
     variants: tuple[Variant, ...]
 
+    def title(self, variant: Variant) -> str:
+        """Return the name of one of the variants, with its seed where there are several."""
+        return f"{variant.name} (seed {variant.scenario.seed})" if self.base.repeats > 1 else variant.name
+
     def located(self, error: ScenarioError) -> ScenarioError:
         """The error with the file and line that gave its key; of several, those that gave the value found."""
         culprits = (v for v in self.variants if _value(v.scenario, error.key) == error.found)
@@ -55,7 +59,7 @@ class Study:
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
-    """The study that a YAML file describes, after overrides such as `train.lr=0.1`.
+    """Return the study that a YAML file describes, after overrides such as `train.lr=0.1`.
 
     Raises:
         ScenarioError: the file cannot be read or used, or an override has no effect; names the file, the line
@@ -79,7 +83,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
 
 
 def parse(values: Mapping[str, Any] | Scenario, name: str = "scenario") -> Study:
-    """The study that a mapping or a scenario describes; `name` is its name if it has none.
+    """Return the study that a mapping or a scenario describes; `name` is its name if it has none.
 
     Raises:
         ScenarioError: the mapping cannot be used; names the dotted key.
@@ -105,7 +109,7 @@ def digest(study: Study) -> str:
 
 
 def served(study: Study) -> Study:
-    """The study with defaults for what is served where it does not say."""
+    """Return the study with defaults for what is served where it does not say."""
 
     def with_serving(scenario: Scenario) -> Scenario:
         return scenario.model_copy(update={"serving": scenario.serving or Serving()})
@@ -115,7 +119,7 @@ def served(study: Study) -> Study:
 
 
 def training(study: Study) -> Study:
-    """What of `study` is trained: variants that differ in nothing but how they are served are one.
+    """Return what of `study` is trained: variants that differ in nothing but how they are served are one.
 
     Where there is a section `serving`, defaults stand for it: it says that somebody will want to know the answers.
     """
@@ -189,7 +193,7 @@ def _check_name(name: str) -> None:
 
 
 def changed(base: Scenario, layer: Mapping[str, Any], places: Places) -> Scenario:
-    """The scenario with dotted keys set anew; `places` say where each key of the result was given.
+    """Return the scenario with dotted keys set anew; `places` say where each key of the result was given.
 
     Raises:
         ScenarioError: a key or a value cannot be used.

@@ -21,7 +21,7 @@ class Forbidden(ScenarioError):
 
 @dataclass(frozen=True)
 class Permission:
-    """To run all code that is named, or what has these paths."""
+    """Permission to run all code that is named, or what has these paths."""
 
     everything: bool = False
     paths: frozenset[str] = frozenset()
@@ -32,7 +32,7 @@ _handed_over: set[str] = set()
 
 
 def permission() -> Permission:
-    """What may run here, for a process that is to do a part of the work."""
+    """Return what may run here, for a process that is to do a part of the work."""
     given = _given.get()
     return Permission(given.everything, given.paths | _handed_over)
 

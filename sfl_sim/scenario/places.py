@@ -1,4 +1,4 @@
-"""Where every key of a scenario was given, so that any error about it can name file and line."""
+"""Places where the keys of a scenario were given, so that any error about one can name file and line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Places:
         return -1 if known is None else list(self.keys).index(known)
 
     def over(self, layer: Mapping[str, Place]) -> Places:
-        """These places after the keys of `layer` were set anew, with all that is below them."""
+        """Return these places after the keys of `layer` were set anew, with all that is below them."""
         kept = {
             key: place
             for key, place in self.keys.items()

@@ -1,4 +1,4 @@
-"""What is wrong with a scenario, said for a person.
+"""Problems of a scenario, said for a person.
 
 Pydantic tells where a value fails; what would have been right is read from the JSON Schema, so that errors
 and editors say the same.

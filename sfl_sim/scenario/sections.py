@@ -14,7 +14,17 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.availability import Availability
 from sfl_sim.scenario.data import Data
-from sfl_sim.scenario.fields import Count, Natural, NonNegative, PerClient, Positive, PositiveShare, Rated, Section
+from sfl_sim.scenario.fields import (
+    Concern,
+    Count,
+    Natural,
+    NonNegative,
+    PerClient,
+    Positive,
+    PositiveShare,
+    Rated,
+    Section,
+)
 from sfl_sim.scenario.own_code import hand_over
 from sfl_sim.scenario.power import Power
 from sfl_sim.scenario.serving import Serving
@@ -134,16 +144,16 @@ class Network(Rated):
 class Clients(Section):
     """The fleet."""
 
-    count: Count | None = None
+    count: Annotated[Count | None, Concern.DEALING] = None
     """Number of clients; null means phi x labels with dominant_label and sharding, 100 / shards with label_shards, all
     owners with natural, else 10."""
     participation: PositiveShare = 1.0
     """Share of the clients that take part in a round."""
-    compute: Compute = Compute()
+    compute: Annotated[Compute, Concern.WORLD] = Compute()
     """How fast the devices compute: a section, a profile's name, or multiply-accumulates per second."""
-    network: Network = Network()
+    network: Annotated[Network, Concern.WORLD] = Network()
     """How fast the links are: a section, or a profile's name."""
-    power: Power | None = None
+    power: Annotated[Power | None, Concern.WORLD] = None
     """What devices and radios draw: a section; null leaves energy unknown."""
     availability: Availability | None = None
     """When clients are there, and what becomes of those that go away: a section; null means that all always are."""
@@ -152,17 +162,17 @@ class Clients(Section):
 class Server(Section):
     """The server and its queue."""
 
-    speedup: Positive = 100.0
+    speedup: Annotated[Positive, Concern.WORLD] = 100.0
     """How many times less time than its clients on average the server needs for a multiply-accumulate (gamma)."""
-    workers: Count | Literal["unlimited"] = 1
+    workers: Annotated[Count | Literal["unlimited"], Concern.WORLD] = 1
     """Jobs that the server can process at the same time."""
-    order: str = "fcfs"
+    order: Annotated[str, Concern.ORDER] = "fcfs"
     """Who is served next where clients share a part-2 (splitfed_v2, hydra); other methods have no order to choose."""
-    burst: Count | Literal["all"] | None = None
+    burst: Annotated[Count | Literal["all"] | None, Concern.ORDER] = None
     """Consecutive jobs of a client that are served in one turn; null leaves it to the order."""
-    max_wait_s: NonNegative | None = None
+    max_wait_s: Annotated[NonNegative | None, Concern.ORDER] = None
     """bounded_wait: for how many seconds at most the server is held for the client whose turn it is."""
-    include_model_exchange: bool = True
+    include_model_exchange: Annotated[bool, Concern.WORLD] = True
     """Whether the transfers of part-1 at the start and the end of a round take time."""
 
 
@@ -209,12 +219,12 @@ class Train(Section):
     precision: Literal["float32", "float64", "bf16", "tf32"] = "float32"
     """Floating-point type of parameters and activations. With bf16, parameters stay float32, activations and gradients
     are bfloat16 on the wire too; tf32 rounds the factors of float32 products, on a GPU."""
-    compile: bool = False
+    compile: Annotated[bool, Concern.COMPUTING] = False
     """Train whole mini-batches by compiled code (torch.compile), which rounds differently."""
-    executor: Literal["eager", "batched"] = "eager"
+    executor: Annotated[Literal["eager", "batched"], Concern.COMPUTING] = "eager"
     """How steps are computed: each when it starts, or those of many clients as one where they are alike, which rounds
     differently and is for GPUs and tiny networks."""
-    max_graphs: Count | None = None
+    max_graphs: Annotated[Count | None, Concern.COMPUTING] = None
     """Clients that hold activations in this machine's memory at once; others compute them again, with equal results."""
     on_nan: Literal["stop", "skip"] = "stop"
     """What a loss that is not finite leads to: the run stops there and names the operation, or updates with gradients
@@ -254,7 +264,7 @@ class RelativeTarget(Section):
 class Report(Section):
     """What the report asks of the run."""
 
-    target_accuracy: PositiveShare | RelativeTarget | None = None
+    target_accuracy: Annotated[PositiveShare | RelativeTarget | None, Concern.SHOWING] = None
     """Test accuracy whose time, rounds and bytes are reported: a number, or a section, for a share of another's."""
     exits_every: Count | None = None
     """Rounds after which clients with early exits are asked again what they would answer if training ended then; null
@@ -269,13 +279,13 @@ class Report(Section):
 class Scenario(Section):
     """A simulated experiment, or a grid of them."""
 
-    name: str | None = None
+    name: Annotated[str | None, Concern.SHOWING] = None
     """Name of the experiment; null means the file's name."""
-    seed: Natural = 0
+    seed: Annotated[Natural, Concern.DEALING] = 0
     """Seed of every source of randomness."""
-    repeats: Count = 1
+    repeats: Annotated[Count, Concern.SHOWING] = 1
     """Number of runs of every variant, with the seeds seed, seed + 1, ..."""
-    data: Data = Data()
+    data: Annotated[Data, Concern.DEALING] = Data()
     """The data set and how it is split over the clients."""
     model: Model = Model()
     """The network and where it is cut."""
@@ -287,11 +297,11 @@ class Scenario(Section):
     """The training method and its own options."""
     train: Train = Train()
     """How the model is trained."""
-    grid: dict[str, JsonValue] | list[dict[str, JsonValue]] = Field(default={})
+    grid: Annotated[dict[str, JsonValue] | list[dict[str, JsonValue]], Concern.SHOWING] = Field(default={})
     """Dotted keys and the values to try, in all combinations; or a list of such mappings."""
-    report: Report = Report()
+    report: Annotated[Report, Concern.RECORDING] = Report()
     """What the report asks of the run."""
-    serving: Serving | None = None
+    serving: Annotated[Serving | None, Concern.SHOWING] = None
     """Requests to what was trained, for `sfl-sim serve`; no part of the training."""
 
 

@@ -1,4 +1,4 @@
-"""What a what-if study varies: keys of a scenario and the values to try, in all combinations."""
+"""Axes of a what-if study: keys of a scenario and the values to try, in all combinations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Point:
-    """One variant with one seed of a scenario, at one combination of the axes' values.
+    """A variant with a seed, at one combination of the axes' values.
 
     Attributes:
         series: name of the variant in the scenario's own grid.
@@ -46,12 +46,12 @@ class Point:
 
     @property
     def key(self) -> tuple[str, int, tuple[int, ...]]:
-        """What tells it from the study's other points."""
+        """The name, the seed and the values that tell it from the study's other points."""
         return self.series, self.variant.scenario.seed, self.indices
 
 
 def read_axes(texts: Sequence[str]) -> list[Axis]:
-    """The axes that texts such as `clients.network.scale=0.25,1,4` describe.
+    """Return the axes that texts such as `clients.network.scale=0.25,1,4` describe.
 
     Raises:
         ScenarioError: a text has no key or no values, a key comes twice, or cannot vary.
@@ -76,7 +76,7 @@ def _axis(text: str) -> Axis:
 
 
 def axis(key: str, values: Sequence[Any] | str) -> Axis:
-    """An axis, checked; `values` may be `ALL`.
+    """Return an axis, checked; `values` may be `ALL`.
 
     Raises ScenarioError if the key cannot vary, or if a value comes twice.
     """
@@ -96,7 +96,7 @@ def axis(key: str, values: Sequence[Any] | str) -> Axis:
 
 
 def spread(study: Study, axes: Sequence[Axis]) -> Iterator[Point]:
-    """All points: every variant with every seed, at every combination of values; those of a variant together.
+    """Yield every variant with every seed, at every combination of values; those of a variant together.
 
     Raises:
         ScenarioError: a key is one of the scenario's grid, too, or a value cannot be used.

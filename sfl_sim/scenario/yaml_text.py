@@ -39,7 +39,7 @@ class _TooMuch(yaml.MarkedYAMLError):
 
 
 class _Extent(NamedTuple):
-    """What a node holds, itself included."""
+    """Size of a node, itself included."""
 
     values: int
     levels: int
@@ -106,7 +106,7 @@ for _side in (_Loader, _Dumper):  # both, so that the text "1e-3" is written wit
 
 
 def read(path: Path) -> tuple[Any, Places]:
-    """What a YAML file holds, and the line of every key in it.
+    """Return what a YAML file holds, and the line of every key in it.
 
     Raises:
         ScenarioError: there is no such file, or it is not UTF-8, not YAML, too large, or gives a key twice.

@@ -1,16 +1,41 @@
-"""One folder a run: written beside its final place, moved there when whole, never over another run.
+"""Run folders: each is written beside its final place, moved there when whole, and never over another run.
 
-While a run is under way its files lie in `<out>.partial`, one cell for every variant and seed; `join` makes of the
-cells the tables that docs/output.md describes, and `publish` moves them. So a folder at `<out>` is always readable.
+While a run is under way its files lie in `<out>.partial`, one trial for every variant and seed; `join` makes of the
+trials the tables that docs/output.md describes, and `publish` moves them. So a folder at `<out>` is always readable.
 """
 
-from sfl_sim.store.cell import SUMMARY, Cell, Failure, clear, read_failure, rounds_of, write_failure, write_served
 from sfl_sim.store.checkpoints import Checkpoint, Checkpoints
 from sfl_sim.store.earlier import Wanted, runs_beside, take
 from sfl_sim.store.files import read_manifest, writing
 from sfl_sim.store.folder import RunFolder, free_folder, keys_of
+from sfl_sim.store.trial import (
+    SUMMARY,
+    Failure,
+    TrialWriter,
+    clear,
+    read_failure,
+    rounds_of,
+    write_failure,
+    write_served,
+)
 
 __all__ = [
-    "SUMMARY", "Cell", "Checkpoint", "Checkpoints", "Failure", "RunFolder", "Wanted", "clear", "free_folder", "keys_of",
-    "read_failure", "read_manifest", "rounds_of", "runs_beside", "take", "write_failure", "write_served", "writing",
+    "SUMMARY",
+    "Checkpoint",
+    "Checkpoints",
+    "Failure",
+    "RunFolder",
+    "TrialWriter",
+    "Wanted",
+    "clear",
+    "free_folder",
+    "keys_of",
+    "read_failure",
+    "read_manifest",
+    "rounds_of",
+    "runs_beside",
+    "take",
+    "write_failure",
+    "write_served",
+    "writing",
 ]  # fmt: skip

@@ -1,9 +1,9 @@
-"""The checkpoints of a cell that is under way: each is whole or not there, and known by its sums.
+"""The checkpoints of a trial that is under way: each is whole or not there, and known by its sums.
 
 `rounds.jsonl` has a line for what every whole round has learned, and is only ever added to. A folder `round-000012`
-holds the rest of what was in memory at the end of that round, in `memory.safetensors`, and a `checkpoint.json` with the
-sums of that file, of the lines of `rounds.jsonl` until then, and of itself. There are two of them, in case the newest
-cannot be read.
+holds the rest of what was in memory at the end of that round, in `memory.pt`, and a `checkpoint.json` with the sums of
+that file, of the lines of `rounds.jsonl` until then, and of itself. There are two of them, in case the newest cannot be
+read.
 """
 
 from __future__ import annotations
@@ -16,39 +16,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
-
 from sfl_sim.store.files import read_regular, remove
 
 CHECKPOINTS = "checkpoints"
-"""The folder in a cell's."""
-ABOUT, MEMORY, ROUNDS, UNFINISHED = "checkpoint.json", "memory.safetensors", "rounds.jsonl", "unfinished"
+"""The folder in a trial's."""
+ABOUT, MEMORY, ROUNDS, UNFINISHED = "checkpoint.json", "memory.pt", "rounds.jsonl", "unfinished"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What has been stored.
+    """A checkpoint that was read.
 
     Attributes:
         folder: where.
         about: JSON.
-        arrays: by name.
+        memory: what was in memory, as bytes whose meaning is not known here.
         rounds: what the whole rounds before it have learned, JSON each.
     """
 
     folder: Path
     about: Mapping[str, Any]
-    arrays: dict[str, NDArray[Any]]
+    memory: bytes
     rounds: list[Any]
 
 
 class Checkpoints:
-    """The checkpoints in the folder of a cell, which must be there when one is saved."""
+    """The checkpoints in the folder of a trial, which must be there when one is saved."""
 
-    def __init__(self, cell: Path) -> None:
-        self.folder = cell / CHECKPOINTS
+    def __init__(self, trial: Path) -> None:
+        self.folder = trial / CHECKPOINTS
         self._last: str | None = None
         self._waiting: list[bytes] = []
         self._rounds = hashlib.sha256()
@@ -59,15 +55,15 @@ class Checkpoints:
         return iter(sorted((path.parent for path in self.folder.glob(f"round-*/{ABOUT}")), reverse=True))
 
     def readable(self, refuse: Callable[[str], object]) -> Iterator[Checkpoint]:
-        """Those that are whole, the newest first; any other is told to `refuse`, with what is wrong with it."""
+        """Yield those that are whole, the newest first; tell `refuse` what is wrong with any other."""
         for folder in self:
             try:
                 yield self._read(folder)
-            except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                 refuse(f"{folder} is damaged ({error})")
 
     def go_on_after(self, checkpoint: Checkpoint | None) -> None:
-        """What is added now follows that one, or is the first."""
+        """Let what is added now follow that one, or be the first."""
         self._last = checkpoint.folder.name if checkpoint else None
         told = checkpoint.about["rounds"]["bytes"] if checkpoint else 0
         if not checkpoint:
@@ -79,17 +75,16 @@ class Checkpoints:
             self._rounds, self._rounds_bytes = hashlib.sha256(file.read()), told
 
     def add_round(self, learned: Any) -> None:
-        """What a whole round has learned, to be written with the next checkpoint."""
+        """Keep what a whole round has learned, to be written with the next checkpoint."""
         self._waiting.append(json.dumps(learned).encode() + b"\n")
 
-    def save(self, name: str, about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def save(self, name: str, about: Mapping[str, Any], memory: bytes) -> None:
         """Write one, and then forget all but it and the one before."""
         self._write_rounds()
         part, place = self.folder / UNFINISHED, self.folder / name
         for path in (part, place):
             remove(path)
         part.mkdir()
-        memory = save(dict(arrays))
         rounds = {"bytes": self._rounds_bytes, "sha256": self._rounds.hexdigest()}
         told = {**about, "rounds": rounds, "memory": {"sha256": hashlib.sha256(memory).hexdigest()}}
         _write(part / MEMORY, memory)
@@ -130,7 +125,7 @@ class Checkpoints:
         }
         if wrong := [name for name, (expected, is_now) in sums.items() if expected != is_now]:
             raise ValueError(f"{', '.join(wrong)} is not what was written")
-        return Checkpoint(folder, told, load(memory), [json.loads(line) for line in lines.splitlines()])
+        return Checkpoint(folder, told, memory, [json.loads(line) for line in lines.splitlines()])
 
 
 def _sum(told: Mapping[str, Any]) -> str:

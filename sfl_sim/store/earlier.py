@@ -1,4 +1,4 @@
-"""Cells that earlier runs have finished: found by their content keys, and copied out of the tables of those runs."""
+"""Trials that earlier runs have finished: found by their content keys, and copied out of the tables of those runs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from sfl_sim.store.cell import SUMMARY
 from sfl_sim.store.files import read_json, read_manifest, write_json
-from sfl_sim.store.tables import OF_ALL_CELLS, TABLES, Key, deal
+from sfl_sim.store.tables import OF_ALL_TRIALS, TABLES, Key, deal
+from sfl_sim.store.trial import SUMMARY
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A cell of an earlier run: its summary there, and the file of its model, if one was trained."""
+    """A trial of an earlier run: its summary there, and the file of its model, if one was trained."""
 
     run: Path
     summary: Mapping[str, Any]
@@ -25,13 +25,13 @@ class Finished:
 
     @property
     def name(self) -> Key:
-        """As its rows say."""
+        """Name and seed, as its rows say."""
         return self.summary["name"], self.summary["seed"]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A cell to be taken from an earlier run: its content key, its rounds, and under which name it goes where."""
+    """A trial to be taken from an earlier run: its content key, its rounds, and under which name it goes where."""
 
     key: str
     rounds: int
@@ -48,7 +48,7 @@ def runs_beside(*places: Path) -> Iterator[Path]:
 
 
 def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
-    """Copy the wanted cells that one of the `runs` has finished; gives the run of each by the cell's number.
+    """Copy the wanted trials that one of the `runs` has finished; gives the run of each by the trial's number.
 
     A run that cannot be read has nothing to give.
     """
@@ -56,9 +56,9 @@ def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
     for run in runs:
         found = {finished.summary["key"]: finished for finished in _finished(run)}
         here = {
-            number: found[cell.key]
-            for number, cell in wanted.items()
-            if number not in taken and cell.key in found and found[cell.key].summary.get("rounds") == cell.rounds
+            number: found[trial.key]
+            for number, trial in wanted.items()
+            if number not in taken and trial.key in found and found[trial.key].summary.get("rounds") == trial.rounds
         }
         try:
             _copy(run, [(finished, wanted[number]) for number, finished in here.items()])
@@ -71,7 +71,7 @@ def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
 
 
 def _finished(run: Path) -> Iterator[Finished]:
-    """The cells of a run that tell their keys, but for those whose model is no longer there."""
+    """The trials of a run that tell their keys, but for those whose model is no longer there."""
     checkpoints = {}
     for path in (run / "checkpoints").glob("*.json"):
         about = read_json(path)
@@ -85,22 +85,22 @@ def _finished(run: Path) -> Iterator[Finished]:
             yield Finished(run, summary, model)
 
 
-def _copy(run: Path, cells: list[tuple[Finished, Wanted]]) -> None:
-    """Copy cells of one run out of its tables; a cell's summary, written last, closes it."""
-    if not cells:
+def _copy(run: Path, trials: list[tuple[Finished, Wanted]]) -> None:
+    """Copy trials of one run out of its tables; a trial's summary, written last, closes it."""
+    if not trials:
         return
-    for _, cell in cells:
-        shutil.rmtree(cell.place, ignore_errors=True)
-        cell.place.mkdir(parents=True)
+    for _, trial in trials:
+        shutil.rmtree(trial.place, ignore_errors=True)
+        trial.place.mkdir(parents=True)
     for table in TABLES:
-        if (source := run / f"{table}.parquet").exists() or table in OF_ALL_CELLS:
+        if (source := run / f"{table}.parquet").exists() or table in OF_ALL_TRIALS:
             targets: dict[Key, list[tuple[Path, str]]] = {}
-            for finished, cell in cells:
-                targets.setdefault(finished.name, []).append((cell.place / source.name, cell.variant))
-            deal(source, targets, to_all=table in OF_ALL_CELLS)
-    for finished, cell in cells:
+            for finished, trial in trials:
+                targets.setdefault(finished.name, []).append((trial.place / source.name, trial.variant))
+            deal(source, targets, to_all=table in OF_ALL_TRIALS)
+    for finished, trial in trials:
         if finished.checkpoint:
-            shutil.copyfile(finished.checkpoint, cell.place / "checkpoint.safetensors")
-            about = read_json(finished.checkpoint.with_suffix(".json")) | {"variant": cell.variant}
-            write_json(cell.place / "checkpoint.json", about)
-        write_json(cell.place / SUMMARY, {**finished.summary, "name": cell.variant})
+            shutil.copyfile(finished.checkpoint, trial.place / "checkpoint.safetensors")
+            about = read_json(finished.checkpoint.with_suffix(".json")) | {"variant": trial.variant}
+            write_json(trial.place / "checkpoint.json", about)
+        write_json(trial.place / SUMMARY, {**finished.summary, "name": trial.variant})

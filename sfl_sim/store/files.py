@@ -26,7 +26,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 @contextmanager
 def writing(run: Path) -> Iterator[None]:
-    """Whatever fails because nothing can be written to the folder of a run is an OutputError."""
+    """Turn whatever fails because nothing can be written to the folder of a run into an OutputError."""
     try:
         yield
     except Exception as error:
@@ -47,7 +47,7 @@ def _unwritable(error: Exception, run: Path) -> OutputError | None:
 
 
 def read_regular(path: Path) -> bytes:
-    """What is in a file; OSError if it is none, such as a pipe, on which one could wait for ever."""
+    """Return what is in a file; OSError if it is none, such as a pipe, on which one could wait for ever."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "is not a file", str(path))
     return path.read_bytes()
@@ -62,7 +62,7 @@ def remove(path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The mapping in a file; empty if there is none."""
+    """Return the mapping in a JSON file; empty if there is none."""
     try:
         found = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError):
@@ -71,5 +71,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The folder's manifest.json; empty if there is none."""
+    """Return the folder's manifest.json; empty if there is none."""
     return read_json(folder / "manifest.json")

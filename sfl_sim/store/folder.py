@@ -1,4 +1,4 @@
-"""The life of a run's folder: opened beside its place, filled cell by cell, joined, published."""
+"""The folder of a run: opened beside its place, filled trial by trial, joined, published."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from typing import Any
 import pandas as pd
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.store.cell import FAILURE, SUMMARY, TRACEBACK, Failure, read_failure
 from sfl_sim.store.checkpoints import CHECKPOINTS
 from sfl_sim.store.files import read_json, read_manifest, write_json
 from sfl_sim.store.lock import Lock
 from sfl_sim.store.tables import SERVING_TABLES, TABLES, are_whole, concatenate
+from sfl_sim.store.trial import FAILURE, SUMMARY, TRACEBACK, Failure, read_failure
+
+TRIALS = "cells"
+"""The folder of the trials, while a run is under way."""
 
 
 class RunFolder:
@@ -24,7 +27,7 @@ class RunFolder:
     Args:
         out: its final place.
         digest: of the scenario; a folder with another digest is a different run.
-        resume: keep the cells that an interrupted or killed run of this scenario has finished.
+        resume: keep the trials that an interrupted or killed run of this scenario has finished.
 
     Raises ScenarioError if something else lies there, or another process is writing there.
     """
@@ -70,80 +73,77 @@ class RunFolder:
             )  # fmt: skip
 
     def _refuse_links(self) -> None:
-        """What lies where we are to write must not lead elsewhere; we make no links, but a run may come from others."""
+        """Refuse links where we are to write: we make none, but a run may come from others."""
         for path in (self.staging, *self.staging.rglob("*")):
             if path.is_symlink():
                 raise ScenarioError("is a link, which no run has made: remove it", key="--out", found=str(path))
 
     def finished(self, number: int, rounds: int, key: str | None = None) -> bool:
-        """Whether cell `number` has been closed with all its rounds, can be read, and is of the content `key`."""
-        cell = self.cell_folder(number)
-        summary = read_json(cell / SUMMARY)
-        is_closed = summary.get("rounds") == rounds and summary.get("key") == key and not (cell / FAILURE).exists()
-        return is_closed and are_whole(cell)
+        """Tell whether trial `number` has been closed with all its rounds, can be read, and is of the content `key`."""
+        trial = self.trial_folder(number)
+        summary = read_json(trial / SUMMARY)
+        is_closed = summary.get("rounds") == rounds and summary.get("key") == key and not (trial / FAILURE).exists()
+        return is_closed and are_whole(trial)
 
-    def cell_folder(self, number: int) -> Path:
-        """Where cell `number` lies while the run is under way."""
-        return self.staging / "cells" / f"{number:04d}"
+    def trial_folder(self, number: int) -> Path:
+        """Return where trial `number` lies while the run is under way."""
+        return self.staging / TRIALS / f"{number:04d}"
 
     def closed(self) -> dict[int, tuple[dict[str, Any], pd.DataFrame]]:
-        """The summary and the rounds of every closed cell, by its number."""
+        """Return the summary and the rounds of every closed trial, by its number."""
         return {
-            int(path.parent.name): (json.loads(path.read_text()), pd.read_parquet(path.with_name("rounds.parquet")))
-            for path in sorted(self.staging.glob(f"cells/*/{SUMMARY}"))
+            int(trial.name): (json.loads((trial / SUMMARY).read_text()), pd.read_parquet(trial / "rounds.parquet"))
+            for trial in self._closed()
         }
 
     def failures(self) -> dict[Failure, str]:
-        """Why cells have failed, in their order, with the traceback of each."""
-        cells = sorted(path.parent for path in self.staging.glob(f"cells/*/{FAILURE}"))
-        return {failure: (cell / TRACEBACK).read_text() for cell in cells if (failure := read_failure(cell))}
+        """Return why trials have failed, in their order, with the traceback of each."""
+        trials = sorted(path.parent for path in self.staging.glob(f"{TRIALS}/*/{FAILURE}"))
+        return {failure: (trial / TRACEBACK).read_text() for trial in trials if (failure := read_failure(trial))}
 
-    def join(
-        self,
-        name: str,
-        scenario_yaml: str,
-        manifest: Mapping[str, Any],
-        additions: Mapping[int, Mapping[str, Any]],
-    ) -> Path:
-        """Join the closed cells into the run's tables, in the staging folder, and give that folder.
+    @property
+    def has_trials(self) -> bool:
+        """Whether a trial has been closed."""
+        return any(self._closed())
 
-        `additions` to the summaries, by the number of the cell, are what only the whole run can tell.
+    def _closed(self) -> list[Path]:
+        return sorted(path.parent for path in self.staging.glob(f"{TRIALS}/*/{SUMMARY}"))
+
+    def join(self, name: str, additions: Mapping[int, Mapping[str, Any]]) -> None:
+        """Join the closed trials into the run's tables, in the staging folder.
+
+        `additions` to the summaries, by the number of the trial, are what only the whole run can tell.
         """
-        cells = self._join_tables(TABLES)
+        trials = self._join_tables(TABLES)
         variants = [
-            json.loads((cell / SUMMARY).read_text()) | dict(additions.get(int(cell.name), {})) for cell in cells
+            json.loads((trial / SUMMARY).read_text()) | dict(additions.get(int(trial.name), {})) for trial in trials
         ]
         write_json(self.staging / "summary.json", {"scenario": name, "variants": variants})
         checkpoints = self.staging / "checkpoints"
         checkpoints.mkdir(exist_ok=True)
-        for cell in cells:
-            for path in cell.glob("checkpoint.*"):
-                shutil.copyfile(path, checkpoints / f"{cell.name}{path.suffix}")
-        return self.describe(scenario_yaml, manifest)
+        for trial in trials:
+            for path in trial.glob("checkpoint.*"):
+                shutil.copyfile(path, checkpoints / f"{trial.name}{path.suffix}")
 
-    def join_serving(
-        self, name: str, scenario_yaml: str, manifest: Mapping[str, Any], answers: pd.DataFrame | None
-    ) -> Path:
-        """Join the closed cells of served fleets, as `join` does; the `answers` that they drew from lie beside them."""
-        cells = [json.loads((cell / SUMMARY).read_text()) for cell in self._join_tables(SERVING_TABLES)]
+    def join_serving(self, name: str, answers: pd.DataFrame | None) -> None:
+        """Join the closed trials of served fleets; the `answers` that they drew from lie beside their tables."""
+        trials = [json.loads((trial / SUMMARY).read_text()) for trial in self._join_tables(SERVING_TABLES)]
         if answers is not None:
             answers.to_parquet(self.staging / "answers.parquet", index=False)
-        write_json(self.staging / "serving.json", {"scenario": name, "cells": cells})
-        return self.describe(scenario_yaml, manifest)
+        write_json(self.staging / "serving.json", {"scenario": name, "cells": trials})
 
     def _join_tables(self, tables: Sequence[str]) -> list[Path]:
-        """Join these tables of the closed cells, whose folders are given."""
-        cells = sorted(path.parent for path in self.staging.glob(f"cells/*/{SUMMARY}"))
+        """Join these tables of the closed trials, and return the trials' folders."""
+        trials = self._closed()
         for table in tables:
-            parts = [cell / f"{table}.parquet" for cell in cells]
+            parts = [trial / f"{table}.parquet" for trial in trials]
             concatenate([part for part in parts if part.exists()], self.staging / f"{table}.parquet")
-        return cells
+        return trials
 
-    def describe(self, scenario_yaml: str, manifest: Mapping[str, Any]) -> Path:
-        """Say beside the tables what they are of."""
+    def describe(self, scenario_yaml: str, manifest: Mapping[str, Any]) -> None:
+        """Write beside the tables what they are of."""
         (self.staging / "scenario.yaml").write_text(scenario_yaml)
         write_json(self.staging / "manifest.json", {"scenario": self.digest, **manifest})
-        return self.staging
 
     def publish(self) -> Path:
         """Move the joined run to its place; an interrupted one does not replace a complete one. Gives the folder."""
@@ -152,7 +152,7 @@ class RunFolder:
             self.release()
             return self.staging
         if not interrupted:  # otherwise `resume` wants them
-            shutil.rmtree(self.staging / "cells", ignore_errors=True)
+            shutil.rmtree(self.staging / TRIALS, ignore_errors=True)
         old = self.out.with_name(f".{self.out.name}.replaced")
         shutil.rmtree(old, ignore_errors=True)
         if self.out.exists():
@@ -164,7 +164,7 @@ class RunFolder:
 
     def discard(self) -> None:
         """Leave nothing behind, unless there are checkpoints from which one can go on."""
-        if not any(self.staging.glob(f"cells/*/{CHECKPOINTS}/*/")):
+        if not any(self.staging.glob(f"{TRIALS}/*/{CHECKPOINTS}/*/")):
             shutil.rmtree(self.staging, ignore_errors=True)
         self.release()
 
@@ -183,7 +183,7 @@ def free_folder(parent: Path, name: str, digest: str) -> Path:
 
 
 def _staging(out: Path) -> Path:
-    """Where a run lies while it is under way."""
+    """Return where a run lies while it is under way."""
     return out.with_name(out.name + ".partial")
 
 
@@ -192,5 +192,5 @@ def _is_anothers(folder: Path, digest: str) -> bool:
 
 
 def keys_of(folder: Path) -> list[str | None]:
-    """The content keys of the cells that a run has joined, in their order."""
+    """Return the content keys of the trials that a run has joined, in their order."""
     return [summary.get("key") for summary in read_json(folder / SUMMARY).get("variants", [])]

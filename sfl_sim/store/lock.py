@@ -1,4 +1,4 @@
-"""One process at a time writes a run's folder."""
+"""A lock, so that one process at a time writes a run's folder."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import platform
 from contextlib import suppress
 from pathlib import Path
 
-from sfl_sim.errors import ScenarioError
+from filelock import FileLock, Timeout
 
-try:
-    import fcntl
-except ImportError:  # Windows: two processes must not write one run
-    fcntl = None  # type: ignore[assignment]
+from sfl_sim.errors import ScenarioError
 
 
 class Lock:
@@ -23,33 +20,23 @@ class Lock:
 
     def __init__(self, target: Path) -> None:
         self._path = target.with_name(f".{target.name}.lock")
-        while True:
-            self._file = self._path.open("a+")
-            if fcntl:
-                try:
-                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    self._file.seek(0)
-                    holder = self._file.read() or "another process"
-                    self._file.close()
-                    raise ScenarioError(f"{holder} is writing there", key="--out", found=str(target)) from None
-                except OSError:  # a disk without locks
-                    pass
-            if self._is_there():
-                break
-            self._file.close()  # whoever held it has removed it meanwhile
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {platform.node()}")
-        self._file.flush()
+        self._lock = FileLock(self._path, blocking=False, fallback_to_soft=False)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise ScenarioError(f"{self._holder()} is writing there", key="--out", found=str(target)) from None
+        except OSError:  # a disk without locks
+            return
+        self._path.write_text(f"process {os.getpid()} on {platform.node()}")
 
-    def _is_there(self) -> bool:
-        with suppress(FileNotFoundError):
-            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self._path))
-        return False
+    def _holder(self) -> str:
+        with suppress(OSError):
+            return self._path.read_text() or "another process"
+        return "another process"
 
     def release(self) -> None:
         """Let others write."""
-        if not self._file.closed:
+        if self._lock.is_locked:
             with suppress(OSError):  # it is of no use to anybody, and does no harm
                 self._path.unlink()
-            self._file.close()
+            self._lock.release()

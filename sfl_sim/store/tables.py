@@ -1,4 +1,4 @@
-"""The tables of a run: joined from those of its cells, and dealt out to cells again."""
+"""The tables of a run: joined from those of its trials, and dealt out to trials again."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-OF_ALL_CELLS = ["rounds", "labels", "clients", "layers", "ops"]
-TABLES = [*OF_ALL_CELLS, "confusion", "answers", "representations", "reads", "losses", "presence"]
+OF_ALL_TRIALS = ["rounds", "labels", "clients", "layers", "ops"]
+TABLES = [*OF_ALL_TRIALS, "confusion", "answers", "representations", "reads", "losses", "presence"]
 SERVING_TABLES = ["requests", "fleet"]
 
 Key = tuple[str, int]
-"""The name and the seed of a cell, which are the first columns of its rows."""
+"""The name and the seed of a trial, which are the first columns of its rows."""
 
 
-def are_whole(cell: Path) -> bool:
-    """Whether all tables of a cell can be read; when the power fails, files that were just written may be empty."""
-    paths = {*cell.glob("*.parquet"), *(cell / f"{table}.parquet" for table in OF_ALL_CELLS)}
+def are_whole(trial: Path) -> bool:
+    """Tell whether all tables of a trial can be read: when the power fails, files just written may be empty."""
+    paths = {*trial.glob("*.parquet"), *(trial / f"{table}.parquet" for table in OF_ALL_TRIALS)}
     try:
         return all(path.is_file() and pq.read_metadata(path) for path in paths)
     except (OSError, pa.ArrowInvalid):
@@ -42,9 +42,9 @@ def concatenate(sources: Sequence[Path], target: Path) -> None:
 
 
 def deal(source: Path, targets: Mapping[Key, Sequence[tuple[Path, str]]], *, to_all: bool) -> None:
-    """Write the rows of the cells in `targets` to files of their own, under another variant's name each.
+    """Write the rows of the trials in `targets` to files of their own, under another variant's name each.
 
-    One row group is in memory at a time. With `to_all`, cells without rows get an empty table, else none.
+    One row group is in memory at a time. With `to_all`, trials without rows get an empty table, else none.
     """
     with ExitStack() as stack:
         file = stack.enter_context(pq.ParquetFile(source))
@@ -57,15 +57,15 @@ def deal(source: Path, targets: Mapping[Key, Sequence[tuple[Path, str]]], *, to_
             writers[path].write_table(rows)
 
         for group in range(file.num_row_groups):
-            for key, rows in _by_cell(file.read_row_group(group).replace_schema_metadata()):
+            for key, rows in _by_trial(file.read_row_group(group).replace_schema_metadata()):
                 for path, name in targets.get(key, ()):
                     write(path, _renamed(rows, name))
         for path in {path for several in targets.values() for path, _ in several if to_all} - writers.keys():
             write(path, schema.empty_table())
 
 
-def _by_cell(rows: pa.Table) -> Iterator[tuple[Key, pa.Table]]:
-    """The rows of each cell; in the tables of a run a row group is usually that of one."""
+def _by_trial(rows: pa.Table) -> Iterator[tuple[Key, pa.Table]]:
+    """The rows of each trial; in the tables of a run a row group is usually that of one."""
     names, seeds = rows["variant"].cast(pa.string()), rows["seed"]
     pairs = pa.table({"variant": names, "seed": seeds}).group_by(["variant", "seed"]).aggregate([]).to_pylist()
     for pair in pairs:

@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from sfl_sim.engine.news import Counted, Notify
 from sfl_sim.errors import ScenarioError
+from sfl_sim.report.display import plural
 from sfl_sim.scenario.grid import points
 from sfl_sim.scenario.load import Study
-from sfl_sim.studies.advise_variant import CUT, Adviser, Wish
-from sfl_sim.studies.cut_limits import check_accuracy
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.studies.cut_assignment import Columns, Heuristic, Tried, exhaustive
+from sfl_sim.studies.cut_bounds import Bound
+from sfl_sim.studies.cut_limits import ACCURACY, MEMORY, check_accuracy, recorded_accuracy
+from sfl_sim.studies.cut_trials import Cuts, Trial
+from sfl_sim.training.memory import client_memory_bytes
 
-Notify = Callable[[int, int], None]
-"""Called with the walks that are done, and how many there will be at most as far as is known."""
+CUT, PER_CLIENT = "model.cut", "--per-client"
+MAX_EXHAUSTIVE, MAX_HEURISTIC = 1000, 300
+"""Assignments of cuts to clients that are walked at most."""
+MAX_OPS = 1_000_000
+"""Operations in all these walks together, but for `MIN_WALKS`: what half a minute is enough for."""
+MIN_WALKS = 20
+NO_BOUND = "No lower bound: what a client needs depends on the cuts of others with this method."
+NO_BOUND_AT_ALL = "No lower bound: what a client needs depends on when it needs it."
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Wishes: cuts per client; at most so many bytes of a client's memory; an accuracy that `runs` show."""
+
+    per_client: bool = False
+    memory_bytes: int | None = None
+    accuracy: float | None = None
+    runs: Sequence[Path] = ()
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Which cuts give the shortest rounds.
+    """Cuts that give the shortest rounds.
 
     Attributes:
         choices: one row per variant of the scenario's grid. `series`: its name. `cut`: the choice, missing where
@@ -41,7 +67,7 @@ class Advice:
 
 
 def find_advice(study: Study, wish: Wish, notify: Notify) -> Advice:
-    """The cuts with the shortest mean round, in the median over seeds, for every variant of the grid.
+    """Find the cuts with the shortest mean round, in the median over seeds, for every variant of the grid.
 
     One cut for all: every cut is walked. Cuts per client: all assignments are walked if they are few, else a
     `Heuristic` begins with the best cut for all. Cuts that the wish rules out are not walked.
@@ -71,17 +97,184 @@ def _joined(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(tables, names=["series"]).reset_index("series").reset_index(drop=True)
 
 
+class Adviser:
+    """Advice on one variant.
+
+    Args:
+        scenarios: one for each seed.
+        series: the variant's name.
+        expect, step: called with how many walks will come at most, and after every walk.
+
+    Attributes:
+        table: its rows of `Advice.cuts`, by cut.
+
+    Raises ScenarioError for a scenario that cannot be used, or without a cut to choose.
+    """
+
+    def __init__(
+        self,
+        scenarios: Sequence[Scenario],
+        series: str,
+        wish: Wish,
+        expect: Callable[[int], None],
+        step: Callable[[], None],
+    ) -> None:
+        self.series, self.scenario, self.wish = series, scenarios[0], wish
+        availability = self.scenario.clients.availability
+        if availability is not None and availability.lost != "wait":
+            problem = "the shortest rounds would be those that lose most clients"
+            raise ScenarioError(problem, key="clients.availability.lost", found=availability.lost, allowed=["wait"])
+        self.trial = Trial(scenarios, step)
+        self._expect = expect
+        if not self.trial.experiment.method.is_split:
+            name = self.scenario.method.name
+            raise ScenarioError("is not split: there is no cut to choose", key="method.name", found=name)
+        names = {cut: layer.name for cut, layer in enumerate(self.trial.network.layers[:-1], start=1)}
+        unknown = {"round_s": np.nan, "memory_bytes": np.nan, "accuracy": np.nan, "left_out": None}
+        self.table = pd.DataFrame({"name": names}).rename_axis("cut").assign(**unknown)
+
+    def advise(self) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
+        """The variant's row of `Advice.choices`, and its rows of the other tables; all without `series`."""
+        if self.wish.memory_bytes is not None:
+            self._limit_memory(self.wish.memory_bytes)
+        if self.wish.accuracy is not None:
+            self._require(self.wish.accuracy)
+        self._walk_cuts()
+        cuts = self._left()
+        refusal = self.trial.refusal(cuts)
+        bounds = [] if refusal else self.trial.bounds(cuts)
+        ranked = self.table["round_s"].dropna().sort_values(kind="stable")
+        chosen = self._alike(ranked.index[0])
+        how = f"all {plural(len(cuts), 'cut')}" + (" that are left" if len(cuts) < len(self.table) else "")
+        if len(cuts) == 1 < len(self.table):
+            how = "the only cut that is left"
+        if self.wish.per_client:
+            if refusal:
+                raise ScenarioError(f"{self.series} has one cut for all clients: {refusal}", file=PER_CLIENT)
+            chosen, how = self._assign(chosen, cuts, bounds)
+        no_bound = NO_BOUND_AT_ALL if self.trial.is_uneven else NO_BOUND
+        is_bounded = bool(bounds) and not self.trial.is_uneven and self.trial.agree(bounds, cuts)
+        choice = {
+            **_choice(chosen, ranked),
+            "round_s": self.trial.walk(chosen).round_s, "own_round_s": self.trial.own_round_s, "how": how,
+            "bound_s": median(bound.round_s for bound in bounds) if is_bounded else np.nan,
+            "notes": [*self._notes(chosen), *([] if is_bounded or refusal else [no_bound])],
+        }  # fmt: skip
+        clients = self.trial.experiment.clients()[["client", "device", "macs_per_s", "uplink_bps", "downlink_bps"]]
+        return choice, self.table.reset_index(), clients.assign(cut=list(chosen))
+
+    def _notes(self, chosen: Cuts) -> Iterator[str]:
+        for why, cuts in self.table.groupby("left_out").groups.items():
+            yield f"Left out: cut{'s' if len(cuts) > 1 else ''} {', '.join(map(str, cuts))} ({why})."
+        if len(set(chosen)) > 1:
+            if self.wish.accuracy is not None:
+                yield "Each of these cuts reached the accuracy as the cut of all clients; mixtures were not measured."
+            if not self.trial.is_one_fleet:
+                yield "Every seed draws other devices, and these cuts are a compromise; repeats=1 asks for one fleet."
+
+    def _alike(self, cut: int) -> Cuts:
+        return (int(cut),) * self.trial.n_clients
+
+    def _left(self) -> list[int]:
+        """Cuts that are not left out."""
+        return [int(cut) for cut in self.table.index[self.table["left_out"].isna()]]
+
+    def _leave_out(self, cuts: Iterable[int], why: str) -> None:
+        self.table.loc[list(cuts), "left_out"] = why
+
+    def _limit_memory(self, most_bytes: int) -> None:
+        train, network = self.scenario.train, self.trial.network
+        needed = {
+            cut: client_memory_bytes(network, cut, train.batch_size, train.optimizer, train.momentum)
+            for cut in self._left()
+        }
+        self.table["memory_bytes"] = pd.Series(needed, dtype=float)
+        self._leave_out((cut for cut in needed if needed[cut] > most_bytes), "needs more memory")
+        if not self._left():
+            least = min(needed, key=lambda cut: needed[cut])
+            need = f"a client of {self.series} needs at least {needed[least]:,} bytes, at {self._name(least)}"
+            raise ScenarioError(need, file=MEMORY, found=most_bytes)
+
+    def _require(self, accuracy: float) -> None:
+        """Leave out cuts that have not reached this accuracy, and those of which no run tells."""
+        candidates = self._left()
+        reached = recorded_accuracy(self.scenario, self.trial.network, self.wish.runs)
+        self.table["accuracy"] = pd.Series(reached, dtype=float)
+        self._leave_out((cut for cut in candidates if reached.get(cut, 1.0) < accuracy), "not accurate enough")
+        self._leave_out((cut for cut in candidates if cut not in reached), "no run tells its accuracy")
+        if not self._left():
+            told = {cut: reached[cut] for cut in candidates if cut in reached}
+            problem = "no run tells the accuracy of the cuts that fit into the memory"
+            if told:
+                best = max(told, key=lambda cut: told[cut])
+                problem = f"no cut of {self.series} has reached it; the best is {told[best]:.3f}, at {self._name(best)}"
+            raise ScenarioError(problem, file=ACCURACY, found=accuracy)
+
+    def _walk_cuts(self) -> None:
+        """Time every cut that is left as the cut of all clients; the method may refuse some."""
+        refused: list[ScenarioError] = []
+        cuts = self._left()
+        self._expect(len(cuts))
+        for cut in cuts:
+            try:
+                self.table.loc[cut, "round_s"] = self.trial.walk(self._alike(cut)).round_s
+            except ScenarioError as error:
+                refused.append(error)
+                self._leave_out([cut], str(error))
+        if len(refused) == len(cuts):
+            raise refused[0]
+
+    def _assign(self, alike: Cuts, cuts: Sequence[int], bounds: Sequence[Bound]) -> tuple[Cuts, str]:
+        """A cut for each client, no worse than the best one for all, `alike`, and how it was found."""
+        n_clients, n_cuts = self.trial.n_clients, len(cuts)
+        affordable = max(MIN_WALKS, MAX_OPS // max(1, self.trial.walk(alike).n_ops))
+
+        def walk(columns: Columns) -> Tried:
+            timed = self.trial.walk(tuple(cuts[column] for column in columns))
+            return Tried(columns, timed.round_s, timed.done_s)
+
+        begin = walk(tuple(cuts.index(cut) for cut in alike))
+        if n_cuts**n_clients <= min(MAX_EXHAUSTIVE, affordable):
+            self._expect(n_cuts**n_clients)
+            best = exhaustive(begin, n_cuts, walk)
+            how = f"all {plural(n_cuts**n_clients, 'assignment')} of {plural(n_cuts, 'cut')} to {n_clients} clients"
+        else:
+            budget = min(MAX_HEURISTIC, affordable)
+            self._expect(budget)
+            alone_s = np.mean([bound.alone_s for bound in bounds], axis=0)
+            server_s = np.mean([bound.server_s for bound in bounds], axis=0)
+            heuristic = Heuristic(alone_s, server_s, walk, budget)
+            best = heuristic.improve(begin)
+            how = f"heuristic: {heuristic.n_tried} of {n_cuts}^{n_clients} assignments (deadlines, then local search)"
+        return tuple(cuts[column] for column in best.columns), how
+
+    def _name(self, cut: int) -> str:
+        return f"cut {cut} ({self.trial.network.layers[cut - 1].name})"
+
+
+def _choice(chosen: Cuts, ranked: pd.Series[float]) -> dict[str, Any]:
+    """Return what is chosen, and the next best cut for all clients."""
+    if len(set(chosen)) > 1:
+        cut, setting = None, f"{CUT}={{by: client, values: {list(chosen)}}}"
+    else:
+        cut, setting = chosen[0], f"{CUT}={chosen[0]}"
+        ranked = ranked.drop(cut)
+    next_cut, next_round_s = next(iter(ranked.items()), (None, np.nan))
+    return {"cut": cut, "setting": setting, "next_cut": next_cut, "next_round_s": next_round_s}
+
+
 class _Count:
-    """Counts walks for `notify`."""
+    """Count walks for `notify`."""
 
     def __init__(self, notify: Notify) -> None:
         self._notify = notify
         self._done = self._expected = 0
 
     def expect(self, walks: int) -> None:
-        """So many more will come at most."""
+        """Note that so many more will come at most."""
         self._expected = self._done + walks
 
     def step(self) -> None:
+        """Tell that one more is done."""
         self._done += 1
-        self._notify(self._done, max(self._done, self._expected))
+        self._notify(Counted("advise", "walk", self._done, max(self._done, self._expected)))

@@ -1,4 +1,4 @@
-"""Which of several cuts each client should have: all assignments, or a search among them."""
+"""A search for the cut that each client should have: all assignments, or a heuristic among them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Tried(NamedTuple):
     done_s: Floats
 
     def beats(self, other: Tried) -> bool:
-        """Whether its rounds are shorter by more than rounding."""
+        """Tell whether its rounds are shorter by more than rounding."""
         return self.round_s < (1 - ROUNDING) * other.round_s
 
 
@@ -32,7 +32,7 @@ Walk = Callable[[Columns], Tried]
 
 
 def exhaustive(begin: Tried, n_cuts: int, walk: Walk) -> Tried:
-    """The best of all assignments; that of which it begins if there is none better."""
+    """Return the best of all assignments; `begin` if none is better."""
     every = map(walk, itertools.product(range(n_cuts), repeat=len(begin.columns)))
     best = min(every, key=lambda tried: tried.round_s)
     return best if best.beats(begin) else begin
@@ -63,11 +63,11 @@ class Heuristic:
 
     @property
     def n_tried(self) -> int:
-        """How many assignments it has tried, the first included."""
+        """The number of assignments that it has tried, the first included."""
         return len(self._seen)
 
     def improve(self, begin: Tried) -> Tried:
-        """The best that the budget finds."""
+        """Return the best that the budget finds."""
         self._seen.add(begin.columns)
         best = self._best(begin, map(self._in_time, self._deadlines_s(begin.round_s)))
         while True:
@@ -77,7 +77,7 @@ class Heuristic:
             best = better
 
     def _best(self, best: Tried, candidates: Iterator[Columns], first: bool = False) -> Tried:
-        """The best of `best` and those of the candidates that are new; or the `first` that is better."""
+        """Return the best of `best` and those of the candidates that are new; or the `first` that is better."""
         for columns in candidates:
             if columns in self._seen:
                 continue
@@ -92,7 +92,7 @@ class Heuristic:
         return best
 
     def _deadlines_s(self, longest_s: float) -> Floats:
-        """From what the slowest client needs at least on, evenly among what clients need at some cut."""
+        """Return deadlines from what the slowest client needs at least, evenly among what clients need at some cut."""
         shortest_s = self._alone_s.min(axis=1).max()
         steps_s = np.unique(self._alone_s)
         steps_s = steps_s[(steps_s >= shortest_s) & (steps_s <= max(shortest_s, longest_s))]
@@ -105,7 +105,7 @@ class Heuristic:
         return tuple(np.where(meets.any(axis=1), lightest, self._alone_s.argmin(axis=1)).tolist())
 
     def _changed(self, tried: Tried) -> Iterator[Columns]:
-        """One client after another with another cut, the most promising first."""
+        """Yield assignments with another cut for one client, the most promising first."""
         server_s = self._server_s[np.arange(len(tried.columns)), tried.columns]
         for wanted, clients in ((self._alone_s, np.argsort(-tried.done_s)), (self._server_s, np.argsort(-server_s))):
             for c in clients.tolist():

@@ -1,4 +1,4 @@
-"""What clients need in a round if nobody is in their way, and what no assignment of cuts can therefore undercut."""
+"""A lower bound for the rounds of all assignments of cuts, from what clients need if nobody is in their way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROUNDING = 1e-6
 
 
 class Need(NamedTuple):
-    """What the participants of one kind of round need in it, by themselves.
+    """Time that the participants of one kind of round need in it, by themselves.
 
     Attributes:
         times: how many such rounds there are.
@@ -37,7 +37,7 @@ class Need(NamedTuple):
 
 
 def needs(walked: Walked) -> dict[Kind, Need]:
-    """By kind of round; of rounds that differ although the same clients take part, the least."""
+    """Return needs by kind of round; of rounds that differ although the same clients take part, the least."""
     found: dict[Kind, list[Need]] = {}
     for piece in walked.pieces:
         found.setdefault((piece.participants, piece.is_aside), []).append(_need(piece, walked))
@@ -73,7 +73,7 @@ def _best_bps(link: RateTrace) -> float:
 
 
 class Bound:
-    """What clients need at each of several cuts, and what follows for the rounds of whatever assignment of these cuts.
+    """Needs of clients at each of several cuts, and what follows for the rounds of any assignment of these cuts.
 
     It takes for granted that what a client does in a round depends on its own cut alone; `agrees` checks it in a walk.
 
@@ -112,7 +112,7 @@ class Bound:
 
     @property
     def round_s(self) -> float:
-        """No assignment, and no order of service, gives shorter rounds in the mean.
+        """The mean round in seconds that no assignment, and no order of service, undercuts.
 
         Say client c, cut at k, needs own[c, k] seconds in a round, server[c, k] of them at the server, and an
         assignment k_c makes the round take T seconds. What c does follows upon one another, so own[c, k_c] <= T for all
@@ -124,7 +124,7 @@ class Bound:
         return sum(need.times * _least_s(need, self._workers) for need in self._kinds.values()) / self._rounds
 
     def agrees(self, found: Mapping[Kind, Need], columns: Sequence[int]) -> bool:
-        """Whether no client needed less in a walk than what is expected; `columns` say which of the cuts it had."""
+        """Tell whether no client needed less in a walk than expected; `columns` say which of the cuts it had."""
         for kind, need in self._kinds.items():
             if kind not in found or found[kind].times < need.times:
                 return False
@@ -143,7 +143,7 @@ def _least_s(need: Need, workers: float) -> float:
     steps_s = steps_s[steps_s >= need.own_s.min(axis=1).max()]
 
     def served_s(until_s: float) -> float:
-        """What the server needs at least if every client needs no longer than `until_s`."""
+        """Return what the server needs at least if every client needs no longer than `until_s`."""
         return float(np.where(need.own_s <= until_s, need.server_s, np.inf).min(axis=1).sum()) / workers
 
     enough = bisect_left(steps_s, True, key=lambda until_s: served_s(until_s) <= until_s)

@@ -1,28 +1,27 @@
-"""What rules cuts out: the memory of the clients, and an accuracy that recorded runs must have reached."""
+"""Limits that rule cuts out: the memory of the clients, and an accuracy that recorded runs must have reached."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
-from sfl_sim.scenario.load import load
-from sfl_sim.scenario.relevance import ASIDE, COMPUTING, WORLD, without
+from sfl_sim.scenario.concerns import Aside, differences
 from sfl_sim.scenario.sections import ClientCuts, Scenario
+from sfl_sim.studies.trained import ELSEWHERE, TrainedRun
 
 MEMORY, ACCURACY, RUN = "--memory", "--accuracy", "--run"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_OTHERWISE = ASIDE | WORLD | COMPUTING | {"seed", "model.cut"}
-"""In what a recorded run may differ from the scenario whose accuracy it is to tell."""
+_ASIDE: Aside = {*ELSEWHERE, "seed", "model.cut"}
+"""In what a recorded run may differ from the scenario whose accuracy it tells."""
 
 
 def read_bytes(text: str) -> int:
-    """The bytes of 256MB, 1.5GB or 64000, with decimal units.
+    """Return the bytes of 256MB, 1.5GB or 64000, with decimal units.
 
     Raises ScenarioError for anything else.
     """
@@ -43,7 +42,7 @@ def check_accuracy(accuracy: float | None, runs: Sequence[Path]) -> None:
 
 
 def recorded_accuracy(scenario: Scenario, network: Network, runs: Sequence[Path]) -> dict[int, float]:
-    """The final accuracy of what was trained as `scenario` says, by the cut that all clients had: median over seeds.
+    """Return the final accuracy of what was trained as `scenario` says, by the cut of all clients: median over seeds.
 
     World and seed may be others; variants whose cuts differ between clients or rounds do not count.
 
@@ -52,42 +51,29 @@ def recorded_accuracy(scenario: Scenario, network: Network, runs: Sequence[Path]
 
     Raises ScenarioError if a folder holds no run, or if nothing was trained so.
     """
-    wanted = _trained_as(scenario)
     found: dict[int, list[float]] = {}
-    nearest: dict[str, Any] | None = None
-    for run in runs:
-        told = _told(run)
-        for variant in load(run / "scenario.yaml").variants:
-            there, cut = _trained_as(variant.scenario), variant.scenario.model.cut
-            differs = {key: there.get(key) for key in {**wanted, **there} if wanted.get(key) != there.get(key)}
-            if nearest is None or len(differs) < len(nearest):
-                nearest = differs
-            summary = told.get((variant.name, variant.scenario.seed))
-            if differs or isinstance(cut, ClientCuts) or summary is None:
+    nearest: dict[str, tuple[Any, Any]] | None = None
+    for run in map(TrainedRun, runs):
+        for variant in run.variants:
+            cut, summary = variant.scenario.model.cut, run.summary_of(variant)
+            differ = differences(_cut_at_1(variant.scenario), _cut_at_1(scenario), _ASIDE)
+            if nearest is None or len(differ) < len(nearest):
+                nearest = differ
+            if differ or isinstance(cut, ClientCuts) or summary is None:
                 continue
             if summary["accuracy"] is not None and summary["rounds"] == variant.scenario.train.rounds:
                 found.setdefault(network.cut_at(cut), []).append(summary["accuracy"])
     if nearest:
-        key, value = next(iter(nearest.items()))
+        key, (there, wanted) = next(iter(nearest.items()))
         problem = (
-            f"{', '.join(map(str, runs))}: nothing was trained as the scenario says; what is nearest has {value!r}"
+            f"{', '.join(map(str, runs))}: nothing was trained as the scenario says; what is nearest has {there!r}"
         )
-        raise ScenarioError(problem, key=key, found=wanted.get(key))
+        raise ScenarioError(problem, key=key, found=wanted)
     if not found:
         raise ScenarioError("has no accuracy of a cut that all clients share", file=RUN, found=str(runs[0]))
     return {cut: median(accuracies) for cut, accuracies in found.items()}
 
 
-def _trained_as(scenario: Scenario) -> dict[str, Any]:
-    """What an accuracy depends on besides the cut, by dotted key; nothing of the world, which a cut might go by."""
-    somewhere = scenario.model.model_copy(update={"cut": 1})
-    return without(scenario.model_copy(update={"model": somewhere}), _OTHERWISE)
-
-
-def _told(run: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """The summaries of a run by variant and seed."""
-    try:
-        summaries = json.loads((run / "summary.json").read_text())["variants"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ScenarioError("is not the folder of a run", file=RUN, found=str(run)) from error
-    return {(summary["name"], summary["seed"]): summary for summary in summaries}
+def _cut_at_1(scenario: Scenario) -> Scenario:
+    """Return the scenario with a cut that does not follow the speed of the devices."""
+    return scenario.model_copy(update={"model": scenario.model.model_copy(update={"cut": 1})})

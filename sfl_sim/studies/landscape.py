@@ -8,7 +8,7 @@ weights of another scale, and would else look flat because its weights are large
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.news import Counted, Notify
 from sfl_sim.engine.trial import uninterrupted
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.replica import Replica, Weights
@@ -33,13 +34,10 @@ from sfl_sim.training.evaluate import evaluate
 from sfl_sim.training.hardware import keep_freed_memory, pick_device
 from sfl_sim.training.precision import PRECISIONS
 
-Notify = Callable[[str, int, int], None]
-"""Called with what is looked at, the points that are done, and the points in all."""
-
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of the landscape is looked at.
+    """The extent of the landscape that is looked at.
 
     Attributes:
         points: of a line, and `plane_points` along each side of a plane: odd, so that the model itself is one of them.
@@ -100,7 +98,7 @@ class Surroundings:
 
 
 def filter_normalised(weights: Weights, rng: np.random.Generator) -> Tensor:
-    """A normally distributed direction (P,), laid out as `weights.flat`, each filter as long as that of the weights.
+    """Draw a normal direction (P,), laid out as `weights.flat`, each filter as long as that of the weights.
 
     A filter is what gives one output: an index of the first dimension. Biases and batch norm's parameters, which have
     no other, stay as they are, as in the authors' code.
@@ -144,7 +142,7 @@ def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, noti
     for model in models:
         for row in _look(model, extent, pick_device(device)):
             rows.append(row)
-            notify(f"{row['variant']} (seed {row['seed']}), {row['slice']}", len(rows), total)
+            notify(Counted(f"{row['variant']} (seed {row['seed']}), {row['slice']}", "point", len(rows), total))
     points = pd.DataFrame(rows)
     with uninterrupted():
         write_landscape(frames, points, out)
@@ -156,7 +154,7 @@ def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, noti
 
 
 def _models(frames: Frames) -> list[Stored]:
-    """Every variant's stored models, one a seed."""
+    """Return every variant's stored models, one a seed."""
     found = []
     for shown in frames.variants:
         folder = shown.run.folder
@@ -175,7 +173,7 @@ def _models(frames: Frames) -> list[Stored]:
 
 
 def _checkpoints(folder: Path) -> dict[tuple[str, int], Path]:
-    """The files of a run's models by variant and seed."""
+    """Return the files of a run's models by variant and seed."""
     found = {}
     for path in sorted((folder / "checkpoints").glob("*.json")):
         about = json.loads(path.read_text())
@@ -184,7 +182,7 @@ def _checkpoints(folder: Path) -> dict[tuple[str, int], Path]:
 
 
 def _parts(experiment: Experiment) -> list[Replica]:
-    """The parts of the model; ScenarioError if there are several of one, which would have a landscape each."""
+    """Return the parts of the model; ScenarioError if there are several of one, which would have a landscape each."""
     model = experiment.method.model()
     parts = [part for part in model if isinstance(part, Replica)]
     if len(parts) < len(model):
@@ -196,7 +194,7 @@ def _parts(experiment: Experiment) -> list[Replica]:
 
 
 def _look(stored: Stored, extent: Extent, device: torch.device) -> Iterator[dict[str, object]]:
-    """The loss of the model at one point after another, as rows of the table."""
+    """Yield the loss of the model at one point after another, as rows of the table."""
     scenario = stored.trained.scenario
     PRECISIONS[scenario.train.precision].activate()
     experiment = Experiment(scenario, device)

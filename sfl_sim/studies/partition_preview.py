@@ -1,7 +1,8 @@
-"""What the clients of a study would hold: its distinct partitions, dealt without composing anything else."""
+"""A preview of what the clients of a study would hold: its distinct partitions, dealt without anything else."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,17 +13,18 @@ from sfl_sim.data.partition import label_counts
 from sfl_sim.engine.dealing import deal_data
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.preview import Partition, Preview
+from sfl_sim.scenario.concerns import concern_of, without
+from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, Variant
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
 
 MAX_PARTITIONS = 6
-IRRELEVANT = {"root", "download", "test_samples", "augment", "test"}
-"""Keys of `data` that do not change who holds which training samples."""
+NOT_DEALT = set(Concern) - {Concern.DEALING}
 
 
 def preview(study: Study) -> Preview:
-    """The distinct partitions among the variants of `study`: `MAX_PARTITIONS` of them, the first seed's first.
+    """Return the distinct partitions of the variants of `study`: `MAX_PARTITIONS` of them, the first seed's first.
 
     Clients without samples are shown, although no run accepts them.
 
@@ -52,8 +54,7 @@ def _expanded(variant: Variant) -> Variant:
 
 def _identity(scenario: Scenario) -> str:
     """Equal for scenarios whose clients hold the same."""
-    data = scenario.data.model_dump_json(exclude=IRRELEVANT)
-    return f"{data} {scenario.clients.count} {scenario.seed}"
+    return json.dumps(without(scenario, NOT_DEALT), sort_keys=True)
 
 
 def _partition(variant: Variant, name: list[str]) -> Partition:
@@ -66,8 +67,9 @@ def _partition(variant: Variant, name: list[str]) -> Partition:
 
 
 def _words(scenario: Scenario) -> list[str]:
-    """What decides who holds what, in words: the data, the partition and its options, the number of clients."""
-    data = scenario.data.model_dump(exclude={*IRRELEVANT, "name", "partition"}, exclude_defaults=True)
+    """Return what decides who holds what, in words: data, partition with its options, number of clients."""
+    changed = scenario.data.model_dump(exclude={"name", "partition"}, exclude_defaults=True)
+    data = {key: value for key, value in changed.items() if concern_of(f"data.{key}") is Concern.DEALING}
     how = scenario.data.partition.model_dump(exclude_none=True)
     kind = how.pop("kind")
     clients = [] if scenario.clients.count is None else [f"{scenario.clients.count} clients"]

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sfl_sim.engine.trial import Began, News, Notify, Settings, summary_of, uninterrupted
+from sfl_sim.engine.news import Began, Ended, Notify
+from sfl_sim.engine.trial import Settings, summary_of, uninterrupted
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import headline
-from sfl_sim.scenario.load import Variant, digest, dump_study, load
-from sfl_sim.scenario.relevance import ASIDE, ORDER, WORLD, without
+from sfl_sim.scenario.concerns import CONCERNS, NOT_LEARNED, differences
+from sfl_sim.scenario.fields import Concern
+from sfl_sim.scenario.load import Variant, digest, load
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.store import Cell, RunFolder, free_folder, read_manifest
+from sfl_sim.store import RunFolder, TrialWriter, read_manifest
 from sfl_sim.store.columns import OP_DTYPE
+from sfl_sim.studies.launch import Outcome, launch, place_of
 from sfl_sim.studies.retrace import Retracing, Unwalkable, finished
 from sfl_sim.studies.targets import ways
-from sfl_sim.studies.train import Outcome, check, fill, manifest
+from sfl_sim.studies.train import check, planned, write_pages
 
 OF_TRAINING = ("weights_digest", "executor", "threads", "peak_graphs")
 """What only the summary of the trained run can tell."""
+OF_WORLD = frozenset({Concern.WORLD, Concern.ORDER})
+"""Concerns that may change."""
 
 
 @dataclass(frozen=True)
 class Repriced:
-    """One variant with one seed of a stored run in another world.
+    """A variant with a seed of a stored run, in another world.
 
     Attributes:
         rounds: as in rounds.parquet; what training alone can tell is null from the first round on that would have to be
@@ -49,8 +53,8 @@ class Repriced:
         return self.reason is None
 
 
-def reprice_cell(run: Path, variant: Variant, scenario: Scenario) -> Repriced:
-    """One variant with one seed of the run in the folder `run`, in the world of `scenario`.
+def reprice_trial(run: Path, variant: Variant, scenario: Scenario) -> Repriced:
+    """Walk a variant with a seed of the run in the folder `run` in the world of `scenario`.
 
     Raises ScenarioError if `scenario` is another training than `variant`, if the run has nothing of it, or if it cannot
     be walked again (`Unwalkable`).
@@ -69,18 +73,15 @@ def reprice_cell(run: Path, variant: Variant, scenario: Scenario) -> Repriced:
 
 def check_same_training(variant: Variant, scenario: Scenario) -> None:
     """Refuse a `scenario` that differs from that of `variant` in more than its world."""
-    aside = ASIDE | WORLD | ORDER
-    was, wanted = without(variant.scenario, aside), without(scenario, aside)
-    for key in {**was, **wanted}:
-        if was.get(key) != wanted.get(key):
-            problem = "is not of the world alone: it decides what is learned, which must be trained"
-            of_world = sorted(each for each in WORLD | ORDER if not key.startswith(each))
-            raise ScenarioError(problem, key=key, found=wanted.get(key), allowed=of_world)
+    for key, (_, wanted) in differences(variant.scenario, scenario, NOT_LEARNED | OF_WORLD).items():
+        problem = "is not of the world alone: it decides what is learned, which must be trained"
+        of_world = sorted(each for each in CONCERNS if CONCERNS[each] in OF_WORLD and not key.startswith(each))
+        raise ScenarioError(problem, key=key, found=wanted, allowed=of_world)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one variant with one seed.
+    """The result of one variant with one seed.
 
     Attributes:
         rounds: of which the times are known; without any, it is left out.
@@ -110,7 +111,7 @@ class Repricing:
     """
 
     def __init__(self, run: Path, overrides: Sequence[str]) -> None:
-        self.run = run
+        self.folder = run
         self.finished = finished(run)
         self.digest = read_manifest(run).get("scenario")
         self.recorded = load(run / "scenario.yaml").variants
@@ -124,63 +125,59 @@ class Repricing:
                 raise variant.places.located(error) from None
         check(self.study)
 
-    def fill(self, out: Path | None, notify: Notify) -> Outcome:
-        """Walk all cells into the folder `out` (default: `reports/<name>-repriced`, or the next free number).
+    def run(self, out: Path | None, notify: Notify) -> Outcome:
+        """Walk all trials into the folder `out` (default: `reports/<name>-repriced`, or the next free number).
 
-        Cells of which the run has no finished round are left out. Raises ScenarioError if no cell can be walked again.
+        Trials of which the run has no finished round are left out.
+
+        Raises ScenarioError if no trial can be walked again.
         """
         study = self.study
         identity = f"{digest(study)}-repriced-{self.digest}"
-        folder = RunFolder(out or free_folder(Path("reports"), f"{study.name}-repriced", identity), identity)
-        began_s = time.monotonic()
+        folder = RunFolder(place_of(study, out, identity, "-repriced"), identity)
         verdicts: list[Verdict] = []
 
-        def walk() -> None:
+        def work() -> None:
+            notify(planned(study))
             for number, (was, variant) in enumerate(zip(self.recorded, study.variants, strict=True)):
                 recorded = self.finished.get((was.name, was.scenario.seed))
                 if recorded:
-                    cell = Cell(folder.cell_folder(number), variant.name, variant.scenario.seed)
+                    trial = TrialWriter(folder.trial_folder(number), variant.name, variant.scenario.seed)
                     retracing = Retracing(recorded, was.scenario, variant.scenario)
-                    verdicts.append(_walk(retracing, variant, cell, partial(notify, number)))
+                    verdicts.append(_walk(number, retracing, variant, trial, notify))
             if not any(verdict.rounds for verdict in verdicts):
-                raise ScenarioError(f"nothing is left of it: {verdicts[0].reason}", key="run", found=str(self.run))
+                raise ScenarioError(f"nothing is left of it: {verdicts[0].reason}", key="run", found=str(self.folder))
 
-        def join(status: str) -> None:
-            source = {"folder": str(self.run.resolve()), "scenario": self.digest}
-            about = manifest(study, Settings(timing_only=True), status, began_s)
-            about |= {"repriced_from": source, "repriced": [asdict(verdict) for verdict in verdicts]}
-            staged = folder.join(study.name, dump_study(study), about, ways(study, folder.closed()))
-            from sfl_sim.report.page import write_report  # plotly is imported when the first cell has been walked
-            from sfl_sim.report.perfetto import write_trace
+        def join() -> dict[str, Any]:
+            folder.join(study.name, ways(study, folder.closed()))
+            source = {"folder": str(self.folder.resolve()), "scenario": self.digest}
+            return {"repriced_from": source, "repriced": [asdict(verdict) for verdict in verdicts]}
 
-            write_trace(staged)
-            write_report([staged], staged / "report.html")
-
-        return fill(folder, walk, join)
+        return launch(study, Settings(timing_only=True), folder, work=work, join=join, page=write_pages)
 
 
-def _walk(retracing: Retracing, variant: Variant, cell: Cell, notify: Callable[[News], None]) -> Verdict:
-    """Walk a recorded cell into another, which is closed if there is anything in it."""
-    notify(Began())
-    cell.add_layers(retracing.experiment.layers())
+def _walk(number: int, retracing: Retracing, variant: Variant, trial: TrialWriter, notify: Notify) -> Verdict:
+    """Walk a recorded trial into another, which is closed if there is anything in it."""
+    notify(Began(number))
+    trial.add_layers(retracing.experiment.layers())
     recorded, target_s = retracing.recorded, retracing.recorded.summary.get("time_to_accuracy_s")
     try:
         for round in retracing.rounds():
-            cell.add_round(round.row, round.labels, round.ops, joule=round.joule)
-            notify(round)
+            trial.add_round(round.row, round.labels, round.ops, joule=round.joule)
+            notify(Ended(number, round))
     except Unwalkable as error:
-        return Verdict(cell.variant, cell.seed, 0, 0, error.problem, None, None, target_s)
-    rounds, valid, reason = cell.rounds, retracing.valid_rounds, retracing.reason
+        return Verdict(trial.variant, trial.seed, 0, 0, error.problem, None, None, target_s)
+    rounds, valid, reason = trial.rounds, retracing.valid_rounds, retracing.reason
     if rounds.empty:
-        return Verdict(cell.variant, cell.seed, 0, 0, reason, None, None, target_s)
-    summary = summary_of(variant, cell, retracing.experiment)
+        return Verdict(trial.variant, trial.seed, 0, 0, reason, None, None, target_s)
+    summary = summary_of(variant, trial, retracing.experiment)
     if reason is None:
         summary |= {key: recorded.summary.get(key) for key in OF_TRAINING}
     else:
-        summary |= headline(rounds[:0], cell.labels)
+        summary |= headline(rounds[:0], trial.labels)
     with uninterrupted():
-        cell.add_clients(retracing.experiment.clients())
-        cell.add_final(retracing.experiment.attendance.tables())
-        cell.close(summary)
+        trial.add_clients(retracing.experiment.clients())
+        trial.add_final(retracing.experiment.attendance.tables())
+        trial.close(summary)
     before_s, after_s = (float(table["ended_s"].iloc[len(rounds) - 1]) for table in (recorded.rounds, rounds))
-    return Verdict(cell.variant, cell.seed, len(rounds), valid, reason, before_s, after_s, target_s)
+    return Verdict(trial.variant, trial.seed, len(rounds), valid, reason, before_s, after_s, target_s)

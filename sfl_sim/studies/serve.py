@@ -1,28 +1,108 @@
-"""A served study: requests to what every variant with every seed has trained, cell by cell; tables and a page."""
+"""A served study: requests to what every variant with every seed has trained, trial by trial; tables and a page.
+
+What the trained models answer comes from a run that is there, or that is made first.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import glob
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
+from sfl_sim.engine.cache_key import code_version, names_own_code
+from sfl_sim.engine.news import Counted, Notify
 from sfl_sim.engine.trial import Settings, uninterrupted
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, blamed_on
+from sfl_sim.scenario.concerns import NOT_LEARNED, Aside
 from sfl_sim.scenario.grid import names_without, points
-from sfl_sim.scenario.load import Study, Variant, digest, dump_study, served, training
+from sfl_sim.scenario.load import Study, Variant, digest, served, training
 from sfl_sim.scenario.serving import Serving
-from sfl_sim.store import RunFolder, free_folder, write_served
-from sfl_sim.studies.serve_answers import Answers, Watch, answers_of
+from sfl_sim.store import RunFolder, read_manifest, write_served
+from sfl_sim.studies.launch import Outcome, check_limits, launch, place_of
 from sfl_sim.studies.served_fleet import ServedFleet
-from sfl_sim.studies.train import Outcome, check_limits, fill, manifest
+from sfl_sim.studies.train import run_study
+from sfl_sim.studies.trained import ELSEWHERE, TrainedRun
 
 RATE = "serving.arrivals.rate_per_s"
 
-Notify = Callable[[str, int, int], None]
-"""Called with which cell is being served, the requests that have come there, and how many will."""
+
+class Answered(NamedTuple):
+    """Answers of one variant with one seed of a stored run: its name there, and its rows of answers.parquet."""
+
+    name: str
+    answers: pd.DataFrame
+
+
+class Answers:
+    """The answers of a stored run to the clients' test sets.
+
+    Args:
+        folder: the run's.
+        aside: in what its scenario may differ from the one whose answers are asked for.
+
+    Attributes:
+        digest: of the run.
+
+    Raises ScenarioError if the folder holds no run with answers.
+    """
+
+    def __init__(self, folder: Path, aside: Aside = ELSEWHERE) -> None:
+        self.folder = folder
+        self._run = TrainedRun(folder)
+        self._aside = aside
+        self.digest = self._run.digest
+        if not (folder / "answers.parquet").exists():
+            problem = "has no answers.parquet: nothing was trained there, or nothing that can be served"
+            raise ScenarioError(problem, key="--run", found=str(folder))
+
+    def of(self, trained: Variant) -> Answered:
+        """Return those of the variant that was trained as `trained` says.
+
+        Raises ScenarioError if there is none, or if it was not trained to its end.
+        """
+        stored, differs = self._run.nearest(trained.scenario, self._aside)
+        for key, (there, wanted) in differs.items():
+            problem = f"{self.folder} has no model that was trained so, but one with {there!r}"
+            raise trained.places.located(ScenarioError(problem, key=key, found=wanted))
+        seed, rounds = stored.scenario.seed, stored.scenario.train.rounds
+        rows = [("variant", "==", stored.name), ("seed", "==", seed)]
+        with blamed_on(self.folder):
+            done = int((self._run.summary_of(stored) or {"rounds": 0})["rounds"])
+            answers = pd.read_parquet(self.folder / "answers.parquet", filters=rows)
+        if done < rounds or answers.empty:
+            problem = f"has no answers of {stored.name} (seed {seed}), trained for {done} of {rounds} rounds"
+            raise ScenarioError(problem, key="--run", found=str(self.folder))
+        return Answered(stored.name, answers)
+
+
+def answers_of(training: Study, run: Path | None, settings: Settings, notify: Notify) -> Answers:
+    """Return the answers of what is trained in `training`: of the folder `run`, else of a run in reports/ that has it.
+
+    If there is none, or if what trained it may have been other code, sfl-sim's or a user's own, it is trained now, as
+    far as it has to be. Raises KeyboardInterrupt if that is interrupted.
+    """
+    if run:
+        return Answers(run)
+    name = glob.escape(training.name)
+    folders = [*Path("reports").glob(name), *sorted(Path("reports").glob(f"{name}-[0-9]*"))]
+    own = any(names_own_code(variant.scenario) for variant in training.variants)
+    for folder in folders:
+        if own or read_manifest(folder).get("code") != code_version():
+            continue
+        try:
+            found = Answers(folder, NOT_LEARNED)
+            for variant in training.variants:
+                found.of(variant)
+        except ScenarioError:
+            continue
+        return found
+    outcome = run_study(training, None, replace(settings, resume=not own), notify)
+    if outcome.status != "complete":
+        raise KeyboardInterrupt
+    return Answers(outcome.folder)
 
 
 class ServedStudy:
@@ -49,60 +129,59 @@ class ServedStudy:
                 raise variant.places.located(error) from error
 
     def trained(self, variant: Variant) -> Variant:
-        """The variant of the training whose models it serves."""
+        """Return the variant of the training whose models `variant` serves."""
         scenario = variant.scenario.model_copy(update={"serving": Serving()})
         return next(trained for trained in self.training.variants if trained.scenario == scenario)
 
     def fleet(self, trained: Variant) -> ServedFleet:
-        """With what `trained` deploys."""
-        key = trained.name, trained.scenario.seed
-        if key not in self._fleets:
-            self._fleets[key] = ServedFleet(trained.scenario)
-        return self._fleets[key]
+        """Return the fleet with what `trained` deploys."""
+        if _key(trained) not in self._fleets:
+            self._fleets[_key(trained)] = ServedFleet(trained.scenario)
+        return self._fleets[_key(trained)]
 
-    def answers(self, run: Path | None, watch: Watch) -> Answers | None:
-        """What the models answer: those of the folder `run`, or as `answers_of` finds them; None if timing-only."""
-        if self.settings.timing_only:
-            if run:
-                raise ScenarioError("is of no use to a timing-only serving", key="--run", found=str(run))
-            return None
-        return answers_of(self.training, run, self.settings, watch)
+    def run(self, run: Path | None, out: Path | None, notify: Notify) -> Outcome:
+        """Serve all trials into the folder `out` (default: `reports/<name>-serving`, or the next free number).
 
-    def serve(self, answers: Answers | None, out: Path | None, notify: Notify) -> Outcome:
-        """Serve all cells into the folder `out` (default: `reports/<name>-serving`, or the next free number).
+        Trials that an interrupted serving of the same answers has finished are kept.
 
-        Cells that an interrupted serving of the same answers has finished are kept.
+        Args:
+            run: the folder of the run to serve; None to find it as `answers_of` does.
         """
         study = self.study
-        drawn_from = pd.concat([answers.of(each).answers for each in self.training.variants]) if answers else None
+        answers = None if self.settings.timing_only else answers_of(self.training, run, self.settings, notify)
+        if run and answers is None:
+            raise ScenarioError("is of no use to a timing-only serving", key="--run", found=str(run))
+        known = {_key(trained): answers.of(trained) for trained in self.training.variants} if answers else {}
         identity = f"{digest(study)}-served-{answers.digest if answers else 'timing'}"
-        place = out or free_folder(Path("reports"), f"{study.name}-serving", identity)
-        folder = RunFolder(place, identity, resume=True)
+        folder = RunFolder(place_of(study, out, identity, "-serving"), identity, resume=True)
         series = names_without(list(points(study.base.grid)), study.base.method.name, lambda key: key == RATE)
-        began_s = time.monotonic()
 
         def work() -> None:
             for number, variant in enumerate(study.variants):
-                cell = folder.cell_folder(number)
-                if not (cell / "summary.json").exists():
-                    self._serve_cell(variant, series[number // study.base.repeats], answers, cell, notify)
+                place = folder.trial_folder(number)
+                if not (place / "summary.json").exists():
+                    answered = known.get(_key(self.trained(variant)))
+                    self._serve(variant, series[number // study.base.repeats], answered, place, notify)
 
-        def join(status: str) -> None:
-            about = manifest(study, self.settings, status, began_s) | {"run": str(answers.folder) if answers else None}
-            staged = folder.join_serving(study.name, dump_study(study), about, drawn_from)
-            from sfl_sim.report.serving import write_serving  # plotly is imported when the first cell has been served
+        def join() -> dict[str, Any]:
+            folder.join_serving(study.name, pd.concat(each.answers for each in known.values()) if known else None)
+            return {"run": str(answers.folder) if answers else None}
+
+        def page(staged: Path) -> None:
+            from sfl_sim.report.serving import write_serving  # plotly is imported when the first trial has been served
 
             write_serving(staged, staged / "serving.html")
 
-        return fill(folder, work, join)
+        return launch(study, self.settings, folder, work=work, join=join, page=page)
 
-    def _serve_cell(self, variant: Variant, series: str, answers: Answers | None, place: Path, notify: Notify) -> None:
-        seed, trained = variant.scenario.seed, self.trained(variant)
-        fleet = self.fleet(trained)
-        model, known = answers.of(trained) if answers else (None, None)
-        name = f"{variant.name} (seed {seed})" if self.study.base.repeats > 1 else variant.name
-        requests, found = fleet.serve(_serving(variant), known, lambda done, total: notify(name, done, total))
-        same: dict[str, Any] = {"variant": variant.name, "seed": seed}
+    def _serve(self, variant: Variant, series: str, answered: Answered | None, place: Path, notify: Notify) -> None:
+        """Serve one variant with one seed into the folder `place`."""
+        fleet, title = self.fleet(self.trained(variant)), self.study.title(variant)
+        model, answers = answered or (None, None)
+        requests, found = fleet.serve(
+            _serving(variant), answers, lambda done, total: notify(Counted(title, "request", done, total))
+        )
+        same: dict[str, Any] = {"variant": variant.name, "seed": variant.scenario.seed}
         with uninterrupted():
             write_served(
                 place,
@@ -126,6 +205,10 @@ def _refuse_what_is_idle(study: Study) -> None:
         if wait_s and not batched:
             error = ScenarioError("has no effect where max_size is 1", key="serving.batch.max_wait_s", found=wait_s)
             raise study.located(error)
+
+
+def _key(variant: Variant) -> tuple[str, int]:
+    return variant.name, variant.scenario.seed
 
 
 def _serving(variant: Variant) -> Serving:

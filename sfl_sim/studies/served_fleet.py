@@ -1,4 +1,4 @@
-"""One served fleet: what a variant with one seed has trained answers requests, each of which becomes a row."""
+"""A served fleet: what a variant with one seed has trained answers requests, each of which becomes a row."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class ServedFleet:
         return rows, self._summary(serving, rows, rate_per_s, timing_only=answers is None)
 
     def _about(self, clients: Ints, answers: pd.DataFrame | None) -> pd.DataFrame:
-        """For the client of each request a row of its answers by chance; without answers, chance alone."""
+        """Draw for each request a row of its client's answers; without answers, an entropy."""
         if answers is not None:
             rows = draw_rows(answers["client"].to_numpy(), clients, stream(self.scenario.seed, "requested samples"))
             return answers.iloc[rows].reset_index(drop=True)
@@ -146,7 +146,7 @@ class ServedFleet:
         return float(self.workers / service_s[offloaded].mean())
 
     def _arrivals(self, serving: Serving) -> tuple[Arrivals, float]:
-        """The requests, and how many the fleet is offered a second."""
+        """Draw the requests, and return how many the fleet is offered a second."""
         how, n_requests = serving.arrivals, serving.requests or max(REQUESTS, REQUESTS_OF_EACH * self.n_clients)
         if isinstance(how, Trace):
             times_s, clients = read_trace(Path(how.file), self.n_clients, "serving.arrivals.file")
@@ -165,7 +165,7 @@ class ServedFleet:
         return arrivals, rate_per_s
 
     def _rule(self, serving: Serving, answers: pd.DataFrame | None) -> rules.Rule:
-        """Who offloads what; without answers, thresholds are probabilities of an exit."""
+        """Return the rule by which clients offload; without answers, thresholds are probabilities of an exit."""
         rule = serving.threshold
         highest = 1.0 if answers is None else math.log(self.n_labels)
         adjusting = {"start": highest / 2, "step": STEP * highest, "highest": highest}
@@ -245,7 +245,7 @@ def _possible(rate_per_s: float, key: str) -> float:
 
 
 def _flows(arrivals: Arrivals, requests: EarlyExit, notify: Notify) -> Iterator[tuple[float, Flow]]:
-    """Every request as it comes, made when the clock asks for it."""
+    """Yield every request as it comes, made when the clock asks for it."""
     n = len(arrivals.clients)
     for number, (at_s, client) in enumerate(zip(arrivals.times_s.tolist(), arrivals.clients.tolist(), strict=True)):
         if number % max(1, n // NEWS) == 0:

@@ -11,23 +11,25 @@ import pandas as pd
 from sfl_sim.engine.registry import find_method, method_options
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import way_to
+from sfl_sim.scenario.concerns import Aside, concern_of, without
+from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, Variant
 from sfl_sim.scenario.sections import Method, RelativeTarget, Scenario
 
-ORDER = {"order", "burst", "max_wait_s"}
-"""Keys of the server that are compared like methods; all others, and all other sections, make the setting."""
+COMPARED: Aside = {Concern.ORDER, "method", "seed"}
+"""In what the variants of one setting may differ."""
 KEY = "report.target_accuracy.of"
 
 
 def references(study: Study) -> dict[str, str]:
-    """The variants whose target is relative, each with the variant that it is relative to.
+    """Return the variants whose target is relative, each with the variant that it is relative to.
 
     Raises ScenarioError unless there is exactly one.
     """
     variants: dict[str, Variant] = {}
     for variant in study.variants:
         variants.setdefault(variant.name, variant)  # seeds do not matter
-    settings = {name: _setting(variant.scenario) for name, variant in variants.items()}
+    settings = {name: without(variant.scenario, COMPARED) for name, variant in variants.items()}
     found = {}
     for name, variant in variants.items():
         target = variant.scenario.report.target_accuracy
@@ -41,10 +43,10 @@ def references(study: Study) -> dict[str, str]:
 
 
 def ways(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFrame]]) -> dict[int, dict[str, Any]]:
-    """For the summary of each cell: its target, which needs the cells of others, and what it took to reach it.
+    """Return for the summary of each trial its target, which needs other trials, and what it took to reach it.
 
     Args:
-        closed: by number, the summary and the rounds of the cells that have run.
+        closed: by number, the summary and the rounds of the trials that have run.
 
     Returns:
         `reference` (the name of a variant), `target_accuracy` and the `*_to_accuracy` figures, by number. A share is
@@ -61,11 +63,6 @@ def ways(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFram
             target = target.share * fmean(trained) if trained else None
         found[number] = {"reference": reference, **way_to(target, rounds)}
     return found
-
-
-def _setting(scenario: Scenario) -> dict[str, Any]:
-    """What a scenario says beside its seed, its method and its order."""
-    return scenario.model_dump(exclude={"seed": True, "method": True, "server": ORDER})
 
 
 def _reference(of: str | Method, variant: Variant, alike: list[Variant]) -> Variant:
@@ -88,7 +85,7 @@ def _reference(of: str | Method, variant: Variant, alike: list[Variant]) -> Vari
 
 
 def _has(scenario: Scenario, wanted: Method) -> bool:
-    """Whether the method is the one wanted, with at least the options that are given."""
+    """Tell whether the method is the one wanted, with at least the options that are given."""
     return scenario.method.name == wanted.name and wanted.options.items() <= _options(scenario).items()
 
 
@@ -104,4 +101,5 @@ def _options(scenario: Scenario, **which: bool) -> dict[str, Any]:
 
 def _unusual_order(scenario: Scenario) -> set[str]:
     """The keys of an order that are not at their defaults."""
-    return set(scenario.server.model_dump(include=ORDER, exclude_defaults=True))
+    changed = scenario.server.model_dump(exclude_defaults=True)
+    return {key for key in changed if concern_of(f"server.{key}") is Concern.ORDER}

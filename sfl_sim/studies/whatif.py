@@ -1,29 +1,27 @@
-"""What if: what a scenario's rounds take, by the clock alone, at every combination of keys that vary."""
+"""A what-if study: times a scenario's rounds, by the clock alone, at every combination of keys that vary."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from sfl_sim.engine.trial import Settings, uninterrupted
+from sfl_sim.engine.news import Counted, Notify
+from sfl_sim.engine.trial import Settings
 from sfl_sim.report.whatif import write_whatif
-from sfl_sim.scenario.load import Study, digest, dump_study
+from sfl_sim.scenario.load import Study, digest
 from sfl_sim.scenario.vary import Axis
-from sfl_sim.store import RunFolder, free_folder
-from sfl_sim.studies.train import Outcome, check_limits, manifest
-from sfl_sim.studies.whatif_overlay import overlay_table
+from sfl_sim.store import RunFolder
+from sfl_sim.studies.launch import Outcome, check_limits, launch, place_of
 from sfl_sim.studies.whatif_points import Found, Refused, evaluate
 from sfl_sim.studies.whatif_question import Question
-from sfl_sim.studies.whatif_tables import point_tables, servers_table
-
-Notify = Callable[[int, int], None]
-"""Called with the points that are done, and how many there are."""
+from sfl_sim.studies.whatif_tables import overlay_table, point_tables, servers_table
 
 
 def run_whatif(
@@ -36,6 +34,7 @@ def run_whatif(
         runs: folders of training runs, whose accuracies are shown where a point's model was trained.
 
     Interrupted, it keeps the points that were done; with several `jobs`, those of cuts that were done in all worlds.
+    After an error it keeps nothing.
 
     Raises ScenarioError for bad input.
     """
@@ -45,29 +44,28 @@ def run_whatif(
     told = {"overlay": overlay_table(question, runs)} if runs else {}
     asked = json.dumps([(axis.key, axis.values) for axis in question.axes] + [str(run) for run in runs])
     identity = f"{digest(study)}-whatif-{blake2b(asked.encode(), digest_size=8).hexdigest()}"
-    folder = RunFolder(out or free_folder(Path("reports"), f"{study.name}-whatif", identity), identity)
-    try:
-        found, servers, status = _answered(question, jobs, notify)
-        with uninterrupted():
-            _write(folder.staging, question, found, {"server": servers, **told}, time.monotonic() - began_s)
-            folder.describe(dump_study(study), manifest(study, Settings(timing_only=True, jobs=jobs), status, began_s))
-            write_whatif(folder.staging, folder.staging / "whatif.html")
-    except BaseException:  # nothing can be taken up again, and what lies there would refuse other questions
-        folder.discard()
-        raise
-    return Outcome(folder.publish(), status)
-
-
-def _answered(question: Question, jobs: int, notify: Notify) -> tuple[list[Found], pd.DataFrame, str]:
-    """What the points' rounds take, in their order, other servers at the best of them, and whether that is complete."""
+    folder = RunFolder(place_of(study, out, identity, "-whatif"), identity)
     found: list[Found] = []
-    try:
-        _collect(question, jobs, notify, found)
-        return found, servers_table(question, found), "complete"
-    except KeyboardInterrupt:
-        if not found:
-            raise
-        return found, pd.DataFrame(), "interrupted"
+
+    def work() -> str:
+        told["server"] = pd.DataFrame()
+        try:
+            _collect(question, jobs, notify, found)
+            told["server"] = servers_table(question, found)
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            return "interrupted"
+        return "complete"
+
+    def join() -> dict[str, Any]:
+        _write(folder.staging, question, found, told, time.monotonic() - began_s)
+        return {}
+
+    settings = Settings(timing_only=True, jobs=jobs)
+    return launch(
+        study, settings, folder, work=work, join=join, page=lambda place: write_whatif(place, place / "whatif.html")
+    )
 
 
 def _write(
@@ -94,7 +92,7 @@ def _target(told: Mapping[str, pd.DataFrame]) -> float | None:
 
 
 def _collect(question: Question, jobs: int, notify: Notify, found: list[Found]) -> None:
-    """Add what the points' rounds take to `found`, and bring them into their order."""
+    """Add what the points' rounds take to `found`, in the order of the points."""
     points = question.points
     order = {point.key: number for number, point in enumerate(points)}
     refused: list[Refused] = []
@@ -106,7 +104,7 @@ def _collect(question: Question, jobs: int, notify: Notify, found: list[Found]) 
                 refused.append(answer)
             else:
                 raise answer.error
-            notify(done, len(points))
+            notify(Counted("what if", "point", done, len(points)))
     finally:
         found.sort(key=lambda one: order[one.point.key])
     if not found:

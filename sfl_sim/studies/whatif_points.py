@@ -11,18 +11,19 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.engine.orphans import end_with_parent
+from sfl_sim.engine.processes import end_with_parent
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.concerns import NOT_LEARNED, without
+from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.own_code import Forbidden, Permission, permission, permitted
 from sfl_sim.scenario.presets import PRESETS
-from sfl_sim.scenario.relevance import ASIDE, COMPUTING, ORDER, WORLD, without
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.vary import Point
 from sfl_sim.studies.walk import Walker
 from sfl_sim.studies.whatif_measures import Measured
 
-ELSEWHERE = ((WORLD - {"server.include_model_exchange"}) | ORDER | COMPUTING | ASIDE) - {"data.root"}
-"""Keys that change when something happens, but not what: points that differ in them alone share a walker."""
+ELSEWHERE = NOT_LEARNED | {Concern.WORLD, Concern.ORDER, Concern.COMPUTING}
+"""Concerns that change when something happens, but not what: points that differ in them alone share a walker."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,9 @@ def evaluate(points: Sequence[Point], jobs: int = 1) -> Iterator[Answer]:
 
 def _structure(scenario: Scenario) -> str:
     """Equal for scenarios whose flows issue the same operations; a preset is an order that stands for more than one."""
-    aside = ELSEWHERE - ORDER if scenario.server.order in PRESETS else ELSEWHERE
-    return json.dumps(without(scenario, aside), sort_keys=True)
+    aside = ELSEWHERE - {Concern.ORDER} if scenario.server.order in PRESETS else ELSEWHERE
+    operations = scenario.server.include_model_exchange, scenario.data.root  # which take time; where other data may lie
+    return json.dumps([without(scenario, aside), operations], sort_keys=True)
 
 
 def _walk_apart(points: list[Point], given: Permission) -> list[Answer]:

@@ -1,4 +1,4 @@
-"""What a what-if study asks: a scenario, and what of it varies."""
+"""The question of a what-if study: a scenario, and what of it varies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Question:
 
     @classmethod
     def of(cls, study: Study, axes: Sequence[Axis]) -> Question:
-        """The question with all values found out.
+        """Return the question with all values found out.
 
         Raises ScenarioError for axes that do not fit the scenario.
         """
@@ -74,11 +74,11 @@ class Question:
 
     @cached_property
     def points(self) -> list[Point]:
-        """Every point, in the order of the tables."""
+        """The points, in the order of the tables."""
         return list(spread(self.study, self.axes))
 
     def describe(self) -> list[dict[str, Any]]:
-        """The axes as whatif.json tells them."""
+        """Return the axes as whatif.json tells them."""
         return [
             {"key": axis.key, "values": list(axis.values), "names": [self._name(axis.key, v) for v in axis.values],
              "base": self.base(axis)}
@@ -86,7 +86,7 @@ class Question:
         ]  # fmt: skip
 
     def base(self, axis: Axis) -> int | None:
-        """Which of the values is the scenario's own; None if none is."""
+        """Return which of the values is the scenario's own; None if none is."""
         own = self.study.base
         for index, value in enumerate(axis.values):
             if self._is_layer(axis.key, value) and not isinstance(own.model.cut, ClientCuts):
@@ -97,7 +97,7 @@ class Question:
         return None
 
     def _is_layer(self, key: str, value: Any) -> bool:
-        """Whether the value means a layer that has one name at all points."""
+        """Tell whether the value means a layer that has one name at all points."""
         return key == CUT and not isinstance(value, dict) and self.has_one_model
 
     def _name(self, key: str, value: Any) -> str:

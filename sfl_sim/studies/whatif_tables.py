@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from sfl_sim.errors import ScenarioError, blamed_on
+from sfl_sim.metrics.accuracy import LAST_ROUNDS, way_to
 from sfl_sim.models.network import Network
+from sfl_sim.scenario.concerns import Aside, without
+from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Variant, changed
-from sfl_sim.scenario.relevance import without
-from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.sections import ClientCuts, Scenario
 from sfl_sim.scenario.vary import Point
+from sfl_sim.studies.reprice import Repriced, reprice_trial
+from sfl_sim.studies.trained import ELSEWHERE, TrainedRun
 from sfl_sim.studies.walk import Walker
 from sfl_sim.studies.whatif_points import Found, evaluate
 from sfl_sim.studies.whatif_question import Question
@@ -21,23 +28,25 @@ from sfl_sim.training.memory import client_memory_bytes
 SPEEDUPS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Times the scenario's own: servers in which the best point is timed again."""
 WORKERS = (1, 2, 4, 8)
+ASIDE: Aside = {*ELSEWHERE, Concern.ORDER, "train.rounds"}
+"""In what a training run may differ from a point that it tells the accuracy of."""
 NOT_OF_THE_NETWORK = frozenset({"model.cut", "clients", "server", "method", "seed", "data.partition", "data.test"})
 
 
 def place(point: Point) -> dict[str, Any]:
-    """Where a row belongs: series, seed, and the value on every axis."""
+    """Return the columns that say where a row belongs: series, seed, and the value on every axis."""
     axes = {f"axis_{number}": index for number, index in enumerate(point.indices)}
     return {"series": point.series, "seed": point.variant.scenario.seed, **axes}
 
 
 class _Memory:
-    """What clients need to train their parts; every network is asked once."""
+    """Memory that clients need to train their parts; every network is asked once."""
 
     def __init__(self) -> None:
         self._networks: dict[str, Network] = {}
 
     def needed_bytes(self, scenario: Scenario, layers: int) -> int:
-        """Of a client that holds so many layers."""
+        """Return the bytes that a client with so many layers needs."""
         values = json.dumps(without(scenario, NOT_OF_THE_NETWORK))
         if values not in self._networks:
             self._networks[values] = Walker(scenario).experiment.method.task.network
@@ -80,7 +89,7 @@ def servers_table(question: Question, found: Sequence[Found]) -> pd.DataFrame:
 
 
 def _best_at_home(question: Question, found: Sequence[Found]) -> list[Point]:
-    """For every series and seed the point with the shortest rounds, of those nearest to the scenario's own world.
+    """Return for every series and seed the point with the shortest rounds, of those nearest to the scenario's world.
 
     Along `model.cut` the best counts, and along an axis without the scenario's own value the middle one.
     """
@@ -107,3 +116,58 @@ def _with_server(point: Point, layer: dict[str, Any]) -> Point:
 
 def _number(workers: int | str) -> float:
     return float("inf" if workers == "unlimited" else workers)
+
+
+def overlay_table(question: Question, runs: Sequence[Path]) -> pd.DataFrame:
+    """Return a row per point and seed whose model a run in the folders `runs` trained (docs/output.md).
+
+    What would be learned in another order of service is not known: accuracy and time are missing there.
+
+    Raises ScenarioError if a folder holds no run, or none of the points was trained there.
+    """
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        with blamed_on(run):
+            found = list(_of_run(question, run))
+        if not found:
+            problem = "has trained no point of this question: it differs in more than the world, the order and the cut"
+            raise ScenarioError(problem, key="--run", found=str(run))
+        rows += found
+    return pd.DataFrame(rows)
+
+
+def _of_run(question: Question, run: Path) -> Iterator[dict[str, Any]]:
+    learned = [_what_is_learned(point.variant.scenario, question.network) for point in question.points]
+    for stored in TrainedRun(run).variants:
+        trained = _what_is_learned(stored.scenario, question.network)
+        for point, wanted in zip(question.points, learned, strict=True):
+            scenario = point.variant.scenario
+            if trained == wanted:
+                repriced = reprice_trial(run, stored, _there(stored.scenario, scenario))
+                target = scenario.report.target_accuracy or stored.scenario.report.target_accuracy
+                told = _told(repriced, target if isinstance(target, float) else None)
+                yield {**place(point), "run": run.name, "trained": stored.name, **told}
+
+
+def _what_is_learned(scenario: Scenario, network: Network) -> dict[str, Any]:
+    """Return the keys that decide it; a cut at a layer of `network` by the layer's index, whatever it is called."""
+    keys, cut = without(scenario, ASIDE), scenario.model.cut
+    if not isinstance(cut, ClientCuts):
+        with suppress(ScenarioError):
+            keys["model.cut"] = network.cut_at(cut)
+    return keys
+
+
+def _there(trained: Scenario, point: Scenario) -> Scenario:
+    """Return what was trained, in the world of a point."""
+    return trained.model_copy(update={"clients": point.clients, "server": point.server})
+
+
+def _told(repriced: Repriced, target_accuracy: float | None) -> dict[str, Any]:
+    rounds, is_known = repriced.rounds, repriced.valid
+    last = rounds["accuracy"].astype(float).tail(LAST_ROUNDS)
+    return {
+        "accuracy": float(last.median()) if is_known else None,
+        **way_to(target_accuracy, rounds if is_known else rounds[:0]),
+        "valid": is_known, "reason": repriced.reason,
+    }  # fmt: skip

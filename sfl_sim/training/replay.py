@@ -15,11 +15,11 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from sfl_sim.models.replica import Bundle, Joined, Replica, Weights
 from sfl_sim.ops import SERVER, On, State, Value
-from sfl_sim.training.contents import Decoder, Encoder
+from sfl_sim.training.contents import storable
 from sfl_sim.training.deferred import Deferred, values_in
 from sfl_sim.training.eager import Eager
 
@@ -37,23 +37,17 @@ class Image:
         walked: a digest of them.
         jobs: operations at the server among them.
         reads: the numbers that flows have read.
-        states, results: contents by number, as JSON.
-        draws: the states of the random generators, likewise.
-        arrays: the tensors of all of these: views of what is alive, to be stored before the run goes on.
+        states, results: contents by number, `storable`: what is alive, to be stored before the run goes on.
+        draws: the states of the random generators, of the CPU and of all GPUs.
     """
 
     calls: int
     walked: str
     jobs: int
     reads: list[float]
-    states: dict[str, Any]
-    results: dict[str, Any]
-    draws: Any
-    arrays: dict[str, NDArray[Any]]
-
-    def about(self) -> dict[str, Any]:
-        """All but the arrays, as JSON."""
-        return {name: value for name, value in vars(self).items() if name != "arrays"}
+    states: dict[int, Any]
+    results: dict[int, Any]
+    draws: tuple[Tensor, list[Tensor]]
 
 
 class StandIn:
@@ -70,16 +64,14 @@ class Replay:
 
     Args:
         executor: that executor.
-        device: where it computes.
 
     Attributes:
         jobs: operations at the server that have been carried out.
         after_job: called after every one of them.
     """
 
-    def __init__(self, executor: Eager, device: torch.device) -> None:
+    def __init__(self, executor: Eager) -> None:
         self._executor = executor
-        self._device = device
         self.jobs = 0
         self.after_job: Callable[[], None] = lambda: None
         self._calls = 0
@@ -148,14 +140,11 @@ class Replay:
 
     def image(self) -> Image:
         """What is alive now. Raises Unstorable, while something is that cannot be stored."""
-        encoder = Encoder()
-        return Image(
-            self._calls, self._walked.hexdigest(), self.jobs, list(self._reads),
-            {str(number): encoder.encode(_content(state)) for state, number in list(self._states.items())},
-            {str(number): encoder.encode(_strong(weak)) for number, weak in list(self._results.items())},
-            encoder.encode((torch.get_rng_state(), torch.cuda.get_rng_state_all() if _draws_on_gpu() else [])),
-            encoder.arrays,
-        )  # fmt: skip
+        states = {number: _content(state) for state, number in list(self._states.items())}
+        results = {number: _strong(weak) for number, weak in list(self._results.items())}
+        draws = torch.get_rng_state(), torch.cuda.get_rng_state_all() if _draws_on_gpu() else []
+        alive = storable((states, results, draws))
+        return Image(self._calls, self._walked.hexdigest(), self.jobs, list(self._reads), *alive)
 
     def remember(self, states: Iterable[State]) -> None:
         """Of states that never come by here, whatever they hold belongs to an image, too."""
@@ -194,16 +183,16 @@ class Replay:
         if past.walked != self._walked.hexdigest():
             raise CheckpointMismatch("other operations were carried out")
         self._past = None
-        decoder = Decoder(past.arrays, self._device)
         try:
             for state, number in self._states.items():
-                if str(number) in past.states:
-                    _fill(state, decoder.decode(past.states[str(number)]))
+                if number in past.states:
+                    _fill(state, past.states[number])
             for number, stand_in in list(self._stand_ins.items()):
-                stand_in.content = decoder.decode(past.results.get(str(number)))
+                stand_in.content = past.results.get(number)
                 self._keep(number, stand_in.content)
-            draws, draws_on_gpu = decoder.decode(past.draws)
-            past.arrays.clear()  # as large as all that they have become
+            draws, draws_on_gpu = past.draws
+            past.states.clear()  # or else they would live as long as the run
+            past.results.clear()
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise CheckpointMismatch(f"what was in memory does not fit: {error}") from error
         torch.set_rng_state(draws)

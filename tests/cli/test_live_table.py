@@ -9,7 +9,7 @@ from rich.console import Console
 
 from sfl_sim.cli.live_table import Progress, Row
 from sfl_sim.engine.experiment import Round
-from sfl_sim.engine.trial import Began, Taken
+from sfl_sim.engine.news import Began, Ended, Failed, Taken
 from sfl_sim.store import Failure
 from sfl_sim.store.columns import OP_DTYPE
 
@@ -21,9 +21,9 @@ class Clock:
         return self.now_s
 
 
-def ended(number, accuracy=0.5, loss=1.0):
+def ended(trial, number, accuracy=0.5, loss=1.0):
     row = {"round": number, "ended_s": 60.0 * number, "accuracy": accuracy, "loss": loss}
-    return Round(row, [], np.zeros(0, OP_DTYPE))
+    return Ended(trial, Round(row, [], np.zeros(0, OP_DTYPE)))
 
 
 def printed(progress, n_rows=20, width=140):
@@ -40,13 +40,13 @@ def clock():
 def test_it_says_what_every_variant_is_at(clock):
     names = ["first", "second", "third", "fourth", "fifth"]
     progress = Progress([Row(name, 4) for name in names], clock)
-    progress.notify(1, Taken(Path("reports/small")))
-    progress.notify(0, Began())
+    progress.notify(Taken(1, Path("reports/small")))
+    progress.notify(Began(0))
     clock.now_s += 10
-    progress.notify(0, ended(1))
-    progress.notify(2, Began())
-    progress.notify(2, Failure("third", 0, 1, "RuntimeError: no [bold]more"))
-    progress.notify(3, Began())
+    progress.notify(ended(0, 1))
+    progress.notify(Began(2))
+    progress.notify(Failed(2, Failure("third", 0, 1, "RuntimeError: no [bold]more")))
+    progress.notify(Began(3))
     clock.now_s += 5
     assert printed(progress) == [
         "Variant Round Simulated Left",
@@ -61,9 +61,9 @@ def test_it_says_what_every_variant_is_at(clock):
 
 def test_a_round_that_is_late_is_not_there_in_less_than_no_time(clock):
     progress = Progress([Row("first", 2)], clock)
-    progress.notify(0, Began())
+    progress.notify(Began(0))
     clock.now_s += 10
-    progress.notify(0, ended(1, accuracy=None))
+    progress.notify(ended(0, 1, accuracy=None))
     clock.now_s += 500
     assert printed(progress)[1] == "first running 1/2 1 min 0 s"
 
@@ -72,9 +72,9 @@ def test_of_200_variants_a_small_screen_shows_those_that_run_or_failed_and_the_l
     progress = Progress([Row(f"variant {i}", 1) for i in range(200)], clock)
     for number in range(100):
         clock.now_s += 1
-        progress.notify(number, Began())
-        progress.notify(number, Failure("", 0, None, "killed") if number == 7 else ended(1))
-    progress.notify(150, Began())
+        progress.notify(Began(number))
+        progress.notify(Failed(number, Failure("", 0, None, "killed")) if number == 7 else ended(number, 1))
+    progress.notify(Began(150))
     shown = printed(progress, n_rows=6)
     assert [line.rpartition("/")[0] for line in shown[1:-1]] == [
         "variant 7 failed 0", *(f"variant {i} done 1" for i in (96, 97, 98, 99)), "variant 150 running 0"
@@ -84,5 +84,5 @@ def test_of_200_variants_a_small_screen_shows_those_that_run_or_failed_and_the_l
 
 def test_divergence_is_said(clock):
     progress = Progress([Row("first", 1)], clock)
-    progress.notify(0, ended(1, loss=float("nan")))
+    progress.notify(ended(0, 1, loss=float("nan")))
     assert printed(progress)[1] == "first done 1/1 1 min diverged, loss nan"

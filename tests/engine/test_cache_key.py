@@ -1,4 +1,4 @@
-"""By equal keys cells are the same; where that cannot be known there is no key."""
+"""By equal keys trials are the same; where that cannot be known there is no key."""
 
 import shutil
 import subprocess
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from small_study import SCENARIO
 
-from sfl_sim.engine.cache_key import cell_key, code_version, names_own_code
+from sfl_sim.engine.cache_key import code_version, names_own_code, trial_key
 from sfl_sim.scenario.load import parse
 
 
 def key(meaning="timing", **sections):
-    return cell_key(parse(SCENARIO | sections).variants[0].scenario, meaning)
+    return trial_key(parse(SCENARIO | sections).variants[0].scenario, meaning)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def key(meaning="timing", **sections):
         {"data": SCENARIO["data"] | {"download": False}},
     ],
 )  # fmt: skip
-def test_what_no_table_of_a_cell_shows_is_no_part_of_its_key(sections):
+def test_what_no_table_of_a_trial_shows_is_no_part_of_its_key(sections):
     assert key(**sections) == key()
 
 
@@ -35,7 +35,7 @@ def test_what_no_table_of_a_cell_shows_is_no_part_of_its_key(sections):
         {"data": SCENARIO["data"] | {"root": "there"}},
     ],
 )  # fmt: skip
-def test_what_a_table_of_a_cell_shows_is_part_of_its_key(sections):
+def test_what_a_table_of_a_trial_shows_is_part_of_its_key(sections):
     assert key(**sections) != key()
 
 

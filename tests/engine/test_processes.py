@@ -1,4 +1,4 @@
-"""Where cells run: each backend gives the same bits, and a cell that fails takes no other down."""
+"""Where trials run: each backend gives the same bits, and a trial that fails takes no other down."""
 
 import os
 import signal
@@ -13,9 +13,10 @@ import pandas as pd
 import pytest
 from small_study import TIMING, Log, poisoned_study, run, study, summaries
 
-from sfl_sim.engine.experiment import Experiment, Round
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.news import Began, Ended, Failed, Taken
 from sfl_sim.engine.processes import check_backend
-from sfl_sim.engine.trial import Began, Settings, Taken
+from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.store import Failure, read_manifest
 
@@ -67,7 +68,7 @@ def test_a_variant_that_fails_is_told_and_the_others_are_whole(poison, tmp_path)
     )
     (told,) = read_manifest(folder)["failed"]
     assert told == {"variant": "lr=0.2", "seed": 0, "round": 2, "error": "RuntimeError: no <more> of this"}
-    assert log.of(Failure) == {"lr=0.2": Failure(**told)}
+    assert log.of(Failed) == {"lr=0.2": Failed(1, Failure(**told))}
     assert len(log.of(Began)) == 3
     assert "small_study.py" in (folder / "cells" / "0001" / "traceback.txt").read_text()
 
@@ -80,7 +81,7 @@ def test_what_failed_is_retried_alone(poison, tmp_path):
     folder, error = run(three, tmp_path / "run", replace(TIMING, resume=True), log)
     assert error is None
     assert list(log.of(Began)) == ["lr=0.2"]
-    assert log.of(Taken) == dict.fromkeys(["lr=0.1", "lr=0.3"], Taken(folder))
+    assert log.of(Taken) == {"lr=0.1": Taken(0, folder), "lr=0.3": Taken(2, folder)}
     assert rounds(folder) == {"lr=0.1": 3, "lr=0.2": 3, "lr=0.3": 3}
     assert read_manifest(folder)["status"] == "complete"
     assert read_manifest(folder)["failed"] == []
@@ -111,8 +112,8 @@ def test_an_error_of_many_lines_is_a_short_one(poison, tmp_path):
 
 
 def test_what_cannot_even_begin_again_shows_nothing_of_before(tmp_path, monkeypatch):
-    def press(number, news):
-        if isinstance(news, Round):
+    def press(news):
+        if isinstance(news, Ended):
             raise KeyboardInterrupt
 
     two = study(grid={"train.lr": [0.1, 0.2]})
@@ -143,8 +144,8 @@ def test_a_study_that_is_killed_leaves_no_process_behind(tmp_path):
     command = [sys.executable, tmp_path / "endless.py", Path(__file__).parents[1] / "support", tmp_path / "run"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, start_new_session=True, **pipes) as process:
-        cells = tmp_path / "run.partial" / "cells"
-        while not all((cells / name / "ops.parquet").exists() for name in ("0000", "0001")):
+        trials = tmp_path / "run.partial" / "cells"
+        while not all((trials / name / "ops.parquet").exists() for name in ("0000", "0001")):
             assert process.poll() is None
             time.sleep(0.1)
         process.kill()
@@ -156,8 +157,8 @@ def test_a_study_that_is_killed_leaves_no_process_behind(tmp_path):
 
 
 def test_ctrl_c_stops_everything_and_keeps_whole_rounds(tmp_path):
-    def press(number, news):
-        if number == 1 and isinstance(news, Round):
+    def press(news):
+        if isinstance(news, Ended) and news.trial == 1:
             raise KeyboardInterrupt
 
     two = study(grid={"train.lr": [0.1, 0.2]})
@@ -176,7 +177,7 @@ def test_ray_gives_the_bits_of_this_machine_and_a_failure_there_is_told_alike(tw
     assert all(weights for _, weights in digests(here).values())
     assert rounds(there) == rounds(here) == {"lr=0.1": 3, "lr=0.2": 1, "lr=0.3": 3}
     assert str(its_error) == str(error).replace(str(here), str(there))
-    assert len([news for _, news in log.news if isinstance(news, Round)]) == 7
+    assert len([news for news in log.news if isinstance(news, Ended)]) == 7
     for table in ("ops", "rounds", "labels", "clients"):
         ours, theirs = (pd.read_parquet(folder / f"{table}.parquet") for folder in (here, there))
         pd.testing.assert_frame_equal(ours, theirs)
@@ -191,7 +192,7 @@ def test_more_threads_than_any_node_has_cpus_are_refused_instead_of_waited_for(t
 
 
 @in_one_process
-def test_a_task_that_ray_loses_is_that_cell_s_failure(two_cpus, poison, tmp_path):
+def test_a_task_that_ray_loses_is_that_trial_s_failure(two_cpus, poison, tmp_path):
     poison.write_text("kill")
     folder, error = run(poisoned_study(poison), tmp_path / "run", replace(TIMING, backend="ray"))
     assert rounds(folder) == {"lr=0.1": 3, "lr=0.3": 3}
@@ -200,8 +201,12 @@ def test_a_task_that_ray_loses_is_that_cell_s_failure(two_cpus, poison, tmp_path
 
 @in_one_process
 def test_ctrl_c_cancels_what_ray_runs_and_keeps_what_is_finished(two_cpus, tmp_path):
-    def press(number, news):
-        if number == 1 and (tmp_path / "run.partial" / "cells" / "0000" / "summary.json").exists():
+    def press(news):
+        if (
+            isinstance(news, Began | Ended)
+            and news.trial == 1
+            and (tmp_path / "run.partial" / "cells" / "0000" / "summary.json").exists()
+        ):
             raise KeyboardInterrupt
 
     long = study(grid={"train.rounds": [1, 100_000]})

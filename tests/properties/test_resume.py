@@ -15,8 +15,8 @@ from killed_runs import STEP
 
 from sfl_sim.cli import main
 from sfl_sim.engine.checkpointing import Keeper, Learned
-from sfl_sim.engine.experiment import Round
-from sfl_sim.engine.trial import Settings, Warned, attempt
+from sfl_sim.engine.news import Ended, Warned
+from sfl_sim.engine.trial import Settings, attempt
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 from sfl_sim.scenario.load import parse
@@ -70,10 +70,10 @@ def job(scenario, place, kill=None, is_study=False, **settings):
     return {"scenario": scenario, "place": str(place), "kill": kill, "is_study": is_study, "settings": settings}
 
 
-def assert_equal_cells(one, other):
+def assert_equal_trials(one, other):
     """To the bit."""
     assert not (other / "error.json").exists(), (other / "traceback.txt").read_text()
-    first, second = (json.loads((cell / "summary.json").read_text()) for cell in (one, other))
+    first, second = (json.loads((trial / "summary.json").read_text()) for trial in (one, other))
     assert first == second
     tables = sorted(path.name for path in one.glob("*.parquet"))
     assert tables == sorted(path.name for path in other.glob("*.parquet"))
@@ -97,23 +97,23 @@ def test_a_run_goes_on_after_it_was_killed_at_any_instant(run_jobs, tmp_path):
     assert run_jobs(jobs) == [KILLED if each["kill"] else 0 for each in jobs]
     for each in jobs:
         place = Path(each["place"])
-        assert_equal_cells(place.parent / "whole", place)
+        assert_equal_trials(place.parent / "whole", place)
         assert json.loads(place.with_suffix(".warnings").read_text()) == []
 
 
 PHASES = [
     ("sfl_sim.engine.experiment.evaluate", "before", 2),
     ("sfl_sim.engine.experiment.evaluate", "after", 2),
-    ("sfl_sim.store.cell.Cell.add_round", "after", 2),
+    ("sfl_sim.store.trial.TrialWriter.add_round", "after", 2),
     ("sfl_sim.store.checkpoints.Checkpoints._write_rounds", "before", 2),
     ("sfl_sim.store.checkpoints.Checkpoints._write_rounds", "after", 2),
     ("sfl_sim.store.checkpoints._write", "after", 3),  # the second checkpoint's memory is there
     ("sfl_sim.store.checkpoints._write", "after", 4),  # and its JSON
     ("sfl_sim.store.checkpoints._settle", "before", 4),  # it has its name
     ("sfl_sim.store.checkpoints.Checkpoints.save", "after", 2),
-    ("sfl_sim.store.cell.Cell.add_weights", "before", 1),
-    ("sfl_sim.store.cell.Cell.close", "before", 1),
-    ("sfl_sim.store.cell.Cell.close", "after", 1),
+    ("sfl_sim.store.trial.TrialWriter.add_weights", "before", 1),
+    ("sfl_sim.store.trial.TrialWriter.close", "before", 1),
+    ("sfl_sim.store.trial.TrialWriter.close", "after", 1),
     ("sfl_sim.store.checkpoints.Checkpoints.remove", "after", 1),
 ]
 PHASES_OF_A_STUDY = [
@@ -135,7 +135,7 @@ def test_a_run_goes_on_after_it_was_killed_between_any_two_of_its_phases(run_job
         jobs += [job(kind, place, phase, is_study=is_study), job(kind, place, is_study=is_study, resume=True)]
     assert run_jobs(jobs) == [0, 0, *[KILLED, 0] * (len(jobs) // 2 - 1)]
     for place in tmp_path.glob("cells/killed *[0-9]"):
-        assert_equal_cells(whole, place)
+        assert_equal_trials(whole, place)
     for place in tmp_path.glob("studies/killed *[0-9]"):
         assert json.loads((place / "summary.json").read_text()) == json.loads((study / "summary.json").read_text())
         assert {path.name for path in place.iterdir()} == {path.name for path in study.iterdir()}
@@ -152,14 +152,14 @@ def every_round(monkeypatch):
 
 
 def attempted(place, kind=SMALL, stop_after=None, **settings):
-    """Run a cell until a round has ended, as Ctrl-C does; gives the warnings."""
+    """Run a trial until a round has ended, as Ctrl-C does; gives the warnings."""
     (variant,) = parse(kind).variants
     problems = []
 
-    def notify(number, news):
+    def notify(news):
         if isinstance(news, Warned):
             problems.append(news.problem)
-        if isinstance(news, Round) and news.row["round"] == stop_after:
+        if isinstance(news, Ended) and news.round.row["round"] == stop_after:
             raise KeyboardInterrupt
 
     try:
@@ -169,12 +169,12 @@ def attempted(place, kind=SMALL, stop_after=None, **settings):
     return problems
 
 
-def folders(cell):
-    return sorted(path.name for path in (cell / "checkpoints").glob("round-*"))
+def folders(trial):
+    return sorted(path.name for path in (trial / "checkpoints").glob("round-*"))
 
 
 @pytest.fixture
-def cells(tmp_path, every_round):
+def trials(tmp_path, every_round):
     """One that is whole, and one that was stopped in its last round but one, with two checkpoints."""
     attempted(tmp_path / "cells" / "whole")
     stopped = tmp_path / "cells" / "stopped"
@@ -183,47 +183,47 @@ def cells(tmp_path, every_round):
     return tmp_path / "cells" / "whole", stopped
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(cells):
-    whole, stopped = cells
-    memory = stopped / "checkpoints" / "round-000002" / "memory.safetensors"
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(trials):
+    whole, stopped = trials
+    memory = stopped / "checkpoints" / "round-000002" / "memory.pt"
     memory.write_bytes(memory.read_bytes()[:-1])
     (problem,) = attempted(stopped, resume=True)
-    assert problem == f"{memory.parent} is damaged (memory.safetensors is not what was written)"
-    assert_equal_cells(whole, stopped)
+    assert problem == f"{memory.parent} is damaged (memory.pt is not what was written)"
+    assert_equal_trials(whole, stopped)
 
 
-def test_where_no_checkpoint_can_be_used_everything_is_run_again_and_that_is_said(cells):
-    whole, stopped = cells
+def test_where_no_checkpoint_can_be_used_everything_is_run_again_and_that_is_said(trials):
+    whole, stopped = trials
     (stopped / "checkpoints" / "rounds.jsonl").write_bytes(b"")
     first, second, last = attempted(stopped, resume=True)
     assert "round-000002 is damaged" in first
     assert "round-000001 is damaged" in second
     assert last == "no checkpoint can be used, so everything is run again"
-    assert_equal_cells(whole, stopped)
+    assert_equal_trials(whole, stopped)
 
 
 ODD = {"pipe": os.mkfifo, "folder": Path.mkdir, "deep": lambda path: path.write_text("[" * 100_000)}
 
 
 @pytest.mark.parametrize("kind", ODD)
-@pytest.mark.parametrize("name", ["rounds.jsonl", "round-000002/checkpoint.json", "round-000002/memory.safetensors"])
-def test_what_is_no_file_of_ours_is_neither_waited_for_nor_in_the_way(name, kind, cells):
-    whole, stopped = cells
+@pytest.mark.parametrize("name", ["rounds.jsonl", "round-000002/checkpoint.json", "round-000002/memory.pt"])
+def test_what_is_no_file_of_ours_is_neither_waited_for_nor_in_the_way(name, kind, trials):
+    whole, stopped = trials
     odd = stopped / "checkpoints" / name
     odd.unlink()
     ODD[kind](odd)
     (stopped / "odd").mkdir()
     assert "round-000002 is damaged" in attempted(stopped, resume=True)[0]
-    assert_equal_cells(whole, stopped)
+    assert_equal_trials(whole, stopped)
 
 
-def test_a_checkpoint_of_another_scenario_is_not_used(cells):
-    _, stopped = cells
+def test_a_checkpoint_of_another_scenario_is_not_used(trials):
+    _, stopped = trials
     slower = scenario("fedavg", train={"rounds": 4, "lr": 0.01})
     problems = attempted(stopped, slower, resume=True)
     assert problems[0].endswith("round-000002 is not used: it is of another scenario, or of other code")
     attempted(stopped.with_name("slower"), slower)
-    assert_equal_cells(stopped.with_name("slower"), stopped)
+    assert_equal_trials(stopped.with_name("slower"), stopped)
 
 
 def test_what_a_round_has_left_out_before_it_was_stopped_is_told_at_its_end(tmp_path, every_round):
@@ -233,12 +233,12 @@ def test_what_a_round_has_left_out_before_it_was_stopped_is_told_at_its_end(tmp_
     assert "round-000001-job" in folders(tmp_path / "stopped")[-1]
     assert attempted(tmp_path / "stopped", diverging, resume=True) == []
     assert pd.read_parquet(tmp_path / "whole" / "rounds.parquet")["skipped"].min() > 0
-    assert_equal_cells(tmp_path / "whole", tmp_path / "stopped")
+    assert_equal_trials(tmp_path / "whole", tmp_path / "stopped")
 
 
-def test_a_walk_that_does_not_come_to_the_same_point_is_not_gone_on_with(cells, monkeypatch):
-    whole, stopped = cells
-    monkeypatch.setattr("sfl_sim.engine.trial.cell_key", lambda scenario, meaning: "own code, of which nobody knows")
+def test_a_walk_that_does_not_come_to_the_same_point_is_not_gone_on_with(trials, monkeypatch):
+    whole, stopped = trials
+    monkeypatch.setattr("sfl_sim.engine.trial.trial_key", lambda scenario, meaning: "own code, of which nobody knows")
     others = stopped.with_name("others")
     attempted(others, scenario("splitfed_v2", train={"rounds": 4}), stop_after=3)
     shutil.rmtree(stopped)
@@ -247,14 +247,14 @@ def test_a_walk_that_does_not_come_to_the_same_point_is_not_gone_on_with(cells, 
     assert [problem.rpartition(": ")[2] for problem in problems[:2]] == ["the walk up to it gives another timeline"] * 2
     assert problems[2] == "no checkpoint can be used, so everything is run again"
     monkeypatch.undo()
-    found, usual = (json.loads((cell / "summary.json").read_text()) for cell in (stopped, whole))
+    found, usual = (json.loads((trial / "summary.json").read_text()) for trial in (stopped, whole))
     assert found["weights_digest"] == usual["weights_digest"]
 
 
-def test_nothing_is_gone_on_with_unasked(cells):
-    whole, stopped = cells
+def test_nothing_is_gone_on_with_unasked(trials):
+    whole, stopped = trials
     assert attempted(stopped) == []
-    assert_equal_cells(whole, stopped)
+    assert_equal_trials(whole, stopped)
 
 
 def test_checkpoints_take_no_more_than_their_share_of_the_time(monkeypatch, tmp_path):
@@ -306,7 +306,7 @@ def no_room_for_a_page(folders, out):
 
 FULL = {
     "sfl_sim.store.checkpoints._write": full_disk,
-    "sfl_sim.store.cell.Cell.close": full_disk,
+    "sfl_sim.store.trial.TrialWriter.close": full_disk,
     "sfl_sim.report.page.write_report": no_room_for_a_page,
 }
 

@@ -3,7 +3,6 @@
 import errno
 import shutil
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,31 +12,30 @@ from sfl_sim.store import Checkpoints
 ROUNDS = [{"loss": 0.1 + round} for round in range(3)]
 
 
-def arrays(number):
-    return {"a": np.arange(4.0) + number, "b": np.array([[True], [False]])}
+def memory(number):
+    return f"what was in memory after round {number}".encode()
 
 
-def stored(cell, n=3):
+def stored(trial, n=3):
     """So many rounds, with a checkpoint after each."""
-    checkpoints = Checkpoints(cell)
+    checkpoints = Checkpoints(trial)
     checkpoints.go_on_after(None)
     for number in range(n):
         checkpoints.add_round(ROUNDS[number])
-        checkpoints.save(f"round-{number + 1:06d}", {"number": number}, arrays(number))
+        checkpoints.save(f"round-{number + 1:06d}", {"number": number}, memory(number))
     return checkpoints
 
 
-def found(cell):
+def found(trial):
     """What can be read, and the problems."""
     problems = []
-    return list(Checkpoints(cell).readable(problems.append)), problems
+    return list(Checkpoints(trial).readable(problems.append)), problems
 
 
 def assert_is(checkpoint, number):
     assert checkpoint.about["number"] == number
     assert checkpoint.rounds == ROUNDS[: number + 1]
-    for name, array in arrays(number).items():
-        assert np.array_equal(checkpoint.arrays[name], array)
+    assert checkpoint.memory == memory(number)
 
 
 def test_the_newest_and_the_one_before_are_there(tmp_path):
@@ -53,17 +51,17 @@ def test_the_newest_and_the_one_before_are_there(tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    cell = tmp_path_factory.mktemp("whole")
-    stored(cell)
-    return cell / "checkpoints"
+    trial = tmp_path_factory.mktemp("whole")
+    stored(trial)
+    return trial / "checkpoints"
 
 
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_whatever_byte_changes_and_wherever_a_file_ends_what_is_read_is_what_was_written(data, whole, tmp_path_factory):
-    cell = tmp_path_factory.mktemp("damaged")
-    shutil.copytree(whole, cell / "checkpoints")
-    path = data.draw(st.sampled_from(sorted(path for path in cell.rglob("*") if path.is_file())))
+    trial = tmp_path_factory.mktemp("damaged")
+    shutil.copytree(whole, trial / "checkpoints")
+    path = data.draw(st.sampled_from(sorted(path for path in trial.rglob("*") if path.is_file())))
     content = bytearray(path.read_bytes())
     at = data.draw(st.integers(0, len(content) - 1))
     if data.draw(st.booleans()):
@@ -71,7 +69,7 @@ def test_whatever_byte_changes_and_wherever_a_file_ends_what_is_read_is_what_was
     else:
         del content[at:]
     path.write_bytes(content)
-    checkpoints, problems = found(cell)
+    checkpoints, problems = found(trial)
     assert len(checkpoints) + len(problems) == 2
     for checkpoint in checkpoints:
         assert_is(checkpoint, int(checkpoint.folder.name[-1]) - 1)
@@ -86,12 +84,12 @@ def test_a_write_that_fails_leaves_the_earlier_ones_and_can_be_done_again(tmp_pa
         with monkeypatch.context() as patch:
             patch.setattr(f"sfl_sim.store.checkpoints.{failing}", full)
             with pytest.raises(OSError, match="full"):
-                checkpoints.save("round-000003", {"number": 2}, arrays(2))
+                checkpoints.save("round-000003", {"number": 2}, memory(2))
         (newest, before), problems = found(tmp_path)
         assert_is(newest, 1)
         assert_is(before, 0)
         assert problems == []
-    checkpoints.save("round-000003", {"number": 2}, arrays(2))
+    checkpoints.save("round-000003", {"number": 2}, memory(2))
     assert_is(found(tmp_path)[0][0], 2)
 
 
@@ -104,16 +102,16 @@ def test_what_follows_an_earlier_one_takes_the_place_of_what_was_after_it(tmp_pa
     checkpoints, (_, before) = Checkpoints(tmp_path), found(tmp_path)[0]
     checkpoints.go_on_after(before)
     checkpoints.add_round({"loss": "another"})
-    checkpoints.save("round-000003", {"number": "another"}, {})
+    checkpoints.save("round-000003", {"number": "another"}, b"")
     newest, other = found(tmp_path)[0]
     assert newest.rounds == [*ROUNDS[:2], {"loss": "another"}]
     assert_is(other, 1)
 
 
-def test_nothing_is_made_where_the_folder_of_the_cell_is_gone(tmp_path):
-    (tmp_path / "cell").mkdir()
-    checkpoints = stored(tmp_path / "cell")
-    shutil.rmtree(tmp_path / "cell")
+def test_nothing_is_made_where_the_folder_of_the_trial_is_gone(tmp_path):
+    (tmp_path / "trial").mkdir()
+    checkpoints = stored(tmp_path / "trial")
+    shutil.rmtree(tmp_path / "trial")
     with pytest.raises(FileNotFoundError):
-        checkpoints.save("round-000004", {}, {})
-    assert not (tmp_path / "cell").exists()
+        checkpoints.save("round-000004", {}, b"")
+    assert not (tmp_path / "trial").exists()

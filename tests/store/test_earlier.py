@@ -1,4 +1,4 @@
-"""Finished cells are taken from earlier runs instead of being run again, and are what they would have been."""
+"""Finished trials are taken from earlier runs instead of being run again, and are what they would have been."""
 
 import json
 import shutil
@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from small_study import SCENARIO, TIMING, Log, run, study, summaries
 
-from sfl_sim.engine.experiment import Round
-from sfl_sim.engine.trial import Began, Settings, Taken
+from sfl_sim.engine.news import Began, Ended, Planned, Taken
+from sfl_sim.engine.trial import Settings
 
 REUSE = replace(TIMING, reuse=True)
 GRID = {"method.name": ["fedavg", "splitfed_v2"], "train.lr": [0.1, 0.2]}
@@ -68,7 +68,7 @@ def test_the_same_again_is_taken_from_itself():
     assert all(table.equals(before[name]) for name, table in tables(again).items())
 
 
-def test_another_name_and_another_target_are_the_same_cell():
+def test_another_name_and_another_target_are_the_same_trial():
     ran(study(report={"target_accuracy": 0.9}))
     folder, began, taken = ran(study(name="other", grid={"train.lr": [0.05, 0.1]}))
     assert (began, taken) == (["lr=0.1"], {"lr=0.05": "reports/small"})
@@ -107,8 +107,8 @@ def test_a_file_that_changes_while_it_is_in_use_is_not_what_was_computed_from(he
     devices.write_text("device,ms_per_frame,reference_macs\nphone,50,1e8\n")
     wanted = study(clients=SCENARIO["clients"] | {"compute": "mine.csv"})
 
-    def change(number, news):
-        if isinstance(news, Round):
+    def change(news):
+        if isinstance(news, Ended):
             devices.write_text("device,ms_per_frame,reference_macs\nphone,60,1e8\n")
 
     run(wanted, None, REUSE, Log(wanted, change))
@@ -122,18 +122,16 @@ def test_training_is_not_taken_from_the_clock_alone_nor_from_other_threads():
 
 
 def test_what_other_code_computed_is_computed_again(monkeypatch):
-    folder, _, _ = ran(study())
-    monkeypatch.setattr("sfl_sim.engine.cache_key.code_version", lambda: "other")
-    assert ran(study())[1] == ["fedavg"]
-    monkeypatch.undo()
-    monkeypatch.chdir(folder.absolute().parents[1])
-    monkeypatch.setattr("sfl_sim.report.page.write_report", lambda folders, out: out.write_text("a page"))
+    ran(study())
+    with monkeypatch.context() as other_code:
+        other_code.setattr("sfl_sim.engine.cache_key.code_version", lambda: "other")
+        assert ran(study())[1] == ["fedavg"]
     assert ran(study(), replace(TIMING, resume=True))[1] == ["fedavg"]
 
 
 def test_an_interrupted_run_gives_what_it_has_finished_to_a_grid_that_has_changed():
-    def press(number, news):
-        if number == 1 and not isinstance(news, Began):
+    def press(news):
+        if not isinstance(news, Began | Planned) and news.trial == 1:
             raise KeyboardInterrupt
 
     two = study(grid={"train.lr": [0.1, 0.2]})

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.store import Cell, RunFolder, free_folder, read_manifest
-from sfl_sim.store import cell as cells
+from sfl_sim.store import RunFolder, TrialWriter, free_folder, read_manifest
+from sfl_sim.store import trial as trials
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.store.tables import deal
 
@@ -21,21 +21,22 @@ def ops(n, round=1):
 
 
 def fill(folder, rounds=2, number=0, variant="a"):
-    cell = Cell(folder.cell_folder(number), variant, seed=0)
-    cell.add_clients(pd.DataFrame({"client": [0]}))
-    cell.add_layers(pd.DataFrame({"layer": [1]}))
+    trial = TrialWriter(folder.trial_folder(number), variant, seed=0)
+    trial.add_clients(pd.DataFrame({"client": [0]}))
+    trial.add_layers(pd.DataFrame({"layer": [1]}))
     for round in range(1, rounds + 1):
-        cell.add_round({"round": round, "accuracy": 0.5}, [{"round": round, "label": 0}], ops(3, round))
-    cell.add_weights({"w": np.ones(2, np.float32)}, {"variant": variant})
-    cell.close({"name": variant, "rounds": rounds})
+        trial.add_round({"round": round, "accuracy": 0.5}, [{"round": round, "label": 0}], ops(3, round))
+    trial.add_weights({"w": np.ones(2, np.float32)}, {"variant": variant})
+    trial.close({"name": variant, "rounds": rounds})
 
 
 def finish(folder, status="complete", additions=None):
-    folder.join("s", "name: s\n", {"status": status}, additions or {})
+    folder.join("s", additions or {})
+    folder.describe("name: s\n", {"status": status})
     return folder.publish()
 
 
-def test_cells_are_joined_into_tables_and_moved_to_their_place(tmp_path):
+def test_trials_are_joined_into_tables_and_moved_to_their_place(tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder, number=0, variant="a")
     fill(folder, number=1, variant="b")
@@ -67,25 +68,25 @@ def test_many_rounds_are_the_same_table(tmp_path, monkeypatch):
     ]
     frames = []
     for size in (2, 500):
-        monkeypatch.setattr("sfl_sim.store.cell.ROWS_PER_FRAME", size)
-        cell = Cell(tmp_path / str(size), "a", seed=0)
+        monkeypatch.setattr("sfl_sim.store.trial.ROWS_PER_FRAME", size)
+        trial = TrialWriter(tmp_path / str(size), "a", seed=0)
         for row in rows:
-            cell.add_round(row, [], ops(1, row["round"]))
-        cell.close({})
+            trial.add_round(row, [], ops(1, row["round"]))
+        trial.close({})
         frames.append(pd.read_parquet(tmp_path / str(size) / "rounds.parquet"))
     pd.testing.assert_frame_equal(*frames)
 
 
 def test_energy_is_null_where_nobody_knows_it(tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
-    cell = Cell(folder.cell_folder(0), "a", seed=0)
-    cell.add_round({"round": 1}, [], ops(2, 1))
-    cell.add_round({"round": 2}, [], ops(2, 2), joule=np.array([0.5, 0.0]))
-    cell.close({"name": "a", "rounds": 2})
+    trial = TrialWriter(folder.trial_folder(0), "a", seed=0)
+    trial.add_round({"round": 1}, [], ops(2, 1))
+    trial.add_round({"round": 2}, [], ops(2, 2), joule=np.array([0.5, 0.0]))
+    trial.close({"name": "a", "rounds": 2})
     assert pd.read_parquet(finish(folder) / "ops.parquet")["joule"].fillna(-1).tolist() == [-1, -1, 0.5, 0.0]
 
 
-def test_what_only_the_whole_run_can_tell_is_added_to_the_summaries_of_its_cells(tmp_path):
+def test_what_only_the_whole_run_can_tell_is_added_to_the_summaries_of_its_trials(tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder, number=0, variant="a")
     fill(folder, number=2, variant="c", rounds=3)
@@ -102,9 +103,9 @@ def test_what_only_the_whole_run_can_tell_is_added_to_the_summaries_of_its_cells
 def test_methods_may_tell_more_of_a_round_than_others(tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder, number=0, variant="plain", rounds=1)
-    cell = Cell(folder.cell_folder(1), "korea", seed=0)
-    cell.add_round({"replay_late": 3, "round": 1, "accuracy": None}, [], ops(3))
-    cell.close({"rounds": 1})
+    trial = TrialWriter(folder.trial_folder(1), "korea", seed=0)
+    trial.add_round({"replay_late": 3, "round": 1, "accuracy": None}, [], ops(3))
+    trial.close({"rounds": 1})
     found = pd.read_parquet(finish(folder) / "rounds.parquet").set_index("variant")
     assert found["replay_late"].isna().to_dict() == {"plain": True, "korea": False}
     assert found.loc["korea", ["round", "replay_late"]].tolist() == [1, 3]
@@ -120,27 +121,27 @@ def test_snapshots_are_a_table_where_there_are_any(tmp_path):
     assert not (finish(folder) / "confusion.parquet").exists()
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder, number=0, variant="never looked into")
-    cell = Cell(folder.cell_folder(1), "b", seed=7)
-    cell.add_clients(pd.DataFrame({"client": [0]}))
-    cell.add_layers(pd.DataFrame({"layer": [1]}))
-    cell.add_round({"round": 1, "accuracy": 0.5}, [{"round": 1, "label": 0}], ops(3), look)
-    cell.add_round({"round": 2, "accuracy": 0.5}, [{"round": 2, "label": 0}], ops(3), look.head(0))
-    cell.close({"rounds": 2})
+    trial = TrialWriter(folder.trial_folder(1), "b", seed=7)
+    trial.add_clients(pd.DataFrame({"client": [0]}))
+    trial.add_layers(pd.DataFrame({"layer": [1]}))
+    trial.add_round({"round": 1, "accuracy": 0.5}, [{"round": 1, "label": 0}], ops(3), look)
+    trial.add_round({"round": 2, "accuracy": 0.5}, [{"round": 2, "label": 0}], ops(3), look.head(0))
+    trial.close({"rounds": 2})
     found = pd.read_parquet(finish(folder) / "confusion.parquet")
     pd.testing.assert_frame_equal(found, look.assign(variant="b", seed=7)[list(found)])
 
 
 def test_operations_go_to_disk_in_row_groups_while_the_run_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(cells, "ROWS_PER_GROUP", 10)
-    cell = Cell(tmp_path / "cell", "a", 0)
+    monkeypatch.setattr(trials, "ROWS_PER_GROUP", 10)
+    trial = TrialWriter(tmp_path / "trial", "a", 0)
     for round in range(1, 9):
-        cell.add_round({"round": round}, [], ops(4, round))
-    cell.close({})
-    file = pq.ParquetFile(tmp_path / "cell" / "ops.parquet")
+        trial.add_round({"round": round}, [], ops(4, round))
+    trial.close({})
+    file = pq.ParquetFile(tmp_path / "trial" / "ops.parquet")
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [12, 12, 8]
 
 
-def test_joined_rows_are_dealt_out_to_their_cells_again_under_other_names(tmp_path):
+def test_joined_rows_are_dealt_out_to_their_trials_again_under_other_names(tmp_path):
     rows = pd.DataFrame({"variant": ["a", "b", "a"], "seed": [0, 0, 1], "round": [1, 2, 3]})
     rows.astype({"variant": "category"}).to_parquet(tmp_path / "rounds.parquet")
     places = [tmp_path / f"{i}.parquet" for i in range(4)]
@@ -198,7 +199,7 @@ def test_an_interrupted_run_does_not_replace_a_complete_one(tmp_path):
     assert read_manifest(tmp_path / "run")["status"] == "complete"
 
 
-def test_resume_keeps_the_cells_that_are_finished(tmp_path):
+def test_resume_keeps_the_trials_that_are_finished(tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder, rounds=3, number=0, variant="a")
     fill(folder, rounds=1, number=1, variant="b")
@@ -214,11 +215,11 @@ def test_resume_keeps_the_cells_that_are_finished(tmp_path):
 
 
 @pytest.mark.parametrize("table", ["rounds", "ops", "layers"])
-def test_a_cell_whose_tables_cannot_be_read_is_not_finished(table, tmp_path):
+def test_a_trial_whose_tables_cannot_be_read_is_not_finished(table, tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder, rounds=3)
     assert folder.finished(0, rounds=3)
-    path = folder.cell_folder(0) / f"{table}.parquet"
+    path = folder.trial_folder(0) / f"{table}.parquet"
     path.write_bytes(b"")
     assert not folder.finished(0, rounds=3)
     path.unlink()

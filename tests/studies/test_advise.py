@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfl_sim.cli import main
+from sfl_sim.engine.news import silent
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import load, parse
-from sfl_sim.studies import advise_variant as adviser
-from sfl_sim.studies.advise import find_advice
-from sfl_sim.studies.advise_variant import Wish
+from sfl_sim.studies import advise as adviser
+from sfl_sim.studies.advise import Wish, find_advice
 from sfl_sim.studies.cut_assignment import Heuristic, Tried, exhaustive
 from sfl_sim.studies.cut_limits import read_bytes
 from sfl_sim.studies.cut_trials import Trial
@@ -41,7 +41,7 @@ def study(**changes):
 
 
 def advice(asked, **wish):
-    return find_advice(asked, Wish(**wish), lambda done, total: None)
+    return find_advice(asked, Wish(**wish), silent)
 
 
 def cuts_of(trial):
@@ -137,6 +137,7 @@ def run(tmp_path):
         for v in parse(trained).variants
     ]
     (tmp_path / "summary.json").write_text(json.dumps({"variants": told}))
+    (tmp_path / "manifest.json").write_text(json.dumps({"scenario": "its digest"}))
     return tmp_path
 
 

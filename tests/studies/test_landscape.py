@@ -15,6 +15,7 @@ from torch import nn
 
 from sfl_sim.api import run
 from sfl_sim.cli import main
+from sfl_sim.engine.news import silent
 from sfl_sim.models.network import Network
 from sfl_sim.rng import stream
 from sfl_sim.scenario.own_code import hand_over
@@ -47,7 +48,7 @@ def ours(folder, tmp_path):
 
 
 def surveyed(folder, out, extent=SMALL):
-    survey([folder], out, extent, "cpu", lambda name, done, total: None)
+    survey([folder], out, extent, "cpu", silent)
     return pd.read_parquet(out.with_suffix(".parquet"))
 
 
@@ -179,8 +180,8 @@ def test_the_checkpoint_of_another_model_is_refused(ours, capsys):
 
 
 def test_ctrl_c_leaves_nothing(folder, tmp_path):
-    def interrupt(name, done, total):
-        if done == total:
+    def interrupt(news):
+        if news.done == news.total:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -6,13 +6,14 @@ import pandas as pd
 import pytest
 
 from sfl_sim.cli import main
-from sfl_sim.engine.experiment import Experiment, Round
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.news import Ended, silent
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import load
 from sfl_sim.scenario.own_code import hand_over
-from sfl_sim.studies.reprice import Repricing, reprice_cell
+from sfl_sim.studies.reprice import Repricing, reprice_trial
 from sfl_sim.studies.train import run_study
 
 IN_ORDER = {"splitfed_v2", "hydra"}
@@ -48,13 +49,13 @@ def write(place, changes=None):
     return path
 
 
-def train(path, out, overrides=(), notify=lambda number, news: None):
+def train(path, out, overrides=(), notify=silent):
     run_study(load(path, overrides), out, Settings(device="cpu", threads=1), notify)
     return out
 
 
 def silently(run, overrides, out):
-    return Repricing(run, overrides).fill(out, lambda number, news: None).folder
+    return Repricing(run, overrides).run(out, silent).folder
 
 
 def verdicts(folder):
@@ -177,8 +178,8 @@ def test_rounds_hold_until_the_first_in_which_the_order_is_another(place):
 
 
 def test_an_interrupted_run_is_repriced_as_far_as_it_came(place):
-    def stop(number, news):
-        if isinstance(news, Round) and news.row["round"] == 2:
+    def stop(news):
+        if isinstance(news, Ended) and news.round.row["round"] == 2:
             raise KeyboardInterrupt
 
     path = write(place, {"method": {"name": "splitfed_v1"}})
@@ -206,19 +207,19 @@ def variant_of(run, name, overrides=()):
 def test_one_cell_by_itself_is_that_of_the_folder(folders):
     run, _, repriced = folders
     name = "splitfed_v1"
-    cell = reprice_cell(run, variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
+    cell = reprice_trial(run, variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
     assert cell.valid
     assert cell.rounds["ended_s"].tolist() == rounds(repriced, name)["ended_s"].tolist()
     assert cell.rounds["accuracy"].tolist() == rounds(run, name)["accuracy"].tolist()
     assert len(cell.ops) == len(pd.read_parquet(repriced / "ops.parquet", filters=[("variant", "==", name)]))
     with pytest.raises(ScenarioError, match=r"method\.name: is not of the world alone"):
-        reprice_cell(run, variant_of(run, name), variant_of(run, "hydra").scenario)
+        reprice_trial(run, variant_of(run, name), variant_of(run, "hydra").scenario)
 
 
 def test_a_cell_of_which_nothing_is_known_has_no_rounds(folders):
     run, *_ = folders
     name = "korea, patience_s=0.05"
-    cell = reprice_cell(run, variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
+    cell = reprice_trial(run, variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
     assert not cell.valid
     assert cell.rounds["accuracy"].empty
     assert cell.reason.endswith("round 1 depends on a number that only training can tell")

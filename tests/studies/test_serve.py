@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
@@ -69,7 +68,7 @@ def serve(*arguments, code=0):
     assert found == code
 
 
-def cells(folder):
+def trials(folder):
     return json.loads((Path(folder) / "serving.json").read_text())["cells"]
 
 
@@ -83,7 +82,7 @@ def test_a_served_study_leaves_tables_and_a_page(here, capsys):
         "serving.html", "serving.json", "requests.parquet", "fleet.parquet", "answers.parquet", "scenario.yaml",
         "manifest.json",
     }  # fmt: skip
-    found = pd.DataFrame(cells(out))
+    found = pd.DataFrame(trials(out))
     assert found.groupby("variant", sort=False)["seed"].apply(list).to_dict() == {
         f"{name}, rate_per_s={rate}": [0, 1] for name in ("splitfed_v1", "multiexit") for rate in (1, 4)
     }
@@ -159,7 +158,7 @@ def test_what_another_version_trained_is_trained_again_unless_it_is_asked_for(he
     def training(study, out, settings, notify):
         raise ScenarioError("is trained")
 
-    monkeypatch.setattr("sfl_sim.studies.serve_answers.run_study", training)
+    monkeypatch.setattr("sfl_sim.studies.serve.run_study", training)
     manifest = here / "reports" / "tiny" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"code": "', '"code": "another '))
     few = ["--set", "serving.requests=50", "--set", "repeats=1"]
@@ -173,7 +172,7 @@ def test_a_rate_alone_means_poisson(here, no_page):
     Path("plain.yaml").write_text(yaml.safe_dump(plain))
     rate = ["--set", "serving.arrivals.rate_per_s=5", "--set", "serving.requests=60"]
     serve("plain.yaml", "-q", "--run", "reports/tiny", "--out", "out", *rate)
-    assert cells("out")[0]["rate_per_s"] == 20
+    assert trials("out")[0]["rate_per_s"] == 20
 
 
 def test_a_run_of_the_scenario_trains_without_serving_and_is_found(tmp_path, monkeypatch, no_page, capsys):
@@ -189,8 +188,13 @@ def test_a_scenario_without_serving_is_served_with_the_defaults(here, no_page):
     plain = {key: value for key, value in TINY.items() if key != "serving"} | BRIEF
     Path("plain.yaml").write_text(yaml.safe_dump(plain))
     serve("plain.yaml", "-q", "--run", "reports/tiny", "--out", "out", "--set", "serving.requests=60")
-    (cell,) = cells("out")
-    assert (cell["requests"], cell["rate_per_s"], cell["threshold"], cell["trained"]) == (60, 4, "oracle", "multiexit")
+    (trial,) = trials("out")
+    assert (trial["requests"], trial["rate_per_s"], trial["threshold"], trial["trained"]) == (
+        60,
+        4,
+        "oracle",
+        "multiexit",
+    )
 
 
 def test_a_trained_model_can_be_served_in_another_world(here, no_page):
@@ -241,8 +245,8 @@ def test_timing_only_trains_nothing_and_needs_to_know_how_often_devices_answer(h
     shutil.rmtree("reports")
     serve("tiny.yaml", "--timing-only")
     assert [path.name for path in Path("reports").iterdir()] == ["tiny-serving"]
-    assert {cell["threshold"] for cell in cells("reports/tiny-serving")} == {"probability"}
-    assert all(cell["accuracy"] is None and cell["trained"] is None for cell in cells("reports/tiny-serving"))
+    assert {trial["threshold"] for trial in trials("reports/tiny-serving")} == {"probability"}
+    assert all(trial["accuracy"] is None and trial["trained"] is None for trial in trials("reports/tiny-serving"))
     capsys.readouterr()
     serve("tiny.yaml", "--timing-only", "--set", "serving.exit_probability=null", code=2)
     assert "--set: serving.exit_probability: is missing: without training nobody knows" in capsys.readouterr().err
@@ -253,24 +257,23 @@ def test_timing_only_trains_nothing_and_needs_to_know_how_often_devices_answer(h
 # Interruption and folders
 
 
-def interrupted_at(cell, *, out):
-    """Serve until the first request of the `cell`, counted from 0; the outcome of what was finished before."""
+def interrupted_at(trial, *, out):
+    """Serve until the first request of the `trial`, counted from 0; the outcome of what was finished before."""
     study = ServedStudy(load("tiny.yaml"), Settings(threads=1))
-    answers = study.answers(Path("reports/tiny"), lambda trained: nullcontext(lambda number, round: None))
     begun = []
 
-    def notify(name, done, total):
-        begun.extend([name] if done == 0 else [])
-        if len(begun) > cell:
+    def notify(news):
+        begun.extend([news.what] if news.done == 0 else [])
+        if len(begun) > trial:
             raise KeyboardInterrupt
 
-    return study.serve(answers, out, notify)
+    return study.run(Path("reports/tiny"), out, notify)
 
 
-def test_ctrl_c_keeps_the_cells_that_are_finished_and_the_next_serving_goes_on_from_there(here, no_page, capsys):
+def test_ctrl_c_keeps_the_trials_that_are_finished_and_the_next_serving_goes_on_from_there(here, no_page, capsys):
     outcome = interrupted_at(3, out=Path("out"))
     assert outcome.status == json.loads(Path("out/manifest.json").read_text())["status"] == "interrupted"
-    assert len(cells("out")) == 3
+    assert len(trials("out")) == 3
     assert pd.read_parquet("out/requests.parquet").groupby(["variant", "seed"]).size().tolist() == [120] * 3
     serve("tiny.yaml", "--run", "reports/tiny", "--out", "out")
     assert capsys.readouterr().err.count("request 0/120") == 5

@@ -9,6 +9,7 @@ import yaml
 
 from sfl_sim.api import Results
 from sfl_sim.cli import main
+from sfl_sim.engine.news import Ended
 from sfl_sim.engine.trial import Settings
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies.train import run_study
@@ -81,8 +82,8 @@ def test_a_relative_target_is_known_once_its_reference_has_run_be_it_after_a_res
     study, settings = parse({**SCENARIO, "grid": grid, "repeats": 2, **relative}), Settings(threads=1)
 
     def summary_after(interrupt_at, **how):
-        def notify(number, round):
-            if number == interrupt_at:
+        def notify(news):
+            if isinstance(news, Ended) and news.trial == interrupt_at:
                 raise KeyboardInterrupt
 
         outcome = run_study(study, tmp_path / "run", replace(settings, **how), notify)

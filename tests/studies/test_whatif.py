@@ -7,6 +7,7 @@ import pytest
 
 from sfl_sim.cli import main
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.news import silent
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.vary import read_axes
@@ -24,7 +25,7 @@ SCENARIO = {
 }
 
 
-def ask(tmp_path, *vary, jobs=1, notify=lambda done, total: None, **changes):
+def ask(tmp_path, *vary, jobs=1, notify=silent, **changes):
     study = parse({**SCENARIO, **changes})
     outcome = run_whatif(study, read_axes(vary), tmp_path / "out", jobs, notify)
     tables = {path.stem: pd.read_parquet(path) for path in outcome.folder.glob("*.parquet")}
@@ -117,8 +118,8 @@ def test_cuts_that_a_method_cannot_use_are_left_out(tmp_path):
 
 
 def test_what_was_done_before_ctrl_c_is_kept(tmp_path):
-    def interrupt(done, total):
-        if done == 2:
+    def interrupt(news):
+        if news.done == 2:
             raise KeyboardInterrupt
 
     outcome, tables, _ = ask(tmp_path, "model.cut=all", notify=interrupt)

@@ -1,7 +1,7 @@
-"""Runs of a cell that are killed, for tests: `python killed_runs.py JOBS.json`, whose jobs run one after another.
+"""Runs of a trial that are killed, for tests: `python killed_runs.py JOBS.json`, whose jobs run one after another.
 
 Each job runs in a fork of this process, which has imported everything and runs nothing itself. A job says what is run
-(`scenario`), where (`place`, the folder of a cell or of a study), how (`settings`), and where it kills itself: `kill`
+(`scenario`), where (`place`, the folder of a trial or of a study), how (`settings`), and where it kills itself: `kill`
 is a function by its path, `before` or `after`, and at which of its calls; a share is one of the calls of the job that
 was not killed.
 """
@@ -72,9 +72,9 @@ def run(scenario, place, settings, kill, is_study):
     study = parse(scenario)
     with permitted(Permission(everything=True)):
         if is_study:
-            run_study(study, place, settings, lambda number, news: told.append(news))
+            run_study(study, place, settings, told.append)
         else:
-            attempt(0, *study.variants, place, settings, lambda number, news: told.append(news))
+            attempt(0, *study.variants, place, settings, told.append)
     problems = [news.problem for news in told if hasattr(news, "problem")]
     place.with_suffix(".warnings").write_text(json.dumps(problems))
     if not (kill or settings.resume):

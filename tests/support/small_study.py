@@ -10,7 +10,7 @@ from sfl_sim.methods.base import MethodOptions
 from sfl_sim.methods.fedavg import FedAvg
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.own_code import Permission, permitted
-from sfl_sim.studies.train import CellsFailed, run_study
+from sfl_sim.studies.train import TrialsFailed, run_study
 
 SCENARIO = {
     "name": "small",
@@ -55,18 +55,18 @@ def study(**sections):
 
 
 class Log:
-    """A `Notify` that keeps all news by the variant's name, and asks `then` after each."""
+    """A `Notify` that keeps all news, and tells each to `then`."""
 
-    def __init__(self, study, then=lambda number, news: None):
+    def __init__(self, study, then=lambda news: None):
         self.study, self.then, self.news = study, then, []
 
-    def __call__(self, number, news):
-        self.news.append((self.study.variants[number].name, news))
-        self.then(number, news)
+    def __call__(self, news):
+        self.news.append(news)
+        self.then(news)
 
     def of(self, kind):
         """The news of one kind by variant; the last of each."""
-        return {name: news for name, news in self.news if isinstance(news, kind)}
+        return {self.study.variants[news.trial].name: news for news in self.news if isinstance(news, kind)}
 
 
 def run(study, out, settings=TIMING, log=None):
@@ -74,7 +74,7 @@ def run(study, out, settings=TIMING, log=None):
     try:
         with permitted(Permission(everything=True)):  # `Poisoned` is no part of sfl-sim
             return run_study(study, out, settings, log or Log(study)).folder, None
-    except CellsFailed as error:
+    except TrialsFailed as error:
         return error.outcome and error.outcome.folder, error
 
 

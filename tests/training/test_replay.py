@@ -1,20 +1,19 @@
 """An executor that remembers what is alive, and puts it into a run that is walked again."""
 
 import gc
-from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load, save
-from small_world import CPU, fleet, task, tensors
+from small_world import fleet, task, tensors
+from torch.utils._pytree import tree_leaves
 
 from sfl_sim.methods import METHODS
 from sfl_sim.ops import On, Value
 from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.orders import ORDERS
+from sfl_sim.training.contents import dump, load
 from sfl_sim.training.eager import Eager
-from sfl_sim.training.replay import CheckpointMismatch, Replay
+from sfl_sim.training.replay import CheckpointMismatch, Image, Replay
 
 
 class Counted(Eager):
@@ -38,19 +37,19 @@ def rounds(method, memory, numbers):
 
 def stored(image):
     """As a checkpoint has it."""
-    return replace(image, arrays=load(save(image.arrays)))
+    return Image(**load(dump(vars(image))))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "splitfed_v1", "splitfed_v2", "splitnn", "mergesfl", "smofi"])
 def test_a_walk_computes_nothing_and_goes_on_with_the_same_numbers(name):
     kind = METHODS[name]
-    whole, memory = kind(task(momentum=0.9)), Replay(Eager(), CPU)
+    whole, memory = kind(task(momentum=0.9)), Replay(Eager())
     rounds(whole, memory, [1, 2])
     image = stored(memory.image())
     rounds(whole, memory, [3])
 
     executor = Counted()
-    walked, again = kind(task(momentum=0.9)), Replay(executor, CPU)
+    walked, again = kind(task(momentum=0.9)), Replay(executor)
     again.walk(image)
     rounds(walked, again, [1, 2])
     assert executor.steps == 0
@@ -62,22 +61,23 @@ def test_a_walk_computes_nothing_and_goes_on_with_the_same_numbers(name):
 
 def test_an_image_holds_what_is_alive_and_no_more():
     method, executor = METHODS["splitfed_v1"](task()), Eager()
-    memory = Replay(executor, CPU)
+    memory = Replay(executor)
     rounds(method, memory, [1])
     executor.finish()
     gc.collect()
     image = memory.image()
     assert len(image.states) == len(method.model())
     assert not image.results
-    numbers = sum(array.size for array in image.arrays.values() if array.dtype == np.float64)
+    held = [one for one in tree_leaves(image.states) if isinstance(one, torch.Tensor) and one.dtype == torch.float64]
+    numbers = sum(tensor.numel() for tensor in held)
     assert numbers == sum(part.weights.flat.numel() + part.weights.buffers.numel() for part in method.model())
 
 
 def test_a_walk_along_other_operations_is_noticed():
-    memory = Replay(Eager(), CPU)
+    memory = Replay(Eager())
     rounds(METHODS["splitfed_v1"](task()), memory, [1])
-    again = Replay(Eager(), CPU)
-    again.walk(memory.image())
+    again = Replay(Eager())
+    again.walk(stored(memory.image()))
     with pytest.raises(CheckpointMismatch):
         rounds(METHODS["splitnn"](task()), again, [1, 2])
 
@@ -100,9 +100,9 @@ def test_a_value_that_was_made_of_another_before_either_was_used_has_its_content
         half = Value("half", content=memory.run(On(0, Halve(), method.whole, (first,))))
         return Value("the same", content=half.content)
 
-    memory = Replay(Eager(), CPU)
+    memory = Replay(Eager())
     one = walk(memory)
-    again = Replay(Eager(), CPU)
-    again.walk(memory.image())
+    again = Replay(Eager())
+    again.walk(stored(memory.image()))
     other = walk(again)
     assert again.run(On(0, Halve(), method.whole, (other,))) == one.content / 2 == 2.0

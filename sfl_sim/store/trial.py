@@ -1,4 +1,4 @@
-"""What one variant with one seed writes: its tables, its weights, its summary; or why it failed."""
+"""Files of one trial, a variant with a seed: its tables, its weights, its summary; or why it failed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS_PER_GROUP = 100_000
 ROWS_PER_FRAME = 500
 """So many rows of a table are kept as mappings, which take ten times the memory of a frame's rows."""
 SUMMARY, FAILURE, TRACEBACK = "summary.json", "error.json", "traceback.txt"
-"""Files of a cell beside its tables: of one that is closed, and of one that failed."""
+"""Files of a trial beside its tables: of one that is closed, and of one that failed."""
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _OP_SCHEMA = pa.schema(
@@ -35,7 +35,7 @@ _OP_SCHEMA = pa.schema(
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier run has left unfinished in a cell's folder, but for its checkpoints."""
+    """Remove what an earlier run has left unfinished in a trial's folder, but for its checkpoints."""
     for path in folder.glob("*"):
         if path.name != CHECKPOINTS:
             remove(path)
@@ -55,13 +55,13 @@ class _Growing:
             self._rows.clear()
 
     def frame(self) -> pd.DataFrame:
-        """All rows so far."""
+        """Return all rows so far."""
         frames = [*self._earlier, *([pd.DataFrame(self._rows)] if self._rows else [])]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-class Cell:
-    """The part of a run that one variant with one seed writes."""
+class TrialWriter:
+    """Writes the part of a run that one variant with one seed gives."""
 
     def __init__(self, folder: Path, variant: str, seed: int) -> None:
         self.folder = folder
@@ -77,11 +77,11 @@ class Cell:
         self._ops = pq.ParquetWriter(folder / "ops.parquet", _OP_SCHEMA, compression="zstd")
 
     def add_clients(self, clients: pd.DataFrame) -> None:
-        """The fleet: one row per client."""
+        """Add the fleet: one row per client."""
         self._write("clients", clients)
 
     def add_layers(self, layers: pd.DataFrame) -> None:
-        """The model: one row per layer."""
+        """Add the model: one row per layer."""
         self._write("layers", layers)
 
     def add_round(
@@ -92,7 +92,7 @@ class Cell:
         confusion: pd.DataFrame | None = None,
         joule: NDArray[np.float64] | None = None,
     ) -> None:
-        """What one round gave; operations go to disk in large row groups, so memory hardly grows over rounds.
+        """Add what one round gave; operations go to disk in large row groups, so memory hardly grows over rounds.
 
         Args:
             joule: of every operation; None if unknown.
@@ -107,7 +107,7 @@ class Cell:
             self._flush()
 
     def add_final(self, tables: Mapping[str, pd.DataFrame]) -> None:
-        """Tables on the models once training has ended."""
+        """Add tables on the models once training has ended."""
         for name, table in tables.items():
             self._write(name, table)
 
@@ -122,14 +122,14 @@ class Cell:
         return self._labels.frame()
 
     def add_weights(self, tensors: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
-        """The global model as safetensors, and a JSON file that says what it is."""
+        """Write the global model as safetensors, and a JSON file that says what it is."""
         stem = self.folder / "checkpoint"
         model = save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
         stem.with_suffix(".safetensors").write_bytes(model)
         write_json(stem.with_suffix(".json"), about)
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Write what is still in memory; only a closed cell becomes part of the run."""
+        """Write what is still in memory; only a closed trial becomes part of the run."""
         self._flush()
         self._ops.close()
         self._write("rounds", self.rounds)
@@ -161,7 +161,7 @@ class Cell:
 
 
 def write_served(folder: Path, requests: pd.DataFrame, fleet: pd.DataFrame, summary: Mapping[str, Any]) -> None:
-    """Write the cell that one variant with one seed gives when it is served; the summary, last, closes it."""
+    """Write the trial that one variant with one seed gives when it is served; the summary, last, closes it."""
     folder.mkdir(parents=True, exist_ok=True)
     requests.to_parquet(folder / "requests.parquet", index=False)
     fleet.to_parquet(folder / "fleet.parquet", index=False)
@@ -170,7 +170,7 @@ def write_served(folder: Path, requests: pd.DataFrame, fleet: pd.DataFrame, summ
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a cell failed.
+    """The reason why a trial failed.
 
     Attributes:
         round: in which it did; None if nobody knows.
@@ -187,18 +187,18 @@ class Failure:
 
 
 def write_failure(folder: Path, failure: Failure, traceback: str = "") -> None:
-    """Leave word in a cell's folder that it failed, with the traceback beside it."""
+    """Leave word in a trial's folder that it failed, with the traceback beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TRACEBACK).write_text(traceback)
     write_json(folder / FAILURE, asdict(failure))
 
 
 def read_failure(folder: Path) -> Failure | None:
-    """Why the cell in `folder` failed; None if it did not."""
+    """Return why the trial in `folder` failed; None if it did not."""
     found = read_json(folder / FAILURE)
     return Failure(**found) if found else None
 
 
 def rounds_of(folder: Path) -> int:
-    """How many rounds the cell in `folder` holds; 0 if it has not been closed."""
+    """Return how many rounds the trial in `folder` holds; 0 if it has not been closed."""
     return int(read_json(folder / SUMMARY).get("rounds", 0))

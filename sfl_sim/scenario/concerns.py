@@ -1,0 +1,84 @@
+"""Answers to which key of a scenario matters to what, from the `Concern` in the annotation of each field.
+
+Keys that nothing learned depends on may differ between two trainings that are called the same; keys of the world may
+differ between two walks through the same operations; and so on. Who asks names the concerns that do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, get_args
+
+from sfl_sim.scenario.fields import Concern, Section
+from sfl_sim.scenario.sections import ClientCuts, Scenario
+
+Aside = Collection[Concern | str]
+"""What does not count: all keys of a concern, or a single dotted key with what is below it."""
+
+NOT_LEARNED = frozenset({Concern.SHOWING, Concern.RECORDING})
+"""Concerns that no trained model depends on, on whatever machine and in whatever world."""
+
+
+def without(scenario: Scenario, aside: Aside) -> dict[str, Any]:
+    """Return the values of a scenario by dotted key, without those set `aside`.
+
+    Where the cut follows the speed of the devices, `clients.compute` is of concern to learning.
+    """
+    cut = scenario.model.cut
+    by_device = isinstance(cut, ClientCuts) and cut.by == "device_speed"
+
+    def is_aside(key: str) -> bool:
+        concern = Concern.LEARNING if by_device and _lies_in(key, "clients.compute") else concern_of(key)
+        return concern in aside or any(isinstance(one, str) and _lies_in(key, one) for one in aside)
+
+    return {key: value for key, value in _leaves(scenario.model_dump()) if not is_aside(key)}
+
+
+def differences(one: Scenario, other: Scenario, aside: Aside) -> dict[str, tuple[Any, Any]]:
+    """Return both values of every dotted key in which two scenarios differ, not counting those set `aside`.
+
+    A key that only one of them has, such as an option of its method, is None in the other.
+    """
+    ours, theirs = without(one, aside), without(other, aside)
+    return {
+        key: (ours.get(key), theirs.get(key)) for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)
+    }  # fmt: skip
+
+
+def concern_of(key: str) -> Concern:
+    """Return the concern of a dotted key: its own, or else that of the innermost section around it that has one."""
+    while key not in CONCERNS:
+        key = key.rpartition(".")[0]
+    return CONCERNS[key]
+
+
+def _lies_in(key: str, section: str) -> bool:
+    return key == section or key.startswith(f"{section}.")
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value below nested sections with its dotted key; an empty mapping is a value."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _annotated(section: type[Section], prefix: str = "") -> Iterator[tuple[str, Concern]]:
+    """Yield the dotted key of every field of a section, and of those within it, whose annotation names a concern."""
+    for name, field in section.model_fields.items():
+        yield from ((f"{prefix}{name}", note) for note in field.metadata if isinstance(note, Concern))
+        for inner in _sections_in(field.annotation):
+            yield from _annotated(inner, f"{prefix}{name}.")
+
+
+def _sections_in(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _sections_in(part)
+
+
+CONCERNS: Mapping[str, Concern] = {"": Concern.LEARNING, **dict(_annotated(Scenario))}
+"""The concern of every dotted key whose field names one; all others share that of the section around them."""

@@ -1,0 +1,143 @@
+"""Launches every study that writes a folder: opened, worked, joined, described, shown on a page, published."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sfl_sim.engine.cache_key import code_version
+from sfl_sim.engine.trial import Settings, uninterrupted
+from sfl_sim.errors import OutputError, ScenarioError
+from sfl_sim.scenario.load import Study, dump_study
+from sfl_sim.store import RunFolder, free_folder, writing
+from sfl_sim.training.hardware import keep_freed_memory, pick_device
+
+MAX_NUMBER = 2**31
+PACKAGES = ["sfl-sim", "torch", "torchvision", "numpy", "simpy", "pandas", "pyarrow", "plotly"]
+"""Those whose versions a manifest tells."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The folder of a study, and whether it is `complete`, `interrupted` or `failed`."""
+
+    folder: Path
+    status: str
+
+
+class Unfinished(RuntimeError):
+    """Part of a study has failed; the rest is published all the same.
+
+    Attributes:
+        outcome: what there is, once it has been published.
+    """
+
+    outcome: Outcome | None = None
+
+
+def place_of(study: Study, out: Path | None, identity: str, suffix: str = "") -> Path:
+    """Return the folder `out`, or else `reports/<name><suffix>` or the next free number."""
+    return out or free_folder(Path("reports"), f"{study.name}{suffix}", identity)
+
+
+def launch(
+    study: Study,
+    settings: Settings,
+    folder: RunFolder,
+    *,
+    work: Callable[[], str | None],
+    join: Callable[[], Mapping[str, Any]],
+    page: Callable[[Path], object],
+) -> Outcome:
+    """Fill the folder of a study and publish it.
+
+    Trials that are finished when the work is interrupted or fails are published, too; without any, nothing is left but
+    checkpoints.
+
+    Args:
+        work: does it, trial by trial; returns another status than `complete` if it kept what an interruption left.
+        join: writes the tables, and returns what the manifest says besides the usual.
+        page: writes the page on what lies in a folder; drawing libraries are imported as late as here.
+
+    Raises whatever the work raises, and OutputError if nothing more can be written; finished trials then stay beside
+    the folder's place.
+    """
+    began_s = time.monotonic()
+    failure: BaseException | None = None
+    try:
+        with writing(folder.staging):
+            status = work() or "complete"
+    except (KeyboardInterrupt, Exception) as error:
+        status, failure = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error
+    has_trials = folder.has_trials
+    try:
+        if failure and (isinstance(failure, OutputError) or not has_trials):
+            raise failure
+        with uninterrupted(), writing(folder.staging):
+            about = join()
+            folder.describe(dump_study(study), manifest(study, settings, status, began_s) | dict(about))
+            page(folder.staging)
+            outcome = Outcome(folder.publish(), status)
+    except BaseException:
+        if not has_trials:  # what lies there would only refuse other studies
+            folder.discard()
+        raise
+    finally:
+        folder.release()
+    if isinstance(failure, Unfinished):
+        failure.outcome = outcome
+    if failure and status == "failed":
+        raise failure
+    return outcome
+
+
+def check_limits(study: Study) -> None:
+    """Refuse seeds and rounds that are no whole numbers of 32 bits."""
+    for key, number in [("seed", study.base.seed + study.base.repeats), ("train.rounds", study.base.train.rounds)]:
+        if number > MAX_NUMBER:
+            raise study.located(ScenarioError("is too large", key=key, allowed=f"less than {MAX_NUMBER}"))
+
+
+def manifest(study: Study, settings: Settings, status: str, began_s: float) -> dict[str, Any]:
+    """Return how and where a study was done.
+
+    Args:
+        began_s: when it began, by `time.monotonic`.
+    """
+    return {
+        "status": status,
+        "code": code_version(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "wall_s": round(time.monotonic() - began_s, 3),
+        "variants": len(study.variants),
+        "computing": {
+            key: list(dict.fromkeys(getattr(v.scenario.train, key) for v in study.variants))
+            for key in ("executor", "precision", "compile", "max_graphs")
+        },
+        "keeps_freed_memory": keep_freed_memory(),
+        **asdict(settings),
+        "device": "none" if settings.timing_only else str(pick_device(settings.device)),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "machine": {
+            "system": platform.platform(),
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        },
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "not installed"

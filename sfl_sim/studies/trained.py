@@ -1,0 +1,54 @@
+"""Stored runs that another study asks: what they trained, and which of it was trained as a scenario says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sfl_sim.errors import ScenarioError, blamed_on
+from sfl_sim.scenario.concerns import NOT_LEARNED, Aside, differences
+from sfl_sim.scenario.fields import Concern
+from sfl_sim.scenario.load import Variant, load
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.store import SUMMARY, read_manifest
+
+ELSEWHERE = NOT_LEARNED | {Concern.WORLD, Concern.COMPUTING}
+"""Concerns in which a trained model may differ from the one asked for: another world, another machine."""
+
+
+class TrainedRun:
+    """The folder of a run.
+
+    Attributes:
+        digest: of its scenario and settings.
+        variants: of its scenario, with every seed.
+        summaries: what summary.json says, by variant and seed; only of those that have finished a round.
+
+    Raises ScenarioError if the folder holds no run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.digest: str | None = read_manifest(folder).get("scenario")
+        if self.digest is None or not (folder / SUMMARY).exists():
+            raise ScenarioError("is not the folder of a run", key="--run", found=str(folder))
+        with blamed_on(folder):
+            self.variants = load(folder / "scenario.yaml").variants
+            summaries = json.loads((folder / SUMMARY).read_text())["variants"]
+            self.summaries: dict[tuple[str, int], Mapping[str, Any]] = {
+                (summary["name"], summary["seed"]): summary for summary in summaries
+            }
+
+    def summary_of(self, variant: Variant) -> Mapping[str, Any] | None:
+        """Return what summary.json says of one of the variants; None if it has not finished a round."""
+        return self.summaries.get((variant.name, variant.scenario.seed))
+
+    def nearest(self, scenario: Scenario, aside: Aside) -> tuple[Variant, dict[str, tuple[Any, Any]]]:
+        """Return the variant that differs least from `scenario`, not counting what is `aside`, and in what it does.
+
+        Values come in pairs: that of the variant, and that of `scenario`.
+        """
+        told = [(variant, differences(variant.scenario, scenario, aside)) for variant in self.variants]
+        return min(told, key=lambda each: len(each[1]))

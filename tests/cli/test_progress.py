@@ -1,0 +1,62 @@
+"""What is printed where nobody watches: a line now and then, and warnings in any case."""
+
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from sfl_sim.cli.progress import progress
+from sfl_sim.engine.experiment import Round
+from sfl_sim.engine.news import Began, Counted, Ended, Failed, Planned, Taken, Warned
+from sfl_sim.store import Failure
+from sfl_sim.store.columns import OP_DTYPE
+
+PLANNED = Planned([("fedavg", 20), ("[hydra]", 2)])
+
+
+def ended(trial, number):
+    row = {"round": number, "ended_s": 60.0 * number, "accuracy": 0.5, "loss": 1.0}
+    return Ended(trial, Round(row, [], np.zeros(0, OP_DTYPE)))
+
+
+@pytest.fixture
+def printed():
+    """Tell all news, and give the lines that were printed."""
+
+    def tell(*news, quiet=False):
+        console = Console(file=StringIO(), width=40)
+        with progress(console, quiet) as notify:
+            for each in news:
+                notify(each)
+        return console.file.getvalue().replace("\u00a0", " ").splitlines()
+
+    return tell
+
+
+def test_every_tenth_of_the_rounds_is_a_line(printed):
+    lines = printed(PLANNED, Began(0), *(ended(0, number) for number in range(1, 21)))
+    assert len(lines) == 10
+    assert lines[-1] == "fedavg  round 20/20  20 min simulated  accuracy 0.500"
+
+
+def test_whatever_else_becomes_of_a_trial_is_one_too(printed):
+    failure = Failure("[hydra]", 0, 2, "RuntimeError: no")
+    news = Began(0, after=3), Taken(0, Path("reports/earlier")), Failed(1, failure)
+    assert printed(PLANNED, *news) == [
+        "fedavg  goes on after round 3",
+        "fedavg  taken from reports/earlier",
+        "[hydra]  failed: RuntimeError: no (round 2)",
+    ]
+
+
+def test_what_is_counted_after_training_is_told_when_it_begins(printed):
+    news = (Counted(name, "request", done, 9) for name in ("fedavg", "hydra") for done in (0, 5, 9))
+    assert printed(PLANNED, ended(1, 2), *news)[1:] == ["fedavg  request 0/9", "hydra  request 0/9"]
+
+
+def test_the_quiet_are_warned_alone(printed):
+    warning = Warned(1, "no checkpoint can be used")
+    lines = printed(PLANNED, Began(0), warning, ended(0, 20), Counted("what if", "point", 1, 2), quiet=True)
+    assert lines == ["[hydra]  warning: no checkpoint can be used"]

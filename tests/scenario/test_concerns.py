@@ -1,0 +1,61 @@
+"""One answer to which key matters to what: it stands at the field, and all questions are asked of it."""
+
+import json
+
+import pytest
+
+from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of, differences, without
+from sfl_sim.scenario.fields import Concern
+from sfl_sim.scenario.load import parse
+from sfl_sim.scenario.schema import json_schema
+
+
+def scenario(**sections):
+    return parse(sections).base
+
+
+@pytest.mark.parametrize(
+    ("key", "concern"),
+    [
+        ("name", Concern.SHOWING),
+        ("report.target_accuracy", Concern.SHOWING),
+        ("report.snapshots.rounds", Concern.RECORDING),  # as all of its section
+        ("data.root", Concern.RECORDING),
+        ("data.partition.alpha", Concern.DEALING),  # of one of several kinds of partitions
+        ("data.test.rho", Concern.LEARNING),
+        ("clients.network.uplink_bps", Concern.WORLD),
+        ("clients.availability.lost", Concern.LEARNING),  # who takes part decides what is learned
+        ("server.burst", Concern.ORDER),
+        ("train.executor", Concern.COMPUTING),
+        ("train.precision", Concern.LEARNING),
+        ("method.an_option", Concern.LEARNING),
+        ("a key of an older version", Concern.LEARNING),
+    ],
+)
+def test_a_key_concerns_what_its_field_or_else_its_section_says(key, concern):
+    assert concern_of(key) is concern
+
+
+def test_scenarios_differ_where_what_counts_does():
+    one = scenario(name="one", method={"name": "splitfed_v1"}, server={"workers": 2})
+    other = scenario(name="other", method={"name": "splitfed_v1", "server_agg_every": "step"}, train={"lr": 0.1})
+    found = differences(one, other, NOT_LEARNED | {Concern.WORLD})
+    assert found == {"method.server_agg_every": (None, "step"), "train.lr": (0.05, 0.1)}
+    assert differences(one, other, set(Concern)) == {}
+
+
+def test_single_keys_and_sections_may_be_left_out_too():
+    left = without(scenario(), {"train", "model.cut"})
+    assert "train.lr" not in left
+    assert "model.cut" not in left
+    assert left["model.name"] == "cnn_small"
+
+
+def test_where_cuts_follow_the_devices_their_speed_is_no_matter_of_the_world_alone():
+    by_speed = {"cut": {"by": "device_speed", "values": [1, 2]}}
+    assert not any(key.startswith("clients.compute") for key in without(scenario(), {Concern.WORLD}))
+    assert "clients.compute.profile" in without(scenario(model=by_speed), {Concern.WORLD})
+
+
+def test_editors_are_told_nothing_of_it():
+    assert "Concern" not in json.dumps(json_schema())
