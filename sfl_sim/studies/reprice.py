@@ -180,7 +180,7 @@ def _walk(retracing: Retracing, variant: Variant, cell: Cell, notify: Callable[[
         summary |= headline(rounds[:0], cell.labels)
     with uninterrupted():
         cell.add_clients(retracing.experiment.clients())
-        cell.add_final(retracing.experiment.attendance.tables())
+        cell.add_final(retracing.experiment.walk.participation.tables())
         cell.close(summary)
     before_s, after_s = (float(table["ended_s"].iloc[len(rounds) - 1]) for table in (recorded.rounds, rounds))
     return Verdict(cell.variant, cell.seed, len(rounds), valid, reason, before_s, after_s, target_s)
