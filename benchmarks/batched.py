@@ -46,8 +46,8 @@ class Executed(Simulated):
     """Rounds by a given executor."""
 
     def __init__(self, crowd: Crowd, executor: Eager) -> None:
-        super().__init__(crowd)
-        self.simulator.executor = self.executor = executor
+        super().__init__(crowd, executor=executor)
+        self.executor = executor
 
     def round(self) -> None:
         super().round()

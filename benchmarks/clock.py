@@ -39,8 +39,8 @@ def measure(clients):
     from sfl_sim.data.batches import ClientData
     from sfl_sim.methods import METHODS, Task
     from sfl_sim.models.zoo import network
-    from sfl_sim.sim.clock import Simulator
-    from sfl_sim.sim.fast_path import FastPath
+    from sfl_sim.sim.clock import Clock
+    from sfl_sim.sim.event_clock import EventClock
     from sfl_sim.sim.orders import ORDERS
     from sfl_sim.system.fleet import build_fleet
     from sfl_sim.training.timing import Timing
@@ -52,7 +52,7 @@ def measure(clients):
     one = np.arange(batches)  # every client may point at the same samples: nothing is trained
     task = Task(net, [2] * clients, ClientData([one] * clients, batch_size=1))
     method = METHODS["splitfed_v2"](task)
-    loop, *foreseen = (Simulator(fleet, Timing(), ORDERS[order]) for order in ("fcfs", "fcfs", "cyclic"))
+    loop, *foreseen = (EventClock(fleet, Timing(), ORDERS[order]) for order in ("fcfs", "fcfs", "cyclic"))
     found = {"idle": (memory_bytes() - before) / clients}
 
     def speed(run, simulator):
@@ -66,7 +66,7 @@ def measure(clients):
 
     found["event loop"] = speed(lambda: loop.run(flow(), 1), loop)
     for order, simulator in zip(("arrival", "cyclic"), foreseen, strict=True):
-        again = partial(FastPath(simulator).run, flow, 1, like="all")
+        again = partial(Clock(simulator).run, flow, 1, like="all")
         found[f"{order}, first"] = speed(again, simulator)
         found[order] = statistics.median(speed(again, simulator) for _ in range(3))
     return found | {"simpy": bare_simpy(), "heapq": bare_heapq(clients, batches)}

@@ -33,7 +33,7 @@ def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
     from sfl_sim.methods.requests import EarlyExit, Fixed
     from sfl_sim.models.zoo import network
     from sfl_sim.rng import stream
-    from sfl_sim.sim.clock import Simulator
+    from sfl_sim.sim.event_clock import EventClock
     from sfl_sim.sim.orders import ORDERS
     from sfl_sim.sim.prices import Prices
     from sfl_sim.sim.serving_station import ServingStation
@@ -52,7 +52,7 @@ def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
     times_s, clients = poisson([rate_per_s / CLIENTS] * CLIENTS, requests, stream(0, "arrivals"))
     served = EarlyExit([model] * CLIENTS, stream(0, "entropies").random(requests), Fixed([1 - share] * CLIENTS))
     station = partial(ServingStation, batch_s=Prices(fleet).batch_s, max_batch=max_batch, max_wait_s=2 / rate_per_s)
-    simulator = Simulator(fleet, Timing(), ORDERS["fcfs"], station=station)
+    simulator = EventClock(fleet, Timing(), ORDERS["fcfs"], station=station)
     simulator.serve(
         (at_s, served.request(number, client))
         for number, (at_s, client) in enumerate(zip(times_s.tolist(), clients.tolist(), strict=True))

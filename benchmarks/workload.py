@@ -14,7 +14,7 @@ from sfl_sim.methods import METHODS, Task
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import network
 from sfl_sim.rng import stream
-from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import fcfs
 from sfl_sim.system.fleet import build_fleet
 from sfl_sim.training.eager import Eager
@@ -104,9 +104,11 @@ class Workload:
 
 
 class Simulated:
-    """Simulator's side: a method with its options on the clock, without evaluation and storage."""
+    """EventClock's side: a method with its options on the clock, without evaluation and storage."""
 
-    def __init__(self, workload: Workload, train: bool = True, **options: object) -> None:
+    def __init__(
+        self, workload: Workload, train: bool = True, executor: Eager | None = None, **options: object
+    ) -> None:
         device = CPU if train else None
         images = Images(workload.dataset, CPU, workload.dtype, True, augment=False) if train else None
         data = ClientData(workload.shares, workload.batch, images=images)
@@ -119,7 +121,7 @@ class Simulated:
         fleet = build_fleet(workload.clients, 0, {}, {"profile": "mobiperf"}, 100.0)
         self.clients = range(workload.participants)
         self.method = kind(task, kind.Options(**options))
-        self.simulator = Simulator(fleet, Eager() if train else Timing(), fcfs)
+        self.simulator = EventClock(fleet, executor or Eager() if train else Timing(), fcfs)
         self.number = 0
         self.simulator.run(self.method.setup(), 1)
 

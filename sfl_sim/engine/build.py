@@ -24,8 +24,10 @@ from sfl_sim.models.zoo import network
 from sfl_sim.rng import stream
 from sfl_sim.scenario.availability import Availability
 from sfl_sim.scenario.sections import ClientCuts, Scenario, Train
-from sfl_sim.sim.clock import Executor, Simulator
+from sfl_sim.sim.clock import Clock, Plans
 from sfl_sim.sim.dropouts import Dropouts
+from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.operations import Executor
 from sfl_sim.sim.orders import check_burst, check_max_wait, usual_burst
 from sfl_sim.system.fleet import Fleet, build_fleet
 from sfl_sim.training.batched import MAX_GROUP, Batched
@@ -34,7 +36,6 @@ from sfl_sim.training.precision import PRECISIONS
 from sfl_sim.training.timing import Timing
 
 Ints = NDArray[np.int64]
-_UNBOUNDED: dict[object, str] = {"all": "inf", "unlimited": "inf"}
 
 
 def build_world(scenario: Scenario, n_clients: int) -> Fleet:
@@ -130,18 +131,32 @@ def build_executor(train: Train, device: torch.device | None, on_nan: OnNan) -> 
     return Batched(train.max_graphs or MAX_GROUP, on_nan=on_nan) if train.executor == "batched" else Eager(on_nan)
 
 
-def build_simulator(scenario: Scenario, fleet: Fleet, executor: Executor, counts: Ints) -> Simulator:
-    """The clock, with the server's order; `counts` as for the method."""
+def build_clock(
+    scenario: Scenario,
+    fleet: Fleet,
+    executor: Executor,
+    counts: Ints,
+    *,
+    workers: float | None = None,
+    plans: Plans | None = None,
+) -> Clock:
+    """The clock of a scenario's server and a fleet.
+
+    Args:
+        counts: as for the method.
+        workers: of the server, if not as many as the scenario says.
+        plans: see `Clock`.
+    """
     server = scenario.server
     order = find_order(server.order)
-    burst = usual_burst(server.order) if server.burst is None else float(_UNBOUNDED.get(server.burst, server.burst))
+    burst = usual_burst(server.order) if server.burst is None else _number(server.burst)
     check_burst(server.order, burst)
     check_max_wait(server.order, server.max_wait_s)
-    return Simulator(
+    events = EventClock(
         fleet,
         executor,
         order,
-        workers=float(_UNBOUNDED.get(server.workers, server.workers)),
+        workers=server_workers(scenario) if workers is None else workers,
         burst=burst,
         labels=counts.argmax(axis=1).tolist(),
         max_wait_s=float("inf") if server.max_wait_s is None else server.max_wait_s,
@@ -149,6 +164,16 @@ def build_simulator(scenario: Scenario, fleet: Fleet, executor: Executor, counts
         include_model_exchange=server.include_model_exchange,
         losses=_losses(scenario.clients.availability, fleet),
     )
+    return Clock(events, plans)
+
+
+def server_workers(scenario: Scenario) -> float:
+    """How many jobs the scenario's server does at once; infinity if unlimited."""
+    return _number(scenario.server.workers)
+
+
+def _number(value: float | str) -> float:
+    return float("inf") if value in ("all", "unlimited") else float(value)
 
 
 def _losses(availability: Availability | None, fleet: Fleet) -> Dropouts:

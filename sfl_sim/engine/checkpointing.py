@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from sfl_sim.ops import On
 from sfl_sim.store import Checkpoint, Checkpoints
 from sfl_sim.training import contents
 from sfl_sim.training.contents import Unstorable
@@ -124,12 +125,10 @@ class Keeper:
         self.key = key
         self.memory = memory
         self.figures = figures
-        self.rounds = len(past.rounds) if past else 0
+        self.rounds, self._walked_jobs = (len(past.rounds), past.image.jobs) if past else (0, 0)
         self.warn = warn
         self.jobs = jobs
         checkpoints.go_on_after(past.checkpoint if past else None)
-        if jobs:
-            memory.after_job = self._after_job
         self._ended_s, self._took_s = time.monotonic(), USUAL_S
 
     def after_round(self, learned: Learned) -> None:
@@ -144,8 +143,10 @@ class Keeper:
             self.warn(f"no checkpoint after round {self.rounds}: {error}")
             self.warn = lambda problem: None
 
-    def _after_job(self) -> None:
-        if self.jobs and self.memory.jobs % self.jobs == 0:
+    def after_job(self, op: On) -> None:
+        """The server has begun `op`: a checkpoint is stored after every so many that are not walked again."""
+        done = self.memory.jobs
+        if self.jobs and done > self._walked_jobs and done % self.jobs == 0:
             with suppress(Unstorable):  # a graph that waits at the server; perhaps at the next opportunity
                 self._save(f"round-{self.rounds:06d}-job-{self.memory.jobs:09d}")
 

@@ -1,22 +1,92 @@
-"""What is asked of the models that clients have once training has ended, or would have if it ended now."""
+"""What a round has taught: the global model's answers, and those of the models that clients would have now."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from sfl_sim.data.batches import Images
 from sfl_sim.data.datasets import Dataset
-from sfl_sim.engine.round_tables import answer_table
+from sfl_sim.engine.round_tables import answer_table, label_rows, learned
 from sfl_sim.methods import Method
+from sfl_sim.metrics import exits
 from sfl_sim.metrics.representations import laid_out, silhouettes
 from sfl_sim.training.deployed import answers_of_clients, representations
+from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.orders import ORDERS
+from sfl_sim.training.alternatives import Model
+from sfl_sim.training.eager import Eager
+from sfl_sim.training.evaluate import Evaluation, evaluate
+
+if TYPE_CHECKING:
+    from sfl_sim.engine.experiment import Experiment
 
 Ints = NDArray[np.int64]
+Tables = dict[str, pd.DataFrame]
+
+
+class Evaluator:
+    """Asks the models of an experiment for answers to its test set.
+
+    Args:
+        experiment: one that trains.
+        device: where its models are.
+    """
+
+    def __init__(self, experiment: Experiment, device: torch.device) -> None:
+        self.experiment = experiment
+        self._x, self._y = experiment.dataset.x_test.to(device), experiment.dataset.y_test.to(device)
+
+    @property
+    def _images(self) -> Images:
+        images = self.experiment.method.data.images
+        assert images is not None
+        return images
+
+    def of_model(self, model: Model) -> Evaluation:
+        """A global model's answers."""
+        return evaluate(model, self._x, self._y, self.experiment.dataset.n_labels, self._images.prepare)
+
+    def of_round(self, number: int) -> tuple[dict[str, Any], list[dict[str, Any]], Tables]:
+        """Figures for the row of a round that has ended, its rows of labels.parquet, after the last more tables."""
+        experiment = self.experiment
+        found = self.of_model(experiment.method.model())
+        figures, tables = self._of_clients(number)
+        skipped = {"skipped": experiment.on_nan.take()} if experiment.on_nan.skips else {}
+        labels = label_rows(number, found, experiment.dataset.label_names, experiment.label_order)
+        return {**learned(found, experiment.test_sets), **figures, **skipped}, labels, tables
+
+    def _of_clients(self, number: int) -> tuple[dict[str, float | None], Tables]:
+        """Figures of the clients' own models for the round's row, and what is kept of them after the last round.
+
+        Before the last round, they are what clients would have if training ended now; no clock sees them made.
+        """
+        experiment, scenario = self.experiment, self.experiment.scenario
+        method, report = experiment.method, scenario.report
+        is_last = number == scenario.train.rounds
+        figures: dict[str, float | None] = {}
+        tables: Tables = {}
+        if is_last or (method.has_exits and report.exits_every and number % report.exits_every == 0):
+            if not is_last:
+                aside = EventClock(experiment.fleet, Eager(experiment.on_nan), ORDERS["fcfs"])
+                aside.run(method.finish(), number, in_round=False)
+            if method.has_exits or scenario.serving:
+                world = experiment.dataset, experiment.counts, experiment.test_sets, self._x, self._images
+                tables["answers"] = answers = client_answers(method, *world)
+                told = answers.assign(variant="", seed=scenario.seed)
+                figures = exits.headline(told, experiment.dataset.n_labels)
+            if is_last and report.representations:
+                tables["representations"] = shown_representations(
+                    report.representations, method, experiment.dataset, len(experiment.shares), self._x, self._images,
+                    scenario.seed,
+                )  # fmt: skip
+        return figures, tables if is_last else {}
 
 
 def client_answers(

@@ -1,4 +1,4 @@
-"""The composition root: an experiment put together out of a scenario, and its rounds."""
+"""An experiment: put together out of a scenario, walked round by round, and evaluated after each."""
 
 from __future__ import annotations
 
@@ -13,33 +13,29 @@ import torch
 from numpy.typing import NDArray
 
 from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order
-from sfl_sim.engine.build import build_executor, build_method, build_simulator, build_world
+from sfl_sim.engine.build import build_clock, build_executor, build_method, build_world
 from sfl_sim.engine.checkpointing import Learned, Past
 from sfl_sim.engine.dealing import deal_data, deal_tests
-from sfl_sim.engine.evaluation import client_answers, shown_representations
+from sfl_sim.engine.evaluation import Evaluator
 from sfl_sim.engine.layer_table import layer_table
-from sfl_sim.engine.participation import Participation, check_survival
-from sfl_sim.engine.round_tables import client_table, label_rows, learned, round_row
+from sfl_sim.engine.participation import check_survival
+from sfl_sim.engine.round_tables import client_table, round_row
 from sfl_sim.engine.snapshots import Snapshots, check_snapshots
+from sfl_sim.engine.walk import Walk, WalkedRound
 from sfl_sim.errors import ScenarioError
-from sfl_sim.metrics import exits
+from sfl_sim.methods import Method
 from sfl_sim.metrics.energy import client_joule, op_joule
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.rng import stream
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.sim.clock import Simulator
-from sfl_sim.sim.fast_path import FastPath
-from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.alternatives import Model, replicas_by_name
 from sfl_sim.training.eager import Eager
-from sfl_sim.training.evaluate import Evaluation, evaluate
 from sfl_sim.training.hardware import check_compiler
 from sfl_sim.training.precision import check_precision
 from sfl_sim.training.provenance import Provenance
 from sfl_sim.training.replay import Replay
-from sfl_sim.training.timing import Timing
 
 
 @dataclass(frozen=True)
@@ -64,6 +60,14 @@ class Experiment:
         device: where steps run; None for a timing-only run.
         lineage: carries out the operations of a run that is walked again, without a device.
 
+    Attributes:
+        method: what is walked; change it by `replace_method`.
+        walk: its rounds in the scenario's own world.
+        memory: what is alive of all that training has made; None in a timing-only run.
+        server_model_bytes: the most bytes of models that the main server has held at once; None if the method does not
+            tell.
+        joule: (C,) what each client's battery has paid in whole rounds; None if nobody said what they draw.
+
     Raises ScenarioError for whatever in the scenario cannot be used, before any training.
     """
 
@@ -81,103 +85,105 @@ class Experiment:
         self.method = build_method(scenario, dataset, self.shares, self.counts, self.fleet, device)
         check_snapshots(scenario, self.method)
         check_survival(scenario, self.method)
-        self.snapshots = self._snapshots()
-        executor = lineage or build_executor(scenario.train, device, self.on_nan)
-        self.executor = self.snapshots.executor if self.snapshots else executor
+        self.executor = lineage or build_executor(scenario.train, device, self.on_nan)
         self.memory: Replay | None = None
-        """What is alive of all that training has made; None in a timing-only run."""
         if device is not None and isinstance(self.executor, Eager):
             self.memory = Replay(self.executor)
-        self.simulator = build_simulator(scenario, self.fleet, self.memory or self.executor, self.counts)
-        self.foresight = FastPath(self.simulator)
-        self.attendance = Participation(
-            self.simulator, self.cyclic, scenario.clients.participation, scenario.seed,
-            is_kept=scenario.clients.availability is not None,
-        )  # fmt: skip
+        self.walk = Walk(self, build_clock(scenario, self.fleet, self.memory or self.executor, self.counts))
         self.server_model_bytes: int | None = 0
-        """The most bytes of models that the main server has held at once; None if the method does not tell."""
         self.joule = None if self.fleet.power is None else np.zeros(len(self.shares))
-        """What each client's battery has paid in whole rounds; None if nobody said what they draw."""
+        self._chosen: dict[int, Sequence[int]] = {}
         self._model: Model = []
         self._reads: list[dict[str, float]] = []
         self._timeline = hashlib.blake2b(digest_size=16)
         if device is not None:
             torch.manual_seed(seed)  # for networks of a user's own that draw while they run
-            self._test = (dataset.x_test.to(device), dataset.y_test.to(device))
+            self.evaluator = Evaluator(self, device)
+
+    def replace_method(self, method: Method) -> None:
+        """Let the experiment's rounds be those of another method object."""
+        self.method = method
+        self._chosen.clear()
+
+    def choose(self, number: int, drawn: Sequence[int]) -> Sequence[int]:
+        """Those of the clients `drawn` for a round who take part in it, in cyclic order.
+
+        The method is asked once, however many walks ask: it may count whom it has chosen.
+        """
+        if number not in self._chosen:
+            self._chosen[number] = self.method.choose(number, drawn)
+        return self._chosen[number]
 
     def rounds(self, past: Past | None = None) -> Iterator[Round]:
         """Run the rounds one by one; what is `past` is walked again, without computing.
 
         Raises CheckpointMismatch if that is not this experiment's.
         """
+        n_known = len(past.rounds) if past else 0
         if past and self.memory:
             self.memory.walk(past.image)
             self.graphs.peak, self.on_nan.left_out = past.peak_graphs, past.left_out
-        for number in range(1, self.scenario.train.rounds + 1):
-            known = past.rounds[number - 1] if past and number <= len(past.rounds) else None
-            round = self._round(number, known)
+        self.walk.on_begin.append(self._begin)
+        snapshots = self._snapshots(n_known)
+        for walked in self.walk.rounds():
+            known = past.rounds[walked.number - 1] if past and walked.number <= n_known else None
+            round = self._round(walked, known, snapshots.take() if snapshots else None)
             if past:
-                past.check(number, self.timeline_digest)
+                past.check(walked.number, self.timeline_digest)
             yield round
 
-    def _round(self, number: int, known: Learned | None) -> Round:
-        """One round; what is `known` of it is not learned again."""
+    def _snapshots(self, n_known: int) -> Snapshots | None:
+        """Look into the rounds after the first `n_known`, if the scenario wishes it."""
+        if self.device is None or self.scenario.report.snapshots is None:
+            return None
+        clock = self.walk.clock
+        snapshots = Snapshots(self.scenario, self.method, self.evaluator.of_model, clock, after=n_known)
+        self.walk.on_begin.append(snapshots.begin)
+        clock.events.after_job.append(snapshots.after_job)
+        return snapshots
+
+    def _begin(self, number: int, clients: Sequence[int]) -> None:
+        """Note what a round begins with."""
         if self.memory:
             self.memory.remember(replicas_by_name(self._model).values())
-        clients = self.begin_round(number)
-        held = self.method.server_bytes(clients)
-        self.server_model_bytes = None if held is None else max(held, self.server_model_bytes or 0)
-        if self.snapshots and not known:
-            self.snapshots.begin(number, clients)
-        started_s = self.simulator.now_s
-        self.run_round(number, clients)
-        ops = self.simulator.take_rows()
-        row = self._row(number, self.method.took_part(clients), started_s, ops)
+        held_bytes = self.method.server_bytes(clients)
+        self.server_model_bytes = None if held_bytes is None else max(held_bytes, self.server_model_bytes or 0)
+
+    def _round(self, walked: WalkedRound, known: Learned | None, confusion: pd.DataFrame | None) -> Round:
+        """What a round has given; what is `known` of it is not learned again."""
+        row = self._row(walked)
         labels: list[dict[str, Any]] = []
         tables: dict[str, pd.DataFrame] = {}
-        confusion = self.snapshots.take() if self.snapshots else None
         if known:
             row, labels, confusion = dict(known.row), known.labels, known.confusion
         elif self.device is not None:
-            figures, labels, tables = self._learn(number)
+            figures, labels, tables = self.evaluator.of_round(walked.number)
             row |= figures
         if self.device is not None:
             self._model = [part.snapshot() for part in self.method.model()]
-        reads = enumerate(self.simulator.take_reads())
-        self._reads += [{"round": number, "number": i, "value": value} for i, value in reads]
-        self._timeline.update(ops.tobytes())
+        reads = enumerate(self.walk.clock.events.records.take_reads())
+        self._reads += [{"round": walked.number, "number": i, "value": value} for i, value in reads]
+        self._timeline.update(walked.ops.tobytes())
         power = self.fleet.power
-        joule = None if power is None else op_joule(ops, power, self.fleet.presence)
-        return Round(row, labels, ops, confusion, tables, joule)
+        joule = None if power is None else op_joule(walked.ops, power, self.fleet.presence)
+        return Round(row, labels, walked.ops, confusion, tables, joule)
 
-    def _row(self, number: int, clients: Sequence[int], started_s: float, ops: NDArray[np.void]) -> dict[str, Any]:
+    def _row(self, walked: WalkedRound) -> dict[str, Any]:
         """What the clock alone can tell of a round that has ended."""
-        ended_s, power = self.simulator.now_s, self.fleet.power
-        row = round_row(number, clients, started_s, ended_s, ops)
+        number, clients, started_s, ended_s, ops = walked[:5]
+        row, power = round_row(number, clients, started_s, ended_s, ops), self.fleet.power
         if power is not None and self.joule is not None:
             joule = client_joule(ops, power, clients, started_s, ended_s, self.fleet.presence)
             self.joule += joule
             row["client_joule"] = joule.sum() / len(clients)
-        return {**row, **self.attendance.end(ops), **self.method.figures()}
-
-    def _learn(self, number: int) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, pd.DataFrame]]:
-        """What only training can tell of a round: figures for its row, rows of labels, and tables with the last."""
-        found = self._evaluate(self.method.model())
-        figures, tables = self._ask(number)
-        skipped = {"skipped": self.on_nan.take()} if self.on_nan.skips else {}
-        labels = label_rows(number, found, self.dataset.label_names, self.label_order)
-        return {**learned(found, self.test_sets), **figures, **skipped}, labels, tables
+        return {**row, **self.walk.participation.end(ops), **self.method.figures()}
 
     def histories(self) -> dict[str, pd.DataFrame]:
         """Tables of the whole run so far by name: what flows have read, who was there, and who got lost."""
-        tables = self.attendance.tables()
+        tables = self.walk.participation.tables()
         if self._reads:
             tables["reads"] = pd.DataFrame(self._reads)
         return tables
-
-    def begin_round(self, number: int) -> list[int]:
-        """Who takes part in it, in cyclic order."""
-        return list(self.method.choose(number, self.attendance.begin(number)))
 
     def check_device(self, device: torch.device) -> None:
         """Refuse what `device` cannot compute, or only slower. A timing-only run needs none of it."""
@@ -187,19 +193,6 @@ class Experiment:
             if max(map(len, self.shares)) < train.batch_size:
                 raise ScenarioError("no client has a whole mini-batch; only those are compiled", key="train.compile")
             check_compiler(device)
-
-    def run_round(self, number: int, clients: list[int]) -> None:
-        """Let the clients train, and the clock run, without evaluation."""
-        if number == 1:
-            self.simulator.run(self.method.setup(), number, in_round=False)
-        if isinstance(self.executor, Timing) and self.method.regular and not self.method.task.round_cuts:
-            self.foresight.run(lambda: self.method.round(number, clients), number, like=tuple(clients))
-        else:
-            self.simulator.run(self.method.round(number, clients), number)
-        if number == self.scenario.train.rounds:
-            self.simulator.run(self.method.finish(), number, in_round=False)
-        if isinstance(self.executor, Eager):
-            self.executor.finish()
 
     @property
     def is_walking(self) -> bool:
@@ -258,44 +251,3 @@ class Experiment:
         """One row per layer of the model: what it costs, and whether a cut after it is Pareto-optimal."""
         table = layer_table(self.method.task.network)
         return table.assign(model=self.scenario.model.name or self.scenario.model.factory)
-
-    def participants(self, round: int) -> list[int]:
-        """The round's clients in cyclic order, where everybody is always there."""
-        return self.attendance.drawn(round, self.cyclic)
-
-    def _snapshots(self) -> Snapshots | None:
-        if self.device is None or self.scenario.report.snapshots is None:
-            return None
-        return Snapshots(self.scenario, self.method, self._evaluate, lambda: self.simulator.now_s)
-
-    def _ask(self, number: int) -> tuple[dict[str, float | None], dict[str, pd.DataFrame]]:
-        """Figures of the clients' own models for the round's row, and what is kept of them after the last round.
-
-        Before the last round, they are what clients would have if training ended now; no clock sees them made.
-        """
-        report, has_exits = self.scenario.report, self.method.has_exits
-        images, is_last = self.method.data.images, number == self.scenario.train.rounds
-        assert images is not None
-        figures, tables = {}, {}
-        if is_last or (has_exits and report.exits_every and number % report.exits_every == 0):
-            if not is_last:
-                Simulator(self.fleet, Eager(self.on_nan), ORDERS["fcfs"]).run(
-                    self.method.finish(), number, in_round=False
-                )
-            if has_exits or self.scenario.serving:
-                world = self.dataset, self.counts, self.test_sets, self._test[0], images
-                tables["answers"] = answers = client_answers(self.method, *world)
-                told = answers.assign(variant="", seed=self.scenario.seed)
-                figures = exits.headline(told, self.dataset.n_labels)
-            if is_last and report.representations:
-                tables["representations"] = shown_representations(
-                    report.representations, self.method, self.dataset, len(self.shares), self._test[0], images,
-                    self.scenario.seed,
-                )  # fmt: skip
-        return figures, tables if is_last else {}
-
-    def _evaluate(self, model: Model) -> Evaluation:
-        assert self.device is not None
-        images = self.method.data.images
-        assert images is not None
-        return evaluate(model, *self._test, self.dataset.n_labels, images.prepare)

@@ -16,9 +16,10 @@ from sfl_sim.metrics.dropouts import spent_by
 from sfl_sim.ops import Flow, present
 from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.clock import Clock
 from sfl_sim.sim.dropouts import Dropout
 from sfl_sim.store.columns import LOSS_COLUMNS, PRESENCE_COLUMNS
+from sfl_sim.system.presence import Presence
 
 
 def check_survival(scenario: Scenario, method: Method) -> None:
@@ -44,15 +45,14 @@ class Participation:
     """Draws the participants of one round after another, and keeps account.
 
     Args:
+        clock: tells who is there, and who got lost.
         clients: all, in cyclic order.
         participation: share of them that takes part in a round; fewer if fewer are there.
         is_kept: whether anybody can be away, or be too late.
     """
 
-    def __init__(
-        self, simulator: Simulator, clients: Sequence[int], participation: float, seed: int, is_kept: bool
-    ) -> None:
-        self.simulator = simulator
+    def __init__(self, clock: Clock, clients: Sequence[int], participation: float, seed: int, is_kept: bool) -> None:
+        self.clock = clock
         self.clients = clients
         self.size = round_size(participation, len(clients))
         self.seed = seed
@@ -64,7 +64,7 @@ class Participation:
         """The round's participants in cyclic order, drawn of those who are there; time passes until somebody is."""
         if not self.is_kept:
             return self.drawn(round, self.clients)
-        there = self.simulator.run(_who_is_there(self.clients), round)
+        there = self.clock.run(lambda: _who_is_there(self.clients), round)
         self._row = {"present": len(there)}
         return self.drawn(round, there)
 
@@ -85,16 +85,16 @@ class Participation:
         """
         if not self.is_kept:
             return {}
-        losses = self.simulator.take_losses()
+        losses = self.clock.events.records.take_dropouts()
         self.losses += losses
         lost = {loss.client for loss in losses}
-        spent = spent_by(ops, lost, self.simulator.prices.fleet.presence)
+        spent = spent_by(ops, lost, self._presence)
         told = {f"lost_{what}": much for what, much in spent._asdict().items()}
         return self._row | {"lost": len(lost)} | told
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """`losses`: one row per operation that was lost. `presence`: one row per client and stay, until now."""
-        presence = self.simulator.prices.fleet.presence
+        presence = self._presence
         if not self.is_kept:
             return {}
         rows = [{**loss._asdict(), "returned_s": self._returned_s(loss)} for loss in self.losses]
@@ -103,13 +103,18 @@ class Participation:
             stays = [
                 {"client": client, "from_s": from_s, "until_s": until_s}
                 for client, there in enumerate(presence)
-                for from_s, until_s in there.intervals(0.0, self.simulator.now_s)
+                for from_s, until_s in there.intervals(0.0, self.clock.now_s)
             ]
             tables["presence"] = pd.DataFrame(stays, columns=PRESENCE_COLUMNS)
         return tables
 
+    @property
+    def _presence(self) -> Sequence[Presence] | None:
+        """When each client is there; None if always."""
+        return self.clock.events.prices.fleet.presence
+
     def _returned_s(self, loss: Dropout) -> float:
-        presence = self.simulator.prices.fleet.presence
+        presence = self._presence
         again_s = loss.lost_s if presence is None else presence[loss.client].again_s(loss.lost_s)
         return nan if again_s == inf else again_s
 

@@ -1,4 +1,4 @@
-"""What the global model would answer if a round ended now, asked while it goes on (METHODS.md section 3, CHOICE 10)."""
+"""What the global model would answer if a round ended now, asked while it goes on (docs/methods/metrics.md)."""
 
 from __future__ import annotations
 
@@ -11,57 +11,62 @@ from sfl_sim.methods import METHODS, Method
 from sfl_sim.metrics.accuracy import confusion_table
 from sfl_sim.ops import On
 from sfl_sim.scenario.sections import Scenario
+from sfl_sim.sim.clock import Clock
 from sfl_sim.sim.prices import place_of
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.evaluate import Evaluation
-from sfl_sim.training.watch import Watched
+from sfl_sim.training.steps import Train
 
 
 class Snapshots:
     """Confusion matrices inside the rounds that `report.snapshots` names; training does not notice.
 
+    Meanwhile nobody trains and the clock stands still.
+
     Args:
         scenario: the scenario, which asks for snapshots.
         method: what trains.
         evaluate: a model's answers to the global test set.
-        now_s: the simulated time.
-
-    Attributes:
-        executor: the executor that must carry the rounds out.
+        clock: tells the simulated time.
+        after: number of the last round that is not looked into.
     """
 
     def __init__(
-        self,
-        scenario: Scenario,
-        method: Method,
-        evaluate: Callable[[Model], Evaluation],
-        now_s: Callable[[], float],
+        self, scenario: Scenario, method: Method, evaluate: Callable[[Model], Evaluation], clock: Clock, after: int = 0
     ) -> None:
         assert scenario.report.snapshots is not None
         self.wanted = scenario.report.snapshots
         self.burst = scenario.server.burst
         self.method = method
         self.evaluate = evaluate
-        self.now_s = now_s
-        self.executor = Watched(self._look, method.task.network.calling.on_nan)
-        self._round = 0
+        self.clock = clock
+        self.after = after
+        self._round = self._every = self._jobs = 0
         self._tables: list[pd.DataFrame] = []
 
     def begin(self, round: int, clients: Sequence[int]) -> None:
-        """Watch the round that begins, if it is wanted; in cyclic order usually a look after each label's turn."""
-        self._round, self._tables = round, []
+        """Look at the beginning of a round, if it is wanted; in cyclic order usually again after each label's turn."""
+        self._round, self._jobs, self._tables = round, 0, []
         at_once = self.method.data.n_batches(clients[0]) if self.burst == "all" else self.burst or 1
         every = self.wanted.every or max(1, at_once * len(clients) // len(self.method.task.label_names))
-        self.executor.watch(every if round in self.wanted.rounds else 0)
+        self._every = every if round > self.after and round in self.wanted.rounds else 0
+        if self._every:
+            self._look(self.method.model())
+
+    def after_job(self, op: On) -> None:
+        """Look after every so many training jobs that the server has begun."""
+        if self._every and op.step.name == Train.name:
+            self._jobs += 1
+            if self._jobs % self._every == 0:
+                self._look(self.method.current(self._part1_of(op)))
 
     def take(self) -> pd.DataFrame | None:
         """What was seen since the round began: its rows of confusion.parquet; None if nobody looked."""
         return pd.concat(self._tables) if self._tables else None
 
-    def _look(self, number: int, job: On | None) -> None:
-        model = self.method.current(self._part1_of(job)) if job else self.method.model()
+    def _look(self, model: Model) -> None:
         table = confusion_table(self.evaluate(model).confusion)
-        self._tables.append(table.assign(round=self._round, job=number, time_s=self.now_s()))
+        self._tables.append(table.assign(round=self._round, job=self._jobs, time_s=self.clock.now_s))
 
     def _part1_of(self, job: On) -> int | None:
         """The client whose part-1 stands for all: that of the last job, if it is a client's, or none."""

@@ -140,6 +140,7 @@ def _run_trial(
     if experiment.memory and settings.backend == "local":  # by the clock alone one begins anew; nodes keep no files
         about = Checkpoints(place), key, experiment.memory, experiment.figures
         keeper = Keeper(*about, past, warn, settings.checkpoint_jobs)
+        experiment.walk.clock.events.after_job.append(keeper.after_job)
     try:
         while (round := next(rounds, None)) is not None:
             with uninterrupted():

@@ -4,7 +4,7 @@ A stage is branches that run side by side. Each is a chain of operations on the 
 jobs at the server, the only place where branches meet. So only the jobs are walked one by one (Lindley's recursion: a
 job starts at the later of its arrival and the server's last departure); all the rest are sums, taken for all clients at
 once. Sums are taken in the order in which an event loop takes them, so the times are the same to the last bit. What
-is added may depend on what it is added to: durations over links that vary (`sim/varying.py`).
+is added may depend on what it is added to: durations over links that vary (`sim/link_durations.py`).
 """
 
 from __future__ import annotations

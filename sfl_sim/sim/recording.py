@@ -1,4 +1,4 @@
-"""What a clock writes down: a row for every operation, as compact as there are many."""
+"""What a clock writes down: a row for every operation, numbers that flows have read, and operations that were lost."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfl_sim.sim.dropouts import Dropout
 from sfl_sim.store.columns import OP_DTYPE, in_order
 
 PACKED_ROWS = 50_000
@@ -14,13 +15,17 @@ PACKED_ROWS = 50_000
 
 
 class Recording:
-    """The operations that have ended.
+    """The records of one clock since they were last taken.
 
     Attributes:
-        rows: the latest ones, in the order of `OP_DTYPE`; whoever adds to them may `pack` them.
+        rows: the operations that have ended last, in the order of `OP_DTYPE`; whoever adds to them may `pack` them.
+        reads: the numbers that flows have read, in the order of reading.
+        dropouts: the operations that were lost, in the order in which they were.
     """
 
     def __init__(self) -> None:
+        self.reads: list[float] = []
+        self.dropouts: list[Dropout] = []
         self.rows: list[tuple[Any, ...]] = []
         self._packed: list[NDArray[np.void]] = []
 
@@ -30,11 +35,21 @@ class Recording:
         self.rows.clear()
 
     def take(self) -> NDArray[np.void]:
-        """All since the last call, in order of their end."""
+        """All operations since the last call, as an `OP_DTYPE` array in order of their end."""
         self.pack()
         found = np.concatenate([rows for rows in self._packed if len(rows)] or self._packed)
         self._packed = []
         return in_order(found)
+
+    def take_reads(self) -> list[float]:
+        """The numbers that flows have read since the last call."""
+        found, self.reads = self.reads, []
+        return found
+
+    def take_dropouts(self) -> list[Dropout]:
+        """The operations that were lost since the last call."""
+        found, self.dropouts = self.dropouts, []
+        return found
 
     def add(self, rows: NDArray[np.void]) -> None:
         """Take over what somebody else has found."""

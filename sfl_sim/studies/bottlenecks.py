@@ -7,17 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from sfl_sim.engine.build import build_clock, server_workers
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.walk import Walk
 from sfl_sim.metrics.typical import typical_round
 from sfl_sim.ops import Work
 from sfl_sim.report.round_view import MAX_VARIANTS
 from sfl_sim.scenario.load import Study, Variant
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.sim.clock import Simulator
-from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.system.cost import Processor
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.links import RateTrace
@@ -38,30 +37,27 @@ class Doubled:
         return self.usual.seconds(work) / 2
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is made faster: something of the fleet, or so many times as many workers of the server."""
+
+    fleet: Callable[[Fleet], Fleet] = lambda fleet: fleet
+    workers: int = 1
+
+
 def _doubled(links: list[RateTrace]) -> list[RateTrace]:
     return [replace(link, mean_bps=2 * link.mean_bps) for link in links]
 
 
-def _in_fleet(change: Callable[[Fleet], Fleet]) -> Callable[[Simulator], None]:
-    def apply(simulator: Simulator) -> None:
-        simulator.move_to(change(simulator.prices.fleet))
-
-    return apply
-
-
-def _double_workers(simulator: Simulator) -> None:
-    simulator.workers *= 2
-
-
-CHANGES: dict[str, Callable[[Simulator], None]] = {
-    "uplink x2": _in_fleet(lambda fleet: replace(fleet, uplinks=_doubled(fleet.uplinks))),
-    "downlink x2": _in_fleet(lambda fleet: replace(fleet, downlinks=_doubled(fleet.downlinks))),
-    "devices x2": _in_fleet(lambda fleet: replace(fleet, processors=list(map(Doubled, fleet.processors)))),
-    "server x2": _in_fleet(lambda fleet: replace(fleet, server=Doubled(fleet.server))),
-    "workers x2": _double_workers,
-    "no latency": _in_fleet(lambda fleet: replace(fleet, latency_s=[0.0] * len(fleet.latency_s))),
+CHANGES = {
+    "uplink x2": Change(lambda fleet: replace(fleet, uplinks=_doubled(fleet.uplinks))),
+    "downlink x2": Change(lambda fleet: replace(fleet, downlinks=_doubled(fleet.downlinks))),
+    "devices x2": Change(lambda fleet: replace(fleet, processors=list(map(Doubled, fleet.processors)))),
+    "server x2": Change(lambda fleet: replace(fleet, server=Doubled(fleet.server))),
+    "workers x2": Change(workers=2),
+    "no latency": Change(lambda fleet: replace(fleet, latency_s=[0.0] * len(fleet.latency_s))),
 }
-"""What is made faster. Methods that suit their demands to the clients go on as in the world that is."""
+"""What is made faster, by name. Methods that suit their demands to the clients go on as in the world that is."""
 
 
 def retimed(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFrame]]) -> pd.DataFrame:
@@ -101,22 +97,13 @@ def _of_cell(variant: Variant, rounds: pd.DataFrame, number: int) -> list[tuple[
         return []
 
 
-def _round_s(
-    scenario: Scenario, number: int, started_s: float, change: Callable[[Simulator], None] | None = None
-) -> tuple[float, int]:
+def _round_s(scenario: Scenario, number: int, started_s: float, change: Change = Change()) -> tuple[float, int]:
     """How long a round takes that begins at `started_s`, with the world changed, but not what is done in it.
 
     And of how many operations it is.
     """
     experiment = Experiment(scenario, device=None)
-    simulator = experiment.simulator
-    for earlier in range(1, number + 1):  # methods count whom they have chosen
-        clients = list(experiment.method.choose(earlier, experiment.participants(earlier)))
-    if number > 1:
-        simulator.run(experiment.method.setup(), 1, in_round=False)
-        simulator.take_rows()
-    if change:
-        change(simulator)
-    simulator.skip(np.zeros(0, dtype=OP_DTYPE), started_s)
-    experiment.run_round(number, clients)
-    return simulator.now_s - started_s, len(simulator.take_rows())
+    fleet, workers = change.fleet(experiment.fleet), change.workers * server_workers(scenario)
+    clock = build_clock(experiment.scenario, fleet, experiment.executor, experiment.counts, workers=workers)
+    walked = next(Walk(experiment, clock, number, started_s).rounds())
+    return walked.ended_s - walked.started_s, len(walked.ops)

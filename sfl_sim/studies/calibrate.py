@@ -173,8 +173,7 @@ class _Trial:
     def __call__(self) -> None:
         torch.set_num_threads(self.threads)
         PRECISIONS[self.scenario.train.precision].activate()
-        self._experiment.run_round(next(self._numbers), self._clients)
-        self._experiment.simulator.take_rows()
+        self._experiment.walk.round(next(self._numbers), self._clients)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -189,10 +188,11 @@ class _Trial:
         experiment, budget = self._experiment, MAX_STEPS
         if self.device.type == "cpu":
             budget = min(budget, max(2, int(CPU_ROUND_MACS / (3 * experiment.batch_macs))))
-        clients = list(experiment.method.choose(1, experiment.participants(1)))[:budget]
+        drawn = experiment.walk.participation.drawn(1, experiment.cyclic)
+        clients = list(experiment.method.choose(1, drawn))[:budget]
         method = experiment.method
         samples = self.scenario.train.batch_size * max(1, budget // len(clients))
         data = replace(method.data, shares=[share[:samples] for share in method.data.shares], local_epochs=1)
         kind: type[Method] = type(method)
-        experiment.method = kind(replace(method.task, data=data), method.options)
+        experiment.replace_method(kind(replace(method.task, data=data), method.options))
         return clients

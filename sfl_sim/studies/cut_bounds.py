@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sfl_sim.engine.walk import WalkedRound
 from sfl_sim.metrics.breakdown import by_client
-from sfl_sim.studies.walk import Piece, Walked
+from sfl_sim.studies.walk import Walked
 from sfl_sim.studies.whatif_measures import OWN
 from sfl_sim.system.links import BITS_PER_BYTE, RateTrace
 
@@ -39,8 +40,8 @@ class Need(NamedTuple):
 def needs(walked: Walked) -> dict[Kind, Need]:
     """Return needs by kind of round; of rounds that differ although the same clients take part, the least."""
     found: dict[Kind, list[Need]] = {}
-    for piece in walked.pieces:
-        found.setdefault((piece.participants, piece.is_aside), []).append(_need(piece, walked))
+    for each in walked.rounds:
+        found.setdefault((each.clients, each.is_aside), []).append(_need(each, walked))
     return {kind: _least(several) for kind, several in found.items()}
 
 
@@ -49,22 +50,22 @@ def _least(several: Sequence[Need]) -> Need:
     return Need(sum(need.times for need in several), *(np.min(each, axis=0) for each in seconds))
 
 
-def _need(piece: Piece, walked: Walked) -> Need:
-    fleet, who = walked.fleet, list(piece.participants)
-    ops = piece.ops[piece.ops["client"] >= 0]
+def _need(each: WalkedRound, walked: Walked) -> Need:
+    fleet, who = walked.fleet, list(each.clients)
+    ops = each.ops[each.ops["client"] >= 0]
     n, client = len(fleet.devices), ops["client"]
-    took_s = ops["ended_s"] - np.maximum(ops["started_s"], piece.started_s)
+    took_s = ops["ended_s"] - np.maximum(ops["started_s"], each.started_s)
     spared_s = np.zeros(n)
     for node, links in ((b"uplink", fleet.uplinks), (b"downlink", fleet.downlinks)):
         rows = ops["node"] == node
         best_bps = np.array([_best_bps(link) for link in links])
         best_s = BITS_PER_BYTE * ops["bytes"] / best_bps[client] + np.array(fleet.latency_s)[client]
         spared_s += np.bincount(client[rows], np.maximum(0, took_s - best_s)[rows], n)
-    spent = by_client(piece.ops, who, piece.started_s, piece.ended_s)
+    spent = by_client(each.ops, who, each.started_s, each.ended_s)
     alone_s: Floats = np.sum([spent[name] for name in OWN if name != "queue"], axis=0)
     at_server = ops["node"] == b"server"
     server_s = np.bincount(client[at_server], took_s[at_server], n).astype(float)
-    return Need(piece.times, alone_s, alone_s - spared_s[who], server_s[who])
+    return Need(each.times, alone_s, alone_s - spared_s[who], server_s[who])
 
 
 def _best_bps(link: RateTrace) -> float:

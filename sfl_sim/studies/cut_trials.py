@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sfl_sim.engine.build import server_workers
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.studies.cut_bounds import Bound, Floats, Kind, Need, needs
@@ -79,7 +80,7 @@ class Trial:
             median(_total_s(walked) / n_rounds for walked in every),
             np.mean([_done_s(walked) / n_rounds for walked in every], axis=0),
             [needs(walked) for walked in every],
-            sum(len(piece.ops) for walked in every for piece in walked.pieces),
+            sum(len(each.ops) for walked in every for each in walked.rounds),
         )
 
     def refusal(self, cuts: Sequence[int]) -> ScenarioError | None:
@@ -95,7 +96,12 @@ class Trial:
         """What clients need at each of these cuts, by seed; each must have been walked as the cut of all clients."""
         by_cut = [self._timed[(cut,) * self.n_clients].needs for cut in cuts]
         return [
-            Bound(of_seed, walker.experiment.scenario.train.rounds, walker.experiment.simulator.workers, self.n_clients)
+            Bound(
+                of_seed,
+                walker.experiment.scenario.train.rounds,
+                server_workers(walker.experiment.scenario),
+                self.n_clients,
+            )
             for walker, of_seed in zip(self._walkers, zip(*by_cut, strict=True), strict=True)
         ]
 
@@ -111,14 +117,14 @@ class Trial:
 
 
 def _total_s(walked: Walked) -> float:
-    return sum(piece.times * (piece.ended_s - piece.started_s) for piece in walked.pieces)
+    return sum(each.times * (each.ended_s - each.started_s) for each in walked.rounds)
 
 
 def _done_s(walked: Walked) -> Floats:
     """After how long each client was done, added up over all rounds."""
     total_s = np.zeros(len(walked.fleet.devices))
-    for piece in walked.pieces:
-        ops, done_s = piece.ops[piece.ops["client"] >= 0], np.zeros(len(total_s))
-        np.maximum.at(done_s, ops["client"], ops["ended_s"] - piece.started_s)
-        total_s += piece.times * done_s
+    for each in walked.rounds:
+        ops, done_s = each.ops[each.ops["client"] >= 0], np.zeros(len(total_s))
+        np.maximum.at(done_s, ops["client"], ops["ended_s"] - each.started_s)
+        total_s += each.times * done_s
     return total_s

@@ -22,7 +22,7 @@ def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
     network = task.network if isinstance(task.network, _Unweighted) else _Unweighted(task.network)
     sample_s = SecondsPerSample(network, cuts, experiment.scenario.train.batch_size, experiment.fleet)
     elsewhere = replace(task, network=network, cuts=list(cuts), round_cuts=(), sample_s=sample_s)
-    experiment.method = type(method)(elsewhere, method.options)
+    experiment.replace_method(type(method)(elsewhere, method.options))
 
 
 class _Unweighted(Network):

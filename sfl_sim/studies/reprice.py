@@ -177,7 +177,7 @@ def _walk(number: int, retracing: Retracing, variant: Variant, trial: TrialWrite
         summary |= headline(rounds[:0], trial.labels)
     with uninterrupted():
         trial.add_clients(retracing.experiment.clients())
-        trial.add_final(retracing.experiment.attendance.tables())
+        trial.add_final(retracing.experiment.walk.participation.tables())
         trial.close(summary)
     before_s, after_s = (float(table["ended_s"].iloc[len(rounds) - 1]) for table in (recorded.rounds, rounds))
     return Verdict(trial.variant, trial.seed, len(rounds), valid, reason, before_s, after_s, target_s)

@@ -88,18 +88,22 @@ class Unread(Exception):
     """A flow reads what the recorded run has not read: a number that only training can tell."""
 
 
-class Walk:
-    """A scenario walked without training; `read` gives the number in a value of some lineage."""
+class Lineages:
+    """The rounds of a scenario, walked without training, and how everything in them comes about.
+
+    Args:
+        read: the number in a value of some lineage.
+    """
 
     def __init__(self, scenario: Scenario, read: Callable[[bytes], float]) -> None:
-        self.lineage = Provenance(read)
-        self.experiment = Experiment(scenario, None, self.lineage)
-        self.lineage.draws = scenario.model.factory is not None and self.experiment.method.task.network.draws
+        self.provenance = Provenance(read)
+        self.experiment = Experiment(scenario, None, self.provenance)
+        self.provenance.draws = scenario.model.factory is not None and self.experiment.method.task.network.draws
         self._rounds = self.experiment.rounds()
 
     def go_on(self) -> tuple[Round, list[Descent]]:
         """The next round."""
-        return next(self._rounds), self.lineage.take()
+        return next(self._rounds), self.provenance.take()
 
 
 class Retracing:
@@ -124,8 +128,8 @@ class Retracing:
         self.valid_rounds = 0
         self._numbers: dict[bytes, float] = {}
         self._unread = iter(recorded.reads.get("value", ()))
-        self._there = Walk(scenario, self._as_recorded)
-        self._here = Walk(elsewhere, self._as_known)
+        self._there = Lineages(scenario, self._as_recorded)
+        self._here = Lineages(elsewhere, self._as_known)
         self.experiment = self._here.experiment
 
     def rounds(self) -> Iterator[Round]:
@@ -143,7 +147,7 @@ class Retracing:
                     here, ours = self._here.go_on()
                 except Unread:
                     is_known = False
-                    why = self.reason or difference(row["round"], theirs, self._here.lineage.take())
+                    why = self.reason or difference(row["round"], theirs, self._here.provenance.take())
                     self.reason = f"{why}; round {row['round']} depends on a number that only training can tell"
                 else:
                     self.reason = self.reason or difference(row["round"], theirs, ours)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sfl_sim.engine.build import server_workers
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.round_tables import device_groups
 from sfl_sim.errors import ScenarioError
@@ -25,7 +26,7 @@ from sfl_sim.rng import stream
 from sfl_sim.scenario.data import RhoOod
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.serving import Bursts, FixedThreshold, LatencyBudget, OffloadRate, Oracle, Serving, Trace
-from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.serving_station import ServingStation
@@ -66,7 +67,7 @@ class ServedFleet:
         self.n_labels = experiment.dataset.n_labels
         self.n_clients = len(self.fleet.macs_per_s)
         self.deployed = [experiment.method.deployed(c) for c in range(self.n_clients)]
-        self.workers = float("inf" if scenario.server.workers == "unlimited" else scenario.server.workers)
+        self.workers = server_workers(scenario)
         self.table = self._table(experiment.clients()["cut"])
 
     def check(self, serving: Serving, timing_only: bool) -> None:
@@ -101,9 +102,9 @@ class ServedFleet:
             answers = exits.at_rho(answers, serving.rho)
         about = self._about(arrivals.clients, answers)
         requests = EarlyExit(self.deployed, about["entropy"].to_numpy(float), self._rule(serving, answers))
-        simulator = self._simulator(serving)
-        simulator.serve(_flows(arrivals, requests, notify))
-        rows = request_rows(simulator.take_rows()).assign(
+        clock = self._clock(serving)
+        clock.serve(_flows(arrivals, requests, notify))
+        rows = request_rows(clock.take_rows()).assign(
             sample=about["sample"],
             correct=about["server_correct"].where(requests.offloaded, about["device_correct"]).astype("boolean"),
             threshold=np.nan if answers is None else requests.thresholds,
@@ -205,13 +206,13 @@ class ServedFleet:
         priorities = self._per_client(serving.priorities, "serving.priorities")
         return priorities.__getitem__ if serving.queue == "priority" else None
 
-    def _simulator(self, serving: Serving) -> Simulator:
+    def _clock(self, serving: Serving) -> EventClock:
         station = partial(
             ServingStation, batch_s=Prices(self.fleet).batch_s, max_batch=serving.batch.max_size,
             max_wait_s=serving.batch.max_wait_s, priority=self._priority(serving),
         )  # fmt: skip
         in_use = replace(self.fleet, presence=None)  # which says when phones are there to train
-        return Simulator(in_use, Timing(), ORDERS["fcfs"], workers=self.workers, station=station)
+        return EventClock(in_use, Timing(), ORDERS["fcfs"], workers=self.workers, station=station)
 
     def _table(self, cuts: pd.Series) -> pd.DataFrame:
         """The rows of fleet.parquet: devices, links, and how much of the model is where."""

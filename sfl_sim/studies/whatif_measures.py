@@ -27,26 +27,26 @@ class Measured:
     def __init__(self, walked: Walked, rounds: int) -> None:
         self.fleet = walked.fleet
         self.rounds = rounds
-        self._pieces = walked.pieces
-        self._spent = [by_client(one.ops, one.participants, one.started_s, one.ended_s) for one in walked.pieces]
+        self._walked = walked.rounds
+        self._spent = [by_client(one.ops, one.clients, one.started_s, one.ended_s) for one in walked.rounds]
 
     @property
     def round_s(self) -> float:
         """Its length: that of all that happens, by the number of rounds."""
-        return sum(piece.times * (piece.ended_s - piece.started_s) for piece in self._pieces) / self.rounds
+        return sum(each.times * (each.ended_s - each.started_s) for each in self._walked) / self.rounds
 
     def figures(self, workers: float) -> dict[str, Any]:
         """Its length, where its average participant spends it, its traffic, and how busy the server's lanes are."""
         seconds = dict.fromkeys(BREAKDOWN, 0.0)
         moved = {"bytes_up": 0.0, "bytes_down": 0.0}
         busy_s = 0.0
-        for piece, spent in zip(self._pieces, self._spent, strict=True):
-            weight = piece.times / self.rounds
+        for each, spent in zip(self._walked, self._spent, strict=True):
+            weight = each.times / self.rounds
             for name, of_each_s in spent.items():
                 seconds[name] += weight * float(of_each_s.mean())
-            for name, size_bytes in traffic(piece.ops).items():
+            for name, size_bytes in traffic(each.ops).items():
                 moved[name] += weight * size_bytes
-            jobs = piece.ops[piece.ops["node"] == b"server"]
+            jobs = each.ops[each.ops["node"] == b"server"]
             busy_s += weight * float((jobs["ended_s"] - jobs["started_s"]).sum())
         lane_s = workers * self.round_s
         return {
@@ -62,14 +62,14 @@ class Measured:
         n, power = len(self.fleet.macs_per_s), self.fleet.power
         seconds = {name: np.zeros(n) for name in (*OWN, "rest")}
         rounds, joule = np.zeros(n), np.full(n, np.nan if power is None else 0.0)
-        for piece, spent in zip(self._pieces, self._spent, strict=True):
-            who = np.asarray(piece.participants)
-            rounds[who] += 0 if piece.is_aside else piece.times
+        for each, spent in zip(self._walked, self._spent, strict=True):
+            who = np.asarray(each.clients)
+            rounds[who] += 0 if each.is_aside else each.times
             for name, of_each_s in spent.items():
-                seconds[name if name in OWN else "rest"][who] += piece.times * of_each_s
+                seconds[name if name in OWN else "rest"][who] += each.times * of_each_s
             if power is not None:
-                whole = piece.participants, piece.started_s, piece.ended_s
-                joule += piece.times * client_joule(piece.ops, power, *whole, self.fleet.presence)
+                whole = each.clients, each.started_s, each.ended_s
+                joule += each.times * client_joule(each.ops, power, *whole, self.fleet.presence)
         rounds[rounds == 0] = np.nan
         return pd.DataFrame(
             {

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from sfl_sim.engine.processes import end_with_parent
+from sfl_sim.engine.build import server_workers
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.concerns import NOT_LEARNED, without
 from sfl_sim.scenario.fields import Concern
@@ -104,11 +105,10 @@ def _found(point: Point, walker: Walker) -> Found:
     walked = walker.walk(scenario)
     measured = Measured(walked, scenario.train.rounds)
     cuts = list(walker.experiment.clients()["cut"])
-    workers = float("inf" if scenario.server.workers == "unlimited" else scenario.server.workers)
     same = len(set(cuts)) == 1 and not pd.isna(cuts[0])
     clients = measured.clients().assign(cut=pd.array(cuts, dtype="Int64"))
     figures = {
-        "method": scenario.method.name, "cut": cuts[0] if same else None, **measured.figures(workers),
+        "method": scenario.method.name, "cut": cuts[0] if same else None, **measured.figures(server_workers(scenario)),
         "client_joule": clients["joule"].mean(), "how": walked.how,
     }  # fmt: skip
     task = walker.experiment.method.task

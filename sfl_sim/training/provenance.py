@@ -72,6 +72,9 @@ class Provenance:
         """The number that training produced, if it is known."""
         return self._read(value.content)
 
+    def finish(self) -> None:
+        """Do nothing: nothing is left at the end of a round."""
+
     def take(self) -> list[Descent]:
         """The operations since the last call, in the order in which they began."""
         found, self._descents = self._descents, []

@@ -19,3 +19,6 @@ class Timing:
 
     def read(self, value: Value) -> None:
         """Give None: nothing was trained, so no number is known."""
+
+    def finish(self) -> None:
+        """Do nothing: nothing is left at the end of a round."""

@@ -80,14 +80,14 @@ def test_unbounded_patience_is_the_cyclic_order_and_none_is_another(usual):
 
 def test_orders_know_the_dominant_labels():
     run = experiment({"data.partition": {"kind": "dominant_label", "phi": 2}})
-    assert run.simulator.labels == run.clients()["dominant_label"].tolist()
+    assert run.walk.clock.events.labels == run.clients()["dominant_label"].tolist()
 
 
 def test_more_workers_matter_where_clients_have_states_of_their_own():
     fast_links = {"uplink_bps": 1e12, "downlink_bps": 1e12}
     slow_server = {"method": {"name": "splitfed_v1"}, "server.speedup": 0.1, "clients.network": fast_links}
     one, many = (finished({**slow_server, "server.workers": n}) for n in (1, "unlimited"))
-    assert one.simulator.now_s > 2 * many.simulator.now_s
+    assert one.walk.clock.now_s > 2 * many.walk.clock.now_s
 
 
 @pytest.mark.parametrize(
@@ -200,16 +200,16 @@ def test_what_is_kept_of_an_interrupted_run_is_its_last_whole_round():
         rounds = run.rounds()
         next(rounds)
         if where == "training":
-            inner, calls = run.simulator.executor.run, iter(range(30))
+            inner, calls = run.memory.run, iter(range(30))
 
             def stops(op, inner=inner, calls=calls):
                 if next(calls, None) is None:
                     raise Pressed
                 return inner(op)
 
-            run.simulator.executor.run = stops
+            run.memory.run = stops
         else:
-            run._evaluate = lambda _: (_ for _ in ()).throw(Pressed())
+            run.evaluator.of_model = lambda _: (_ for _ in ()).throw(Pressed())
         with pytest.raises(Pressed):
             next(rounds)
         assert run.weights_digest() == one.weights_digest()

@@ -4,10 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from small_world import fleet, task, usual_options
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import parse
+from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.orders import ORDERS
+from sfl_sim.training.eager import Eager
 
 CPU = torch.device("cpu")
 EVERY = 3
@@ -92,3 +97,66 @@ def test_what_cannot_be_looked_into_is_one_line(settings, problem):
     with pytest.raises(ScenarioError, match=problem) as raised:
         experiment(snapshots={"rounds": [2]}, **settings)
     assert "\n" not in str(raised.value)
+
+
+SAMPLES = (12, 8, 4)  # three jobs, two, one
+
+
+def flat(model):
+    """The numbers of all parts."""
+    return torch.cat([part.weights.flat for part in model])
+
+
+def looked_into(name, look):
+    """A method whose round somebody looks into after every job: (number of jobs, the method, the job)."""
+    kind = METHODS[name]
+    work = task(SAMPLES, label_counts=np.diag(SAMPLES), label_names=("a", "b", "c"))
+    method = kind(work, kind.Options(**usual_options(name)))
+    clock, jobs = EventClock(fleet(len(SAMPLES)), Eager(), ORDERS["cyclic"], workers=1), []
+
+    def after_job(op):
+        if op.step.name == "train":
+            jobs.append(op)
+            look(len(jobs), method, op)
+
+    clock.after_job.append(after_job)
+    clock.run(method.round(1, range(len(SAMPLES))), 1)
+    return method
+
+
+@pytest.mark.parametrize("name", ["splitfed_v2", "hydra"])
+def test_early_in_a_round_whose_part_1_is_asked_makes_no_difference_yet(name):
+    """No gradient has come back before the first job's service ends, so all have the part-1 of the round's start."""
+    seen = {}
+
+    def look(number, method, job):
+        if number == 1:
+            seen["first client's"] = flat(method.current(0))
+            seen["everybody's"] = flat(method.current())
+
+    kind = METHODS[name]
+    start = flat(kind(task(SAMPLES), kind.Options(**usual_options(name))).model())
+    n = len(looked_into(name, look).part1.weights.flat)
+    torch.testing.assert_close(seen["first client's"], seen["everybody's"])
+    torch.testing.assert_close(seen["first client's"][:n], start[:n])
+    assert not torch.equal(seen["first client's"], start)  # but the server has learned
+
+
+@pytest.mark.parametrize("name", ["splitfed_v2", "hydra"])
+def test_late_in_a_round_the_part_1_of_the_client_that_is_asked_is_its_own(name):
+    def look(number, method, job):
+        if number == sum(SAMPLES) // 4:
+            own, (average, *_) = method.current(job.args[0].maker)[0], method.current()
+            assert torch.equal(own.weights.flat, method.replicas[job.args[0].maker].weights.flat)
+            assert not torch.allclose(own.weights.flat, average.weights.flat)
+            looks.append(number)
+
+    looks = []
+    looked_into(name, look)
+    assert looks
+
+
+def test_jobs_of_the_server_are_told_in_the_order_of_service():
+    served = []
+    looked_into("splitfed_v2", lambda number, method, job: served.append(job.args[0].maker))
+    assert served == [0, 1, 2, 0, 1, 0]

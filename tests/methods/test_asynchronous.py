@@ -12,8 +12,8 @@ from sfl_sim.errors import StuckError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.asynchronous import AsynchronousOptions
 from sfl_sim.methods.fedbuff import AddDifferences
-from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.dropouts import Dropouts
+from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
 from sfl_sim.training.eager import Eager
@@ -39,7 +39,7 @@ def rounds_of(name, options, n_rounds, work=None, world=None, places=3, losses=N
     work = work or task(SAMPLES, device=None)
     method = METHODS[name](work, METHODS[name].Options(**options))
     world = world or by_hand(method.options.host)
-    simulator = Simulator(world, Eager() if work.device else Timing(), ORDERS["fcfs"], workers=9, losses=losses)
+    simulator = EventClock(world, Eager() if work.device else Timing(), ORDERS["fcfs"], workers=9, losses=losses)
     staleness, rows = [], []
     for number in range(1, n_rounds + 1):
         simulator.run(method.round(number, range(places)), number)
@@ -245,7 +245,7 @@ def test_what_is_served_in_the_end_is_cut_as_the_host_s(host):
 
 def test_where_nobody_stays_for_a_visit_the_run_says_so_instead_of_going_on_for_ever(monkeypatch):
     """Everybody is there for 0.25 s at a time, and no visit takes less than 1 s."""
-    monkeypatch.setattr("sfl_sim.sim.clock.LOSSES_A_CLIENT", 20)
+    monkeypatch.setattr("sfl_sim.sim.operations.LOSSES_A_CLIENT", 20)
     presence = [Presence([(0.0, 0.25)], 0.5)] * 3
     world = replace(by_hand(), presence=presence)
     with pytest.raises(StuckError, match="stays are too short"):

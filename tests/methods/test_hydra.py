@@ -11,7 +11,7 @@ from torch import nn
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.hydra import balanced_groups, superclasses
-from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.steps import Average
@@ -222,7 +222,7 @@ def test_the_current_model_is_what_a_round_that_ended_now_would_give(samples, wh
     plain, *_ = simulate(name, work, 2, options=options, clients=clients)
     method = METHODS[name](work, METHODS[name].Options(**options))
     looks = Looks(method)
-    simulator = Simulator(fleet(len(samples)), looks, ORDERS["fcfs"])
+    simulator = EventClock(fleet(len(samples)), looks, ORDERS["fcfs"])
     for number in (1, 2):
         simulator.run(method.round(number, clients), number)
         assert (looks.seen - numbers(method.model())).abs().max() < EXACT

@@ -250,7 +250,7 @@ def test_an_assistant_that_goes_away_is_not_waited_for(patience_s):
     method, simulator, _ = alone(patience_s, presence=presence, **rates)
     assert method.figures()["replay_late"] == 0
     assert method.figures()["replay_collected"] == (0 if patience_s is None else 4)
-    assert [loss.client for loss in simulator.take_losses()] == [first]
+    assert [loss.client for loss in simulator.records.take_dropouts()] == [first]
     assert simulator.now_s < 100
 
 
@@ -263,7 +263,7 @@ def test_who_is_not_there_when_the_round_begins_is_not_asked():
     presence[first] = Presence([(0.0, 0.5)], 1e6)
     method, simulator, _ = alone(presence=presence, **rates)
     assert [share.assistant for share in method.requests[0].shares] == [3 - first]
-    assert not simulator.take_losses()
+    assert not simulator.records.take_dropouts()
 
 
 def test_candidates_that_were_not_asked_stay_candidates():

@@ -13,7 +13,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.requests import EarlyExit, Fixed, LatencyBudget, OffloadRate, draw_rows
 from sfl_sim.models.network import Network
 from sfl_sim.rng import stream
-from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.serving_station import ServingStation
@@ -34,7 +34,7 @@ def serve(models, world, arrivals, entropies, rule, **station):
     """What was decided, and the operations."""
     requests = EarlyExit(models, entropies, rule)
     at_server = partial(ServingStation, batch_s=Prices(world).batch_s, **station)
-    simulator = Simulator(world, Timing(), ORDERS["fcfs"], station=at_server)
+    simulator = EventClock(world, Timing(), ORDERS["fcfs"], station=at_server)
     times_s, clients = (column.tolist() for column in arrivals)
     simulator.serve((t, requests.request(n, c)) for n, (t, c) in enumerate(zip(times_s, clients, strict=True)))
     return requests, simulator.take_rows()

@@ -14,7 +14,7 @@ from small_world import fleet, simulate, task
 from sfl_sim.methods import METHODS
 from sfl_sim.metrics.critical_path import Dependencies, critical_path
 from sfl_sim.metrics.precedence import Ops, requested_after
-from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.trace import Entry, Fork, trace
 from sfl_sim.system.cost import PlainProcessor
@@ -162,7 +162,7 @@ def test_precedences_are_those_of_the_flow(name, alike):
     world = fleet(n, *([2e4] * 3 if alike else (rng.uniform(1e4, 5e4, n).tolist() for _ in range(3))), 3.0)
     work = task((8, 8, 8, 8) if alike else (4, 7, 9, 2), batch_size=2, device=None)
     method = METHODS[name](work, METHODS[name].Options(**({"cut2": 2} if name == "hydra" else {})))
-    simulator = Simulator(world, Timing(), ORDERS["fcfs"])
+    simulator = EventClock(world, Timing(), ORDERS["fcfs"])
     simulator.run(method.round(1, range(n)), 1)
     rows = simulator.take_rows()
 

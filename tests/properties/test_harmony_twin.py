@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, normalize
 from sfl_sim.methods import METHODS
 from sfl_sim.models.exits import exit_network
 from sfl_sim.rng import stream
-from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.eager import Eager
 
@@ -231,7 +231,7 @@ class HarmonyTwin(Twin):
 def simulated(name, work, options):
     """The method after all rounds and the last download."""
     method = METHODS[name](work, METHODS[name].Options(**options))
-    simulator = Simulator(fleet(len(SAMPLES)), Eager(), ORDERS["fcfs"], workers=inf)
+    simulator = EventClock(fleet(len(SAMPLES)), Eager(), ORDERS["fcfs"], workers=inf)
     simulator.run(method.setup(), 1)
     for number, clients in enumerate(ROUNDS, 1):
         simulator.run(method.round(number, clients), number)

@@ -12,7 +12,7 @@ from torch import nn
 
 from sfl_sim.methods import METHODS
 from sfl_sim.rng import stream
-from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.eager import Eager
 
@@ -144,7 +144,7 @@ class Twin:
 def simulated(work, options):
     """The method after all rounds."""
     method = METHODS["korea"](work, METHODS["korea"].Options(**options))
-    simulator = Simulator(fleet(len(SAMPLES)), Eager(), ORDERS["fcfs"], workers=inf)
+    simulator = EventClock(fleet(len(SAMPLES)), Eager(), ORDERS["fcfs"], workers=inf)
     simulator.run(method.setup(), 1)
     for number, clients in enumerate(ROUNDS, 1):
         simulator.run(method.round(number, clients), number)

@@ -35,7 +35,7 @@ def test_with_everybody_lost_the_model_stays_as_it_is(name, options):
     once, _, (first,) = run(name, [EVERYBODY], options=options)
     away = gone_at(dict.fromkeys(EVERYBODY, first["ended_s"].max() + 0.01))
     method, simulator, _ = run(name, [EVERYBODY, EVERYBODY], away, options)
-    assert simulator.take_losses()
+    assert simulator.records.take_dropouts()
     assert bits(method) == bits(once)
 
 
@@ -74,6 +74,6 @@ def test_nobody_waits_for_ever_for_somebody_who_is_lost(way, stays, policy, dead
     (name, options), deadline_s = way, deadline_s if policy == "deadline" else inf
     presence = [Presence([(0.0, there_s)], there_s + away_s, phase_s) for there_s, away_s, phase_s in stays]
     _, simulator, _ = run(name, rounds, presence, options, policy, deadline_s, order, speedup, device=None)
-    lost = {(loss.round, loss.client) for loss in simulator.take_losses()}
+    lost = {(loss.round, loss.client) for loss in simulator.records.take_dropouts()}
     if name not in ("korea", "splitnn"):  # where others may be, too: assistants, and who holds the model
         assert lost <= {(round, client) for round, clients in enumerate(rounds, start=1) for client in clients}

@@ -56,7 +56,7 @@ def test_whoever_trains_a_copy_leaves_nothing_when_it_is_lost(name, share):
     _, _, (_, undisturbed) = run(name, [EVERYBODY, EVERYBODY], options=options, device=None, **cuts)
     away = gone_at({3: instant(undisturbed, 3, share)}, for_s=0.1)
     method, simulator, _ = run(name, [EVERYBODY, EVERYBODY, EVERYBODY], away, options, **cuts)
-    assert {(loss.round, loss.client) for loss in simulator.take_losses()} == {(2, 3)}
+    assert {(loss.round, loss.client) for loss in simulator.records.take_dropouts()} == {(2, 3)}
     expected, *_ = run(name, [EVERYBODY, SURVIVORS, EVERYBODY], options=options, **cuts)
     assert bits(method) == bits(expected)
 
@@ -67,7 +67,7 @@ def test_whoever_trains_a_copy_leaves_nothing_when_it_is_lost(name, share):
 def test_whoever_is_lost_before_it_has_done_anything_is_not_missed(name, options):
     _, _, (first,) = run(name, [EVERYBODY], options=options, device=None)
     method, simulator, _ = run(name, [EVERYBODY, EVERYBODY], gone_at({3: first["ended_s"].max() + 0.01}), options)
-    assert {loss.client for loss in simulator.take_losses()} == {3}
+    assert {loss.client for loss in simulator.records.take_dropouts()} == {3}
     assert distance(method, run(name, [EVERYBODY, SURVIVORS], options=options)[0]) < 1e-15
 
 
@@ -160,7 +160,7 @@ def test_the_relay_waits_for_whoever_holds_the_model():
     leaves_s = rows["ended_s"].max() + 0.01
     others = [c for c in EVERYBODY if c != first.holder]
     _, simulator, (_, rows) = run("splitnn", [EVERYBODY, others], gone_at({first.holder: leaves_s}, 500), device=None)
-    assert [loss.client for loss in simulator.take_losses()] == [first.holder]
+    assert [loss.client for loss in simulator.records.take_dropouts()] == [first.holder]
     broken, whole, _ = rows[rows["node"] == b"peer"]
     assert broken["bytes"] < whole["bytes"] == first.part1.size_bytes
     assert whole["requested_s"] == pytest.approx(leaves_s + 500, abs=0.01)

@@ -1,365 +1,318 @@
-"""The clock: who waits for whom, by flows written for the purpose."""
+"""Timing by arrays gives the timeline of the event clock, operation for operation and bit for bit."""
 
 from dataclasses import replace
+from itertools import cycle
 
+import numpy as np
 import pytest
-from small_steps import Compute
-from small_world import fleet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_world import fleet, task
 
-from sfl_sim.errors import ScenarioError, StuckError
-from sfl_sim.ops import (
-    AGGREGATOR,
-    SERVER,
-    Event,
-    State,
-    Value,
-    expect,
-    occur,
-    on,
-    par,
-    read,
-    send,
-    start,
-    wait,
-)
-from sfl_sim.sim.clock import Simulator
-from sfl_sim.sim.orders import ORDERS
+from sfl_sim.errors import StuckError
+from sfl_sim.methods import METHODS
+from sfl_sim.ops import AGGREGATOR, SERVER, Expect, State, Value, Work, expect, on, par, read, send
+from sfl_sim.sim.clock import Clock
+from sfl_sim.sim.dropouts import Dropouts
+from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.orders import ORDERS, InTurn
+from sfl_sim.sim.plan import stages
+from sfl_sim.sim.station import first_come
+from sfl_sim.sim.trace import Entry, Fork, Unforeseen, trace
 from sfl_sim.system.links import Pattern, RateTrace
 from sfl_sim.training.timing import Timing
 
-
-def clock(n=2, order="fcfs", executor=None, **world):
-    """Devices of 1 MAC/s, links of 8 bit/s (1 byte a second), a server of 1 MAC/s."""
-    rates = {"macs_per_s": 1.0, "uplink_bps": 8.0, "downlink_bps": 8.0, "speedup": 1.0}
-    return Simulator(fleet(n, **(rates | world)), executor or Timing(), ORDERS[order])
+V1 = [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch", "round")]
+OTHERS = ["fedavg", "splitfed_v2", "splitfed_v3", "multihead", "mergesfl", "hydra"]
+REGULAR = [*((name, {}) for name in OTHERS), *V1, ("hydra", {"cut2": 2, "num_heads": 2})]
 
 
-def rows_of(simulator, flow):
-    simulator.run(flow, 1)
-    return simulator.take_rows()
+class NeverRuns(EventClock):
+    """An event clock that must not be needed."""
+
+    def run(self, flow, round, in_round=True):
+        raise AssertionError("the event loop was used")
 
 
-def test_a_flow_does_one_thing_after_another():
-    def flow():
-        state = State("model")
-        yield on(0, Compute(3), state)
-        yield send(Value("smashed", 5), 0, SERVER)
-        yield on(SERVER, Compute(2), state)
-        yield send(Value("gradients", 4), SERVER, 0)
-
-    rows = rows_of(clock(), flow())
-    assert rows["ended_s"].tolist() == [3, 8, 10, 14]
-    assert rows["node"].tolist() == [b"client", b"uplink", b"server", b"downlink"]
+def method_of(name, options, samples, **settings):
+    kind = METHODS[name]
+    return kind(task(samples, device=None, **settings), kind.Options(**options))
 
 
-def test_patience_ends():
-    """Who waits for at most so long goes on then, and is told whether what it waited for has occurred."""
-    soon, late, told = Event("soon"), Event("late"), []
-
-    def doer():
-        yield on(0, Compute(3), State("model"))
-        yield occur(soon)
-        yield on(0, Compute(3), State("model"))
-        yield occur(late)
-
-    def waiter(events, at_most_s):
-        come = yield wait(events, at_most_s)
-        told.append((come, simulator.now_s))
-
-    def flow():
-        patient = [
-            waiter([soon], 4),
-            waiter([soon, late], 4),
-            waiter([soon, late], 8),
-            waiter([], 5),
-            waiter([late], 2),
-        ]
-        yield par([doer(), *patient])
-        yield from waiter([late], 9)
-
-    simulator = clock()
-    simulator.run(flow(), 1)
-    assert told == [(True, 0), (False, 2), (True, 3), (False, 4), (True, 6), (True, 6)]
-    assert not simulator._awaiting.events  # who has given up waits for nothing that might never come
+def timeline(method, clients, by_arrays, world, order="fcfs", kind=EventClock, **settings):
+    """Two rounds of a method, by events or by arrays; its rows and when it ends."""
+    clock = Clock(kind(world, Timing(), ORDERS[order], **settings))
+    for number in (1, 2):
+        clock.run(lambda number=number: method.round(number, clients), number, like="all" if by_arrays else None)
+    return clock.events.take_rows(), clock.now_s
 
 
-def test_a_started_flow_holds_nobody_up_and_goes_on_in_the_next_round():
-    def slow():
-        yield on(0, Compute(5), State("model"))
-        yield send(Value("late", 8), 0, SERVER)
+rates = st.sampled_from([1e3, 3e3, 7.7e3, 1e4])  # few values, so that clients tie now and then
+PATTERNS = [Pattern([0, 1, 3], [1, 0.5]), Pattern([0, 0.7, 2, 2.5, 4], [0, 3, 0.1, 0])]
+varying = st.builds(RateTrace, rates, st.sampled_from([None, *PATTERNS]), st.sampled_from([0.0, 0.3, 2.0]))
 
-    def first():
-        yield start(slow())
-        yield on(1, Compute(2), State("model"))
 
-    def second():
-        yield on(0, Compute(1), State("model"))
-        yield on(1, Compute(20), State("model"))
+@st.composite
+def worlds(draw, n):
+    def each():
+        return draw(st.lists(rates, min_size=n, max_size=n))
 
-    simulator = clock()
-    simulator.run(first(), 1)
-    assert simulator.now_s == 2
-    assert simulator.take_rows()["client"].tolist() == [1]
-    simulator.run(second(), 2)
-    rows = simulator.take_rows()
-    assert [(row["client"], row["started_s"], row["ended_s"]) for row in rows] == [
-        (0, 0, 5), (0, 5, 6), (0, 5, 13), (1, 6, 26)
+    speedup, latency_s = draw(st.sampled_from([0.5, 3.0, 100.0])), draw(st.sampled_from([0.0, 0.3]))
+    world = fleet(n, each(), each(), each(), speedup, latency_s=latency_s)
+    if draw(st.booleans()):
+        return world
+    links = st.lists(varying, min_size=n, max_size=n)
+    return replace(world, uplinks=draw(links), downlinks=draw(links))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_rounds_by_arrays_are_those_by_events_to_the_bit(data):
+    draw = data.draw
+    samples = draw(st.lists(st.integers(1, 9), min_size=1, max_size=6))
+    clients = draw(st.permutations(range(len(samples))))[: draw(st.integers(1, len(samples)))]
+    name, options = draw(st.sampled_from(REGULAR))
+    method = method_of(name, options, samples, batch_size=2, local_epochs=draw(st.integers(1, 2)))
+    settings = {
+        "world": draw(worlds(len(samples))),
+        "order": draw(st.sampled_from(sorted(ORDERS))),
+        "workers": draw(st.sampled_from([1, 2, float("inf")])),
+        "burst": draw(st.sampled_from([1, 2, float("inf")])),
+        "max_wait_s": draw(st.sampled_from([0.0, 1.0, float("inf")])),
+        "include_model_exchange": draw(st.booleans()),
+    }
+    if settings["order"] == "fcfs":
+        settings["burst"] = 1
+    rows, ended_s = timeline(method, clients, False, **settings)
+    foreseen, foreseen_s = timeline(method, clients, True, **settings)
+    assert foreseen_s == ended_s
+    assert foreseen.tobytes() == rows.tobytes()
+
+
+@pytest.mark.parametrize(("name", "options"), REGULAR)
+def test_regular_methods_need_no_event_loop_where_clients_are_alike_in_number_of_batches(name, options):
+    method = method_of(name, options, (4, 4, 4))
+    rows, _ = timeline(method, [0, 1, 2], True, fleet(3), kind=NeverRuns)
+    assert len(rows)
+    assert method.regular
+
+
+@pytest.mark.parametrize(("name", "options"), REGULAR)
+def test_regular_methods_do_the_same_in_every_round(name, options):
+    method = method_of(name, options, (4, 7, 2), batch_size=2)
+    simulator = EventClock(fleet(3), Timing(), ORDERS["fcfs"])
+    one, other = (trace(method.round(number, [2, 0, 1]), simulator.prices) for number in (1, 2))
+
+    assert without_states(one) == without_states(other)
+
+
+def without_states(found):
+    """A trace whose entries can be compared."""
+    if isinstance(found, Entry):
+        return found._replace(state=None)
+    if isinstance(found, Expect):
+        return found.jobs
+    return [without_states(item) for item in (found.branches if isinstance(found, Fork) else found)]
+
+
+def test_a_method_of_ones_own_is_regular_only_if_it_says_so():
+    class Mine(METHODS["splitfed_v2"]):
+        pass
+
+    assert METHODS["splitfed_v2"].regular
+    assert not Mine.regular
+
+
+def test_links_that_vary_need_no_event_loop():
+    method = method_of("splitfed_v2", {}, (4, 4))
+    on_a_bus = fleet(2, profile="mobiperf", uplink_bps=None, downlink_bps=None, trace="hsdpa_bus")
+    rows, _ = timeline(method, [0, 1], False, on_a_bus)
+    foreseen, _ = timeline(method, [0, 1], True, on_a_bus, kind=NeverRuns)
+    assert foreseen.tobytes() == rows.tobytes()
+
+
+def test_a_round_with_a_deadline_needs_the_event_loop():
+    method = method_of("splitfed_v1", {}, (4, 4))
+    clock = Clock(EventClock(fleet(2), Timing(), ORDERS["fcfs"], losses=Dropouts("deadline", deadline_s=1e9)))
+    clock.run(lambda: method.round(1, [0, 1]), 1, like="all")
+    assert clock.refused
+
+
+class Compute:
+    name = "work"
+    aggregates = False
+
+    def work(self, state, *args):
+        return Work.of(1e6)
+
+    def out(self, state, *args):
+        return Value("result")
+
+
+def job(client, state, node=SERVER):
+    done = yield on(client, Compute(), State("model"))
+    yield on(node, Compute(), state, done)
+
+
+def flows_that_meet():
+    """Flows whose branches do meet elsewhere than at the server, or do not do what they announce."""
+    shared = State("model")
+
+    def one_device():
+        yield par(job(0, State("model")) for _ in range(2))
+
+    def one_state_without_an_order():
+        yield par(job(c, shared) for c in range(2))
+
+    def another_state_than_announced():
+        yield expect(shared, {0: 1, 1: 1})
+        yield par(job(c, State("model")) for c in range(2))
+
+    def more_jobs_than_announced():
+        yield expect(shared, {0: 1})
+        yield par(job(c, shared) for c in range(2))
+
+    def jobs_at_the_aggregator():
+        yield expect(shared, {0: 1, 1: 1})
+        yield par(job(c, shared, AGGREGATOR) for c in range(2))
+
+    def announced_and_never_brought():
+        yield par(job(c, State("model")) for c in range(2))
+        yield expect(shared, {0: 1})
+
+    def jobs_of_nobody():
+        def nobody(client):
+            yield on(client, Compute(), State("model"))
+            yield on(SERVER, Compute(), State("model"))
+
+        yield par(nobody(c) for c in range(2))
+
+    def jobs_of_several_clients():
+        def several():
+            for client in (0, 1):
+                yield from job(client, State("model"))
+
+        yield par([several(), job(2, State("model"))])
+
+    def between_clients():
+        def hand_over():
+            yield send(State("model", 100), 0, 1)
+
+        yield par([hand_over()])
+
+    def forks_twice():
+        def outer():
+            yield par([job(0, State("model"))])
+
+        yield par([outer(), job(1, State("model"))])
+
+    def reads():
+        yield read(Value("norm"))
+
+    return [
+        one_device, one_state_without_an_order, another_state_than_announced, more_jobs_than_announced,
+        jobs_at_the_aggregator, announced_and_never_brought, jobs_of_nobody, jobs_of_several_clients, between_clients,
+        forks_twice, reads,
     ]  # fmt: skip
-    assert set(rows["round"]) == {2}
 
 
-def test_what_goes_wrong_in_a_started_flow_is_told():
-    def wrong():
-        yield on(0, Compute(1), State("model"))
-        raise ValueError("in the background")
-
-    def flow():
-        yield start(wrong())
-        yield on(1, Compute(5), State("model"))
-
-    with pytest.raises(ValueError, match="in the background"):
-        clock().run(flow(), 1)
+@pytest.mark.parametrize("flow", flows_that_meet(), ids=lambda flow: flow.__name__)
+def test_flows_that_meet_elsewhere_need_the_event_loop(flow):
+    with pytest.raises(Unforeseen):
+        stages(trace(flow(), EventClock(fleet(3), Timing(), ORDERS["fcfs"]).prices))
 
 
-def test_a_flow_waits_for_what_others_do():
-    """Whoever waits goes on when the last of the events has occurred; at once if all have, or if there are none."""
-    first, second = Event("the first"), Event("the second")
-
-    def doer(client, seconds, event):
-        yield on(client, Compute(seconds), State("model"))
-        yield occur(event)
-
-    def waiter():
-        yield wait([first, second])
-        yield on(2, Compute(1), State("model"))
-        yield wait([first])
-        yield wait([])
-        yield on(2, Compute(1), State("model"))
+def test_a_flow_that_cannot_be_foreseen_is_driven_to_its_end_before_it_runs_again():
+    ends = []
 
     def flow():
-        yield par([waiter(), doer(0, 3, first), doer(1, 5, second)])
+        yield send(State("model", 100), 0, 1)
+        ends.append("whole")
 
-    rows = rows_of(clock(3), flow())
-    assert rows["requested_s"][rows["client"] == 2].tolist() == [5, 6]
-
-
-def test_an_event_that_never_occurs_is_named():
-    def flow():
-        yield wait([Event("the fusion of mini-batch 3")])
-
-    with pytest.raises(StuckError, match="somebody waits for the fusion of mini-batch 3"):
-        clock().run(flow(), 1)
+    Clock(EventClock(fleet(2), Timing(), ORDERS["fcfs"])).run(flow, 1, like=1)
+    assert ends == ["whole", "whole"]
 
 
-def test_flows_side_by_side_share_a_device_first_come_first_served():
-    def job(state):
-        yield on(0, Compute(2), state)
+class Patient(InTurn):
+    """A policy of one's own that is made like turns and behaves otherwise."""
 
-    def flow():
-        yield par(job(State("model")) for _ in range(3))
-
-    rows = rows_of(clock(), flow())
-    assert rows["requested_s"].tolist() == [0, 0, 0]
-    assert rows["started_s"].tolist() == [0, 2, 4]
+    def __call__(self, waiting, now_s):
+        return first_come(waiting, now_s) if len(waiting) == 2 else None
 
 
-class OnTrunk(State):
-    """A head that is changed together with a trunk."""
-
-    def __init__(self, trunk):
-        super().__init__("model")
-        self.trunk = trunk
-
-    @property
-    def guard(self):
-        return self.trunk
+OWN_ORDERS = {
+    "too few turns": lambda roster: InTurn(iter(roster.clients)),
+    "turns without end": lambda roster: InTurn(cycle(roster.clients)),
+    "turns of a stranger": lambda roster: InTurn(iter([7, 0, 1])),
+    "a policy of its own": Patient,
+    "arrival for one client alone": lambda roster: first_come if len(roster.clients) == 1 else Patient(roster),
+}
 
 
-def test_what_is_changed_together_with_a_shared_trunk_waits_for_the_trunk_whatever_the_workers():
-    def job(state):
-        yield on(SERVER, Compute(2), state)
+@pytest.mark.parametrize("name", OWN_ORDERS)
+def test_an_order_of_ones_own_is_timed_as_the_event_loop_times_it(name):
+    def outcome(by_arrays):
+        clock = Clock(EventClock(fleet(2, [1e3, 3e3]), Timing(), OWN_ORDERS[name]))
+        try:
+            clock.run(lambda: method.round(1, [0, 1]), 1, like=1 if by_arrays else None)
+        except StuckError as error:
+            return str(error)
+        return clock.events.take_rows().tobytes()
 
-    def flow(*trunks):
-        yield par(job(OnTrunk(trunk)) for trunk in trunks)
-
-    def starts(*trunks):
-        simulator = Simulator(fleet(2, speedup=1.0, macs_per_s=1.0), Timing(), ORDERS["fcfs"], workers=2)
-        return rows_of(simulator, flow(*trunks))["started_s"].tolist()
-
-    trunk = State("model")
-    assert starts(trunk, trunk) == [0, 2]
-    assert starts(trunk, State("model")) == [0, 0]
+    method = method_of("splitfed_v2", {}, (4, 8))
+    assert outcome(True) == outcome(False)
 
 
-def test_uplink_and_downlink_are_two_links_and_each_sends_one_message_at_a_time():
-    def message(src, dst):
-        yield send(Value("smashed", 3), src, dst)
-
-    def flow():
-        yield par(message(*ends) for ends in [(0, SERVER), (0, SERVER), (SERVER, 0), (1, SERVER)])
-
-    rows = rows_of(clock(), flow())
-    assert sorted(zip(rows["node"].tolist(), rows["client"].tolist(), rows["ended_s"].tolist(), strict=True)) == [
-        (b"downlink", 0, 3), (b"uplink", 0, 3), (b"uplink", 0, 6), (b"uplink", 1, 3)
-    ]  # fmt: skip
-
-
-def test_latency_delays_a_message_but_does_not_hold_the_link():
-    def message():
-        yield send(Value("smashed", 3), 0, SERVER)
-
-    def flow():
-        yield par(message() for _ in range(2))
-
-    assert rows_of(clock(latency_s=10.0), flow())["ended_s"].tolist() == [13, 16]
-
-
-def test_a_hand_over_between_clients_takes_the_slower_link_and_both_latencies():
-    def flow():
-        yield send(Value("model", 4), 0, 1)
-
-    rows = rows_of(clock(uplink_bps=[16.0, 8.0], downlink_bps=[8.0, 4.0], latency_s=1.0), flow())
-    assert rows["node"].tolist() == [b"peer"]
-    assert rows["ended_s"].tolist() == [10]  # 4 bytes at half a byte a second, and twice a second
-
-
-def test_a_copy_at_the_node_itself_takes_no_time_and_no_record():
-    def flow():
-        yield send(State("model", 10**9), SERVER, SERVER)
-        yield send(State("model", 10**9), AGGREGATOR, SERVER)
-
-    simulator = clock()
-    assert len(rows_of(simulator, flow())) == 0
-    assert simulator.now_s == 0
-
-
-def test_par_gives_results_in_the_order_of_its_flows_whoever_is_done_first():
-    def job(node, macs):
-        yield on(node, Compute(macs), State("model"))
-        return macs
-
-    def flow():
-        return (yield par([job(0, 5), job(1, 1)]))
-
-    simulator = clock()
-    assert simulator.run(flow(), 1) == [5, 1]
-    assert simulator.now_s == 5
-
-
-def test_a_link_with_a_trace_takes_as_long_as_its_integral_says():
-    """One byte a second for 4 s, then two: a message of 6 bytes that starts at 2 s ends at 6 s."""
-    simulator = clock()
-    trace = RateTrace(12.0, Pattern([0.0, 4.0, 8.0], [8.0, 16.0]), 0.0)
-    simulator.move_to(replace(simulator.prices.fleet, uplinks=[trace, trace]))
-
-    def flow():
-        yield on(0, Compute(2), State("model"))
-        yield send(Value("smashed", 6), 0, SERVER)
-
-    assert rows_of(simulator, flow())["ended_s"].tolist() == [2, 6]
-
-
-def test_a_state_is_copied_when_it_is_sent_and_not_when_it_arrives():
-    class Counter(State):
-        def __init__(self, content):
-            super().__init__("model", 5, content=content)
-
+def test_a_message_is_priced_as_it_is_when_it_is_sent():
+    class Shrinks(State):
         def snapshot(self):
-            return Counter(self.content)
-
-    class Add(Compute):
-        def run(self, state, *args):
-            state.content += 1
-
-    class Runs(Timing):
-        def run(self, op):
-            return op.step.run(op.state)
-
-    state = Counter(0)
-
-    def sender():
-        return (yield send(state, SERVER, 0)).content
-
-    def changer():
-        yield on(SERVER, Add(1), state)
+            return State("model", self.size_bytes // 4)
 
     def flow():
-        return (yield par([sender(), changer()]))
+        yield send(Shrinks("model", 4000), 0, SERVER)
 
-    assert clock(executor=Runs()).run(flow(), 1)[0] == 0
-    assert state.content == 1
-
-
-def test_averages_of_one_state_at_the_aggregator_do_not_overlap():
-    def average(state):
-        yield on(AGGREGATOR, Compute(3), state)
-
-    def flow():
-        state = State("model")
-        yield par([average(state), average(state), average(State("model"))])
-
-    assert rows_of(clock(), flow())["ended_s"].tolist() == [3, 3, 6]
+    prices = EventClock(fleet(1, uplink_bps=8.0), Timing(), ORDERS["fcfs"]).prices
+    (entry,) = trace(flow(), prices)
+    assert prices.seconds(entry.demand) == 1000
 
 
-def test_the_clock_goes_on_from_round_to_round():
-    def flow():
-        yield on(0, Compute(2), State("model"))
-
-    simulator = clock()
-    simulator.run(flow(), 1)
-    simulator.run(flow(), 2)
-    rows = simulator.take_rows()
-    assert rows["round"].tolist() == [1, 2]
-    assert rows["ended_s"].tolist() == [2, 4]
-    assert len(simulator.take_rows()) == 0
+def test_rounds_by_arrays_and_by_events_may_follow_upon_each_other():
+    method = method_of("splitfed_v2", {}, (4, 7, 5))
+    mixed, plain = (Clock(EventClock(fleet(3, [1e3, 2e3, 3e3]), Timing(), ORDERS["cyclic"])) for _ in range(2))
+    for number in range(1, 6):
+        mixed.run(lambda number=number: method.round(number, [2, 0, 1]), number, like=1 if number % 2 else None)
+        plain.run(lambda number=number: method.round(number, [2, 0, 1]), number)
+    assert mixed.events.take_rows().tobytes() == plain.events.take_rows().tobytes()
 
 
-def test_a_number_can_be_read():
-    class Knows(Timing):
-        def read(self, value):
-            return 7.0
-
-    def flow():
-        return (yield read(Value("norm")))
-
-    assert clock(executor=Knows()).run(flow(), 1) == 7.0
+def test_what_happens_once_and_is_nothing_takes_no_time():
+    clock = Clock(EventClock(fleet(2), Timing(), ORDERS["fcfs"]))
+    clock.run(METHODS["fedavg"](task((4, 4), device=None)).setup, 1, like="setup", in_round=False)
+    assert clock.refused is None
+    assert (clock.now_s, len(clock.events.take_rows())) == (0, 0)
 
 
-def test_who_waits_for_whom_is_named_when_nothing_can_happen_any_more():
-    """Client 1 brings its job, but the order holds the server for client 0, which never comes."""
+def test_a_clock_keeps_the_latest_plan_and_clocks_that_share_plans_keep_all():
+    alone, shared, plans = [], [], {}
+    method = method_of("splitfed_v1", {}, (4, 4))
+    for written, kept in ((alone, None), (shared, plans)):
+        for _ in range(2):
+            clock = Clock(EventClock(fleet(2), Timing(), ORDERS["fcfs"]), kept)
+            for number, clients in enumerate([[0], [1], [0]], start=1):
 
-    def flow():
-        state = State("model")
-        yield expect(state, {0: 1, 1: 1})
-        smashed = yield on(1, Compute(1), State("model"))
-        yield on(SERVER, Compute(1), state, smashed)
+                def flow(number=number, clients=clients, written=written):
+                    written.append(clients)
+                    return method.round(number, clients)
 
-    with pytest.raises(StuckError, match=r"round 1 is stuck at 1\.000 s: client 1 waits .* holds for client 0"):
-        clock(order="cyclic").run(flow(), 1)
-
-
-@pytest.mark.parametrize("node", [0, SERVER])
-def test_an_error_in_a_flow_or_a_step_is_raised_as_it_is(node):
-    error = ScenarioError("in the method", key="method.name", found=3)
-
-    class Fails(Compute):
-        def out(self, state, *args):
-            raise error
-
-    def branch():
-        yield on(node, Fails(1), State("model"))
-
-    def flow():
-        yield par([branch(), branch()])
-
-    with pytest.raises(ScenarioError) as raised:
-        clock().run(flow(), 1)
-    assert raised.value is error
+                clock.run(flow, number, like=tuple(clients))
+    assert alone == [[0], [1], [0]] * 2
+    assert shared == [[0], [1]]
+    assert list(plans) == [(0,), (1,)]
 
 
-def test_what_is_no_operation_is_refused():
-    def flow():
-        yield "train"
-
-    with pytest.raises(TypeError, match="'train', which is no operation"):
-        clock().run(flow(), 1)
+def test_rows_that_end_together_stand_in_an_order_of_their_own():
+    method = method_of("splitfed_v1", {}, (4, 4, 4, 4))
+    rows, _ = timeline(method, [0, 1, 2, 3], False, fleet(4))
+    turned, _ = timeline(method, [3, 1, 0, 2], False, fleet(4))
+    assert (np.diff(rows["ended_s"]) >= 0).all()
+    assert rows.tobytes() == turned.tobytes()

@@ -30,8 +30,8 @@ from sfl_sim.ops import (
     wait,
 )
 from sfl_sim.rng import stream
-from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.dropouts import Dropouts
+from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
 from sfl_sim.system.topology import build_topology
@@ -56,12 +56,12 @@ def there(*intervals):
     return Presence(intervals, LONG_S)
 
 
-def world(presence, policy="drop", order="fcfs", deadline_s=inf, executor=None, **rates):
+def world(presence, policy="drop", order="fcfs", deadline_s=inf, executor=None, topology=None, **rates):
     """Devices of 1 MAC/s, links of 1 byte a second, a server of 1 MAC/s; somebody is there at these times."""
     usual = {"macs_per_s": 1.0, "uplink_bps": 8.0, "downlink_bps": 8.0, "speedup": 1.0}
-    everybody = replace(fleet(len(presence), **(usual | rates)), presence=presence)
+    everybody = replace(fleet(len(presence), **(usual | rates)), presence=presence, topology=topology)
     losses = Dropouts(policy, presence, deadline_s)
-    return Simulator(everybody, executor or Timing(), ORDERS[order], losses=losses, max_wait_s=2.0)
+    return EventClock(everybody, executor or Timing(), ORDERS[order], losses=losses, max_wait_s=2.0)
 
 
 def told(simulator):
@@ -102,7 +102,7 @@ def test_what_a_device_has_not_done_when_it_goes_away_is_lost():
     assert simulator.now_s == 3
     assert told(simulator) == [(b"client", 0, 0, 3, 3, 0)]
     assert simulator.executor.ran == []
-    (loss,) = simulator.take_losses()
+    (loss,) = simulator.records.take_dropouts()
     assert (loss.client, loss.lost_s, loss.node, loss.kind, loss.cause) == (0, 3, "client", "work", "away")
 
 
@@ -160,9 +160,8 @@ def test_whoever_sends_to_a_client_that_is_lost_has_its_uplink_busy_as_before():
 def test_who_is_lost_leaves_a_shared_link_to_the_others():
     """Two uploads of 8 bytes over 1 byte/s: half a byte a second each, until one goes away at 4 s with 2 bytes moved.
     The other's 6 bytes then have the link to themselves until 10 s."""
-    simulator = world([ALWAYS, there((0, 4))])
     shared = build_topology(2, stream(0, "access points"), access_points=1, capacity_bps=8.0)
-    simulator.move_to(replace(simulator.prices.fleet, topology=shared))
+    simulator = world([ALWAYS, there((0, 4))], topology=shared)
 
     def upload(client):
         yield send(Value("smashed", 8), client, SERVER)
@@ -199,7 +198,7 @@ def test_a_job_in_service_is_finished_though_nobody_hears_of_it():
     simulator.run(caught(job(0, 5, State("part-2")), log), 1)
     assert (log, simulator.now_s, simulator.executor.ran) == ([0], 5, [5])
     assert told(simulator) == [(b"server", 0, 0, 5, 5, 0)]
-    assert [loss.lost_s for loss in simulator.take_losses()] == [3]
+    assert [loss.lost_s for loss in simulator.records.take_dropouts()] == [3]
 
 
 def test_a_job_that_comes_in_the_instant_in_which_its_client_goes_away_does_not_wait():
@@ -270,7 +269,7 @@ def test_with_patience_everything_stands_still_meanwhile():
 
     simulator.run(flow(), 1)
     assert told(simulator) == [(b"client", 0, 0, 12, 5, 0), (b"uplink", 12, 12, 22, 0, 4)]
-    assert simulator.take_losses() == []
+    assert simulator.records.take_dropouts() == []
 
 
 def test_nobody_is_away_outside_of_rounds():
@@ -286,7 +285,7 @@ def test_a_deadline_counts_from_the_beginning_of_its_round():
     for begins_s in (0, 4):
         assert simulator.run(par_of_named({c: working(c, (3, 6)[c]) for c in (0, 1)}), 1) == {0: 3}
         assert simulator.now_s == begins_s + 4
-    assert [loss.cause for loss in simulator.take_losses()] == ["deadline"] * 2
+    assert [loss.cause for loss in simulator.records.take_dropouts()] == ["deadline"] * 2
 
 
 def test_the_deadline_of_a_round_that_has_ended_means_nothing():
@@ -307,11 +306,11 @@ def test_before_the_deadline_a_client_may_be_away():
 def test_whoever_has_not_received_by_the_deadline_is_too_late_not_the_sender():
     simulator, log = world([ALWAYS, there((2, 99))], policy="deadline", deadline_s=4), []
     simulator.run(caught(sending(5, 0, 1), log), 1)
-    assert (log, [loss.client for loss in simulator.take_losses()], simulator.now_s) == ([1], [1], 4)
+    assert (log, [loss.client for loss in simulator.records.take_dropouts()], simulator.now_s) == ([1], [1], 4)
 
 
 def test_a_deadline_needs_nobody_to_be_away():
-    simulator = Simulator(fleet(1, 1.0), Timing(), ORDERS["fcfs"], losses=Dropouts("deadline", None, 4.0))
+    simulator = EventClock(fleet(1, 1.0), Timing(), ORDERS["fcfs"], losses=Dropouts("deadline", None, 4.0))
     assert simulator.run(par_of_named({0: working(0, 6)}), 1) == {}
     assert simulator.now_s == 4
 
@@ -386,7 +385,7 @@ def test_whoever_waits_for_those_that_never_come_is_told_so():
 
 
 def test_everybody_is_present_in_a_world_without_absence():
-    simulator = Simulator(fleet(2), Timing(), ORDERS["fcfs"])
+    simulator = EventClock(fleet(2), Timing(), ORDERS["fcfs"])
 
     def flow():
         return (yield present([1, 0]))
@@ -433,7 +432,7 @@ def test_whoever_is_lost_nobody_hangs_and_nothing_is_done_in_absence(data, order
     for number in (1, 2, 3):
         begins_s = simulator.now_s
         survivors = simulator.run(round(), number)
-        rows, losses = simulator.take_rows(), simulator.take_losses()
+        rows, losses = simulator.take_rows(), simulator.records.take_dropouts()
         assert {loss.client for loss in losses} == set(range(n)) - set(survivors)
         for loss in losses:
             assert loss.lost_s <= simulator.now_s

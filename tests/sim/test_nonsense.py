@@ -8,8 +8,8 @@ from small_world import fleet
 
 from sfl_sim.errors import NonsenseError
 from sfl_sim.ops import SERVER, State, Value, Work, on, send
-from sfl_sim.sim.clock import Simulator
-from sfl_sim.sim.fast_path import FastPath
+from sfl_sim.sim.clock import Clock
+from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.trace import trace
 from sfl_sim.system.cost import FittedProcessor
@@ -33,7 +33,7 @@ class Odd:
 
 
 def simulator():
-    return Simulator(fleet(3), Timing(), ORDERS["fcfs"])
+    return EventClock(fleet(3), Timing(), ORDERS["fcfs"])
 
 
 def drive(flow):
@@ -74,9 +74,9 @@ def test_seconds_that_are_none_name_the_operation(foreseen):
         yield on(2, Odd(Work(1.0, (0, 0, nan, 0), 0)), State("model"))
 
     world = replace(fleet(3), processors=[FittedProcessor(1, 1, 1, 1, 1)] * 3)
-    clock = Simulator(world, Timing(), ORDERS["fcfs"])
+    clock = Clock(EventClock(world, Timing(), ORDERS["fcfs"]))
     with pytest.raises(NonsenseError, match=r"^odd of client 2 takes nan s$"):
-        FastPath(clock).run(flow, 1, like="all") if foreseen else clock.run(flow(), 1)
+        clock.run(flow, 1, like="all" if foreseen else None)
 
 
 @pytest.mark.parametrize("walk", [drive, foresee])

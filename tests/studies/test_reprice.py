@@ -164,8 +164,8 @@ def test_rounds_hold_until_the_first_in_which_the_order_is_another(place):
     """Nothing is known of a slow client until it takes part."""
     path = write(place)
     experiment = Experiment(load(path).variants[0].scenario, device=None)
-    early = {c for number in (1, 2) for c in experiment.participants(number)}
-    (late, *_) = set(experiment.participants(3)) - early
+    first, second, third = (set(walked.clients) for walked in experiment.walk.rounds())
+    (late, *_) = third - first - second
     run, fresh = train(path, place / "run"), train(path, place / "fresh", slower(late))
     repriced = silently(run, slower(late), place / "repriced")
     (verdict,) = verdicts(repriced).values()

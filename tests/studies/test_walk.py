@@ -31,7 +31,7 @@ def scenario(**changes):
 def in_full(scenario):
     """Rows of rounds.parquet of a timing-only run through the event loop."""
     experiment = Experiment(scenario, device=None)
-    experiment.foresight.refused = "a walk is compared with it"
+    experiment.walk.clock.refused = "a walk is compared with it"
     return [round.row for round in experiment.rounds()]
 
 
@@ -61,8 +61,8 @@ def test_walked_rounds_take_what_the_run_takes(method, participation):
 def test_rounds_that_are_served_in_the_same_sequence_are_walked_once(order):
     one = scenario(server={"order": order})
     walked = Walker(one).walk(one)
-    rounds = [piece for piece in walked.pieces if not piece.is_aside]
-    assert sum(piece.times for piece in rounds) == 4
+    rounds = [each for each in walked.rounds if not each.is_aside]
+    assert sum(each.times for each in rounds) == 4
     assert (len(rounds) == 1) == (order in ("fcfs", "cyclic"))
     check_against_the_run(one, walked)
 
@@ -73,8 +73,8 @@ def test_rounds_over_links_that_vary_are_walked_one_after_another(method, server
     one = scenario(method={"name": method}, clients={"network": ON_A_BUS}, server=server)
     walked = Walker(one).walk(one)
     assert walked.how == RECURSION
-    rounds = [piece for piece in walked.pieces if not piece.is_aside]
-    assert [(piece.started_s, piece.ended_s) for piece in rounds] == [
+    rounds = [each for each in walked.rounds if not each.is_aside]
+    assert [(each.started_s, each.ended_s) for each in rounds] == [
         (row["started_s"], row["ended_s"]) for row in in_full(one)
     ]
     check_against_the_run(one, walked)
@@ -124,7 +124,7 @@ def test_a_cut_that_changes_from_round_to_round_is_walked_round_by_round():
         method={"name": "splitfed_v1"}, model={"name": "cnn_small", "cut": {"by": "round", "values": [1, 2]}}
     )
     walked = Walker(one).walk(one)
-    assert [piece.times for piece in walked.pieces] == [1, 1, 1, 1]
+    assert [each.times for each in walked.rounds] == [1, 1, 1, 1]
     check_against_the_run(one, walked)
 
 
@@ -144,11 +144,11 @@ def test_clients_spend_their_rounds_completely():
 def test_the_server_is_busy_for_the_share_of_its_lanes_that_jobs_take():
     one = scenario(method={"name": "splitfed_v1"})
     walker = Walker(one)
-    (piece,) = walker.walk(one).pieces
-    jobs = piece.ops[piece.ops["node"] == b"server"]
+    (each,) = walker.walk(one).rounds
+    jobs = each.ops[each.ops["node"] == b"server"]
     service_s = (jobs["ended_s"] - jobs["started_s"]).sum()
     found = Measured(walker.walk(one), 4).figures(workers=1)
-    assert found["server_busy"] == pytest.approx(service_s / piece.ended_s)
+    assert found["server_busy"] == pytest.approx(service_s / each.ended_s)
     assert 0 < found["server_busy"] < 1
     assert Measured(walker.walk(one), 4).figures(workers=float("inf"))["server_busy"] is None
 

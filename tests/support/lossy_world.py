@@ -6,8 +6,8 @@ from math import inf
 from small_world import fleet, task, tensors, usual_options
 
 from sfl_sim.methods import METHODS
-from sfl_sim.sim.clock import Simulator
 from sfl_sim.sim.dropouts import Dropouts
+from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
 from sfl_sim.training.batched import Batched
@@ -41,7 +41,7 @@ def run(
     world = fleet(len(work.data), [1e3, 2e3, 3e3, 2e3], 2e4, [4e4, 2e4, 3e4, 5e4], speedup)
     executor = executor or (Eager() if work.device else Timing())
     losses = Dropouts(policy, presence, deadline_s)
-    simulator = Simulator(replace(world, presence=presence), executor, ORDERS[order], workers=1, losses=losses)
+    simulator = EventClock(replace(world, presence=presence), executor, ORDERS[order], workers=1, losses=losses)
     simulator.run(method.setup(), 1, in_round=False)
     records = []
     for number, clients in enumerate(rounds, start=1):

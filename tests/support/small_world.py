@@ -12,7 +12,7 @@ from sfl_sim.data.partition import label_counts
 from sfl_sim.methods import METHODS, Task
 from sfl_sim.models.network import Network
 from sfl_sim.rng import stream
-from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.fleet import build_fleet
 from sfl_sim.training.alternatives import Alternatives
@@ -94,7 +94,7 @@ def simulate(name, work, rounds=2, order="fcfs", world=None, options=None, execu
     if name == "fednag" and not work.momentum:  # which it averages
         work = replace(work, momentum=0.9)
     method = kind(work, kind.Options(**(usual_options(name) if options is None else options)))
-    simulator = Simulator(
+    simulator = EventClock(
         world or fleet(len(work.data)),
         executor or (Eager() if work.device else Timing()),
         ORDERS[order],

@@ -1,11 +1,12 @@
-"""Models with several front ends or heads: each sample is answered by the most confident one."""
+"""Answers of global models: counted by label; of several front ends or heads, the most confident one answers."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from small_world import images, task
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 
 from sfl_sim.training.alternatives import Alternatives, replicas_by_name
 from sfl_sim.training.evaluate import evaluate
@@ -71,3 +72,15 @@ def test_a_copy_of_alternatives_does_not_change_with_them(halves):
     assert torch.equal(kept.replicas["client5"].weights.flat, before)
     assert kept.confidence == "softmax"
     assert list(replicas_by_name(model)) == ["part1.client3", "part1.client5", "part2"]
+
+
+def test_an_oracle_is_confused_as_it_was_told_to_be():
+    truth, answer = torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([0, 1, 1, 1, 1, 0])
+    oracle = SimpleNamespace(
+        weights=lambda x, training: 5.0 * one_hot(x.long(), 3), part=SimpleNamespace(dtype=torch.float32)
+    )
+    found = evaluate([oracle], answer, truth, 3, lambda x: x)
+    assert found.confusion.tolist() == [[1, 2, 0], [0, 2, 0], [1, 0, 0]]
+    assert found.correct.tolist() == [1, 2, 0]
+    assert found.samples.tolist() == [3, 2, 1]
+    assert found.hits.tolist() == [True, False, False, True, True, False]

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from sfl_sim.methods import METHODS
 from sfl_sim.ops import On, Value
-from sfl_sim.sim.clock import Simulator
+from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.contents import dump, load
 from sfl_sim.training.eager import Eager
@@ -30,7 +30,7 @@ class Counted(Eager):
 
 def rounds(method, memory, numbers):
     """Run some rounds on a clock of their own."""
-    simulator = Simulator(fleet(3), memory, ORDERS["fcfs"])
+    simulator = EventClock(fleet(3), memory, ORDERS["fcfs"])
     for number in numbers:
         simulator.run(method.round(number, range(3)), number)
 

@@ -1,0 +1,143 @@
+"""The one place that knows what happens in which order: setup, then choose and round, again and again, then finish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfl_sim.engine.participation import Participation
+from sfl_sim.ops import Flow
+from sfl_sim.sim.array_clock import Turns
+from sfl_sim.sim.clock import Clock
+from sfl_sim.sim.trace import Unforeseen
+from sfl_sim.store.columns import OP_DTYPE
+from sfl_sim.training.timing import Timing
+
+if TYPE_CHECKING:
+    from sfl_sim.engine.experiment import Experiment
+
+SETUP, FINISH = "setup", "finish"
+"""What happens once, before the first round and after the last, by name."""
+
+
+class WalkedRound(NamedTuple):
+    """A round, or what happens once before or after all of them.
+
+    Attributes:
+        clients: who took part in the round that it is, or belongs to.
+        ops: its operations (`OP_DTYPE`).
+        times: how many rounds it stands for, which are alike but for when they begin.
+        is_aside: whether it is no round, but what happens once.
+    """
+
+    number: int
+    clients: tuple[int, ...]
+    started_s: float
+    ended_s: float
+    ops: NDArray[np.void]
+    times: int = 1
+    is_aside: bool = False
+
+
+class Walk:
+    """The rounds of an experiment, in the world and by the executor of a clock.
+
+    Args:
+        experiment: whose method is asked what happens.
+        clock: runs it.
+        first: number of the first round walked; of those before it, only the participants are chosen.
+        started_s: when that round begins.
+
+    Attributes:
+        participation: who is there, who is drawn, and who gets lost.
+        on_begin: called with the number and the participants of each round that begins.
+    """
+
+    def __init__(self, experiment: Experiment, clock: Clock, first: int = 1, started_s: float = 0.0) -> None:
+        clients = experiment.scenario.clients
+        self.experiment = experiment
+        self.clock = clock
+        self.participation = Participation(
+            clock, experiment.cyclic, clients.participation, experiment.scenario.seed,
+            is_kept=clients.availability is not None,
+        )  # fmt: skip
+        self.on_begin: list[Callable[[int, Sequence[int]], object]] = []
+        self._first = first
+        self._started_s = started_s
+
+    @property
+    def _last(self) -> int:
+        return self.experiment.scenario.train.rounds
+
+    def rounds(self) -> Iterator[WalkedRound]:
+        """The rounds, one after another; what happens once is a part of the first and of the last."""
+        if self._first > 1:
+            self._come_to_the_first()
+        for number in range(self._first, self._last + 1):
+            yield self.round(number, self.choose(number))
+
+    def choose(self, number: int) -> Sequence[int]:
+        """The participants of a round in cyclic order; time passes until somebody is there."""
+        return self.experiment.choose(number, self.participation.begin(number))
+
+    def round(self, number: int, clients: Sequence[int]) -> WalkedRound:
+        """Run one round with these participants."""
+        for begin in self.on_begin:
+            begin(number, clients)
+        method, clock = self.experiment.method, self.clock
+        started_s = clock.now_s
+        is_regular = isinstance(clock.events.executor, Timing) and method.regular and not method.task.round_cuts
+        for what, flow in self._flows(number, clients):
+            clock.run(flow, number, like=what if is_regular else None, in_round=what not in (SETUP, FINISH))
+        clock.events.executor.finish()
+        return WalkedRound(number, tuple(method.took_part(clients)), started_s, clock.now_s, clock.events.take_rows())
+
+    def alike(self) -> list[WalkedRound]:
+        """All rounds by the clock alone, those that are alike as one, and apart from them what happens once.
+
+        Rounds that issue the same operations, and whose clients are served in the same sequence, take equally long
+        where no rate varies: but for rounding, and for when they begin. Where rates vary, each round is walked.
+
+        Raises Unforeseen if only events can tell.
+        """
+        method, clock = self.experiment.method, self.clock
+        if not method.regular or method.task.round_cuts:
+            raise Unforeseen("rounds of the same clients differ")
+        found: dict[tuple[Hashable, int | Sequence[Turns]], WalkedRound] = {}
+        now_s = 0.0
+        for number in range(1, self._last + 1):
+            clients = tuple(self.choose(number))
+            for what, flow in self._flows(number, clients):
+                plan = clock.plan(flow, what)
+                turns = plan.turns(number)
+                key = what, turns if clock.is_steady else number
+                if key in found:
+                    found[key] = found[key]._replace(times=found[key].times + 1)
+                    continue
+                began_s = now_s
+                ops, now_s = plan.run(began_s, number, turns)
+                if len(ops):
+                    found[key] = WalkedRound(number, clients, began_s, now_s, ops, is_aside=what in (SETUP, FINISH))
+        return list(found.values())
+
+    def _flows(self, number: int, clients: Sequence[int]) -> Iterator[tuple[Hashable, Callable[[], Flow]]]:
+        """What happens in a round, in this order: its flows, and what others that issue the same are alike in."""
+        method = self.experiment.method
+        if number == 1:
+            yield SETUP, method.setup
+        yield tuple(clients), partial(method.round, number, clients)
+        if number == self._last:
+            yield FINISH, method.finish
+
+    def _come_to_the_first(self) -> None:
+        """Choose for the rounds before, as if everybody were always there: a method may count whom it has chosen."""
+        experiment, clock = self.experiment, self.clock
+        for number in range(1, self._first):
+            experiment.choose(number, self.participation.drawn(number, experiment.cyclic))
+        clock.run(experiment.method.setup, 1, in_round=False)
+        clock.events.take_rows()
+        clock.events.skip(np.zeros(0, dtype=OP_DTYPE), self._started_s)

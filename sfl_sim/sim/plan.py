@@ -1,0 +1,110 @@
+"""A round written down once, to be timed again and again without an event loop.
+
+It can be if its clients meet nowhere but at the server: then it is stages that follow upon one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfl_sim.ops import Expect, Flow
+from sfl_sim.sim.array_clock import Stage, TimedStage, Turns
+from sfl_sim.sim.event_clock import EventClock
+from sfl_sim.sim.orders import InTurn
+from sfl_sim.sim.prices import Prices
+from sfl_sim.sim.station import first_come
+from sfl_sim.sim.trace import Entry, Fork, Trace, Unforeseen, trace
+from sfl_sim.store.columns import OP_DTYPE
+
+
+class Plan:
+    """What a flow issues, in whatever world: its stages, and its rows, complete but for round and times.
+
+    Args:
+        flow: is driven to its end.
+        prices: say what counts; no rate of theirs matters.
+
+    Raises Unforeseen if the flow needs an event loop.
+    """
+
+    def __init__(self, flow: Flow, prices: Prices) -> None:
+        self.stages = stages(trace(flow, prices))
+        self.rows = np.concatenate([np.empty(0, OP_DTYPE), *(stage.rows for stage in self.stages)])
+
+
+class TimedPlan:
+    """A plan in the world of an event clock.
+
+    Raises Unforeseen if something there takes no number of seconds.
+    """
+
+    def __init__(self, plan: Plan, events: EventClock) -> None:
+        self.plan = plan
+        self.events = events
+        self._timed = [TimedStage(stage, stage.durations(events.prices)) for stage in plan.stages]
+
+    def turns(self, round: int) -> tuple[Turns, ...]:
+        """In which sequence each stage's clients are served in a round: all that a plan's rounds can differ in.
+
+        Raises Unforeseen if the order is neither arrival nor a sequence of turns.
+        """
+        return tuple(self._turns(stage, round) for stage in self.plan.stages)
+
+    def _turns(self, stage: Stage, round: int) -> Turns:
+        if stage.announced is None:
+            return None
+        policy, left = self.events.policy(stage.announced.jobs, round)
+        if policy is first_come:
+            return None
+        if type(policy) is not InTurn:  # not a subclass, which may do anything
+            raise Unforeseen("the order is neither arrival nor a sequence of turns")
+        served = []
+        for client in islice(policy.turns, len(stage.jobs)):
+            if not left.get(client):
+                raise Unforeseen(f"a turn of client {client}, which has no job")
+            left[client] -= 1
+            served.append(client)
+        return tuple(served)
+
+    def run(self, start_s: float, round: int, turns: Sequence[Turns]) -> tuple[NDArray[np.void], float]:
+        """The rows of a round that begins at `start_s` (`OP_DTYPE`), in order of their end, and when it ends.
+
+        Raises Unforeseen if the turns are not those of the jobs.
+        """
+        now_s, found = start_s, [np.empty((3, 0))]
+        for stage, served in zip(self._timed, turns, strict=True):
+            lanes = 1 if stage.stage.announced else self.events.workers
+            times_s = np.stack(stage.times(now_s, lanes, served))
+            found.append(times_s)
+            now_s = float(times_s[-1].max(initial=now_s))
+        times_s = np.concatenate(found, axis=1)
+        order = np.argsort(times_s[-1])
+        rows = self.plan.rows[order]
+        rows["round"] = round
+        rows["requested_s"], rows["started_s"], rows["ended_s"] = times_s[:, order]
+        return rows, now_s
+
+
+def stages(found: Trace) -> list[Stage]:
+    """The parts of a round that follow upon one another. Raises Unforeseen if it does not come apart so."""
+    plan: list[Stage] = []
+    announced: Expect | None = None
+    for item in found:
+        if isinstance(item, Expect):
+            if announced:
+                raise Unforeseen("jobs are announced for two states")
+            announced = item
+            continue
+        branches = item.branches if isinstance(item, Fork) else [[item]]
+        chains = [[entry for entry in branch if isinstance(entry, Entry)] for branch in branches]
+        if sum(map(len, chains)) < sum(map(len, branches)):
+            raise Unforeseen("a branch forks or announces jobs")
+        plan.append(Stage(chains, announced))
+        announced = None
+    if announced:
+        raise Unforeseen("jobs are announced that do not come")
+    return plan

@@ -1,0 +1,104 @@
+"""The order of what happens, written once: setup, choose and round again and again, finish."""
+
+import numpy as np
+import pytest
+
+from sfl_sim.engine.build import build_clock
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.walk import Walk
+from sfl_sim.ops import SERVER, Value, send
+from sfl_sim.scenario.load import parse
+from sfl_sim.sim.trace import Unforeseen
+
+
+def experiment(method="splitfed_v2", **changes):
+    values = {
+        "data": {"train_samples": 60, "test_samples": 20},
+        "clients": {"count": 4, "network": {"latency_s": 0.1}},
+        "train": {"rounds": 3, "batch_size": 8},
+        "method": {"name": method},
+        **changes,
+    }
+    return Experiment(parse(values).variants[0].scenario, None)
+
+
+def noted(run):
+    """What the method of a run is asked for, in this order; setup and finish send a message each."""
+    asked, method = [], run.method
+
+    def message(name):
+        asked.append(name)
+        yield send(Value(name, 1000), 0, SERVER)
+
+    choose, round = method.choose, method.round
+    method.setup, method.finish = lambda: message("setup"), lambda: message("finish")
+    method.choose = lambda number, clients: asked.append(f"choose {number}") or choose(number, clients)
+    method.round = lambda number, clients: asked.append(f"round {number}") or round(number, clients)
+    return asked
+
+
+def in_world_of(run, plans=None):
+    """Another clock in the same world."""
+    return build_clock(run.scenario, run.fleet, run.executor, run.counts, plans=plans)
+
+
+def test_setup_comes_before_the_first_round_and_finish_after_the_last():
+    run = experiment()
+    run.walk.clock.refused = "every flow is seen"
+    asked = noted(run)
+
+    rounds = list(run.walk.rounds())
+
+    assert asked == ["choose 1", "setup", "round 1", "choose 2", "round 2", "choose 3", "round 3", "finish"]
+    kinds = [set(walked.ops["kind"]) & {b"setup", b"finish"} for walked in rounds]
+    assert kinds == [{b"setup"}, set(), {b"finish"}]
+    assert [walked.started_s for walked in rounds[1:]] == [walked.ended_s for walked in rounds[:-1]]
+
+
+def test_rounds_that_are_alike_are_one_and_what_happens_once_is_apart():
+    run, plans = experiment(), {}
+    asked = noted(run)
+
+    found = Walk(run, in_world_of(run, plans)).alike()
+
+    assert [(walked.number, walked.times, walked.is_aside) for walked in found] == [
+        (1, 1, True),
+        (1, 3, False),
+        (3, 1, True),
+    ]
+    in_full = list(run.walk.rounds())
+    total_s = sum(walked.times * (walked.ended_s - walked.started_s) for walked in found)
+    assert total_s == pytest.approx(in_full[-1].ended_s)
+    assert [name for name in asked if name.startswith("choose")] == ["choose 1", "choose 2", "choose 3"]
+
+
+def test_a_second_world_asks_for_no_flow_again():
+    run, plans = experiment(), {}
+    Walk(run, in_world_of(run, plans)).alike()
+    asked = noted(run)
+    Walk(run, in_world_of(run, plans)).alike()
+    assert not asked
+
+
+def test_what_only_events_can_tell_is_not_walked_alike():
+    run = experiment(server={"order": "shortest_job"})
+    with pytest.raises(Unforeseen):
+        Walk(run, in_world_of(run)).alike()
+
+
+def test_a_walk_can_begin_with_a_later_round_at_its_instant():
+    whole = list(experiment().walk.rounds())[1]
+    run = experiment()
+
+    later = next(Walk(run, in_world_of(run), 2, whole.started_s).rounds())
+
+    assert (later.number, later.clients, later.started_s) == (2, whole.clients, whole.started_s)
+    assert later.ended_s == whole.ended_s
+    assert np.array_equal(later.ops, whole.ops)
+
+
+def test_each_round_that_begins_is_told_with_its_participants():
+    run = experiment(clients={"count": 4, "participation": 0.5})
+    told = []
+    run.walk.on_begin.append(lambda number, clients: told.append((number, tuple(clients))))
+    assert [(walked.number, walked.clients) for walked in run.walk.rounds()] == told
