@@ -17,10 +17,10 @@ from sfl_sim.engine.round_tables import answer_table, label_rows, learned
 from sfl_sim.methods import Method
 from sfl_sim.metrics import exits
 from sfl_sim.metrics.representations import laid_out, silhouettes
-from sfl_sim.training.deployed import answers_of_clients, representations
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.alternatives import Model
+from sfl_sim.training.deployed import answers_of_clients, representations
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.evaluate import Evaluation, evaluate
 

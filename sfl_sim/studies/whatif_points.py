@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.engine.processes import end_with_parent
 from sfl_sim.engine.build import server_workers
+from sfl_sim.engine.processes import end_with_parent
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.concerns import NOT_LEARNED, without
 from sfl_sim.scenario.fields import Concern

@@ -1,0 +1,96 @@
+"""docs/architecture.md says what is true of the code: its rooms, who imports whom, and the way of one operation."""
+
+import ast
+import configparser
+import importlib
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+import sfl_sim
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.scenario.load import parse
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "sfl_sim"
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+ROOMS = {place.parent.name for place in PACKAGE.glob("*/__init__.py")}
+TINY = {
+    "name": "tiny",
+    "data": {"name": "digits", "train_samples": 20, "test_samples": 10},
+    "clients": {"count": 1, "compute": 1e9, "network": {"uplink_bps": 1e6, "downlink_bps": 1e6}},
+    "method": {"name": "splitfed_v2"},
+    "train": {"rounds": 1, "batch_size": 10},
+}
+
+
+def imported_rooms(room):
+    """Return the rooms that the files of one room import."""
+    found = set()
+    for file in (PACKAGE / room).glob("**/*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sfl_sim."):
+                found.add(node.module.split(".")[1])
+    return (found & ROOMS) - {room}
+
+
+def test_every_room_has_the_line_that_its_docstring_begins_with():
+    rows = dict(re.findall(r"^\| `(\w+)/` \| (.+) \|$", PAGE, re.MULTILINE))
+    assert set(rows) == ROOMS
+    for room, line in rows.items():
+        said = importlib.import_module(f"sfl_sim.{room}").__doc__.split("\n\n")[0]
+        assert line == " ".join(said.split())
+
+
+def test_the_picture_has_the_arrows_of_the_code():
+    imports = nx.DiGraph((room, other) for room in ROOMS for other in imported_rooms(room))
+    arrows = set(re.findall(r"^ +(\w+) --> (\w+)$", PAGE, re.MULTILINE))
+    assert arrows == set(nx.transitive_reduction(imports).edges)
+
+
+def test_the_import_contract_knows_every_room():
+    contract = configparser.ConfigParser()
+    contract.read(ROOT / ".importlinter")
+    layers = re.findall(r"\w+", contract["importlinter:contract:layers"]["layers"])
+    files = {file.stem for file in PACKAGE.glob("*.py")} - {"__init__"}
+    assert sorted(layers) == sorted(ROOMS | files)
+
+
+def stations():
+    """Return the functions on the way of one operation, as the page lists them: (file, qualified name)."""
+    way = PAGE.split("## The way of one operation")[1].split("\n## ")[0]
+    return re.findall(r"^\d+\. `(sfl_sim/[\w/]+\.py)`, `([\w.]+)`", way, re.MULTILINE)
+
+
+def test_one_operation_goes_the_way_that_the_page_says(monkeypatch):
+    """Functions are entered in the order of the list, from the moment on when the method asks for training at the server."""
+    wanted, seen = stations(), []
+    assert len(wanted) >= 8
+    files = {str(PACKAGE.parent / file): file for file, _ in wanted}
+
+    def look(frame, event, _):
+        code = frame.f_code
+        if event == "call" and code.co_filename in files:
+            seen.append((files[code.co_filename], code.co_qualname))
+
+    import torch
+
+    (variant,) = parse(TINY).variants
+    experiment = Experiment(variant.scenario, torch.device("cpu"))
+    sys.setprofile(look)
+    try:
+        list(experiment.rounds())
+    finally:
+        sys.setprofile(None)
+    rest = iter(seen)
+    assert [station for station in wanted if station in rest] == wanted
+
+
+def test_files_and_names_on_the_page_exist():
+    for name in re.findall(r"`(sfl_sim/[\w/]+(?:\.py|/))`", PAGE):
+        assert (ROOT / name).exists(), name
+    assert sfl_sim.run

@@ -1,0 +1,34 @@
+"""Every document and file that the repository cites is in it."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("sfl_sim", "tests", "docs", "scenarios", "profiles", "benchmarks", "reports", ".")
+ENDINGS = {".py", ".md", ".yaml", ".toml", ".ipynb"}
+TEXTS = sorted(
+    path
+    for folder in FOLDERS
+    for path in (ROOT / folder).glob("*" if folder == "." else "**/*")
+    if path.suffix in ENDINGS and path.is_file() and path != Path(__file__)
+)
+PAGE = re.compile(r"(?<![\w./*<>{}-])((?:\.\./)*(?:[\w-]+/)*[\w-]+\.md)\b")
+PATH = re.compile(r"(?<![\w./-])((?:sfl_sim|tests|docs|scenarios|benchmarks|profiles)/[\w./-]+\.\w+)\b")
+OF_OTHERS = {"docs/notebook/benchmark.ipynb", "docs/notebook/parser.ipynb", "benchmark/README.md"}
+"""Files of the projects that benchmarks and profiles are taken from."""
+
+
+def is_there(cited, citing):
+    """Return whether a path that a file cites exists, seen from the root, the file's folder, docs/ or docs/methods/."""
+    places = (ROOT, citing.parent, ROOT / "docs", ROOT / "docs" / "methods")
+    return any((place / cited).exists() for place in places)
+
+
+def test_what_files_cite_is_in_the_repository():
+    missing = {}
+    for path in TEXTS:
+        text = path.read_text(encoding="utf-8")
+        cited = {*PAGE.findall(text), *(PATH.findall(text) if path.suffix == ".md" else ())} - OF_OTHERS
+        if gone := sorted(each for each in cited if not is_there(each, path)):
+            missing[str(path.relative_to(ROOT))] = gone
+    assert not missing
