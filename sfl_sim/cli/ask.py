@@ -70,7 +70,7 @@ def reprice(
         with progress(repricing.study, Terminal(stderr=True), quiet) as notify:
             outcome = repricing.fill(out, notify)
     if not quiet:
-        from sfl_sim.report.repriced import repriced_in_terminal
+        from sfl_sim.report.terminal import repriced_in_terminal
 
         Terminal().print(repriced_in_terminal(outcome.folder))
     say(outcome.folder / "report.html")

@@ -101,7 +101,7 @@ def serve(
     with serving_progress(console, quiet) as notify:
         outcome = study.serve(answers, out, notify)
     if not quiet:
-        from sfl_sim.report.served import served_in_terminal
+        from sfl_sim.report.terminal import served_in_terminal
 
         Terminal().print(served_in_terminal(outcome.folder))
     say(outcome.folder / "serving.html")
