@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from markupsafe import Markup
 
@@ -60,9 +60,9 @@ class Table:
             title_style="", caption=escape(self.note) or None, caption_justify="left",
         )  # fmt: skip
         for place, title in enumerate(self.titles):
-            wraps = title in self.words
-            justify = "left" if wraps or place == 0 else "right"
-            table.add_column(escape(plain(title)), no_wrap=not wraps, justify=justify)
+            is_words = title in self.words
+            side: Literal["left", "right"] = "left" if is_words or place == 0 else "right"
+            table.add_column(escape(plain(title)), no_wrap=not is_words, justify=side)
         for row in self.rows:
             table.add_row(*map(_two_lines, row))
         return table

@@ -53,7 +53,7 @@ def test_of_thousands_of_clients_and_many_labels_some_are_drawn_and_few_are_name
 
     figure = preview.holdings(counts)
 
-    assert drawn(figure).shape == (100, partition.MAX_CLIENTS)
+    assert drawn(figure).shape == (100, preview.MAX_CLIENTS)
     assert figure.layout.xaxis2.title.text == "400 of 2,000 clients, by dominant label"
     assert not figure.layout.xaxis2.showticklabels
     assert len(figure.layout.yaxis2.tickvals) == 20
