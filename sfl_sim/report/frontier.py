@@ -170,7 +170,7 @@ def _add(drawn: go.Figure, variant: Variant, seeds: pd.DataFrame, middle: Number
     opacity = 1.0 if middle["best"] else PALE
     for late, rows in seeds.groupby(np.isinf(seeds["time"])):
         figures.marks(
-            drawn, variant, np.zeros(len(rows)) if late else rows["time"], rows["gap"], "", hoverinfo="skip",
+            drawn, variant, np.zeros(len(rows)) if late else rows["time"], rows["gap"], "", hoverinfo="skip", name=None,
             marker={"size": 5, "line": None}, opacity=0.6 * opacity, showlegend=False, row=1, col=2 if late else 1,
         )  # fmt: skip
     late = math.isinf(middle["time"])

@@ -148,11 +148,11 @@ def _add_target(figure: go.Figure, frames: Frames, aim: Aim, leg: Leg, scale: fl
         if reached:  # where most seeds get there, the median of their accuracies may still be lower
             height = max(height, aim.target)
         if reached:
-            down = {"dash": "dot", "width": 1.2, "hoverinfo": "skip", "showlegend": False}
+            down = {"dash": "dot", "width": 1.2, "hoverinfo": "skip", "showlegend": False, "name": None}
             figures.lines(figure, variant, [at / scale] * 2, [0, 100 * height], "", **down)
         cross = {"symbol": "x-thin", "line": {"color": variant.colour, "width": 2.5}}
         figures.marks(
-            figure, variant, [at / scale], [100 * height], "%{customdata}<extra></extra>", showlegend=False,
+            figure, variant, [at / scale], [100 * height], "%{customdata}<extra></extra>", showlegend=False, name=None,
             marker={} if reached else cross, customdata=[f"{variant.label}: {leg.cell(aim.seeds(variant)).text}"],
         )  # fmt: skip
     return figure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from markupsafe import Markup
 from plotly.colors import sample_colorscale
 
@@ -13,7 +14,6 @@ from sfl_sim.report.whatif_load import CLIENT_PARTS
 from sfl_sim.report.whatif_rounds import add_line, canvas, dressed, wide
 
 if TYPE_CHECKING:
-    import pandas as pd
     import plotly.graph_objects as go
 
     from sfl_sim.report.whatif_load import WhatIf
