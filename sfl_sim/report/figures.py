@@ -33,7 +33,7 @@ MAX_TICKS, WIDE = 7, 5
 """Of axes: so many ticks at most; logarithmic if the largest is so many times the least."""
 MAX_NAMES = 20
 """Names beside the rows of a heat map, at most."""
-ROW_PX, PHONE_LETTERS = 62, 34
+ROW_PX, PHONE_LETTERS = 62, 32
 WHITE_EDGE = {"color": "#FFFFFF", "width": 1.2}
 
 
