@@ -65,7 +65,7 @@ def reprice(
         repricing = Repricing(run, overrides)
         with progress(Terminal(stderr=True), quiet) as notify:
             outcome = repricing.run(out, notify)
-    from sfl_sim.report.repriced import repriced_in_terminal
+    from sfl_sim.report.terminal import repriced_in_terminal
 
     conclude(outcome, "report.html", None if quiet else repriced_in_terminal)
 

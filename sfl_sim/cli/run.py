@@ -94,6 +94,6 @@ def serve(
     study = ServedStudy(load(scenario_file(scenario), overrides), settings)
     with progress(Terminal(stderr=True), quiet) as notify:
         outcome = study.run(run, out, notify)
-    from sfl_sim.report.served import served_in_terminal
+    from sfl_sim.report.terminal import served_in_terminal
 
     conclude(outcome, "serving.html", None if quiet else served_in_terminal)

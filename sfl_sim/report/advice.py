@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from sfl_sim.report.display import duration, percent
+from sfl_sim.report.table import Cell, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,22 +21,18 @@ BOUND = "Lower bound: of any cuts per client, in any order of service, with link
 def advice_in_terminal(choices: pd.DataFrame, cuts: pd.DataFrame, clients: pd.DataFrame) -> Group:
     """One row per variant, and what there is to say of it; the tables are those of an `Advice`."""
     several = len(choices) > 1
-    about = None if choices["bound_s"].isna().all() else BOUND
-    table = Table(box=None, header_style="bold", pad_edge=False, caption=about, caption_justify="left")
-    if several:
-        table.add_column("Variant")
-    for title in ("Best cut", "Round", "As it is now", "Next best", "Lower bound"):
-        table.add_column(title)
-    notes = []
+    about = "" if choices["bound_s"].isna().all() else BOUND
+    titles = [*(["Variant"] if several else []), "Best cut", "Round", "As it is now", "Next best", "Lower bound"]
+    rows, notes = [], []
     for row in choices.to_dict("records"):
         series = row["series"]
         names = cuts[cuts["series"] == series].set_index("cut")["name"]
         chosen = clients.loc[clients["series"] == series, "cut"].value_counts().sort_index()
         cells = [_best(chosen, names), duration(row["round_s"]), _own(row), _next(row, names), _bound(row)]
-        table.add_row(*map(Text, [series, *cells] if several else cells))
+        rows.append(list(map(Cell, [series, *cells] if several else cells)))
         said = " ".join([f"Searched: {row['how']}.", *row["notes"]])
         notes.append(Text(f"{series}: {said}" if several else said))
-    return Group(table, *notes)
+    return Group(Table(titles, rows, note=about, words=titles).in_terminal(), *notes)
 
 
 def settings(choices: pd.DataFrame) -> list[str]:

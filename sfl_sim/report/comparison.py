@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import html
 import json
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from sfl_sim.report.display import plural
+from markupsafe import Markup
+
+from sfl_sim.report.display import listed, plural
 from sfl_sim.report.frames import titles
 from sfl_sim.report.load import flat
+from sfl_sim.report.table import Cell, Table
 from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of
 from sfl_sim.scenario.fields import Concern
 
@@ -128,45 +130,45 @@ def _differing(keys: Iterable[str], told: Sequence[Mapping[str, Any]]) -> Values
     return {key: values for key, values in by_key.items() if len(set(values)) > 1}
 
 
-def settings_in_words(found: Comparison) -> str:
-    """What is compared, or a warning that it is not alone, as an HTML sentence."""
+def settings_in_words(found: Comparison) -> Markup:
+    """What is compared, or a warning that it is not alone."""
     if not found.settings:
-        return "The runs have the same settings."
+        return Markup("The runs have the same settings.")
     if not found.others:
-        return f"The runs differ in {_named([*found.settings])} alone."
+        return Markup("The runs differ in {} alone.").format(_named([*found.settings]))
+    others = _named(found.others)
     if found.compared:
-        return (
-            f"Beside {_named([found.compared])}, which is another one in every run, these runs also differ in "
-            f"{_named(found.others)}. Their results may differ because of that."
-        )
-    return f"These runs differ in {_named(found.others)}. Their results may differ because of any of these."
+        return Markup(
+            "Beside {}, which is another one in every run, these runs also differ in {}. Their results may differ "
+            "because of that."
+        ).format(_named([found.compared]), others)
+    return Markup("These runs differ in {}. Their results may differ because of any of these.").format(others)
 
 
-def machine_in_words(found: Comparison) -> str:
-    """What other ways of computing mean, as an HTML sentence."""
-    return (
-        f"They were computed differently, too: {_named([*found.machine])}. Simulated time does not know of it; weights "
-        "may differ in their last bits, and wall times do not compare."
-    )
+def machine_in_words(found: Comparison) -> Markup:
+    """What other ways of computing mean."""
+    return Markup(
+        "They were computed differently, too: {}. Simulated time does not know of it; weights may differ in their last "
+        "bits, and wall times do not compare."
+    ).format(_named([*found.machine]))
 
 
-def _named(keys: Sequence[str]) -> str:
+def _named(keys: Sequence[str]) -> Markup:
     """Keys in a sentence, the first few by name."""
-    named = [f"<code>{html.escape(key)}</code>" for key in keys[:MAX_NAMED]]
+    named = [_code(key) for key in keys[:MAX_NAMED]]
     if len(keys) > MAX_NAMED:
-        named.append(plural(len(keys) - MAX_NAMED, "more setting"))
-    return " and ".join(part for part in (", ".join(named[:-1]), named[-1]) if part)
+        named.append(Markup(plural(len(keys) - MAX_NAMED, "more setting")))
+    return listed(named)
 
 
-def values_table(found: Comparison, values: Values) -> str:
-    """A row for each key, a column for each run, as HTML."""
-    head = "".join(f'<th scope="col">{html.escape(title)}</th>' for title in found.titles)
-    body = "".join(
-        f'<tr><th scope="row"><code>{html.escape(key)}</code></th>'
-        f"{''.join(f'<td>{html.escape(_short(text))}</td>' for text in texts)}</tr>"
-        for key, texts in values.items()
-    )
-    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>"
+def _code(key: str) -> Markup:
+    return Markup("<code>{}</code>").format(key)
+
+
+def values_table(found: Comparison, values: Values) -> Table:
+    """A row for each key, a column for each run."""
+    rows = [[Cell(_code(key)), *(Cell(_short(text)) for text in texts)] for key, texts in values.items()]
+    return Table(["", *found.titles], rows, words=found.titles)
 
 
 def _short(text: str, most: int = 60) -> str:

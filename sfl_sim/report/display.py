@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 TIME_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
 NBSP = "\u00a0"  # a number and its unit stay on one line
 PREFIXES = ("", "k", "M", "G", "T", "P")
-
-
-def escaped(text: str) -> str:
-    """A name for HTML and for Plotly alike, which knows some entities only."""
-    return html.escape(text).replace("&quot;", "&#34;")
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:
@@ -93,3 +88,9 @@ def thin(frame: pd.DataFrame, limit: int) -> pd.DataFrame:
     if len(frame) <= limit:
         return frame
     return frame.iloc[np.linspace(0, len(frame) - 1, limit).round().astype(int)]
+
+
+def listed(names: Sequence[Markup], last: str = "and") -> Markup:
+    """Names in a sentence, the last one after a word: a, b and c."""
+    *others, final = names
+    return Markup(" {} ").format(last).join([Markup(", ").join(others), final] if others else [final])

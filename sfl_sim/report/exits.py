@@ -1,4 +1,4 @@
-"""Table and figures of early exits: how well devices and server answer together, and how much is offloaded for it."""
+"""Panels on early exits: how well devices and server answer together, and what the last layer sees."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from sfl_sim.metrics.exits import achieved, at_rho, trade_off
-from sfl_sim.report import display, style
-from sfl_sim.report.curves import MAX_NARROW_BANDS, add_share
-from sfl_sim.report.results import Column
-from sfl_sim.report.table import table
+from sfl_sim.report import display, figures, style
+from sfl_sim.report.figures import BANDS, LINES, MAX_NARROW_BANDS
+from sfl_sim.report.frames import label_names
+from sfl_sim.report.html_page import Panel
+from sfl_sim.report.learning import over_time
+from sfl_sim.report.table import Column, Table, by_variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,14 +27,52 @@ if TYPE_CHECKING:
 
 HEIGHT_PX = 340
 RHO_STEPS, THRESHOLDS = 5, 21
+MAP_PX = 300
+STAR = {"symbol": "star", "size": 14}
+REST = "other labels"
 COLUMNS = [
     Column("Devices alone", "device_accuracy", display.percent, more_is_better=True),
     Column("Server alone", "server_accuracy", display.percent, more_is_better=True),
     Column("Hybrid accuracy", "hybrid_accuracy", display.percent, more_is_better=True),
     Column("on seen labels", "hybrid_seen", display.percent, more_is_better=True),
     Column("on unseen labels", "hybrid_unseen", display.percent, more_is_better=True),
+    Column("Offloaded", "offload_probability", display.percent, more_is_better=None),
 ]
-OFFLOADED = Column("Offloaded", "offload_probability", display.percent)
+EXITS = """A device answers by itself where the entropy of its exit is below a threshold, and offloads the rest. \
+Hybrid accuracy, and a star, is that of an oracle, which knows the best of a few thresholds for every client: what \
+HARMONY reports. {unseen}Against offloading, one threshold for all clients falls from left to right: a line that is \
+higher than both its ends has devices and a server that know different things (the clients' models on their own test \
+sets, means over clients; {bands})."""
+UNSEEN = "The steeper a line falls with ρ, the more its devices know their own labels alone. "
+REPRESENTATIONS = """Test samples by the input of the last layer, which has to tell labels from it: the farther apart \
+the colours, the easier. Each goes through one client's front end, then the rest. t-SNE keeps neighbours together, and \
+distances between far groups mean nothing; the silhouette is that of the inputs themselves, 1 where labels lie far \
+apart, 0 or less where they mix (drawn: the first seed; silhouettes: medians over seeds ± standard deviation)."""
+
+
+def exit_panels(frames: Frames) -> list[Panel]:
+    """The panel on early exits, and that on representations, if they were recorded."""
+    return [*_exits_panel(frames), *_representations_panel(frames)]
+
+
+def _exits_panel(frames: Frames) -> list[Panel]:
+    found = exits(frames)
+    if not found:
+        return []
+    drawn = [("Accuracy against offloading", accuracy_by_offload(found))]
+    unseen = any(len(one.by_rho) for one in found)
+    if unseen:
+        drawn.insert(0, ("Hybrid accuracy against unseen labels", accuracy_by_rho(found)))
+    if frames.rounds.dropna(subset="hybrid_accuracy").groupby(["variant", "seed"]).size().max() > 1:
+        over = over_time(frames, frames.variants, "hybrid_accuracy")
+        drawn.append(("Hybrid accuracy against simulated time", over))
+    caption = EXITS.format(unseen=UNSEEN if unseen else "", bands=BANDS if len(found) <= MAX_NARROW_BANDS else LINES)
+    return [Panel("Early exits", caption, drawn, len(drawn), [exits_table(found)])]
+
+
+def _representations_panel(frames: Frames) -> list[Panel]:
+    drawn = [(silhouette(frames, variant), scatter(frames, variant)) for variant in mapped(frames)]
+    return [Panel("What the last layer sees", REPRESENTATIONS, drawn, columns=3)] if drawn else []
 
 
 @dataclass(frozen=True)
@@ -80,45 +121,78 @@ def _evenly(entropy: pd.Series) -> list[float]:
     return [0.0, *told.quantile(np.linspace(0, 1, THRESHOLDS)).unique(), math.inf]
 
 
-def exits_table(found: Sequence[Exits]) -> str:
-    """The table as HTML: medians over seeds and their spread; less is offloaded where the devices know more."""
-    rows = []
-    for one in found:
-        cells = [column.cell(one.achieved) for column in COLUMNS]
-        rows.append((one.variant.html, [*cells, OFFLOADED.cell(one.achieved)._replace(merit=math.nan)]))
-    return table([column.title for column in [*COLUMNS, OFFLOADED]], rows)
+def exits_table(found: Sequence[Exits]) -> Table:
+    """Medians over seeds and their spread; less is offloaded where the devices know more."""
+    return by_variant(COLUMNS, [(one.variant, one.achieved) for one in found])
 
 
 def accuracy_by_rho(found: Sequence[Exits]) -> go.Figure:
     """Hybrid accuracy at the oracle's thresholds against the share of unseen labels, median ± over seeds."""
-    figure = style.canvas(HEIGHT_PX)
+    figure = figures.canvas(HEIGHT_PX)
     for one in found:
         if len(one.by_rho):
             hover = "%{y:.1f} % at ρ = %{x:.2g}"
             band = len(found) <= MAX_NARROW_BANDS
-            add_share(figure, one.variant, one.by_rho, "rho", "rho", "hybrid_accuracy", hover, band)
+            figures.medians(figure, one.variant, one.by_rho, "rho", "hybrid_accuracy", hover=hover, with_band=band)
     figure.update_xaxes(title="ρ: unseen samples per seen one", rangemode="tozero")
     return figure.update_yaxes(title="hybrid accuracy (%)")
 
 
 def accuracy_by_offload(found: Sequence[Exits]) -> go.Figure:
     """Accuracy against what is offloaded, as one threshold for all clients rises; stars are the oracle's."""
-    figure = style.canvas(HEIGHT_PX)
+    figure = figures.canvas(HEIGHT_PX)
     hover = "%{y:.1f} % with %{x:.0f} % offloaded"
     for one in found:
         swept = one.by_threshold.assign(offloaded=100 * one.by_threshold["offload_probability"])
         band = len(found) <= MAX_NARROW_BANDS
-        add_share(figure, one.variant, swept, "threshold", "offloaded", "accuracy", hover, band)
+        figures.medians(figure, one.variant, swept, "offloaded", by="threshold", hover=hover, with_band=band)
     for one in found:
         best = 100 * one.achieved[["offload_probability", "hybrid_accuracy"]].median()
-        figure.add_scatter(
-            x=[best["offload_probability"]], y=[best["hybrid_accuracy"]], mode="markers", showlegend=False,
-            marker=_star(one.variant.colour), hovertemplate=f"oracle: {hover}<extra>{one.variant.label}</extra>",
-        )  # fmt: skip
-    figure.add_scatter(x=[None], y=[None], mode="markers", name="oracle's thresholds", marker=_star(style.INK))
+        x, y = [best["offload_probability"]], [best["hybrid_accuracy"]]
+        said = f"oracle: {hover}<extra>{one.variant.label}</extra>"
+        figures.marks(figure, one.variant, x, y, said, marker=STAR, showlegend=False)
+    ink = {**STAR, "color": style.INK, "line": figures.WHITE_EDGE}
+    figure.add_scatter(x=[None], y=[None], mode="markers", name="oracle's thresholds", marker=ink)
     figure.update_xaxes(title="offloaded (%)", range=[-3, 103])
     return figure.update_yaxes(title="accuracy (%)")
 
 
-def _star(colour: str) -> dict[str, object]:
-    return {"symbol": "star", "color": colour, "size": 14, "line": {"color": "#FFFFFF", "width": 1.2}}
+def mapped(frames: Frames) -> list[Variant]:
+    """The variants whose representations were recorded."""
+    known = set(frames.representations["variant"])
+    return [variant for variant in frames.variants if variant.label in known]
+
+
+def silhouette(frames: Frames, variant: Variant) -> Markup:
+    """The variant and its silhouette score, the mean over samples: median ± over seeds."""
+    rows = frames.representations[frames.representations["variant"] == variant.label]
+    scores = rows.groupby("seed")["silhouette"].mean()
+    if not math.isfinite(scores.median()):
+        return variant.html
+    spread = f" ± {scores.std():.2f}" if len(scores) > 1 else ""
+    return variant.html + f": silhouette {scores.median():.2f}{spread}".replace("-", "−")
+
+
+def scatter(frames: Frames, variant: Variant) -> go.Figure:
+    """The first seed's samples where t-SNE put them, coloured by label."""
+    rows = frames.representations.query("variant == @variant.label and seed == @variant.seed")
+    names = label_names(frames, variant)
+    coloured = sorted(names.index)[: len(style.LABEL_COLOURS)]
+    figure = figures.canvas(MAP_PX)
+    _add(figure, rows[~rows["label"].isin(coloured)], names, REST, style.MUTED)
+    for label, colour in zip(coloured, style.LABEL_COLOURS, strict=False):
+        _add(figure, rows[rows["label"] == label], names, names[label], colour)
+    frame = {"showgrid": False, "showticklabels": False, "mirror": True}
+    figure.update_xaxes(frame)
+    return figure.update_yaxes(frame, scaleanchor="x")
+
+
+def _add(figure: go.Figure, rows: pd.DataFrame, names: pd.Series, name: str, colour: str) -> None:
+    if rows.empty:
+        return
+    figure.add_scatter(
+        x=rows["x"].to_numpy(), y=rows["y"].to_numpy(), mode="markers", name=name, text=list(rows["label"].map(names)),
+        customdata=rows[["client", "silhouette"]].to_numpy(),
+        marker={"symbol": "circle", "color": colour, "size": 6, "opacity": 0.85},
+        hovertemplate="%{text}, client %{customdata[0]}, silhouette %{customdata[1]:.2f}<extra></extra>",
+    )  # fmt: skip

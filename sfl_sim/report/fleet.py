@@ -1,4 +1,4 @@
-"""Figures: how unequal the fleet is, in device speeds, in link rates, and in the energy that a run takes."""
+"""Panel on the fleet: how unequal it is in device speeds, in link rates, and in the energy that a run takes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sfl_sim.report import display, style
+from sfl_sim.report import figures, style
 from sfl_sim.report.frames import distinct
+from sfl_sim.report.html_page import Panel
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames, Variant
 
-MAX_POINTS = 400
 MARKS = {
     "macs_per_s": ("device", "solid"),
     "uplink_bps": ("uplink", "solid"),
@@ -24,6 +24,18 @@ MARKS = {
     "joule": ("device", "solid"),
 }
 """The resource of each rate, and the dash of its line; energy is paid by the device."""
+CAPTION = "The wider a curve spreads along its logarithmic axis, the longer the fast clients wait for the slow. "
+
+
+def fleet_panel(frames: Frames) -> Panel:
+    """Devices and links, and energy if it is known."""
+    drawn = [
+        ("Device speeds", device_speeds(frames)),
+        ("Link rates: uplink solid, downlink dashed", link_rates(frames)),
+    ]
+    if knows_energy(frames):
+        drawn.append(("Energy that the run takes", energy(frames)))
+    return Panel("The fleet", CAPTION + cost_model(frames), drawn, columns=2)
 
 
 def device_speeds(frames: Frames) -> go.Figure:
@@ -50,7 +62,7 @@ def energy(frames: Frames) -> go.Figure:
 def cost_model(frames: Frames) -> str:
     """How the time of a step follows from its work, in a sentence; nothing about runs that do not say."""
     follows = [
-        "its MACs" if cost == "macs" else f"its kinds of layers and their calls (cost profile {display.escaped(cost)})"
+        "its MACs" if cost == "macs" else f"its kinds of layers and their calls (cost profile {cost})"
         for cost in frames.clients["cost"].dropna().unique()
     ]
     return f"A step's time follows from {' or '.join(follows)}." if follows else ""
@@ -59,7 +71,7 @@ def cost_model(frames: Frames) -> str:
 def _shares(frames: Frames, columns: list[str]) -> go.Figure:
     """Empirical distributions: of the fleet that all variants share, or else of each in a variant's colour."""
     fleets = _fleets(frames, columns)
-    figure = style.canvas(290)
+    figure = figures.canvas(290)
     for variants, fleet in fleets:
         alike = f" and {len(variants) - 1} alike" if len(variants) > 1 else ""
         cuts = _cuts(frames, variants)
@@ -67,11 +79,9 @@ def _shares(frames: Frames, columns: list[str]) -> go.Figure:
             part, dash = MARKS[column]
             neutral = {"name": part, "line_color": style.RESOURCE_COLOURS[part]}
             coloured = {"name": variants[0].label + alike, "line_color": variants[0].colour}
-            figure.add_scatter(
-                **_steps(fleet[column], cuts), **(neutral if len(fleets) == 1 else coloured),
-                mode="lines", line_shape="hv", line_width=2.4, line_dash=dash,
-                hovertemplate="%{y:.0f} % are at most %{x:.3s}%{customdata}",
-            )  # fmt: skip
+            look = neutral if len(fleets) == 1 else coloured
+            hover = "%{y:.0f} % are at most %{x:.3s}%{customdata}"
+            figures.ecdf(figure, fleet[column], cuts, hover, line_dash=dash, **look)
     rates = np.log10(frames.clients[columns])
     low, high = rates.min(axis=None) - 0.05, rates.max(axis=None) + 0.05
     figure.update_xaxes(type="log", exponentformat="SI", range=[low, high], dtick="D2" if 1 < high - low < 3 else None)
@@ -93,10 +103,3 @@ def _cuts(frames: Frames, variants: list[Variant]) -> pd.Series:
     clients = frames.clients[frames.clients["variant"].isin([variant.label for variant in variants])]
     cut = clients.groupby(["seed", "client"], sort=False)["cut"].agg(["min", "max"])
     return cut["min"].map(", cut after layer {:.0f}".format).where(cut["min"] == cut["max"], "").reset_index(drop=True)
-
-
-def _steps(rates: pd.Series, customdata: pd.Series) -> dict[str, np.ndarray]:
-    steps = pd.DataFrame({"x": rates, "customdata": customdata}).sort_values("x", kind="stable")
-    steps["y"] = 100 * np.arange(1, len(rates) + 1) / len(rates)
-    steps = pd.concat([steps.head(1).assign(y=0.0), display.thin(steps, MAX_POINTS)])
-    return {axis: steps[axis].to_numpy() for axis in ("x", "y", "customdata")}

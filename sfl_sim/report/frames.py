@@ -7,13 +7,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import pandas as pd
+from markupsafe import escape
 
 from sfl_sim.metrics.typical import typical_round
 from sfl_sim.report import style
-from sfl_sim.report.display import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from markupsafe import Markup
 
     from sfl_sim.report.load import Run
 
@@ -26,7 +28,7 @@ class Variant(style.Named):
     """One variant of one run, as it is called and coloured all over the page.
 
     Attributes:
-        label: unique on the page, as are all names in `Frames` HTML-escaped.
+        label: unique on the page and escaped, as are all names in `Frames`.
         seed: the first seed, whose operations are drawn.
         order: the server's order policy; None if the scenario does not tell.
     """
@@ -63,6 +65,11 @@ class Frames:
     layers: pd.DataFrame
     representations: pd.DataFrame
 
+    @property
+    def title(self) -> str:
+        """The names of the scenarios."""
+        return " · ".join(dict.fromkeys(run.name for run in self.runs))
+
     @cached_property
     def timing_only(self) -> bool:
         """Whether nothing was trained, so that no figure of accuracy can be drawn."""
@@ -82,6 +89,17 @@ class Frames:
         return typical_round(first_seeds)
 
 
+def label_ranks(labels: pd.DataFrame) -> pd.Series:
+    """The row on which each label is drawn, from 0: its place in its seed's cyclic order, or else its number."""
+    return labels["position"].where(labels["position"] >= 0, labels["label"])
+
+
+def label_names(frames: Frames, variant: Variant) -> pd.Series:
+    """The labels' names by their numbers, in the cyclic order of the first seed; none if nothing was trained."""
+    labels = frames.labels.query("variant == @variant.label and seed == @variant.seed").drop_duplicates("label")
+    return labels.assign(rank=label_ranks(labels)).sort_values("rank").set_index("label")["label_name"]
+
+
 def distinct(tables: Iterable[tuple[T, pd.DataFrame]]) -> list[tuple[list[T], pd.DataFrame]]:
     """The tables that differ, each with all (variants, or names) that have it."""
     found: list[tuple[list[T], pd.DataFrame]] = []
@@ -95,14 +113,14 @@ def distinct(tables: Iterable[tuple[T, pd.DataFrame]]) -> list[tuple[list[T], pd
 
 
 def merge(runs: Sequence[Run]) -> Frames:
-    """Put the variants of `runs` side by side. Names are escaped here, once, for HTML and Plotly alike."""
+    """Put the variants of `runs` side by side. Names are escaped here, once, for pages and Plotly alike."""
     variants: list[Variant] = []
     tables: dict[str, list[pd.DataFrame]] = {
         table: [] for table in ("summary", "rounds", "labels", "confusion", "clients", "layers", "representations")
     }
     for run, title in zip(runs, titles(runs), strict=True):
         names = list(run.rounds["variant"].unique())
-        labels = {name: escaped(_label(name, names, title)) for name in names}
+        labels = {name: escape(_label(name, names, title)) for name in names}
         variants += [_variant(run, name, labels[name], len(variants) + i) for i, name in enumerate(names)]
         for table, frames in tables.items():
             frame: pd.DataFrame = getattr(run, table)
@@ -113,7 +131,7 @@ def merge(runs: Sequence[Run]) -> Frames:
     merged = {table: _stack(frames) for table, frames in tables.items()}
     merged["rounds"]["bytes_moved"] = _bytes_moved(merged["rounds"])
     for table, column in (("labels", "label_name"), ("layers", "name"), ("layers", "model")):
-        merged[table][column] = merged[table][column].astype(str).map(escaped)
+        merged[table][column] = merged[table][column].astype(str).map(escape)
     return Frames(list(runs), variants, **merged)
 
 
@@ -141,15 +159,13 @@ def _label(name: str, names: Sequence[str], title: str) -> str:
     return title if len(names) == 1 else f"{title}: {name}"
 
 
-def _variant(run: Run, name: str, label: str, index: int) -> Variant:
-    turn, place = divmod(index, len(style.VARIANT_COLOURS))
+def _variant(run: Run, name: str, label: Markup, index: int) -> Variant:
     return Variant(
         label=label,
         method=str(run.summary.loc[run.summary["variant"] == name, "method"].iloc[0]),
         order=_order(run, name),
         seed=int(run.rounds.loc[run.rounds["variant"] == name, "seed"].min()),
-        colour=style.VARIANT_COLOURS[place],
-        dash=style.DASHES[turn % len(style.DASHES)],
+        **style.look(index),
         run=run,
         name=name,
     )

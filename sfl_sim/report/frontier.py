@@ -1,20 +1,21 @@
-"""Figure: what less forgetting costs on the clock, the performance gap of each variant against its time."""
+"""What less forgetting costs on the clock: the performance gap of each variant against its time."""
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from plotly.subplots import make_subplots
+from markupsafe import Markup, escape
 
+from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.metrics.pareto import non_dominated
-from sfl_sim.report import display, style
+from sfl_sim.report import display, figures, style
+from sfl_sim.report.html_page import Panel
 from sfl_sim.report.results import columns_for, medians
-from sfl_sim.report.way import TIME, accuracy, common_target
+from sfl_sim.report.targets import TIME, accuracy, common_target
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -28,6 +29,10 @@ OF_A_ROUND = "time of a round"
 PALE = 0.45
 MARGIN, LEAST_MARGIN_POINTS = 0.07, 1.0
 """Between the marks and the frame: a share of what they span, and at least so much."""
+FRONT = """The best corner is the lower left. Along the line, the Pareto front, less forgetting costs more time; a \
+pale variant has a rival that is no worse in both{late}. The gap is that of the last {rounds} rounds{when}. Large: \
+medians over seeds with ± standard deviation; small: single seeds. Clients differ from seed to seed: times of single \
+seeds, and their ±, are divided by how slow the seed is for the average variant."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,20 @@ def _pace(summary: pd.DataFrame) -> pd.Series:
     return slowness.groupby(summary["seed"]).transform("mean")
 
 
-def choice(frames: Frames) -> list[str]:
-    """Which variants are on the front, as an HTML sentence; nothing if that excludes nobody."""
+def frontier_panels(frames: Frames) -> list[Panel]:
+    """The panel on the front; none for fewer than three variants whose forgetting is known."""
+    found = frontier(frames)
+    if found is None:
+        return []
+    when = "" if found.cost == OF_A_ROUND else ", the time when the target was first reached"
+    late = ", or does not reach the target" if found.anyone_late else ""
+    caption = FRONT.format(late=late, rounds=LAST_ROUNDS, when=when)
+    drawn = [(f"Performance gap against {found.cost}", figure(frames, found))]
+    return [Panel("What less forgetting costs on the clock", caption, drawn)]
+
+
+def choice(frames: Frames) -> list[Markup]:
+    """A sentence on which variants are on the front; nothing if that excludes nobody."""
     found = frontier(frames)
     if found is None or found.middle["best"].equals(np.isfinite(found.middle["time_s"])):
         return []
@@ -89,11 +106,12 @@ def choice(frames: Frames) -> list[str]:
     late = np.isinf(found.middle["time_s"]).any()
     if len(names) == 1:
         those = " of those that reach it" if late else ""
-        return [f"{names[0]} has both the shortest {found.cost} and the smallest performance gap{those}."]
-    listed, others = f"{', '.join(names[:-1])} or {names[-1]}", " that reaches it" if late else ""
+        return [names[0] + f" has both the shortest {found.cost} and the smallest performance gap{those}."]
+    others = " that reaches it" if late else ""
     return [
-        f"To trade {found.cost} against performance gap, choose {listed}: "
-        f"every other variant{others} is no better in either than one of these."
+        escape(f"To trade {found.cost} against performance gap, choose ")
+        + display.listed(names, "or")
+        + f": every other variant{others} is no better in either than one of these."
     ]
 
 
@@ -112,8 +130,7 @@ def figure(frames: Frames, found: Frontier) -> go.Figure:
     bottom, top = max(ends["gap"].min() - margin, 0.0), ends["gap"].max() + margin
 
     widths = [0.87, 0.13] if found.anyone_late else [1.0]
-    drawn = make_subplots(cols=len(widths), shared_yaxes=True, column_widths=widths, horizontal_spacing=0.015)
-    drawn.update_layout(style.canvas(380).layout)
+    drawn = figures.canvas(380, cols=len(widths), shared_yaxes=True, column_widths=widths, horizontal_spacing=0.015)
     _add_front(drawn, middle[middle["best"]].sort_values(["time", "gap"]), right, top)
     places, spreads = (frame.to_dict("index") for frame in (middle, spread))
     for variant in frames.variants:
@@ -132,7 +149,7 @@ def figure(frames: Frames, found: Frontier) -> go.Figure:
             text="not reached", textangle=-90, showarrow=False, font={"color": style.MUTED, "size": 12},
             xref="x2 domain", x=1, xanchor="right", yref="y domain", y=0.02, yanchor="bottom",
         )  # fmt: skip
-    return style.tidy(drawn)
+    return drawn
 
 
 def _add_front(drawn: go.Figure, front: pd.DataFrame, right: float, top: float) -> None:
@@ -150,21 +167,18 @@ def _add_front(drawn: go.Figure, front: pd.DataFrame, right: float, top: float) 
 
 def _add(drawn: go.Figure, variant: Variant, seeds: pd.DataFrame, middle: Numbers, spread: Numbers, text: str) -> None:
     """A variant's seeds, and over them its median with ± the spread; pale off the front."""
-    look = {"color": variant.colour, "symbol": variant.symbol}
     opacity = 1.0 if middle["best"] else PALE
     for late, rows in seeds.groupby(np.isinf(seeds["time"])):
-        drawn.add_scatter(
-            x=np.zeros(len(rows)) if late else rows["time"].to_numpy(), y=rows["gap"].to_numpy(), mode="markers",
-            marker={**look, "size": 5}, opacity=0.6 * opacity, showlegend=False, hoverinfo="skip",
-            row=1, col=2 if late else 1,
+        figures.marks(
+            drawn, variant, np.zeros(len(rows)) if late else rows["time"], rows["gap"], "", hoverinfo="skip", name=None,
+            marker={"size": 5, "line": None}, opacity=0.6 * opacity, showlegend=False, row=1, col=2 if late else 1,
         )  # fmt: skip
     late = math.isinf(middle["time"])
     bars = {"color": variant.colour, "thickness": 1.3, "width": 0}
-    drawn.add_scatter(
-        x=[0.0 if late else middle["time"]], y=[middle["gap"]], mode="markers", name=variant.label, opacity=opacity,
-        marker={**look, "size": 12, "line": {"color": "#FFFFFF", "width": 1.5}},
+    figures.marks(
+        drawn, variant, [0.0 if late else middle["time"]], [middle["gap"]], "%{customdata}", customdata=[text],
+        marker={"size": 12}, opacity=opacity, row=1, col=2 if late else 1,
         error_x={"array": [0.0 if late else spread["time"]], **bars}, error_y={"array": [spread["gap"]], **bars},
-        customdata=[text], hovertemplate="%{customdata}", row=1, col=2 if late else 1,
     )  # fmt: skip
 
 
@@ -175,4 +189,4 @@ def _text(frames: Frames, label: str) -> str:
     if common_target(frames) is not None:
         columns.append(TIME)
     cells = ((column.title, column.cell(seeds)) for column in columns)
-    return "<br>".join(f"{title}: {html.escape(cell.text)} {cell.below}" for title, cell in cells)
+    return "<br>".join(f"{title}: {escape(cell.text)} {cell.below}" for title, cell in cells)

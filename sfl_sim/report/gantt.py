@@ -1,4 +1,4 @@
-"""Figure: one round as a Gantt chart, the picture that explains what an order of service does."""
+"""Panel of one round as a Gantt chart, the picture that explains what an order of service does."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import numpy as np
 import pandas as pd
 from plotly.colors import sample_colorscale
 
-from sfl_sim.report import display, style
-from sfl_sim.report.curves import bars
-from sfl_sim.report.labels import label_ranks
+from sfl_sim.report import display, figures, style
+from sfl_sim.report.display import plural
+from sfl_sim.report.frames import label_ranks
+from sfl_sim.report.html_page import Panel
+from sfl_sim.report.round_view import drawn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +38,27 @@ CLIENT_SPANS = {
     "downlink": ("downlink", "started_s", "ended_s"),
 }
 """What is drawn on a client's lane, by resource: the node of the operations, their start and their end."""
+CAPTION = """In the server's lane a job has its client's colour: a fixed order repeats one ramp, arrival order mixes \
+it (round {round}, first seed; clients with their dominant labels, {sorting}; blank is waiting for the others{drawn}). \
+The dark line is the critical path: it runs under what the round waits for. Drag to zoom, double-click for the whole \
+round.{cut}{assistants}"""
+
+
+def gantt_panel(frames: Frames, views: Sequence[RoundView]) -> Panel:
+    """The charts of the first variants, on one scale."""
+    until_s = first_sight_s(views)
+    clients = max(frames.rounds.loc[frames.rounds["round"] == frames.typical_round, "participants"])
+    assisting = max(len(view.assistants) for view in views)
+    helpers = min(assisting, MAX_ASSISTANTS)
+    caption = CAPTION.format(
+        round=frames.typical_round,
+        sorting="by label" if frames.labels.empty else "in the cyclic order",
+        drawn=drawn(frames),
+        cut=f" Of {clients} clients, {MAX_CLIENTS} are drawn." if clients > MAX_CLIENTS else "",
+        assistants=f" Below, in italics: the busiest {helpers} of {plural(assisting, 'assistant')}." if helpers else "",
+    )
+    charts = [(view.variant.html, gantt(frames, view, until_s)) for view in views]
+    return Panel("One round, operation by operation", caption, charts)
 
 
 def first_sight_s(views: Sequence[RoundView]) -> float:
@@ -59,30 +82,28 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
     jobs = _server_jobs(view.ops, clients)
 
     top, bottom = min([0.0, *jobs["lane"]]) - 0.7, len(shown) - 0.3
-    figure = style.canvas(100 + round(LANE_PX * (bottom - top)))
+    figure = figures.canvas(100 + round(LANE_PX * (bottom - top)))
     lane = pd.Series(range(len(shown)), shown.index)
     for part, (node, start, end) in CLIENT_SPANS.items():
         rows = ops[ops["node"] == node]
-        figure.add_scatter(
-            **bars(rows[start] / unit_s, rows[end] / unit_s, rows["client"].map(lane)),
-            mode="lines", line=_line(style.RESOURCE_COLOURS[part], 3 if part == "queue" else 11),
-            name=style.RESOURCE_NAMES[part], hoverinfo="skip",
+        figures.spans(
+            figure, rows[start] / unit_s, rows[end] / unit_s, rows["client"].map(lane),
+            colour=style.RESOURCE_COLOURS[part], width=3 if part == "queue" else 11, name=style.RESOURCE_NAMES[part],
         )  # fmt: skip
     waits = view.without_features.query("client in @shown.index")
     if len(waits):
-        figure.add_scatter(
-            **bars(waits["started_s"] / unit_s, waits["ended_s"] / unit_s, waits["client"].map(lane)),
-            mode="lines", line=_line(style.RESOURCE_COLOURS["assistants"], 3),
-            name=style.RESOURCE_NAMES["assistants"], hoverinfo="skip",
+        figures.spans(
+            figure, waits["started_s"] / unit_s, waits["ended_s"] / unit_s, waits["client"].map(lane),
+            colour=style.RESOURCE_COLOURS["assistants"], width=3, name=style.RESOURCE_NAMES["assistants"],
         )  # fmt: skip
     for label, rows in jobs.groupby("label"):
         colour = rows["colour"].iloc[0]
-        figure.add_scatter(
-            **bars(rows["started_s"] / unit_s, rows["ended_s"] / unit_s, rows["lane"]),
-            mode="lines+markers", line=_line(colour, 17),
+        figures.spans(
+            figure, rows["started_s"] / unit_s, rows["ended_s"] / unit_s, rows["lane"],
+            colour=colour, width=17, mode="lines+markers", name=str(label), showlegend=False, hoverinfo=None,
             # A tick at both ends: a fast server's jobs are too short to be seen as bars.
             marker={"symbol": "line-ns", "size": 12, "line": {"color": colour, "width": 1.5}},
-            name=str(label), hovertemplate="%{x:.4~g} " + unit, showlegend=False,
+            hovertemplate="%{x:.4~g} " + unit,
         )  # fmt: skip
     _add_critical_path(figure, view, lane, unit_s)
     figure.add_vline(view.duration_s / unit_s, line={"color": style.INK, "width": 1.2})
@@ -100,17 +121,14 @@ def _add_critical_path(figure: go.Figure, view: RoundView, lane: pd.Series, unit
     ends_s = path[["from_s", "to_s"]].to_numpy(dtype=np.float32) / unit_s
     figure.add_scatter(
         x=ends_s.ravel(), y=np.repeat(level.to_numpy(dtype=np.float32), 2), mode="lines", opacity=0.85,
-        line=_line(style.INK, 2), name="critical path", hoverinfo="skip",
+        line={"color": style.INK, "width": 2, "dash": "solid", "simplify": False}, name="critical path",
+        hoverinfo="skip",
     )  # fmt: skip
 
 
 def _busiest(ops: pd.DataFrame) -> pd.Index:
     """The clients that take most of the time of `ops`, `MAX_ASSISTANTS` at most."""
     return (ops["ended_s"] - ops["started_s"]).groupby(ops["client"]).sum().nlargest(MAX_ASSISTANTS).index
-
-
-def _line(colour: str, width_px: int) -> dict[str, object]:
-    return {"color": colour, "width": width_px, "dash": "solid", "simplify": False}
 
 
 def _server_jobs(ops: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:

@@ -2,166 +2,99 @@
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
+from markupsafe import Markup, escape
 
 from sfl_sim.report.display import duration, percent, plural, points
 from sfl_sim.report.frontier import choice
-from sfl_sim.report.repriced import repriced
 from sfl_sim.report.results import medians
-from sfl_sim.report.way import ROUNDS, TIME, Aim, aims, factor
+from sfl_sim.report.targets import ROUNDS, TIME, Aim, aims, factor
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames, Variant
-    from sfl_sim.report.load import Run
     from sfl_sim.report.results import Numbers
 
 ARRIVAL_ORDER = "fcfs"
 ORDER_SETTINGS = ("max_wait_s", "burst")
 """Keys beside `server.order` that say more of an order, and that arrival order has not."""
 MAX_COMPARISONS = 3
-MAX_FAILURES = 5
-ADAPTIVE = ("window_ratio", "clp", "printed")
-"""Rules of KoReA-SFL by which the proportion of replay follows the gradient norm."""
 
 Found = tuple["Variant", "Numbers"]
 
 
-def headline(frames: Frames) -> list[str]:
-    """HTML sentences, the most important first."""
+def headline(frames: Frames) -> list[Markup]:
+    """Sentences, the most important first."""
     middle = medians(frames).to_dict("index")
     found: list[Found] = [(variant, middle[variant.label]) for variant in frames.variants]
     return _leaders(frames, found) + _order_costs(frames, found) + choice(frames)
 
 
-def warnings(frames: Frames) -> list[str]:
-    """What a reader must know before believing the rest, as HTML sentences."""
-    return [text for run in frames.runs for text in _warnings(run)]
-
-
-def _warnings(run: Run) -> list[str]:
-    texts = [*repriced(run), *_unfinished(run)]
-    diverged = run.rounds[run.rounds["accuracy"].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
-    for (variant, seed), rounds in diverged.groupby(["variant", "seed"], sort=False):
-        texts.append(
-            html.escape(f"{run.name}: {variant} with seed {seed} diverged in round {rounds['round'].min()}. ")
-            + "Its loss is no number any more, and its accuracy that of guessing; a smaller learning rate may help."
-        )
-    skipped = run.rounds[run.rounds["skipped"] > 0]
-    for (variant, seed), rounds in skipped.groupby(["variant", "seed"], sort=False):
-        texts.append(
-            html.escape(f"{run.name}: {variant} with seed {seed} left out {plural(rounds['skipped'].sum(), 'update')} ")
-            + f"with gradients that were no finite numbers, the first in round {rounds['round'].min()} "
-            "(train.on_nan: skip); a smaller learning rate may help."
-        )
-    if run.rounds["accuracy"].isna().all() and "repriced_from" not in run.manifest:
-        texts.append(
-            html.escape(f"{run.name}: timing-only. ")
-            + f"Nothing was trained, so there is no accuracy; time and bytes are those of a training run{_unread(run)}."
-        )
-    return texts
-
-
-def _unfinished(run: Run) -> list[str]:
-    """What is missing: of a run that was interrupted, and of variants that failed while the others went on."""
-    status, failed = run.manifest.get("status"), run.manifest.get("failed") or []
-    texts = []
-    if status != "complete" and not (status == "failed" and failed):
-        planned = (run.scenario.get("train") or {}).get("rounds", "?")
-        texts.append(
-            html.escape(f"{run.name}: {status} after round {run.rounds['round'].max()} of {planned}. ")
-            + "What follows is what was stored until then; variants and seeds may have come to different rounds."
-        )
-    for one in failed[:MAX_FAILURES]:
-        mine = (run.rounds["variant"] == one["variant"]) & (run.rounds["seed"] == one["seed"])
-        what = f"What follows has its first {plural(mine.sum(), 'round')}." if mine.any() else "It is not shown."
-        failure = f"{one['variant']} with seed {one['seed']} failed: {one['error']}"
-        texts.append(html.escape(f"{run.name}: {failure}. {what}"))
-    if len(failed) > MAX_FAILURES:
-        texts.append(
-            html.escape(f"{run.name}: {len(failed) - MAX_FAILURES} more failed; manifest.json lists them all.")
-        )
-    return texts
-
-
-def _unread(run: Run) -> str:
-    """What differs where a proportion of replay was to follow a norm that nobody measured, as the end of a sentence."""
-    options = [one for one in run.summary["method_options"] if isinstance(one, dict)]
-    p0 = {f"{one['p0']:g}" for one in options if one.get("proportion") in ADAPTIVE}
-    if not p0:
-        return ""
-    return (
-        f", except that the proportion of replay stays at p0 = {' or '.join(sorted(p0))}, since its rule reads a "
-        "gradient norm that only training knows"
-    )
-
-
-def _leaders(frames: Frames, found: list[Found]) -> list[str]:
+def _leaders(frames: Frames, found: list[Found]) -> list[Markup]:
     if frames.timing_only:
         return [_fastest(found)]
     goals = [aim for aim in aims(frames) if aim.target is not None]
     sentences = [_first_to_target(aim) for aim in goals[:MAX_COMPARISONS]]
     if len(goals) > MAX_COMPARISONS:
-        sentences.append(f"{plural(len(goals) - MAX_COMPARISONS, 'more target')} below.")
+        sentences.append(escape(f"{plural(len(goals) - MAX_COMPARISONS, 'more target')} below."))
     return sentences if any(aim.ranking() for aim in goals) else [*sentences, _most_accurate(found)]
 
 
-def _fastest(found: list[Found]) -> str:
+def _fastest(found: list[Found]) -> Markup:
     (first, least_s), *others = sorted(((v, _round_s(numbers)) for v, numbers in found), key=lambda pair: pair[1])
-    sentence = f"{first.html} takes {duration(least_s)} of simulated time per round"
+    sentence = first.html + f" takes {duration(least_s)} of simulated time per round"
     if not others:
         return sentence + "."
     last, most_s = others[-1]
     if duration(most_s) == duration(least_s):
-        return f"Every variant takes {duration(least_s)} of simulated time per round."
-    return f"{sentence}, the least of all; {last.html} takes the most, {duration(most_s)}."
+        return escape(f"Every variant takes {duration(least_s)} of simulated time per round.")
+    return sentence + ", the least of all; " + last.html + f" takes the most, {duration(most_s)}."
 
 
-def _first_to_target(aim: Aim) -> str:
+def _first_to_target(aim: Aim) -> Markup:
     ranking = aim.ranking()
     if not ranking:
-        return f"The target of {aim.name} is not reached."
+        return escape(f"The target of {aim.name} is not reached.")
     first, *others = ranking
-    sentence = (
-        f"{first.html} reaches {aim.name} {'first, ' if len(aim.variants) > 1 else ''}after "
+    sentence = first.html + (
+        f" reaches {aim.name} {'first, ' if len(aim.variants) > 1 else ''}after "
         f"{duration(TIME.median(aim.seeds(first)))} of simulated time and "
-        f"{plural(ROUNDS.median(aim.seeds(first)), 'round')}{_times_as_fast(aim, first)}"
+        f"{plural(ROUNDS.median(aim.seeds(first)), 'round')}"
     )
+    sentence += _times_as_fast(aim, first)
     if not others:
-        return f"{sentence}; no other variant reaches it." if len(aim.variants) > 1 else sentence + "."
+        return sentence + ("; no other variant reaches it." if len(aim.variants) > 1 else ".")
     second = others[0]
     needed = duration(TIME.median(aim.seeds(second)))
     if second is aim.baseline:  # which the sentence has just named
-        return f"{sentence}; that one needs {needed}."
-    return f"{sentence}; the next is {second.html} after {needed}."
+        return sentence + f"; that one needs {needed}."
+    return sentence + "; the next is " + second.html + f" after {needed}."
 
 
-def _times_as_fast(aim: Aim, variant: Variant) -> str:
+def _times_as_fast(aim: Aim, variant: Variant) -> Markup:
     """How it compares with the baseline, if that is another one and did run."""
     baseline = aim.baseline
     low, high = aim.speedup(variant, TIME)
     if baseline is None or baseline is variant or not low > 0:
-        return ""
+        return Markup("")
     at_least = "" if low == high else "more than "
     of_whom = f", of whose best accuracy the target is {percent(aim.share, 0)}" if aim.reference else ", the slowest"
-    return f", {at_least}{factor(low)} as fast as {baseline.html}{of_whom}"
+    return escape(f", {at_least}{factor(low)} as fast as ") + baseline.html + of_whom
 
 
-def _most_accurate(found: list[Found]) -> str:
+def _most_accurate(found: list[Found]) -> Markup:
     measured = [(variant, numbers) for variant, numbers in found if not math.isnan(numbers["accuracy"])]
     (first, best), *others = sorted(measured, key=lambda pair: -pair[1]["accuracy"])
-    sentence = (
-        f"{first.html} ends with {'the best accuracy, ' if others else 'an accuracy of '}{percent(best['accuracy'])}, "
+    sentence = first.html + (
+        f" ends with {'the best accuracy, ' if others else 'an accuracy of '}{percent(best['accuracy'])}, "
         f"after {plural(best['rounds'], 'round')} and {duration(best['simulated_s'])} of simulated time"
     )
     if not others:
         return sentence + "."
     second, its = others[0]
-    return f"{sentence}; the next is {second.html} with {percent(its['accuracy'])}."
+    return sentence + "; the next is " + second.html + f" with {percent(its['accuracy'])}."
 
 
 @dataclass(frozen=True)
@@ -178,7 +111,7 @@ class OrderCost:
     change: float
 
 
-def _order_costs(frames: Frames, found: list[Found]) -> list[str]:
+def _order_costs(frames: Frames, found: list[Found]) -> list[Markup]:
     """One sentence for each pair of variants that differ in their order alone, one of them in arrival order.
 
     Of more than `MAX_COMPARISONS`, the costliest of each method. A preset may come with a number of clients of its own;
@@ -199,12 +132,13 @@ def _order_costs(frames: Frames, found: list[Found]) -> list[str]:
             change = float((round_s[variant.label] / round_s[free.label]).median() - 1)
             costs.append(OrderCost(variant, numbers, its, change))
     if len(costs) <= MAX_COMPARISONS:
-        return [_order_cost(cost) for cost in costs]
+        return [escape(_order_cost(cost)) for cost in costs]
     by_method: dict[str, list[OrderCost]] = {}
     for cost in costs:
         by_method.setdefault(cost.variant.method, []).append(cost)
     return [
-        _order_cost(max(alike, key=lambda cost: cost.change), of_several=len(alike) > 1) for alike in by_method.values()
+        escape(_order_cost(max(alike, key=lambda cost: cost.change), of_several=len(alike) > 1))
+        for alike in by_method.values()
     ]
 
 
@@ -218,9 +152,9 @@ def _words(variant: Variant) -> tuple[list[str], list[str]]:
 def _order_cost(cost: OrderCost, of_several: bool = False) -> str:
     """What an order costs and gains over arrival order."""
     settings, others = _words(cost.variant)
-    where = html.escape(", ".join(dict.fromkeys([cost.variant.method, *others])))
-    order = html.escape(str(cost.variant.order))
-    detail = html.escape(f" ({', '.join(settings)})" if settings else "")
+    where = ", ".join(dict.fromkeys([cost.variant.method, *others]))
+    order = str(cost.variant.order)
+    detail = f" ({', '.join(settings)})" if settings else ""
     serving = f"the costliest order is {order}{detail}: it" if of_several else f"serving in {order} order{detail}"
     sentence = (
         f"With {where}, {serving} takes {_compared(cost.change)} arrival order "

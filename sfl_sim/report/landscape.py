@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import html
 import math
-from itertools import count
-from string import Template
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from sfl_sim.report import style
-from sfl_sim.report.confusion import DOT_COLOUR
-from sfl_sim.report.curves import BANDS, LINES, MAX_NARROW_BANDS, add_share
+from sfl_sim.report import figures, style
 from sfl_sim.report.display import over_seeds, percent, plural
-from sfl_sim.report.headline import warnings
-from sfl_sim.report.page import asset, panel_html, paragraphs, write_page
-from sfl_sim.report.panel import Panel
-from sfl_sim.report.results import Column
-from sfl_sim.report.table import table
+from sfl_sim.report.figures import BANDS, LINES, MAX_NARROW_BANDS
+from sfl_sim.report.html_page import Panel, write_page
+from sfl_sim.report.run_warnings import warnings
+from sfl_sim.report.table import Column, Table, by_variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +29,6 @@ if TYPE_CHECKING:
 TOLERATED_RISE = math.log(2)
 MAX_RISE = 3.0
 """What rises farther leaves the figure, so that one steep variant does not press the others flat."""
-LOSS_SCALE = tuple((1 - at, colour) for at, colour in reversed(style.ACCURACY_SCALE))
-"""Dark is good, as where accuracy is drawn."""
 LEVELS = 16
 DIGITS = (1, 1.5, 2, 3, 5, 7)
 MAX_TICKS = 7
@@ -52,20 +44,19 @@ def write_landscape(frames: Frames, points: pd.DataFrame, out: Path) -> Path:
     Raises:
         ScenarioError: the page cannot be written.
     """
-    title = html.escape(" · ".join(dict.fromkeys(run.name for run in frames.runs)))
     lines, planes = (
         [(variant, _of(variant, rows)) for variant in frames.variants]
         for rows in (points[points["slice"] == "line"], points[points["slice"] == "plane"])
     )
-    figure_ids = (f"figure-{number}" for number in count(1))
-    body = Template(asset("landscape.html")).substitute(
-        title=title,
+    return write_page(
+        out,
+        "landscape",
+        title=frames.title,
         about=f"around the models of the last round; loss on {plural(points['samples'].max(), 'test sample')}",
-        warnings=paragraphs(warnings(frames), "warning"),
-        panels="\n".join(panel_html(panel, figure_ids) for panel in (_line_panel(lines), _plane_panel(planes))),
+        warnings=warnings(frames),
+        panels=[_line_panel(lines), _plane_panel(planes)],
         length=f"{points['alpha'].max() - points['alpha'].min():g}",
     )
-    return write_page(title, body, out)
 
 
 def _of(variant: Variant, points: pd.DataFrame) -> pd.DataFrame:
@@ -80,21 +71,19 @@ def _line_panel(lines: Slices) -> Panel:
         f"its minimum; its width is how much of the line lies below the dotted one ({drawn}).",
         [("Rise of the loss", rise_along(lines)), ("Accuracy", accuracy_along(lines))],
         columns=2,
-        table=_table(lines),
+        tables=[_table(lines)],
     )
 
 
-def _table(lines: Slices) -> str:
-    columns = [Column("Loss", "loss", "{:.3f}".format), Column("Accuracy", "accuracy", percent, more_is_better=True)]
+def _table(lines: Slices) -> Table:
     whole = max(float(np.ptp(points["alpha"])) for _, points in lines)
-    width = Column("Width", "width", lambda found: f"{'≥ ' if found >= whole else ''}{found:.2f}")
-    rows = []
-    for variant, points in lines:
-        models = _models(points)
-        # No width is shaded as the best: who has learned little has a wide one.
-        cells = [*(column.cell(models) for column in columns), width.cell(models)._replace(merit=math.nan)]
-        rows.append((variant.html, cells))
-    return table([column.title for column in (*columns, width)], rows)
+    columns = [
+        Column("Loss", "loss", "{:.3f}".format),
+        Column("Accuracy", "accuracy", percent, more_is_better=True),
+        # No width is shaded as the best: what has learned little has a wide one.
+        Column("Width", "width", lambda found: f"{'≥ ' if found >= whole else ''}{found:.2f}", more_is_better=None),
+    ]
+    return by_variant(columns, [(variant, _models(points)) for variant, points in lines])
 
 
 def _plane_panel(planes: Slices) -> Panel:
@@ -109,38 +98,26 @@ def _plane_panel(planes: Slices) -> Panel:
 
 def rise_along(lines: Slices) -> go.Figure:
     """How much more than the model's own loss is lost, against the distance from it: median ± over seeds."""
-    figure = style.canvas(330)
+    figure = figures.canvas(330)
     lowest, highest = 0.0, TOLERATED_RISE
     for variant, points in lines:
         curve = over_seeds(points.assign(rise=_rise(points)), "alpha", ["rise"])
         lowest, highest = min(lowest, curve["rise_low"].min()), max(highest, curve["rise_high"].max())
-        if len(lines) <= MAX_NARROW_BANDS and (curve["rise_high"] > curve["rise_low"]).any():
-            outline = pd.concat([curve["rise_high"], curve["rise_low"][::-1]]).dropna()
-            figure.add_scatter(
-                x=outline.index.to_numpy(), y=outline.to_numpy(),
-                mode="lines", fill="toself", fillcolor=variant.colour, opacity=0.16, line={"width": 0},
-                showlegend=False, hoverinfo="skip",
-            )  # fmt: skip
-        figure.add_scatter(
-            x=curve.index.to_numpy(), y=curve["rise"].to_numpy(), name=variant.label, mode="lines",
-            line={"color": variant.colour, "dash": variant.dash, "width": 2.2},
-            hovertemplate="%{y:.3f} at %{x:.2f}",
-        )  # fmt: skip
-    figure.add_hline(
-        TOLERATED_RISE, line={"color": style.MUTED, "dash": "dot", "width": 1.2},
-        annotation={"text": "ln 2", "font": {"color": style.MUTED, "size": 12}}, annotation_position="top",
-    )  # fmt: skip
+        if len(lines) <= MAX_NARROW_BANDS:
+            figures.band(figure, variant, curve["rise_low"], curve["rise_high"], curve.index.to_series())
+        figures.lines(figure, variant, curve.index, curve["rise"], "%{y:.3f} at %{x:.2f}", mode="lines")
+    label = {"text": "ln 2", "font": {"color": style.MUTED, "size": 12}}
+    figures.level(figure, TOLERATED_RISE, annotation=label, annotation_position="top")
     figure.update_yaxes(title="loss − loss of the model", range=[lowest - 0.1, min(highest + 0.1, MAX_RISE)])
     return figure.update_xaxes(title="distance from the model")
 
 
 def accuracy_along(lines: Slices) -> go.Figure:
     """Accuracy against the distance from the model: median ± over seeds."""
-    figure = style.canvas(330)
+    figure = figures.canvas(330)
     for variant, points in lines:
-        rows = points.assign(x=points["alpha"])
-        band = len(lines) <= MAX_NARROW_BANDS
-        add_share(figure, variant, rows, "alpha", "x", hover="%{y:.1f} % at %{x:.2f}", band=band)
+        with_band = len(lines) <= MAX_NARROW_BANDS
+        figures.medians(figure, variant, points, "alpha", hover="%{y:.1f} % at %{x:.2f}", with_band=with_band)
     figure.update_yaxes(title="accuracy (%)", rangemode="tozero")
     return figure.update_xaxes(title="distance from the model")
 
@@ -153,21 +130,23 @@ def contours(planes: Sequence[pd.DataFrame]) -> list[go.Figure]:
 
 
 def _contour(points: pd.DataFrame, log: pd.Series, low: float, high: float) -> go.Figure:
-    figure = style.canvas(330)
+    figure = figures.canvas(330)
     grid = points.assign(log=log).pivot(index="beta", columns="alpha", values=["log", "loss", "accuracy"])
     ticks = _ticks(low, high)
     figure.add_contour(
         x=grid["log"].columns.to_numpy(), y=grid.index.to_numpy(), z=grid["log"].to_numpy(),
-        zmin=low, zmax=high, colorscale=LOSS_SCALE, line={"width": 0.6, "color": "#FFFFFF"},
+        zmin=low, zmax=high, colorscale=style.LOSS_SCALE, line={"width": 0.6, "color": "#FFFFFF"},
         contours={"start": low, "end": high, "size": (high - low) / LEVELS or 1},
         customdata=np.dstack([grid["loss"], 100 * grid["accuracy"]]),
         hovertemplate="loss %{customdata[0]:.3g}, accuracy %{customdata[1]:.1f} %<extra></extra>",
-        colorbar={"thickness": 9, "outlinewidth": 0, "x": 1.01, "xpad": 2, "len": 0.9, "title": {"text": "loss"},
-                  "tickvals": [math.log(tick) for tick in ticks], "ticktext": [f"{tick:g}" for tick in ticks]},
+        colorbar=figures.colour_bar() | {
+            "title": {"text": "loss"}, "tickvals": [math.log(tick) for tick in ticks],
+            "ticktext": [f"{tick:g}" for tick in ticks],
+        },
     )  # fmt: skip
     figure.add_scatter(
         x=[0], y=[0], mode="markers", hoverinfo="skip", showlegend=False,
-        marker={"symbol": "cross-thin", "size": 12, "line": {"color": DOT_COLOUR, "width": 2.5}},
+        marker={"symbol": "cross-thin", "size": 12, "line": {"color": style.DOT, "width": 2.5}},
     )  # fmt: skip
     figure.update_xaxes(title="first direction", showgrid=False, constrain="domain")
     figure.update_yaxes(title="second direction", showgrid=False, scaleanchor="x", constrain="domain")

@@ -1,20 +1,22 @@
-"""What a cut after each layer costs a client, as a figure and as a table for the terminal."""
+"""What a cut after each layer costs a client: a panel with a figure for each model, and a table of its layers."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from plotly.subplots import make_subplots
-from rich.table import Table
+from markupsafe import Markup
 
-from sfl_sim.report import display, style
+from sfl_sim.report import display, figures, style
 from sfl_sim.report.frames import distinct
+from sfl_sim.report.html_page import Panel
+from sfl_sim.report.table import Cell, Table
 from sfl_sim.store.columns import LAYER_COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+    from rich.table import Table as TerminalTable
 
     from sfl_sim.report.frames import Frames, Variant
 
@@ -26,6 +28,16 @@ BARS = (
     (3, "work of the client", "device", "share", "macs_text"),
 )
 """The bars of each cut: row, name, resource, and the columns of their height and of what is said of it."""
+CAPTION = """A bar for every cut: what a sample's activations take on the uplink (and their gradient on the downlink), \
+and below it how much of the model the client computes. Strong colours are Pareto cuts: no other saves bytes or work \
+at no cost in the other. Triangles are the cuts in use, larger where more clients have them."""
+PARETO = "Pareto cut: no other saves MACs or activations at no cost in the other"
+
+
+def cut_panels(frames: Frames) -> list[Panel]:
+    """A figure for each model that can be cut."""
+    drawn = [(model_title(model), cut_costs(frames, variants, model)) for variants, model in models(frames)]
+    return [Panel("Where to cut", CAPTION, drawn)] if drawn else []
 
 
 def models(frames: Frames) -> list[tuple[list[Variant], pd.DataFrame]]:
@@ -38,10 +50,11 @@ def _of(variant: Variant, table: pd.DataFrame) -> pd.DataFrame:
     return table[(table["variant"] == variant.label) & (table["seed"] == variant.seed)]
 
 
-def model_title(layers: pd.DataFrame) -> str:
-    """The model in a line."""
+def model_title(layers: pd.DataFrame) -> Markup:
+    """The model in a line; its name is escaped."""
     macs, parameters = (display.prefixed(layers[column].sum()) for column in ("macs", "parameters"))
-    return f"{layers['model'].iloc[0]}: {len(layers)} layers, {macs} MACs a sample, {parameters} parameters"
+    text = f": {len(layers)} layers, {macs} MACs a sample, {parameters} parameters"
+    return Markup(layers["model"].iloc[0]) + text
 
 
 def cut_costs(frames: Frames, variants: list[Variant], layers: pd.DataFrame) -> go.Figure:
@@ -52,8 +65,10 @@ def cut_costs(frames: Frames, variants: list[Variant], layers: pd.DataFrame) -> 
     """
     uses = _uses(frames, variants)
     heights_px = [LANE_PX * max(len(uses), 1), BYTES_PX, MACS_PX]
-    figure = make_subplots(rows=3, shared_xaxes=True, vertical_spacing=0.06, row_heights=heights_px)
-    figure.update_layout(style.canvas(90 + sum(heights_px)).layout, barmode="overlay")
+    figure = figures.canvas(
+        90 + sum(heights_px), rows=3, shared_xaxes=True, vertical_spacing=0.06, row_heights=heights_px
+    )
+    figure.update_layout(barmode="overlay")
     macs = layers["macs"].cumsum()
     cuts = layers.assign(
         about=layers["layer"].astype(str) + " " + layers["name"],
@@ -79,7 +94,7 @@ def cut_costs(frames: Frames, variants: list[Variant], layers: pd.DataFrame) -> 
     figure.update_yaxes(row=1, visible=False, range=[len(uses) - 0.5, -0.5])
     figure.update_yaxes(row=2, title="activations", rangemode="tozero", tickformat="~s", ticksuffix="B", nticks=5)
     figure.update_yaxes(row=3, title="MACs (%)", range=[0, 100], nticks=4)
-    return style.tidy(figure)
+    return figure
 
 
 def _uses(frames: Frames, variants: list[Variant]) -> dict[tuple[tuple[int, int], ...], list[Variant]]:
@@ -109,15 +124,9 @@ def _mark(figure: go.Figure, cuts: pd.DataFrame, by_cut: dict[int, int], lane: i
     )  # fmt: skip
 
 
-def layers_in_terminal(layers: pd.DataFrame, sample_shape: tuple[int, ...], n_labels: int) -> Table:
-    """One row per layer, within 80 columns; `layers` has `LAYER_COLUMNS`."""
+def layers_in_terminal(layers: pd.DataFrame, sample_shape: tuple[int, ...], n_labels: int) -> TerminalTable:
+    """One row per layer, within 80 columns; `layers` has `LAYER_COLUMNS`, its names as they are."""
     sample = "x".join(map(str, sample_shape))
-    table = Table(
-        box=None, header_style="bold", pad_edge=False, title_justify="left", title_style="",
-        title=f"{model_title(layers)}\nfor samples of {sample} and {display.plural(n_labels, 'label')}",
-        caption="Pareto cut: no other saves MACs or activations at no cost in the other",
-        caption_justify="left",
-    )  # fmt: skip
     share = layers["macs"] / layers["macs"].sum()
     columns = {
         "": layers["layer"].astype(str),
@@ -130,8 +139,6 @@ def layers_in_terminal(layers: pd.DataFrame, sample_shape: tuple[int, ...], n_la
         "Params": layers["parameters"].map(display.prefixed),
         "Pareto": layers["pareto"].map({True: "*", False: ""}),
     }
-    for heading in columns:
-        table.add_column(heading, no_wrap=True, justify="left" if heading in ("Layer", "Output") else "right")
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    return table
+    title = f"{model_title(layers)}\nfor samples of {sample} and {display.plural(n_labels, 'label')}"
+    rows = [[Cell(text) for text in row] for row in zip(*columns.values(), strict=True)]
+    return Table(list(columns), rows, title, PARETO, words=("Layer", "Output")).in_terminal()

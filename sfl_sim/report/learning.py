@@ -1,4 +1,4 @@
-"""Figures: accuracy and performance gap round by round, against simulated time, rounds and bytes."""
+"""Panels on accuracy and forgetting round by round, against simulated time, rounds and bytes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
+from markupsafe import Markup
 
-from sfl_sim.report import display, style
-from sfl_sim.report.curves import MAX_BANDS, MAX_NARROW_BANDS, add_share
-from sfl_sim.report.way import BYTES, ROUNDS, TIME, Leg
+from sfl_sim.report import display, figures
+from sfl_sim.report.display import percent
+from sfl_sim.report.figures import BANDS, LINES, MAX_BANDS, MAX_NARROW_BANDS
+from sfl_sim.report.html_page import Panel
+from sfl_sim.report.targets import BYTES, ROUNDS, TIME, Leg, aims, target_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames, Variant
-    from sfl_sim.report.way import Aim
+    from sfl_sim.report.targets import Aim
 
 MAX_LINEAR = 20
 """If the last variant is done this many times later than the first, an axis of time is logarithmic."""
@@ -26,17 +29,67 @@ TICKS_S = {
     "6 h": 21600.0, "1 d": 86400.0, "1 week": 604800.0, "1 month": 2629746.0, "1 year": 31556952.0,
 }  # fmt: skip
 """Where it may have ticks."""
+FORGETTING = (
+    "The performance gap (PG) is how far the best label is ahead of the mean of all: the lower, the less is forgotten "
+)
+AGAIN = "The same rounds three times: what leads per round can trail on the clock, or by the bytes that it sends"
+BEFORE_EXITS = ". With early exits it is the global model that is asked, before any client has personalised it"
+TARGET = (
+    ". The target is the dotted level, and a line comes down from it where a variant gets there; a cross ends the "
+    "curve of one that does not "
+)
+
+
+def accuracy_panels(frames: Frames) -> list[Panel]:
+    """Accuracy, a panel for each target, and forgetting."""
+    bands = BANDS if len(frames.variants) <= MAX_BANDS else LINES
+    gaps = [
+        ("Performance gap against simulated time", over_time(frames, frames.variants, "performance_gap")),
+        ("Performance gap against rounds", over_rounds(frames, frames.variants, "performance_gap")),
+    ]
+    return [
+        *(_accuracy(frames, aim) for aim in aims(frames)),
+        Panel("Forgetting", f"{FORGETTING}({bands}).", gaps, columns=2),
+    ]
+
+
+def _accuracy(frames: Frames, aim: Aim) -> Panel:
+    drawn = [
+        ("Accuracy against simulated time", accuracy_over_time(frames, aim)),
+        ("Accuracy against rounds", accuracy_over_rounds(frames, aim)),
+        ("Accuracy against bytes", accuracy_over_bytes(frames, aim)),
+    ]
+    if frames.has_client_accuracy:
+        drawn.append(("Client accuracy against rounds", over_rounds(frames, aim.variants, "client_accuracy")))
+    columns = 2 if len(drawn) == 4 else 3
+    again = AGAIN + (BEFORE_EXITS if frames.summary["hybrid_accuracy"].notna().any() else "")
+    bands = f"({BANDS if len(aim.variants) <= MAX_NARROW_BANDS else LINES})."
+    if aim.target is None:
+        return Panel("Accuracy", f"{again} {bands}", drawn, columns)
+    caption = _compared(aim) + again + TARGET + bands
+    return Panel(f"The way to {aim.name}", caption, drawn, columns, [target_table(aim)])
+
+
+def _compared(aim: Aim) -> Markup:
+    """Where the target comes from, and with which variant the others are compared."""
+    if aim.reference:
+        text = Markup("The target is {} of the best accuracy of {}, the baseline of speed-ups. ")
+        return text.format(percent(aim.share, 0), aim.reference.html)
+    if aim.baseline:
+        text = Markup("The baseline of speed-ups is {}, the slowest that reaches the target. ")
+        return text.format(aim.baseline.html)
+    return Markup("")
 
 
 def accuracy_over_time(frames: Frames, aim: Aim) -> go.Figure:
     """Median accuracy after each round against the median simulated time at its end, ± over seeds, and the target."""
     unit_s = display.time_unit(frames.rounds["ended_s"].max())[1]
-    return _add_target(_over_time(frames, aim.variants, "accuracy"), frames, aim, TIME, unit_s)
+    return _add_target(over_time(frames, aim.variants, "accuracy"), frames, aim, TIME, unit_s)
 
 
 def accuracy_over_rounds(frames: Frames, aim: Aim) -> go.Figure:
     """Median accuracy after each round, ± over seeds, and the target."""
-    return _add_target(_over_rounds(frames, aim.variants, "accuracy"), frames, aim, ROUNDS)
+    return _add_target(over_rounds(frames, aim.variants, "accuracy"), frames, aim, ROUNDS)
 
 
 def accuracy_over_bytes(frames: Frames, aim: Aim) -> go.Figure:
@@ -46,27 +99,8 @@ def accuracy_over_bytes(frames: Frames, aim: Aim) -> go.Figure:
     return _add_target(figure, frames, aim, BYTES, unit_bytes).update_xaxes(title=f"bytes up and down ({unit})")
 
 
-def client_accuracy_over_rounds(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
-    """Mean over the clients of the accuracy on their own test sets, median ± over seeds."""
-    return _over_rounds(frames, variants, "client_accuracy")
-
-
-def hybrid_accuracy_over_time(frames: Frames) -> go.Figure:
-    """Median hybrid accuracy whenever clients were asked, against the median simulated time, ± over seeds."""
-    return _over_time(frames, frames.variants, "hybrid_accuracy")
-
-
-def gap_over_time(frames: Frames) -> go.Figure:
-    """Median performance gap after each round against the median simulated time at its end, ± over seeds."""
-    return _over_time(frames, frames.variants, "performance_gap")
-
-
-def gap_over_rounds(frames: Frames) -> go.Figure:
-    """Median performance gap after each round, ± over seeds."""
-    return _over_rounds(frames, frames.variants, "performance_gap")
-
-
-def _over_time(frames: Frames, variants: Sequence[Variant], column: str) -> go.Figure:
+def over_time(frames: Frames, variants: Sequence[Variant], column: str) -> go.Figure:
+    """Medians of a share after each round against the median simulated time at its end, ± over seeds."""
     unit, unit_s = display.time_unit(frames.rounds["ended_s"].max())
     figure = _curves(frames, variants, "ended_s", unit_s, column)
     ends_s = frames.rounds.groupby("variant")["ended_s"].max()
@@ -78,22 +112,23 @@ def _over_time(frames: Frames, variants: Sequence[Variant], column: str) -> go.F
     return figure.update_xaxes(type="log", title="simulated time", tickvals=at, ticktext=texts, tickangle=0)
 
 
-def _over_rounds(frames: Frames, variants: Sequence[Variant], column: str) -> go.Figure:
+def over_rounds(frames: Frames, variants: Sequence[Variant], column: str) -> go.Figure:
+    """Medians of a share after each round, ± over seeds."""
     figure = _curves(frames, variants, "round", 1.0, column)
-    return figure.update_xaxes(style.round_axis(frames.rounds["round"].max()))
+    return figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()))
 
 
 def _curves(frames: Frames, variants: Sequence[Variant], x: str, scale: float, column: str) -> go.Figure:
     is_gap = column == "performance_gap"
-    figure = style.canvas(330)
+    figure = figures.canvas(330)
     rounds = frames.rounds.assign(x=frames.rounds[x] / scale).dropna(subset=column)
     for variant in variants:
         rows = rounds[rounds["variant"] == variant.label]
         if rows.empty:
             continue
         hover = f"%{{y:.1f}} {'points' if is_gap else '%'} at %{{x:.4~g}}"
-        band = len(variants) <= (MAX_BANDS if is_gap else MAX_NARROW_BANDS)  # gaps are restless
-        add_share(figure, variant, rows, by="round", x="x", y=column, hover=hover, band=band)
+        with_band = len(variants) <= (MAX_BANDS if is_gap else MAX_NARROW_BANDS)  # gaps are restless
+        figures.medians(figure, variant, rows, "x", column, by="round", hover=hover, with_band=with_band)
     title = "performance gap (points)" if is_gap else "accuracy (%)"
     return figure.update_xaxes(rangemode="tozero").update_yaxes(title=title, rangemode="tozero")
 
@@ -102,7 +137,7 @@ def _add_target(figure: go.Figure, frames: Frames, aim: Aim, leg: Leg, scale: fl
     """A line for the target, and on each curve a mark where it is reached, or a cross at its end if it is not."""
     if aim.target is None:
         return figure
-    figure.add_hline(100 * aim.target, line={"color": style.MUTED, "dash": "dot", "width": 1.2})
+    figures.level(figure, 100 * aim.target)
     for variant in aim.variants:
         rounds = frames.rounds[frames.rounds["variant"] == variant.label].dropna(subset="accuracy")
         curve = display.over_seeds(rounds, "round", [leg.along, "accuracy"])
@@ -113,15 +148,11 @@ def _add_target(figure: go.Figure, frames: Frames, aim: Aim, leg: Leg, scale: fl
         if reached:  # where most seeds get there, the median of their accuracies may still be lower
             height = max(height, aim.target)
         if reached:
-            figure.add_scatter(
-                x=[at / scale] * 2, y=[0, 100 * height], mode="lines", hoverinfo="skip", showlegend=False,
-                line={"color": variant.colour, "dash": "dot", "width": 1.2},
-            )  # fmt: skip
-        figure.add_scatter(
-            x=[at / scale], y=[100 * height], mode="markers", showlegend=False,
-            marker={"symbol": variant.symbol if reached else "x-thin", "size": 11, "color": variant.colour,
-                    "line": {"color": "#FFFFFF" if reached else variant.colour, "width": 1.5 if reached else 2.5}},
-            customdata=[f"{variant.label}: {leg.cell(aim.seeds(variant)).text}"],
-            hovertemplate="%{customdata}<extra></extra>",
+            down = {"dash": "dot", "width": 1.2, "hoverinfo": "skip", "showlegend": False, "name": None}
+            figures.lines(figure, variant, [at / scale] * 2, [0, 100 * height], "", **down)
+        cross = {"symbol": "x-thin", "line": {"color": variant.colour, "width": 2.5}}
+        figures.marks(
+            figure, variant, [at / scale], [100 * height], "%{customdata}<extra></extra>", showlegend=False, name=None,
+            marker={} if reached else cross, customdata=[f"{variant.label}: {leg.cell(aim.seeds(variant)).text}"],
         )  # fmt: skip
     return figure

@@ -1,8 +1,9 @@
-"""Read a run folder into pandas frames: the only file of the report that knows the layout of the store."""
+"""Read a run folder into pandas frames; what all readers of stored folders share."""
 
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from sfl_sim.store.columns import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 EXIT_NUMBERS = ["hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"]
@@ -144,27 +145,48 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return pairs
 
 
+@contextmanager
+def reading(folder: Path, files: Sequence[str], lacking: str) -> Iterator[None]:
+    """Read stored `files`, which must be there.
+
+    Raises:
+        ScenarioError: the folder is `lacking` in files, or one of them cannot be read.
+    """
+    missing = [name for name in files if not (folder / name).is_file()]
+    if missing:
+        raise ScenarioError(f"{folder} {lacking}: without {', '.join(missing)}")
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ScenarioError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A stored table; no rows and no columns without the file."""
+    return pd.read_parquet(path) if path.is_file() else pd.DataFrame()
+
+
 def load(folder: Path) -> Run:
     """Read the run in `folder`, leaving operations and answers on disk.
 
     Raises:
         ScenarioError: a file is missing or unreadable, or no round has ended yet.
     """
-    missing = [name for name in FILES if not (folder / name).is_file()]
-    if missing:
-        raise ScenarioError(f"{folder} is not a complete run folder: without {', '.join(missing)}")
-    try:
+    with reading(folder, FILES, "is not a complete run folder"):
         scenario_text = (folder / "scenario.yaml").read_text(encoding="utf-8")
         run = Run(
             folder,
             dict(yaml_text.read_value(scenario_text)),
             scenario_text,
-            json.loads((folder / "manifest.json").read_text(encoding="utf-8")),
-            _summary(json.loads((folder / "summary.json").read_text(encoding="utf-8"))),
+            read_json(folder / "manifest.json"),
+            _summary(read_json(folder / "summary.json")),
             *(_table(folder / name, columns) for name, columns in TABLES.items()),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ScenarioError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
     if run.rounds.empty:
         raise ScenarioError(f"{folder} has nothing to report: no round has ended")
     return run

@@ -10,6 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import plotly.io
+from markupsafe import escape
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.panels import panels
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames
-    from sfl_sim.report.panel import Panel
+    from sfl_sim.report.html_page import Panel
 
 FONT = "Arial, Helvetica, Liberation Sans, sans-serif"
 PAPER_PT, PAGE_PX = 8, 13
@@ -92,7 +93,7 @@ def drawings(shown: Sequence[Panel]) -> Iterator[Drawing]:
             name = file_name(panel.title, heading)
             name = next(free for n in count(1) if (free := f"{name}-{n}" if n > 1 else name) not in taken)
             taken.add(name)
-            yield Drawing(name, for_paper(figure, panel.title, heading, width_in))
+            yield Drawing(name, for_paper(figure, escape(panel.title), escape(heading), width_in))
 
 
 def file_name(title: str, heading: str) -> str:

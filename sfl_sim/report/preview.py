@@ -1,27 +1,36 @@
-"""What the clients would hold, before anyone trains: a table for the terminal, and a page with heat maps."""
+"""What clients hold: heat maps of label counts, and the page and the table of a preview before anything is trained."""
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
-from itertools import count
-from string import Template
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
+from markupsafe import Markup, escape
 
 from sfl_sim.metrics.divergence import label_divergence
-from sfl_sim.report.display import escaped, percent, plural
+from sfl_sim.report import display, figures, style
+from sfl_sim.report.display import percent, plural
 from sfl_sim.report.frames import distinct
-from sfl_sim.report.page import asset, panel_html, paragraphs, write_page
-from sfl_sim.report.panels import holdings_panel
+from sfl_sim.report.html_page import Panel, write_page
+from sfl_sim.report.round_view import MAX_VARIANTS
+from sfl_sim.report.table import Cell, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    import plotly.graph_objects as go
+    from rich.console import Group
+
+    from sfl_sim.report.frames import Frames
+
+MAX_CLIENTS = 400
+MAX_CLIENT_TICKS = 30
+HOLDINGS = """One column a client, with its number of samples above: the darker, the larger the share of a label among \
+its samples; white is none. On a diagonal every client has labels of its own, on an even field all are alike."""
+READING = "Of the clients: least · median · most. Divergence (Jensen-Shannon, bits): mean · most."
 
 
 @dataclass(frozen=True)
@@ -51,13 +60,10 @@ class Preview:
 
 def preview_in_terminal(preview: Preview) -> Group:
     """The partitions in numbers, one a row, and what else is to be known of them."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    rows = [_numbers(partition) for partition in preview.partitions]
-    for title in rows[0]:
-        table.add_column(title, no_wrap=title != "Partition", justify="left" if title == "Partition" else "right")
-    for row in rows:
-        table.add_row(*row.values())
-    return Group(Text(preview.common), table, *map(Text, _notes(preview)))
+    from rich.console import Group
+    from rich.text import Text
+
+    return Group(Text(preview.common), preview_table(preview).in_terminal(), *map(Text, _notes(preview)))
 
 
 def write_preview(preview: Preview, out: Path) -> Path:
@@ -66,36 +72,36 @@ def write_preview(preview: Preview, out: Path) -> Path:
     Raises:
         ScenarioError: the page cannot be written.
     """
-    rows = [_numbers(partition) for partition in preview.partitions]
-    held = distinct((escaped(p.name), p.counts.rename(columns=escaped)) for p in preview.partitions)
-    title = html.escape(preview.name)
-    body = Template(asset("preview.html")).substitute(
-        title=title,
-        about=html.escape(preview.common),
-        notes=paragraphs([html.escape(note) for note in _notes(preview)], "caption"),
-        table=_table(rows),
-        panel=panel_html(holdings_panel(held), (f"figure-{number}" for number in count(1))),
-    )
-    return write_page(title, body, out)
+    held = distinct((escape(p.name), p.counts.rename(columns=escape)) for p in preview.partitions)
+    return write_page(
+        out, "preview", title=preview.name, about=preview.common, panels=[holdings_panel(held)],
+        table=preview_table(preview), notes=_notes(preview),
+    )  # fmt: skip
 
 
-def _numbers(partition: Partition) -> dict[str, str]:
-    """A partition's row of the table, by column."""
+def preview_table(preview: Preview) -> Table:
+    """The partitions in numbers, one a row."""
+    titles = ["Partition", "Clients", "Empty", "Samples", "Labels", "Divergence"]
+    return Table(titles, [_numbers(partition) for partition in preview.partitions], words=["Partition"])
+
+
+def _numbers(partition: Partition) -> list[Cell]:
     counts = partition.counts.to_numpy()
     sizes, labels, divergence = counts.sum(axis=1), (counts > 0).sum(axis=1), label_divergence(counts)
-    return {
-        "Partition": partition.name,
-        "Clients": f"{len(counts):,}",
-        "Empty": f"{(sizes == 0).sum():,}",
-        "Samples": f"{sizes.min():,} · {np.median(sizes):,.0f} · {sizes.max():,}",
-        "Labels": f"{labels.min()} · {np.median(labels):.0f} · {labels.max()}",
-        "Divergence": f"{np.nanmean(divergence):.3f} · {np.nanmax(divergence):.3f}",
-    }
+    texts = [
+        partition.name,
+        f"{len(counts):,}",
+        f"{(sizes == 0).sum():,}",
+        f"{sizes.min():,} · {np.median(sizes):,.0f} · {sizes.max():,}",
+        f"{labels.min()} · {np.median(labels):.0f} · {labels.max()}",
+        f"{np.nanmean(divergence):.3f} · {np.nanmax(divergence):.3f}",
+    ]
+    return list(map(Cell, texts))
 
 
 def _notes(preview: Preview) -> list[str]:
     """What the table does not say: how to read it, what is not used, what is not shown."""
-    notes = ["Of the clients: least · median · most. Divergence (Jensen-Shannon, bits): mean · most."]
+    notes = [READING]
     for partition in preview.partitions:
         sizes = partition.counts.sum(axis=1)
         if unused := partition.n_samples - sizes.sum():
@@ -108,13 +114,68 @@ def _notes(preview: Preview) -> list[str]:
     return notes
 
 
-def _table(rows: list[dict[str, str]]) -> str:
-    head = "".join(f'<th scope="col">{title}</th>' for title in rows[0])
-    body = "".join(
-        "<tr>"
-        + f'<th scope="row">{html.escape(title)}</th>'
-        + "".join(f"<td>{text}</td>" for text in numbers)
-        + "</tr>"
-        for title, *numbers in (row.values() for row in rows)
-    )
-    return f'<table class="numbers"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+def holdings_panels(frames: Frames) -> list[Panel]:
+    """The panel on what clients hold, if that was stored."""
+    found = held(frames)
+    return [holdings_panel(found)] if found else []
+
+
+def holdings_panel(held: Sequence[tuple[list[Markup], pd.DataFrame]]) -> Panel:
+    """Heat maps of label counts (clients x labels), each with the names of the variants that have it."""
+    drawn = [
+        (names[0] + (f" and {len(names) - 1} alike" if len(names) > 1 else ""), holdings(counts))
+        for names, counts in held
+    ]
+    return Panel("Who holds what", HOLDINGS, drawn, columns=min(len(drawn), 2))
+
+
+def holdings(counts: pd.DataFrame) -> go.Figure:
+    """The label distributions of the clients as a heat map, below their numbers of samples; `counts`: clients x labels.
+
+    The scale is always that of all shares, so that small differences between the clients look small.
+    """
+    drawn = display.thin(_sorted(counts), MAX_CLIENTS)
+    clients = [f"client {client}" for client in drawn.index]
+    figure = figures.canvas(460, rows=2, shared_xaxes=True, vertical_spacing=0.05, row_heights=[0.22, 0.78])
+    figure.update_layout(bargap=0.15 if len(clients) <= 40 else 0)
+    figure.add_bar(
+        x=clients, y=drawn.sum(axis=1).to_numpy(), marker={"color": style.MUTED, "line": {"width": 0}},
+        hovertemplate="%{x}: %{y:,} samples<extra></extra>", row=1, col=1,
+    )  # fmt: skip
+    figures.heat(
+        figure, clients, list(drawn.columns), _shares(drawn).T, "%{z:.1f} % of %{x} is %{y}<extra></extra>",
+        colorscale=style.SHARE_SCALE, colorbar=figures.percent_bar(0.78, "bottom"), row=2, col=1,
+    )  # fmt: skip
+    names = figures.some(list(drawn.columns))
+    some = f"{len(drawn):,} of {len(counts):,} " if len(drawn) < len(counts) else ""
+    figure.update_yaxes(row=1, title="samples", nticks=3, rangemode="tozero")
+    figure.update_yaxes(row=2, type="category", autorange="reversed", showgrid=False, tickvals=names)
+    figure.update_xaxes(type="category", showgrid=False, showticklabels=False)
+    figure.update_xaxes(row=2, title=f"{some}clients, by dominant label")
+    if len(clients) <= MAX_CLIENT_TICKS:
+        figure.update_xaxes(row=2, showticklabels=True, tickvals=clients, ticktext=list(map(str, drawn.index)))
+    return figure
+
+
+def held(frames: Frames) -> list[tuple[list[Markup], pd.DataFrame]]:
+    """What the clients hold, clients x labels: the distinct partitions of the first seeds, and who has each."""
+    found = []
+    for variant in frames.variants:
+        clients = frames.clients.query("variant == @variant.label and seed == @variant.seed").set_index("client")
+        if clients["label_samples"].notna().all():
+            labels = frames.labels.query("variant == @variant.label").drop_duplicates("label")
+            names = dict(zip(labels["label"], labels["label_name"], strict=True))
+            counts = pd.DataFrame(np.stack(list(clients["label_samples"])), index=clients.index)
+            found.append((variant.html, counts.rename(columns=lambda label: names.get(label, str(label)))))  # noqa: B023
+    return distinct(found)[:MAX_VARIANTS]
+
+
+def _sorted(counts: pd.DataFrame) -> pd.DataFrame:
+    """The clients by dominant label, the most one-sided of each first; empty ones last."""
+    shares = _shares(counts).to_numpy()
+    return counts.iloc[np.lexsort((-shares.max(axis=1), shares.argmax(axis=1), shares.sum(axis=1) == 0))]
+
+
+def _shares(counts: pd.DataFrame) -> pd.DataFrame:
+    """The label distribution of each client; zeros for one without samples."""
+    return counts.div(counts.sum(axis=1).clip(lower=1), axis=0)

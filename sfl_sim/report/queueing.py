@@ -1,4 +1,4 @@
-"""Figure: the server's queue during one round, the times when it was held idle, and which labels it trained when."""
+"""Panels on the server's queue in one round, when it was held idle, and which labels it trained when."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sfl_sim.report import display, style
-from sfl_sim.report.curves import bars
+from sfl_sim.report import display, figures, style
+from sfl_sim.report.display import percent
+from sfl_sim.report.html_page import Panel
+from sfl_sim.report.replay import replaying
+from sfl_sim.report.round_view import drawn
 
 if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
+    from markupsafe import Markup
     from numpy.typing import NDArray
 
+    from sfl_sim.report.frames import Frames
     from sfl_sim.report.round_view import RoundView
 
 MAX_POINTS = 1500
@@ -22,6 +27,33 @@ READABLE = 0.5
 FIGURE_PX = 190
 PLOT_PX, GAP_PX = 112, 12
 PX_PER_LABEL, MAX_STRIP_PX, PX_PER_TICK = 12, 160, 12
+ORDER = """A column for every training job of the server, dark at the labels that its client holds: where clients \
+share part-2, a long dark stretch overwrites what was learned before, and what comes round soon is kept{replayed} \
+(round {round}, a typical one, of the first seed; labels in its cyclic order{drawn})."""
+QUEUE = """Red marks are the price of turns: jobs wait, yet the server idles for a client that has not come. \
+{by_clock}(Round {round}, a typical one, of the first seed{drawn}.)"""
+BY_CLOCK = "Above, the labels of the same jobs by the clock, where they do not blur. "
+
+
+def queue_panels(frames: Frames, views: list[RoundView]) -> list[Panel]:
+    """The panels on the labels in the order of service, if they are known, and on the queue."""
+    about = {"round": frames.typical_round, "drawn": drawn(frames)}
+    panels = []
+    if told := [view for view in views if len(view.training) and view.label_samples.size]:
+        replayed = ". What is replayed is not shown" if replaying(frames) else ""
+        orders = [(view.variant.html, service_order(view)) for view in told]
+        caption = ORDER.format(replayed=replayed, **about)
+        panels.append(Panel("Which label was trained when", caption, orders, columns=min(len(told), 2)))
+    longest_s = max(view.duration_s for view in views)
+    most_waiting = max([1, *(view.queue["waiting"].max() for view in views if len(view.queue))])
+    by_clock = BY_CLOCK if any(tells_labels(view, longest_s) for view in views) else ""
+    queues = [(_held(view), server_queue(view, longest_s, most_waiting)) for view in views]
+    return [*panels, Panel("The server's queue", QUEUE.format(by_clock=by_clock, **about), queues)]
+
+
+def _held(view: RoundView) -> Markup:
+    held_s = (view.held["ended_s"] - view.held["started_s"]).sum()
+    return view.variant.html + f": held idle for {percent(held_s / view.duration_s, 0)} of the round"
 
 
 def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Figure:
@@ -36,7 +68,7 @@ def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Fig
     """
     unit, unit_s = display.time_unit(longest_s)
     queue = _thin_steps(view.queue)
-    figure = style.canvas(FIGURE_PX)
+    figure = figures.canvas(FIGURE_PX)
     figure.add_scatter(
         x=(queue["time_s"] / unit_s).to_numpy(), y=queue["waiting"].to_numpy(), mode="lines", fill="tozeroy",
         line={"shape": "hv", "color": view.variant.colour, "width": 1, "dash": "solid"},
@@ -47,11 +79,8 @@ def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Fig
         line={"color": style.INK, "width": 1.4, "dash": "dash"},
         hovertemplate="%{y:.2f} waiting<extra></extra>", name="mean over the whole run",
     )  # fmt: skip
-    figure.add_scatter(
-        **bars(view.held["started_s"] / unit_s, view.held["ended_s"] / unit_s, 0.0), mode="lines",
-        line={"color": style.ALARM, "width": 6, "dash": "solid", "simplify": False},
-        hoverinfo="skip", name="server held idle while jobs wait",
-    )  # fmt: skip
+    held = view.held["started_s"] / unit_s, view.held["ended_s"] / unit_s
+    figures.spans(figure, *held, 0.0, colour=style.ALARM, width=6, name="server held idle while jobs wait")
     figure.update_yaxes(title="waiting jobs", range=[-0.04 * most_waiting, 1.08 * most_waiting], nticks=4)
     if tells_labels(view, longest_s):
         _add_labels(figure, view, _bins_s(longest_s), unit_s)
@@ -82,7 +111,7 @@ def service_order(view: RoundView) -> go.Figure:
     """Labels x training jobs of the server in the order of service: the share of each label in what is trained."""
     jobs = len(view.training)
     edges = np.linspace(0, jobs, min(jobs, BINS) + 1)
-    figure = style.canvas(FIGURE_PX - PLOT_PX)
+    figure = figures.canvas(FIGURE_PX - PLOT_PX)
     height_px = _add_strip(figure, view.trained_in_turn(edges), edges, "y")
     figure.update_layout(height=FIGURE_PX - PLOT_PX + height_px)
     return figure.update_xaxes(title="training jobs in order of service", range=[0, jobs])
@@ -103,13 +132,10 @@ def _add_strip(figure: go.Figure, work: pd.DataFrame, edges: NDArray[np.float64]
     """A heat map of labels x bins on the y axis of this name, and how many pixels it wants to be high."""
     share = (work / work.sum().replace(0, 1)).to_numpy(dtype=np.float32)
     strip_px = min(PX_PER_LABEL * len(work), MAX_STRIP_PX)
-    figure.add_heatmap(
-        x=edges, y=list(work.index), z=(100 * share).round(1), yaxis=axis,
-        zmin=0, zmax=100, colorscale=style.SHARE_SCALE, showscale=False,
-        hovertemplate="%{y}: %{z:.0f} % of what is trained<extra></extra>",
-    )  # fmt: skip
-    shown = list(work.index[:: -(-len(work) * PX_PER_TICK // strip_px)])
-    look = {"autorange": "reversed", "type": "category", "tickvals": shown, "tickfont": {"size": 11}}
+    hover = "%{y}: %{z:.0f} % of what is trained<extra></extra>"
+    figures.heat(figure, edges, list(work.index), share.round(3), hover, yaxis=axis, colorscale=style.SHARE_SCALE)
+    names = list(work.index[:: -(-len(work) * PX_PER_TICK // strip_px)])
+    look = {"autorange": "reversed", "type": "category", "tickvals": names, "tickfont": {"size": 11}}
     quiet = {"showgrid": False, "zeroline": False, "automargin": True, "linecolor": style.GRID}
     figure.update_layout({axis.replace("y", "yaxis"): look | quiet})
     return strip_px

@@ -1,4 +1,4 @@
-"""Figures and table: how much is replayed, whether it comes, and what it costs."""
+"""Panel on replay: how much is replayed, whether it comes, and what it costs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from plotly.colors import hex_to_rgb
 
-from sfl_sim.report import display, style
-from sfl_sim.report.curves import MAX_NARROW_BANDS, add_share
-from sfl_sim.report.results import Column, unranked_table
+from sfl_sim.report import display, figures
+from sfl_sim.report.figures import BANDS, LINES, MAX_NARROW_BANDS
+from sfl_sim.report.html_page import Panel
+from sfl_sim.report.results import of_each
+from sfl_sim.report.table import Column, by_variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +30,25 @@ COLUMNS = [
     Column("of which came", "came", display.percent),
     Column("Assistants passed over, a round", "passed_over", display.tenths),
 ]
+CAPTION = """{costs} Assistants, clients that do not take part themselves, receive the model and send features of \
+labels that are rare where it trains: as many as the proportion says of the samples there, but at least one per label. \
+Dotted is what is asked for, and shaded what of it does not come ({bands})."""
+
+
+def replay_panels(frames: Frames) -> list[Panel]:
+    """The panel on replay, if any variant replays."""
+    variants = replaying(frames)
+    if not variants:
+        return []
+    bands = BANDS if len(variants) <= MAX_NARROW_BANDS else LINES
+    drawn = [
+        ("Proportion of replay", proportion(frames, variants)),
+        ("Replayed samples", samples(frames, variants)),
+        ("Share of the bytes", byte_share(frames, variants)),
+    ]
+    caption = CAPTION.format(costs=cost_in_words(frames, variants), bands=bands)
+    table = by_variant(COLUMNS, of_each(costs(frames, variants), variants), ranked=False)  # what costs may teach more
+    return [Panel("What replay costs", caption, drawn, columns=3, tables=[table])]
 
 
 def replaying(frames: Frames) -> list[Variant]:
@@ -57,11 +78,6 @@ def costs(frames: Frames, variants: Sequence[Variant]) -> pd.DataFrame:
     )
 
 
-def costs_table(frames: Frames, variants: Sequence[Variant]) -> str:
-    """The table as HTML: medians over seeds and their spread. None is the best: what costs more may learn more."""
-    return unranked_table(COLUMNS, costs(frames, variants), variants)
-
-
 def cost_in_words(frames: Frames, variants: Sequence[Variant]) -> str:
     """What replay costs, as a sentence with the least and the most of the variants' medians."""
     middle = costs(frames, variants).groupby("variant").median()
@@ -88,32 +104,30 @@ def byte_share(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
 
 
 def _shares(rounds: pd.DataFrame, variants: Sequence[Variant], column: str) -> go.Figure:
-    figure = style.canvas(HEIGHT_PX)
+    figure = figures.canvas(HEIGHT_PX)
     for variant in variants:
         rows = rounds[rounds["variant"] == variant.label]
         hover = "%{y:.3~g} % in round %{x}"
-        add_share(figure, variant, rows, "round", "round", column, hover, band=len(variants) <= MAX_NARROW_BANDS)
-    figure.update_xaxes(style.round_axis(rounds["round"].max()), rangemode="tozero")
+        with_band = len(variants) <= MAX_NARROW_BANDS
+        figures.medians(figure, variant, rows, "round", column, hover=hover, with_band=with_band)
+    figure.update_xaxes(figures.round_axis(rounds["round"].max()), rangemode="tozero")
     return figure.update_yaxes(rangemode="tozero")
 
 
 def samples(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
     """Samples that are asked for (dotted) and that come in each round, medians over seeds; shaded: the shortage."""
-    figure = style.canvas(HEIGHT_PX)
+    figure = figures.canvas(HEIGHT_PX)
     for variant in variants:
         rows = frames.rounds[frames.rounds["variant"] == variant.label]
         middle = rows.groupby("round")[["replay_requested", "replay_collected"]].median()
-        asked = {"color": variant.colour, "dash": "dot", "width": 1.2}
         pale = f"rgba({', '.join(map(str, hex_to_rgb(variant.colour)))}, 0.16)"
-        figure.add_scatter(
-            x=middle.index.to_numpy(), y=middle["replay_requested"].to_numpy(), mode="lines", line=asked,
-            showlegend=False, hovertemplate="%{y:,.0f} asked for in round %{x}<extra></extra>",
+        figures.lines(
+            figure, variant, middle.index, middle["replay_requested"],
+            "%{y:,.0f} asked for in round %{x}<extra></extra>", dash="dot", width=1.2, mode="lines", showlegend=False,
         )  # fmt: skip
-        figure.add_scatter(
-            x=middle.index.to_numpy(), y=middle["replay_collected"].to_numpy(), mode="lines", name=variant.label,
-            line={"color": variant.colour, "dash": variant.dash, "width": 2.2}, fill="tonexty",
-            fillcolor=pale,
-            hovertemplate="%{y:,.0f} came in round %{x}",
+        figures.lines(
+            figure, variant, middle.index, middle["replay_collected"], "%{y:,.0f} came in round %{x}",
+            mode="lines", fill="tonexty", fillcolor=pale,
         )  # fmt: skip
-    figure.update_xaxes(style.round_axis(frames.rounds["round"].max()), rangemode="tozero")
+    figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()), rangemode="tozero")
     return figure.update_yaxes(title="samples in a round", rangemode="tozero")

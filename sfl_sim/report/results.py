@@ -1,31 +1,35 @@
-"""The results per variant: medians and their spread over seeds, and the tables of them."""
+"""The results of each variant: medians and their spread over seeds."""
 
 from __future__ import annotations
 
-import html
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from sfl_sim.metrics.accuracy import paper_like
+from sfl_sim.metrics.accuracy import LAST_ROUNDS, paper_like
 from sfl_sim.report.display import data_size, duration, percent, plural, points, prefixed
 from sfl_sim.report.load import SUMMARY_NUMBERS
-from sfl_sim.report.table import Cell, table
+from sfl_sim.report.table import Cell, Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
     from typing import Any
 
     from sfl_sim.report.frames import Frames, Variant
 
     Numbers = Mapping[Hashable, Any]  # a row of `medians`, by column
 
+
 SHARES = ["accuracy", "client_accuracy", "performance_gap"]
 """What is known after every round."""
 TO_TARGET = ["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
+RESULTS = "Medians over seeds, ± standard deviation; the best of each column is shaded."
+PAPER = (
+    f"Per round the median over seeds, then median ± standard deviation over the last {LAST_ROUNDS} rounds, as Hydra's "
+    "tables seem to be made. The ± tells how restless that median is, and not how far the seeds lie apart."
+)
 
 
 def medians(frames: Frames) -> pd.DataFrame:
@@ -37,67 +41,36 @@ def medians(frames: Frames) -> pd.DataFrame:
     return numbers.groupby("variant")[SUMMARY_NUMBERS].median().loc[[v.label for v in frames.variants]]
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column of a table: how a number reads, and whether the largest or the smallest is the best."""
-
-    title: str
-    key: str
-    text: Callable[[float], str]
-    more_is_better: bool = False
-
-    def cell(self, seeds: pd.DataFrame) -> Cell:
-        """The median over `seeds`, the rows of the summary of one variant; a dash if it is unknown."""
-        middle = float(seeds[self.key].median())
-        return Cell(self.read(middle), self.spread(seeds[self.key]), middle if self.more_is_better else -middle)
-
-    def read(self, number: float) -> str:
-        """A number of this column; a dash for what is unknown."""
-        return self.text(number) if math.isfinite(number) else "–"
-
-    def spread(self, numbers: pd.Series) -> str:
-        """The standard deviation; empty if there is nothing to tell: one seed, or seeds that do not differ."""
-        return f"± {self.text(numbers.std())}" if numbers.nunique() > 1 else ""
+def results_table(frames: Frames) -> Table:
+    """Median and standard deviation over seeds, the best median marked."""
+    columns, rows = columns_for(frames), []
+    for variant, seeds in of_each(frames.summary, frames.variants):
+        rounds = plural(seeds["rounds"].median(), "round")
+        about = f"{variant.method} · {plural(len(seeds), 'seed')} · {rounds}"
+        rows.append([Cell(variant.html, about), *(column.cell(seeds) for column in columns)])
+    return Table(["Variant", *(column.title for column in columns)], rows, note=RESULTS)
 
 
-def results_table(frames: Frames) -> str:
-    """The table as HTML: median and standard deviation over seeds, the best median marked."""
-    columns = columns_for(frames)
-    rows = []
-    for variant in frames.variants:
-        seeds = frames.summary[frames.summary["variant"] == variant.label]
-        rows.append((_heading(variant, seeds), [column.cell(seeds) for column in columns]))
-    return table([column.title for column in columns], rows)
+def of_each(found: pd.DataFrame, variants: Sequence[Variant]) -> list[tuple[Variant, pd.DataFrame]]:
+    """The variants, each with its rows of a frame."""
+    return [(variant, found[found["variant"] == variant.label]) for variant in variants]
 
 
-def unranked_table(columns: Sequence[Column], found: pd.DataFrame, variants: Sequence[Variant]) -> str:
-    """Medians over seeds and their spread as HTML, where none is the best.
-
-    Args:
-        found: a row per variant and seed, by the keys of `columns`.
-    """
-    rows = []
-    for variant in variants:
-        seeds = found[found["variant"] == variant.label]
-        rows.append((variant.html, [column.cell(seeds)._replace(merit=math.nan) for column in columns]))
-    return table([column.title for column in columns], rows)
-
-
-def paper_table(frames: Frames) -> str:
-    """What is known after every round, as HTML in the reading of `paper_like`; empty where there is one seed."""
+def paper_table(frames: Frames) -> Table | None:
+    """What is known after every round, in the reading of `paper_like`; None where there is one seed."""
     columns = [column for column in columns_for(frames) if column.key in SHARES]
     if not columns or frames.summary["seed"].nunique() == 1:
-        return ""
+        return None
     rows = []
-    for variant in frames.variants:
-        rounds = frames.rounds[frames.rounds["variant"] == variant.label]
-        cells = []
+    for variant, rounds in of_each(frames.rounds, frames.variants):
+        cells = [Cell(variant.html)]
         for column in columns:
             # Rounds that only some seeds have come to, in an interrupted run, would mix other seeds into the median.
             middle, spread = paper_like(rounds.pivot(index="round", columns="seed", values=column.key).dropna())
             cells.append(Cell(column.read(middle), f"± {column.read(spread)}"))
-        rows.append((variant.html, cells))
-    return table([column.title for column in columns], rows)
+        rows.append(cells)
+    titles = ["Variant", *(column.title for column in columns)]
+    return Table(titles, rows, title="As the paper counts", note=PAPER, folded=True)
 
 
 def columns_for(frames: Frames) -> list[Column]:
@@ -128,8 +101,3 @@ def columns_for(frames: Frames) -> list[Column]:
     if frames.summary["accuracy_spread"].notna().any():
         learned.insert(1, Column("Spread of last rounds (points)", "accuracy_spread", points))
     return learned + columns
-
-
-def _heading(variant: Variant, seeds: pd.DataFrame) -> str:
-    rounds = plural(seeds["rounds"].median(), "round")
-    return f"{variant.html}<small>{html.escape(variant.method)} · {plural(len(seeds), 'seed')} · {rounds}</small>"

@@ -1,4 +1,4 @@
-"""One typical round in detail, from the operations: who waited for the server, and when the server waited."""
+"""One typical round in detail, from its operations: which jobs waited for the server, and when the server waited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from sfl_sim.metrics.critical_path import CriticalPath, critical_path
 from sfl_sim.metrics.queue import held_idle, queue_length, work_by_label
-from sfl_sim.report.labels import label_names
+from sfl_sim.report.frames import label_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -121,3 +121,9 @@ def _label_samples(frames: Frames, variant: Variant) -> pd.DataFrame:
     samples = pd.DataFrame(np.stack(list(clients["label_samples"])), clients.index)
     names = label_names(frames, variant)
     return samples[names.index].set_axis(list(names), axis=1) if len(names) else samples.add_prefix("label ")
+
+
+def drawn(frames: Frames) -> str:
+    """What captions say where only the first variants are drawn."""
+    n_variants = len(frames.variants)
+    return f"; the first {MAX_VARIANTS} of {n_variants} variants" if n_variants > MAX_VARIANTS else ""

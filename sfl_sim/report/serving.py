@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-import html
-from itertools import count
-from string import Template
+import math
 from typing import TYPE_CHECKING
 
-from sfl_sim.report import serving_accuracy, serving_latency, serving_rates
-from sfl_sim.report.display import percent, plural
-from sfl_sim.report.page import asset, panel_html, paragraphs, write_page
-from sfl_sim.report.panel import Panel
-from sfl_sim.report.serving_load import ONLINE, load_serving
-from sfl_sim.report.serving_words import groups_table, headline, results, shown_rate, warnings
+import pandas as pd
+from markupsafe import Markup, escape
+
+from sfl_sim.metrics.serving import Saturation, saturation
+from sfl_sim.report.display import duration, percent, plural
+from sfl_sim.report.html_page import write_page
+from sfl_sim.report.serving_accuracy import accuracy_panels
+from sfl_sim.report.serving_latency import latency_panels, rule_panels
+from sfl_sim.report.serving_load import load_serving, rate
+from sfl_sim.report.serving_rates import load_panels
+from sfl_sim.report.table import Cell, Column, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
     from pathlib import Path
 
-    from sfl_sim.report.serving_load import Served
+    from sfl_sim.report.serving_load import Series, Served
+
+CLEARLY = 0.95
+"""Who takes the lead answers within such a share of the former leader's p95; less is chance."""
+COLUMNS = [
+    Column("p50", "p50_s", duration),
+    Column("p95", "p95_s", duration),
+    Column("p99", "p99_s", duration),
+    Column("Accuracy", "accuracy", percent, more_is_better=True),
+    Column("Offloaded", "offload_probability", percent),
+    Column("Answers/s", "throughput_per_s", "{:,.3g}".format),
+    Column("Server busy", "utilisation", lambda share: percent(share, 0)),
+]
+JUDGED = ("p50_s", "p95_s", "p99_s", "accuracy")
+"""Of what the best is marked, among variants at one rate."""
+GROUP_COLUMNS = [Column("Requests", "requests", "{:,.0f}".format), *COLUMNS[:5]]
 
 
 def write_serving(folder: Path, out: Path) -> Path:
@@ -27,17 +46,11 @@ def write_serving(folder: Path, out: Path) -> Path:
         ScenarioError: the folder holds no served requests, or the page cannot be written.
     """
     served = load_serving(folder)
-    title = html.escape(served.name)
-    figure_ids = (f"figure-{number}" for number in count(1))
-    body = Template(asset("serving.html")).substitute(
-        title=title,
-        about=_about(served),
-        headline=paragraphs(headline(served), "headline"),
-        warnings=paragraphs(warnings(served), "warning"),
-        results=_results(served),
-        panels="\n".join(panel_html(panel, figure_ids) for panel in _panels(served)),
-    )
-    return write_page(title, body, out)
+    panels = [*latency_panels(served), *load_panels(served), *accuracy_panels(served), *rule_panels(served)]
+    return write_page(
+        out, "serving", title=served.name, about=_about(served), headlines=headline(served), warnings=warnings(served),
+        panels=panels, results=_results(served),
+    )  # fmt: skip
 
 
 def _about(served: Served) -> str:
@@ -49,96 +62,135 @@ def _about(served: Served) -> str:
     )
 
 
-def _results(served: Served) -> str:
+def _results(served: Served) -> list[Table]:
     """The table at one rate, and below it, to be opened, that of all rates and that of groups of clients."""
-    more = {}
+    tables = [results(served, served.at_rate)]
     if len(served.at_rate) < len(served.cells):
-        more["All rates"] = results(served, served.cells)
+        tables.append(results(served, served.cells, "All rates"))
     if served.groups["group"].nunique() > 1:
-        more["Groups of clients"] = groups_table(served)
-    scrolling = '<div class="scroll">{}</div>'.format
-    return scrolling(results(served, served.at_rate)) + "".join(
-        f"<details><summary>{summary}</summary>{scrolling(body)}</details>" for summary, body in more.items()
-    )
+        tables.append(groups_table(served))
+    return tables
 
 
-def _panels(served: Served) -> list[Panel]:
-    """All sections that there are data for."""
-    return [_latency(served), _parts(served), *_load(served), *_accuracy(served), *_rules(served)]
+def headline(served: Served) -> list[Markup]:
+    """Sentences, the most important first: what is quick and what is right, what leads when, what falls behind."""
+    return [*_best(served), *_leaders(served), *_saturations(served)]
 
 
-def _shown(served: Served) -> str:
-    """Which of the requests are drawn."""
-    drawn, series = len(served.detailed), len(served.series)
-    return shown_rate(served) + (f"; {drawn} of {series} variants" if drawn < series else "")
+def _best(served: Served) -> list[Markup]:
+    """The quickest at the rate of the details, and the most accurate, if that is another one."""
+    numbers = ["p50_s", "p95_s", "accuracy", "offload_probability"]
+    middle = served.at_rate.groupby("series")[numbers].median().to_dict("index")
+    names: dict[Hashable, Markup] = {series.label: series.html for series in served.series}
 
-
-def _latency(served: Served) -> Panel:
-    return Panel(
-        "How long an answer takes",
-        "The share of requests that take longer than so much: the farther left, the quicker, and the steeper, the "
-        f"more alike. Marks: p50, p95 and p99 ({_shown(served)}; seeds together).",
-        [("Latency of requests", serving_latency.survival(served))],
-    )
-
-
-def _parts(served: Served) -> Panel:
-    return Panel(
-        "Where the time goes",
-        "Waiting for the device or a link counts as that device or link; the warm colour is waiting at the server, for "
-        "a free lane or for a batch to fill. Requests near p95 show what makes the tail "
-        f"({_shown(served)}; means over requests and seeds).",
-        [
-            ("All requests", serving_latency.parts(served)),
-            ("Requests near p95", serving_latency.parts(served, "tail_")),
-        ],
-        columns=2,
-    )
-
-
-def _load(served: Served) -> list[Panel]:
-    if not served.is_sweep:
-        return []
-    caption = (
-        "The rate is that of all clients. Hollow marks: the fleet falls behind, and its latencies grow with the "
-        "length of the run. A bar ends where a fleet last keeps up, and its pale end where it does no longer "
-        "(medians over seeds, ± standard deviation)."
-    )
-    figures = [("p95, and how far each keeps up", serving_rates.p95(served))]
-    if served.cells["latency_eq12"].notna().all():
-        figures.append(("Simulated mean latency over Eq. (12)", serving_rates.eq12(served)))
-        caption += (
-            " HARMONY's Eq. (12) knows no queues: 1 is what it says, in a unit that fits the middle of all variants at "
-            "their lowest rates."
+    def told(label: Hashable) -> str:
+        own = middle[label]
+        accuracy = f", with {percent(own['accuracy'])} accuracy" if served.knows_accuracy else ""
+        return (
+            f"answers 95 % of its requests within {duration(own['p95_s'])} and half of them within "
+            f"{duration(own['p50_s'])}{accuracy}, {percent(own['offload_probability'], 0)} of them at the server"
         )
-    if any(series.threshold in ONLINE for series in served.series):  # else the load does not matter to them
-        figures.append(("Offload probability", serving_rates.share(served, "offload_probability", "offloaded (%)")))
-        if served.knows_accuracy:
-            figures.append(("Accuracy", serving_rates.share(served, "accuracy", "accuracy (%)")))
-    return [Panel("Under load", caption, figures, columns=2)]
+
+    quickest = min(middle, key=lambda label: middle[label]["p95_s"])
+    whom = names[quickest] + (" is the quickest: it" if len(middle) > 1 else "")
+    sentences = [escape(f"At {served.shown_rate} ") + whom + f" {told(quickest)}."]
+    right = max(middle, key=lambda label: middle[label]["accuracy"])
+    if served.knows_accuracy and right != quickest:
+        sentences.append("The most accurate is " + names[right] + f": it {told(right)}.")
+    return sentences
 
 
-def _accuracy(served: Served) -> list[Panel]:
-    caption = (
-        "A higher threshold keeps more requests on the device, where answers are quick, but only as right as the exit "
-        "is. The oracle has seen the labels: an upper bound."
-    )
-    figures = []
-    if len(serving_accuracy.choices(served)) >= serving_accuracy.MIN_CHOICES:
-        figures.append((f"Served requests at {shown_rate(served)}", serving_accuracy.by_latency(served)))
-    answers = served.answers()
-    if answers is not None:
-        figures.append(("Whole test sets, whatever the load", serving_accuracy.by_offload(served, answers)))
-        caption += " Of whole test sets: one threshold for all clients, and means over clients and seeds."
-    return [Panel("What accuracy costs", caption, figures, columns=len(figures))] if figures else []
-
-
-def _rules(served: Served) -> list[Panel]:
-    if not serving_latency.adapting(served):
+def _leaders(served: Served) -> list[Markup]:
+    """Who has the lowest p95 from which rate on, among rates that anyone keeps up with."""
+    cells = pd.concat([cells for _, cells in served.swept]) if served.is_sweep else served.cells[:0]
+    cells = cells[cells.groupby("rate_per_s")["falls_behind"].transform("min") != 1]
+    p95_s = cells.pivot_table(index="rate_per_s", columns="series", values="p95_s", aggfunc="median").dropna()
+    if len(p95_s) < 2 or len(p95_s.columns) < 2:
         return []
-    caption = (
-        "These rules see no labels: each client moves its threshold with every request, to hold a share of offloaded "
-        "requests or a latency (dotted). From the first request on, warm-up included "
-        f"({_shown(served)}; first seed)."
-    )
-    return [Panel("Rules at work", caption, serving_latency.over_time(served), columns=3)]
+    names: dict[str, Markup] = {series.label: series.html for series in served.series}
+    terms: list[tuple[str, float, float]] = []
+    for per_s, (_, own) in zip(p95_s.index.to_numpy(float), p95_s.iterrows(), strict=True):
+        if not terms or own.min() < CLEARLY * own[terms[-1][0]]:
+            terms.append((str(own.idxmin()), per_s, per_s))
+        else:
+            terms[-1] = (*terms[-1][:2], per_s)
+    if len(terms) == 1:
+        return [Markup("At no rate is anyone clearly quicker by p95 than {}.").format(names[terms[0][0]])]
+    first, *between, last = terms
+    spans = [names[label] + f" from {low:,.4g} to {rate(high)}" for label, low, high in between]
+    begin, end = names[first[0]] + f" leads up to {rate(first[2])}", names[last[0]] + f" from {rate(last[1])} on"
+    return ["The ranking by p95 changes with load: " + Markup(", ").join([begin, *spans, end]) + "."]
+
+
+def _saturations(served: Served) -> list[Markup]:
+    """Between which rates who stops keeping up."""
+    found: dict[Saturation | None, list[Markup]] = {}
+    for series, cells in served.swept:
+        at_most = cells[cells["rate_per_s"] == cells["rate_per_s"].max()]
+        if (where := saturation(cells)) or at_most["falls_behind"].notna().any():
+            found.setdefault(where, []).append(series.html)
+    told = []
+    for where, names in sorted(found.items(), key=lambda item: item[0].fell_behind_per_s if item[0] else math.inf):
+        who = Markup(", ").join(names) if len(found) > 1 or len(names) == 1 else Markup("All variants")
+        ending = "s" if len(names) == 1 else ""
+        if where is None:
+            told.append(who + f" keep{ending} up with all rates")
+        elif where.kept_up_per_s:
+            span = f"between {where.kept_up_per_s:,.4g} and {rate(where.fell_behind_per_s)}"
+            told.append(who + f" stop{ending} keeping up {span}")
+        else:
+            told.append(who + f" cannot keep up even with {rate(where.fell_behind_per_s)}")
+    return [Markup("; ").join(told) + "."] if told else []
+
+
+def warnings(served: Served) -> list[str]:
+    """What a reader must know before believing the rest."""
+    texts = []
+    if served.interrupted:
+        texts.append("Serving was interrupted: what follows is what was served until then.")
+    if served.cells["falls_behind"].isna().any():
+        texts.append("Where too few requests came, nobody can tell whether a fleet falls behind: let more come.")
+    if served.at_rate["falls_behind"].eq(1).any():
+        texts.append(
+            f"At {served.shown_rate} not everyone keeps up. Of a fleet that falls behind, a latency tells above all "
+            "how long the run was: the longer, the larger."
+        )
+    if not served.knows_accuracy:
+        texts.append("Timing-only. No model answered, so there is no accuracy; exits were drawn with a probability.")
+    return texts
+
+
+def results(served: Served, cells: pd.DataFrame, folded: str = "") -> Table:
+    """Medians over seeds of `cells`, a row for each variant, the best marked; folded under a title if one is given."""
+    columns = [column for column in COLUMNS if cells[column.key].notna().any()]
+    one_rate = cells["rate_per_s"].nunique() == 1
+    rows = []
+    for series in served.series:
+        own = cells[cells["series"] == series.label].sort_values("rate_per_s", kind="stable")
+        for _, seeds in own.groupby("variant", sort=False):
+            told = [_cell(column, seeds, judged=one_rate and column.key in JUDGED) for column in columns]
+            rows.append([_heading(series, seeds), Cell(f"{seeds['rate_per_s'].iloc[0]:,.4g}"), *told])
+    titles = ["Variant", "Requests/s", *(column.title for column in columns)]
+    return Table(titles, rows, folded, folded=bool(folded))
+
+
+def groups_table(served: Served) -> Table:
+    """The table of groups of clients, a row for each series and group at the rate of the details."""
+    columns = [column for column in GROUP_COLUMNS if served.groups[column.key].notna().any()]
+    rows = []
+    for series, cells in served.detailed:
+        own = served.groups[served.groups["variant"] == cells["variant"].iloc[0]]
+        for name, seeds in own.groupby("group", sort=False):
+            rows.append([Cell(series.html, str(name)), *(_cell(column, seeds) for column in columns)])
+    return Table(["Variant", *(column.title for column in columns)], rows, "Groups of clients", folded=True)
+
+
+def _cell(column: Column, seeds: pd.DataFrame, judged: bool = False) -> Cell:
+    cell = column.cell(seeds)
+    return cell if judged else cell._replace(merit=math.nan)
+
+
+def _heading(series: Series, seeds: pd.DataFrame) -> Cell:
+    share = seeds["falls_behind"].mean()
+    behind = " · too few requests to tell" if math.isnan(share) else " · falls behind" if share >= 0.5 else ""
+    return Cell(series.html, f"{seeds['method'].iloc[0]} · {plural(len(seeds), 'seed')}{behind}")

@@ -1,4 +1,4 @@
-"""Figures: what accuracy costs, in latency of served requests and in features sent up, over thresholds of the exit."""
+"""Panel on what accuracy costs, in latency of served requests and in offloaded ones, over thresholds of the exit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from sfl_sim.metrics.exits import at_rho, hybrid, oracle, over_clients, thresholds, trade_off
 from sfl_sim.metrics.pareto import non_dominated
-from sfl_sim.report import display, style
-from sfl_sim.report.serving_latency import wide_axis
+from sfl_sim.report import display, figures, style
+from sfl_sim.report.html_page import Panel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +25,21 @@ RULES = {
     "latency_budget": ("latency budget", "triangle-down"),
 }
 """What each kind of threshold is called, and its mark."""
+CAPTION = """A higher threshold keeps more requests on the device, where answers are quick, but only as right as the \
+exit is. The oracle has seen the labels: an upper bound."""
+WHOLE = " Of whole test sets: one threshold for all clients, and means over clients and seeds."
+
+
+def accuracy_panels(served: Served) -> list[Panel]:
+    """Accuracy against latency over a few thresholds, and against offloading if the answers were kept."""
+    caption, drawn = CAPTION, []
+    if len(choices(served)) >= MIN_CHOICES:
+        drawn.append((f"Served requests at {served.shown_rate}", by_latency(served)))
+    answers = served.answers()
+    if answers is not None:
+        drawn.append(("Whole test sets, whatever the load", by_offload(served, answers)))
+        caption += WHOLE
+    return [Panel("What accuracy costs", caption, drawn, columns=len(drawn))] if drawn else []
 
 
 def families(served: Served) -> dict[str, list[Series]]:
@@ -49,7 +64,7 @@ def by_latency(served: Served) -> go.Figure:
     points = choices(served)
     unit, unit_s = display.time_unit(points["p95_s"].median())
     points = points.assign(p95=points["p95_s"] / unit_s, accuracy=100 * points["accuracy"])
-    figure = style.canvas(HEIGHT_PX)
+    figure = figures.canvas(HEIGHT_PX)
     front = points[points["best"]].sort_values("p95")
     figure.add_scatter(
         x=front["p95"].to_numpy(), y=front["accuracy"].to_numpy(), mode="lines", hoverinfo="skip", name="Pareto front",
@@ -58,34 +73,33 @@ def by_latency(served: Served) -> go.Figure:
     for family, members in families(served).items():
         own = points.loc[[series.label for series in members if series.label in points.index]]
         fixed = own[own["threshold"] == "fixed"].sort_values("threshold_value")
-        figure.add_scatter(
-            x=fixed["p95"].to_numpy(), y=fixed["accuracy"].to_numpy(), mode="lines", showlegend=False,
-            line={"color": members[0].colour, "width": 1.8}, hoverinfo="skip",
-        )  # fmt: skip
+        solid = {"mode": "lines", "dash": "solid", "width": 1.8, "hoverinfo": "skip", "showlegend": False}
+        figures.lines(figure, members[0], fixed["p95"], fixed["accuracy"], "", **solid)
         figure.add_scatter(x=[None], y=[None], mode="markers", name=family, marker=_mark("circle", members[0].colour))
         for kind, (_, symbol) in RULES.items():
             rows = own[own["threshold"] == kind]
             values = [f"{value:g}" if math.isfinite(value) else "" for value in rows["threshold_value"]]
-            figure.add_scatter(
-                x=rows["p95"].to_numpy(), y=rows["accuracy"].to_numpy(), mode="markers+text", showlegend=False,
+            figures.marks(
+                figure, members[0], rows["p95"], rows["accuracy"],
+                f"%{{hovertext}}: %{{y:.1f}} %, p95 %{{x:.3~g}} {unit}, %{{customdata:.0f}} % offloaded",
+                mode="markers+text", showlegend=False,
                 marker=_mark(symbol, members[0].colour), hovertext=rows.index.to_numpy(), cliponaxis=False,
                 text=values if kind == "fixed" else None, textposition="top center",
                 textfont={"color": style.MUTED, "size": 11},
                 customdata=100 * rows["offload_probability"].to_numpy(),
-                hovertemplate=f"%{{hovertext}}: %{{y:.1f}} %, p95 %{{x:.3~g}} {unit}, %{{customdata:.0f}} % offloaded",
             )  # fmt: skip
     for kind, (name, symbol) in RULES.items():
         if (points["threshold"] == kind).any():
             figure.add_scatter(x=[None], y=[None], mode="markers", name=name, marker=_mark(symbol, style.INK))
     figure.update_yaxes(title="accuracy (%)")
     return figure.update_xaxes(
-        wide_axis(points["p95"].min(), points["p95"].max()), title=f"p95 of the latency ({unit})"
+        figures.wide_axis(points["p95"].min(), points["p95"].max()), title=f"p95 of the latency ({unit})"
     )
 
 
 def by_offload(served: Served, answers: pd.DataFrame) -> go.Figure:
     """Accuracy against offload probability, means over clients, with one threshold for all and with the oracle's."""
-    figure = style.canvas(HEIGHT_PX)
+    figure = figures.canvas(HEIGHT_PX)
     for family, members in families(served).items():
         cell = served.cells[served.cells["series"] == members[0].label].iloc[0]
         own = answers[answers["variant"] == cell["trained"]]
@@ -95,15 +109,14 @@ def by_offload(served: Served, answers: pd.DataFrame) -> go.Figure:
         asked = own if math.isnan(cell["rho"]) else at_rho(own, cell["rho"])
         curve = trade_off(asked, [0.0, *grid, math.inf]).groupby("threshold").mean()
         best = over_clients(hybrid(asked, oracle(asked, grid))).mean()
-        figure.add_scatter(
-            x=100 * curve["offload_probability"].to_numpy(), y=100 * curve["accuracy"].to_numpy(), name=family,
-            mode="lines+markers", line={"color": members[0].colour, "width": 1.8},
-            marker={"color": members[0].colour, "size": 6}, text=curve.index.to_numpy(),
-            hovertemplate="%{y:.1f} % at a threshold of %{text:.3~g}, %{x:.0f} % offloaded",
+        figures.lines(
+            figure, members[0], 100 * curve["offload_probability"], 100 * curve["accuracy"],
+            "%{y:.1f} % at a threshold of %{text:.3~g}, %{x:.0f} % offloaded", text=curve.index.to_numpy(),
+            name=family, mode="lines+markers", dash="solid", width=1.8, marker={"color": members[0].colour, "size": 6},
         )  # fmt: skip
-        figure.add_scatter(
-            x=[100 * best["offload_probability"]], y=[100 * best["accuracy"]], mode="markers", showlegend=False,
-            marker=_mark("star", members[0].colour), hovertemplate="oracle: %{y:.1f} %, %{x:.0f} % offloaded",
+        figures.marks(
+            figure, members[0], [100 * best["offload_probability"]], [100 * best["accuracy"]],
+            "oracle: %{y:.1f} %, %{x:.0f} % offloaded", marker=_mark("star", members[0].colour), showlegend=False,
         )  # fmt: skip
     figure.update_yaxes(title="accuracy (%)")
     return figure.update_xaxes(title="offloaded (%)", range=[-3, 103])
@@ -111,4 +124,4 @@ def by_offload(served: Served, answers: pd.DataFrame) -> go.Figure:
 
 def _mark(symbol: str, colour: str) -> dict[str, object]:
     size = {"circle": 10}.get(symbol, 15)
-    return {"symbol": symbol, "color": colour, "size": size, "line": {"color": "#FFFFFF", "width": 1.2}}
+    return {"symbol": symbol, "color": colour, "size": size, "line": figures.WHITE_EDGE}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup, escape
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.serving import PARTS
 from sfl_sim.report import style
-from sfl_sim.report.display import escaped
+from sfl_sim.report.display import NBSP
+from sfl_sim.report.load import read_json, reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,12 +43,12 @@ class Series(style.Named):
     """Variants that differ in nothing but the rate of requests, as they are called and coloured all over the page.
 
     Attributes:
-        label: unique on the page and HTML-escaped.
+        label: unique on the page and escaped.
         family: what was trained and the share of unseen labels it is asked for; members differ in their thresholds.
         threshold: the kind of rule.
     """
 
-    family: str
+    family: Markup
     threshold: str
 
 
@@ -93,6 +94,23 @@ class Served:
         kept_up = common.index[common["falls_behind"] == 0]
         return float(kept_up.max() if len(kept_up) else common.index.min())
 
+    @property
+    def shown_rate(self) -> str:
+        """At which rate details are shown."""
+        return "each one's lowest rate" if self.rate_per_s is None else rate(self.rate_per_s)
+
+    @cached_property
+    def swept(self) -> list[tuple[Series, pd.DataFrame]]:
+        """The series that were asked at several rates, with all their cells."""
+        found = [(series, self.cells[self.cells["series"] == series.label]) for series in self.series]
+        return [(series, cells) for series, cells in found if cells["rate_per_s"].nunique() > 1]
+
+    @property
+    def drawn(self) -> str:
+        """Which of the requests are drawn, for captions."""
+        drawn, series = len(self.detailed), len(self.series)
+        return self.shown_rate + (f"; {drawn} of {series} variants" if drawn < series else "")
+
     @cached_property
     def at_rate(self) -> pd.DataFrame:
         """The cells at that rate, one variant for each series; without a common rate, each at its lowest."""
@@ -123,19 +141,21 @@ class Served:
         return pd.read_parquet(path) if path.is_file() else None
 
 
+def rate(per_s: float) -> str:
+    """A rate of requests."""
+    return f"{per_s:,.4g}{NBSP}requests/s"
+
+
 def load_serving(folder: Path) -> Served:
     """Read what `sfl-sim serve` left in `folder`, leaving the requests on disk.
 
     Raises:
         ScenarioError: a file is missing or unreadable, or nothing has been served.
     """
-    missing = [name for name in FILES if not (folder / name).is_file()]
-    if missing:
-        raise ScenarioError(f"{folder} holds no served requests: without {', '.join(missing)}")
-    try:
-        stored = json.loads((folder / "serving.json").read_text(encoding="utf-8"))
+    with reading(folder, FILES, "holds no served requests"):
+        stored = read_json(folder / "serving.json")
         manifest = folder / "manifest.json"
-        status = json.loads(manifest.read_text(encoding="utf-8"))["status"] if manifest.is_file() else "complete"
+        status = read_json(manifest)["status"] if manifest.is_file() else "complete"
         if not stored["cells"]:
             raise ScenarioError(f"{folder} has nothing to report: no request was served")
         cells = pd.DataFrame([{key: cell[key] for key in CELL} for cell in stored["cells"]])
@@ -143,10 +163,8 @@ def load_serving(folder: Path) -> Served:
         groups = _groups(cells)
         for parts, prefix in (("parts_s", ""), ("tail_parts_s", "tail_")):
             cells[[f"{prefix}{part}_s" for part in PARTS]] = pd.DataFrame(cells.pop(parts).tolist())[list(PARTS)]
-        cells["series"] = cells["series"].map(escaped)
+        cells["series"] = cells["series"].map(escape)
         return Served(folder, str(stored["scenario"]), cells, groups, _series(cells), status != "complete")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ScenarioError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
 
 
 def _groups(cells: pd.DataFrame) -> pd.DataFrame:
@@ -172,8 +190,8 @@ def _series(cells: pd.DataFrame) -> list[Series]:
         dash, colour = np.divmod(np.arange(len(known)), len(style.VARIANT_COLOURS))
     return [
         Series(
-            label=cell["series"],
-            family=cell["family"],
+            label=Markup(cell["series"]),
+            family=Markup(cell["family"]),
             threshold=cell["threshold"],
             colour=style.VARIANT_COLOURS[colour[i] % len(style.VARIANT_COLOURS)],
             dash=style.DASHES[dash[i] % len(style.DASHES)],
@@ -182,6 +200,6 @@ def _series(cells: pd.DataFrame) -> list[Series]:
     ]
 
 
-def _family(cell: dict[Any, Any], several_rhos: bool) -> str:
-    trained = escaped(str(cell["trained"] or cell["method"]))
-    return f"{trained}, ρ = {cell['rho']:g}" if several_rhos else trained
+def _family(cell: dict[Any, Any], several_rhos: bool) -> Markup:
+    trained = escape(cell["trained"] or cell["method"])
+    return trained + f", ρ = {cell['rho']:g}" if several_rhos else trained

@@ -1,12 +1,14 @@
-"""Figure and table: how many versions old updates are that an asynchronous server takes in."""
+"""Panel on staleness: how many versions old updates are that an asynchronous server takes in."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sfl_sim.report import display, style
-from sfl_sim.report.curves import MAX_POINTS
-from sfl_sim.report.results import Column, unranked_table
+from sfl_sim.report import display, figures
+from sfl_sim.report.figures import LINES, MAX_POINTS
+from sfl_sim.report.html_page import Panel
+from sfl_sim.report.results import of_each
+from sfl_sim.report.table import Column, by_variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +23,21 @@ COLUMNS = [
     Column("Stalest", "staleness_max", display.tenths),
     Column("Updates discarded, too stale", "updates_discarded", display.tenths),
 ]
+CAPTION = f"""An asynchronous server waits for nobody: while a client trains, updates of others move the global model \
+on. By as many versions its own is stale when it comes, and counts the less. Solid is the mean of the updates of a \
+round, dotted the stalest of them ({LINES})."""
+
+
+def staleness_panels(frames: Frames) -> list[Panel]:
+    """The panel on staleness, if a server is asynchronous."""
+    variants = asynchronous(frames)
+    if not variants:
+        return []
+    drawn = [("Staleness of the updates of a round", staleness(frames, variants))]
+    table = by_variant(
+        COLUMNS, of_each(summed_up(frames), variants), ranked=False
+    )  # fresher updates are fewer, or wait
+    return [Panel("How stale updates are", CAPTION, drawn, tables=[table])]
 
 
 def asynchronous(frames: Frames) -> list[Variant]:
@@ -36,28 +53,17 @@ def summed_up(frames: Frames) -> pd.DataFrame:
     return runs[list(by_column)].agg(by_column).reset_index()
 
 
-def staleness_table(frames: Frames, variants: Sequence[Variant]) -> str:
-    """The table as HTML: medians over seeds and their spread. None is the best: fresher updates are fewer, or wait."""
-    return unranked_table(COLUMNS, summed_up(frames), variants)
-
-
 def staleness(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
     """Versions by which each round's updates are stale: their mean, and dotted the most; medians over seeds."""
-    figure = style.canvas(280)
+    figure = figures.canvas(280)
     for variant in variants:
         rows = frames.rounds[frames.rounds["variant"] == variant.label]
         middle = display.thin(rows.groupby("round")[["staleness_mean", "staleness_max"]].median(), MAX_POINTS)
-        mode = "lines" if len(middle) > 1 else "markers"
-        mark = {"color": variant.colour, "symbol": variant.symbol, "size": 8}
-        figure.add_scatter(
-            x=middle.index.to_numpy(), y=middle["staleness_max"].to_numpy(), mode=mode, showlegend=False,
-            line={"color": variant.colour, "dash": "dot", "width": 1.2}, marker=mark,
-            hovertemplate="at most %{y} in round %{x}<extra></extra>",
+        figures.lines(
+            figure, variant, middle.index, middle["staleness_max"], "at most %{y} in round %{x}<extra></extra>",
+            dash="dot", width=1.2, showlegend=False,
         )  # fmt: skip
-        figure.add_scatter(
-            x=middle.index.to_numpy(), y=middle["staleness_mean"].to_numpy(), mode=mode, name=variant.label,
-            line={"color": variant.colour, "dash": variant.dash, "width": 2.2}, marker=mark,
-            hovertemplate="%{y:.3~g} on average in round %{x}",
-        )  # fmt: skip
-    figure.update_xaxes(style.round_axis(frames.rounds["round"].max()), rangemode="tozero")
+        hover = "%{y:.3~g} on average in round %{x}"
+        figures.lines(figure, variant, middle.index, middle["staleness_mean"], hover)
+    figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()), rangemode="tozero")
     return figure.update_yaxes(title="versions", rangemode="tozero")

@@ -1,13 +1,21 @@
-"""Tables of the page: a row per variant, and the best of each column shaded."""
+"""Tables: one description of titles and cells, shown as HTML on a page and as text in a terminal."""
 
 from __future__ import annotations
 
-import html
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from markupsafe import Markup
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
+
+    import pandas as pd
+    from rich.table import Table as TerminalTable
+    from rich.text import Text
+
+    from sfl_sim.report.style import Named
 
 
 class Cell(NamedTuple):
@@ -18,27 +26,104 @@ class Cell(NamedTuple):
     merit: float = math.nan
 
 
-def table(titles: Sequence[str], rows: Sequence[tuple[str, Sequence[Cell]]], first: str = "Variant") -> str:
-    """The table as HTML: the titles of its columns, and for each row its heading (HTML) in the first one and cells."""
-    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
-    best = [_best(column) for column in zip(*(cells for _, cells in rows), strict=True)]
-    body = ""
-    for heading, cells in rows:
-        body += f'<tr><th scope="row">{heading}</th>{"".join(map(_cell, cells, best))}</tr>'
-    return (
-        f'<table class="numbers"><thead><tr><th scope="col">{first}</th>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table>"
-    )
+@dataclass(frozen=True)
+class Table:
+    """Titles of columns, and rows of cells, whose first one is the heading of the row.
+
+    Attributes:
+        titles: one for each cell of a row.
+        title: what stands above the table.
+        note: what stands below it.
+        words: titles of the columns of words, which wrap; all others hold numbers, which do not.
+        folded: whether a reader has to open it.
+    """
+
+    titles: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ""
+    note: str = ""
+    words: Collection[str] = ()
+    folded: bool = False
+
+    @property
+    def best(self) -> list[str | None]:
+        """The best text of each column; None where there is nothing to choose from."""
+        return [_best(column) for column in zip(*self.rows, strict=True)]
+
+    def in_terminal(self) -> TerminalTable:
+        """The table as rich draws it."""
+        from rich.markup import escape
+        from rich.table import Table as TerminalTable
+
+        table = TerminalTable(
+            box=None, header_style="bold", pad_edge=False, title=escape(self.title) or None, title_justify="left",
+            title_style="", caption=escape(self.note) or None, caption_justify="left",
+        )  # fmt: skip
+        for place, title in enumerate(self.titles):
+            is_words = title in self.words
+            side: Literal["left", "right"] = "left" if is_words or place == 0 else "right"
+            table.add_column(escape(plain(title)), no_wrap=not is_words, justify=side)
+        for row in self.rows:
+            table.add_row(*map(_two_lines, row))
+        return table
 
 
 def _best(column: Sequence[Cell]) -> str | None:
-    """The best text of a column; None if there is nothing to choose from."""
     candidates = [cell for cell in column if not math.isnan(cell.merit)]
     if not candidates or len({cell.text for cell in column}) == 1:
         return None
     return max(candidates, key=lambda cell: cell.merit).text
 
 
-def _cell(cell: Cell, best: str | None) -> str:
-    mark = ' class="best"' if cell.text == best else ""
-    return f"<td{mark}>{html.escape(cell.text)}<small>{html.escape(cell.below)}</small></td>"
+def _two_lines(cell: Cell) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(plain(cell.text), ("\n" + plain(cell.below) if cell.below else "", "dim"))
+
+
+def plain(text: str) -> str:
+    """HTML without its tags and entities; any other text as it is."""
+    return text.striptags() if isinstance(text, Markup) else text
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of numbers: its title, where the numbers are, and how they read.
+
+    Attributes:
+        key: of the numbers in a frame with a row per variant and seed.
+        more_is_better: whether the largest is the best, or the smallest; None if none is.
+    """
+
+    title: str
+    key: str
+    text: Callable[[float], str]
+    more_is_better: bool | None = False
+
+    def cell(self, seeds: pd.DataFrame) -> Cell:
+        """The median over `seeds`, the rows of one variant; a dash if it is unknown."""
+        middle = float(seeds[self.key].median())
+        merit = math.nan if self.more_is_better is None else middle if self.more_is_better else -middle
+        return Cell(self.read(middle), self.spread(seeds[self.key]), merit)
+
+    def read(self, number: float) -> str:
+        """A number of this column; a dash for what is unknown."""
+        return self.text(number) if math.isfinite(number) else "–"
+
+    def spread(self, numbers: pd.Series) -> str:
+        """The standard deviation; empty if there is nothing to tell: one seed, or seeds that do not differ."""
+        return f"± {self.text(numbers.std())}" if numbers.nunique() > 1 else ""
+
+
+def by_variant(columns: Sequence[Column], rows: Sequence[tuple[Named, pd.DataFrame]], *, ranked: bool = True) -> Table:
+    """Medians over seeds and their spread, a row for each variant and its seeds.
+
+    Args:
+        columns: what is shown.
+        rows: each variant and its rows in a frame with the keys of `columns`.
+        ranked: whether the best of a column is marked.
+    """
+    cells = [[Cell(named.html), *(column.cell(seeds) for column in columns)] for named, seeds in rows]
+    if not ranked:
+        cells = [[cell._replace(merit=math.nan) for cell in row] for row in cells]
+    return Table(["Variant", *(column.title for column in columns)], cells)

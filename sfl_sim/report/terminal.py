@@ -1,21 +1,23 @@
-"""The results of a run as a table for the terminal: the report's most telling columns."""
+"""What commands print: the most telling numbers as tables for the terminal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
+import pandas as pd
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
-from sfl_sim.report.display import plural
+from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.frames import merge
-from sfl_sim.report.load import load
-from sfl_sim.report.results import columns_for
-from sfl_sim.report.way import TIME, aims
+from sfl_sim.report.load import load, read_json
+from sfl_sim.report.results import columns_for, of_each
+from sfl_sim.report.table import Cell, Table
+from sfl_sim.report.targets import TIME, aims
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rich.table import Table as TerminalTable
 
 SHOWN = {
     "accuracy": "Accuracy",
@@ -26,7 +28,7 @@ SHOWN = {
 """What fits into 80 columns, with short titles; the report shows all."""
 
 
-def results_in_terminal(folder: Path) -> Table:
+def results_in_terminal(folder: Path) -> TerminalTable:
     """One row per variant of the stored run in `folder`: medians over seeds, and below them their spread."""
     frames = merge([load(folder)])
     known = [*columns_for(frames), *([TIME] if any(aim.target for aim in aims(frames)) else [])]
@@ -35,17 +37,74 @@ def results_in_terminal(folder: Path) -> Table:
     about = [] if frames.timing_only else [f"Accuracy and PG: medians of the last {LAST_ROUNDS} rounds."]
     if frames.summary["seed"].nunique() > 1:
         about.append("Over seeds: median ± standard deviation.")
-    table = Table(box=None, header_style="bold", pad_edge=False, caption="\n".join(about), caption_justify="left")
-    table.add_column("Variant", no_wrap=True)
-    for column in columns:
-        table.add_column(SHOWN[column.key], no_wrap=True, justify="right")
-    for variant in frames.variants:
-        seeds = frames.summary[frames.summary["variant"] == variant.label]
-        cells = [(cell.text, cell.below) for cell in (column.cell(seeds) for column in columns)]
+    rows = []
+    for variant, seeds in of_each(frames.summary, frames.variants):
         number = plural(len(seeds), "seed") if len(seeds) > 1 else ""
-        table.add_row(*(_two_lines(*cell) for cell in [(variant.name, number), *cells]))
-    return table
+        rows.append([Cell(variant.name, number), *(column.cell(seeds) for column in columns)])
+    return Table(["Variant", *(SHOWN[column.key] for column in columns)], rows, note="\n".join(about)).in_terminal()
 
 
-def _two_lines(text: str, below: str) -> Text:
-    return Text.assemble(text, ("\n" + below, "dim") if below else "")
+def served_in_terminal(folder: Path) -> TerminalTable:
+    """One row per variant of the served study in `folder`, named without its rate: medians over seeds."""
+    cells = pd.DataFrame(read_json(folder / "serving.json")["cells"])
+    run = read_json(folder / "manifest.json")["run"]
+    numbers = ["rate_per_s", "p50_s", "p95_s", "offload_probability", "accuracy", "falls_behind"]
+    medians = cells.astype(dict.fromkeys(numbers, float)).groupby(["variant", "series"], sort=False)[numbers].median()
+    rows = medians.reset_index().to_dict("records")
+    about = [f"Answers of {run}."] if run else []
+    if cells["seed"].nunique() > 1:
+        about.append("Medians over seeds.")
+    if any(row["falls_behind"] >= 0.5 for row in rows):
+        about.append("* falls behind: requests come faster than they are answered.")
+    if any(pd.isna(row["falls_behind"]) for row in rows):
+        about.append("? too few requests to tell whether it falls behind.")
+    table = [
+        [
+            Cell(row["series"]),
+            Cell(f"{row['rate_per_s']:.4g}"),
+            Cell(duration(row["p50_s"])),
+            Cell(duration(row["p95_s"]) + _mark(row["falls_behind"])),
+            Cell(percent(row["offload_probability"])),
+            Cell(percent(row["accuracy"]) if pd.notna(row["accuracy"]) else "–"),
+        ]
+        for row in rows
+    ]
+    titles = ["Variant", "Requests/s", "p50", "p95", "Offloaded", "Accuracy"]
+    return Table(titles, table, note="\n".join(about), words=["Variant"]).in_terminal()
+
+
+def _mark(falls_behind: float) -> str:
+    if pd.isna(falls_behind):
+        return "?"
+    return "*" if falls_behind >= 0.5 else ""
+
+
+def repriced_in_terminal(folder: Path) -> TerminalTable:
+    """One row per variant and seed of the repriced run in `folder`: times there and here, and what holds."""
+    stored = read_json(folder / "summary.json")["variants"]
+    summaries = {(summary["name"], summary["seed"]): summary for summary in stored}
+    verdicts = read_json(folder / "manifest.json")["repriced"]
+    several = len({verdict["seed"] for verdict in verdicts}) > 1
+    rows = []
+    for verdict in verdicts:
+        variant, seed = verdict["variant"], verdict["seed"]
+        to_target_s = summaries.get((variant, seed), {}).get("time_to_accuracy_s")
+        texts = [
+            f"{variant} (seed {seed})" if several else variant,
+            f"{_known(verdict['before_s'])} → {_known(verdict['after_s'])}",
+            f"{_known(verdict['to_accuracy_before_s'])} → {_known(to_target_s)}",
+            _holds(verdict),
+        ]
+        rows.append(list(map(Cell, texts)))
+    titles = ["Variant", "Simulated time", "Time to target", "What it learned"]
+    return Table(titles, rows, words=["Variant", "What it learned"]).in_terminal()
+
+
+def _known(seconds: float | None) -> str:
+    return "–" if seconds is None else duration(seconds)
+
+
+def _holds(verdict: dict[str, Any]) -> str:
+    if verdict["reason"] is None:
+        return "valid"
+    return f"{'must be trained' if verdict['rounds'] else 'left out'}: {verdict['reason']}"

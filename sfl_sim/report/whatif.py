@@ -1,23 +1,21 @@
-"""What a what-if found, as a page and as a table for the terminal: where to cut the model, and what it costs."""
+"""The page on a what-if, and its table for the terminal: where to cut the model, and what it costs."""
 
 from __future__ import annotations
 
-import html
-from itertools import count
-from string import Template
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
+from markupsafe import Markup, escape
 
 from sfl_sim.report.display import duration, plural
-from sfl_sim.report.page import asset, machine, panel_html, paragraphs, settings, write_page
+from sfl_sim.report.html_page import write_page
 from sfl_sim.report.whatif_load import load_whatif
 from sfl_sim.report.whatif_panels import whatif_panels
-from sfl_sim.report.whatif_words import best_in_each_world, headline, slower, warnings
+from sfl_sim.report.whatif_words import best_in_terminal, headline, warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rich.table import Table as TerminalTable
 
     from sfl_sim.report.whatif_load import WhatIf
 
@@ -29,49 +27,34 @@ def write_whatif(folder: Path, out: Path) -> Path:
         ScenarioError: the folder holds no what-if, or the page cannot be written.
     """
     whatif = load_whatif(folder)
-    title = html.escape(whatif.name)
-    figure_ids = (f"figure-{number}" for number in count(1))
-    body = Template(asset("whatif.html")).substitute(
-        title=title,
+    return write_page(
+        out,
+        "whatif",
+        title=whatif.name,
         about=_about(whatif),
-        headline=paragraphs(headline(whatif), "headline"),
-        warnings=paragraphs(warnings(whatif), "warning"),
-        panels="\n".join(panel_html(panel, figure_ids) for panel in whatif_panels(whatif)),
+        headlines=headline(whatif),
+        warnings=warnings(whatif),
+        panels=whatif_panels(whatif),
         rounds=plural(whatif.about["rounds"], "round") if whatif.about["rounds"] else "all rounds",
-        settings=settings(whatif.name, whatif.scenario_text),
-        machine=machine(whatif.name, whatif.manifest),
+        whatif=whatif,
     )
-    return write_page(title, body, out)
 
 
-def _about(whatif: WhatIf) -> str:
-    grid = " × ".join(
-        plural(len(axis.values), "cut") if axis.is_cut else f"{plural(len(axis.values), 'value')} of {axis.noun}"
+def _about(whatif: WhatIf) -> Markup:
+    grid = [
+        escape(plural(len(axis.values), "cut"))
+        if axis.is_cut
+        else plural(len(axis.values), "value") + " of " + axis.noun
         for axis in whatif.axes
-    )
+    ]
     evaluated, wall_s = whatif.about["evaluated"], whatif.about["wall_s"]
     how = ", ".join(f"{number:,} by {name}" for name, number in evaluated.items() if number)
-    return (
-        f"{grid}, {plural(len(whatif.series), 'variant')}, {plural(whatif.n_seeds, 'seed')}: "
+    return Markup(" × ").join(grid) + (
+        f", {plural(len(whatif.series), 'variant')}, {plural(whatif.n_seeds, 'seed')}: "
         f"{plural(len(whatif.points), 'point')} in {duration(wall_s)} ({how}). Timing-only: nothing was trained"
     )
 
 
-def whatif_in_terminal(folder: Path) -> Table:
+def whatif_in_terminal(folder: Path) -> TerminalTable:
     """One row per series and value of the other axes: the best cut, its round, and what the scenario's own costs."""
-    whatif = load_whatif(folder)
-    axis = whatif.along
-    about = f"Medians over {plural(whatif.n_seeds, 'seed')}." if whatif.n_seeds > 1 else None
-    table = Table(box=None, header_style="bold", pad_edge=False, caption=about, caption_justify="left")
-    several = len(whatif.series) > 1
-    titles = [*(["Variant"] if several else []), *(other.noun.capitalize() for other in whatif.others)]
-    for title in titles:
-        table.add_column(title)
-    for title in (f"Best {axis.noun}", "Round", *([] if axis.base is None else [f"{axis.names[axis.base]} instead"])):
-        table.add_column(html.unescape(title), no_wrap=True, justify="right")
-    for series, world, own, best in best_in_each_world(whatif):
-        where = [other.names[index] for other, index in zip(whatif.others, world, strict=True)]
-        cells = [*([series.label] if several else []), *where, axis.names[best[axis.column]], duration(best["round_s"])]
-        cells += [] if axis.base is None else [slower(own, axis, axis.base)]
-        table.add_row(*(Text(html.unescape(cell)) for cell in cells))
-    return table
+    return best_in_terminal(load_whatif(folder)).in_terminal()

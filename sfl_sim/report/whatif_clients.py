@@ -5,28 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
+from markupsafe import Markup
 from plotly.colors import sample_colorscale
 
-from sfl_sim.report import display, style
+from sfl_sim.report import display, figures, style
 from sfl_sim.report.whatif_load import CLIENT_PARTS
 from sfl_sim.report.whatif_rounds import add_line, canvas, dressed, wide
 
 if TYPE_CHECKING:
-    import pandas as pd
     import plotly.graph_objects as go
 
     from sfl_sim.report.whatif_load import WhatIf
 
 BAR_PX = 56
-EVERYONE = style.Named("the most of any client", style.INK, "dash")
-MEAN = style.Named("mean of all clients", style.INK, "dash")
+EVERYONE = style.Named(Markup("the most of any client"), style.INK, "dash")
+MEAN = style.Named(Markup("mean of all clients"), style.INK, "dash")
 
 
 def classes(whatif: WhatIf) -> list[style.Named]:
     """The classes of devices, the slowest first, in colours of a ramp."""
     slowest_first = whatif.clients.groupby("group")["macs_per_s"].median().sort_values().index
     colours = sample_colorscale("Plasma", np.linspace(0.08, 0.78, max(len(slowest_first), 2)))
-    return [style.Named(str(name), colour, "solid") for name, colour in zip(slowest_first, colours, strict=False)]
+    return [style.Named(Markup(name), colour, "solid") for name, colour in zip(slowest_first, colours, strict=False)]
 
 
 def by_class(whatif: WhatIf, series: style.Named, columns: list[str]) -> pd.DataFrame:
@@ -57,26 +58,14 @@ def spent(whatif: WhatIf, series: style.Named, at: int) -> go.Figure:
     rows = rows[rows[whatif.along.column] == at]
     means = rows.groupby("group")[[*CLIENT_PARTS, "rest_s"]].mean()
     parts = means.loc[[one.label for one in classes(whatif) if one.label in means.index]]
-    unit, unit_s = display.time_unit(parts.sum(axis="columns").max())
-    figure = style.canvas(90 + BAR_PX * len(parts))
-    for column in parts:
-        part = "barrier" if column == "rest_s" else str(column).removesuffix("_s")
-        figure.add_bar(
-            x=(parts[column] / unit_s).to_numpy(), y=list(range(len(parts))), orientation="h", width=0.36,
-            name=style.RESOURCE_NAMES[part], marker_color=style.RESOURCE_COLOURS[part],
-            hovertemplate=f"%{{x:.3~g}} {unit}",
-        )  # fmt: skip
     slowest_s = rows[CLIENT_PARTS].sum(axis="columns").groupby(rows["group"]).max()
     own_s = parts[CLIENT_PARTS].sum(axis="columns")
-    for row, name in enumerate(map(str, parts.index)):
+    parts = parts.rename(columns=lambda column: "barrier" if column == "rest_s" else column.removesuffix("_s"))
+    bars = {}
+    for name, seconds in zip(map(str, parts.index), parts.to_dict("records"), strict=True):
         mean, most = display.duration(own_s[name]), display.duration(slowest_s[name])
-        figure.add_annotation(
-            text=f"<b>{name}</b>: {mean} of its own, at most {most}",
-            x=0, y=row - 0.2, xanchor="left", yanchor="bottom", showarrow=False,
-        )  # fmt: skip
-    figure.update_layout(barmode="stack")
-    figure.update_yaxes(showticklabels=False, showgrid=False, range=[len(parts) - 0.7, -0.75])
-    return figure.update_xaxes(title=f"time of a round ({unit})")
+        bars[f"<b>{name}</b>: {mean} of its own, at most {most}"] = pd.Series(seconds)
+    return figures.bars(bars, "time of a round", "round", BAR_PX)
 
 
 def memory(whatif: WhatIf, series: style.Named) -> go.Figure:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup, escape
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report import style
-from sfl_sim.report.display import escaped
+from sfl_sim.report.load import read_json, read_table, reading
 from sfl_sim.store.columns import BREAKDOWN, LAYER_COLUMNS
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Axis:
 
     Attributes:
         values: from the least to the greatest if all are numbers, else as the user gave them.
-        names: what to print for them, HTML-escaped.
+        names: what to print for them, escaped.
         base: index of the scenario's own value; None if that is not among them.
         shown: index of the value at which the other axes are drawn: the scenario's own, or else the user's middle one.
     """
@@ -55,17 +55,17 @@ class Axis:
     column: str
     key: str
     values: list[Any]
-    names: list[str]
+    names: list[Markup]
     base: int | None
     shown: int
 
     @property
-    def title(self) -> str:
-        """What the setting is called, HTML-escaped."""
-        return TITLES.get(self.key) or escaped(self.key)
+    def title(self) -> Markup:
+        """What the setting is called, escaped."""
+        return escape(TITLES.get(self.key, self.key))
 
     @property
-    def noun(self) -> str:
+    def noun(self) -> Markup:
         """The title without its unit or sign, as it stands in a sentence."""
         return self.title.removesuffix(" ×").partition(" in ")[0]
 
@@ -79,15 +79,19 @@ class Axis:
         """Whether its values lie on an axis of numbers; cuts are known by the names of their layers."""
         return not self.is_cut and _are_numbers(self.values)
 
-    def own_is_bold(self) -> list[str]:
+    def own_is_bold(self) -> list[Markup]:
         """The names, the scenario's own in bold."""
-        return [f"<b>{name}</b>" if i == self.base else name for i, name in enumerate(self.names)]
+        return [_bold(name) if i == self.base else name for i, name in enumerate(self.names)]
 
-    def said(self, index: int) -> str:
-        """A value in a sentence (HTML): bandwidth ×4."""
+    def said(self, index: int) -> Markup:
+        """A value in a sentence: bandwidth ×4."""
         if self.is_cut:
-            return f"<b>{self.names[index]}</b>"
-        return f"{self.title}{'' if self.title.endswith('×') else ' '}{self.names[index]}"
+            return _bold(self.names[index])
+        return self.title + ("" if self.title.endswith("×") else " ") + self.names[index]
+
+
+def _bold(name: Markup) -> Markup:
+    return Markup("<b>{}</b>").format(name)
 
 
 @dataclass(frozen=True)
@@ -172,35 +176,25 @@ def load_whatif(folder: Path) -> WhatIf:
     Raises:
         ScenarioError: a file is missing or unreadable, or no point was evaluated.
     """
-    missing = [name for name in FILES if not (folder / name).is_file()]
-    if missing:
-        raise ScenarioError(f"{folder} holds no what-if: without {', '.join(missing)}")
-    try:
-        about = json.loads((folder / "whatif.json").read_text(encoding="utf-8"))
-        tables = {name: _table(folder / f"{name}.parquet") for name in ("points", "clients", "server", "overlay")}
+    with reading(folder, FILES, "holds no what-if"):
+        about = read_json(folder / "whatif.json")
+        tables = {name: read_table(folder / f"{name}.parquet") for name in ("points", "clients", "server", "overlay")}
         if tables["points"].empty:
             raise ScenarioError(f"{folder} has nothing to report: no point was evaluated")
         axes = [_axis(f"axis_{i}", axis, tables) for i, axis in enumerate(about["axes"])]
-        layers = _table(folder / "layers.parquet").reindex(columns=LAYER_COLUMNS)
         return WhatIf(
             name=str(about["scenario"]),
             axes=axes,
             series=_series(about["series"], tables),
             points=tables["points"].astype({"client_memory_bytes": float, "client_joule": float}),
-            clients=tables["clients"].assign(group=lambda rows: rows["group"].astype(str).map(escaped)),
+            clients=tables["clients"].assign(group=lambda rows: rows["group"].astype(str).map(escape)),
             server=tables["server"],
             overlay=tables["overlay"] if len(tables["overlay"]) else None,
-            layers=layers,
+            layers=read_table(folder / "layers.parquet").reindex(columns=LAYER_COLUMNS),
             about=about,
-            manifest=json.loads((folder / "manifest.json").read_text(encoding="utf-8")),
+            manifest=read_json(folder / "manifest.json"),
             scenario_text=(folder / "scenario.yaml").read_text(encoding="utf-8"),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ScenarioError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
-
-
-def _table(path: Path) -> pd.DataFrame:
-    return pd.read_parquet(path) if path.is_file() else pd.DataFrame()
 
 
 def _are_numbers(values: list[Any]) -> bool:
@@ -219,20 +213,16 @@ def _axis(column: str, stored: dict[str, Any], tables: dict[str, pd.DataFrame]) 
         column,
         stored["key"],
         values=[values[i] for i in order],
-        names=[escaped(str(stored["names"][i])) for i in order],
+        names=[escape(stored["names"][i]) for i in order],
         base=None if base is None else int(rank[base]),
         shown=int(rank[len(values) // 2 if base is None else base]),
     )
 
 
 def _series(names: list[str], tables: dict[str, pd.DataFrame]) -> list[style.Named]:
-    """The series in the scenario's order, escaped here, once, for HTML and Plotly alike."""
+    """The series in the scenario's order, escaped here, once, for pages and Plotly alike."""
     for table in tables.values():
         if "series" in table:
-            table["series"] = table["series"].astype(str).map(escaped)
+            table["series"] = table["series"].astype(str).map(escape)
     known = set(tables["points"]["series"])
-    found = []
-    for i, name in enumerate(name for name in map(escaped, names) if name in known):
-        turn, place = divmod(i, len(style.VARIANT_COLOURS))
-        found.append(style.Named(name, style.VARIANT_COLOURS[place], style.DASHES[turn % len(style.DASHES)]))
-    return found
+    return [style.Named(name, **style.look(i)) for i, name in enumerate(filter(known.__contains__, map(escape, names)))]

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sfl_sim.report import display, style
-from sfl_sim.report.confusion import DOT_COLOUR
-from sfl_sim.report.landscape import LOSS_SCALE
-from sfl_sim.report.serving_latency import WIDE, wide_axis
+from sfl_sim.report import display, figures, style
+from sfl_sim.report.figures import WIDE, wide_axis
 from sfl_sim.report.whatif_load import ALIKE
 from sfl_sim.report.whatif_rounds import ROW_PX, names
 
@@ -75,7 +73,7 @@ def _map(
     bar: dict[str, object],
 ) -> go.Figure:
     axis, best = whatif.along, best_by_column(times_s)
-    figure = style.canvas(100 + ROW_PX * max(len(axis.values), 8))
+    figure = figures.canvas(100 + ROW_PX * max(len(axis.values), 8))
     over_best = _over_best(times_s)
     told = [
         [
@@ -87,18 +85,18 @@ def _map(
         for row, own in enumerate(zip(times_s, over_best, strict=True))
     ]
     figure.add_heatmap(
-        z=colours, colorscale=LOSS_SCALE, customdata=told, hovertemplate="%{customdata}<extra></extra>",
+        z=colours, colorscale=style.LOSS_SCALE, customdata=told, hovertemplate="%{customdata}<extra></extra>",
         hoverongaps=False, xgap=1, ygap=0.5,
-        colorbar={"thickness": 9, "outlinewidth": 0, "x": 1.01, "xpad": 2, "len": 0.9, **bar},
+        colorbar=figures.colour_bar() | bar,
     )  # fmt: skip
     x, y = step_line(times_s, across)
     figure.add_scatter(
         x=x, y=y, mode="lines", name="where the best changes", hoverinfo="skip",
-        line={"color": DOT_COLOUR, "width": 2.5, "dash": "solid"},
+        line={"color": style.DOT, "width": 2.5, "dash": "solid"},
     )  # fmt: skip
     figure.add_scatter(
         x=list(best), y=list(best.values()), mode="markers", name="best of its column", hoverinfo="skip",
-        marker={"symbol": "star", "size": 13, "color": DOT_COLOUR, "line": {"color": "#FFFFFF", "width": 1.2}},
+        marker={"symbol": "star", "size": 13, "color": style.DOT, "line": figures.WHITE_EDGE},
     )  # fmt: skip
     figure.update_xaxes(
         title=across.title, tickvals=list(range(len(across.values))), ticktext=across.own_is_bold(), ticks="",

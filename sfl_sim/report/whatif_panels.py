@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pandas as pd
+from markupsafe import Markup, escape
 
-from sfl_sim.report import display, whatif_clients, whatif_map, whatif_overlay, whatif_rounds, whatif_server
+from sfl_sim.report import display, whatif_clients, whatif_map, whatif_overlay, whatif_rounds
 from sfl_sim.report.display import percent, plural
-from sfl_sim.report.panel import Panel
+from sfl_sim.report.html_page import Panel
 from sfl_sim.report.round_view import MAX_VARIANTS
-from sfl_sim.report.table import table
 from sfl_sim.report.whatif_load import ALIKE
 from sfl_sim.report.whatif_words import best_points, capitalised
 
@@ -20,7 +20,29 @@ if TYPE_CHECKING:
 
 MAX_MULTIPLES = 6
 """Of so many other worlds at most, the parts of a round are drawn."""
-UNKNOWN_POWER = " No power of the devices is known (<code>clients.power</code>), so there is no energy."
+UNKNOWN_POWER = Markup(" No power of the devices is known (<code>clients.power</code>), so there is no energy.")
+ROUNDS = Markup(
+    "Where the time of the average client's round goes, {deep}; warm colours are waiting{seeds}. The star is the "
+    "least.{own}"
+)
+MAP = Markup(
+    "Dark is quick. A star is the best {noun} of its column, and the line steps where that changes{seeds}.{at} The "
+    "table has the best {noun} for {every}."
+)
+CLASSES = Markup(
+    "Which class of devices would rather have which {noun}: the time in which a client of the class computes, sends, "
+    "queues, is served and receives, without its waiting for others. Stars mark the best of each class (means over "
+    "clients and seeds)."
+)
+OVERLAY = Markup(
+    "Of stored runs: what they learned, at the times of this what-if. Left, the simulated time to {goal}, with the "
+    "accuracy reached at the end; right, that accuracy against the time of a round. Hollow marks are no longer valid, "
+    "since clients would be served in another order: these must be trained again (medians over seeds)."
+)
+SERVER = (
+    "The best point of the scenario’s own world, timed with other servers{seeds}. The ring is the scenario’s own "
+    "server. {faster}"
+)
 
 
 def whatif_panels(whatif: WhatIf) -> list[Panel]:
@@ -34,28 +56,28 @@ def _drawn(whatif: WhatIf) -> list[Named]:
     return [one for one in whatif.series if len(whatif.times(one))][:MAX_VARIANTS]
 
 
-def _at(axes: list[Axis]) -> str:
+def _at(axes: list[Axis]) -> Markup:
     """A sentence on the values of other axes at which a figure is drawn; empty if there are none."""
     if not axes:
-        return ""
-    where = ", ".join(axis.said(axis.shown) for axis in axes)
-    return f" All of it at {where}{'' if any(axis.base is None for axis in axes) else ', the scenario’s own'}."
+        return Markup("")
+    where = Markup(", ").join(axis.said(axis.shown) for axis in axes)
+    return " All of it at " + where + ("." if any(axis.base is None for axis in axes) else ", the scenario’s own.")
 
 
 def _seeds(whatif: WhatIf) -> str:
     return " (medians over seeds)" if whatif.n_seeds > 1 else ""
 
 
-def _heading(whatif: WhatIf, series: Named, text: str) -> str:
+def _heading(whatif: WhatIf, series: Named, text: Markup) -> Markup:
     """The heading of a figure, which with several series says whose it is."""
-    return f"{series.html}: {text}" if len(whatif.series) > 1 else capitalised(text)
+    return series.html + ": " + text if len(whatif.series) > 1 else capitalised(text)
 
 
-def _found(whatif: WhatIf, series: Named, across: int | None = None) -> str:
+def _found(whatif: WhatIf, series: Named, across: int | None = None) -> Markup:
     """What is the best at a value of the second axis."""
-    best = f"{whatif.along.said(whatif.best(series, across))} is the best"
+    best = whatif.along.said(whatif.best(series, across)) + " is the best"
     other = whatif.across
-    return best if other is None else f"{other.said(other.shown if across is None else across)}: {best}"
+    return best if other is None else other.said(other.shown if across is None else across) + ": " + best
 
 
 def _more(whatif: WhatIf) -> str:
@@ -65,22 +87,20 @@ def _more(whatif: WhatIf) -> str:
 
 def _rounds(whatif: WhatIf) -> list[Panel]:
     axis, shown = whatif.along, _drawn(whatif)
-    own = "" if axis.base is None or axis.is_numeric else f" Bold is the scenario’s own {axis.noun}."
-    has_pale = axis.is_cut and whatif.layers["pareto"].eq(False).any()
-    pale = " Pale names are cuts that are not Pareto." if has_pale else ""
-    deep = "from the shallowest cut to the deepest" if axis.is_cut else f"for each {axis.noun}"
-    caption = (
-        f"Where the time of the average client's round goes, {deep}; warm colours are waiting"
-        f"{_seeds(whatif)}. The star is the least.{own}{pale}{_at(whatif.others)}{_more(whatif)}"
-    )
+    title = "Time of a round by " + axis.noun
+    own = Markup("")
+    if axis.base is not None and not axis.is_numeric:
+        own = Markup(" Bold is the scenario’s own {}.").format(axis.noun)
+    if axis.is_cut and whatif.layers["pareto"].eq(False).any():
+        own += " Pale names are cuts that are not Pareto."
+    deep = "from the shallowest cut to the deepest" if axis.is_cut else "for each " + axis.noun
+    caption = ROUNDS.format(deep=deep, seeds=_seeds(whatif), own=own) + _at(whatif.others) + _more(whatif)
     figures = [(_heading(whatif, one, _found(whatif, one)), whatif_rounds.stacked(whatif, one)) for one in shown]
-    table = "" if _is_map(whatif) else best_points(whatif)
-    panels = [Panel(f"Time of a round by {axis.noun}", caption, figures, min(len(figures), 2), table)]
+    tables = [] if _is_map(whatif) else [best_points(whatif)]
+    panels = [Panel(title, caption, figures, min(len(figures), 2), tables)]
     if len(shown) > 1:
-        caption = f"Stars mark the best of each{_seeds(whatif)}.{_at(whatif.others)}"
-        panels.insert(
-            0, Panel("All variants", caption, [(f"Time of a round by {axis.noun}", whatif_rounds.by_series(whatif))])
-        )
+        caption = escape(f"Stars mark the best of each{_seeds(whatif)}.") + _at(whatif.others)
+        panels.insert(0, Panel("All variants", caption, [(title, whatif_rounds.by_series(whatif))]))
     return panels
 
 
@@ -90,19 +110,16 @@ def _elsewhere(whatif: WhatIf) -> list[Panel]:
     if across is None or not shown:
         return []
     rest = [i for i in range(len(across.values)) if i != across.shown and len(whatif.times(shown[0], i))]
-    chosen = display.thin(pd.DataFrame(index=rest), MAX_MULTIPLES).index
-    figures = [
-        (
-            _heading(whatif, shown[0], _found(whatif, shown[0], int(i))),
-            whatif_rounds.stacked(whatif, shown[0], i, compact=True),
-        )
-        for i in chosen
-    ]
+    chosen = [int(i) for i in display.thin(pd.DataFrame(index=rest), MAX_MULTIPLES).index]
+    figures = []
+    for i in chosen:
+        heading = _heading(whatif, shown[0], _found(whatif, shown[0], i))
+        figures.append((heading, whatif_rounds.stacked(whatif, shown[0], i, compact=True)))
     some = f" {len(chosen)} of {plural(len(rest), 'other value')}." if len(chosen) < len(rest) else ""
-    whose = f" {shown[0].html} alone." if len(whatif.series) > 1 else ""
-    caption = f"Each figure has a scale of its own.{some}{whose}{_at(whatif.others[1:])}"
+    whose = " " + shown[0].html + " alone." if len(whatif.series) > 1 else ""
+    caption = escape(f"Each figure has a scale of its own.{some}") + whose + _at(whatif.others[1:])
     columns = {1: 1, 2: 2, 4: 2}.get(len(figures), 3)
-    return [Panel(f"At other values of {across.noun}", caption, figures, columns)] if figures else []
+    return [Panel("At other values of " + across.noun, caption, figures, columns)] if figures else []
 
 
 def _is_map(whatif: WhatIf) -> bool:
@@ -115,19 +132,12 @@ def _map(whatif: WhatIf) -> list[Panel]:
         return []
     figures = []
     for one in _drawn(whatif):
-        figures += [
-            (_heading(whatif, one, "time of a round"), whatif_map.time_map(whatif, one, across)),
-            (
-                _heading(whatif, one, f"against the best of the same {across.noun}"),
-                whatif_map.slower_map(whatif, one, across),
-            ),
-        ]
-    caption = (
-        f"Dark is quick. A star is the best {axis.noun} of its column, and the line steps where that changes"
-        f"{_seeds(whatif)}.{_at(whatif.others[1:])} The table has the best {axis.noun} for "
-        f"{'every combination of the other settings' if len(whatif.others) > 1 else f'every {across.noun}'}."
-    )
-    return [Panel(f"Where the best {axis.noun} changes", caption, figures, 2, best_points(whatif))]
+        against = "against the best of the same " + across.noun
+        figures.append((_heading(whatif, one, Markup("time of a round")), whatif_map.time_map(whatif, one, across)))
+        figures.append((_heading(whatif, one, against), whatif_map.slower_map(whatif, one, across)))
+    every = "every combination of the other settings" if len(whatif.others) > 1 else "every " + across.noun
+    caption = MAP.format(noun=axis.noun, seeds=_seeds(whatif), at=_at(whatif.others[1:]), every=every)
+    return [Panel("Where the best " + axis.noun + " changes", caption, figures, 2, [best_points(whatif)])]
 
 
 def _classes(whatif: WhatIf) -> list[Panel]:
@@ -137,18 +147,10 @@ def _classes(whatif: WhatIf) -> list[Panel]:
     figures = []
     for one in shown:
         best = whatif.best(one)
-        figures += [
-            (_heading(whatif, one, f"own time by {axis.noun}"), whatif_clients.preferences(whatif, one)),
-            (
-                _heading(whatif, one, f"the round at {axis.said(best)}, the best for all"),
-                whatif_clients.spent(whatif, one, best),
-            ),
-        ]
-    caption = (
-        f"Who would rather have which {axis.noun}: the time in which a client of the class computes, sends, queues, is "
-        "served and receives, without its waiting for others. Stars mark the best of each class (means over clients "
-        f"and seeds).{_at(whatif.others)}"
-    )
+        own, there = "own time by " + axis.noun, "the round at " + axis.said(best) + ", the best for all"
+        figures.append((_heading(whatif, one, own), whatif_clients.preferences(whatif, one)))
+        figures.append((_heading(whatif, one, there), whatif_clients.spent(whatif, one, best)))
+    caption = CLASSES.format(noun=axis.noun) + _at(whatif.others)
     return [Panel("What classes of devices prefer", caption, figures, columns=2)]
 
 
@@ -162,17 +164,16 @@ def _costs(whatif: WhatIf) -> list[Panel]:
         "client_memory_bytes": ("Memory", whatif_clients.memory, " How much memory training takes is not known."),
         "client_joule": ("Energy", whatif_clients.energy, UNKNOWN_POWER),
     }
-    figures, said = [], ""
+    figures, caption = [], Markup("Beside time: what a client needs to take part.")
     for column, (name, draw, unknown) in drawn.items():
         numbers = here[column].dropna()
         if numbers.empty:
-            said += unknown
+            caption += unknown
         elif numbers.max() > (1 + ALIKE) * numbers.min():  # else there is nothing to see
-            figures.append((f"{name} by {axis.noun}", draw(whatif, shown[0])))
+            figures.append((f"{name} by " + axis.noun, draw(whatif, shown[0])))
         else:
-            said += f" {name} does not depend on {axis.noun}."
-    whose = f" Of {shown[0].html}." if len(whatif.series) > 1 else ""
-    caption = f"Beside time: what a client needs to take part.{said}{_at(whatif.others)}{whose}"
+            caption += f" {name} does not depend on " + axis.noun + "."
+    caption += _at(whatif.others) + (" Of " + shown[0].html + "." if len(whatif.series) > 1 else "")
     return [Panel("What it costs a client", caption, figures, columns=2)]
 
 
@@ -181,12 +182,6 @@ def _overlay(whatif: WhatIf) -> list[Panel]:
         return []
     targets = whatif.overlay["target_accuracy"].dropna().unique()
     goal = f"{percent(targets[0], 0)} accuracy" if len(targets) == 1 else "the target"
-    caption = (
-        f"Of stored runs: what they learned, at the times of this what-if. Left, the simulated time to {goal}, "
-        "with the accuracy reached at the end; right, that accuracy against the time of a round. Hollow marks are no "
-        "longer valid, since clients would be served in another order: these must be trained again "
-        f"(medians over seeds).{_at(whatif.others)}"
-    )
     points = whatif_overlay.trained(whatif).sort_values([axis.column for axis in whatif.others], kind="stable")
     own = whatif.here(points)
     figures = []
@@ -195,26 +190,19 @@ def _overlay(whatif: WhatIf) -> list[Panel]:
             (f"Time to {goal}", whatif_overlay.time_to_target(whatif)),
             ("Accuracy against the time of a round", whatif_overlay.accuracy_by_round(whatif)),
         ]
-    table = _trained_table(whatif, own)
+    tables = [whatif_overlay.trained_table(whatif, own)]
     if len(own) < len(points):
-        others = _trained_table(whatif, points.drop(own.index))
-        table += f"<details><summary>At other values</summary>{others}</details>"
-    return [Panel("Where runs were trained", caption, figures, 2, table)]
-
-
-def _trained_table(whatif: WhatIf, points: pd.DataFrame) -> str:
-    return table(whatif_overlay.TITLES, whatif_overlay.rows(whatif, points), capitalised(whatif.along.noun))
+        tables.append(whatif_overlay.trained_table(whatif, points.drop(own.index), "At other values"))
+    caption = OVERLAY.format(goal=goal) + _at(whatif.others)
+    return [Panel("Where runs were trained", caption, figures, 2, tables)]
 
 
 def _server(whatif: WhatIf) -> list[Panel]:
     if whatif.server.empty:
         return []
-    caption = (
-        f"The best point of the scenario’s own world, timed with other servers{_seeds(whatif)}. The ring is the "
-        f"scenario’s own server. {whatif_server.in_words(whatif)}"
-    )
     figures = [
-        ("Speed of the server", whatif_server.by_speedup(whatif)),
-        ("Workers of the server", whatif_server.by_workers(whatif)),
+        ("Speed of the server", whatif_rounds.by_speedup(whatif)),
+        ("Workers of the server", whatif_rounds.by_workers(whatif)),
     ]
+    caption = SERVER.format(seeds=_seeds(whatif), faster=whatif_rounds.faster_server(whatif))
     return [Panel("Another server", caption, figures, columns=2)]

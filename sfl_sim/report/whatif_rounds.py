@@ -1,25 +1,26 @@
-"""Figures: what a round takes at each cut, and where its time goes. Cuts lie from top to bottom, the deepest last."""
+"""Figures of the time of a round: at each cut, the deepest at the bottom, and with other servers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
-from sfl_sim.report import display, style
-from sfl_sim.report.breakdown import NOTHING
-from sfl_sim.report.serving_latency import MAX_TICKS, wide_axis
+from sfl_sim.report import display, figures, style
+from sfl_sim.report.figures import MAX_TICKS, wide_axis
+from sfl_sim.report.round_time import NOTHING
+from sfl_sim.report.whatif_load import ALIKE
 from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pandas as pd
     import plotly.graph_objects as go
 
     from sfl_sim.report.whatif_load import Axis, WhatIf
 
-ROW_PX, COMPACT_ROW_PX, NUMERIC_PX = 19, 12.5, 340
+ROW_PX, COMPACT_ROW_PX, NUMERIC_PX, SERVER_PX = 19, 12.5, 340, 300
 STAR = {"symbol": "star", "size": 12, "color": style.INK, "line": {"color": "#FFFFFF", "width": 1}}
 PALE_NAME = "#98A2AD"
 
@@ -74,17 +75,16 @@ def add_line(
 ) -> None:
     """A line through `numbers` (by index on the axis), with a star at the least if one is sought."""
     told = "y" if axis.is_numeric else "x"
-    figure.add_scatter(
-        **placed(axis, numbers.index, numbers), mode="lines+markers", name=named.label,
-        line={"color": named.colour, "dash": named.dash, "width": 2}, marker={"color": named.colour, "size": 5},
-        text=[axis.names[i] for i in numbers.index],
-        hovertemplate=f"{named.label}: %{{{told}:.3~g}} {unit} at %{{text}}<extra></extra>",
+    figures.lines(
+        figure, named, **placed(axis, numbers.index, numbers), mode="lines+markers", width=2,
+        hover=f"{named.label}: %{{{told}:.3~g}} {unit} at %{{text}}<extra></extra>",
+        text=[axis.names[i] for i in numbers.index], marker={"color": named.colour, "size": 5},
     )  # fmt: skip
     if not starred:
         return
     least = numbers.nsmallest(1)
-    figure.add_scatter(
-        **placed(axis, least.index, least), mode="markers", showlegend=False, hoverinfo="skip",
+    figures.marks(
+        figure, named, **placed(axis, least.index, least), hover="", showlegend=False, hoverinfo="skip",
         marker={**STAR, "color": named.colour, "size": 15}, cliponaxis=False,
     )  # fmt: skip
 
@@ -92,8 +92,8 @@ def add_line(
 def canvas(axis: Axis, compact: bool = False) -> go.Figure:
     """An empty figure with room for all values of the axis."""
     if axis.is_numeric:
-        return style.canvas(NUMERIC_PX)
-    return style.canvas(round(90 + (COMPACT_ROW_PX if compact else ROW_PX) * max(len(axis.values), 4)))
+        return figures.canvas(NUMERIC_PX)
+    return figures.canvas(round(90 + (COMPACT_ROW_PX if compact else ROW_PX) * max(len(axis.values), 4)))
 
 
 def placed(
@@ -144,3 +144,63 @@ def names(whatif: WhatIf) -> list[str]:
         f'<span style="color:{PALE_NAME}">{name}</span>' if value in pale and i != axis.base else name
         for i, (value, name) in enumerate(zip(axis.values, axis.own_is_bold(), strict=True))
     ]
+
+
+def by_speedup(whatif: WhatIf) -> go.Figure:
+    """Median seconds of a round against the server's speed-up, with its own number of workers."""
+    own = sweep(whatif, "speedup")
+    figure = _drawn(whatif, own.assign(x=own["speedup"]), "speedup")
+    return figure.update_xaxes(wide_axis(own["speedup"].min(), own["speedup"].max()), title="server speed-up")
+
+
+def by_workers(whatif: WhatIf) -> go.Figure:
+    """Median seconds of a round against the number of workers, beside each other, at the server's own speed-up."""
+    own = sweep(whatif, "workers")
+    numbers = np.unique(own["workers"])
+    figure = _drawn(whatif, own.assign(x=np.searchsorted(numbers, own["workers"])), "workers")
+    texts = ["unlimited" if np.isinf(number) else f"{number:g}" for number in numbers]
+    return figure.update_xaxes(title="workers of the server", tickvals=list(range(len(numbers))), ticktext=texts)
+
+
+def faster_server(whatif: WhatIf) -> str:
+    """What the fastest server that was tried would save of the first series' round."""
+    own = sweep(whatif, "speedup")
+    own = own[own["series"] == own["series"].iloc[0]]
+    here, fastest = own[own["own"]], own.loc[own["speedup"].idxmax()]
+    if here.empty or fastest["speedup"] <= here["speedup"].iloc[0]:
+        return ""
+    saved = 1 - fastest["round_s"] / here["round_s"].iloc[0]
+    share = display.percent(saved, 0) if saved >= ALIKE else f"less than {display.percent(ALIKE, 0)}"
+    return f"One {fastest['speedup'] / here['speedup'].iloc[0]:.3g} times as fast would save {share} of the round."
+
+
+def sweep(whatif: WhatIf, column: str) -> pd.DataFrame:
+    """One row per series and value of `column`, speedup or workers, the other one being the scenario's own.
+
+    `round_s` is the median over seeds, and `own` whether it is the scenario's own server.
+    """
+    server = whatif.server
+    alike = {name: _equal(server[name], server[f"scenario_{name}"]) for name in ("speedup", "workers")}
+    rows = server.assign(own=alike[column])[alike["workers" if column == "speedup" else "speedup"]]
+    return rows.groupby(["series", column], as_index=False).agg({"round_s": "median", "own": "first"})
+
+
+def _equal(one: pd.Series, other: pd.Series) -> pd.Series:
+    return pd.Series(np.isclose(one, other, rtol=1e-6), index=one.index)
+
+
+def _drawn(whatif: WhatIf, rows: pd.DataFrame, column: str) -> go.Figure:
+    unit, unit_s = display.time_unit(rows["round_s"].max())
+    figure = figures.canvas(SERVER_PX)
+    for series in whatif.series:
+        own = rows[rows["series"] == series.label]
+        figures.lines(
+            figure, series, own["x"], own["round_s"] / unit_s, f"%{{y:.3~g}} {unit} with %{{text}}<extra></extra>",
+            text=own[column].map("{:g}".format), mode="lines+markers", width=2,
+            showlegend=len(whatif.series) > 1, marker={"color": series.colour, "size": 6},
+        )  # fmt: skip
+        here = own[own["own"]]
+        ring = {"color": "#FFFFFF", "symbol": "circle", "size": 12, "line": {"color": series.colour, "width": 3}}
+        skipped = {"hoverinfo": "skip", "showlegend": False}
+        figures.marks(figure, series, here["x"], here["round_s"] / unit_s, "", marker=ring, **skipped)
+    return figure.update_yaxes(title=f"time of a round ({unit})", rangemode="tozero")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import html
 import math
 from itertools import product
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup, escape
+
 from sfl_sim.report import style
-from sfl_sim.report.breakdown import NOTHING
-from sfl_sim.report.display import data_size, duration, percent, plural, prefixed
-from sfl_sim.report.table import Cell, table
+from sfl_sim.report.display import data_size, duration, listed, percent, plural, prefixed
+from sfl_sim.report.round_time import NOTHING
+from sfl_sim.report.table import Cell, Table
 from sfl_sim.report.whatif_load import ALIKE, PARTS
 from sfl_sim.report.whatif_map import best_by_column, field, reigns
 from sfl_sim.report.whatif_overlay import first_to_target
@@ -31,37 +32,37 @@ SHORT = {"queue": "queue", "assistants": "assistants", "barrier": "waiting", "ag
 """Resources whose names are long, as they head a column."""
 
 
-def headline(whatif: WhatIf) -> list[str]:
-    """HTML sentences, the most important first."""
+def headline(whatif: WhatIf) -> list[Markup]:
+    """Sentences, the most important first."""
     found = []
     for series in whatif.series[:MAX_TOLD]:
         told = [sentence for sentence in (_best(whatif, series), _changes(whatif, series)) if sentence]
-        found += told if len(whatif.series) == 1 else [f"{series.html}: {' '.join(told)}"] if told else []
+        found += told if len(whatif.series) == 1 else [series.html + ": " + Markup(" ").join(told)] if told else []
     if len(whatif.series) > MAX_TOLD:
-        found.append(f"{plural(len(whatif.series) - MAX_TOLD, 'more variant')} below.")
+        found.append(escape(f"{plural(len(whatif.series) - MAX_TOLD, 'more variant')} below."))
     return found + first_to_target(whatif)
 
 
-def _best(whatif: WhatIf, series: style.Named) -> str:
+def _best(whatif: WhatIf, series: style.Named) -> Markup:
     """The best value in the scenario's own world, and how far behind it the others are."""
     axis, times_s = whatif.along, whatif.times(series)
     if times_s.empty:
-        return ""
+        return Markup("")
     best = whatif.best(series)
     least_s, rest = times_s[best], times_s.drop(best)
-    sentence = (
-        f"{_the(axis, best)}{', the scenario’s own,' if best == axis.base else ''} takes the least time, "
+    sentence = _the(axis, best) + (
+        f"{', the scenario’s own,' if best == axis.base else ''} takes the least time, "
         f"{duration(least_s)} a round{_seeds(whatif, series, best)}"
     )
     if rest.empty:
-        return f"{sentence}. {_most(whatif, series, best)}"
+        return sentence + f". {_most(whatif, series, best)}"
     less = [
-        f"{percent(1 - least_s / rest[index], 0)} less than {axis.said(index)}{who}"
-        for index, who in _landmarks(axis).items()
+        escape(f"{percent(1 - least_s / rest[index], 0)} less than ") + axis.said(index) + where
+        for index, where in _landmarks(axis).items()
         if index in rest
     ]
-    compared = f"{sentence}{': ' if less else ''}{_listed(less)}."
-    return f"{compared} {_runner_up(axis, rest, least_s)} {_most(whatif, series, best)}"
+    compared = sentence + (": " + listed(less) if less else "") + ". "
+    return compared + _runner_up(axis, rest, least_s) + f" {_most(whatif, series, best)}"
 
 
 def _most(whatif: WhatIf, series: style.Named, best: int) -> str:
@@ -73,8 +74,8 @@ def _most(whatif: WhatIf, series: style.Named, best: int) -> str:
     return f"The largest part of the average client’s round there is {largest}, {share}."
 
 
-def _the(axis: Axis, index: int) -> str:
-    return f"Cutting after {axis.said(index)}" if axis.is_cut else capitalised(axis.said(index))
+def _the(axis: Axis, index: int) -> Markup:
+    return "Cutting after " + axis.said(index) if axis.is_cut else capitalised(axis.said(index))
 
 
 def _landmarks(axis: Axis) -> dict[int, str]:
@@ -86,14 +87,15 @@ def _landmarks(axis: Axis) -> dict[int, str]:
     return {index: f" ({', '.join(words)})" for index, words in said.items()} or dict.fromkeys((0, last), "")
 
 
-def _runner_up(axis: Axis, rest: pd.Series, least_s: float) -> str:
+def _runner_up(axis: Axis, rest: pd.Series, least_s: float) -> Markup:
     close = rest[rest <= least_s * (1 + ALIKE)].sort_values()
     if len(close):
-        as_good = _listed([axis.said(i) for i in close.index[:MAX_REIGNS]])
+        as_good = listed([axis.said(i) for i in close.index[:MAX_REIGNS]])
         more = f" and {len(close) - MAX_REIGNS} more" if len(close) > MAX_REIGNS else ""
-        return f"Within {percent(ALIKE, 0)}, {as_good}{more} {'is' if len(close) == 1 else 'are'} as good."
+        are = "is" if len(close) == 1 else "are"
+        return escape(f"Within {percent(ALIKE, 0)}, ") + as_good + f"{more} {are} as good."
     second = int(rest.index[int(rest.argmin())])
-    return f"The second best, {axis.said(second)}, takes {percent(rest[second] / least_s - 1, 0)} more."
+    return "The second best, " + axis.said(second) + f", takes {percent(rest[second] / least_s - 1, 0)} more."
 
 
 def _seeds(whatif: WhatIf, series: style.Named, best: int) -> str:
@@ -110,31 +112,33 @@ def _seeds(whatif: WhatIf, series: style.Named, best: int) -> str:
     )
 
 
-def _changes(whatif: WhatIf, series: style.Named) -> str:
+def _changes(whatif: WhatIf, series: style.Named) -> Markup:
     """Where along the second axis the best changes."""
     across = whatif.across
     if across is None or len(across.values) < 2:
-        return ""
+        return Markup("")
     axis, times_s = whatif.along, field(whatif, series, across)
     found = reigns(times_s, across)
-    if len(found) < 2:
+    if not found:
+        return Markup("")
+    if len(found) == 1:
         always = len(set(best_by_column(times_s).values())) == 1
         close = "" if always else f", or within {percent(ALIKE, 0)} of it,"
-        return f"{capitalised(axis.said(found[0].best))} is the best{close} at every {across.noun}." if found else ""
+        return capitalised(axis.said(found[0].best)) + f" is the best{close} at every " + across.noun + "."
     if across.is_numeric and len(found) <= MAX_REIGNS:
-        told = [f"{axis.said(found[0].best)} below {_about(across, found[0].until)}"]
-        told += [f"{axis.said(reign.best)} from there to {_about(across, reign.until)}" for reign in found[1:-1]]
-        told += [f"{axis.said(found[-1].best)} above"]
+        told = [axis.said(found[0].best) + f" below {_about(across, found[0].until)}"]
+        told += [axis.said(reign.best) + f" from there to {_about(across, reign.until)}" for reign in found[1:-1]]
+        told += [axis.said(found[-1].best) + " above"]
     elif across.is_numeric:
         ends = ((found[0].best, found[0].first), (found[-1].best, found[-1].last))
-        told = [f"{axis.said(best)} at {across.said(at)}" for best, at in ends]
-        told.insert(1, f"{plural(len(found) - 2, 'other')} between")
+        told = [axis.said(best) + " at " + across.said(at) for best, at in ends]
+        told.insert(1, escape(f"{plural(len(found) - 2, 'other')} between"))
     else:
-        where: dict[int, list[str]] = {}
+        where: dict[int, list[Markup]] = {}
         for reign in found:
             where.setdefault(reign.best, []).extend(across.names[reign.first : reign.last + 1])
-        told = [f"{axis.said(best)} with {_listed(names)}" for best, names in where.items()]
-    return f"The best {axis.noun} changes with {across.noun}: {_listed(told)}."
+        told = [axis.said(best) + " with " + listed(names) for best, names in where.items()]
+    return Markup("The best {} changes with {}: {}.").format(axis.noun, across.noun, listed(told))
 
 
 def _about(across: Axis, number: float | None) -> str:
@@ -142,43 +146,58 @@ def _about(across: Axis, number: float | None) -> str:
     return f"about {'×' if across.title.endswith('×') else ''}{number:,.2g}"
 
 
-def capitalised(sentence: str) -> str:
+def capitalised(sentence: Markup) -> Markup:
     """With a capital at the start, unless a tag is there; all else stays."""
     return sentence[:1].upper() + sentence[1:]
 
 
-def _listed(words: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
 def warnings(whatif: WhatIf) -> list[str]:
-    """What a reader must know before believing the rest, as HTML sentences."""
+    """What a reader must know before believing the rest."""
     status = whatif.manifest.get("status")
     if status == "complete":
         return []
-    return [html.escape(f"{whatif.name}: {status}. ") + "What follows is what was evaluated until then."]
+    return [f"{whatif.name}: {status}. What follows is what was evaluated until then."]
 
 
-def best_points(whatif: WhatIf) -> str:
-    """A table as HTML: for each series and each world the best value, what a round takes there, and of a client."""
+def best_points(whatif: WhatIf) -> Table:
+    """For each series and each world the best value, what a round takes there, and of a client."""
     middle, axis = whatif.middle, whatif.along
     parts = [part for part in BREAKDOWN if (middle[f"{part}_s"] > NOTHING * middle["round_s"]).any()]
     with_joule, with_memory = middle["client_joule"].notna().any(), middle["client_memory_bytes"].notna().any()
     found = []
     for series, world, own, best in best_in_each_world(whatif):
         spread = f"± {duration(best['spread_s'])}" if best["spread_s"] > 0 else ""
-        cells = [Cell(html.unescape(axis.names[best[axis.column]])), Cell(duration(best["round_s"]), spread)]
+        cells = [_heading(whatif, series, world), Cell(axis.names[best[axis.column]])]
+        cells.append(Cell(duration(best["round_s"]), spread))
         if axis.base is not None:
             cells.append(Cell(slower(own, axis, axis.base)))
         cells += [Cell(duration(best[f"{part}_s"]), percent(best[f"{part}_s"] / best["round_s"], 0)) for part in parts]
         cells += [Cell(_known(data_size, best["client_memory_bytes"]))] if with_memory else []
         cells += [Cell(_known(lambda joule: prefixed(joule, "J"), best["client_joule"]))] if with_joule else []
-        found.append((_heading(whatif, series, world), cells))
-    first = "Variant" if len(whatif.series) > 1 or not whatif.others else whatif.others[0].noun.capitalize()
-    titles = [f"Best {axis.noun}", "A round", *([f"{axis.names[axis.base]} instead"] if axis.base is not None else [])]
+        found.append(cells)
+    first = "Variant" if len(whatif.series) > 1 or not whatif.others else capitalised(whatif.others[0].noun)
+    titles = [first, "Best " + axis.noun, "A round"]
+    titles += [axis.names[axis.base] + " instead"] if axis.base is not None else []
     titles += [SHORT.get(part, style.RESOURCE_NAMES[part]).capitalize() for part in parts]
     titles += ["Client memory"] * bool(with_memory) + ["Client energy"] * bool(with_joule)
-    return table(titles, found, first)
+    return Table(titles, found)
+
+
+def best_in_terminal(whatif: WhatIf) -> Table:
+    """The same in a few columns: the best value, its round, and what the scenario's own costs."""
+    axis, several = whatif.along, len(whatif.series) > 1
+    titles = [*(["Variant"] if several else []), *(capitalised(other.noun) for other in whatif.others)]
+    words = list(titles)
+    titles += ["Best " + axis.noun, "Round", *([axis.names[axis.base] + " instead"] if axis.base is not None else [])]
+    rows = []
+    for series, world, own, best in best_in_each_world(whatif):
+        where = [other.names[index] for other, index in zip(whatif.others, world, strict=True)]
+        cells = [*([series.label] if several else []), *where, axis.names[best[axis.column]], duration(best["round_s"])]
+        rows.append(
+            [Cell(text) for text in [*cells, *([slower(own, axis, axis.base)] if axis.base is not None else [])]]
+        )
+    about = f"Medians over {plural(whatif.n_seeds, 'seed')}." if whatif.n_seeds > 1 else ""
+    return Table(titles, rows, note=about, words=words)
 
 
 def best_in_each_world(
@@ -204,17 +223,14 @@ def slower(own: pd.DataFrame, axis: Axis, index: int) -> str:
     return f"+{percent(factor - 1, 0)}" if factor < 2 else f"{factor:.3g}×"
 
 
-def _heading(whatif: WhatIf, series: style.Named, world: tuple[int, ...]) -> str:
+def _heading(whatif: WhatIf, series: style.Named, world: tuple[int, ...]) -> Cell:
     where = [axis.said(index) for axis, index in zip(whatif.others, world, strict=True)]
     is_own = bool(where) and all(axis.base == index for axis, index in zip(whatif.others, world, strict=True))
     below = ["the scenario’s own"] if is_own else []
+    dot = Markup(" · ")
     if len(whatif.series) > 1 or not where:
-        return _heading_of(series.html, [*where, *below])
-    return _heading_of(" · ".join(where), below)
-
-
-def _heading_of(name: str, below: list[str]) -> str:
-    return f"{name}<small>{' · '.join(below)}</small>"
+        return Cell(series.html, dot.join([*where, *below]))
+    return Cell(dot.join(where), dot.join(below))
 
 
 def _known(text: Callable[[float], str], number: float) -> str:

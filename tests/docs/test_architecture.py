@@ -5,11 +5,9 @@ import configparser
 import importlib
 import re
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 import networkx as nx
-import pytest
 
 import sfl_sim
 from sfl_sim.engine.experiment import Experiment
@@ -67,7 +65,7 @@ def stations():
 
 
 def test_one_operation_goes_the_way_that_the_page_says(monkeypatch):
-    """Functions are entered in the order of the list, from the moment on when the method asks for training at the server."""
+    """Functions are called in the order of the list."""
     wanted, seen = stations(), []
     assert len(wanted) >= 8
     files = {str(PACKAGE.parent / file): file for file, _ in wanted}

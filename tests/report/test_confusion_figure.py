@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from synthetic_run import LABELS
 
-from sfl_sim.report.confusion import MATRICES, round_film, round_films
+from sfl_sim.report.labels import MATRICES, round_film, round_films
 from sfl_sim.report.panels import panels
 
 if TYPE_CHECKING:

@@ -1,35 +1,27 @@
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
+from read_table import read
 
-from sfl_sim.report.critical import CHANGES, help_table, path_table
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.panels import panels
+from sfl_sim.report.round_time import CHANGES, help_table, path_table
 from sfl_sim.report.round_view import round_views
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def cells(table: str) -> list[dict[str, list[str]]]:
-    """For each row what its cells read, by the title of the column: a large text and a small one."""
-    titles = re.findall(r'<th scope="col">(.*?)</th>', table)[1:]
-    rows = re.findall(r"<tr>(.*?)</tr>", table.partition("<tbody>")[2])
-    texts = [re.findall(r"<td.*?>(.*?)<small>(.*?)</small></td>", row.replace("\u00a0", " ")) for row in rows]
-    return [dict(zip(titles, map(list, row), strict=True)) for row in texts]
-
-
 def test_the_table_says_what_the_path_is_made_of_and_who_is_on_it_and_who_is_not(eight: Frames) -> None:
     views = [view for view in round_views(eight) if view.critical.slack_s.any()]
 
     assert views
-    for view, row in zip(views, cells(path_table(views)), strict=True):
+    for view, row in zip(views, read(path_table(views)).values(), strict=True):
         found = view.critical
         *parts, most_on_it, slack, most_slack = row.values()
         percents = [float(share.removesuffix(" %")) for _, share in parts if share]
@@ -43,10 +35,10 @@ def test_where_nobody_has_slack_nobody_has_most(frames: Frames) -> None:
     view = round_views(frames)[0]
     alone = replace(view, ops=view.ops[view.ops["client"].isin([view.critical.path["client"].iloc[0], -1])])
 
-    (row,) = cells(path_table([alone]))
+    (row,) = read(path_table([alone])).values()
 
-    assert row["Slack, median"] == ["0 s", "nobody has any"]
-    assert row["Most slack"] == ["–", ""]
+    assert row["Slack, median"] == ("0 s", "nobody has any")
+    assert row["Most slack"] == ("–", "")
 
 
 def test_what_would_help_is_told_where_the_run_knows(folder: Path) -> None:
@@ -57,10 +49,12 @@ def test_what_would_help_is_told_where_the_run_knows(folder: Path) -> None:
 
     before = help_table(round_views(frames))
     pd.DataFrame(retimed).to_parquet(folder / "retimed.parquet")
-    (row,) = cells(help_table(round_views(frames)))
+    table = help_table(round_views(frames))
+    assert table
+    (row,) = read(table).values()
 
-    assert before == ""
-    assert row["As it is"] == ["1 min 40 s", "round 2"]
+    assert before is None
+    assert row["As it is"] == ("1 min 40 s", "round 2")
     assert [row[title][1] for title in CHANGES.values()] == [
         "−40.0 %, most", "no change", "no change", "−20.0 %", "+3.0 %", "−10.0 %",
     ]  # fmt: skip

@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
+from read_table import best, read
 from synthetic_run import LABELS, World, write_run
 
-from sfl_sim.report import representations, style
-from sfl_sim.report.exits import accuracy_by_offload, accuracy_by_rho, exits, exits_table
+from sfl_sim.report import style
+from sfl_sim.report.exits import (
+    REST,
+    accuracy_by_offload,
+    accuracy_by_rho,
+    exits,
+    exits_table,
+    mapped,
+    scatter,
+    silhouette,
+)
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.panels import panels
@@ -91,14 +101,18 @@ def test_clients_that_were_asked_on_the_way_have_a_curve_of_these_rounds(exiting
 
 
 def test_the_table_tells_either_side_alone_and_both_together(exiting: Frames) -> None:
-    told = exits_table(exits(exiting)).replace("\u00a0", " ")
+    table = exits_table(exits(exiting))
+    rows = read(table)
+    row = rows[EXITING]
 
-    assert "<td>–<small>" in told  # devices without an exit
-    assert "<td>55.6 %<small>" in told  # 30 of 54 samples are of labels that the client has seen
-    assert "33.3 %<small>± 15.7 %" in told  # the server: 24 or 12 of 54
-    assert 'class="best">88.9 %<small>± 15.7 %' in told  # all of the one and the other
-    assert "75.0 %<small>± 35.4 %" in told  # on unseen labels
-    assert "<td>44.4 %<small>" in told  # no candidate for the best, though it is the least
+    assert rows[HEADLESS]["Devices alone"][0] == "–"  # without an exit
+    assert row["Devices alone"][0] == "55.6 %"  # 30 of 54 samples are of labels that the client has seen
+    assert row["Server alone"] == ("33.3 %", "± 15.7 %")  # 24 or 12 of 54
+    assert row["Hybrid accuracy"] == ("88.9 %", "± 15.7 %")  # all of the one and the other
+    assert best(table, "Hybrid accuracy") == [EXITING]
+    assert row["on unseen labels"] == ("75.0 %", "± 35.4 %")
+    assert row["Offloaded"][0] == "44.4 %"
+    assert best(table, "Offloaded") == []  # though it is the least
 
 
 def test_smaller_rho_ask_for_fewer_unseen_labels(exiting: Frames) -> None:
@@ -135,29 +149,29 @@ def test_offloading_goes_from_the_devices_alone_to_the_server_alone(exiting: Fra
 
 
 def test_the_first_seed_is_drawn_and_the_score_is_of_all(exiting: Frames) -> None:
-    (variant,) = representations.mapped(exiting)
-    figure = representations.scatter(exiting, variant)
+    (variant,) = mapped(exiting)
+    figure = scatter(exiting, variant)
 
     assert variant.label == EXITING
-    assert representations.heading(exiting, variant).endswith(": silhouette −0.25 ± 0.07")
+    assert silhouette(exiting, variant).endswith(": silhouette −0.25 ± 0.07")
     assert [trace.name for trace in figure.data] == LABELS
     assert len({trace.marker.color for trace in figure.data}) == len(LABELS)
     assert sum(len(trace.x) for trace in figure.data) == 50
-    assert {silhouette for trace in figure.data for _, silhouette in trace.customdata} == {-0.3}
+    assert {score for trace in figure.data for _, score in trace.customdata} == {-0.3}
 
 
 def test_more_labels_than_colours_are_grey_together(exiting: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(style, "LABEL_COLOURS", style.LABEL_COLOURS[:3])
-    (variant,) = representations.mapped(exiting)
-    rest, *others = representations.scatter(exiting, variant).data
+    (variant,) = mapped(exiting)
+    rest, *others = scatter(exiting, variant).data
 
-    assert (rest.name, len(rest.x), rest.marker.color) == (representations.REST, 35, style.MUTED)
+    assert (rest.name, len(rest.x), rest.marker.color) == (REST, 35, style.MUTED)
     assert set(rest.text) == set(LABELS[3:])
     assert [trace.name for trace in others] == LABELS[:3]
 
 
 def test_one_label_has_no_silhouette(exiting: Frames) -> None:
-    (variant,) = representations.mapped(exiting)
+    (variant,) = mapped(exiting)
     alike = replace(exiting, representations=exiting.representations.assign(silhouette=np.nan))
 
-    assert representations.heading(alike, variant) == variant.html
+    assert silhouette(alike, variant) == variant.html

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import plotly.io
 import pytest
+from markupsafe import Markup
 from synthetic_run import World, write_run
 
 from sfl_sim.cli import main
@@ -21,9 +22,8 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.report import paper, style
 from sfl_sim.report.export import export_runs, tables
 from sfl_sim.report.frames import Frames, merge
-from sfl_sim.report.learned import learned_panels
 from sfl_sim.report.load import load
-from sfl_sim.report.panels import panels
+from sfl_sim.report.panels import learned_panels, panels
 
 
 def test_results_are_medians_and_deviations_of_the_seeds(run_folder: Path) -> None:
@@ -159,7 +159,7 @@ def test_no_result_changes_the_name_of_a_file(frames: Frames) -> None:
 
 
 def test_long_texts_are_broken_between_words_and_never_within_tags() -> None:
-    variant = style.Named("a name of many words, a=0.1, b=0.2", "#0072B2", "solid")
+    variant = style.Named(Markup("a name of many words, a=0.1, b=0.2"), "#0072B2", "solid")
     lines = paper.wrapped(f"{variant.html}: and more of it", 20)
 
     assert len(lines) > 2

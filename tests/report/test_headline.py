@@ -10,8 +10,9 @@ import pytest
 from synthetic_run import Setting, World, write_run
 
 from sfl_sim.report.frames import Frames, merge
-from sfl_sim.report.headline import headline, warnings
+from sfl_sim.report.headline import headline
 from sfl_sim.report.load import load
+from sfl_sim.report.run_warnings import warnings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,7 +177,7 @@ def test_variants_that_failed_are_named_with_their_errors_and_the_rest_is_told(
     first, second, *_, last = warnings(merge([replace(run, manifest=run.manifest | {"failed": failed})]))
 
     rounds = len(run.rounds[(run.rounds["variant"] == known) & (run.rounds["seed"] == seed)])
-    assert f"{known} with seed {seed} failed: RuntimeError: &lt;b&gt;no&lt;/b&gt;. " in first
+    assert f"{known} with seed {seed} failed: RuntimeError: <b>no</b>. " in first
     assert first.endswith(f"What follows has its first {rounds} rounds.")
     assert second == "heterogeneous_bw: variant 0 with seed 0 failed: killed. It is not shown."
     assert last == "heterogeneous_bw: 5 more failed; manifest.json lists them all."

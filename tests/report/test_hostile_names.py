@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 from browser import needs_browser, open_pages
+from markupsafe import Markup
 from synthetic_run import World, write_run
 from synthetic_serving import Rule, write_served
 from synthetic_serving import World as Served
@@ -18,9 +19,10 @@ from synthetic_whatif import Vary, write_whatif
 from synthetic_whatif import World as Asked
 
 from sfl_sim.report.frames import merge
+from sfl_sim.report.html_page import write_page
 from sfl_sim.report.landscape import write_landscape
 from sfl_sim.report.load import load
-from sfl_sim.report.page import write_page, write_report
+from sfl_sim.report.page import write_report
 from sfl_sim.report.preview import Partition, Preview, write_preview
 from sfl_sim.report.serving import write_serving
 from sfl_sim.report.whatif import write_whatif as write_whatif_page
@@ -173,7 +175,9 @@ def test_a_page_loads_nothing_even_if_something_in_it_asks_to_and_what_runs_is_f
     url = f"http://127.0.0.1:{server.server_port}/"
     body = f"""<h1>{HOSTILE}</h1><img src="{url}a"><script src="{url}b"></script><link rel="stylesheet" href="{url}c">
     <iframe src="{url}d"></iframe><script>fetch("{url}e").catch(() => 0)</script><object data="{url}f"></object>"""
-    (seen,) = open_pages([(write_page("open", body, tmp_path / "open.html"), 1280)], WATCH, tmp_path)
+    (seen,) = open_pages(
+        [(write_page(tmp_path / "open.html", "page", title="open", headlines=[Markup(body)]), 1280)], WATCH, tmp_path
+    )
     assert seen["hits"] > 0
     assert seen["images"] > 0
     assert len(seen["refused"]) >= 6

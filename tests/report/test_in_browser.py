@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 import pytest
 from browser import needs_browser, open_pages
+from markupsafe import Markup
 from synthetic_run import World, write_run
 from synthetic_serving import World as Served
 from synthetic_serving import write_served
 from synthetic_whatif import Vary, write_whatif
 from synthetic_whatif import World as Asked
 
-from sfl_sim.report.page import write_page, write_report
+from sfl_sim.report.html_page import write_page
+from sfl_sim.report.page import write_report
 from sfl_sim.report.serving import write_serving
 from sfl_sim.report.whatif import write_whatif as write_whatif_page
 
@@ -90,7 +92,9 @@ def test_a_page_that_is_broken_is_found_out(tmp_path: Path) -> None:
     body = """<div style="width: 700px">wider than a phone</div>
     <div class="plotly-graph-div">a figure that nobody draws</div>
     <script>console.error("said"); Promise.reject("rejected"); nobody_defined_this()</script>"""
-    at_desk, on_phone = look_at(write_page("broken", body, tmp_path / "page" / "broken.html"))
+    at_desk, on_phone = look_at(
+        write_page(tmp_path / "page" / "broken.html", "page", title="broken", headlines=[Markup(body)])
+    )
 
     assert at_desk.overflow_px == 0
     assert on_phone.overflow_px > 300

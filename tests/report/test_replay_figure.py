@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from read_table import read
 
 from sfl_sim.report import replay
 from sfl_sim.report.panels import panels
@@ -56,11 +57,13 @@ def test_it_says_what_replay_costs_in_bytes_and_in_waiting(replaying: Frames) ->
 
 
 def test_the_table_has_what_was_asked_for_and_what_came(replaying: Frames) -> None:
-    told = plain(replay.costs_table(replaying, replay.replaying(replaying)))
+    (panel,) = replay.replay_panels(replaying)
+    (table,) = panel.tables
+    row = read(table)[HYDRA]
 
-    assert " 1.2 k " in told  # 40 in each of 30 rounds
-    assert "87.5 % ± 17.7 %" in told  # 75 % and 100 %
-    assert 'class="best"' not in replay.costs_table(replaying, replay.replaying(replaying))
+    assert row["Samples asked for"][0] == "1.2 k"  # 40 in each of 30 rounds
+    assert row["of which came"] == ("87.5 %", "± 17.7 %")  # 75 % and 100 %
+    assert not any(table.best)
 
 
 def test_the_gap_between_what_is_asked_for_and_what_comes_is_the_shortage(replaying: Frames) -> None:

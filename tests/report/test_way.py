@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
+from read_table import read
 
 from sfl_sim.report.frames import merge
 from sfl_sim.report.learning import accuracy_over_bytes, accuracy_over_rounds, accuracy_over_time
-from sfl_sim.report.way import TIME, aims, common_target, way_table
+from sfl_sim.report.targets import TIME, aims, common_target, target_table
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames
@@ -40,12 +39,10 @@ def told(frames: Frames) -> Told:
 def cells(frames: Frames) -> dict[str, list[str]]:
     """What the only table reads: by variant the time and the speed-up in time, with what stands below."""
     (aim,) = aims(frames)
-    found = {}
-    for row in re.findall(r"<tr>(.*?)</tr>", way_table(aim).partition("<tbody>")[2]):
-        name = re.search(r"<b>(.*?)</b>", row)[1]
-        texts = re.findall(r"<td.*?>(.*?)<small>(.*?)</small></td>", row)[:2]
-        found[name] = [html.unescape(" ".join(filter(None, text))).replace("\u00a0", " ") for text in texts]
-    return found
+    titles = ("Time to target", "Speed-up in time")
+    return {
+        name: [" ".join(filter(None, row[title])) for title in titles] for name, row in read(target_table(aim)).items()
+    }
 
 
 def test_speed_ups_are_over_the_reference_seed_by_seed(told: Told) -> None:
@@ -128,7 +125,7 @@ def test_every_setting_has_its_target_and_its_own_table(told: Told) -> None:
     assert [variant.label for variant in one.variants] == [ARRIVAL, CYCLIC]
     assert (one.name, other.name) == ("70\u00a0% accuracy", "60\u00a0% accuracy")
     assert one.share == pytest.approx(0.8)  # .7 of .875
-    assert HYDRA not in way_table(one)
+    assert HYDRA not in read(target_table(one))
     assert common_target(frames) is None
     assert [variant.label for variant in other.variants] == [HYDRA]
 

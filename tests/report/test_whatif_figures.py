@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from synthetic_whatif import BANDWIDTHS, CUTS, LAYERS, Vary, World, write_whatif
 
-from sfl_sim.report import style, whatif_clients, whatif_map, whatif_overlay, whatif_rounds, whatif_server
+from sfl_sim.report import style, whatif_clients, whatif_map, whatif_overlay, whatif_rounds
 from sfl_sim.report.whatif_load import Axis, WhatIf, load_whatif
 from sfl_sim.store.columns import BREAKDOWN
 
@@ -205,10 +205,10 @@ def test_memory_is_one_line_where_classes_do_not_differ_and_energy_one_for_each(
 
 
 def test_the_ring_is_the_scenario_s_own_server(whatif: WhatIf) -> None:
-    line, ring = whatif_server.by_speedup(whatif).data[:2]
+    line, ring = whatif_rounds.by_speedup(whatif).data[:2]
     assert (list(ring.x), ring.y[0]) == ([100], line.y[list(line.x).index(100)])
     assert (np.diff(line.y) < 0).all()
-    figure = whatif_server.by_workers(whatif)
+    figure = whatif_rounds.by_workers(whatif)
     assert list(figure.layout.xaxis.ticktext) == ["1", "2", "4", "8", "unlimited"]
     assert list(figure.data[1].x) == [0]
 

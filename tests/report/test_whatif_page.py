@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
+from read_table import read
 from rich.console import Console
 from synthetic_whatif import BANDWIDTHS, CUTS, Vary, World, write_whatif
 
@@ -96,7 +97,7 @@ def test_the_page_is_whole_without_the_network_and_names_are_no_tags(tmp_path: P
 
 def test_the_table_has_the_best_cut_of_every_bandwidth(page: str) -> None:
     table = page.split("<h2>Where the best cut changes</h2>")[1].split("</table>")[0]
-    best = re.findall(r'<tr><th scope="row">bandwidth ×([\d.]+)<small>(.*?)</small></th><td>(\w+)<', table)
+    best = re.findall(r'<tr><th scope="row">bandwidth ×([\d.]+)(?:<small>(.*?)</small>)?</th><td>(\w+)<', table)
     assert [(name, cut) for name, _, cut in best] == [
         ("0.1", "dw12"), ("0.3", "dw12"), ("1", "dw6"), ("3", "dw6"), ("10", "dw2")
     ]  # fmt: skip
@@ -146,7 +147,8 @@ def test_without_cuts_the_first_axis_takes_their_place(tmp_path: Path) -> None:
 def test_several_seeds_have_a_spread_and_say_how_many_agree(tmp_path: Path) -> None:
     folder = write_whatif(tmp_path / "seeds", replace(SMALL, seeds=(0, 1, 2)))
     assert re.search(r"\(median of 3 seeds, ± \S+ m?s; the best with (all|\d) of them\)", headlines_of(folder)[0])
-    assert re.search(r"<td>dw6<small></small></td><td>\S+\ss<small>± ", best_points(load_whatif(folder)))
+    row = next(row for row in read(best_points(load_whatif(folder))).values() if row["Best cut"][0] == "dw6")
+    assert row["A round"][1].startswith("± ")
 
 
 def test_cuts_within_one_percent_are_as_good(tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_an_interrupted_study_shows_what_there_is(tmp_path: Path) -> None:
     page = page_of(folder)
     assert "interrupted" in re.findall('<p class="warning">(.*?)</p>', page)[0]
     assert "Another server" not in sections_of(page)
-    assert page.count('<th scope="row">') == 2
+    assert page.split("<h2>Settings</h2>")[0].count('<th scope="row">') == 2
 
 
 def test_a_folder_without_a_what_if_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The way to the target accuracy: who reaches it when, and how many times faster than a reference."""
+"""Target accuracies: which variant reaches them when, and how many times faster than a baseline."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from sfl_sim.report.display import data_size, duration, percent, plural, tenths
-from sfl_sim.report.results import Column
-from sfl_sim.report.table import Cell, table
+from sfl_sim.report.table import Cell, Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,7 +130,7 @@ class Aim:
 def aims(frames: Frames) -> list[Aim]:
     """The targets on the page, each with the variants that were trained for it, in their order."""
     trained = set(frames.rounds.dropna(subset="accuracy")["variant"])
-    labels = {variant.label: variant for variant in frames.variants if variant.label in trained}
+    labels: dict[str, Variant] = {variant.label: variant for variant in frames.variants if variant.label in trained}
     told = frames.summary.drop_duplicates("variant").set_index("variant").to_dict("index")
     found: dict[tuple[float | None, str], list[Variant]] = {}
     for label, variant in labels.items():
@@ -150,15 +149,15 @@ def common_target(frames: Frames) -> float | None:
     return targets.pop() if len(targets) == 1 else None
 
 
-def way_table(aim: Aim) -> str:
-    """The table as HTML: what each variant needs to reach the target, and how many times less than the baseline."""
-    titles = [TIME.title, "Speed-up in time", ROUNDS.title, "Speed-up in rounds", BYTES.title, BEST.title]
+def target_table(aim: Aim) -> Table:
+    """What each variant needs to reach the target, and how many times less than the baseline."""
+    titles = ["Variant", TIME.title, "Speed-up in time", ROUNDS.title, "Speed-up in rounds", BYTES.title, BEST.title]
     rows = []
     for variant in aim.variants:
         seeds = aim.seeds(variant)
         legs = [cell for leg in (TIME, ROUNDS) for cell in (leg.cell(seeds), _speedup(aim, variant, leg))]
-        rows.append((variant.html, [*legs, BYTES.cell(seeds), BEST.cell(seeds)]))
-    return table(titles, rows)
+        rows.append([Cell(variant.html), *legs, BYTES.cell(seeds), BEST.cell(seeds)])
+    return Table(titles, rows)
 
 
 def _speedup(aim: Aim, variant: Variant, leg: Leg) -> Cell:

@@ -1,6 +1,7 @@
-"""Figures: who was there when, and who got lost.
+"""Panel on clients that come and go: which were there when, which got lost, and what that costs.
 
-Who waits for the absent may run for days while others run for hours: figures end when half of the variants are done.
+A variant that waits for absent clients may run for days while others run for hours: figures end when half of the
+variants are done.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
-from sfl_sim.report import display, style
-from sfl_sim.report.curves import MAX_POINTS, bars
+from sfl_sim.report import display, figures
+from sfl_sim.report.figures import MAX_POINTS
+from sfl_sim.report.html_page import Panel
+from sfl_sim.report.results import of_each
+from sfl_sim.report.table import Column, by_variant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +32,61 @@ LANE_PX = 13
 SPANS = 500
 """Of a line that changes more often, the first, last, lowest and highest level in each so long part of the axis."""
 THERE = "#C9D6E2"
+NUMBER = "#9DB3C7"
+SMALL = {"size": 7, "opacity": 0.85, "line": None}
+COLUMNS = [
+    Column("A round takes", "round_s", display.duration),
+    Column("There when it begins", "present", display.tenths),
+    Column("Nobody there between rounds", "idle_s", display.duration),
+    Column("Clients lost in a round", "lost", display.tenths),
+    Column("of those who take part", "lost_share", display.percent),
+    Column("Device time in vain", "lost_device_s", display.duration),
+    Column("Bytes in vain", "lost_bytes", display.data_size),
+    Column("of all bytes", "byte_share", display.percent),
+]
+CAPTION = """{bar} mark where a round goes on without it, since it has gone away or is too late: what it did in that \
+round was in vain, but for what a part-2 that clients share has learned from it. Waiting for absent clients loses \
+nobody, but time (first seeds, until half of the variants are done: {until})."""
+
+
+def participation_panels(frames: Frames) -> list[Panel]:
+    """The panel on clients that come and go, if any may."""
+    variants = unreliable(frames)
+    if not variants:
+        return []
+    sight = first_sight(frames, variants)
+    table = by_variant(COLUMNS, of_each(costs(frames), variants), ranked=False)  # what waits loses nobody, but time
+    return [Panel("Who was there, and who got lost", caption(sight), drawn(frames, sight), tables=[table])]
+
+
+def unreliable(frames: Frames) -> list[Variant]:
+    """The variants whose clients may go away, or be too late."""
+    known = frames.rounds.groupby("variant")["present"].count()
+    return [variant for variant in frames.variants if known[variant.label]]
+
+
+def costs(frames: Frames) -> pd.DataFrame:
+    """What absence took of every run: a row per variant and seed, by the keys of `COLUMNS`."""
+    rounds = frames.rounds.dropna(subset="present")
+    before_s = rounds.groupby(["variant", "seed"])["ended_s"].shift(fill_value=0.0)
+    rounds = rounds.assign(
+        round_s=rounds["ended_s"] - rounds["started_s"],
+        idle_s=rounds["started_s"] - before_s,
+        all_bytes=rounds["bytes_up"] + rounds["bytes_down"],
+    )
+    runs = rounds.groupby(["variant", "seed"])
+    total, mean = runs.sum(numeric_only=True), runs.mean(numeric_only=True)
+    return (
+        total[["idle_s", "lost_device_s", "lost_bytes"]]
+        .assign(
+            round_s=mean["round_s"],
+            present=mean["present"],
+            lost=mean["lost"],
+            lost_share=total["lost"] / total["participants"],
+            byte_share=total["lost_bytes"] / total["all_bytes"],
+        )
+        .reset_index()
+    )
 
 
 @dataclass(frozen=True)
@@ -68,21 +128,17 @@ def first_sight(frames: Frames, variants: Sequence[Variant]) -> Sight:
     return Sight(variants, until_s, whose, _stays(whose, until_s), alike)
 
 
-def caption(sight: Sight) -> str:
-    """What to see in the figures that `figures` gives."""
-    whose = "" if sight.alike else f" of {sight.whose.html}"
-    bar = f"A bar while a client{whose} is there; a" if len(sight.stays) else "A"
-    return (
-        f"{bar} mark where a round goes on without it, since it has gone away or is too late: what it did in that "
-        "round was in vain, but for what a part-2 that clients share has learned from it. Who waits for the absent "
-        f"loses nobody, but time (first seeds, until half of the variants are done: {display.duration(sight.until_s)})."
-    )
+def caption(sight: Sight) -> Markup:
+    """What to see in the figures."""
+    whose = Markup("") if sight.alike else Markup(" of {}").format(sight.whose.html)
+    bar = Markup("A bar while a client{} is there; a").format(whose) if len(sight.stays) else "A"
+    return Markup(CAPTION).format(bar=bar, until=display.duration(sight.until_s))
 
 
-def figures(frames: Frames, sight: Sight) -> list[tuple[str, go.Figure]]:
+def drawn(frames: Frames, sight: Sight) -> list[tuple[str, go.Figure]]:
     """Those that have something to show, with their headings."""
     found = []
-    losses = {variant.label: _losses(variant, sight.until_s) for variant in sight.variants}
+    losses: dict[str, pd.DataFrame] = {variant.label: _losses(variant, sight.until_s) for variant in sight.variants}
     known = _lanes(sight.stays, [client for each in losses.values() for client in each["client"]])
     if len(known):
         lanes = display.thin(known, MAX_CLIENTS)
@@ -102,24 +158,19 @@ def attendance(sight: Sight, clients: pd.Index, losses: Mapping[str, pd.DataFram
     """
     unit, unit_s = sight.unit
     lane = pd.Series(range(len(clients)), clients)
-    figure = style.canvas(80 + LANE_PX * len(lane))
+    figure = figures.canvas(80 + LANE_PX * len(lane))
     stays = sight.stays[sight.stays["client"].isin(clients)]
     if len(stays):
-        figure.add_scatter(
-            **bars(stays["from_s"] / unit_s, stays["until_s"] / unit_s, stays["client"].map(lane)),
-            mode="lines", line={"color": THERE, "width": LANE_PX - 4, "simplify": False}, name="there",
-            hoverinfo="skip",
-        )  # fmt: skip
+        ends = stays["from_s"] / unit_s, stays["until_s"] / unit_s
+        figures.spans(figure, *ends, stays["client"].map(lane), colour=THERE, width=LANE_PX - 4, name="there")
     for variant in sight.variants:
         ours = losses[variant.label]
         ours = ours[ours["client"].isin(clients)]
         why = [_why(*loss) for loss in zip(ours["cause"], ours["returned_s"] - ours["lost_s"], strict=True)]
-        figure.add_scatter(
-            x=ours["lost_s"].to_numpy(dtype=float) / unit_s, y=ours["client"].map(lane).to_numpy(), mode="markers",
-            marker={"color": variant.colour, "symbol": variant.symbol, "size": 7, "opacity": 0.85},
-            name=variant.label, customdata=np.column_stack([ours[["client", "round"]].astype(str), why]),
-            hovertemplate=f"client %{{customdata[0]}} in round %{{customdata[1]}}, at %{{x:.4~g}} {unit}: "
-            "%{customdata[2]}",
+        figures.marks(
+            figure, variant, ours["lost_s"].astype(float) / unit_s, ours["client"].map(lane),
+            f"client %{{customdata[0]}} in round %{{customdata[1]}}, at %{{x:.4~g}} {unit}: %{{customdata[2]}}",
+            customdata=np.column_stack([ours[["client", "round"]].astype(str), why]), marker=SMALL,
         )  # fmt: skip
     figure.update_yaxes(
         range=[len(lane) - 0.4, -0.6], showgrid=False, tickfont_size=10, title="client",
@@ -131,41 +182,35 @@ def attendance(sight: Sight, clients: pd.Index, losses: Mapping[str, pd.DataFram
 def present(frames: Frames, sight: Sight) -> go.Figure:
     """Clients that are there at any time, and how many of each round's participants it has not lost."""
     unit, unit_s = sight.unit
-    figure = style.canvas(280)
+    figure = figures.canvas(280)
     number = _visible(numbers(sight))
     if len(number):
         figure.add_scatter(
             x=number.index.to_numpy(dtype=float) / unit_s, y=number.to_numpy(), mode="lines", name="there",
-            line={"color": "#9DB3C7", "width": 1.6, "shape": "hv"},
+            line={"color": NUMBER, "width": 1.6, "shape": "hv"},
             hovertemplate=f"%{{y}} there at %{{x:.4~g}} {unit}<extra></extra>",
         )  # fmt: skip
     for variant in sight.variants:
         rows = _rounds(frames, variant)
         rows = display.thin(rows[rows["started_s"] < sight.until_s], MAX_POINTS)
-        figure.add_scatter(
-            x=rows["started_s"].to_numpy() / unit_s, y=(rows["participants"] - rows["lost"]).to_numpy(), mode="markers",
-            marker={"color": variant.colour, "symbol": variant.symbol, "size": 6, "opacity": 0.85},
-            name=variant.label, customdata=rows[["round", "participants"]].to_numpy(),
-            hovertemplate="%{y} of %{customdata[1]} come through round %{customdata[0]}",
+        figures.marks(
+            figure, variant, rows["started_s"] / unit_s, rows["participants"] - rows["lost"],
+            "%{y} of %{customdata[1]} come through round %{customdata[0]}",
+            customdata=rows[["round", "participants"]].to_numpy(), marker=SMALL,
         )  # fmt: skip
     return sight.on_time_axis(figure).update_yaxes(title="clients", rangemode="tozero")
 
 
 def lost(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
     """Participants that have got lost since the beginning, as a share of all who took part, seeds together."""
-    figure = style.canvas(280)
+    figure = figures.canvas(280)
     for variant in variants:
         rows = frames.rounds[frames.rounds["variant"] == variant.label]
         total = rows.groupby("round")[["lost", "participants"]].sum().cumsum()
         total = display.thin(total, MAX_POINTS)
-        figure.add_scatter(
-            x=total.index.to_numpy(), y=100 * (total["lost"] / total["participants"]).to_numpy(),
-            mode="lines" if len(total) > 1 else "markers",
-            name=variant.label, line={"color": variant.colour, "dash": variant.dash, "width": 2.2},
-            marker={"color": variant.colour, "symbol": variant.symbol, "size": 8},
-            hovertemplate="%{y:.3~g} % until round %{x}",
-        )  # fmt: skip
-    figure.update_xaxes(style.round_axis(frames.rounds["round"].max()), rangemode="tozero")
+        share = 100 * total["lost"] / total["participants"]
+        figures.lines(figure, variant, total.index, share, "%{y:.3~g} % until round %{x}")
+    figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()), rangemode="tozero")
     return figure.update_yaxes(title="lost so far (%)", rangemode="tozero")
 
 

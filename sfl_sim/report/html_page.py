@@ -1,0 +1,135 @@
+"""Pages: one HTML file each that opens offline, made of headline sentences, panels and tables by Jinja templates.
+
+Everything that a template is given is escaped, but for `Markup`: names become `Markup` once, when a folder is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.report import style
+from sfl_sim.report.load import flat
+from sfl_sim.report.table import Cell, Table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import plotly.graph_objects as go
+
+PLOT_CONFIG = {
+    "responsive": True,
+    "displaylogo": False,
+    "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One section of a page: a title, a caption that says what to see, figures with their headings, and tables below.
+
+    Texts are escaped unless they are `Markup`.
+    """
+
+    title: str
+    caption: str
+    figures: Sequence[tuple[str, go.Figure]] = ()
+    columns: int = 1
+    tables: Sequence[Table] = ()
+
+    @property
+    def legend(self) -> list[Entry]:
+        """One legend for all figures. Unlike Plotly's own, it takes no room from plots."""
+        traces: dict[str, Any] = {}
+        for trace in chain.from_iterable(figure.data for _, figure in self.figures):
+            if trace.name and trace.showlegend is not False:
+                traces.setdefault(trace.name, trace)
+        return [_entry(name, trace) for name, trace in traces.items()]
+
+
+class Entry(NamedTuple):
+    """An entry of a legend: the style (CSS) and the glyph of its mark, and its name."""
+
+    look: str
+    glyph: str
+    name: str
+
+
+def _entry(name: str, trace: Any) -> Entry:
+    text = Markup(name).striptags()  # Plotly's names are HTML
+    if trace.type == "bar":
+        return Entry(f"border-top: 10px solid {trace.marker.color}", "", text)
+    if "lines" not in trace.mode:
+        return Entry(f"color: {trace.marker.color}", style.GLYPHS[trace.marker.symbol], text)
+    dash = {"dash": "dashed", "dot": "dotted"}.get(trace.line.dash, "solid")
+    return Entry(f"border-top: {trace.line.width}px {dash} {trace.line.color}", "", text)
+
+
+def write_page(
+    out: Path,
+    template: str,
+    *,
+    title: str,
+    about: str = "",
+    headlines: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+    panels: Iterable[Panel] = (),
+    **more: object,
+) -> Path:
+    """Write a page to the file `out` and return its path.
+
+    Args:
+        out: an earlier page there stays whole until the new one is.
+        template: the name of a file `templates/<template>.html.j2`.
+        title: of the page.
+        about: one line below it.
+        headlines: what was found, a sentence or a few each.
+        warnings: what a reader must know before believing the rest.
+        panels: the sections.
+        more: what else the template asks for.
+
+    Raises:
+        ScenarioError: the page cannot be written.
+    """
+    ids = count(1)
+
+    def plot(figure: go.Figure) -> Markup:
+        figure.update_layout(showlegend=False)
+        div_id = f"figure-{next(ids)}"
+        return Markup(figure.to_html(config=PLOT_CONFIG, include_plotlyjs=False, full_html=False, div_id=div_id))
+
+    content = {"title": title, "about": about, "headlines": headlines, "warnings": warnings, "panels": list(panels)}
+    page = _templates().get_template(f"{template}.html.j2")
+    text = page.render(content | more, plot=plot, plotly=Markup(get_plotlyjs()))
+    part = out.with_name(out.name + ".part")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)  # a link in a run that somebody sent would be followed
+        part.write_text(text, encoding="utf-8")
+        part.replace(out)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise ScenarioError(f"cannot be written: {error.strerror}", key="report", found=str(out)) from error
+    return out
+
+
+def facts(manifest: Mapping[str, Any]) -> Table:
+    """What a manifest says: how and where something was done."""
+    rows = [[Cell(key), Cell(str(value))] for key, value in flat(manifest).items()]
+    return Table(["Key", "Value"], rows, words=["Value"])
+
+
+def _templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("sfl_sim.report"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    templates.filters["facts"] = facts
+    return templates
