@@ -1,4 +1,4 @@
-"""Presets: values of `server.order` that stand for several settings at once (METHODS.md section 1, CHOICE 2).
+"""Presets: values of `server.order` that stand for several settings at once (docs/methods/orders.md#readings-of-hydra).
 
 A stored scenario keeps a preset's name; `expand` puts the settings in its place where a scenario is put to use.
 """

@@ -1,4 +1,4 @@
-"""Order policies: who may change a shared state next (METHODS.md section 1).
+"""Order policies: who may change a shared state next (docs/methods/orders.md).
 
 A policy is a function `(waiting, now_s) -> Job | Hold | None` of the jobs that have arrived, by client and in order of
 arrival. `None` holds the server until somebody comes, `Hold(until_s)` until then at the latest. An order is a function
@@ -38,7 +38,7 @@ class Roster:
     """What an order may know about a round.
 
     Attributes:
-        clients: the participants in cyclic order (grouped by dominant label, METHODS.md section 1).
+        clients: the participants in cyclic order (grouped by dominant label: docs/methods/orders.md#the-cyclic-list).
         left: jobs of each client that have not been served yet; the station keeps it up to date. None are left of a
             client that has gone away.
         burst: how many consecutive jobs of a chosen client are served before another choice.
@@ -201,7 +201,7 @@ def label_aware(roster: Roster) -> Policy:
 
 
 def _sweeps(roster: Roster, reverse: bool) -> Iterator[int]:
-    """The generator of METHODS.md section 1: a deque of clients, visited from the front (or, turned, the back)."""
+    """Generate turns from a deque of clients, visited from the front or the back (docs/methods/orders.md#the-cyclic-list)."""
     queue = deque(roster.clients)
     forwards, visits = True, 0
     while queue:

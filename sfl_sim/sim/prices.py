@@ -35,7 +35,7 @@ class Prices:
 
     Attributes:
         fleet: rates of devices, links and server.
-        include_model_exchange: False lets models and averages take no time (METHODS.md 4.1, as SMoFi's A.3).
+        include_model_exchange: False lets models and averages take no time (docs/methods/timing.md#links).
     """
 
     fleet: Fleet

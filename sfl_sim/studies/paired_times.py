@@ -1,7 +1,7 @@
-"""A ratio of times that can be believed: the two sides alternate, and the median of many pairs counts.
+"""Ratios of two running times on a busy machine: the sides alternate, and the median over many pairs counts.
 
-A machine that others use drifts by 30 %, and a fixed order once showed a false 1.3x between two equal builds
-(shared/PERFORMANCE.md): only ratios taken in one run mean anything.
+The speed of a shared machine drifts by 30 %; timing one side after the other once showed a ratio of 1.3 between two
+equal builds. So only ratios of pairs measured in one run are used.
 """
 
 from __future__ import annotations

@@ -53,10 +53,10 @@ class _Uses:
 
 
 class Ledger:
-    """Keeps "ownership is order" (shared/DESIGN.md section 3).
+    """The tasks that have not run yet, and which of them wait for which others (docs/decisions, "Executors").
 
     A task waits for those before it that give a value which it takes, change a state which it changes or reads (those
-    among its arguments), or read the state which it changes. Whatever order keeps to that gives the same numbers as
+    among its arguments), or read the state which it changes. Every order that respects this gives the same numbers as
     the order in which the simulator started the operations.
     """
 

@@ -1,4 +1,4 @@
-"""What training with early exits costs in bytes, work and time (METHODS.md 12.3)."""
+"""What training with early exits costs in bytes, work and time (docs/methods/harmony.md#on-the-wire)."""
 
 from dataclasses import replace
 from math import ceil

@@ -1,4 +1,4 @@
-"""Multi-exit, SplitGP and HARMONY against a twin: METHODS.md sections 11 and 12 as plain loops over torch.nn."""
+"""Multi-exit, SplitGP and HARMONY against a twin: their pages of docs/methods as plain loops over torch.nn."""
 
 from copy import deepcopy
 from itertools import pairwise

@@ -104,7 +104,7 @@ class Opened(Eager):
 
 @pytest.mark.parametrize("head", ["embedding", "logits"])
 def test_of_answers_the_gradient_tells_the_labels_and_of_embeddings_it_does_not(head):
-    """Why the classifier is at the client (CHOICE 32): of the gradient softmax - onehot one element is negative."""
+    """Of the gradient softmax - onehot one element is negative, so the classifier is at the client (harmony.md#choices)."""
     work = deep_task(samples=[8, 8], cuts=[1, 1], batch_size=8, local_epochs=1)
     opened = Opened()
     simulate("harmony", work, rounds=1, executor=opened, options={"head": head, "inner_steps": 1})
@@ -116,7 +116,7 @@ def test_of_answers_the_gradient_tells_the_labels_and_of_embeddings_it_does_not(
 
 
 def test_what_clients_and_server_hold_in_the_end_is_of_the_sizes_of_table_1():
-    """METHODS.md 12.1, the 8-layer CNN: |phi| and |h| by depth, and behind them all else of the whole."""
+    """The 8-layer CNN of docs/methods/harmony.md#models: |phi| and |h| by depth, and the rest of the network."""
     cuts = [2, 3, 4]
     work = replace(task([4, 4, 4], cuts=cuts, device=None), network=network("cnn8", (1, 28, 28), 10))
     method = METHODS["harmony"](work)

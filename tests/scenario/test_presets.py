@@ -35,7 +35,7 @@ def labels_served(values):
 
 
 def test_i8_hydra_s_code_serves_the_labels_as_phi_clients_a_label_in_turn():
-    """METHODS.md I8: burst 1 with phi clients a label, and burst phi with one, give one sequence of labels."""
+    """Identity I8: burst 1 with phi clients a label, and burst phi with one client a label, give the same labels."""
     labels = labels_served(scenario("hydra_code"))
     assert labels == labels_served(scenario("cyclic"))
     sweep = labels[::2][:3]

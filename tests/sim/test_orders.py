@@ -1,4 +1,4 @@
-"""Order policies: the golden sequences of METHODS.md section 18, and what must hold for every order."""
+"""Order policies: the golden sequences of docs/methods/README.md#golden-values, and what must hold for every order."""
 
 from itertools import permutations
 from math import inf
@@ -66,7 +66,7 @@ def test_random_sweep_visits_everybody_once_per_sweep():
 
 
 def test_random_job_leaves_few_clients_for_the_end_of_a_round():
-    """METHODS.md CHOICE 3: with C=10 and B=78 about 2.3 clients share the last 10 jobs; a sweep leaves all ten."""
+    """With C=10 and B=78 about 2.3 clients share the last 10 jobs; a sweep leaves all ten (orders.md#choices)."""
     jobs = dict.fromkeys(range(10), 78)
     last = [len(set(served("random_job", jobs, seed=seed)[-10:])) for seed in range(60)]
     assert 2.0 < sum(last) / len(last) < 2.7

@@ -36,7 +36,7 @@ def batched(name, work, max_group=64, **settings):
 @settings(deadline=None, max_examples=20)
 @given(data=st.data())
 def test_batched_is_eager(data):
-    """The theorem of DESIGN.md section 5 for random methods, worlds and settings; also with rounds run together."""
+    """Results are equal in any order of execution, for random methods, worlds and settings, rounds run together too."""
     draw = data.draw
     name, options = draw(
         st.sampled_from(
