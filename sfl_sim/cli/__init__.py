@@ -1,4 +1,4 @@
-"""The command line: parse, call, print; no logic.
+"""The command line: commands, and what a terminal shows.
 
 `sfl-sim SCENARIO.yaml` is short for `sfl-sim run SCENARIO.yaml`. Exit codes: 0 done, 1 failed, 2 bad input,
 130 interrupted.

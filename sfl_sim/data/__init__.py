@@ -1,1 +1,1 @@
-"""Data sets, how clients share them, and how a batch is prepared."""
+"""Data sets, how they are dealt to clients, and mini-batches."""

@@ -1,4 +1,4 @@
-"""One paper, one file: what happens in a round, without a clock."""
+"""What happens in a round, without a clock: one paper, one file."""
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.methods.fedasync import FedAsync

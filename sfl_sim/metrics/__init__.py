@@ -1,1 +1,1 @@
-"""Functions of stored records, computed after the run."""
+"""Figures as functions of stored records."""

@@ -1,1 +1,1 @@
-"""Networks that can be cut at any layer, their replicas, and the priced steps that train them."""
+"""Networks that can be cut after any layer, and the replicas of their parts."""

@@ -1,1 +1,1 @@
-"""The HTML report: what stored runs found, in a table and Plotly figures. It computes no science."""
+"""Pages made from stored tables; they compute no science."""

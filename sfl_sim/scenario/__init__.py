@@ -1,1 +1,1 @@
-"""The scenario: typed, read from YAML, and refused in one line that says where and why."""
+"""What a user writes: YAML, schema, presets, which key matters to what, problems with their place."""

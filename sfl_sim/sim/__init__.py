@@ -1,1 +1,1 @@
-"""The clock: runs flows in simulated time over devices, links and a queueing server."""
+"""The clock: an event loop and an array clock, the queue of the server, orders, prices."""

@@ -201,7 +201,7 @@ def label_aware(roster: Roster) -> Policy:
 
 
 def _sweeps(roster: Roster, reverse: bool) -> Iterator[int]:
-    """Generate turns from a deque of clients, visited from the front or the back (docs/methods/orders.md#the-cyclic-list)."""
+    """Generate turns from a deque of clients, visited from the front or the back (orders.md#the-cyclic-list)."""
     queue = deque(roster.clients)
     forwards, visits = True, 0
     while queue:

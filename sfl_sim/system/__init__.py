@@ -1,1 +1,1 @@
-"""Physics of the world: how fast devices compute, how fast links move bits, and when clients are present."""
+"""The physics of the world: devices, links, availability, power, topology."""

@@ -1,1 +1,1 @@
-"""Replicas, the priced steps that train them, optimisers, and the executors that run the steps."""
+"""Priced steps that train replicas, optimisers, and the executors that run steps."""
