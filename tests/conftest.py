@@ -33,3 +33,17 @@ def staged_data() -> Path:
     with FileLock(cache / "unpack.lock"):  # others wait; unpacking again what is there costs nothing
         subprocess.run([sys.executable, UNPACK, cache], check=True, stdout=subprocess.DEVNULL)
     return cache
+
+
+@pytest.fixture
+def without_pages(request, monkeypatch):
+    """Leave out the pages of runs, which take most of the time of a small one, but for tests marked `pages`."""
+    if request.node.get_closest_marker("pages"):
+        return
+
+    def leave_out(runs, out):
+        out.write_text("left out")
+        return out
+
+    monkeypatch.setattr("sfl_sim.report.page.write_report", leave_out)
+    monkeypatch.setattr("sfl_sim.report.perfetto.write_trace", lambda folder: None)

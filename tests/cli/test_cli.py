@@ -18,6 +18,8 @@ from sfl_sim.cli import main
 from sfl_sim.engine.registry import catalogue
 from sfl_sim.methods import METHODS
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 TINY = """\
 name: tiny
 data: {name: digits, train_samples: 200, test_samples: 100, partition: {kind: dominant_label, p: 0.9, phi: 1}}
@@ -57,6 +59,7 @@ def digests(folder):
     return [(v["timeline_digest"], v["weights_digest"]) for v in summary(folder)]
 
 
+@pytest.mark.pages
 def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, capsys):
     sfl_sim(scenario)
     out = tmp_path / "reports" / "tiny"
@@ -91,6 +94,7 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
     assert "splitfed_v1  round 2/2" in printed.err
 
 
+@pytest.mark.pages
 def test_devices_with_exits_and_the_last_layer_s_view_are_in_summary_tables_and_report(scenario, tmp_path):
     """Every client trains on one label, and is tested on that alone."""
     text = TINY.replace("phi: 1}", "phi: 1}, test: {kind: rho_ood, rho: 0}").replace("p: 0.9", "p: 1.0")
@@ -120,9 +124,10 @@ def test_the_resolved_scenario_runs_again_as_it_is(scenario, tmp_path):
 def test_training_timing_only_and_side_by_side_runs_have_one_timeline_and_one_result(scenario, tmp_path):
     # at batch 64 a step is worth several threads, whose number must not depend on the number of jobs
     scenario.write_text(TINY.replace("batch_size: 8", "batch_size: 64"))
-    sfl_sim(scenario, "-q", "--threads", "2", "--out", "trained")
-    sfl_sim(scenario, "-q", "--threads", "2", "--out", "apart", "--jobs", "2", "--fresh")
-    sfl_sim(scenario, "-q", "--out", "timed", "--timing-only")
+    brief = ["-q", "--set", "train.rounds=1"]
+    sfl_sim(scenario, *brief, "--threads", "2", "--out", "trained")
+    sfl_sim(scenario, *brief, "--threads", "2", "--out", "apart", "--jobs", "2", "--fresh")
+    sfl_sim(scenario, *brief, "--out", "timed", "--timing-only")
     assert digests(tmp_path / "trained") == digests(tmp_path / "apart")
     assert [t for t, _ in digests(tmp_path / "timed")] == [t for t, _ in digests(tmp_path / "trained")]
     assert all(v["accuracy"] is None and v["weights_digest"] is None for v in summary(tmp_path / "timed"))
@@ -199,6 +204,7 @@ def test_ctrl_c_or_kill_before_anything_is_trained_is_said_and_leaves_nothing(sc
     assert [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"]
 
 
+@pytest.mark.pages
 def test_a_report_that_cannot_be_written_leaves_the_earlier_one_whole(scenario, tmp_path, monkeypatch, capsys):
     sfl_sim(scenario, "-q", "--timing-only", "--out", "run")
     before = (tmp_path / "run" / "report.html").read_bytes()
@@ -215,6 +221,7 @@ def test_a_report_that_cannot_be_written_leaves_the_earlier_one_whole(scenario, 
     assert not (tmp_path / "run" / "report.html.part").exists()
 
 
+@pytest.mark.pages
 def test_divergence_is_said(scenario, tmp_path, capsys):
     diverging = ["--set", "train.lr=1e30", "--set", "grid=[]"]
     sfl_sim(scenario, *diverging, "--out", "stopped", code=1)
@@ -439,6 +446,7 @@ def test_list_of_something_else_says_what_there_is(capsys):
     assert "did you mean 'methods'?" in capsys.readouterr().err
 
 
+@pytest.mark.pages
 def test_the_report_of_stored_runs_can_be_made_again_and_side_by_side(scenario, tmp_path):
     sfl_sim(scenario, "-q", "--timing-only", "--out", "a")
     sfl_sim(scenario, "-q", "--timing-only", "--out", "b", "--set", "server.speedup=10")
@@ -468,6 +476,7 @@ def test_a_missing_scenario_and_a_wrong_option_are_clear(capsys):
     assert "--rounds" in capsys.readouterr().err
 
 
+@pytest.mark.pages
 def test_a_variant_that_fails_does_not_stop_the_others_and_its_error_is_in_the_report(scenario, tmp_path, capsys):
     """It is the poisoned one that fails, in round 2 of 2."""
     (tmp_path / "poison").write_text("no <more>")

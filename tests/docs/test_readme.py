@@ -14,6 +14,8 @@ from sfl_sim.scenario.load import load, parse
 from sfl_sim.scenario.shipped import scenario_file, scenario_names
 from sfl_sim.scenario.vary import read_axes, spread
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 

@@ -9,6 +9,8 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies.train import check
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 CPU = torch.device("cpu")
 SMALL = {
     "data": {"train_samples": 60, "test_samples": 40, "partition": {"kind": "label_shards", "shards": 20},

@@ -20,6 +20,8 @@ from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.store import Failure, read_manifest
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 
 @pytest.fixture
 def poison(tmp_path):

@@ -17,6 +17,8 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import load, parse
 from sfl_sim.scenario.own_code import Permission, hand_over, permission, permitted, require_permission
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 EVERYTHING = Permission(everything=True)
 REFUSAL = "names code of your own; --allow-code lets it run"
 MINE = """\

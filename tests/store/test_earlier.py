@@ -11,6 +11,8 @@ from small_study import SCENARIO, TIMING, Log, run, study, summaries
 from sfl_sim.engine.news import Began, Ended, Planned, Taken
 from sfl_sim.engine.trial import Settings
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 REUSE = replace(TIMING, reuse=True)
 GRID = {"method.name": ["fedavg", "splitfed_v2"], "train.lr": [0.1, 0.2]}
 

@@ -14,6 +14,8 @@ from sfl_sim.engine.trial import Settings
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies.train import run_study
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 SCENARIO = {
     "name": "tiny",
     "data": {"name": "digits", "train_samples": 120, "test_samples": 20},
@@ -76,6 +78,7 @@ def test_bounded_graphs_change_no_digest_and_are_told(sfl_sim):
     }  # fmt: skip
 
 
+@pytest.mark.pages
 def test_a_relative_target_is_known_once_its_reference_has_run_be_it_after_a_resume(tmp_path):
     grid = {"method.name": ["splitfed_v2", "fedavg"]}
     relative = {"report": {"target_accuracy": {"share": 0.5, "of": "fedavg"}}}
