@@ -102,8 +102,8 @@ def test_a_run_goes_on_after_it_was_killed_at_any_instant(run_jobs, tmp_path):
 
 
 PHASES = [
-    ("sfl_sim.engine.experiment.evaluate", "before", 2),
-    ("sfl_sim.engine.experiment.evaluate", "after", 2),
+    ("sfl_sim.engine.evaluation.evaluate", "before", 2),
+    ("sfl_sim.engine.evaluation.evaluate", "after", 2),
     ("sfl_sim.store.trial.TrialWriter.add_round", "after", 2),
     ("sfl_sim.store.checkpoints.Checkpoints._write_rounds", "before", 2),
     ("sfl_sim.store.checkpoints.Checkpoints._write_rounds", "after", 2),

@@ -175,7 +175,7 @@ def test_a_branch_whose_client_is_lost_is_what_it_was():
     same = [
         torch.equal(now.part1.weights.flat, then.part1.weights.flat)
         and torch.equal(now.part2.weights.flat, then.part2.weights.flat)
-        and (now.history.score == then.history.score).all()
+        and (now.history.sv == then.history.sv).all()
         for now, then in zip(after.branches, before.branches, strict=True)
     ]
     assert sum(same) == 1
