@@ -1,5 +1,5 @@
 # One command runs every check: `make check`. `make bench` runs the benchmarks, which no test times.
-.PHONY: check test bench peers-environment format
+.PHONY: check test quick bench peers-environment format
 
 check:
 	ruff format --check .
@@ -10,6 +10,10 @@ check:
 
 test:
 	python -m pytest
+
+# What can be known in a minute: all tests but those of slow modules (tests/conftest.py).
+quick:
+	python -m pytest -m "not slow"
 
 format:
 	ruff format .
