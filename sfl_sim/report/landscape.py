@@ -11,8 +11,8 @@ import pandas as pd
 from sfl_sim.report import figures, style
 from sfl_sim.report.display import over_seeds, percent, plural
 from sfl_sim.report.figures import BANDS, LINES, MAX_NARROW_BANDS
+from sfl_sim.report.headline import warnings
 from sfl_sim.report.html_page import Panel, write_page
-from sfl_sim.report.run_warnings import warnings
 from sfl_sim.report.table import Column, Table, by_variant
 
 if TYPE_CHECKING:

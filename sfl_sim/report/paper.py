@@ -13,7 +13,7 @@ import plotly.io
 from markupsafe import escape
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.panels import panels
+from sfl_sim.report.page import panels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

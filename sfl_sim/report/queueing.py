@@ -9,7 +9,7 @@ import numpy as np
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent
 from sfl_sim.report.html_page import Panel
-from sfl_sim.report.replay import replaying
+from sfl_sim.report.method_panels import replaying
 from sfl_sim.report.round_view import drawn
 
 if TYPE_CHECKING:

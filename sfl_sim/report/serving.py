@@ -12,9 +12,8 @@ from sfl_sim.metrics.serving import Saturation, saturation
 from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.serving_accuracy import accuracy_panels
-from sfl_sim.report.serving_latency import latency_panels, rule_panels
+from sfl_sim.report.serving_latency import latency_panels, load_panels, rule_panels
 from sfl_sim.report.serving_load import load_serving, rate
-from sfl_sim.report.serving_rates import load_panels
 from sfl_sim.report.table import Cell, Column, Table
 
 if TYPE_CHECKING:

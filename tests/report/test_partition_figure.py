@@ -15,7 +15,7 @@ from rich.console import Console
 from sfl_sim.report import preview
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.panels import panels
+from sfl_sim.report.page import panels
 from sfl_sim.report.preview import Partition, Preview, holdings_panel, preview_in_terminal, write_preview
 from sfl_sim.report.results import results_table
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from synthetic_run import LABELS
 
-from sfl_sim.report.panels import panels
+from sfl_sim.report.page import panels
 from sfl_sim.report.queueing import server_queue, service_order
 from sfl_sim.report.round_view import round_views
 

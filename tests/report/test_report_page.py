@@ -13,8 +13,7 @@ from synthetic_run import Setting, World, write_run
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.page import write_report
-from sfl_sim.report.panels import panels
+from sfl_sim.report.page import panels, write_report
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from synthetic_serving import Method, Rule, World, write_served
 
-from sfl_sim.report import serving_accuracy, serving_latency, serving_rates
+from sfl_sim.report import serving_accuracy, serving_latency
 from sfl_sim.report.figures import wide_axis
 from sfl_sim.report.serving import groups_table, headline
 from sfl_sim.report.serving_load import MAX_DETAILED, Served, load_serving
@@ -70,13 +70,13 @@ def test_the_parts_of_a_bar_add_up_to_its_latency(sweep: Served) -> None:
 
 
 def test_marks_are_hollow_and_bars_pale_where_a_fleet_falls_behind(sweep: Served) -> None:
-    line, *bars = (trace for trace in serving_rates.p95(sweep).data[:3])
+    line, *bars = (trace for trace in serving_latency.p95(sweep).data[:3])
     assert list(line.marker.color) == [sweep.series[0].colour] * 2 + ["#FFFFFF"]
-    assert [(tuple(bar.x), bar.opacity) for bar in bars] == [((10, 40), 1.0), ((40, 320), serving_rates.PALE)]
+    assert [(tuple(bar.x), bar.opacity) for bar in bars] == [((10, 40), 1.0), ((40, 320), serving_latency.PALE)]
 
 
 def test_without_load_latency_is_as_eq_12_says_and_under_load_beyond(sweep: Served) -> None:
-    ratios = np.array([line.y for line in serving_rates.eq12(sweep).data])
+    ratios = np.array([line.y for line in serving_latency.eq12(sweep).data])
     assert np.median(ratios[:, 0]) == pytest.approx(1)
     assert (ratios[:, -1] > 5).all()
 
