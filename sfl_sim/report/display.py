@@ -94,3 +94,8 @@ def listed(names: Sequence[Markup], last: str = "and") -> Markup:
     """Names in a sentence, the last one after a word: a, b and c."""
     *others, final = names
     return Markup(" {} ").format(last).join([Markup(", ").join(others), final] if others else [final])
+
+
+def capitalised(sentence: Markup) -> Markup:
+    """Give the sentence a capital at the start, unless a tag is there."""
+    return sentence[:1].upper() + sentence[1:]
