@@ -110,7 +110,7 @@ def partition(
     debug: Debug = False,
 ) -> None:
     """Show which samples the clients would hold, before anything is trained."""
-    from sfl_sim.report.preview import preview_in_terminal, write_preview
+    from sfl_sim.report.partition import preview_in_terminal, write_preview
     from sfl_sim.scenario.load import load
     from sfl_sim.studies.partition_preview import preview
 

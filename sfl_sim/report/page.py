@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
-from sfl_sim.report import figures, gantt, labels, queueing, round_view
+from sfl_sim.report import figures, gantt, labels, round_view
 from sfl_sim.report.comparison import compare, machine_in_words, settings_in_words, values_table
 from sfl_sim.report.display import plural
 from sfl_sim.report.exits import exit_panels
@@ -21,11 +21,10 @@ from sfl_sim.report.learning import accuracy_panels
 from sfl_sim.report.load import load
 from sfl_sim.report.method_panels import replay_panels, staleness_panels
 from sfl_sim.report.participation import participation_panels
-from sfl_sim.report.preview import holdings_panels
-from sfl_sim.report.queueing import queue_panels
+from sfl_sim.report.partition import holdings_panels
 from sfl_sim.report.results import paper_table, results_table
 from sfl_sim.report.round_time import breakdown_panel, path_panel
-from sfl_sim.report.round_view import round_views
+from sfl_sim.report.round_view import queue_panels, round_views
 from sfl_sim.report.table import Cell, Table
 from sfl_sim.report.world import cut_panels, fleet_panel
 
@@ -63,7 +62,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         last_rounds=LAST_ROUNDS,
         curve_points=figures.MAX_POINTS,
         heat_rounds=labels.MAX_ROUNDS,
-        queue_points=queueing.MAX_POINTS,
+        queue_points=round_view.MAX_POINTS,
         gantt_ops=gantt.MAX_OPS,
         gantt_clients=gantt.MAX_CLIENTS,
         drawn_variants=round_view.MAX_VARIANTS,

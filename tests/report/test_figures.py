@@ -13,8 +13,7 @@ from synthetic_run import World, write_run
 from sfl_sim.report import labels, learning, round_time, world
 from sfl_sim.report.frames import Frames, label_ranks, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.queueing import MAX_POINTS, server_queue
-from sfl_sim.report.round_view import round_views
+from sfl_sim.report.round_view import MAX_POINTS, round_views, server_queue
 from sfl_sim.report.targets import aims
 
 if TYPE_CHECKING:
