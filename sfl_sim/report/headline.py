@@ -32,7 +32,7 @@ Found = tuple["Variant", "Numbers"]
 
 
 def headline(frames: Frames) -> list[Markup]:
-    """Sentences, the most important first."""
+    """Give the headlines, the most important first, each of at most three sentences."""
     middle = medians(frames).to_dict("index")
     found: list[Found] = [(variant, middle[variant.label]) for variant in frames.variants]
     return _leaders(frames, found) + _order_costs(frames, found) + choice(frames)
@@ -80,7 +80,7 @@ def _first_to_target(aim: Aim) -> Markup:
 
 
 def _times_as_fast(aim: Aim, variant: Variant) -> Markup:
-    """How it compares with the baseline, if that is another one and did run."""
+    """Say how it compares with the baseline, if that is another one and did run."""
     baseline = aim.baseline
     low, high = aim.speedup(variant, TIME)
     if baseline is None or baseline is variant or not low > 0:
@@ -149,14 +149,14 @@ def _order_costs(frames: Frames, found: list[Found]) -> list[Markup]:
 
 
 def _words(variant: Variant) -> tuple[list[str], list[str]]:
-    """What a variant's name says beside its order: the settings of the order, and all else."""
+    """Split what a variant's name says beside its order: settings of the order, and all else."""
     words = [word for word in variant.name.split(", ") if word != variant.order]
     settings = [word for word in words if word.partition("=")[0].rpartition(".")[2] in ORDER_SETTINGS]
     return settings, [word for word in words if word not in settings]
 
 
 def _order_cost(cost: OrderCost, of_several: bool = False) -> str:
-    """What an order costs and gains over arrival order."""
+    """Say what an order costs and gains over arrival order."""
     settings, others = _words(cost.variant)
     where = ", ".join(dict.fromkeys([cost.variant.method, *others]))
     order = str(cost.variant.order)
@@ -261,7 +261,7 @@ def _unfinished(run: Run) -> list[str]:
 
 
 def _unread(run: Run) -> str:
-    """What differs where a proportion of replay was to follow a norm that nobody measured, as the end of a sentence."""
+    """Say, as the end of a sentence, what differs where replay was to follow a norm that was not measured."""
     options = [one for one in run.summary["method_options"] if isinstance(one, dict)]
     p0 = {f"{one['p0']:g}" for one in options if one.get("proportion") in ADAPTIVE}
     if not p0:

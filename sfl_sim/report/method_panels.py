@@ -68,7 +68,7 @@ def replaying(frames: Frames) -> list[Variant]:
 
 
 def costs(frames: Frames, variants: Sequence[Variant]) -> pd.DataFrame:
-    """What replay took of every run: a row per variant and seed, by the keys of `REPLAY_COLUMNS`."""
+    """Sum up what replay cost every run: a row per variant and seed, by the keys of `REPLAY_COLUMNS`."""
     rounds = frames.rounds[frames.rounds["variant"].isin([variant.label for variant in variants])]
     rounds = rounds.assign(
         length_s=rounds["ended_s"] - rounds["started_s"], all_bytes=rounds["bytes_up"] + rounds["bytes_down"]
@@ -89,7 +89,7 @@ def costs(frames: Frames, variants: Sequence[Variant]) -> pd.DataFrame:
 
 
 def cost_in_words(frames: Frames, variants: Sequence[Variant]) -> str:
-    """What replay costs, as a sentence with the least and the most of the variants' medians."""
+    """Say what replay costs: the least and the most of the variants' medians."""
     middle = costs(frames, variants).groupby("variant").median()
 
     def ranging(key: str, text: Callable[[float], str]) -> str:
@@ -156,7 +156,7 @@ def staleness_panels(frames: Frames) -> list[Panel]:
 
 
 def asynchronous(frames: Frames) -> list[Variant]:
-    """The variants whose server waits for nobody."""
+    """The variants whose server waits for no client."""
     known = frames.rounds.groupby("variant")["staleness_mean"].count()
     return [variant for variant in frames.variants if known[variant.label]]
 

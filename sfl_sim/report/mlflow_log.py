@@ -30,7 +30,7 @@ BY_ROUND = [
 ]  # fmt: skip
 """Metrics with the round as their step. Their times are simulated, too: MLflow's axis of relative time shows them."""
 FINAL = "final/"
-"""Before the names of the numbers of the summary."""
+"""Prefix of the numbers of the summary."""
 ARTIFACTS = ("report.html", "summary.json", "scenario.yaml")
 STATUS = {"complete": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 DIGEST, VARIANT, SEED, TIMELINE, WEIGHTS = (
@@ -43,7 +43,7 @@ BATCH = 1000
 
 @dataclass
 class Tally:
-    """How many runs are new in MLflow, how many take the place of others, and how many were there already."""
+    """Count of runs that are new in MLflow, that take the place of others, and that were there already."""
 
     new: int = 0
     replaced: int = 0
@@ -126,7 +126,7 @@ def _log(client: MlflowClient, run: Run, tally: Tally) -> None:
 
 
 def _digests(trial: dict[Any, Any]) -> dict[str, str]:
-    """What came out, as tags."""
+    """Give the digests as tags."""
     told = {TIMELINE: trial["timeline_digest"], WEIGHTS: trial["weights_digest"]}
     return {tag: digest for tag, digest in told.items() if isinstance(digest, str)}
 
@@ -173,7 +173,7 @@ def _log_parent(client: MlflowClient, run: Run, run_id: str) -> None:
 
 
 def _about(run: Run) -> dict[str, str]:
-    """What the manifest says of how the run was computed."""
+    """Give what the manifest says of how the run was computed, as tags."""
     told = flat({key: value for key, value in run.manifest.items() if key != "scenario"})
     return {"sfl_sim.folder": str(run.folder)} | {f"sfl_sim.{key}": str(value) for key, value in told.items()}
 

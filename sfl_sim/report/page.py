@@ -70,7 +70,11 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 
 
 def panels(frames: Frames) -> list[Panel]:
-    """All sections that the runs have data for."""
+    """List the sections of the page in reading order: what was learned, what it cost, one round in detail, the world.
+
+    New figures are entered here: the docstring of `sfl_sim.report` shows how. A function `..._panels` returns an empty
+    list for runs without its data.
+    """
     views = round_views(frames)
     return [
         *learned_panels(frames),
@@ -88,7 +92,7 @@ def panels(frames: Frames) -> list[Panel]:
 
 
 def learned_panels(frames: Frames) -> list[Panel]:
-    """Accuracy, forgetting, and what they cost; nothing where nothing was trained."""
+    """List the sections on accuracy, forgetting and their costs; none if nothing was trained."""
     if frames.timing_only:
         return []
     return [*accuracy_panels(frames), *exit_panels(frames), *label_panels(frames), *frontier_panels(frames)]
@@ -101,7 +105,7 @@ def _about(frames: Frames) -> str:
 
 
 def _comparison(frames: Frames) -> dict[str, Any]:
-    """In what several runs differ, for the template; nothing of one run."""
+    """Describe for the template in what several runs differ; empty for one run."""
     if len(frames.runs) == 1:
         return {}
     found = compare(frames.runs)

@@ -87,7 +87,7 @@ def _slices(ops: pd.DataFrame) -> Iterator[str]:
 
 
 def _arrows(ops: pd.DataFrame) -> Iterator[str]:
-    """From the middle of an operation, which is surely within, to the begin of what its end made start elsewhere."""
+    """Draw arrows from the middle of an operation, surely within it, to the start of what its end set off elsewhere."""
     number = 0
     for _, trial in ops.groupby("process"):
         before = requested_after(Ops.of(trial))

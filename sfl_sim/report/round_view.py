@@ -65,17 +65,17 @@ class RoundView:
 
     @cached_property
     def held(self) -> pd.DataFrame:
-        """When the server is held idle, as `held_idle` gives it."""
+        """Times when the server is held idle, as `held_idle` gives them."""
         return held_idle(self.queue)
 
     @cached_property
     def critical(self) -> CriticalPath:
-        """Why the round takes so long."""
+        """Critical path: why the round takes so long."""
         return critical_path(self.ops, 0.0, self.duration_s)
 
     @cached_property
     def retimed(self) -> pd.DataFrame:
-        """What changes of the world make of a round: columns round, change, before_s, after_s; no rows if unknown."""
+        """Times of a round in other worlds: columns round, change, before_s, after_s; no rows if unknown."""
         return self.variant.run.retimed(self.variant.name, self.variant.seed)
 
     @property
@@ -92,7 +92,7 @@ class RoundView:
 
     @cached_property
     def without_features(self) -> pd.DataFrame:
-        """When mini-batches wait for features of assistants: from the arrival of the smashed data to the server's job.
+        """Times when mini-batches wait for features of assistants: from arrival of smashed data to the server's job.
 
         Columns client, started_s, ended_s.
         """
@@ -103,7 +103,7 @@ class RoundView:
         return pairs.set_axis(["client", "step", "started_s", "ended_s"], axis=1)
 
     def trained(self, edges_s: NDArray[np.float64]) -> pd.DataFrame:
-        """What the server trains between two instants, as `work_by_label` gives it."""
+        """Measure what the server trains between two instants, as `work_by_label` gives it."""
         return work_by_label(self.training, self.label_samples, edges_s)
 
     def trained_in_turn(self, edges: NDArray[np.float64]) -> pd.DataFrame:
@@ -142,7 +142,7 @@ def _label_samples(frames: Frames, variant: Variant) -> pd.DataFrame:
 
 
 def drawn(frames: Frames) -> str:
-    """What captions say where only the first variants are drawn."""
+    """Say in a caption that only the first variants are drawn; empty if all are."""
     n_variants = len(frames.variants)
     return f"; the first {MAX_VARIANTS} of {n_variants} variants" if n_variants > MAX_VARIANTS else ""
 
@@ -200,7 +200,7 @@ def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Fig
 
 
 def tells_labels(view: RoundView, longest_s: float) -> bool:
-    """Whether labels can be told apart by the clock; a fast server trains them all within a bin.
+    """Return True if labels can be told apart by the clock; a fast server trains them all within a bin.
 
     Where it works, the darkest label is on average at least `READABLE` times as dark as that of a single job.
     """
@@ -254,6 +254,6 @@ def _add_strip(figure: go.Figure, work: pd.DataFrame, edges: NDArray[np.float64]
 
 
 def _thin_steps(queue: pd.DataFrame) -> pd.DataFrame:
-    """At most `MAX_POINTS` steps; where several become one, the longest queue among them stays."""
+    """Keep at most `MAX_POINTS` steps; where several become one, the longest queue among them stays."""
     size = len(queue) // MAX_POINTS + 1
     return queue.groupby(np.arange(len(queue)) // size).agg({"time_s": "first", "waiting": "max"})

@@ -39,7 +39,7 @@ their lowest rates."""
 
 
 def latency_panels(served: Served) -> list[Panel]:
-    """How long answers take, and where the time goes."""
+    """List the panels on how long answers take and where the time goes."""
     where = [("All requests", parts(served)), ("Requests near p95", parts(served, "tail_"))]
     return [
         Panel(
@@ -52,7 +52,7 @@ def latency_panels(served: Served) -> list[Panel]:
 
 
 def rule_panels(served: Served) -> list[Panel]:
-    """What thresholds that move do meanwhile, if there are any."""
+    """List the panel on thresholds that move, if there are any."""
     if not adapting(served):
         return []
     return [Panel("Rules at work", RULES.format(drawn=served.drawn), over_time(served), columns=3)]
@@ -64,8 +64,8 @@ def survival(served: Served) -> go.Figure:
     figure = figures.canvas(HEIGHT_PX)
     ends: list[float] = []
     rarest = 1.0
-    for series, cells in served.detailed:
-        requests = served.requests(cells, ["arrived_s", "ended_s"])
+    for series, trials in served.detailed:
+        requests = served.requests(trials, ["arrived_s", "ended_s"])
         latency = (requests["ended_s"] - requests["arrived_s"]).to_numpy() / unit_s
         share = np.geomspace(1, max(1 / len(latency), RAREST), CURVE_POINTS)
         curve = np.quantile(latency, 1 - share)
@@ -88,15 +88,15 @@ def survival(served: Served) -> go.Figure:
 def parts(served: Served, prefix: str = "") -> go.Figure:
     """Mean seconds of a request by where it spends them, a stacked bar for each series; `tail_` for those near p95."""
     rows = {}
-    for series, cells in served.detailed:
-        means_s = cells[[f"{prefix}{part}_s" for part in PARTS]].mean().set_axis(list(PARTS))
+    for series, trials in served.detailed:
+        means_s = trials[[f"{prefix}{part}_s" for part in PARTS]].mean().set_axis(list(PARTS))
         rows[f"{figures.on_a_phone(series)} {display.duration(means_s.sum())}"] = means_s
     return figures.bars(rows, "latency", "latency")
 
 
 def adapting(served: Served) -> list[tuple[Series, pd.DataFrame]]:
-    """The series in detail whose thresholds move, with their cells."""
-    return [(series, cells) for series, cells in served.detailed if series.threshold in ONLINE]
+    """The series in detail whose thresholds move, with their trials."""
+    return [(series, trials) for series, trials in served.detailed if series.threshold in ONLINE]
 
 
 def over_time(served: Served) -> list[tuple[str, go.Figure]]:
@@ -104,7 +104,7 @@ def over_time(served: Served) -> list[tuple[str, go.Figure]]:
 
     Dotted is what a rule is to hold: a share, or a latency.
     """
-    binned = [(series, cells, _by_time(served, cells.head(1))) for series, cells in adapting(served)]
+    binned = [(series, trials, _by_time(served, trials.head(1))) for series, trials in adapting(served)]
     unit, unit_s = display.time_unit(max(own["p95_s"].max() for _, _, own in binned))
     time, time_s = display.time_unit(max(own.index.max() for _, _, own in binned))
     columns = {
@@ -113,23 +113,23 @@ def over_time(served: Served) -> list[tuple[str, go.Figure]]:
         "p95_s": ("p95", f"latency ({unit})", unit_s),
     }
     drawn = {column: figures.canvas(TIME_HEIGHT_PX) for column in columns}
-    for series, cells, own in binned:
+    for series, trials, own in binned:
         for column, (_, title, size) in columns.items():
             hover = f"{title}: %{{y:.3~g}} at %{{x:.3~g}} {time}<extra></extra>"
             x, y = own.index.to_numpy() / time_s, own[column] / size
             figures.lines(drawn[column], series, x, y, hover, mode="lines", width=2)
         held = "offloaded" if series.threshold == "offload_rate" else "p95_s"
-        target = cells["threshold_value"].iloc[0] / columns[held][2]
+        target = trials["threshold_value"].iloc[0] / columns[held][2]
         figures.level(drawn[held], target, series.colour)
     for column, (_, title, _) in columns.items():
         drawn[column].update_yaxes(title=title, rangemode="tozero").update_xaxes(title=f"simulated time ({time})")
     return [(heading, drawn[column]) for column, (heading, _, _) in columns.items()]
 
 
-def _by_time(served: Served, cell: pd.DataFrame) -> pd.DataFrame:
-    """What one cell's requests are like in each stretch of time, by the middle of the stretch in seconds."""
+def _by_time(served: Served, trial: pd.DataFrame) -> pd.DataFrame:
+    """Sum up the requests of one trial in each stretch of time, by the middle of the stretch in seconds."""
     columns = ["arrived_s", "ended_s", "offloaded", "threshold"]
-    requests = served.requests(cell.assign(warm_up=0.0), columns)
+    requests = served.requests(trial.assign(warm_up=0.0), columns)
     stretches = min(max(len(requests) // REQUESTS_PER_STRETCH, 2), MAX_STRETCHES)
     edges_s = np.linspace(0, requests["arrived_s"].max(), stretches + 1)
     place = np.searchsorted(edges_s[1:-1], requests["arrived_s"])
@@ -144,7 +144,7 @@ def load_panels(served: Served) -> list[Panel]:
     if not served.is_sweep:
         return []
     caption, drawn = LOAD, [("p95, and how far each keeps up", p95(served))]
-    if served.cells["latency_eq12"].notna().all():
+    if served.trials["latency_eq12"].notna().all():
         drawn.append(("Simulated mean latency over Eq. (12)", eq12(served)))
         caption += EQ12
     if any(series.threshold in ONLINE for series in served.series):  # else the load does not matter to them
@@ -156,7 +156,7 @@ def load_panels(served: Served) -> list[Panel]:
 
 def p95(served: Served) -> go.Figure:
     """p95 against the rate; below it a bar for each series as far as it keeps up, pale where it may no longer."""
-    series_cells, strip_px = served.swept, _strip_px(served)
+    series_trials, strip_px = served.swept, _strip_px(served)
     figure = figures.canvas(
         LOAD_HEIGHT_PX + strip_px,
         rows=2,
@@ -164,13 +164,15 @@ def p95(served: Served) -> go.Figure:
         vertical_spacing=0.02,
         row_heights=[LOAD_HEIGHT_PX, strip_px],
     )
-    unit, unit_s = display.time_unit(served.cells["p95_s"].median())
-    for row, (series, cells) in enumerate(series_cells):
-        _add_line(figure, series, cells.assign(p95=cells["p95_s"] / unit_s), "p95", f"%{{y:.3~g}} {unit}", row=1, col=1)
-        _add_saturation(figure, series, cells, row)
-    latencies = served.cells["p95_s"] / unit_s
+    unit, unit_s = display.time_unit(served.trials["p95_s"].median())
+    for row, (series, trials) in enumerate(series_trials):
+        _add_line(
+            figure, series, trials.assign(p95=trials["p95_s"] / unit_s), "p95", f"%{{y:.3~g}} {unit}", row=1, col=1
+        )
+        _add_saturation(figure, series, trials, row)
+    latencies = served.trials["p95_s"] / unit_s
     figure.update_yaxes(wide_axis(latencies.min(), latencies.max()), title=f"p95 of the latency ({unit})", row=1)
-    figure.update_yaxes(range=[len(series_cells) - 0.3, -0.7], showticklabels=False, showgrid=False, row=2)
+    figure.update_yaxes(range=[len(series_trials) - 0.3, -0.7], showticklabels=False, showgrid=False, row=2)
     return figure.update_xaxes(_rate_axis(served)).update_xaxes(title="requests per second", row=2)
 
 
@@ -181,7 +183,7 @@ def _strip_px(served: Served) -> int:
 def eq12(served: Served) -> go.Figure:
     """Simulated mean latency over Eq. (12), whose unit makes the middle of all series at their lowest rates 1."""
     ratios = [
-        (series, cells.assign(ratio=cells["latency_s"] / cells["latency_eq12"])) for series, cells in served.swept
+        (series, trials.assign(ratio=trials["latency_s"] / trials["latency_eq12"])) for series, trials in served.swept
     ]
     unit = np.median([own.loc[own["rate_per_s"] == own["rate_per_s"].min(), "ratio"].median() for _, own in ratios])
     figure = figures.canvas(LOAD_HEIGHT_PX + _strip_px(served))
@@ -198,16 +200,16 @@ def eq12(served: Served) -> go.Figure:
 def share(served: Served, column: str, title: str) -> go.Figure:
     """A share of the requests, in percent, against the rate."""
     figure = figures.canvas(LOAD_HEIGHT_PX)
-    for series, cells in served.swept:
-        _add_line(figure, series, cells.assign(share=100 * cells[column]), "share", "%{y:.1f} %")
+    for series, trials in served.swept:
+        _add_line(figure, series, trials.assign(share=100 * trials[column]), "share", "%{y:.1f} %")
     figure.update_yaxes(title=title)
     return figure.update_xaxes(_rate_axis(served), title="requests per second")
 
 
-def _add_line(figure: go.Figure, series: Series, cells: pd.DataFrame, column: str, hover: str, **place: int) -> None:
+def _add_line(figure: go.Figure, series: Series, trials: pd.DataFrame, column: str, hover: str, **place: int) -> None:
     """A line of medians over seeds with their spread; marks are hollow where the fleet falls behind."""
-    curve = display.over_seeds(cells, "rate_per_s", [column])
-    share = cells.groupby("rate_per_s")["falls_behind"].mean()
+    curve = display.over_seeds(trials, "rate_per_s", [column])
+    share = trials.groupby("rate_per_s")["falls_behind"].mean()
     behind = share >= 0.5
     spread = (curve[f"{column}_high"] - curve[column]).to_numpy()
     edge = {"color": series.colour, "width": 1.6}
@@ -220,10 +222,10 @@ def _add_line(figure: go.Figure, series: Series, cells: pd.DataFrame, column: st
     )  # fmt: skip
 
 
-def _add_saturation(figure: go.Figure, series: Series, cells: pd.DataFrame, row: int) -> None:
-    found = saturation(cells)
-    lowest, highest = float(cells["rate_per_s"].min()), float(cells["rate_per_s"].max())
-    kept_up, behind = found or (float(cells.loc[cells["falls_behind"] == 0, "rate_per_s"].max()), highest)
+def _add_saturation(figure: go.Figure, series: Series, trials: pd.DataFrame, row: int) -> None:
+    found = saturation(trials)
+    lowest, highest = float(trials["rate_per_s"].min()), float(trials["rate_per_s"].max())
+    kept_up, behind = found or (float(trials.loc[trials["falls_behind"] == 0, "rate_per_s"].max()), highest)
     for ends, opacity in (((lowest, kept_up), 1.0), ((max(lowest, kept_up), behind), PALE)):
         if ends[0] <= ends[1]:
             figures.lines(
@@ -234,7 +236,7 @@ def _add_saturation(figure: go.Figure, series: Series, cells: pd.DataFrame, row:
 
 def _rate_axis(served: Served) -> dict[str, object]:
     """An axis with ticks at the rates, if they are few; logarithmic where they differ by much."""
-    rates = np.unique(served.cells["rate_per_s"])
+    rates = np.unique(served.trials["rate_per_s"])
     axis: dict[str, object] = {"type": "log" if rates[-1] >= WIDE * rates[0] else "linear"}
     if len(rates) <= MAX_TICKS:
         axis |= {"tickvals": rates, "ticktext": [f"{rate:,.4g}" for rate in rates]}

@@ -29,7 +29,7 @@ SHOWN = {
     TIME.key: TIME.title,
     "simulated_s": "Simulated time",
 }
-"""What fits into 80 columns, with short titles; the report shows all."""
+"""Columns that fit into 80 letters, with short titles; the report shows all."""
 
 BOUND = "Lower bound: of any cuts per client, in any order of service, with links at their best rate."
 
@@ -52,13 +52,13 @@ def results_in_terminal(folder: Path) -> TerminalTable:
 
 def served_in_terminal(folder: Path) -> TerminalTable:
     """One row per variant of the served study in `folder`, named without its rate: medians over seeds."""
-    cells = pd.DataFrame(read_json(folder / "serving.json")["cells"])
+    trials = pd.DataFrame(read_json(folder / "serving.json")["cells"])
     run = read_json(folder / "manifest.json")["run"]
     numbers = ["rate_per_s", "p50_s", "p95_s", "offload_probability", "accuracy", "falls_behind"]
-    medians = cells.astype(dict.fromkeys(numbers, float)).groupby(["variant", "series"], sort=False)[numbers].median()
+    medians = trials.astype(dict.fromkeys(numbers, float)).groupby(["variant", "series"], sort=False)[numbers].median()
     rows = medians.reset_index().to_dict("records")
     about = [f"Answers of {run}."] if run else []
-    if cells["seed"].nunique() > 1:
+    if trials["seed"].nunique() > 1:
         about.append("Medians over seeds.")
     if any(row["falls_behind"] >= 0.5 for row in rows):
         about.append("* falls behind: requests come faster than they are answered.")

@@ -66,7 +66,7 @@ def link_rates(frames: Frames) -> go.Figure:
 
 
 def knows_energy(frames: Frames) -> bool:
-    """Whether anybody said what the clients draw."""
+    """Return True if the power of clients is known, so that they have energy."""
     return bool(frames.clients["joule"].gt(0).any())
 
 
@@ -77,7 +77,7 @@ def energy(frames: Frames) -> go.Figure:
 
 
 def cost_model(frames: Frames) -> str:
-    """How the time of a step follows from its work, in a sentence; nothing about runs that do not say."""
+    """Say in a sentence how the time of a step follows from its work; nothing about runs that do not tell."""
     follows = [
         "its MACs" if cost == "macs" else f"its kinds of layers and their calls (cost profile {cost})"
         for cost in frames.clients["cost"].dropna().unique()
@@ -186,7 +186,7 @@ def cut_costs(frames: Frames, variants: list[Variant], layers: pd.DataFrame) -> 
 
 
 def _cuts_in_use(frames: Frames, variants: list[Variant]) -> dict[tuple[tuple[int, int], ...], list[Variant]]:
-    """Which variants cut where: by the pairs of a cut and the number of clients that have it."""
+    """Group the variants by where they cut: by the pairs of a cut and the number of clients that have it."""
     uses: dict[tuple[tuple[int, int], ...], list[Variant]] = {}
     for variant in variants:
         cuts = _of_first_seed(variant, frames.clients)["cut"].dropna().astype(int)
