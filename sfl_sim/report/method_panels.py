@@ -55,9 +55,8 @@ def replay_panels(frames: Frames) -> list[Panel]:
         ("Share of the bytes", byte_share(frames, variants)),
     ]
     caption = REPLAY_CAPTION.format(costs=cost_in_words(frames, variants), bands=bands)
-    table = by_variant(
-        REPLAY_COLUMNS, of_each(costs(frames, variants), variants), ranked=False
-    )  # what costs may teach more
+    rows = of_each(costs(frames, variants), variants)
+    table = by_variant(REPLAY_COLUMNS, rows, ranked=False)  # what costs more may teach more
     return [Panel("What replay costs", caption, drawn, columns=3, tables=[table])]
 
 
@@ -149,9 +148,8 @@ def staleness_panels(frames: Frames) -> list[Panel]:
     if not variants:
         return []
     drawn = [("Staleness of the updates of a round", staleness(frames, variants))]
-    table = by_variant(
-        STALENESS_COLUMNS, of_each(staleness_of_runs(frames), variants), ranked=False
-    )  # fresher updates are fewer, or wait
+    rows = of_each(staleness_of_runs(frames), variants)
+    table = by_variant(STALENESS_COLUMNS, rows, ranked=False)  # fresher updates are fewer, or wait
     return [Panel("How stale updates are", STALENESS_CAPTION, drawn, tables=[table])]
 
 

@@ -30,7 +30,6 @@ SHOWN = {
     "simulated_s": "Simulated time",
 }
 """Columns that fit into 80 letters, with short titles; the report shows all."""
-
 BOUND = "Lower bound: of any cuts per client, in any order of service, with links at their best rate."
 
 
@@ -139,7 +138,7 @@ def advice_in_terminal(choices: pd.DataFrame, cuts: pd.DataFrame, clients: pd.Da
     return Group(Table(titles, rows, note=about, words=titles).in_terminal(), *notes)
 
 
-def settings(choices: pd.DataFrame) -> list[str]:
+def advised_settings(choices: pd.DataFrame) -> list[str]:
     """An option for each variant that puts the advice into its scenario, to be pasted behind `sfl-sim SCENARIO`."""
     lines = [f"--set {shlex.quote(setting)}" for setting in choices["setting"]]
     return [f"{line}  # {name}" for line, name in zip(lines, choices["series"], strict=True)] if lines[1:] else lines

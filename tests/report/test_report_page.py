@@ -4,7 +4,8 @@ import inspect
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
@@ -19,8 +20,6 @@ from sfl_sim.report.page import panels, write_report
 
 if TYPE_CHECKING:
     from pathlib import Path
-from textwrap import dedent
-from typing import Any
 
 WHY = "Why a round takes so long"
 ALWAYS = ["Results", "Where the time goes", "The server's queue", "One round, operation by operation", WHY,

@@ -150,6 +150,12 @@ def test_several_seeds_have_a_spread_and_say_how_many_agree(tmp_path: Path) -> N
     assert row["A round"][1].startswith("± ")
 
 
+def test_of_several_variants_each_headline_is_short_and_says_whose_it_is(tmp_path: Path) -> None:
+    told = headlines_of(write_whatif(tmp_path / "two", replace(SMALL, series=(("one", 1.0), ("two", 2.0)))))
+    assert [headline.partition(": ")[0][-3:] for headline in told] == ["one", "one", "two", "two"]
+    assert all(headline.count(". ") <= 2 for headline in told)
+
+
 def test_cuts_within_one_percent_are_as_good(tmp_path: Path) -> None:
     folder = write_whatif(tmp_path / "tie", replace(SMALL, axes=(FEW_CUTS,)))
     points = pd.read_parquet(folder / "points.parquet")
