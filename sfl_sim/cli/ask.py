@@ -84,7 +84,7 @@ def advise(
 ) -> None:
     """Choose the cuts with the shortest rounds, by the clock alone."""
     from sfl_sim.cli.progress import progress
-    from sfl_sim.report.advice import advice_in_terminal, settings
+    from sfl_sim.report.terminal import advice_in_terminal, advised_settings
     from sfl_sim.scenario.load import load, training
     from sfl_sim.studies.advise import Wish, find_advice
     from sfl_sim.studies.cut_limits import read_bytes
@@ -95,5 +95,5 @@ def advise(
         advice = find_advice(study, wish, notify)
     if not quiet:
         Terminal().print(advice_in_terminal(advice.choices, advice.cuts, advice.clients))
-    for line in settings(advice.choices):
+    for line in advised_settings(advice.choices):
         say(line)

@@ -110,7 +110,7 @@ def partition(
     debug: Debug = False,
 ) -> None:
     """Show which samples the clients would hold, before anything is trained."""
-    from sfl_sim.report.preview import preview_in_terminal, write_preview
+    from sfl_sim.report.partition import preview_in_terminal, write_preview
     from sfl_sim.scenario.load import load
     from sfl_sim.studies.partition_preview import preview
 
@@ -144,7 +144,7 @@ def model(
     from sfl_sim.engine.layer_table import layer_table, usual_data
     from sfl_sim.engine.registry import find_model
     from sfl_sim.models.zoo import network
-    from sfl_sim.report.layers import layers_in_terminal
+    from sfl_sim.report.world import layers_in_terminal
     from sfl_sim.scenario.sections import Model
 
     usual_shape, usual_labels = usual_data(name)

@@ -1,4 +1,4 @@
-"""In what runs that stand side by side differ: in the one setting that is compared, or in more than that."""
+"""Differences between runs that stand side by side: the one setting that is compared, or more than that."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from sfl_sim.report.load import Run
 
 Values = dict[str, list[str]]
-"""By dotted key what each run says, as text."""
+"""Settings as text: for each dotted key the values of all runs."""
 
 MACHINE = (
     "timing_only", "device", "threads", "jobs", "versions.sfl-sim", "versions.torch", "versions.numpy",
     "machine.processor", "machine.cores", "machine.gpu",
 )  # fmt: skip
-"""What the manifest tells of that."""
+"""Keys of the manifest that say how a run was computed."""
 CHOICES = ("name", "kind", "profile", "order")
-"""Keys whose choice decides which of their neighbours have a say, or any value at all."""
+"""Keys whose choice decides which of their neighbours matter, or have any value at all."""
 NONE = ("–", "null")
 MAX_NAMED = 4
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs between runs, not counting what the grid of one of them varies.
+    """Differences between runs, not counting what the grid of one of them varies.
 
     Attributes:
         titles: of the runs.
@@ -90,7 +90,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
 
 
 def settings_texts(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Those of a variant's settings that decide what comes out, as text."""
+    """Give the settings of a variant that decide what comes out, as text."""
     return {key: _text(settings, key) for key in settings if concern_of(key) not in NOT_LEARNED}
 
 
@@ -108,7 +108,7 @@ def _text(settings: Mapping[str, Any], key: str) -> str:
 
 
 def _topic(key: str, values: Sequence[str], uneven: Iterable[str]) -> str:
-    """What `key` is counted under: what others say in place of its section, or the choice that it is part of."""
+    """Give the key that `key` is counted under: its section where that differs, or the choice it is part of."""
     sections = list(_sections(key))
     instead = next((section for section in sections if section in uneven), None)
     if instead or any(other.startswith(f"{key}.") for other in uneven):
@@ -131,7 +131,7 @@ def _differing(keys: Iterable[str], told: Sequence[Mapping[str, Any]]) -> Values
 
 
 def settings_in_words(found: Comparison) -> Markup:
-    """What is compared, or a warning that it is not alone."""
+    """Say which setting is compared, or warn that it is not the only one that differs."""
     if not found.settings:
         return Markup("The runs have the same settings.")
     if not found.others:
@@ -146,7 +146,7 @@ def settings_in_words(found: Comparison) -> Markup:
 
 
 def machine_in_words(found: Comparison) -> Markup:
-    """What other ways of computing mean."""
+    """Say what other ways of computing mean for the comparison."""
     return Markup(
         "They were computed differently, too: {}. Simulated time does not know of it; weights may differ in their last "
         "bits, and wall times do not compare."

@@ -77,14 +77,14 @@ def plural(number: float, noun: str) -> str:
 
 
 def over_seeds(frame: pd.DataFrame, by: str, columns: Sequence[str]) -> pd.DataFrame:
-    """For each value of `by`: the median of each column, and it ± standard deviation: `<column>_low`, `_high`."""
+    """Compute by value of `by` the median of each column, and it ± standard deviation: `<column>_low`, `_high`."""
     groups = frame.groupby(by)[list(columns)]
     middle, spread = groups.median(), groups.std().fillna(0.0)
     return pd.concat([middle, (middle - spread).add_suffix("_low"), (middle + spread).add_suffix("_high")], axis=1)
 
 
 def thin(frame: pd.DataFrame, limit: int) -> pd.DataFrame:
-    """At most `limit` rows, evenly spaced, the first and the last among them."""
+    """Keep at most `limit` rows, evenly spaced, the first and the last among them."""
     if len(frame) <= limit:
         return frame
     return frame.iloc[np.linspace(0, len(frame) - 1, limit).round().astype(int)]
@@ -94,3 +94,8 @@ def listed(names: Sequence[Markup], last: str = "and") -> Markup:
     """Names in a sentence, the last one after a word: a, b and c."""
     *others, final = names
     return Markup(" {} ").format(last).join([Markup(", ").join(others), final] if others else [final])
+
+
+def capitalised(sentence: Markup) -> Markup:
+    """Give the sentence a capital at the start, unless a tag is there."""
+    return sentence[:1].upper() + sentence[1:]

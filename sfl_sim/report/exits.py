@@ -77,7 +77,7 @@ def _representations_panel(frames: Frames) -> list[Panel]:
 
 @dataclass(frozen=True)
 class Exits:
-    """What the models of one variant answered; a row per seed, or several, means over clients.
+    """Answers of the models of one variant; a row per seed, or several, means over clients.
 
     Attributes:
         achieved: as `metrics.exits.achieved` gives it.
@@ -92,7 +92,7 @@ class Exits:
 
 
 def exits(frames: Frames) -> list[Exits]:
-    """Of every variant whose answers were recorded; of none if no device has an exit."""
+    """List the exits of every variant whose answers were recorded; none if no device has an exit."""
     rho = frames.summary.groupby("variant")["rho"].first()
     n_labels = frames.labels.groupby("variant")["label"].nunique()
     found = [_exits(v, answers, rho[v.label], n_labels[v.label]) for v, answers in _answers(frames)]

@@ -1,4 +1,4 @@
-"""What the page shows as files for other programs: tidy tables, and figures for a paper."""
+"""Files of a page for other programs: tidy tables, and figures for a paper."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIRST = ["run", "variant", "seed"]
 
 @dataclass(frozen=True)
 class Exported:
-    """Where the files lie, and their names."""
+    """Folder and names of exported files."""
 
     folder: Path
     tables: list[str]
@@ -89,7 +89,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def tables(runs: Sequence[Run]) -> dict[str, pd.DataFrame]:
-    """Everything but the operations as tidy tables of all runs, without columns that none of them knows."""
+    """Give everything but the operations as tidy tables of all runs, without columns that no run knows."""
     seeds = _joined(runs, "summary")
     seeds["method_options"] = seeds["method_options"].map(json.dumps, na_action="ignore")
     found = {"results": _results(seeds), "seeds": seeds} | {name: _joined(runs, name) for name in STORED}

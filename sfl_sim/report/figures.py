@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from sfl_sim.report.style import Named
 
 MAX_POINTS = 400
-"""Of one line."""
+"""Largest number of points of one line."""
 MAX_BANDS = 4
-"""Of so many variants at most, wide bands over each other can still be told apart."""
+"""Largest number of variants whose wide bands over each other can still be told apart."""
 MAX_NARROW_BANDS = 8
-"""As `MAX_BANDS`, of narrow ones."""
+"""The same for narrow bands."""
 LINES = "lines: medians over seeds"
 BANDS = f"{LINES}; bands: ± standard deviation"
-"""What `medians` draws, for captions."""
+"""Explanation of what `medians` draws, for captions."""
 MAX_TICKS, WIDE = 7, 5
-"""Of axes: so many ticks at most; logarithmic if the largest is so many times the least."""
+"""Limits of axes: at most so many ticks; logarithmic if the largest number is so many times the least."""
 MAX_NAMES = 20
 """Names beside the rows of a heat map, at most."""
 ROW_PX, PHONE_LETTERS = 62, 32
@@ -195,7 +195,7 @@ def colour_bar(length: float = 0.9) -> dict[str, Any]:
 
 
 def some(names: Sequence[Any], most: int = MAX_NAMES) -> list[Any]:
-    """At most so many of the names, evenly spaced, the first among them."""
+    """Keep at most so many of the names, evenly spaced, the first among them."""
     return list(names[:: -(-len(names) // most)])
 
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Variant(style.Named):
-    """One variant of one run, as it is called and coloured all over the page.
+    """Variant of a run, with the name and colour that it has all over the page.
 
     Attributes:
         label: unique on the page and escaped, as are all names in `Frames`.
@@ -40,17 +40,17 @@ class Variant(style.Named):
     name: str
 
     def ops(self, columns: Sequence[str], **where: object) -> pd.DataFrame:
-        """This variant's operations with its first seed."""
+        """Read the operations of this variant with its first seed."""
         return self.run.ops(columns, variant=self.name, seed=self.seed, **where)
 
     def answers(self) -> pd.DataFrame:
-        """What this variant's models answered, with all its seeds; no rows if nobody asked them."""
+        """Read the answers of this variant's models with all its seeds; no rows if none were recorded."""
         return self.run.answers(self.name)
 
 
 @dataclass(frozen=True)
 class Frames:
-    """What the figures draw: `variant` holds labels, and seeds of one variant share its label.
+    """Data that the figures draw: `variant` holds labels, and seeds of one variant share its label.
 
     `rounds` has the column `bytes_moved`: what has crossed links since the start of the run, up and down.
     """
@@ -72,12 +72,12 @@ class Frames:
 
     @cached_property
     def timing_only(self) -> bool:
-        """Whether nothing was trained, so that no figure of accuracy can be drawn."""
+        """True if nothing was trained, so that no figure of accuracy can be drawn."""
         return bool(self.rounds["accuracy"].isna().all())
 
     @cached_property
     def has_client_accuracy(self) -> bool:
-        """Whether clients were tested on test sets of their own."""
+        """True if clients were tested on test sets of their own."""
         return bool(self.rounds["client_accuracy"].notna().any())
 
     @cached_property
@@ -146,7 +146,7 @@ def _stack(frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def titles(runs: Sequence[Run]) -> list[str]:
-    """What tells the runs apart: nothing if there is one, else the scenario's name, else the folder."""
+    """Give the words that tell runs apart: none if there is one, else the scenario's name, else the folder."""
     names = [run.name for run in runs]
     if len(names) == 1:
         return [""]

@@ -1,4 +1,4 @@
-"""What less forgetting costs on the clock: the performance gap of each variant against its time."""
+"""Panel on the time that less forgetting costs: the performance gap of each variant against its time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOLD = ["accuracy", "performance_gap", "simulated_s"]
 OF_A_ROUND = "time of a round"
 PALE = 0.45
 MARGIN, LEAST_MARGIN_POINTS = 0.07, 1.0
-"""Between the marks and the frame: a share of what they span, and at least so much."""
+"""Room between the marks and the frame: a share of what they span, and at least so much."""
 FRONT = """The best corner is the lower left. Along the line, the Pareto front, less forgetting costs more time; a \
 pale variant has a rival that is no worse in both{late}. The gap is that of the last {rounds} rounds{when}. Large: \
 medians over seeds with ± standard deviation; small: single seeds. Clients differ from seed to seed: times of single \
@@ -37,10 +37,10 @@ seeds, and their ±, are divided by how slow the seed is for the average variant
 
 @dataclass(frozen=True)
 class Frontier:
-    """Where the variants stand between time and forgetting.
+    """Places of the variants between time and forgetting.
 
     Attributes:
-        cost: what `time_s` is: the time to the target, or of a round if there is no common target that anyone reaches.
+        cost: what `time_s` is: the time to the target, or of a round if no common target is ever reached.
         seeds: one row per variant and seed: variant, time_s (infinite if the target is not reached), gap in points,
             and `paced_s`: the time divided by the pace of the seed.
         middle: medians of time_s and gap by variant, and `best`: whether the variant is on the Pareto front.
@@ -52,7 +52,7 @@ class Frontier:
 
     @property
     def anyone_late(self) -> bool:
-        """Whether a seed does not reach the target."""
+        """True if a seed does not reach the target."""
         return bool(np.isinf(self.seeds["time_s"]).any())
 
 
@@ -75,7 +75,7 @@ def frontier(frames: Frames) -> Frontier | None:
 
 
 def _pace(summary: pd.DataFrame) -> pd.Series:
-    """For each row, how slow a round of its seed is for the average variant: a factor, 1 in a typical seed.
+    """Compute for each row how slow a round of its seed is for the average variant: a factor, 1 in a typical seed.
 
     Variants share the clients of a seed. Divided by it, times spread only as far as the variants answer differently to
     these clients, or as learning takes more or fewer rounds.
@@ -98,7 +98,7 @@ def frontier_panels(frames: Frames) -> list[Panel]:
 
 
 def choice(frames: Frames) -> list[Markup]:
-    """A sentence on which variants are on the front; nothing if that excludes nobody."""
+    """Say in a sentence which variants are on the front; nothing if all of them are."""
     found = frontier(frames)
     if found is None or found.middle["best"].equals(np.isfinite(found.middle["time_s"])):
         return []
@@ -118,7 +118,7 @@ def choice(frames: Frames) -> list[Markup]:
 def figure(frames: Frames, found: Frontier) -> go.Figure:
     """One mark per variant with its spread, its seeds as small ones, and the front as steps.
 
-    Who does not reach the target stands on a strip at the right, which has no time.
+    Variants that do not reach the target stand on a strip at the right, which has no time.
     """
     unit, unit_s = display.time_unit(found.seeds["paced_s"].replace(math.inf, 0).max())
     seeds = found.seeds.assign(time=found.seeds["paced_s"] / unit_s).set_index("variant")[["time", "gap"]]
@@ -153,7 +153,7 @@ def figure(frames: Frames, found: Frontier) -> go.Figure:
 
 
 def _add_front(drawn: go.Figure, front: pd.DataFrame, right: float, top: float) -> None:
-    """Steps from one of the best to the next; dashed, where nobody stands: on to the edges of the figure."""
+    """Draw steps from one of the best to the next, and on to the edges of the figure as dashed lines."""
     time, gap = list(front["time"]), list(front["gap"])
     for x, y, dash in (
         (time, gap, "solid"),
@@ -183,7 +183,7 @@ def _add(drawn: go.Figure, variant: Variant, seeds: pd.DataFrame, middle: Number
 
 
 def _text(frames: Frames, label: str) -> str:
-    """What the tables say of a variant, with accuracy first."""
+    """Repeat what the tables say of a variant, with accuracy first."""
     seeds = frames.summary[frames.summary["variant"] == label]
     columns = [column for column in columns_for(frames) if column.key in TOLD]
     if common_target(frames) is not None:

@@ -37,7 +37,7 @@ CLIENT_SPANS = {
     "server": ("server", "started_s", "ended_s"),
     "downlink": ("downlink", "started_s", "ended_s"),
 }
-"""What is drawn on a client's lane, by resource: the node of the operations, their start and their end."""
+"""Bars on a client's lane, by resource: the node of the operations, their start and their end."""
 CAPTION = """In the server's lane a job has its client's colour: a fixed order repeats one ramp, arrival order mixes \
 it (round {round}, first seed; clients with their dominant labels, {sorting}; blank is waiting for the others{drawn}). \
 The dark line is the critical path: it runs under what the round waits for. Drag to zoom, double-click for the whole \
@@ -115,7 +115,7 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
 
 
 def _add_critical_path(figure: go.Figure, view: RoundView, lane: pd.Series, unit_s: float) -> None:
-    """A line under the bars that goes over to the lane of whoever makes the round longer: the server's for nobody."""
+    """Draw a line under the bars, in the lane of the client that makes the round longer, or else in the server's."""
     path = view.critical.path
     level = path["client"].map(lane).where(path["client"] >= 0, 0.5 + SERVER_LANE) + UNDER_THE_BAR
     ends_s = path[["from_s", "to_s"]].to_numpy(dtype=np.float32) / unit_s
@@ -141,7 +141,7 @@ def _server_jobs(ops: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame:
 
 
 def server_lanes(jobs: pd.DataFrame) -> pd.Series:
-    """For each job the lowest lane, from 0, that is free when it starts."""
+    """Find for each job the lowest lane, from 0, that is free when it starts."""
     order = np.argsort(jobs["started_s"].to_numpy(), kind="stable")
     started_s, ended_s = jobs["started_s"].to_numpy()[order], jobs["ended_s"].to_numpy()[order]
     free_at_s: list[float] = []

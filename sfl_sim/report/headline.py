@@ -1,11 +1,12 @@
-"""What was found, in plain sentences: who reaches the target first, what an order costs, who is on the front."""
+"""Sentences at the top of the page of a run: what was found, and what a reader must know before believing it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from markupsafe import Markup, escape
 
 from sfl_sim.report.display import duration, percent, plural, points
@@ -15,6 +16,7 @@ from sfl_sim.report.targets import ROUNDS, TIME, Aim, aims, factor
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.load import Run
     from sfl_sim.report.results import Numbers
 
 ARRIVAL_ORDER = "fcfs"
@@ -22,11 +24,15 @@ ORDER_SETTINGS = ("max_wait_s", "burst")
 """Keys beside `server.order` that say more of an order, and that arrival order has not."""
 MAX_COMPARISONS = 3
 
+MAX_FAILURES = 5
+ADAPTIVE = ("window_ratio", "clp", "printed")
+"""Rules of KoReA-SFL by which the proportion of replay follows the gradient norm."""
+
 Found = tuple["Variant", "Numbers"]
 
 
 def headline(frames: Frames) -> list[Markup]:
-    """Sentences, the most important first."""
+    """Give the headlines, the most important first, each of at most three sentences."""
     middle = medians(frames).to_dict("index")
     found: list[Found] = [(variant, middle[variant.label]) for variant in frames.variants]
     return _leaders(frames, found) + _order_costs(frames, found) + choice(frames)
@@ -74,7 +80,7 @@ def _first_to_target(aim: Aim) -> Markup:
 
 
 def _times_as_fast(aim: Aim, variant: Variant) -> Markup:
-    """How it compares with the baseline, if that is another one and did run."""
+    """Say how it compares with the baseline, if that is another one and did run."""
     baseline = aim.baseline
     low, high = aim.speedup(variant, TIME)
     if baseline is None or baseline is variant or not low > 0:
@@ -143,14 +149,14 @@ def _order_costs(frames: Frames, found: list[Found]) -> list[Markup]:
 
 
 def _words(variant: Variant) -> tuple[list[str], list[str]]:
-    """What a variant's name says beside its order: the settings of the order, and all else."""
+    """Split what a variant's name says beside its order: settings of the order, and all else."""
     words = [word for word in variant.name.split(", ") if word != variant.order]
     settings = [word for word in words if word.partition("=")[0].rpartition(".")[2] in ORDER_SETTINGS]
     return settings, [word for word in words if word not in settings]
 
 
 def _order_cost(cost: OrderCost, of_several: bool = False) -> str:
-    """What an order costs and gains over arrival order."""
+    """Say what an order costs and gains over arrival order."""
     settings, others = _words(cost.variant)
     where = ", ".join(dict.fromkeys([cost.variant.method, *others]))
     order = str(cost.variant.order)
@@ -179,3 +185,88 @@ def _compared(change: float) -> str:
         return "the same simulated time as"
     share = percent(abs(change), 0 if abs(change) >= 0.1 else 1)
     return f"{share} {'more' if change > 0 else 'less'} simulated time than"
+
+
+def warnings(frames: Frames) -> list[str]:
+    """The sentences on all runs, with the name of its run before each."""
+    return [f"{run.name}: {text}" for run in frames.runs for text in _warnings(run)]
+
+
+def _warnings(run: Run) -> list[str]:
+    texts = [*_repriced(run), *_unfinished(run)]
+    diverged = run.rounds[run.rounds["accuracy"].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
+    for (variant, seed), rounds in diverged.groupby(["variant", "seed"], sort=False):
+        texts.append(
+            f"{variant} with seed {seed} diverged in round {rounds['round'].min()}. Its loss is no number any more, "
+            "and its accuracy that of guessing; a smaller learning rate may help."
+        )
+    skipped = run.rounds[run.rounds["skipped"] > 0]
+    for (variant, seed), rounds in skipped.groupby(["variant", "seed"], sort=False):
+        texts.append(
+            f"{variant} with seed {seed} left out {plural(rounds['skipped'].sum(), 'update')} with gradients that were "
+            f"no finite numbers, the first in round {rounds['round'].min()} (train.on_nan: skip); a smaller learning "
+            "rate may help."
+        )
+    if run.rounds["accuracy"].isna().all() and "repriced_from" not in run.manifest:
+        texts.append(
+            "timing-only. Nothing was trained, so there is no accuracy; time and bytes are those of a training run"
+            f"{_unread(run)}."
+        )
+    return texts
+
+
+def _repriced(run: Run) -> list[str]:
+    """Sentences on a run whose times are not of the world where it was trained."""
+    source = run.manifest.get("repriced_from")
+    if source is None:
+        return []
+    texts = [
+        f"repriced from {source['folder']}. Times are those of the world below, in which nothing was trained; what was "
+        "learned was learned there."
+    ]
+    doubtful: dict[str, list[dict[str, Any]]] = {}
+    for verdict in run.manifest["repriced"]:
+        if verdict["reason"] is not None:
+            doubtful.setdefault(verdict["variant"], []).append(verdict)
+    for variant, (first, *others) in doubtful.items():
+        more = f", and {plural(len(others), 'more seed')}" if others else ""
+        texts.append(f"{variant} (seed {first['seed']}{more}) {_doubt(first)}")
+    return texts
+
+
+def _doubt(verdict: dict[str, Any]) -> str:
+    if not verdict["rounds"]:
+        return f"is left out: {verdict['reason']}."
+    held = f" What it learned holds for {plural(verdict['valid_rounds'], 'round')}." if verdict["valid_rounds"] else ""
+    return f"must be trained in this world to know what it learns: {verdict['reason']}.{held}"
+
+
+def _unfinished(run: Run) -> list[str]:
+    """Sentences on what is missing of a run that was interrupted, and on variants that failed."""
+    status, failed = run.manifest.get("status"), run.manifest.get("failed") or []
+    texts = []
+    if status != "complete" and not (status == "failed" and failed):
+        planned = (run.scenario.get("train") or {}).get("rounds", "?")
+        texts.append(
+            f"{status} after round {run.rounds['round'].max()} of {planned}. What follows is what was stored until "
+            "then; variants and seeds may have come to different rounds."
+        )
+    for one in failed[:MAX_FAILURES]:
+        mine = (run.rounds["variant"] == one["variant"]) & (run.rounds["seed"] == one["seed"])
+        what = f"What follows has its first {plural(mine.sum(), 'round')}." if mine.any() else "It is not shown."
+        texts.append(f"{one['variant']} with seed {one['seed']} failed: {one['error']}. {what}")
+    if len(failed) > MAX_FAILURES:
+        texts.append(f"{len(failed) - MAX_FAILURES} more failed; manifest.json lists them all.")
+    return texts
+
+
+def _unread(run: Run) -> str:
+    """Say, as the end of a sentence, what differs where replay was to follow a norm that was not measured."""
+    options = [one for one in run.summary["method_options"] if isinstance(one, dict)]
+    p0 = {f"{one['p0']:g}" for one in options if one.get("proportion") in ADAPTIVE}
+    if not p0:
+        return ""
+    return (
+        f", except that the proportion of replay stays at p0 = {' or '.join(sorted(p0))}, since its rule reads a "
+        "gradient norm that only training knows"
+    )

@@ -33,7 +33,7 @@ PLOT_CONFIG = {
 
 @dataclass(frozen=True)
 class Panel:
-    """One section of a page: a title, a caption that says what to see, figures with their headings, and tables below.
+    """Section of a page: a title, a caption that says what to see, figures with their headings, and tables below.
 
     Texts are escaped unless they are `Markup`.
     """
@@ -121,7 +121,7 @@ def write_page(
 
 
 def facts(manifest: Mapping[str, Any]) -> Table:
-    """What a manifest says: how and where something was done."""
+    """Tabulate a manifest: how and where something was done."""
     rows = [[Cell(key), Cell(str(value))] for key, value in flat(manifest).items()]
     return Table(["Key", "Value"], rows, words=["Value"])
 

@@ -120,7 +120,7 @@ def accuracy_by_rank(frames: Frames, shown: Sequence[Variant]) -> go.Figure:
 
 
 def _rank_names(labels: pd.DataFrame) -> pd.Series:
-    """What is written beside each row: its place in the order, and the label if all seeds agree on it."""
+    """Name each row: its place in the order, and the label if all seeds agree on it."""
     by_rank = labels.groupby("rank")["label_name"]
     names = by_rank.first().where(by_rank.nunique() == 1, "")
     places = (names.index.to_series() + 1).astype(int).astype(str)

@@ -11,8 +11,8 @@ import pandas as pd
 from sfl_sim.report import figures, style
 from sfl_sim.report.display import over_seeds, percent, plural
 from sfl_sim.report.figures import BANDS, LINES, MAX_NARROW_BANDS
+from sfl_sim.report.headline import warnings
 from sfl_sim.report.html_page import Panel, write_page
-from sfl_sim.report.run_warnings import warnings
 from sfl_sim.report.table import Column, Table, by_variant
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TOLERATED_RISE = math.log(2)
 MAX_RISE = 3.0
-"""What rises farther leaves the figure, so that one steep variant does not press the others flat."""
+"""Largest rise in the figure, so that one steep variant does not press the others flat."""
 LEVELS = 16
 DIGITS = (1, 1.5, 2, 3, 5, 7)
 MAX_TICKS = 7
@@ -97,7 +97,7 @@ def _plane_panel(planes: Slices) -> Panel:
 
 
 def rise_along(lines: Slices) -> go.Figure:
-    """How much more than the model's own loss is lost, against the distance from it: median ± over seeds."""
+    """Draw the rise of the loss over the model's own against the distance from it: median ± over seeds."""
     figure = figures.canvas(330)
     lowest, highest = 0.0, TOLERATED_RISE
     for variant, points in lines:
@@ -181,7 +181,7 @@ def _models(line: pd.DataFrame) -> pd.DataFrame:
 
 
 def width(line: pd.DataFrame) -> float:
-    """How much of one seed's line around the model rises by `TOLERATED_RISE` at most; NaN if the model has no loss."""
+    """Measure how much of one seed's line rises by `TOLERATED_RISE` at most; NaN if the model has no loss."""
     line = line.sort_values("alpha")
     alpha = line["alpha"].to_numpy()
     excess = _rise(line).fillna(math.inf).to_numpy() - TOLERATED_RISE

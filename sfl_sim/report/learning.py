@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from sfl_sim.report.targets import Aim
 
 MAX_LINEAR = 20
-"""If the last variant is done this many times later than the first, an axis of time is logarithmic."""
+"""Ratio of the last variant's end to the first one's from which on an axis of time is logarithmic."""
 TICKS_S = {
     "1 ms": 1e-3, "10 ms": 1e-2, "0.1 s": 0.1, "1 s": 1.0, "10 s": 10.0, "1 min": 60.0, "10 min": 600.0, "1 h": 3600.0,
     "6 h": 21600.0, "1 d": 86400.0, "1 week": 604800.0, "1 month": 2629746.0, "1 year": 31556952.0,
 }  # fmt: skip
-"""Where it may have ticks."""
+"""Places where it may have ticks."""
 FORGETTING = (
     "The performance gap (PG) is how far the best label is ahead of the mean of all: the lower, the less is forgotten "
 )
@@ -71,7 +71,7 @@ def _accuracy(frames: Frames, aim: Aim) -> Panel:
 
 
 def _compared(aim: Aim) -> Markup:
-    """Where the target comes from, and with which variant the others are compared."""
+    """Say where the target comes from, and with which variant the others are compared."""
     if aim.reference:
         text = Markup("The target is {} of the best accuracy of {}, the baseline of speed-ups. ")
         return text.format(percent(aim.share, 0), aim.reference.html)

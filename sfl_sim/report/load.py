@@ -70,13 +70,13 @@ NEWER = dict.fromkeys([
     "representations.parquet", "joule", "server_model_bytes", "best_accuracy", "reference", "method_options",
     "accuracy_spread", *EXIT_NUMBERS, "rho", *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, "skipped",
 ]) | {"assistants_s": 0.0}  # fmt: skip
-"""What runs of earlier versions lack, or nobody asked for: unknown there, or what it must have been."""
+"""Columns and tables that older or other runs lack, with their values there: unknown (None), or known all the same."""
 FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *(set(TABLES) - set(NEWER))]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One stored run. Every frame has the columns `variant` and `seed`; unknown numbers are NaN."""
+    """Stored run. Every frame has the columns `variant` and `seed`; unknown numbers are NaN."""
 
     folder: Path
     scenario: dict[str, Any]
@@ -97,7 +97,7 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, dict[str, Any]]:
-        """What the scenario says of each variant, by dotted key, with the defaults of this version.
+        """Settings of each variant, by dotted key, with the defaults of this version.
 
         The seed is the first. Of a scenario that this version does not understand, what it says of all variants.
         """
@@ -114,20 +114,20 @@ class Run:
         return pd.read_parquet(self.folder / "ops.parquet", columns=list(columns), filters=filters)
 
     def answers(self, variant: str) -> pd.DataFrame:
-        """What the models of `variant` answered to the clients' own test sets; no rows if nobody asked them."""
+        """Read the answers of the models of `variant` to the clients' own test sets; no rows if none were recorded."""
         path = self.folder / "answers.parquet"
         return pd.read_parquet(path, filters=[("variant", "==", variant)]) if path.exists() else pd.DataFrame()
 
     def retimed(self, variant: str, seed: int) -> pd.DataFrame:
-        """What changes of the world make of a round: columns round, change, before_s, after_s; no rows if unknown."""
+        """Read the times of a round in other worlds: columns round, change, before_s, after_s; no rows if unknown."""
         return self._of("retimed", ["round", "change", "before_s", "after_s"], variant, seed)
 
     def losses(self, variant: str, seed: int) -> pd.DataFrame:
-        """The operations that were lost; no rows if nobody could be."""
+        """Read the operations that were lost; no rows if none could be."""
         return self._of("losses", LOSS_COLUMNS, variant, seed)
 
     def stays(self, variant: str, seed: int) -> pd.DataFrame:
-        """From when until when clients were there; no rows if nobody was ever away."""
+        """Read from when until when clients were there; no rows if they always were."""
         return self._of("presence", PRESENCE_COLUMNS, variant, seed)
 
     def _of(self, table: str, columns: Sequence[str], variant: str, seed: int) -> pd.DataFrame:
@@ -162,12 +162,12 @@ def reading(folder: Path, files: Sequence[str], lacking: str) -> Iterator[None]:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds."""
+    """Read a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A stored table; no rows and no columns without the file."""
+    """Read a stored table; no rows and no columns without the file."""
     return pd.read_parquet(path) if path.is_file() else pd.DataFrame()
 
 

@@ -30,7 +30,7 @@ BY_ROUND = [
 ]  # fmt: skip
 """Metrics with the round as their step. Their times are simulated, too: MLflow's axis of relative time shows them."""
 FINAL = "final/"
-"""Before the names of the numbers of the summary."""
+"""Prefix of the numbers of the summary."""
 ARTIFACTS = ("report.html", "summary.json", "scenario.yaml")
 STATUS = {"complete": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 DIGEST, VARIANT, SEED, TIMELINE, WEIGHTS = (
@@ -43,7 +43,7 @@ BATCH = 1000
 
 @dataclass
 class Tally:
-    """How many runs are new in MLflow, how many take the place of others, and how many were there already."""
+    """Count of runs that are new in MLflow, that take the place of others, and that were there already."""
 
     new: int = 0
     replaced: int = 0
@@ -105,51 +105,56 @@ def _log(client: MlflowClient, run: Run, tally: Tally) -> None:
         return client.create_run(experiment, _created_ms(run), tags | {DIGEST: digest}, name)
 
     parent = logged.get((None, None)) or create(run.folder.name, {})
-    for cell in run.summary.to_dict("records"):
-        name, cell_tags = f"{cell['variant']}, seed {cell['seed']}", {VARIANT: cell["variant"], SEED: str(cell["seed"])}
-        there = logged.get((cell["variant"], str(cell["seed"])))
+    for trial in run.summary.to_dict("records"):
+        name, trial_tags = (
+            f"{trial['variant']}, seed {trial['seed']}",
+            {VARIANT: trial["variant"], SEED: str(trial["seed"])},
+        )
+        there = logged.get((trial["variant"], str(trial["seed"])))
         if there is None:
             tally.new += 1
-        elif _digests(cell).items() <= there.data.tags.items():
+        elif _digests(trial).items() <= there.data.tags.items():
             tally.kept += 1
             continue
         else:
             client.delete_run(there.info.run_id)
             tally.replaced += 1
-        _log_cell(client, run, cell, create(name, cell_tags | {"mlflow.parentRunId": parent.info.run_id}).info.run_id)
+        _log_trial(
+            client, run, trial, create(name, trial_tags | {"mlflow.parentRunId": parent.info.run_id}).info.run_id
+        )
     _log_parent(client, run, parent.info.run_id)
 
 
-def _digests(cell: dict[Any, Any]) -> dict[str, str]:
-    """What came out, as tags."""
-    told = {TIMELINE: cell["timeline_digest"], WEIGHTS: cell["weights_digest"]}
+def _digests(trial: dict[Any, Any]) -> dict[str, str]:
+    """Give the digests as tags."""
+    told = {TIMELINE: trial["timeline_digest"], WEIGHTS: trial["weights_digest"]}
     return {tag: digest for tag, digest in told.items() if isinstance(digest, str)}
 
 
-def _log_cell(client: MlflowClient, run: Run, cell: dict[Any, Any], run_id: str) -> None:
+def _log_trial(client: MlflowClient, run: Run, trial: dict[Any, Any], run_id: str) -> None:
     """Log one variant with one seed; its digests, last, say that all is there."""
     from mlflow.entities import Param, RunTag
 
-    settings = settings_texts(run.settings[cell["variant"]]) | {"seed": str(cell["seed"])}
+    settings = settings_texts(run.settings[trial["variant"]]) | {"seed": str(trial["seed"])}
     client.log_batch(run_id, params=[Param(key, text) for key, text in settings.items() if text != "null"])
-    metrics = iter([*_by_round(run, cell), *_final(run, cell)])
+    metrics = iter([*_by_round(run, trial), *_final(run, trial)])
     while batch := list(islice(metrics, BATCH)):
         client.log_batch(run_id, metrics=batch)
-    client.log_batch(run_id, tags=[RunTag(key, text) for key, text in (_about(run) | _digests(cell)).items()])
+    client.log_batch(run_id, tags=[RunTag(key, text) for key, text in (_about(run) | _digests(trial)).items()])
     client.set_terminated(run_id, _status(run))
 
 
-def _by_round(run: Run, cell: dict[Any, Any]) -> Iterator[Metric]:
-    ours = (run.rounds["variant"] == cell["variant"]) & (run.rounds["seed"] == cell["seed"])
+def _by_round(run: Run, trial: dict[Any, Any]) -> Iterator[Metric]:
+    ours = (run.rounds["variant"] == trial["variant"]) & (run.rounds["seed"] == trial["seed"])
     rounds = run.rounds[ours].assign(simulated_s=run.rounds["ended_s"])
     for told in rounds.to_dict("records"):
         at_ms = _created_ms(run) + round(1000 * told["ended_s"])
         yield from _metrics({key: told[key] for key in BY_ROUND}, at_ms, told["round"])
 
 
-def _final(run: Run, cell: dict[Any, Any]) -> Iterator[Metric]:
-    at_ms = _created_ms(run) + round(1000 * cell["simulated_s"])
-    return _metrics({f"{FINAL}{key}": cell[key] for key in SUMMARY_NUMBERS}, at_ms, int(cell["rounds"]))
+def _final(run: Run, trial: dict[Any, Any]) -> Iterator[Metric]:
+    at_ms = _created_ms(run) + round(1000 * trial["simulated_s"])
+    return _metrics({f"{FINAL}{key}": trial[key] for key in SUMMARY_NUMBERS}, at_ms, int(trial["rounds"]))
 
 
 def _metrics(values: dict[str, float], at_ms: int, step: int) -> Iterator[Metric]:
@@ -168,7 +173,7 @@ def _log_parent(client: MlflowClient, run: Run, run_id: str) -> None:
 
 
 def _about(run: Run) -> dict[str, str]:
-    """What the manifest says of how the run was computed."""
+    """Give what the manifest says of how the run was computed, as tags."""
     told = flat({key: value for key, value in run.manifest.items() if key != "scenario"})
     return {"sfl_sim.folder": str(run.folder)} | {f"sfl_sim.{key}": str(value) for key, value in told.items()}
 

@@ -13,7 +13,7 @@ import plotly.io
 from markupsafe import escape
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.panels import panels
+from sfl_sim.report.page import panels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,9 +36,9 @@ LINE = 1.3
 LETTER = 0.55
 """Width of a letter on average, in heights."""
 GAP_PX, ENTRY_GAP_PX, MARK_PX = 8, 4, 48
-"""Around everything; between entries of a legend; what an entry takes beside its text."""
+"""Room around everything; between entries of a legend; beside the text of an entry."""
 LEGEND_SHARE, AXIS_PX = 0.75, 60
-"""What a legend may take of the width, and an axis of the height: Plotly makes no legend larger than the plots are."""
+"""Room of a legend as a share of the width, and of an axis: Plotly makes no legend larger than the plots are."""
 
 
 class Drawing(NamedTuple):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_CLIENTS = 40
 LANE_PX = 13
 SPANS = 500
-"""Of a line that changes more often, the first, last, lowest and highest level in each so long part of the axis."""
+"""Number of stretches of the axis; a line that changes more often keeps four levels in each of them."""
 THERE = "#C9D6E2"
 NUMBER = "#9DB3C7"
 SMALL = {"size": 7, "opacity": 0.85, "line": None}
@@ -66,7 +66,7 @@ def unreliable(frames: Frames) -> list[Variant]:
 
 
 def costs(frames: Frames) -> pd.DataFrame:
-    """What absence took of every run: a row per variant and seed, by the keys of `COLUMNS`."""
+    """Sum up what absence cost every run: a row per variant and seed, by the keys of `COLUMNS`."""
     rounds = frames.rounds.dropna(subset="present")
     before_s = rounds.groupby(["variant", "seed"])["ended_s"].shift(fill_value=0.0)
     rounds = rounds.assign(
@@ -91,13 +91,13 @@ def costs(frames: Frames) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Sight:
-    """What the figures show, of first seeds.
+    """Extent of the figures, of first seeds.
 
     Attributes:
         variants: those whose clients may go away, or be too late.
         until_s: the end of all time axes.
-        whose: the variant whose clients are drawn while they are there: it runs longest.
-        stays: of those clients, clipped; no rows if nobody is ever away.
+        whose: the variant whose clients are drawn while they are there: the one that runs longest.
+        stays: of those clients, clipped; no rows if no client is ever away.
         alike: whether the clients of all variants are there at the same times.
     """
 
@@ -109,7 +109,7 @@ class Sight:
 
     @property
     def unit(self) -> tuple[str, float]:
-        """Of the time axes: its name and its seconds."""
+        """Unit of the time axes: its name and its seconds."""
         return display.time_unit(self.until_s)
 
     def on_time_axis(self, figure: go.Figure) -> go.Figure:
@@ -119,7 +119,7 @@ class Sight:
 
 
 def first_sight(frames: Frames, variants: Sequence[Variant]) -> Sight:
-    """Until half of the variants are done."""
+    """Find what is seen until half of the variants are done."""
     ended = [(float(_rounds(frames, variant)["ended_s"].max()), variant) for variant in variants]
     ends_s = sorted(end_s for end_s, _ in ended)
     until_s = ends_s[(len(ends_s) - 1) // 2]
@@ -129,14 +129,14 @@ def first_sight(frames: Frames, variants: Sequence[Variant]) -> Sight:
 
 
 def caption(sight: Sight) -> Markup:
-    """What to see in the figures."""
+    """Say what to see in the figures."""
     whose = Markup("") if sight.alike else Markup(" of {}").format(sight.whose.html)
     bar = Markup("A bar while a client{} is there; a").format(whose) if len(sight.stays) else "A"
     return Markup(CAPTION).format(bar=bar, until=display.duration(sight.until_s))
 
 
 def drawn(frames: Frames, sight: Sight) -> list[tuple[str, go.Figure]]:
-    """Those that have something to show, with their headings."""
+    """Draw the figures that have something to show, with their headings."""
     found = []
     losses: dict[str, pd.DataFrame] = {variant.label: _losses(variant, sight.until_s) for variant in sight.variants}
     known = _lanes(sight.stays, [client for each in losses.values() for client in each["client"]])
@@ -215,7 +215,7 @@ def lost(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
 
 
 def numbers(sight: Sight) -> pd.Series:
-    """How many clients are there from each time on at which that changes; nothing if nobody is ever away."""
+    """Count the clients that are there, from each time on at which that changes; empty if none is ever away."""
     if sight.stays.empty:
         return pd.Series(dtype=int)
     come, gone = (pd.Series(by, sight.stays[when]) for by, when in ((1, "from_s"), (-1, "until_s")))
@@ -225,7 +225,7 @@ def numbers(sight: Sight) -> pd.Series:
 
 
 def _visible(number: pd.Series) -> pd.Series:
-    """Of a line with many steps those that can be seen: it looks the same, and no step is made up."""
+    """Keep the steps of a line that can be seen: it looks the same, and no step is made up."""
     if len(number) <= 4 * SPANS:
         return number
     spans = number.reset_index(drop=True).groupby(np.floor(number.index / number.index[-1] * SPANS))
@@ -244,7 +244,7 @@ def _lanes(stays: pd.DataFrame, lost: Sequence[int]) -> pd.DataFrame:
 
 
 def _why(cause: str, away_s: float) -> str:
-    """Of a loss, for its mark."""
+    """Say why a client was lost, for its mark."""
     if cause == "deadline":
         return "too late"
     return "away for good" if math.isnan(away_s) else f"away for {display.duration(away_s)}"

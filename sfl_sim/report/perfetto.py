@@ -87,12 +87,12 @@ def _slices(ops: pd.DataFrame) -> Iterator[str]:
 
 
 def _arrows(ops: pd.DataFrame) -> Iterator[str]:
-    """From the middle of an operation, which is surely within, to the begin of what its end made start elsewhere."""
+    """Draw arrows from the middle of an operation, surely within it, to the start of what its end set off elsewhere."""
     number = 0
-    for _, cell in ops.groupby("process"):
-        before = requested_after(Ops.of(cell))
-        causes = cell.iloc[before].reset_index()
-        effects = cell.reset_index()
+    for _, trial in ops.groupby("process"):
+        before = requested_after(Ops.of(trial))
+        causes = trial.iloc[before].reset_index()
+        effects = trial.reset_index()
         leads = (before >= 0) & (causes["track"] != effects["track"]) & (causes["round"] == effects["round"])
         from_us = (causes["begins_us"] + causes["takes_us"] / 2)[leads].tolist()
         for (process, one), (_, other, to_us), at_us in zip(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 SHARES = ["accuracy", "client_accuracy", "performance_gap"]
-"""What is known after every round."""
+"""Numbers that are known after every round."""
 TO_TARGET = ["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
 RESULTS = "Medians over seeds, ± standard deviation; the best of each column is shaded."
 PAPER = (
@@ -57,7 +57,7 @@ def of_each(found: pd.DataFrame, variants: Sequence[Variant]) -> list[tuple[Vari
 
 
 def paper_table(frames: Frames) -> Table | None:
-    """What is known after every round, in the reading of `paper_like`; None where there is one seed."""
+    """Tabulate what is known after every round, in the reading of `paper_like`; None where there is one seed."""
     columns = [column for column in columns_for(frames) if column.key in SHARES]
     if not columns or frames.summary["seed"].nunique() == 1:
         return None
@@ -74,7 +74,7 @@ def paper_table(frames: Frames) -> Table | None:
 
 
 def columns_for(frames: Frames) -> list[Column]:
-    """What the results show: what was learned, where anything was trained; time, bytes, and energy where it is known.
+    """List the columns of the results: what was learned, if anything was trained; time, bytes, and energy if known.
 
     The memory of the server is shown if it differs.
     """

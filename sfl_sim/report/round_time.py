@@ -46,7 +46,7 @@ help, and where the path gets shorter, another chain may take its place."""
 
 
 def breakdown_panel(frames: Frames) -> Panel:
-    """Where the time of the average client's round goes."""
+    """Panel on where the time of the average client's round goes."""
     caption = BREAKDOWN_CAPTION.format(
         assistants=" for assistants," if frames.rounds["assistants_s"].any() else "",
         absent=", which counts as at work while it is away" if unreliable(frames) else "",
@@ -80,7 +80,7 @@ def round_breakdown(frames: Frames) -> go.Figure:
 
 
 def path_table(views: Sequence[RoundView]) -> Table:
-    """The critical paths: seconds by resource, but for next to nothing, who is on them most, and slack."""
+    """Tabulate the critical paths: seconds by resource, the clients that are on them most, and slack."""
     spent_s = pd.DataFrame({view.variant.label: view.critical.seconds_by("resource") for view in views})
     spent_s = spent_s.reindex([*RESOURCES]).fillna(0.0)
     lengths_s = pd.Series({view.variant.label: view.duration_s for view in views})
@@ -111,7 +111,7 @@ def _most(view: RoundView) -> Cell:
 
 
 def _slack(view: RoundView) -> tuple[Cell, Cell]:
-    """The median with the range, and who has most."""
+    """Give the median with the range, and the client that has most."""
     slack_s = view.critical.slack_s
     least, most = display.duration(slack_s.min()), display.duration(slack_s.max())
     if not slack_s.any():
@@ -120,7 +120,7 @@ def _slack(view: RoundView) -> tuple[Cell, Cell]:
 
 
 def help_table(views: Sequence[RoundView]) -> Table | None:
-    """How long the rounds would take in other worlds; None if none was timed again."""
+    """Tabulate how long the rounds would take in other worlds; None if none was timed again."""
     rows = []
     for view in views:
         retimed = view.retimed.set_index("change")
@@ -135,7 +135,7 @@ def help_table(views: Sequence[RoundView]) -> Table | None:
 
 
 def _changed(after_s: float, now_s: float, best_s: float) -> Cell:
-    """What a change comes to, and whether no other does better."""
+    """Say what a change comes to, and whether no other does better."""
     share = after_s / now_s - 1
     if abs(share) < LITTLE:
         return Cell(display.duration(after_s), "no change")

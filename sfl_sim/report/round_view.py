@@ -1,4 +1,4 @@
-"""One typical round in detail, from its operations: which jobs waited for the server, and when the server waited."""
+"""One typical round in detail: its operations, the server's queue in it, and which labels the server trained when."""
 
 from __future__ import annotations
 
@@ -11,16 +11,34 @@ import pandas as pd
 
 from sfl_sim.metrics.critical_path import CriticalPath, critical_path
 from sfl_sim.metrics.queue import held_idle, queue_length, work_by_label
+from sfl_sim.report import display, figures, style
+from sfl_sim.report.display import percent
 from sfl_sim.report.frames import label_names
+from sfl_sim.report.html_page import Panel
+from sfl_sim.report.method_panels import replaying
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from markupsafe import Markup
     from numpy.typing import NDArray
 
     from sfl_sim.report.frames import Frames, Variant
 
 MAX_VARIANTS = 6
 ASSISTING = ["request", "recall", "knowledge"]
-"""Kinds of operations that only clients have who give features to others: what is asked, done and sent."""
+"""Kinds of operations of clients that give features to others: what is asked, done and sent."""
+MAX_POINTS = 1500
+BINS = 400
+READABLE = 0.5
+FIGURE_PX = 190
+PLOT_PX, GAP_PX = 112, 12
+PX_PER_LABEL, MAX_STRIP_PX, PX_PER_TICK = 12, 160, 12
+ORDER = """A column for every training job of the server, dark at the labels that its client holds: where clients \
+share part-2, a long dark stretch overwrites what was learned before, and what comes round soon is kept{replayed} \
+(round {round}, a typical one, of the first seed; labels in its cyclic order{drawn})."""
+QUEUE = """Red marks are the price of turns: jobs wait, yet the server idles for a client that has not come. \
+{by_clock}(Round {round}, a typical one, of the first seed{drawn}.)"""
+BY_CLOCK = "Above, the labels of the same jobs by the clock, where they do not blur. "
 
 
 @dataclass(frozen=True)
@@ -47,17 +65,17 @@ class RoundView:
 
     @cached_property
     def held(self) -> pd.DataFrame:
-        """When the server is held idle, as `held_idle` gives it."""
+        """Times when the server is held idle, as `held_idle` gives them."""
         return held_idle(self.queue)
 
     @cached_property
     def critical(self) -> CriticalPath:
-        """Why the round takes so long."""
+        """Critical path: why the round takes so long."""
         return critical_path(self.ops, 0.0, self.duration_s)
 
     @cached_property
     def retimed(self) -> pd.DataFrame:
-        """What changes of the world make of a round: columns round, change, before_s, after_s; no rows if unknown."""
+        """Times of a round in other worlds: columns round, change, before_s, after_s; no rows if unknown."""
         return self.variant.run.retimed(self.variant.name, self.variant.seed)
 
     @property
@@ -74,7 +92,7 @@ class RoundView:
 
     @cached_property
     def without_features(self) -> pd.DataFrame:
-        """When mini-batches wait for features of assistants: from the arrival of the smashed data to the server's job.
+        """Times when mini-batches wait for features of assistants: from arrival of smashed data to the server's job.
 
         Columns client, started_s, ended_s.
         """
@@ -85,7 +103,7 @@ class RoundView:
         return pairs.set_axis(["client", "step", "started_s", "ended_s"], axis=1)
 
     def trained(self, edges_s: NDArray[np.float64]) -> pd.DataFrame:
-        """What the server trains between two instants, as `work_by_label` gives it."""
+        """Measure what the server trains between two instants, as `work_by_label` gives it."""
         return work_by_label(self.training, self.label_samples, edges_s)
 
     def trained_in_turn(self, edges: NDArray[np.float64]) -> pd.DataFrame:
@@ -124,6 +142,118 @@ def _label_samples(frames: Frames, variant: Variant) -> pd.DataFrame:
 
 
 def drawn(frames: Frames) -> str:
-    """What captions say where only the first variants are drawn."""
+    """Say in a caption that only the first variants are drawn; empty if all are."""
     n_variants = len(frames.variants)
     return f"; the first {MAX_VARIANTS} of {n_variants} variants" if n_variants > MAX_VARIANTS else ""
+
+
+def queue_panels(frames: Frames, views: list[RoundView]) -> list[Panel]:
+    """The panels on the labels in the order of service, if they are known, and on the queue."""
+    about = {"round": frames.typical_round, "drawn": drawn(frames)}
+    panels = []
+    if told := [view for view in views if len(view.training) and view.label_samples.size]:
+        replayed = ". What is replayed is not shown" if replaying(frames) else ""
+        orders = [(view.variant.html, service_order(view)) for view in told]
+        caption = ORDER.format(replayed=replayed, **about)
+        panels.append(Panel("Which label was trained when", caption, orders, columns=min(len(told), 2)))
+    longest_s = max(view.duration_s for view in views)
+    most_waiting = max([1, *(view.queue["waiting"].max() for view in views if len(view.queue))])
+    by_clock = BY_CLOCK if any(tells_labels(view, longest_s) for view in views) else ""
+    queues = [(_held(view), server_queue(view, longest_s, most_waiting)) for view in views]
+    return [*panels, Panel("The server's queue", QUEUE.format(by_clock=by_clock, **about), queues)]
+
+
+def _held(view: RoundView) -> Markup:
+    held_s = (view.held["ended_s"] - view.held["started_s"]).sum()
+    return view.variant.html + f": held idle for {percent(held_s / view.duration_s, 0)} of the round"
+
+
+def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Figure:
+    """Jobs that wait for the server over one round; red marks at the foot: held idle.
+
+    Above: labels in training, where they can be told apart.
+
+    Args:
+        view: the round.
+        longest_s: the longest of the rounds that are compared, which sets the common time axis.
+        most_waiting: the longest of their queues, which sets the common height.
+    """
+    unit, unit_s = display.time_unit(longest_s)
+    queue = _thin_steps(view.queue)
+    figure = figures.canvas(FIGURE_PX)
+    figure.add_scatter(
+        x=(queue["time_s"] / unit_s).to_numpy(), y=queue["waiting"].to_numpy(), mode="lines", fill="tozeroy",
+        line={"shape": "hv", "color": view.variant.colour, "width": 1, "dash": "solid"},
+        hovertemplate="%{y} waiting<extra></extra>", showlegend=False,
+    )  # fmt: skip
+    figure.add_scatter(
+        x=[0, view.duration_s / unit_s], y=[view.mean_waiting] * 2, mode="lines",
+        line={"color": style.INK, "width": 1.4, "dash": "dash"},
+        hovertemplate="%{y:.2f} waiting<extra></extra>", name="mean over the whole run",
+    )  # fmt: skip
+    held = view.held["started_s"] / unit_s, view.held["ended_s"] / unit_s
+    figures.spans(figure, *held, 0.0, colour=style.ALARM, width=6, name="server held idle while jobs wait")
+    figure.update_yaxes(title="waiting jobs", range=[-0.04 * most_waiting, 1.08 * most_waiting], nticks=4)
+    if tells_labels(view, longest_s):
+        _add_labels(figure, view, _bins_s(longest_s), unit_s)
+    return figure.update_xaxes(title=f"time in the round ({unit})", range=[0, longest_s / unit_s])
+
+
+def tells_labels(view: RoundView, longest_s: float) -> bool:
+    """Return True if labels can be told apart by the clock; a fast server trains them all within a bin.
+
+    Where it works, the darkest label is on average at least `READABLE` times as dark as that of a single job.
+    """
+    if not view.label_samples.size:
+        return False
+    by_job = view.trained_in_turn(np.arange(len(view.training) + 1.0))
+    return _darkness(view.trained(_bins_s(longest_s))) >= READABLE * _darkness(by_job)
+
+
+def _darkness(work: pd.DataFrame) -> float:
+    """The share of the darkest label, averaged over the bins with work; NaN if there are none."""
+    return float((work.max() / work.sum()).mean())
+
+
+def _bins_s(longest_s: float) -> NDArray[np.float64]:
+    return np.linspace(0, longest_s, BINS + 1)
+
+
+def service_order(view: RoundView) -> go.Figure:
+    """Labels x training jobs of the server in the order of service: the share of each label in what is trained."""
+    jobs = len(view.training)
+    edges = np.linspace(0, jobs, min(jobs, BINS) + 1)
+    figure = figures.canvas(FIGURE_PX - PLOT_PX)
+    height_px = _add_strip(figure, view.trained_in_turn(edges), edges, "y")
+    figure.update_layout(height=FIGURE_PX - PLOT_PX + height_px)
+    return figure.update_xaxes(title="training jobs in order of service", range=[0, jobs])
+
+
+def _add_labels(figure: go.Figure, view: RoundView, edges_s: NDArray[np.float64], unit_s: float) -> None:
+    """Put a strip on top: of what the server trains in each bin of time, the share of each label."""
+    strip_px = _add_strip(figure, view.trained(edges_s), edges_s / unit_s, "y2")
+    below = PLOT_PX / (PLOT_PX + GAP_PX + strip_px)
+    figure.update_layout(
+        height=FIGURE_PX + GAP_PX + strip_px,
+        yaxis={"domain": [0, below]},
+        yaxis2={"domain": [1 - (1 - below) * strip_px / (GAP_PX + strip_px), 1], "anchor": "x"},
+    )
+
+
+def _add_strip(figure: go.Figure, work: pd.DataFrame, edges: NDArray[np.float64], axis: str) -> int:
+    """A heat map of labels x bins on the y axis of this name, and how many pixels it wants to be high."""
+    share = (work / work.sum().replace(0, 1)).to_numpy(dtype=np.float32)
+    strip_px = min(PX_PER_LABEL * len(work), MAX_STRIP_PX)
+    hover = "%{y}: %{z:.0f} % of what is trained<extra></extra>"
+    figures.heat(figure, edges, list(work.index), share.round(3), hover, yaxis=axis, colorscale=style.SHARE_SCALE)
+    names = list(work.index[:: -(-len(work) * PX_PER_TICK // strip_px)])
+    look = {"autorange": "reversed", "type": "category", "tickvals": names, "tickfont": {"size": 11}}
+    quiet = {"showgrid": False, "zeroline": False, "automargin": True, "linecolor": style.GRID}
+    figure.update_layout({axis.replace("y", "yaxis"): look | quiet})
+    return strip_px
+
+
+def _thin_steps(queue: pd.DataFrame) -> pd.DataFrame:
+    """Keep at most `MAX_POINTS` steps; where several become one, the longest queue among them stays."""
+    size = len(queue) // MAX_POINTS + 1
+    return queue.groupby(np.arange(len(queue)) // size).agg({"time_s": "first", "waiting": "max"})

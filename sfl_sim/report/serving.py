@@ -12,9 +12,8 @@ from sfl_sim.metrics.serving import Saturation, saturation
 from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.serving_accuracy import accuracy_panels
-from sfl_sim.report.serving_latency import latency_panels, rule_panels
+from sfl_sim.report.serving_latency import latency_panels, load_panels, rule_panels
 from sfl_sim.report.serving_load import load_serving, rate
-from sfl_sim.report.serving_rates import load_panels
 from sfl_sim.report.table import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from sfl_sim.report.serving_load import Series, Served
 
 CLEARLY = 0.95
-"""Who takes the lead answers within such a share of the former leader's p95; less is chance."""
+"""Share of the leader's p95 below which another variant takes the lead; a smaller difference is chance."""
 COLUMNS = [
     Column("p50", "p50_s", duration),
     Column("p95", "p95_s", duration),
@@ -35,7 +34,7 @@ COLUMNS = [
     Column("Server busy", "utilisation", lambda share: percent(share, 0)),
 ]
 JUDGED = ("p50_s", "p95_s", "p99_s", "accuracy")
-"""Of what the best is marked, among variants at one rate."""
+"""Columns whose best is marked, among variants at one rate."""
 GROUP_COLUMNS = [Column("Requests", "requests", "{:,.0f}".format), *COLUMNS[:5]]
 
 
@@ -54,26 +53,26 @@ def write_serving(folder: Path, out: Path) -> Path:
 
 
 def _about(served: Served) -> str:
-    cells = served.cells
-    variants, seeds = plural(cells["variant"].nunique(), "variant"), plural(cells["seed"].nunique(), "seed")
-    warm_up = ", ".join(percent(share, 0) for share in cells["warm_up"].unique())
+    trials = served.trials
+    variants, seeds = plural(trials["variant"].nunique(), "variant"), plural(trials["seed"].nunique(), "seed")
+    warm_up = ", ".join(percent(share, 0) for share in trials["warm_up"].unique())
     return (
-        f"{variants}, {seeds}, {plural(cells['requests'].sum(), 'request')}, of which the first {warm_up} do not count"
+        f"{variants}, {seeds}, {plural(trials['requests'].sum(), 'request')}, of which the first {warm_up} do not count"
     )
 
 
 def _results(served: Served) -> list[Table]:
     """The table at one rate, and below it, to be opened, that of all rates and that of groups of clients."""
     tables = [results(served, served.at_rate)]
-    if len(served.at_rate) < len(served.cells):
-        tables.append(results(served, served.cells, "All rates"))
+    if len(served.at_rate) < len(served.trials):
+        tables.append(results(served, served.trials, "All rates"))
     if served.groups["group"].nunique() > 1:
         tables.append(groups_table(served))
     return tables
 
 
 def headline(served: Served) -> list[Markup]:
-    """Sentences, the most important first: what is quick and what is right, what leads when, what falls behind."""
+    """Give the headlines: what is quick and what is right, which variant leads when, and which falls behind."""
     return [*_best(served), *_leaders(served), *_saturations(served)]
 
 
@@ -101,10 +100,10 @@ def _best(served: Served) -> list[Markup]:
 
 
 def _leaders(served: Served) -> list[Markup]:
-    """Who has the lowest p95 from which rate on, among rates that anyone keeps up with."""
-    cells = pd.concat([cells for _, cells in served.swept]) if served.is_sweep else served.cells[:0]
-    cells = cells[cells.groupby("rate_per_s")["falls_behind"].transform("min") != 1]
-    p95_s = cells.pivot_table(index="rate_per_s", columns="series", values="p95_s", aggfunc="median").dropna()
+    """Say which variant has the lowest p95 from which rate on, among rates that at least one keeps up with."""
+    trials = pd.concat([trials for _, trials in served.swept]) if served.is_sweep else served.trials[:0]
+    trials = trials[trials.groupby("rate_per_s")["falls_behind"].transform("min") != 1]
+    p95_s = trials.pivot_table(index="rate_per_s", columns="series", values="p95_s", aggfunc="median").dropna()
     if len(p95_s) < 2 or len(p95_s.columns) < 2:
         return []
     names: dict[str, Markup] = {series.label: series.html for series in served.series}
@@ -123,11 +122,11 @@ def _leaders(served: Served) -> list[Markup]:
 
 
 def _saturations(served: Served) -> list[Markup]:
-    """Between which rates who stops keeping up."""
+    """Say between which rates which variants stop keeping up."""
     found: dict[Saturation | None, list[Markup]] = {}
-    for series, cells in served.swept:
-        at_most = cells[cells["rate_per_s"] == cells["rate_per_s"].max()]
-        if (where := saturation(cells)) or at_most["falls_behind"].notna().any():
+    for series, trials in served.swept:
+        at_most = trials[trials["rate_per_s"] == trials["rate_per_s"].max()]
+        if (where := saturation(trials)) or at_most["falls_behind"].notna().any():
             found.setdefault(where, []).append(series.html)
     told = []
     for where, names in sorted(found.items(), key=lambda item: item[0].fell_behind_per_s if item[0] else math.inf):
@@ -144,11 +143,11 @@ def _saturations(served: Served) -> list[Markup]:
 
 
 def warnings(served: Served) -> list[str]:
-    """What a reader must know before believing the rest."""
+    """Give the sentences that a reader must know before believing the rest."""
     texts = []
     if served.interrupted:
         texts.append("Serving was interrupted: what follows is what was served until then.")
-    if served.cells["falls_behind"].isna().any():
+    if served.trials["falls_behind"].isna().any():
         texts.append("Where too few requests came, nobody can tell whether a fleet falls behind: let more come.")
     if served.at_rate["falls_behind"].eq(1).any():
         texts.append(
@@ -160,13 +159,13 @@ def warnings(served: Served) -> list[str]:
     return texts
 
 
-def results(served: Served, cells: pd.DataFrame, folded: str = "") -> Table:
-    """Medians over seeds of `cells`, a row for each variant, the best marked; folded under a title if one is given."""
-    columns = [column for column in COLUMNS if cells[column.key].notna().any()]
-    one_rate = cells["rate_per_s"].nunique() == 1
+def results(served: Served, trials: pd.DataFrame, folded: str = "") -> Table:
+    """Medians over seeds of `trials`, a row for each variant, the best marked; folded under a title if one is given."""
+    columns = [column for column in COLUMNS if trials[column.key].notna().any()]
+    one_rate = trials["rate_per_s"].nunique() == 1
     rows = []
     for series in served.series:
-        own = cells[cells["series"] == series.label].sort_values("rate_per_s", kind="stable")
+        own = trials[trials["series"] == series.label].sort_values("rate_per_s", kind="stable")
         for _, seeds in own.groupby("variant", sort=False):
             told = [_cell(column, seeds, judged=one_rate and column.key in JUDGED) for column in columns]
             rows.append([_heading(series, seeds), Cell(f"{seeds['rate_per_s'].iloc[0]:,.4g}"), *told])
@@ -178,8 +177,8 @@ def groups_table(served: Served) -> Table:
     """The table of groups of clients, a row for each series and group at the rate of the details."""
     columns = [column for column in GROUP_COLUMNS if served.groups[column.key].notna().any()]
     rows = []
-    for series, cells in served.detailed:
-        own = served.groups[served.groups["variant"] == cells["variant"].iloc[0]]
+    for series, trials in served.detailed:
+        own = served.groups[served.groups["variant"] == trials["variant"].iloc[0]]
         for name, seeds in own.groupby("group", sort=False):
             rows.append([Cell(series.html, str(name)), *(_cell(column, seeds) for column in columns)])
     return Table(["Variant", *(column.title for column in columns)], rows, "Groups of clients", folded=True)

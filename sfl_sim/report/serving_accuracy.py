@@ -24,7 +24,7 @@ RULES = {
     "offload_rate": ("target offload rate", "triangle-up"),
     "latency_budget": ("latency budget", "triangle-down"),
 }
-"""What each kind of threshold is called, and its mark."""
+"""Name and mark of each kind of threshold."""
 CAPTION = """A higher threshold keeps more requests on the device, where answers are quick, but only as right as the \
 exit is. The oracle has seen the labels: an upper bound."""
 WHOLE = " Of whole test sets: one threshold for all clients, and means over clients and seeds."
@@ -51,9 +51,9 @@ def families(served: Served) -> dict[str, list[Series]]:
 
 
 def choices(served: Served) -> pd.DataFrame:
-    """Where each series with known accuracy stands at the rate of the details: medians over seeds, by series."""
-    cells = served.at_rate.dropna(subset="accuracy")
-    by_series = cells.groupby("series", sort=False)
+    """Place each series with known accuracy at the rate of the details: medians over seeds, by series."""
+    trials = served.at_rate.dropna(subset="accuracy")
+    by_series = trials.groupby("series", sort=False)
     middle = by_series[["p95_s", "accuracy", "offload_probability", "threshold_value"]].median()
     best = non_dominated(middle["p95_s"], -middle["accuracy"])
     return middle.assign(threshold=by_series["threshold"].first(), best=best)
@@ -101,12 +101,12 @@ def by_offload(served: Served, answers: pd.DataFrame) -> go.Figure:
     """Accuracy against offload probability, means over clients, with one threshold for all and with the oracle's."""
     figure = figures.canvas(HEIGHT_PX)
     for family, members in families(served).items():
-        cell = served.cells[served.cells["series"] == members[0].label].iloc[0]
-        own = answers[answers["variant"] == cell["trained"]]
+        trial = served.trials[served.trials["series"] == members[0].label].iloc[0]
+        own = answers[answers["variant"] == trial["trained"]]
         if own.empty:
             continue
-        grid = thresholds(int(cell["n_labels"]))
-        asked = own if math.isnan(cell["rho"]) else at_rho(own, cell["rho"])
+        grid = thresholds(int(trial["n_labels"]))
+        asked = own if math.isnan(trial["rho"]) else at_rho(own, trial["rho"])
         curve = trade_off(asked, [0.0, *grid, math.inf]).groupby("threshold").mean()
         best = over_clients(hybrid(asked, oracle(asked, grid))).mean()
         figures.lines(

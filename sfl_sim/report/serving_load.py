@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILES = ["serving.json", "requests.parquet"]
-CELL = [
+TRIAL = [
     "variant", "seed", "series", "trained", "method", "threshold", "threshold_value", "n_labels", "rho", "requests",
     "rate_per_s", "warm_up", "counted", "latency_s", "latency_error_s", "p50_s", "p95_s", "p99_s", "parts_s",
     "tail_parts_s", "offload_probability", "accuracy", "throughput_per_s", "utilisation", "latency_eq12",
@@ -31,11 +31,11 @@ NUMBERS = [
     "threshold_value", "rho", "latency_error_s", "accuracy", "throughput_per_s", "utilisation", "latency_eq12",
     "falls_behind",
 ]  # fmt: skip
-"""What may be null."""
+"""Numbers that may be null."""
 ONLINE = ("offload_rate", "latency_budget")
 """Thresholds that move while requests come."""
 MAX_DETAILED = 8
-"""Of so many variants at most, requests are drawn."""
+"""Largest number of variants whose requests are drawn."""
 
 
 @dataclass(frozen=True)
@@ -54,40 +54,41 @@ class Series(style.Named):
 
 @dataclass(frozen=True)
 class Served:
-    """What one folder tells.
+    """Content of one folder.
 
     Attributes:
         name: the scenario's.
-        cells: a row per variant and seed, in the order of the scenario: the keys of `CELL`, the parts of the latency as
-            `<part>_s` and `tail_<part>_s`; `variant` is as stored, `series` the label of its series, and
+        trials: a row per variant and seed, in the order of the scenario: the keys of `TRIAL`, the parts of the latency
+            as `<part>_s` and `tail_<part>_s`; `variant` is as stored, `series` the label of its series, and
             `falls_behind` 0 or 1, NaN where too few requests came to tell.
         groups: a row per variant, seed and group of clients.
-        interrupted: whether requests of some cells are missing.
+        interrupted: whether requests of some trials are missing.
     """
 
     folder: Path
     name: str
-    cells: pd.DataFrame
+    trials: pd.DataFrame
     groups: pd.DataFrame
     series: list[Series]
     interrupted: bool
 
     @cached_property
     def knows_accuracy(self) -> bool:
-        """Whether requests were answered by trained models."""
-        return bool(self.cells["accuracy"].notna().any())
+        """True if requests were answered by trained models."""
+        return bool(self.trials["accuracy"].notna().any())
 
     @cached_property
     def is_sweep(self) -> bool:
-        """Whether a series was asked at several rates."""
-        return bool((self.cells.groupby("series")["rate_per_s"].nunique() > 1).any())
+        """True if a series was asked at several rates."""
+        return bool((self.trials.groupby("series")["rate_per_s"].nunique() > 1).any())
 
     @cached_property
     def rate_per_s(self) -> float | None:
-        """The rate at which details are shown: the highest that all series have and nobody falls behind at; None if
-        there is none that all have. If somebody always does, or that is unknown of all, the lowest that all have.
+        """Rate at which details are shown: the highest that all series have and at which none falls behind.
+
+        If one always does, or that is unknown of all, the lowest that all have; None if they have no rate in common.
         """
-        rates = self.cells.groupby("rate_per_s").agg({"series": "nunique", "falls_behind": "max"})
+        rates = self.trials.groupby("rate_per_s").agg({"series": "nunique", "falls_behind": "max"})
         common = rates[rates["series"] == len(self.series)]
         if common.empty:
             return None
@@ -96,43 +97,43 @@ class Served:
 
     @property
     def shown_rate(self) -> str:
-        """At which rate details are shown."""
+        """Rate at which details are shown, in words."""
         return "each one's lowest rate" if self.rate_per_s is None else rate(self.rate_per_s)
 
     @cached_property
     def swept(self) -> list[tuple[Series, pd.DataFrame]]:
-        """The series that were asked at several rates, with all their cells."""
-        found = [(series, self.cells[self.cells["series"] == series.label]) for series in self.series]
-        return [(series, cells) for series, cells in found if cells["rate_per_s"].nunique() > 1]
+        """The series that were asked at several rates, with all their trials."""
+        found = [(series, self.trials[self.trials["series"] == series.label]) for series in self.series]
+        return [(series, trials) for series, trials in found if trials["rate_per_s"].nunique() > 1]
 
     @property
     def drawn(self) -> str:
-        """Which of the requests are drawn, for captions."""
+        """Note in captions on which of the requests are drawn."""
         drawn, series = len(self.detailed), len(self.series)
         return self.shown_rate + (f"; {drawn} of {series} variants" if drawn < series else "")
 
     @cached_property
     def at_rate(self) -> pd.DataFrame:
-        """The cells at that rate, one variant for each series; without a common rate, each at its lowest."""
-        lowest = self.cells.groupby("series")["rate_per_s"].transform("min")
-        shown = self.cells[self.cells["rate_per_s"] == (lowest if self.rate_per_s is None else self.rate_per_s)]
+        """The trials at that rate, one variant for each series; without a common rate, each at its lowest."""
+        lowest = self.trials.groupby("series")["rate_per_s"].transform("min")
+        shown = self.trials[self.trials["rate_per_s"] == (lowest if self.rate_per_s is None else self.rate_per_s)]
         return shown[shown["variant"] == shown.groupby("series")["variant"].transform("first")]
 
     @cached_property
     def detailed(self) -> list[tuple[Series, pd.DataFrame]]:
-        """The series whose requests are drawn, with their cells at that rate: of too many, rules before thresholds."""
+        """The series whose requests are drawn, with their trials at that rate: of too many, rules before thresholds."""
         chosen = self.series
         if len(chosen) > MAX_DETAILED:
             chosen = [series for series in chosen if series.threshold != "fixed"] or chosen
         return [(one, self.at_rate[self.at_rate["series"] == one.label]) for one in chosen[:MAX_DETAILED]]
 
-    def requests(self, cells: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    def requests(self, trials: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
         """The requests of one variant that count, of all its seeds."""
-        filters = [("variant", "==", cells["variant"].iloc[0])]
+        filters = [("variant", "==", trials["variant"].iloc[0])]
         found = pd.read_parquet(
             self.folder / "requests.parquet", columns=["seed", "request", *columns], filters=filters
         )
-        first = (cells["warm_up"] * cells["requests"]).astype(int).set_axis(cells["seed"])
+        first = (trials["warm_up"] * trials["requests"]).astype(int).set_axis(trials["seed"])
         return found[found["request"] >= found["seed"].map(first)]
 
     def answers(self) -> pd.DataFrame | None:
@@ -158,31 +159,31 @@ def load_serving(folder: Path) -> Served:
         status = read_json(manifest)["status"] if manifest.is_file() else "complete"
         if not stored["cells"]:
             raise ScenarioError(f"{folder} has nothing to report: no request was served")
-        cells = pd.DataFrame([{key: cell[key] for key in CELL} for cell in stored["cells"]])
-        cells = cells.astype(dict.fromkeys(NUMBERS, float))
-        groups = _groups(cells)
+        trials = pd.DataFrame([{key: trial[key] for key in TRIAL} for trial in stored["cells"]])
+        trials = trials.astype(dict.fromkeys(NUMBERS, float))
+        groups = _groups(trials)
         for parts, prefix in (("parts_s", ""), ("tail_parts_s", "tail_")):
-            cells[[f"{prefix}{part}_s" for part in PARTS]] = pd.DataFrame(cells.pop(parts).tolist())[list(PARTS)]
-        cells["series"] = cells["series"].map(escape)
-        return Served(folder, str(stored["scenario"]), cells, groups, _series(cells), status != "complete")
+            trials[[f"{prefix}{part}_s" for part in PARTS]] = pd.DataFrame(trials.pop(parts).tolist())[list(PARTS)]
+        trials["series"] = trials["series"].map(escape)
+        return Served(folder, str(stored["scenario"]), trials, groups, _series(trials), status != "complete")
 
 
-def _groups(cells: pd.DataFrame) -> pd.DataFrame:
-    """One row per variant, seed and group, from the nested summaries, which it takes out of `cells`."""
+def _groups(trials: pd.DataFrame) -> pd.DataFrame:
+    """One row per variant, seed and group, from the nested summaries, which it takes out of `trials`."""
     rows: list[dict[str, Any]] = []
-    for variant, seed, groups in zip(cells["variant"], cells["seed"], cells.pop("groups"), strict=True):
+    for variant, seed, groups in zip(trials["variant"], trials["seed"], trials.pop("groups"), strict=True):
         rows += [{"variant": variant, "seed": seed, "group": name, **its} for name, its in groups.items()]
     return pd.DataFrame(rows).astype({"accuracy": float})
 
 
-def _series(cells: pd.DataFrame) -> list[Series]:
+def _series(trials: pd.DataFrame) -> list[Series]:
     """Colours tell what was trained, and dashes the thresholds, solid first for rules that are no fixed number.
 
     If all were trained alike, colours tell the thresholds.
     """
-    known = cells.drop_duplicates("series")
-    several_rhos = cells["rho"].nunique() > 1
-    known = known.assign(family=[_family(cell, several_rhos) for cell in known.to_dict("records")])
+    known = trials.drop_duplicates("series")
+    several_rhos = trials["rho"].nunique() > 1
+    known = known.assign(family=[_family(trial, several_rhos) for trial in known.to_dict("records")])
     ranked = known.sort_values("threshold", key=lambda kinds: kinds == "fixed", kind="stable")
     colour = pd.factorize(known["family"])[0]
     dash = ranked.groupby("family").cumcount()[known.index].to_numpy()
@@ -190,16 +191,16 @@ def _series(cells: pd.DataFrame) -> list[Series]:
         dash, colour = np.divmod(np.arange(len(known)), len(style.VARIANT_COLOURS))
     return [
         Series(
-            label=Markup(cell["series"]),
-            family=Markup(cell["family"]),
-            threshold=cell["threshold"],
+            label=Markup(trial["series"]),
+            family=Markup(trial["family"]),
+            threshold=trial["threshold"],
             colour=style.VARIANT_COLOURS[colour[i] % len(style.VARIANT_COLOURS)],
             dash=style.DASHES[dash[i] % len(style.DASHES)],
         )
-        for i, cell in enumerate(known.to_dict("records"))
+        for i, trial in enumerate(known.to_dict("records"))
     ]
 
 
-def _family(cell: dict[Any, Any], several_rhos: bool) -> Markup:
-    trained = escape(cell["trained"] or cell["method"])
-    return trained + f", ρ = {cell['rho']:g}" if several_rhos else trained
+def _family(trial: dict[Any, Any], several_rhos: bool) -> Markup:
+    trained = escape(trial["trained"] or trial["method"])
+    return trained + f", ρ = {trial['rho']:g}" if several_rhos else trained

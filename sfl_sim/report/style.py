@@ -54,7 +54,7 @@ DOT = "#F2A33A"
 
 @dataclass(frozen=True)
 class Named:
-    """Something that has one name, colour and mark all over the page.
+    """Bearer of one name, colour and mark all over the page.
 
     Attributes:
         label: its name, escaped for pages and for Plotly alike.
@@ -67,7 +67,7 @@ class Named:
 
     @property
     def symbol(self) -> str:
-        """Its mark in figures; no other of the first 21 has this mark in this colour."""
+        """Mark in figures; no other of the first 21 has this mark in this colour."""
         return SYMBOLS[self.dash]
 
     @property

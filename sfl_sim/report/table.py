@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Cell(NamedTuple):
-    """What a cell reads, what stands small below it, and how good it is: NaN if it is no candidate for the best."""
+    """Text of a cell, a smaller text below it, and how good it is: NaN if it is no candidate for the best."""
 
     text: str
     below: str = ""
@@ -88,7 +88,7 @@ def plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of numbers: its title, where the numbers are, and how they read.
+    """Column of numbers: its title, where the numbers are, and how they read.
 
     Attributes:
         key: of the numbers in a frame with a row per variant and seed.

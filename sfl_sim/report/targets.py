@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Leg(Column):
-    """What a seed needs to reach the target; the sum of its columns `spent` is what it has spent if it does not.
+    """Cost of a seed until it reaches the target; the sum of its columns `spent` is what it has spent if it does not.
 
     `along` is the column of the rounds that grows towards it. A number that is not known lies between `low` and
     `high`; they are equal for one that is known.
@@ -83,18 +83,18 @@ class Aim:
         return self.summary[self.summary["variant"] == variant.label].set_index("seed", drop=False)
 
     def ranking(self) -> list[Variant]:
-        """Those that reach the target, the fastest first."""
+        """List the variants that reach the target, the fastest first."""
         time_s = {variant.label: TIME.median(self.seeds(variant)) for variant in self.variants}
         reaching = [variant for variant in self.variants if math.isfinite(time_s[variant.label])]
         return sorted(reaching, key=lambda variant: time_s[variant.label])
 
     @cached_property
     def baseline(self) -> Variant | None:
-        """Whom the others are compared with: the reference, or else the slowest that reaches the target."""
+        """Variant that the others are compared with: the reference, or else the slowest that reaches the target."""
         return self.reference or next(reversed(self.ranking()), None)
 
     def ratios(self, variant: Variant, leg: Leg) -> pd.Series:
-        """By seed, how many times less a variant needs than the baseline: 0 or infinite if only one of them gets there.
+        """Divide, by seed, what the baseline needs by what a variant needs: 0 or infinite if only one gets there.
 
         Seed by seed, since variants share the clients of a seed; seeds that neither finishes say nothing.
         """
@@ -121,7 +121,7 @@ class Aim:
 
     @property
     def share(self) -> float:
-        """What the target is of the best accuracy of the reference; NaN without one."""
+        """Share that the target is of the best accuracy of the reference; NaN without one."""
         if self.target is None or self.reference is None:
             return math.nan
         return float(self.target / self.seeds(self.reference)["best_accuracy"].mean())
@@ -150,7 +150,7 @@ def common_target(frames: Frames) -> float | None:
 
 
 def target_table(aim: Aim) -> Table:
-    """What each variant needs to reach the target, and how many times less than the baseline."""
+    """Tabulate what each variant needs to reach the target, and how many times less than the baseline."""
     titles = ["Variant", TIME.title, "Speed-up in time", ROUNDS.title, "Speed-up in rounds", BYTES.title, BEST.title]
     rows = []
     for variant in aim.variants:
@@ -169,7 +169,7 @@ def _speedup(aim: Aim, variant: Variant, leg: Leg) -> Cell:
 
 
 def bounded(low: float, high: float, text: Callable[[float], str]) -> str:
-    """How a number between `low` and `high` reads: > and < where only bounds are known, a dash where nothing is."""
+    """Write a number between `low` and `high`: with > or < where only bounds are known, a dash where nothing is."""
     if low == high:
         return text(low)
     if math.isfinite(high):
@@ -178,7 +178,7 @@ def bounded(low: float, high: float, text: Callable[[float], str]) -> str:
 
 
 def factor(number: float) -> str:
-    """How many times: 2.31×, 14.2×, 130×."""
+    """Write a factor: 2.31×, 14.2×, 130×."""
     digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
     return f"{number:.{digits}f}×"
 

@@ -1,10 +1,13 @@
-"""What commands print: the most telling numbers as tables for the terminal."""
+"""Tables that commands print: results, served requests, a repriced run, and advice on where to cut."""
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from rich.console import Group
+from rich.text import Text
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report.display import duration, percent, plural
@@ -15,6 +18,7 @@ from sfl_sim.report.table import Cell, Table
 from sfl_sim.report.targets import TIME, aims
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from rich.table import Table as TerminalTable
@@ -25,7 +29,8 @@ SHOWN = {
     TIME.key: TIME.title,
     "simulated_s": "Simulated time",
 }
-"""What fits into 80 columns, with short titles; the report shows all."""
+"""Columns that fit into 80 letters, with short titles; the report shows all."""
+BOUND = "Lower bound: of any cuts per client, in any order of service, with links at their best rate."
 
 
 def results_in_terminal(folder: Path) -> TerminalTable:
@@ -46,13 +51,13 @@ def results_in_terminal(folder: Path) -> TerminalTable:
 
 def served_in_terminal(folder: Path) -> TerminalTable:
     """One row per variant of the served study in `folder`, named without its rate: medians over seeds."""
-    cells = pd.DataFrame(read_json(folder / "serving.json")["cells"])
+    trials = pd.DataFrame(read_json(folder / "serving.json")["cells"])
     run = read_json(folder / "manifest.json")["run"]
     numbers = ["rate_per_s", "p50_s", "p95_s", "offload_probability", "accuracy", "falls_behind"]
-    medians = cells.astype(dict.fromkeys(numbers, float)).groupby(["variant", "series"], sort=False)[numbers].median()
+    medians = trials.astype(dict.fromkeys(numbers, float)).groupby(["variant", "series"], sort=False)[numbers].median()
     rows = medians.reset_index().to_dict("records")
     about = [f"Answers of {run}."] if run else []
-    if cells["seed"].nunique() > 1:
+    if trials["seed"].nunique() > 1:
         about.append("Medians over seeds.")
     if any(row["falls_behind"] >= 0.5 for row in rows):
         about.append("* falls behind: requests come faster than they are answered.")
@@ -108,3 +113,52 @@ def _holds(verdict: dict[str, Any]) -> str:
     if verdict["reason"] is None:
         return "valid"
     return f"{'must be trained' if verdict['rounds'] else 'left out'}: {verdict['reason']}"
+
+
+def advice_in_terminal(choices: pd.DataFrame, cuts: pd.DataFrame, clients: pd.DataFrame) -> Group:
+    """One row per variant, and what there is to say of it; the tables are those of an `Advice`."""
+    several = len(choices) > 1
+    about = "" if choices["bound_s"].isna().all() else BOUND
+    titles = [*(["Variant"] if several else []), "Best cut", "Round", "As it is now", "Next best", "Lower bound"]
+    rows, notes = [], []
+    for row in choices.to_dict("records"):
+        series = row["series"]
+        names = cuts[cuts["series"] == series].set_index("cut")["name"]
+        chosen = clients.loc[clients["series"] == series, "cut"].value_counts().sort_index()
+        cells = [
+            _best_cut(chosen, names),
+            duration(row["round_s"]),
+            _own_cut(row),
+            _next_best(row, names),
+            _lower_bound(row),
+        ]
+        rows.append(list(map(Cell, [series, *cells] if several else cells)))
+        said = " ".join([f"Searched: {row['how']}.", *row["notes"]])
+        notes.append(Text(f"{series}: {said}" if several else said))
+    return Group(Table(titles, rows, note=about, words=titles).in_terminal(), *notes)
+
+
+def advised_settings(choices: pd.DataFrame) -> list[str]:
+    """An option for each variant that puts the advice into its scenario, to be pasted behind `sfl-sim SCENARIO`."""
+    lines = [f"--set {shlex.quote(setting)}" for setting in choices["setting"]]
+    return [f"{line}  # {name}" for line, name in zip(lines, choices["series"], strict=True)] if lines[1:] else lines
+
+
+def _best_cut(chosen: pd.Series[int], names: pd.Series[str]) -> str:
+    """The cut, or each cut and how many clients have it."""
+    if len(chosen) == 1:
+        return f"{chosen.index[0]} {names[chosen.index[0]]}"
+    return ", ".join(f"{cut} × {n}" for cut, n in chosen.items())
+
+
+def _own_cut(row: Mapping[Any, Any]) -> str:
+    return f"{duration(row['own_round_s'])} ({row['own_round_s'] / row['round_s']:.2f} ×)"
+
+
+def _next_best(row: Mapping[Any, Any], names: pd.Series[str]) -> str:
+    cut = row["next_cut"]
+    return "–" if pd.isna(cut) else f"{cut} {names[cut]}: {duration(row['next_round_s'])}"
+
+
+def _lower_bound(row: Mapping[Any, Any]) -> str:
+    return "–" if pd.isna(row["bound_s"]) else f"{duration(row['bound_s'])} (gap {percent(row['gap'])})"

@@ -1,4 +1,4 @@
-"""Figures: which cut each class of devices would prefer, and what a cut costs a client beside time."""
+"""Panels on clients: which cut each class of devices would prefer, and what a cut costs a client beside time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from markupsafe import Markup
 from plotly.colors import sample_colorscale
 
 from sfl_sim.report import display, figures, style
-from sfl_sim.report.whatif_load import CLIENT_PARTS
+from sfl_sim.report.html_page import Panel
+from sfl_sim.report.whatif_load import ALIKE, CLIENT_PARTS, where_drawn
 from sfl_sim.report.whatif_rounds import add_line, canvas, dressed, wide
 
 if TYPE_CHECKING:
@@ -21,6 +22,50 @@ if TYPE_CHECKING:
 BAR_PX = 56
 EVERYONE = style.Named(Markup("the most of any client"), style.INK, "dash")
 MEAN = style.Named(Markup("mean of all clients"), style.INK, "dash")
+UNKNOWN_POWER = Markup(" No power of the devices is known (<code>clients.power</code>), so there is no energy.")
+CLASSES = Markup(
+    "Which class of devices would rather have which {noun}: the time in which a client of the class computes, sends, "
+    "queues, is served and receives, without its waiting for others. Stars mark the best of each class (means over "
+    "clients and seeds)."
+)
+
+
+def class_panels(whatif: WhatIf) -> list[Panel]:
+    """List the panel on what classes of devices prefer, if there are several classes."""
+    shown, axis = whatif.drawn, whatif.along
+    if whatif.clients["group"].nunique() < 2 or not shown:
+        return []
+    drawn = []
+    for one in shown:
+        best = whatif.best(one)
+        own, there = "own time by " + axis.noun, "the round at " + axis.said(best) + ", the best for all"
+        drawn.append((whatif.heading(one, own), preferences(whatif, one)))
+        drawn.append((whatif.heading(one, there), spent(whatif, one, best)))
+    caption = CLASSES.format(noun=axis.noun) + where_drawn(whatif.others)
+    return [Panel("What classes of devices prefer", caption, drawn, columns=2)]
+
+
+def cost_panels(whatif: WhatIf) -> list[Panel]:
+    """List the panel on memory and energy of a client, for the first series: methods differ little in them."""
+    shown, axis = whatif.drawn, whatif.along
+    if not shown:
+        return []
+    here = whatif.here(whatif.middle, shown[0])
+    quantities = {
+        "client_memory_bytes": ("Memory", memory, " How much memory training takes is not known."),
+        "client_joule": ("Energy", energy, UNKNOWN_POWER),
+    }
+    drawn, caption = [], Markup("Beside time: what a client needs to take part.")
+    for column, (name, draw, unknown) in quantities.items():
+        numbers = here[column].dropna()
+        if numbers.empty:
+            caption += unknown
+        elif numbers.max() > (1 + ALIKE) * numbers.min():  # else there is nothing to see
+            drawn.append((f"{name} by " + axis.noun, draw(whatif, shown[0])))
+        else:
+            caption += f" {name} does not depend on " + axis.noun + "."
+    caption += where_drawn(whatif.others) + (" Of " + shown[0].html + "." if len(whatif.series) > 1 else "")
+    return [Panel("What it costs a client", caption, drawn, columns=2)]
 
 
 def classes(whatif: WhatIf) -> list[style.Named]:
@@ -42,7 +87,7 @@ def own_times(whatif: WhatIf, series: style.Named) -> pd.DataFrame:
 
 
 def preferences(whatif: WhatIf, series: style.Named) -> go.Figure:
-    """For each class its own time, without waiting for others, for each value of the axis; stars mark its best."""
+    """Draw the own time of each class, without waiting for others, along the axis; stars mark the best of each."""
     times_s = own_times(whatif, series)
     unit, unit_s = display.time_unit(times_s.median().min())
     figure = canvas(whatif.along)
@@ -53,7 +98,7 @@ def preferences(whatif: WhatIf, series: style.Named) -> go.Figure:
 
 
 def spent(whatif: WhatIf, series: style.Named, at: int) -> go.Figure:
-    """Where the time of each class goes at one value of the axis, a stacked bar for each class."""
+    """Draw where the time of each class goes at one value of the axis, a stacked bar for each class."""
     rows = whatif.here(whatif.clients, series)
     rows = rows[rows[whatif.along.column] == at]
     means = rows.groupby("group")[[*CLIENT_PARTS, "rest_s"]].mean()

@@ -12,7 +12,9 @@ from markupsafe import Markup, escape
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report import style
+from sfl_sim.report.display import capitalised
 from sfl_sim.report.load import read_json, read_table, reading
+from sfl_sim.report.round_view import MAX_VARIANTS
 from sfl_sim.store.columns import BREAKDOWN, LAYER_COLUMNS
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ TITLES = {
     "method.name": "method",
     "train.batch_size": "batch size",
 }
-"""What keys that are often varied are called; the others by their keys."""
+"""Names of keys that are often varied; the others are called by their keys."""
 PARTS = [f"{part}_s" for part in BREAKDOWN]
 CLIENT_PARTS = ["device_s", "uplink_s", "queue_s", "server_s", "downlink_s"]
 FILES = ["whatif.json", "points.parquet", "clients.parquet", "server.parquet"]
@@ -61,7 +63,7 @@ class Axis:
 
     @property
     def title(self) -> Markup:
-        """What the setting is called, escaped."""
+        """Name of the setting, escaped."""
         return escape(TITLES.get(self.key, self.key))
 
     @property
@@ -71,12 +73,12 @@ class Axis:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it is the layer after which the model is cut."""
+        """True if it is the layer after which the model is cut."""
         return self.key == CUT
 
     @property
     def is_numeric(self) -> bool:
-        """Whether its values lie on an axis of numbers; cuts are known by the names of their layers."""
+        """True if its values lie on an axis of numbers; cuts are known by the names of their layers."""
         return not self.is_cut and _are_numbers(self.values)
 
     def own_is_bold(self) -> list[Markup]:
@@ -96,7 +98,7 @@ def _bold(name: Markup) -> Markup:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What one folder tells. `series` in all tables are the labels of `series`.
+    """Content of the folder of a what-if. `series` in all tables are the labels of `series`.
 
     Attributes:
         name: the scenario's.
@@ -136,9 +138,14 @@ class WhatIf:
         """The first of the others, of which all values are drawn; what more there are, at one value each."""
         return self.others[0] if self.others else None
 
+    @cached_property
+    def drawn(self) -> list[style.Named]:
+        """The series that have figures of their own: the first ones that have points in the scenario's own world."""
+        return [one for one in self.series if len(self.times(one))][:MAX_VARIANTS]
+
     @property
     def n_seeds(self) -> int:
-        """How many seeds there are."""
+        """Number of seeds."""
         return int(self.points["seed"].nunique())
 
     @cached_property
@@ -168,6 +175,23 @@ class WhatIf:
         """The index on `along` of the least median."""
         times_s = self.times(series, across)
         return int(times_s.index[int(times_s.argmin())])
+
+    def heading(self, series: style.Named, text: Markup) -> Markup:
+        """Give the heading of a figure, which with several series says whose it is."""
+        return series.html + ": " + text if len(self.series) > 1 else capitalised(text)
+
+    @property
+    def over_seeds(self) -> str:
+        """The note that numbers are medians over seeds, for captions; empty if there is one seed."""
+        return " (medians over seeds)" if self.n_seeds > 1 else ""
+
+
+def where_drawn(axes: list[Axis]) -> Markup:
+    """Give a sentence on the values of other axes at which a figure is drawn; empty if there are none."""
+    if not axes:
+        return Markup("")
+    where = Markup(", ").join(axis.said(axis.shown) for axis in axes)
+    return " All of it at " + where + ("." if any(axis.base is None for axis in axes) else ", the scenario’s own.")
 
 
 def load_whatif(folder: Path) -> WhatIf:

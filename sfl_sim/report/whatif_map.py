@@ -1,4 +1,4 @@
-"""Figures: time of a round over cuts and one more axis, and where along that the best cut changes."""
+"""Panel on the time of a round over cuts and one more axis, and where along that axis the best cut changes."""
 
 from __future__ import annotations
 
@@ -7,22 +7,46 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from markupsafe import Markup
 
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import WIDE, wide_axis
-from sfl_sim.report.whatif_load import ALIKE
+from sfl_sim.report.html_page import Panel
+from sfl_sim.report.whatif_load import ALIKE, where_drawn
 from sfl_sim.report.whatif_rounds import ROW_PX, names
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import plotly.graph_objects as go
     from numpy.typing import NDArray
 
+    from sfl_sim.report.table import Table
     from sfl_sim.report.whatif_load import Axis, WhatIf
 
 TICKS_S = (1e-3, 1e-2, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000, 86400, 259200, 864000)
 MAX_SLOWER = 10.0
-"""Whatever is so many times slower than the best of its column is as pale as can be."""
+"""Factor over the best of a column from which on everything is equally pale."""
 SLOWER_TICKS = (1, 1.2, 1.5, 2, 3, 5, MAX_SLOWER)
+MAP = Markup(
+    "Dark is quick. A star is the best {noun} of its column, and the line steps where that changes{seeds}.{at} The "
+    "table has the best {noun} for {every}."
+)
+
+
+def map_panels(whatif: WhatIf, tables: Sequence[Table]) -> list[Panel]:
+    """List the panel with two maps for each variant and `tables` below, if a second axis was varied."""
+    across, axis = whatif.across, whatif.along
+    if across is None or len(across.values) < 2 or not whatif.drawn:
+        return []
+    drawn = []
+    for one in whatif.drawn:
+        against = "against the best of the same " + across.noun
+        drawn.append((whatif.heading(one, Markup("time of a round")), time_map(whatif, one, across)))
+        drawn.append((whatif.heading(one, against), slower_map(whatif, one, across)))
+    every = "every combination of the other settings" if len(whatif.others) > 1 else "every " + across.noun
+    caption = MAP.format(noun=axis.noun, seeds=whatif.over_seeds, at=where_drawn(whatif.others[1:]), every=every)
+    return [Panel("Where the best " + axis.noun + " changes", caption, drawn, 2, tables)]
 
 
 def field(whatif: WhatIf, series: style.Named, across: Axis) -> NDArray[np.float64]:
@@ -53,7 +77,7 @@ def time_map(whatif: WhatIf, series: style.Named, across: Axis) -> go.Figure:
 
 
 def slower_map(whatif: WhatIf, series: style.Named, across: Axis) -> go.Figure:
-    """How many times longer a round takes than at the best of the same column."""
+    """Draw how many times longer a round takes than at the best of the same column."""
     times_s = field(whatif, series, across)
     slower = np.fmin(_over_best(times_s), MAX_SLOWER)
     ticks = [tick for tick in SLOWER_TICKS if tick <= np.nanmax(slower)]
@@ -120,7 +144,7 @@ def step_line(times_s: NDArray[np.float64], across: Axis) -> tuple[NDArray[np.fl
 
 
 def _share(times_s: NDArray[np.float64], left: int, right: int, former: int, later: int) -> float:
-    """How far between two columns both are equally quick, if the logarithms of their times go straight."""
+    """Interpolate how far between two columns both are equally quick, by straight lines of logarithms of times."""
     logs = np.log(times_s)
     ahead, behind = logs[later, left] - logs[former, left], logs[former, right] - logs[later, right]
     if not (ahead >= 0 and behind >= 0 and ahead + behind > 0):  # unknown, or equally quick all the way
@@ -130,7 +154,7 @@ def _share(times_s: NDArray[np.float64], left: int, right: int, former: int, lat
 
 @dataclass(frozen=True)
 class Reign:
-    """From where to where along an axis a value is the best: indices, and the number at which the next takes over."""
+    """Stretch of an axis on which one value is the best: indices, and the number at which the next takes over."""
 
     best: int
     first: int
@@ -139,7 +163,7 @@ class Reign:
 
 
 def reigns(times_s: NDArray[np.float64], across: Axis) -> list[Reign]:
-    """Who is best where along `across`. A new best must be clearly quicker than the old one to take over."""
+    """Find which value is best where along `across`. A new best takes over when it is clearly quicker."""
     found: list[Reign] = []
     for column, best in best_by_column(times_s).items():
         if found and times_s[best, column] >= times_s[found[-1].best, column] * (1 - ALIKE):

@@ -1,4 +1,4 @@
-"""Where runs were trained: the time to the target at each cut, and the accuracy reached beside the time of a round."""
+"""Panel on trained runs: the time to the target at each cut, and accuracy against the time of a round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from markupsafe import Markup
 
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import NBSP, duration, percent, tenths
+from sfl_sim.report.html_page import Panel
 from sfl_sim.report.table import Cell, Table
+from sfl_sim.report.whatif_load import where_drawn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +23,32 @@ if TYPE_CHECKING:
 HEIGHT_PX, ROW_PX = 320, 40
 TITLES = ["A round", "Accuracy reached", f"Rounds to{NBSP}target", f"Time to{NBSP}target", "Valid"]
 NUMBERS = ["accuracy", "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s"]
+OVERLAY = Markup(
+    "Of stored runs: what they learned, at the times of this what-if. Left, the simulated time to {goal}, with the "
+    "accuracy reached at the end; right, that accuracy against the time of a round. Hollow marks are no longer valid, "
+    "since clients would be served in another order: these must be trained again (medians over seeds)."
+)
+
+
+def overlay_panels(whatif: WhatIf) -> list[Panel]:
+    """List the panel on points that were trained, if a run was asked for them."""
+    if whatif.overlay is None:
+        return []
+    targets = whatif.overlay["target_accuracy"].dropna().unique()
+    goal = f"{percent(targets[0], 0)} accuracy" if len(targets) == 1 else "the target"
+    points = trained(whatif).sort_values([axis.column for axis in whatif.others], kind="stable")
+    own = whatif.here(points)
+    drawn = []
+    if len(own):
+        drawn = [
+            (f"Time to {goal}", time_to_target(whatif)),
+            ("Accuracy against the time of a round", accuracy_by_round(whatif)),
+        ]
+    tables = [trained_table(whatif, own)]
+    if len(own) < len(points):
+        tables.append(trained_table(whatif, points.drop(own.index), "At other values"))
+    caption = OVERLAY.format(goal=goal) + where_drawn(whatif.others)
+    return [Panel("Where runs were trained", caption, drawn, 2, tables)]
 
 
 def trained(whatif: WhatIf) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Figures of the time of a round: at each cut, the deepest at the bottom, and with other servers."""
+"""Panels on the time of a round: at each cut, the deepest at the bottom, and with other servers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup, escape
 
 from sfl_sim.report import display, figures, style
+from sfl_sim.report.display import plural
 from sfl_sim.report.figures import MAX_TICKS, wide_axis
+from sfl_sim.report.html_page import Panel
 from sfl_sim.report.round_time import NOTHING
-from sfl_sim.report.whatif_load import ALIKE
+from sfl_sim.report.whatif_load import ALIKE, where_drawn
 from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
@@ -18,11 +21,83 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
+    from sfl_sim.report.table import Table
     from sfl_sim.report.whatif_load import Axis, WhatIf
 
 ROW_PX, COMPACT_ROW_PX, NUMERIC_PX, SERVER_PX = 19, 12.5, 340, 300
 STAR = {"symbol": "star", "size": 12, "color": style.INK, "line": {"color": "#FFFFFF", "width": 1}}
 PALE_NAME = "#98A2AD"
+MAX_MULTIPLES = 6
+"""Largest number of other worlds for which the parts of a round are drawn."""
+ROUNDS = Markup(
+    "Where the time of the average client's round goes, {deep}; warm colours are waiting{seeds}. The star is the "
+    "least.{own}"
+)
+SERVER = (
+    "The best point of the scenario’s own world, timed with other servers{seeds}. The ring is the scenario’s own "
+    "server. {faster}"
+)
+
+
+def round_panels(whatif: WhatIf, tables: Sequence[Table]) -> list[Panel]:
+    """List the panel on a round by resource, with `tables` below, and one on all variants if there are several."""
+    axis, shown = whatif.along, whatif.drawn
+    title = "Time of a round by " + axis.noun
+    own = Markup("")
+    if axis.base is not None and not axis.is_numeric:
+        own = Markup(" Bold is the scenario’s own {}.").format(axis.noun)
+    if axis.is_cut and whatif.layers["pareto"].eq(False).any():
+        own += " Pale names are cuts that are not Pareto."
+    deep = "from the shallowest cut to the deepest" if axis.is_cut else "for each " + axis.noun
+    caption = ROUNDS.format(deep=deep, seeds=whatif.over_seeds, own=own) + where_drawn(whatif.others) + _more(whatif)
+    drawn = [(whatif.heading(one, _found(whatif, one)), stacked(whatif, one)) for one in shown]
+    panels = [Panel(title, caption, drawn, min(len(drawn), 2), tables)]
+    if len(shown) > 1:
+        caption = escape(f"Stars mark the best of each{whatif.over_seeds}.") + where_drawn(whatif.others)
+        panels.insert(0, Panel("All variants", caption, [(title, by_series(whatif))]))
+    return panels
+
+
+def elsewhere_panels(whatif: WhatIf) -> list[Panel]:
+    """List the panel with the figure of the first series at other values of the second axis: all if they are few."""
+    across, shown = whatif.across, whatif.drawn
+    if across is None or not shown:
+        return []
+    rest = [i for i in range(len(across.values)) if i != across.shown and len(whatif.times(shown[0], i))]
+    chosen = [int(i) for i in display.thin(pd.DataFrame(index=rest), MAX_MULTIPLES).index]
+    drawn = []
+    for i in chosen:
+        heading = whatif.heading(shown[0], _found(whatif, shown[0], i))
+        drawn.append((heading, stacked(whatif, shown[0], i, compact=True)))
+    some = f" {len(chosen)} of {plural(len(rest), 'other value')}." if len(chosen) < len(rest) else ""
+    whose = " " + shown[0].html + " alone." if len(whatif.series) > 1 else ""
+    caption = escape(f"Each figure has a scale of its own.{some}") + whose + where_drawn(whatif.others[1:])
+    columns = {1: 1, 2: 2, 4: 2}.get(len(drawn), 3)
+    return [Panel("At other values of " + across.noun, caption, drawn, columns)] if drawn else []
+
+
+def _found(whatif: WhatIf, series: style.Named, across: int | None = None) -> Markup:
+    """Say which value is the best at a value of the second axis."""
+    best = whatif.along.said(whatif.best(series, across)) + " is the best"
+    other = whatif.across
+    return best if other is None else other.said(other.shown if across is None else across) + ": " + best
+
+
+def _more(whatif: WhatIf) -> str:
+    shown = len(whatif.drawn)
+    return f" The first {shown} of {len(whatif.series)} variants are drawn." if shown < len(whatif.series) else ""
+
+
+def server_panels(whatif: WhatIf) -> list[Panel]:
+    """List the panel on other servers, if any were timed."""
+    if whatif.server.empty:
+        return []
+    drawn = [
+        ("Speed of the server", by_speedup(whatif)),
+        ("Workers of the server", by_workers(whatif)),
+    ]
+    caption = SERVER.format(seeds=whatif.over_seeds, faster=faster_server(whatif))
+    return [Panel("Another server", caption, drawn, columns=2)]
 
 
 def stacked(whatif: WhatIf, series: style.Named, across: int | None = None, compact: bool = False) -> go.Figure:
@@ -99,7 +174,7 @@ def canvas(axis: Axis, compact: bool = False) -> go.Figure:
 def placed(
     axis: Axis, indices: Sequence[int] | pd.Series | pd.Index, numbers: Sequence[float] | pd.Series
 ) -> dict[str, np.ndarray]:
-    """Where numbers are drawn: to the right in the rows of named values, or upwards over an axis of numbers."""
+    """Place numbers: to the right in the rows of named values, or upwards over an axis of numbers."""
     found = np.asarray(numbers, dtype=float)
     if axis.is_numeric:
         return {"x": np.asarray([axis.values[i] for i in indices], dtype=float), "y": found}
@@ -123,7 +198,7 @@ def dressed(whatif: WhatIf, figure: go.Figure, title: str, most: float | None = 
 
 
 def wide(whatif: WhatIf, figure: go.Figure, title: str, numbers: Sequence[pd.Series]) -> go.Figure:
-    """As `dressed`, with a logarithmic axis if the numbers differ by much."""
+    """Dress the figure with a logarithmic axis if the numbers differ by much."""
     figure = dressed(whatif, figure, title)
     scale = wide_axis(min(own.min() for own in numbers), max(own.max() for own in numbers))
     return figure.update_yaxes(scale) if whatif.along.is_numeric else figure.update_xaxes(scale)
@@ -163,7 +238,7 @@ def by_workers(whatif: WhatIf) -> go.Figure:
 
 
 def faster_server(whatif: WhatIf) -> str:
-    """What the fastest server that was tried would save of the first series' round."""
+    """Say what the fastest server that was tried would save of the first series' round."""
     own = sweep(whatif, "speedup")
     own = own[own["series"] == own["series"].iloc[0]]
     here, fastest = own[own["own"]], own.loc[own["speedup"].idxmax()]

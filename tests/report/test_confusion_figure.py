@@ -11,7 +11,7 @@ import pytest
 from synthetic_run import LABELS
 
 from sfl_sim.report.labels import MATRICES, round_film, round_films
-from sfl_sim.report.panels import panels
+from sfl_sim.report.page import panels
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames

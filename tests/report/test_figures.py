@@ -10,11 +10,10 @@ import pandas as pd
 import pytest
 from synthetic_run import World, write_run
 
-from sfl_sim.report import fleet, labels, learning, round_time
+from sfl_sim.report import labels, learning, round_time, world
 from sfl_sim.report.frames import Frames, label_ranks, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.queueing import MAX_POINTS, server_queue
-from sfl_sim.report.round_view import round_views
+from sfl_sim.report.round_view import MAX_POINTS, round_views, server_queue
 from sfl_sim.report.targets import aims
 
 if TYPE_CHECKING:
@@ -145,8 +144,8 @@ def test_variants_share_one_fleet_unless_theirs_differ(frames: Frames) -> None:
         macs_per_s=frames.clients["macs_per_s"].where(~slower, frames.clients["macs_per_s"] / 2)
     )
 
-    assert [trace.name for trace in fleet.device_speeds(frames).data] == ["device"]
-    assert [trace.name for trace in fleet.device_speeds(replace(frames, clients=halved)).data] == [
+    assert [trace.name for trace in world.device_speeds(frames).data] == ["device"]
+    assert [trace.name for trace in world.device_speeds(replace(frames, clients=halved)).data] == [
         "splitfed_v2, fcfs and 1 alike",
         "hydra, cyclic",
     ]
@@ -156,10 +155,10 @@ def test_energy_is_of_those_who_paid_any(frames: Frames) -> None:
     hydra = frames.clients["variant"] == "hydra, cyclic"
     known = replace(frames, clients=frames.clients.assign(joule=np.where(hydra, np.nan, frames.clients["client"])))
 
-    shares = fleet.energy(known).data[0]
+    shares = world.energy(known).data[0]
 
-    assert not fleet.knows_energy(replace(frames, clients=frames.clients.assign(joule=np.nan)))
-    assert fleet.knows_energy(known)
+    assert not world.knows_energy(replace(frames, clients=frames.clients.assign(joule=np.nan)))
+    assert world.knows_energy(known)
     assert shares.name == "device"  # both variants that know any
     assert (min(shares.x), max(shares.x)) == (1, 9)
 

@@ -10,9 +10,8 @@ import pytest
 from synthetic_run import Setting, World, write_run
 
 from sfl_sim.report.frames import Frames, merge
-from sfl_sim.report.headline import headline
+from sfl_sim.report.headline import headline, warnings
 from sfl_sim.report.load import load
-from sfl_sim.report.run_warnings import warnings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,7 +23,7 @@ from sfl_sim.report.html_page import write_page
 from sfl_sim.report.landscape import write_landscape
 from sfl_sim.report.load import load
 from sfl_sim.report.page import write_report
-from sfl_sim.report.preview import Partition, Preview, write_preview
+from sfl_sim.report.partition import Partition, Preview, write_preview
 from sfl_sim.report.serving import write_serving
 from sfl_sim.report.whatif import write_whatif as write_whatif_page
 

@@ -12,11 +12,11 @@ import pytest
 from read_table import in_words
 from rich.console import Console
 
-from sfl_sim.report import preview
+from sfl_sim.report import partition
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.panels import panels
-from sfl_sim.report.preview import Partition, Preview, holdings_panel, preview_in_terminal, write_preview
+from sfl_sim.report.page import panels
+from sfl_sim.report.partition import Partition, Preview, holdings_panel, preview_in_terminal, write_preview
 from sfl_sim.report.results import results_table
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def drawn(figure: go.Figure) -> pd.DataFrame:
 
 
 def test_columns_are_shares_of_a_client_s_samples_by_its_dominant_label_and_the_empty_come_last() -> None:
-    figure = preview.holdings(COUNTS)
+    figure = partition.holdings(COUNTS)
 
     assert drawn(figure).T.to_dict("index") == {
         "client 2": {"cat": 90, "dog": 0, "fox": 10},
@@ -51,9 +51,9 @@ def test_columns_are_shares_of_a_client_s_samples_by_its_dominant_label_and_the_
 def test_of_thousands_of_clients_and_many_labels_some_are_drawn_and_few_are_named() -> None:
     counts = pd.DataFrame(np.random.default_rng(0).integers(0, 9, (2000, 100)), columns=[f"l{i}" for i in range(100)])
 
-    figure = preview.holdings(counts)
+    figure = partition.holdings(counts)
 
-    assert drawn(figure).shape == (100, preview.MAX_CLIENTS)
+    assert drawn(figure).shape == (100, partition.MAX_CLIENTS)
     assert figure.layout.xaxis2.title.text == "400 of 2,000 clients, by dominant label"
     assert not figure.layout.xaxis2.showticklabels
     assert len(figure.layout.yaxis2.tickvals) == 20
@@ -69,7 +69,7 @@ def holding(frames: Frames) -> Frames:
 
 
 def test_a_report_shows_each_distinct_partition_once_with_the_names_of_its_labels(holding: Frames) -> None:
-    panel = holdings_panel(preview.held(holding))
+    panel = holdings_panel(partition.held(holding))
 
     (first, figure), (second, other) = panel.figures
     assert "splitfed_v2, fcfs" in first

@@ -10,9 +10,8 @@ import pandas as pd
 import pytest
 from synthetic_run import LABELS
 
-from sfl_sim.report.panels import panels
-from sfl_sim.report.queueing import server_queue, service_order
-from sfl_sim.report.round_view import round_views
+from sfl_sim.report.page import panels
+from sfl_sim.report.round_view import round_views, server_queue, service_order
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames

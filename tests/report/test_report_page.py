@@ -1,20 +1,22 @@
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
 from plotly.offline import get_plotlyjs
 from synthetic_run import Setting, World, write_run
 
+from sfl_sim import report
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.page import write_report
-from sfl_sim.report.panels import panels
+from sfl_sim.report.page import panels, write_report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -190,3 +192,12 @@ def test_a_folder_without_a_run_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="not a complete run folder"):
         write_report([tmp_path], tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_the_example_that_tells_how_to_add_a_figure_works(frames: Frames) -> None:
+    example = re.search(r"for example:\n\n(.*)\n\nIn `page.panels`", inspect.getdoc(report) or "", re.S)
+    assert example is not None
+    names: dict[str, Any] = {}
+    exec(dedent(example[1]), names)
+    (panel,) = names["upload_panels"](frames)
+    assert [entry.name for entry in panel.legend] == [variant.label for variant in frames.variants]

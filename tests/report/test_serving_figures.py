@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from synthetic_serving import Method, Rule, World, write_served
 
-from sfl_sim.report import serving_accuracy, serving_latency, serving_rates
+from sfl_sim.report import serving_accuracy, serving_latency
 from sfl_sim.report.figures import wide_axis
 from sfl_sim.report.serving import groups_table, headline
 from sfl_sim.report.serving_load import MAX_DETAILED, Served, load_serving
@@ -54,8 +54,8 @@ def test_colours_tell_what_was_trained_and_dashes_its_thresholds(thresholds: Ser
 
 def test_the_curve_of_latencies_passes_through_its_marks(sweep: Served) -> None:
     curve, marks = serving_latency.survival(sweep).data[:2]
-    cells = sweep.detailed[0][1]
-    latency_s = sweep.requests(cells, ["arrived_s", "ended_s"]).eval("ended_s - arrived_s")
+    trials = sweep.detailed[0][1]
+    latency_s = sweep.requests(trials, ["arrived_s", "ended_s"]).eval("ended_s - arrived_s")
 
     assert len(latency_s) == 2 * 540  # two seeds, without their warm-up
     assert marks.x == pytest.approx(1e3 * latency_s.quantile([0.5, 0.95, 0.99]).to_numpy())
@@ -65,18 +65,18 @@ def test_the_curve_of_latencies_passes_through_its_marks(sweep: Served) -> None:
 def test_the_parts_of_a_bar_add_up_to_its_latency(sweep: Served) -> None:
     for prefix, told in (("", "latency_s"), ("tail_", "p95_s")):
         lengths = np.sum([bar.x for bar in serving_latency.parts(sweep, prefix).data], axis=0)
-        expected = [1e3 * cells[told].mean() for _, cells in sweep.detailed]
+        expected = [1e3 * trials[told].mean() for _, trials in sweep.detailed]
         assert lengths == pytest.approx(expected, rel=0.03)
 
 
 def test_marks_are_hollow_and_bars_pale_where_a_fleet_falls_behind(sweep: Served) -> None:
-    line, *bars = (trace for trace in serving_rates.p95(sweep).data[:3])
+    line, *bars = (trace for trace in serving_latency.p95(sweep).data[:3])
     assert list(line.marker.color) == [sweep.series[0].colour] * 2 + ["#FFFFFF"]
-    assert [(tuple(bar.x), bar.opacity) for bar in bars] == [((10, 40), 1.0), ((40, 320), serving_rates.PALE)]
+    assert [(tuple(bar.x), bar.opacity) for bar in bars] == [((10, 40), 1.0), ((40, 320), serving_latency.PALE)]
 
 
 def test_without_load_latency_is_as_eq_12_says_and_under_load_beyond(sweep: Served) -> None:
-    ratios = np.array([line.y for line in serving_rates.eq12(sweep).data])
+    ratios = np.array([line.y for line in serving_latency.eq12(sweep).data])
     assert np.median(ratios[:, 0]) == pytest.approx(1)
     assert (ratios[:, -1] > 5).all()
 
@@ -115,12 +115,12 @@ def test_a_rule_s_course_ends_at_the_share_it_is_to_hold(thresholds: Served) -> 
 
 def led(thresholds_s: dict[str, list[float]], sweep: Served, behind: list[bool]) -> list[str]:
     """What is said of the ranking if the two series have these p95 at the three rates."""
-    cells = sweep.cells.copy()
+    trials = sweep.trials.copy()
     for label, p95_s in thresholds_s.items():
         for rate, its_p95_s, late in zip(SWEEP.rates, p95_s, behind, strict=True):
-            rows = (cells["series"] == label) & (cells["rate_per_s"] == rate)
-            cells.loc[rows, ["p95_s", "falls_behind"]] = its_p95_s, float(late)
-    return headline(replace(sweep, cells=cells))
+            rows = (trials["series"] == label) & (trials["rate_per_s"] == rate)
+            trials.loc[rows, ["p95_s", "falls_behind"]] = its_p95_s, float(late)
+    return headline(replace(sweep, trials=trials))
 
 
 def test_it_is_told_at_which_rate_the_ranking_changes(sweep: Served) -> None:
@@ -156,6 +156,8 @@ def test_variants_without_a_common_rate_are_shown_at_their_lowest(tmp_path: Path
         for name, rates in (("slow", (5.0, 10.0)), ("fast", (20.0, 40.0)))
     )
     one, other = load_serving(slow), load_serving(fast)
-    both = replace(one, cells=pd.concat([one.cells, other.cells], ignore_index=True), series=one.series + other.series)
+    both = replace(
+        one, trials=pd.concat([one.trials, other.trials], ignore_index=True), series=one.series + other.series
+    )
     assert both.rate_per_s is None
     assert both.at_rate.groupby("series")["rate_per_s"].first().to_dict() == {"slow, oracle": 5, "fast, oracle": 20}

@@ -15,10 +15,9 @@ from rich.console import Console
 from synthetic_whatif import BANDWIDTHS, CUTS, Vary, World, write_whatif
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.whatif import whatif_in_terminal
+from sfl_sim.report.whatif import best_points, headline, whatif_in_terminal
 from sfl_sim.report.whatif import write_whatif as write_page
 from sfl_sim.report.whatif_load import load_whatif
-from sfl_sim.report.whatif_words import best_points, headline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,6 +148,12 @@ def test_several_seeds_have_a_spread_and_say_how_many_agree(tmp_path: Path) -> N
     assert re.search(r"\(median of 3 seeds, ± \S+ m?s; the best with (all|\d) of them\)", headlines_of(folder)[0])
     row = next(row for row in read(best_points(load_whatif(folder))).values() if row["Best cut"][0] == "dw6")
     assert row["A round"][1].startswith("± ")
+
+
+def test_of_several_variants_each_headline_is_short_and_says_whose_it_is(tmp_path: Path) -> None:
+    told = headlines_of(write_whatif(tmp_path / "two", replace(SMALL, series=(("one", 1.0), ("two", 2.0)))))
+    assert [headline.partition(": ")[0][-3:] for headline in told] == ["one", "one", "two", "two"]
+    assert all(headline.count(". ") <= 2 for headline in told)
 
 
 def test_cuts_within_one_percent_are_as_good(tmp_path: Path) -> None:

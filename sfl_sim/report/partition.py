@@ -1,4 +1,4 @@
-"""What clients hold: heat maps of label counts, and the page and the table of a preview before anything is trained."""
+"""Samples that clients hold: heat maps of label counts, and page and table of a preview before anything is trained."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ READING = "Of the clients: least · median · most. Divergence (Jensen-Shannon, 
 
 @dataclass(frozen=True)
 class Partition:
-    """What one partition deals.
+    """Result of one partition.
 
     Attributes:
         name: what tells it from the others.
@@ -100,7 +100,7 @@ def _numbers(partition: Partition) -> list[Cell]:
 
 
 def _notes(preview: Preview) -> list[str]:
-    """What the table does not say: how to read it, what is not used, what is not shown."""
+    """List what the table does not say: how to read it, what is not used, what is not shown."""
     notes = [READING]
     for partition in preview.partitions:
         sizes = partition.counts.sum(axis=1)
@@ -158,7 +158,7 @@ def holdings(counts: pd.DataFrame) -> go.Figure:
 
 
 def held(frames: Frames) -> list[tuple[list[Markup], pd.DataFrame]]:
-    """What the clients hold, clients x labels: the distinct partitions of the first seeds, and who has each."""
+    """List the distinct partitions of the first seeds (clients x labels), each with the variants that have it."""
     found = []
     for variant in frames.variants:
         clients = frames.clients.query("variant == @variant.label and seed == @variant.seed").set_index("client")

@@ -1,4 +1,4 @@
-"""Panel on replay: how much is replayed, whether it comes, and what it costs."""
+"""Panels on what only some methods do: replay samples of other clients, or take in stale updates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pandas as pd
 from plotly.colors import hex_to_rgb
 
 from sfl_sim.report import display, figures
-from sfl_sim.report.figures import BANDS, LINES, MAX_NARROW_BANDS
+from sfl_sim.report.figures import BANDS, LINES, MAX_NARROW_BANDS, MAX_POINTS
 from sfl_sim.report.html_page import Panel
 from sfl_sim.report.results import of_each
 from sfl_sim.report.table import Column, by_variant
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames, Variant
 
 HEIGHT_PX = 280
-COLUMNS = [
+REPLAY_COLUMNS = [
     Column("Bytes of replay", "replay_bytes", display.data_size),
     Column("Share of all bytes", "byte_share", display.percent),
     Column("Waiting for assistants, a round", "waiting_s", display.duration),
@@ -30,9 +30,17 @@ COLUMNS = [
     Column("of which came", "came", display.percent),
     Column("Assistants passed over, a round", "passed_over", display.tenths),
 ]
-CAPTION = """{costs} Assistants, clients that do not take part themselves, receive the model and send features of \
-labels that are rare where it trains: as many as the proportion says of the samples there, but at least one per label. \
-Dotted is what is asked for, and shaded what of it does not come ({bands})."""
+REPLAY_CAPTION = """{costs} Assistants, clients that do not take part themselves, receive the model and send features \
+of labels that are rare where it trains: as many as the proportion says of the samples there, but at least one per \
+label. Dotted is what is asked for, and shaded what of it does not come ({bands})."""
+STALENESS_COLUMNS = [
+    Column("Mean staleness (versions)", "staleness_mean", display.tenths),
+    Column("Stalest", "staleness_max", display.tenths),
+    Column("Updates discarded, too stale", "updates_discarded", display.tenths),
+]
+STALENESS_CAPTION = f"""An asynchronous server waits for nobody: while a client trains, updates of others move the \
+global model on. By as many versions its own is stale when it comes, and counts the less. Solid is the mean of the \
+updates of a round, dotted the stalest of them ({LINES})."""
 
 
 def replay_panels(frames: Frames) -> list[Panel]:
@@ -46,8 +54,9 @@ def replay_panels(frames: Frames) -> list[Panel]:
         ("Replayed samples", samples(frames, variants)),
         ("Share of the bytes", byte_share(frames, variants)),
     ]
-    caption = CAPTION.format(costs=cost_in_words(frames, variants), bands=bands)
-    table = by_variant(COLUMNS, of_each(costs(frames, variants), variants), ranked=False)  # what costs may teach more
+    caption = REPLAY_CAPTION.format(costs=cost_in_words(frames, variants), bands=bands)
+    rows = of_each(costs(frames, variants), variants)
+    table = by_variant(REPLAY_COLUMNS, rows, ranked=False)  # what costs more may teach more
     return [Panel("What replay costs", caption, drawn, columns=3, tables=[table])]
 
 
@@ -58,7 +67,7 @@ def replaying(frames: Frames) -> list[Variant]:
 
 
 def costs(frames: Frames, variants: Sequence[Variant]) -> pd.DataFrame:
-    """What replay took of every run: a row per variant and seed, by the keys of `COLUMNS`."""
+    """Sum up what replay cost every run: a row per variant and seed, by the keys of `REPLAY_COLUMNS`."""
     rounds = frames.rounds[frames.rounds["variant"].isin([variant.label for variant in variants])]
     rounds = rounds.assign(
         length_s=rounds["ended_s"] - rounds["started_s"], all_bytes=rounds["bytes_up"] + rounds["bytes_down"]
@@ -79,7 +88,7 @@ def costs(frames: Frames, variants: Sequence[Variant]) -> pd.DataFrame:
 
 
 def cost_in_words(frames: Frames, variants: Sequence[Variant]) -> str:
-    """What replay costs, as a sentence with the least and the most of the variants' medians."""
+    """Say what replay costs: the least and the most of the variants' medians."""
     middle = costs(frames, variants).groupby("variant").median()
 
     def ranging(key: str, text: Callable[[float], str]) -> str:
@@ -131,3 +140,43 @@ def samples(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
         )  # fmt: skip
     figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()), rangemode="tozero")
     return figure.update_yaxes(title="samples in a round", rangemode="tozero")
+
+
+def staleness_panels(frames: Frames) -> list[Panel]:
+    """The panel on staleness, if a server is asynchronous."""
+    variants = asynchronous(frames)
+    if not variants:
+        return []
+    drawn = [("Staleness of the updates of a round", staleness(frames, variants))]
+    rows = of_each(staleness_of_runs(frames), variants)
+    table = by_variant(STALENESS_COLUMNS, rows, ranked=False)  # fresher updates are fewer, or wait
+    return [Panel("How stale updates are", STALENESS_CAPTION, drawn, tables=[table])]
+
+
+def asynchronous(frames: Frames) -> list[Variant]:
+    """The variants whose server waits for no client."""
+    known = frames.rounds.groupby("variant")["staleness_mean"].count()
+    return [variant for variant in frames.variants if known[variant.label]]
+
+
+def staleness_of_runs(frames: Frames) -> pd.DataFrame:
+    """A row per variant and seed, by the keys of `STALENESS_COLUMNS`: the mean over its rounds, the most, the sum."""
+    runs = frames.rounds.dropna(subset="staleness_mean").groupby(["variant", "seed"])
+    by_column = {"staleness_mean": "mean", "staleness_max": "max", "updates_discarded": "sum"}
+    return runs[list(by_column)].agg(by_column).reset_index()
+
+
+def staleness(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
+    """Versions by which each round's updates are stale: their mean, and dotted the most; medians over seeds."""
+    figure = figures.canvas(280)
+    for variant in variants:
+        rows = frames.rounds[frames.rounds["variant"] == variant.label]
+        middle = display.thin(rows.groupby("round")[["staleness_mean", "staleness_max"]].median(), MAX_POINTS)
+        figures.lines(
+            figure, variant, middle.index, middle["staleness_max"], "at most %{y} in round %{x}<extra></extra>",
+            dash="dot", width=1.2, showlegend=False,
+        )  # fmt: skip
+        hover = "%{y:.3~g} on average in round %{x}"
+        figures.lines(figure, variant, middle.index, middle["staleness_mean"], hover)
+    figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()), rangemode="tozero")
+    return figure.update_yaxes(title="versions", rangemode="tozero")

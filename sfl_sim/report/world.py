@@ -1,10 +1,12 @@
-"""What a cut after each layer costs a client: a panel with a figure for each model, and a table of its layers."""
+"""Panels on the world: how unequal the fleet is, and what a cut after each layer costs a client."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from markupsafe import Markup
 
 from sfl_sim.report import display, figures, style
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
 
     from sfl_sim.report.frames import Frames, Variant
 
+LINES = {
+    "macs_per_s": ("device", "solid"),
+    "uplink_bps": ("uplink", "solid"),
+    "downlink_bps": ("downlink", "dash"),
+    "joule": ("device", "solid"),
+}
+"""The resource of each rate, and the dash of its line; energy is paid by the device."""
+FLEET_CAPTION = "The wider a curve spreads along its logarithmic axis, the longer the fast clients wait for the slow. "
 MAX_NAMES = 12
 BAR_WIDTH, PALE = 0.72, 0.3
 LANE_PX, BYTES_PX, MACS_PX = 18, 170, 110
@@ -28,25 +38,103 @@ BARS = (
     (3, "work of the client", "device", "share", "macs_text"),
 )
 """The bars of each cut: row, name, resource, and the columns of their height and of what is said of it."""
-CAPTION = """A bar for every cut: what a sample's activations take on the uplink (and their gradient on the downlink), \
-and below it how much of the model the client computes. Strong colours are Pareto cuts: no other saves bytes or work \
-at no cost in the other. Triangles are the cuts in use, larger where more clients have them."""
+CUTS_CAPTION = """A bar for every cut: what a sample's activations take on the uplink (and their gradient on the \
+downlink), and below it how much of the model the client computes. Strong colours are Pareto cuts: no other saves \
+bytes or work at no cost in the other. Triangles are the cuts in use, larger where more clients have them."""
 PARETO = "Pareto cut: no other saves MACs or activations at no cost in the other"
+
+
+def fleet_panel(frames: Frames) -> Panel:
+    """Devices and links, and energy if it is known."""
+    drawn = [
+        ("Device speeds", device_speeds(frames)),
+        ("Link rates: uplink solid, downlink dashed", link_rates(frames)),
+    ]
+    if knows_energy(frames):
+        drawn.append(("Energy that the run takes", energy(frames)))
+    return Panel("The fleet", FLEET_CAPTION + cost_model(frames), drawn, columns=2)
+
+
+def device_speeds(frames: Frames) -> go.Figure:
+    """Share of clients whose device is at most this fast."""
+    return _shares(frames, ["macs_per_s"]).update_xaxes(title="device speed (MAC/s)")
+
+
+def link_rates(frames: Frames) -> go.Figure:
+    """Share of clients whose uplink, and whose downlink, is at most this fast."""
+    return _shares(frames, ["uplink_bps", "downlink_bps"]).update_xaxes(title="link rate (bit/s)")
+
+
+def knows_energy(frames: Frames) -> bool:
+    """Return True if the power of clients is known, so that they have energy."""
+    return bool(frames.clients["joule"].gt(0).any())
+
+
+def energy(frames: Frames) -> go.Figure:
+    """Share of the clients that took part whose battery pays at most this much for the whole run."""
+    paying = replace(frames, clients=frames.clients[frames.clients["joule"] > 0])
+    return _shares(paying, ["joule"]).update_xaxes(title="energy of a client in the run (J)")
+
+
+def cost_model(frames: Frames) -> str:
+    """Say in a sentence how the time of a step follows from its work; nothing about runs that do not tell."""
+    follows = [
+        "its MACs" if cost == "macs" else f"its kinds of layers and their calls (cost profile {cost})"
+        for cost in frames.clients["cost"].dropna().unique()
+    ]
+    return f"A step's time follows from {' or '.join(follows)}." if follows else ""
+
+
+def _shares(frames: Frames, columns: list[str]) -> go.Figure:
+    """Empirical distributions: of the fleet that all variants share, or else of each in a variant's colour."""
+    fleets = _fleets(frames, columns)
+    figure = figures.canvas(290)
+    for variants, fleet in fleets:
+        alike = f" and {len(variants) - 1} alike" if len(variants) > 1 else ""
+        cuts = _cuts(frames, variants)
+        for column in columns:
+            part, dash = LINES[column]
+            neutral = {"name": part, "line_color": style.RESOURCE_COLOURS[part]}
+            coloured = {"name": variants[0].label + alike, "line_color": variants[0].colour}
+            look = neutral if len(fleets) == 1 else coloured
+            hover = "%{y:.0f} % are at most %{x:.3s}%{customdata}"
+            figures.ecdf(figure, fleet[column], cuts, hover, line_dash=dash, **look)
+    rates = np.log10(frames.clients[columns])
+    low, high = rates.min(axis=None) - 0.05, rates.max(axis=None) + 0.05
+    figure.update_xaxes(type="log", exponentformat="SI", range=[low, high], dtick="D2" if 1 < high - low < 3 else None)
+    return figure.update_yaxes(title="share of clients (%)", range=[0, 102])
+
+
+def _fleets(frames: Frames, columns: list[str]) -> list[tuple[list[Variant], pd.DataFrame]]:
+    """The fleets that differ in these columns, seeds pooled, each with the variants that have it."""
+    fleets = frames.clients[["variant", "seed", "client", *columns]].groupby("variant")
+    return distinct(
+        (variant, fleets.get_group(variant.label).drop(columns="variant").reset_index(drop=True))
+        for variant in frames.variants
+        if variant.label in fleets.groups
+    )
+
+
+def _cuts(frames: Frames, variants: list[Variant]) -> pd.Series:
+    """Each client's cut as the end of a sentence, clients in the order of their fleet; empty where variants differ."""
+    clients = frames.clients[frames.clients["variant"].isin([variant.label for variant in variants])]
+    cut = clients.groupby(["seed", "client"], sort=False)["cut"].agg(["min", "max"])
+    return cut["min"].map(", cut after layer {:.0f}".format).where(cut["min"] == cut["max"], "").reset_index(drop=True)
 
 
 def cut_panels(frames: Frames) -> list[Panel]:
     """A figure for each model that can be cut."""
     drawn = [(model_title(model), cut_costs(frames, variants, model)) for variants, model in models(frames)]
-    return [Panel("Where to cut", CAPTION, drawn)] if drawn else []
+    return [Panel("Where to cut", CUTS_CAPTION, drawn)] if drawn else []
 
 
 def models(frames: Frames) -> list[tuple[list[Variant], pd.DataFrame]]:
     """The layers (`LAYER_COLUMNS`) of each distinct model that can be cut, and the variants that have it."""
-    tables = ((v, _of(v, frames.layers)[LAYER_COLUMNS].reset_index(drop=True)) for v in frames.variants)
+    tables = ((v, _of_first_seed(v, frames.layers)[LAYER_COLUMNS].reset_index(drop=True)) for v in frames.variants)
     return [(variants, table) for variants, table in distinct(tables) if len(table) > 1]
 
 
-def _of(variant: Variant, table: pd.DataFrame) -> pd.DataFrame:
+def _of_first_seed(variant: Variant, table: pd.DataFrame) -> pd.DataFrame:
     return table[(table["variant"] == variant.label) & (table["seed"] == variant.seed)]
 
 
@@ -63,7 +151,7 @@ def cut_costs(frames: Frames, variants: list[Variant], layers: pd.DataFrame) -> 
     Args:
         layers: of the variants' model, with `LAYER_COLUMNS`.
     """
-    uses = _uses(frames, variants)
+    uses = _cuts_in_use(frames, variants)
     heights_px = [LANE_PX * max(len(uses), 1), BYTES_PX, MACS_PX]
     figure = figures.canvas(
         90 + sum(heights_px), rows=3, shared_xaxes=True, vertical_spacing=0.06, row_heights=heights_px
@@ -77,7 +165,7 @@ def cut_costs(frames: Frames, variants: list[Variant], layers: pd.DataFrame) -> 
         bytes_text=layers["activation_bytes"].map(display.data_size),
     )[:-1]
     for lane, (by_cut, owners) in enumerate(uses.items()):
-        _mark(figure, cuts, dict(by_cut), lane, owners if len(uses) > 1 else [])
+        _mark_cuts(figure, cuts, dict(by_cut), lane, owners if len(uses) > 1 else [])
     for pareto, rows in cuts.groupby("pareto"):
         for row, name, resource, y, text in BARS:
             figure.add_bar(
@@ -97,18 +185,18 @@ def cut_costs(frames: Frames, variants: list[Variant], layers: pd.DataFrame) -> 
     return figure
 
 
-def _uses(frames: Frames, variants: list[Variant]) -> dict[tuple[tuple[int, int], ...], list[Variant]]:
-    """Which variants cut where: by the pairs of a cut and the number of clients that have it."""
+def _cuts_in_use(frames: Frames, variants: list[Variant]) -> dict[tuple[tuple[int, int], ...], list[Variant]]:
+    """Group the variants by where they cut: by the pairs of a cut and the number of clients that have it."""
     uses: dict[tuple[tuple[int, int], ...], list[Variant]] = {}
     for variant in variants:
-        cuts = _of(variant, frames.clients)["cut"].dropna().astype(int)
+        cuts = _of_first_seed(variant, frames.clients)["cut"].dropna().astype(int)
         by_cut = tuple(sorted(Counter(cuts).items()))
         if by_cut:
             uses.setdefault(by_cut, []).append(variant)
     return uses
 
 
-def _mark(figure: go.Figure, cuts: pd.DataFrame, by_cut: dict[int, int], lane: int, owners: list[Variant]) -> None:
+def _mark_cuts(figure: go.Figure, cuts: pd.DataFrame, by_cut: dict[int, int], lane: int, owners: list[Variant]) -> None:
     """A triangle on each cut in use, larger where more clients have it; in the colour of its first owner, if any."""
     n_clients = sum(by_cut.values())
     colour = owners[0].colour if owners else style.INK
