@@ -12,7 +12,7 @@ from sfl_sim.sim.plan import Plan, TimedPlan
 from sfl_sim.sim.trace import Unforeseen
 
 Plans = dict[Hashable, Plan | str]
-"""What flows issue, or why only an event loop can tell, by what they are alike in."""
+"""Plans of flows, or the reason why a flow needs the event clock, by the key that equal flows share."""
 
 
 class Clock:
@@ -29,7 +29,7 @@ class Clock:
             alone.
 
     Attributes:
-        refused: why only events will do from now on, once that has turned out.
+        refused: the reason why only the event clock is used from now on; None as long as plans work.
     """
 
     def __init__(self, events: EventClock, plans: Plans | None = None) -> None:
@@ -46,7 +46,7 @@ class Clock:
 
     @cached_property
     def is_steady(self) -> bool:
-        """Whether no duration depends on when it begins."""
+        """True if no duration depends on when its operation begins."""
         return self.events.prices.steady
 
     def run(self, flow: Callable[[], Flow], round: int, *, like: Hashable = None, in_round: bool = True) -> Any:
@@ -67,9 +67,9 @@ class Clock:
         return self.events.run(flow(), round, in_round=in_round)
 
     def plan(self, flow: Callable[[], Flow], like: Hashable) -> TimedPlan:
-        """What `flow()`, as every flow that is `like` it, issues and takes here.
+        """Give the operations of `flow()`, the same for every flow that is `like` it, with their durations in this world.
 
-        Raises Unforeseen if only events can tell.
+        Raises Unforeseen if the flow needs the event clock.
         """
         if like not in self._timed:
             if not self.events.prices.foreseeable:

@@ -1,6 +1,6 @@
-"""A round written down once, to be timed again and again without an event loop.
+"""Plan of a round: its operations, recorded once and timed again and again without an event loop.
 
-It can be if its clients meet nowhere but at the server: then it is stages that follow upon one another.
+A round has a plan if its clients meet only at the server: then it is a sequence of stages.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sfl_sim.store.columns import OP_DTYPE
 
 
 class Plan:
-    """What a flow issues, in whatever world: its stages, and its rows, complete but for round and times.
+    """Operations of a flow, the same in every world: its stages, and its rows without round and times.
 
     Args:
         flow: is driven to its end.
-        prices: say what counts; no rate of theirs matters.
+        prices: decide which operations take time; their rates do not matter.
 
     Raises Unforeseen if the flow needs an event loop.
     """
@@ -37,9 +37,9 @@ class Plan:
 
 
 class TimedPlan:
-    """A plan in the world of an event clock.
+    """A plan with the durations of an event clock's world.
 
-    Raises Unforeseen if something there takes no number of seconds.
+    Raises Unforeseen if a duration there is no number of seconds.
     """
 
     def __init__(self, plan: Plan, events: EventClock) -> None:
@@ -48,7 +48,7 @@ class TimedPlan:
         self._timed = [TimedStage(stage, stage.durations(events.prices)) for stage in plan.stages]
 
     def turns(self, round: int) -> tuple[Turns, ...]:
-        """In which sequence each stage's clients are served in a round: all that a plan's rounds can differ in.
+        """Give the sequence in which each stage's clients are served in a round: the only difference between rounds.
 
         Raises Unforeseen if the order is neither arrival nor a sequence of turns.
         """
@@ -71,9 +71,9 @@ class TimedPlan:
         return tuple(served)
 
     def run(self, start_s: float, round: int, turns: Sequence[Turns]) -> tuple[NDArray[np.void], float]:
-        """The rows of a round that begins at `start_s` (`OP_DTYPE`), in order of their end, and when it ends.
+        """Give the rows of a round that begins at `start_s` (`OP_DTYPE`), in order of their end, and the round's end.
 
-        Raises Unforeseen if the turns are not those of the jobs.
+        Raises Unforeseen if the turns do not match the jobs.
         """
         now_s, found = start_s, [np.empty((3, 0))]
         for stage, served in zip(self._timed, turns, strict=True):
@@ -90,7 +90,7 @@ class TimedPlan:
 
 
 def stages(found: Trace) -> list[Stage]:
-    """The parts of a round that follow upon one another. Raises Unforeseen if it does not come apart so."""
+    """Split a round into consecutive stages. Raises Unforeseen if that is not possible."""
     plan: list[Stage] = []
     announced: Expect | None = None
     for item in found:
