@@ -18,7 +18,7 @@ from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.shipped import scenario_file
 from sfl_sim.scenario.vary import axis
-from sfl_sim.studies.advise import Advice, Wish, find_advice
+from sfl_sim.studies.advise import Advice, Criteria, find_advice
 from sfl_sim.studies.reprice import Repricing
 from sfl_sim.studies.serve import ServedStudy
 from sfl_sim.studies.train import TrialsFailed, run_study
@@ -256,9 +256,9 @@ def advise(
     Raises:
         ScenarioError: the scenario or a run cannot be used, or no cut is left.
     """
-    wish = Wish(per_client, memory_bytes, accuracy, [Path(run) for run in runs])
+    criteria = Criteria(per_client, memory_bytes, accuracy, [Path(run) for run in runs])
     with permitted(Permission(allow_code)):
-        return find_advice(training(_study(scenario, overrides)), wish, silent)
+        return find_advice(training(_study(scenario, overrides)), criteria, silent)
 
 
 def _study(scenario: str | Path | Scenario | Mapping[str, Any], overrides: Sequence[str]) -> Study:

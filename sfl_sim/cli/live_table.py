@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from sfl_sim.engine.experiment import Round
-from sfl_sim.engine.news import Began, Ended, Failed, News, Notify, Planned, Taken
+from sfl_sim.engine.news import Began, Ended, Failed, News, Notify, Planned, Reused
 from sfl_sim.report.display import duration
 
 REFRESHES_PER_S = 2
@@ -64,7 +64,7 @@ class Progress:
 
     def notify(self, news: News) -> None:
         """Note what became of a trial."""
-        if not isinstance(news, Began | Ended | Taken | Failed):
+        if not isinstance(news, Began | Ended | Reused | Failed):
             return
         row = self.rows[news.trial]
         row.changed_s = self.clock()
@@ -75,7 +75,7 @@ class Progress:
                 row.done = round.row["round"]
                 row.state = "done" if row.done == row.rounds else "running"
                 row.simulated, row.news = duration(round.row["ended_s"]), learned(round)
-            case Taken(_, run):
+            case Reused(_, run):
                 row.state, row.news = "taken", f"from {run}"
             case Failed(_, why):
                 row.state, row.news = "failed", str(why)

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from sfl_sim.cli.live_table import learned, live_table
-from sfl_sim.engine.news import Began, Counted, Ended, Failed, News, Notify, Planned, Taken, Warned, silent
+from sfl_sim.engine.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused, Warned, silent
 from sfl_sim.engine.trial import Settings
 from sfl_sim.report.display import duration
 from sfl_sim.scenario.load import Study
@@ -66,7 +66,7 @@ def _lines(planned: Planned, console: Console) -> Iterator[Notify]:
                 told = [f"round {done}/{of}", f"{duration(round.row['ended_s'])} simulated", learned(round)]
             case Began(trial, after) if after:
                 told = [f"goes on after round {after}"]
-            case Taken(trial, run):
+            case Reused(trial, run):
                 told = [f"taken from {run}"]
             case Failed(trial, why):
                 told = [f"failed: {why}"]

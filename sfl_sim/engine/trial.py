@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 
 from sfl_sim.engine.cache_key import trial_key
-from sfl_sim.engine.checkpointing import Keeper, Learned, Past, pasts
+from sfl_sim.engine.checkpointing import CheckpointWriter, ResumePoint, StoredRound, resume_points
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Began, Ended, Notify, Warned
 from sfl_sim.errors import OutputError
@@ -97,11 +97,11 @@ def _from_last_checkpoint(number: int, variant: Variant, place: Path, settings: 
         notify(Warned(number, problem))
 
     key = trial_key(variant.scenario, settings.meaning)  # before files and code can change under what is computed
-    for past in pasts(Checkpoints(place), key, warn):
+    for resume in resume_points(Checkpoints(place), key, warn):
         try:
-            _run_trial(number, variant, place, settings, notify, key, past, warn)
+            _run_trial(number, variant, place, settings, notify, key, resume, warn)
         except CheckpointMismatch as error:
-            warn(f"{past and past.checkpoint.folder} is not used: {error}")
+            warn(f"{resume and resume.checkpoint.folder} is not used: {error}")
         else:
             return
 
@@ -119,14 +119,14 @@ def _run_trial(
     settings: Settings,
     notify: Notify,
     key: str | None,
-    past: Past | None,
+    resume: ResumePoint | None,
     warn: Callable[[str], None],
 ) -> None:
     """Run one variant with one seed into its folder; on the way out, whatever the reason, keep the whole rounds.
 
-    Raises CheckpointMismatch if the run cannot go on from `past`.
+    Raises CheckpointMismatch if the run cannot go on from `resume`.
     """
-    notify(Began(number, len(past.rounds) if past else 0))
+    notify(Began(number, len(resume.rounds) if resume else 0))
     scenario = variant.scenario
     device = None if settings.timing_only else pick_device(settings.device)
     experiment = Experiment(scenario, device)
@@ -135,20 +135,20 @@ def _run_trial(
     PRECISIONS[scenario.train.precision].activate()
     trial = TrialWriter(place, variant.name, scenario.seed)
     trial.add_layers(experiment.layers())
-    rounds = experiment.rounds(past)
-    keeper = None
+    rounds = experiment.rounds(resume)
+    writer = None
     if experiment.memory and settings.backend == "local":  # by the clock alone one begins anew; nodes keep no files
         about = Checkpoints(place), key, experiment.memory, experiment.figures
-        keeper = Keeper(*about, past, warn, settings.checkpoint_jobs)
-        experiment.walk.clock.events.after_job.append(keeper.after_job)
+        writer = CheckpointWriter(*about, resume, warn, settings.checkpoint_jobs)
+        experiment.walk.clock.events.after_job.append(writer.after_job)
     try:
         while (round := next(rounds, None)) is not None:
             with uninterrupted():
                 trial.add_round(round.row, round.labels, round.ops, round.confusion, round.joule)
                 trial.add_final(round.final)
                 notify(Ended(number, round))
-                if keeper and keeper.rounds < round.row["round"] < scenario.train.rounds:
-                    keeper.after_round(Learned(round.row, round.labels, round.confusion))
+                if writer and writer.rounds < round.row["round"] < scenario.train.rounds:
+                    writer.after_round(StoredRound(round.row, round.labels, round.confusion))
     except Exception as error:
         if experiment.is_walking and not isinstance(error, CheckpointMismatch):
             raise CheckpointMismatch(f"the walk up to it fails: {type(error).__name__}: {error}") from error
@@ -162,8 +162,8 @@ def _run_trial(
                     trial.add_weights(experiment.weights(), {"variant": variant.name, "seed": scenario.seed,
                                                             "round": len(trial.rounds)})  # fmt: skip
                 trial.close({"key": key} | summary_of(variant, trial, experiment))
-    if keeper:
-        keeper.checkpoints.remove()
+    if writer:
+        writer.checkpoints.remove()
 
 
 def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment) -> dict[str, Any]:

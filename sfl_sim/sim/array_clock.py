@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sfl_sim.ops import Expect
 from sfl_sim.sim.link_durations import Duration, Durations, Transfer, duration_of
 from sfl_sim.sim.prices import Prices
-from sfl_sim.sim.trace import Demand, Entry, Unforeseen
+from sfl_sim.sim.trace import Demand, Entry, NotPlannable
 from sfl_sim.store.columns import OP_DTYPE
 
 Floats = NDArray[np.float64]
@@ -32,7 +32,7 @@ Turns = tuple[int, ...] | None
 class Stage:
     """Branches that begin together, compiled once for any fleet: everything that does not depend on durations.
 
-    Raises Unforeseen if branches meet anywhere but at the server, or change each other's states without an order.
+    Raises NotPlannable if branches meet anywhere but at the server, or change each other's states without an order.
 
     Attributes:
         rows: the operations, branch by branch, complete but for round and times.
@@ -69,14 +69,14 @@ class Stage:
 
         Operations with the same demand are priced once.
 
-        Raises Unforeseen if a job for which others may wait takes no time: who comes next would depend on the events
+        Raises NotPlannable if a job for which others may wait takes no time: who comes next would depend on the events
         of one instant; or if something takes no number of seconds: an event loop can say what.
         """
         each = [0.0 if demand is None else duration_of(demand, prices) for demand in self._demands]
         if not all(isinstance(one, Transfer) or 0 <= one < inf for one in each):
-            raise Unforeseen("something takes no number of seconds")
+            raise NotPlannable("something takes no number of seconds")
         if len(self.brought) > 1 and 0.0 in [each[demand] for demand in self._demand[self.jobs].tolist()]:
-            raise Unforeseen("a job takes no time: who comes next depends on events of one instant")
+            raise NotPlannable("a job takes no time: who comes next depends on events of one instant")
         if prices.steady:
             return np.array(each, dtype=float)[self._demand]
         return Durations([each[demand] for demand in self._demand])
@@ -103,7 +103,7 @@ class TimedStage:
             lanes: of the server; 1 where all branches change one state.
             turns: the clients in the sequence in which they are served; None: first come, first served.
 
-        Raises Unforeseen if the turns do not match the jobs: an event loop would get stuck, and can name the client.
+        Raises NotPlannable if the turns do not match the jobs: an event loop would get stuck, and can name the client.
         """
         stage = self.stage
         jobs_s = self._queue.by_arrival(start_s, lanes) if turns is None else self._queue.in_turn(start_s, turns)
@@ -184,7 +184,7 @@ class _Queue:
             arrives_s[client] = _after(now_s, self.after[job])
             jobs[client] = job + 1
         if len(turns) < len(self.service):
-            raise Unforeseen("there are fewer turns than jobs")
+            raise NotPlannable("there are fewer turns than jobs")
         return np.array(started_s)
 
 
@@ -212,7 +212,7 @@ def _rows(entries: Sequence[Entry]) -> NDArray[np.void]:
 def _check(branches: Sequence[Sequence[Entry]], announced: Expect | None) -> None:
     """Check that branches meet only at the server, with one state each or all with the announced jobs on one state."""
     if any(entry.node == "peer" for branch in branches for entry in branch):
-        raise Unforeseen("a message takes links of two clients")
+        raise NotPlannable("a message takes links of two clients")
     if len(branches) == 1 and announced is None:
         return
     _check_own([{entry.client for entry in branch if entry.state is None} for branch in branches], "devices or links")
@@ -220,15 +220,15 @@ def _check(branches: Sequence[Sequence[Entry]], announced: Expect | None) -> Non
     jobs = [[entry for entry in branch if entry.node == "server"] for branch in branches]
     _check_own([{job.client for job in brought} for brought in jobs], "clients who bring jobs")
     if any(len({job.client for job in brought}) > 1 for brought in jobs):
-        raise Unforeseen("a branch brings jobs of several clients")
+        raise NotPlannable("a branch brings jobs of several clients")
     if announced is None:
         _check_own([{job.state for job in brought} for brought in jobs], "states")
         return
     states = {job.state for brought in jobs for job in brought}
     if states != {announced.state.guard} or Counter(job.client for b in jobs for job in b) != Counter(announced.jobs):
-        raise Unforeseen("the jobs are not those that were announced")
+        raise NotPlannable("the jobs are not those that were announced")
 
 
 def _check_own(belongings: Sequence[set[Any]], what: str) -> None:
     if sum(map(len, belongings)) > len(set().union(*belongings)):
-        raise Unforeseen(f"branches share {what}")
+        raise NotPlannable(f"branches share {what}")

@@ -19,9 +19,9 @@ class ClientResources:
         seed: of the run; jitter has a random stream for every client.
     """
 
-    def __init__(self, prices: Prices, losses: Dropouts, seed: int) -> None:
+    def __init__(self, prices: Prices, dropouts: Dropouts, seed: int) -> None:
         self.prices = prices
-        self.losses = losses
+        self.dropouts = dropouts
         n, conditions = len(prices.fleet.macs_per_s), prices.fleet.conditions
         self._devices = None if conditions is None else conditions.begin(n, seed)
         self._device_free_s = [0.0] * n
@@ -35,7 +35,7 @@ class ClientResources:
             service_s = self._devices.seconds(client, started_s, service_s)
         if self.prices.fleet.presence is not None:
             service_s = self.prices.device_s(client, started_s, service_s)
-        lost_s = self.losses.at_s(client, requested_s) if self.losses.are_possible else inf
+        lost_s = self.dropouts.at_s(client, requested_s) if self.dropouts.are_possible else inf
         ended_s = started_s + service_s
         if ended_s <= lost_s:
             self._device_free_s[client] = ended_s
@@ -49,7 +49,7 @@ class ClientResources:
         down_s = self._downlink_free_s[dst] if dst >= 0 else requested_s
         started_s = max(requested_s, up_s, down_s)
         taken_s, latency_s = self.prices.transfer_s(src, dst, started_s, size_bytes)
-        lost_s = self.losses.message_at_s(src, dst, requested_s) if self.losses.are_possible else inf
+        lost_s = self.dropouts.message_at_s(src, dst, requested_s) if self.dropouts.are_possible else inf
         lasts_s = taken_s + latency_s
         if started_s + lasts_s <= lost_s:
             self._take_links(src, dst, started_s + taken_s)

@@ -43,7 +43,7 @@ class EventClock:
         max_wait_s: how long the server is held for a job, for orders that ask.
         seed: of the run; the order's random stream is (seed, round).
         include_model_exchange: False lets models and averages take no time (docs/methods/timing.md).
-        losses: which operations are lost in rounds; None: none.
+        dropouts: which operations are lost in rounds; None: none.
 
     Attributes:
         records: rows of all operations, what was read, and what was lost.
@@ -63,9 +63,9 @@ class EventClock:
         max_wait_s: float = inf,
         seed: int = 0,
         include_model_exchange: bool = True,
-        losses: Dropouts | None = None,
+        dropouts: Dropouts | None = None,
     ) -> None:
-        self.losses = losses or Dropouts()
+        self.dropouts = dropouts or Dropouts()
         self.prices = Prices(fleet, include_model_exchange)
         self.executor = executor
         self.order = order
@@ -77,7 +77,7 @@ class EventClock:
         self.seed = seed
         self.records = Recording()
         self.after_job: list[Callable[[On], None]] = []
-        self._own = ClientResources(self.prices, self.losses, seed)
+        self._own = ClientResources(self.prices, self.dropouts, seed)
         self._begin(0.0)
 
     def _begin(self, now_s: float) -> None:
@@ -154,7 +154,7 @@ class EventClock:
         return self.records.take()
 
     def skip(self, rows: NDArray[np.void], until_s: float) -> None:
-        """Add operations that the array clock has timed, from now to `until_s`, and go on from there; no flow may wait."""
+        """Add operations that the array clock has timed, from now to `until_s`, and go on then; no flow may wait."""
         self.records.add(rows)
         self._begin(until_s)
 

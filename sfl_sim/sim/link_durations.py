@@ -87,7 +87,7 @@ class _Transfers:
         self._latency_s = np.array([one.latency_s for one in transfers])
 
     def ended_s(self, starts_s: Floats) -> Floats:
-        """Compute the ends as `RateTrace.transfer_s` and `Transfer` do, in the same sequence, so that rounding is equal."""
+        """Compute the ends by the same sequence of calculations as `RateTrace.transfer_s`, for equal rounding."""
         times_s, bits_by, rates_bps = self._times_s, self._bits_by, self._rates_bps
         period_s, period_bits = times_s[-1], bits_by[-1]
         here_s = np.fmod(starts_s + self._phase_s, period_s)

@@ -80,7 +80,7 @@ class Operations:
         self.records = records
         self.after_job = after_job
         self.prices = prices
-        self.losses = own.losses
+        self.dropouts = own.dropouts
         topology = prices.fleet.topology
         self._shared = None if topology is None else SharedLinks(env, topology, own.pieces)
         self._watched_s: dict[int, float] = {}
@@ -90,7 +90,7 @@ class Operations:
     def begin_round(self, round: int, in_round: bool = True) -> None:
         """Count operations to this round from now on; without `in_round`, every client counts as present."""
         self.round, self._n_lost = round, 0
-        self.losses.begin(float(self.env.now), in_round)
+        self.dropouts.begin(float(self.env.now), in_round)
         self.own.prices = self.prices if in_round else self.prices.of_all_present
 
     def on_client(self, op: On) -> Generator[simpy.Event, Any, Value]:
@@ -133,7 +133,7 @@ class Operations:
                     look(op)
 
         job = Job(client, op.state.guard, requested_s, service_s, begin, op)
-        lost_s = self.losses.at_s(client, requested_s) if self.losses.are_possible else inf
+        lost_s = self.dropouts.at_s(client, requested_s) if self.dropouts.are_possible else inf
         if lost_s < inf:
             self._watch(client, lost_s)
         try:
@@ -170,7 +170,7 @@ class Operations:
     def _send_shared(self, links: SharedLinks, op: Send, payload: Value) -> Generator[simpy.Event, Any, Value]:
         """Move a payload over shared links: its duration depends on the other messages."""
         src, dst, requested_s = op.src, op.dst, self.env.now
-        lost_s = self.losses.message_at_s(src, dst, requested_s)
+        lost_s = self.dropouts.message_at_s(src, dst, requested_s)
         started_s, moved_bytes = yield from links.transfer(src, dst, payload.size_bytes, lost_s)
         latency_s = self.prices.latency_s(src, dst)
         if moved_bytes < payload.size_bytes or self.env.now + latency_s > lost_s:
@@ -191,7 +191,7 @@ class Operations:
         self, op: Send, payload: Value, requested_s: float, started_s: float, lost_s: float, moved_bytes: float
     ) -> Lost:
         ends = [client for client in (op.dst, op.src) if client >= 0]  # the sender has done its part
-        client = min(ends, key=lambda client: self.losses.at_s(client, requested_s))
+        client = min(ends, key=lambda client: self.dropouts.at_s(client, requested_s))
         self.server.lose(client)
         return self._lose(client, lost_s, self._message(op, payload, requested_s, started_s, moved_bytes))
 
@@ -202,7 +202,7 @@ class Operations:
         """
         node, kind, round, step = row[:4]
         self.records.rows.append(row)
-        self.records.dropouts.append(Dropout(round, client, lost_s, node, kind, step, self.losses.cause))
+        self.records.dropouts.append(Dropout(round, client, lost_s, node, kind, step, self.dropouts.cause))
         self._n_lost += 1
         if self._n_lost > LOSSES_A_CLIENT * len(self.prices.fleet.macs_per_s):
             raise StuckError(f"round {round} has lost {self._n_lost} operations and does not end: stays are too short")
@@ -220,7 +220,7 @@ class Operations:
 
     def _look_after(self, client: int, _: simpy.Event) -> None:
         """Lose the client's jobs, unless the round has ended; watch again if the clock's rounding came too early."""
-        watched_s, lost_s = self._watched_s.pop(client, None), self.losses.at_s(client, self.env.now)
+        watched_s, lost_s = self._watched_s.pop(client, None), self.dropouts.at_s(client, self.env.now)
         if lost_s <= self.env.now:
             self.server.lose(client)
         elif lost_s == watched_s:

@@ -1,10 +1,10 @@
 """Order policies: they choose the job that may change a shared state next (docs/methods/orders.md).
 
 A policy is a function `(waiting, now_s) -> Job | Hold | None` of the jobs that have arrived, by client and in order of
-arrival. `None` holds the server until the next arrival, `Hold(until_s)` until then at the latest. An order is a function
-that makes the policy of one round from a `Roster`. To add one, write it and enter it in `ORDERS`, or name it in the
-scenario as `server: {order: "my_package.my_module:my_order"}`. A complete example, the client with the longest job
-first:
+arrival. `None` holds the server until the next arrival, `Hold(until_s)` until then at the latest. An order is a
+function that makes the policy of one round from a `Roster`. To add one, write it and enter it in `ORDERS`, or name it
+in the scenario as `server: {order: "my_package.my_module:my_order"}`. A complete example, the client with the longest
+job first:
 
     >>> def longest_job(roster):
     ...     return lambda waiting, now_s: max(waiting.values(), key=lambda job: job.service_s)
@@ -55,7 +55,7 @@ class Roster:
     max_wait_s: float = inf
 
     def turns_of(self, client: int) -> Iterator[int]:
-        """Generate `client` once for every job of its burst; fewer times if fewer jobs are left, or a turn is not taken."""
+        """Generate `client` once for every job of its burst; less often if fewer jobs are left or a turn is skipped."""
         now = self.left[client]
         end = max(0, now - self.burst)
         while now > end:
@@ -104,7 +104,7 @@ class PatientInTurn(InTurn):
         """Instant at which the turn passes on; infinite while the server is not held."""
 
     def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Choice:
-        """Give the job of the client whose turn it is, or a `Hold` for it, or at last the job of the next that has come."""
+        """Give the job of the client whose turn it is, a `Hold` for it, or in the end the next job in the sequence."""
         choice = super().__call__(waiting, now_s)
         if choice is None:
             self.until_s = min(self.until_s, now_s + self.max_wait_s)
@@ -170,7 +170,7 @@ def random_client(roster: Roster) -> Policy:
 
 
 def bounded_wait(roster: Roster) -> Policy:
-    """Follow the cyclic list, waiting `max_wait_s` at most; a client that is passed over loses the rest of its burst."""
+    """Follow the cyclic list, waiting `max_wait_s` at most; a client passed over loses the rest of its burst."""
     return PatientInTurn(_sweeps(roster, reverse=False), roster.max_wait_s)
 
 
@@ -201,7 +201,7 @@ def label_aware(roster: Roster) -> Policy:
 
 
 def _sweeps(roster: Roster, reverse: bool) -> Iterator[int]:
-    """Generate turns from a deque of clients, visited from the front or the back (docs/methods/orders.md#the-cyclic-list)."""
+    """Generate turns from a deque of clients, visited from the front or the back (orders.md#the-cyclic-list)."""
     queue = deque(roster.clients)
     forwards, visits = True, 0
     while queue:
@@ -241,7 +241,7 @@ def check_burst(name: str, burst: float) -> None:
 
 
 def check_max_wait(name: str, max_wait_s: float | None) -> None:
-    """Check that `bounded_wait` has a maximum wait, and other orders of ours have none; otherwise raises ScenarioError."""
+    """Check that `bounded_wait` has a maximum wait and other orders have none; otherwise raises ScenarioError."""
     if name == "bounded_wait" and max_wait_s is None:
         raise ScenarioError("bounded_wait needs it", key="server.max_wait_s", allowed="a number of seconds from 0 on")
     if name != "bounded_wait" and name in ORDERS and max_wait_s is not None:

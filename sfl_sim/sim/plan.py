@@ -17,7 +17,7 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import InTurn
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.station import first_come
-from sfl_sim.sim.trace import Entry, Fork, Trace, Unforeseen, trace
+from sfl_sim.sim.trace import Entry, Fork, NotPlannable, Trace, trace
 from sfl_sim.store.columns import OP_DTYPE
 
 
@@ -28,7 +28,7 @@ class Plan:
         flow: is driven to its end.
         prices: decide which operations take time; their rates do not matter.
 
-    Raises Unforeseen if the flow needs an event loop.
+    Raises NotPlannable if the flow needs an event loop.
     """
 
     def __init__(self, flow: Flow, prices: Prices) -> None:
@@ -39,7 +39,7 @@ class Plan:
 class TimedPlan:
     """A plan with the durations of an event clock's world.
 
-    Raises Unforeseen if a duration there is no number of seconds.
+    Raises NotPlannable if a duration there is no number of seconds.
     """
 
     def __init__(self, plan: Plan, events: EventClock) -> None:
@@ -50,7 +50,7 @@ class TimedPlan:
     def turns(self, round: int) -> tuple[Turns, ...]:
         """Give the sequence in which each stage's clients are served in a round: the only difference between rounds.
 
-        Raises Unforeseen if the order is neither arrival nor a sequence of turns.
+        Raises NotPlannable if the order is neither arrival nor a sequence of turns.
         """
         return tuple(self._turns(stage, round) for stage in self.plan.stages)
 
@@ -61,11 +61,11 @@ class TimedPlan:
         if policy is first_come:
             return None
         if type(policy) is not InTurn:  # not a subclass, which may do anything
-            raise Unforeseen("the order is neither arrival nor a sequence of turns")
+            raise NotPlannable("the order is neither arrival nor a sequence of turns")
         served = []
         for client in islice(policy.turns, len(stage.jobs)):
             if not left.get(client):
-                raise Unforeseen(f"a turn of client {client}, which has no job")
+                raise NotPlannable(f"a turn of client {client}, which has no job")
             left[client] -= 1
             served.append(client)
         return tuple(served)
@@ -73,7 +73,7 @@ class TimedPlan:
     def run(self, start_s: float, round: int, turns: Sequence[Turns]) -> tuple[NDArray[np.void], float]:
         """Give the rows of a round that begins at `start_s` (`OP_DTYPE`), in order of their end, and the round's end.
 
-        Raises Unforeseen if the turns do not match the jobs.
+        Raises NotPlannable if the turns do not match the jobs.
         """
         now_s, found = start_s, [np.empty((3, 0))]
         for stage, served in zip(self._timed, turns, strict=True):
@@ -90,21 +90,21 @@ class TimedPlan:
 
 
 def stages(found: Trace) -> list[Stage]:
-    """Split a round into consecutive stages. Raises Unforeseen if that is not possible."""
+    """Split a round into consecutive stages. Raises NotPlannable if that is not possible."""
     plan: list[Stage] = []
     announced: Expect | None = None
     for item in found:
         if isinstance(item, Expect):
             if announced:
-                raise Unforeseen("jobs are announced for two states")
+                raise NotPlannable("jobs are announced for two states")
             announced = item
             continue
         branches = item.branches if isinstance(item, Fork) else [[item]]
         chains = [[entry for entry in branch if isinstance(entry, Entry)] for branch in branches]
         if sum(map(len, chains)) < sum(map(len, branches)):
-            raise Unforeseen("a branch forks or announces jobs")
+            raise NotPlannable("a branch forks or announces jobs")
         plan.append(Stage(chains, announced))
         announced = None
     if announced:
-        raise Unforeseen("jobs are announced that do not come")
+        raise NotPlannable("jobs are announced that do not come")
     return plan

@@ -8,7 +8,7 @@ from math import inf
 from typing import NamedTuple
 
 from sfl_sim.errors import NonsenseError
-from sfl_sim.ops import NODE_NAMES, On, State, Value, Work, told
+from sfl_sim.ops import NODE_NAMES, On, State, Value, Work, describe
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.links import Pieces, joint_transfer_s, moved_bytes, slowest
 
@@ -60,7 +60,7 @@ class Prices:
         work = _work(op)
         service_s = self.computing_s(op.node, work, self._samples(op))
         if not 0 <= service_s < inf:
-            raise NonsenseError(f"{told(op)} takes {service_s} s")
+            raise NonsenseError(f"{describe(op)} takes {service_s} s")
         return work.macs, service_s
 
     def _samples(self, op: On) -> int:
@@ -142,7 +142,7 @@ class Prices:
         return found
 
     def device_s(self, client: int, start_s: float, service_s: float) -> float:
-        """Give the seconds from start to end of `service_s` of computing; the device stands still while its client is away."""
+        """Give the seconds from start to end of `service_s` of computing; the device stands still while away."""
         if self.fleet.presence is None:
             return service_s
         there = self.fleet.presence[client]
@@ -165,7 +165,7 @@ class Prices:
         return self if self.fleet.presence is None else replace(self, fleet=replace(self.fleet, presence=None))
 
     @property
-    def foreseeable(self) -> bool:
+    def plannable(self) -> bool:
         """True if durations depend on nothing but their start."""
         fleet = self.fleet
         return fleet.presence is None and fleet.conditions is None and fleet.topology is None
@@ -174,13 +174,13 @@ class Prices:
     def steady(self) -> bool:
         """True if durations depend on nothing, not even on their start."""
         links = (*self.fleet.uplinks, *self.fleet.downlinks)
-        return self.foreseeable and all(link.pattern is None for link in links)
+        return self.plannable and all(link.pattern is None for link in links)
 
 
 def _work(op: On) -> Work:
     work = op.step.work(op.state, *op.args)
     if not 0 <= work.macs < inf:
-        raise NonsenseError(f"{told(op)} has {work.macs} MACs")
+        raise NonsenseError(f"{describe(op)} has {work.macs} MACs")
     return work
 
 

@@ -73,7 +73,7 @@ class ServingStation:
         raise TypeError(f"a server of requests cannot forget those of client {client}")
 
     def waiting(self) -> Iterator[tuple[list[int], None]]:
-        """Generate the clients of the waiting jobs of every future batch, and None: no order holds the server for a client."""
+        """Generate the clients of the waiting jobs of every future batch, and None, as no order holds the server."""
         for line in self._lines.values():
             yield [client for _, _, client, *_ in line], None
 

@@ -69,8 +69,8 @@ class SharedLinks:
     sender's uplink and the receiver's downlink are free. From then on it is one of the flows that share the topology.
 
     Args:
-        pieces: rates that the clients' own links allow a message from `src` to `dst` from an instant on: constant pieces,
-            which may be 0, of which the last lasts for ever.
+        pieces: rates that the clients' own links allow a message from `src` to `dst` from an instant on: constant
+            pieces, which may be 0, of which the last lasts for ever.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class SharedLinks:
             self.env.schedule(event, priority=LAST, delay=at_s - self.env.now)
 
     def _settle(self, event: simpy.Event) -> None:
-        """End the messages that end now. After their flows have gone on and none ends any more, share the links anew."""
+        """End the messages that end now. Once their flows have gone on and no other ends, share the links anew."""
         if event is not self._settling:
             return  # something came before
         self._settles_s, now_s = inf, self.env.now

@@ -78,7 +78,7 @@ class _Queue:
         self.wake_s = inf  # instant at which it is reconsidered even without an arrival
 
     def join(self, job: Job) -> None:
-        """Add a job: announced jobs are ranked by the policy; others are served before them, in the order of arrival."""
+        """Add a job: announced jobs are ranked by the policy; others are served before them, by arrival."""
         if not self.left.get(job.client):
             self.others.append(job)
         elif job.client in self.ranked:
@@ -147,7 +147,7 @@ class Station:
         queue.policy, queue.left, queue.to_come = policy, left, sum(left.values())
 
     def serve(self, job: Job) -> simpy.Event:
-        """Add a job to its queue; gives an event that occurs when it has been served, and lane and state are free again."""
+        """Add a job; gives an event that occurs when it has been served, and its lane and its state are free again."""
         job.ended = simpy.Event(self.env)
         job.ended.callbacks.append(self._release)
         self._arrivals.append(job)
@@ -200,7 +200,7 @@ class Station:
             self._decide_soon()
 
     def waiting(self) -> Iterator[tuple[list[int], int | None]]:
-        """Generate, for every state with waiting jobs, their clients, and the client for which a strict order holds it."""
+        """Generate, for every state with waiting jobs, their clients, and the client for which an order holds it."""
         for queue in self._queues.values():
             if queue.oldest:
                 clients = [job.client for job in (*queue.others, *queue.ranked.values())]

@@ -9,7 +9,7 @@ from sfl_sim.ops import Expect, Flow, On, Par, Send, State, Value
 from sfl_sim.sim.prices import Computing, Moving, Prices, is_local, link_of, place_of
 
 
-class Unforeseen(Exception):
+class NotPlannable(Exception):
     """The flow has no plan: it needs the event clock."""
 
 
@@ -17,7 +17,7 @@ Demand = Computing | Moving | None
 
 
 class Entry(NamedTuple):
-    """Operation of a flow: its row in the records without times, its demand, and the guard of the state that it changes.
+    """Operation of a flow: its row in the records without times, its demand, and the guard of its state.
 
     `demand` is None if it takes no time, `state` if it runs on the client's own device and links.
     """
@@ -45,7 +45,7 @@ Trace = list[Entry | Fork | Expect]
 def trace(flow: Flow, prices: Prices) -> Trace:
     """Drive `flow` to its end, a `par` branch by branch; the prices' rates do not matter, only which operations count.
 
-    Raises Unforeseen where the flow asks for a result of training.
+    Raises NotPlannable where the flow asks for a result of training.
     """
     return _trace(flow, prices)[0]
 
@@ -75,7 +75,7 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
         elif isinstance(op, Expect):
             found.append(op)
         else:
-            raise Unforeseen(f"{op!r}")
+            raise NotPlannable(f"{op!r}")
 
 
 def _job(op: On, step: int, prices: Prices) -> Entry:

@@ -35,7 +35,7 @@ NO_BOUND_AT_ALL = "No lower bound: what a client needs depends on when it needs 
 
 
 @dataclass(frozen=True)
-class Wish:
+class Criteria:
     """Wishes: cuts per client; at most so many bytes of a client's memory; an accuracy that `runs` show."""
 
     per_client: bool = False
@@ -66,15 +66,15 @@ class Advice:
     clients: pd.DataFrame
 
 
-def find_advice(study: Study, wish: Wish, notify: Notify) -> Advice:
+def find_advice(study: Study, criteria: Criteria, notify: Notify) -> Advice:
     """Find the cuts with the shortest mean round, in the median over seeds, for every variant of the grid.
 
     One cut for all: every cut is walked. Cuts per client: all assignments are walked if they are few, else a
-    `Heuristic` begins with the best cut for all. Cuts that the wish rules out are not walked.
+    `Heuristic` begins with the best cut for all. Cuts that the criteria rules out are not walked.
 
     Raises ScenarioError for a scenario without a cut to choose, and for what cannot be had.
     """
-    check_accuracy(wish.accuracy, wish.runs)
+    check_accuracy(criteria.accuracy, criteria.runs)
     if any(key == CUT or key.startswith(f"{CUT}.") for point in points(study.base.grid) for key in point):
         raise ScenarioError("the scenario's grid sets it; leave it out there, as in --set 'grid={...}'", key=CUT)
     count = _Count(notify)
@@ -82,7 +82,7 @@ def find_advice(study: Study, wish: Wish, notify: Notify) -> Advice:
     for name, group in itertools.groupby(study.variants, key=lambda variant: variant.name):
         variants = list(group)
         try:
-            found[name] = Adviser([v.scenario for v in variants], name, wish, count.expect, count.step).advise()
+            found[name] = Adviser([v.scenario for v in variants], name, criteria, count.expect, count.step).advise()
         except ScenarioError as error:
             raise variants[0].places.located(error) from error
     choices = pd.DataFrame([{"series": name, **choice} for name, (choice, _, _) in found.items()])
@@ -115,11 +115,11 @@ class Adviser:
         self,
         scenarios: Sequence[Scenario],
         series: str,
-        wish: Wish,
+        criteria: Criteria,
         expect: Callable[[int], None],
         step: Callable[[], None],
     ) -> None:
-        self.series, self.scenario, self.wish = series, scenarios[0], wish
+        self.series, self.scenario, self.criteria = series, scenarios[0], criteria
         availability = self.scenario.clients.availability
         if availability is not None and availability.lost != "wait":
             problem = "the shortest rounds would be those that lose most clients"
@@ -135,10 +135,10 @@ class Adviser:
 
     def advise(self) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
         """The variant's row of `Advice.choices`, and its rows of the other tables; all without `series`."""
-        if self.wish.memory_bytes is not None:
-            self._limit_memory(self.wish.memory_bytes)
-        if self.wish.accuracy is not None:
-            self._require(self.wish.accuracy)
+        if self.criteria.memory_bytes is not None:
+            self._limit_memory(self.criteria.memory_bytes)
+        if self.criteria.accuracy is not None:
+            self._require(self.criteria.accuracy)
         self._walk_cuts()
         cuts = self._left()
         refusal = self.trial.refusal(cuts)
@@ -148,7 +148,7 @@ class Adviser:
         how = f"all {plural(len(cuts), 'cut')}" + (" that are left" if len(cuts) < len(self.table) else "")
         if len(cuts) == 1 < len(self.table):
             how = "the only cut that is left"
-        if self.wish.per_client:
+        if self.criteria.per_client:
             if refusal:
                 raise ScenarioError(f"{self.series} has one cut for all clients: {refusal}", file=PER_CLIENT)
             chosen, how = self._assign(chosen, cuts, bounds)
@@ -167,7 +167,7 @@ class Adviser:
         for why, cuts in self.table.groupby("left_out").groups.items():
             yield f"Left out: cut{'s' if len(cuts) > 1 else ''} {', '.join(map(str, cuts))} ({why})."
         if len(set(chosen)) > 1:
-            if self.wish.accuracy is not None:
+            if self.criteria.accuracy is not None:
                 yield "Each of these cuts reached the accuracy as the cut of all clients; mixtures were not measured."
             if not self.trial.is_one_fleet:
                 yield "Every seed draws other devices, and these cuts are a compromise; repeats=1 asks for one fleet."
@@ -198,7 +198,7 @@ class Adviser:
     def _require(self, accuracy: float) -> None:
         """Leave out cuts that have not reached this accuracy, and those of which no run tells."""
         candidates = self._left()
-        reached = recorded_accuracy(self.scenario, self.trial.network, self.wish.runs)
+        reached = recorded_accuracy(self.scenario, self.trial.network, self.criteria.runs)
         self.table["accuracy"] = pd.Series(reached, dtype=float)
         self._leave_out((cut for cut in candidates if reached.get(cut, 1.0) < accuracy), "not accurate enough")
         self._leave_out((cut for cut in candidates if cut not in reached), "no run tells its accuracy")

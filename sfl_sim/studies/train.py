@@ -11,7 +11,7 @@ import torch
 
 from sfl_sim.engine.cache_key import trial_key
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.news import Notify, Planned, Taken
+from sfl_sim.engine.news import Notify, Planned, Reused
 from sfl_sim.engine.processes import check_backend, run_trials
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
@@ -81,7 +81,7 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
         if settings.reuse:
             kept |= _taken(study, keys, folder, without=kept)
         for number, run in kept.items():
-            notify(Taken(number, run))
+            notify(Reused(number, run))
         run_trials({n: v for n, v in enumerate(study.variants) if n not in kept}, folder, settings, notify)
         if failures := folder.failures():
             error = TrialsFailed(list(failures), len(study.variants))

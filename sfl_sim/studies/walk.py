@@ -12,7 +12,7 @@ from sfl_sim.engine.walk import Walk, WalkedRound
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.clock import Plans
-from sfl_sim.sim.trace import Unforeseen
+from sfl_sim.sim.trace import NotPlannable
 from sfl_sim.studies.recut import recut
 from sfl_sim.system.fleet import Fleet
 
@@ -74,7 +74,7 @@ class Walker:
         clock = build_clock(scenario, fleet, experiment.executor, experiment.counts, plans=self._plans)
         try:
             return Walked(fleet, Walk(experiment, clock).alike(), RECURSION)
-        except Unforeseen:
+        except NotPlannable:
             self._walked = experiment = Experiment(scenario, device=None)
         if self._cuts is not None:
             recut(experiment, self._cuts)
