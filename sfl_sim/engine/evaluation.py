@@ -111,7 +111,7 @@ def client_answers(
 def shown_representations(
     n: int, method: Method, dataset: Dataset, n_clients: int, x: Tensor, images: Images, seed: int
 ) -> pd.DataFrame:
-    """Make the rows of representations.parquet: places of the first `n` test samples, each by the next client's model."""
+    """Make the rows of representations.parquet: places of `n` test samples, each by the next client's model."""
     labels = dataset.y_test.numpy()[:n]
     clients = np.arange(len(labels)) % n_clients
     models = [method.deployed(c) for c in range(n_clients)]

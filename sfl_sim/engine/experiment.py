@@ -228,7 +228,7 @@ class Experiment:
 
     @property
     def timeline_digest(self) -> str:
-        """Digest of all operations of whole rounds, with their times: equal for equal scenarios, trained or timing-only."""
+        """Digest of all operations of whole rounds and their times; equal scenarios have equal ones, trained or not."""
         return self._timeline.copy().hexdigest()
 
     def weights(self) -> dict[str, NDArray[Any]]:
@@ -255,6 +255,6 @@ class Experiment:
         return client_table(self.fleet, self.counts, () if task.round_cuts else task.cuts).assign(joule=self.joule)
 
     def layers(self) -> pd.DataFrame:
-        """Make a table of the model's layers: their costs, and `pareto`: True if a cut after the layer is Pareto-optimal."""
+        """Make a table of the model's layers: costs, and whether a cut after the layer is Pareto-optimal."""
         table = layer_table(self.method.task.network)
         return table.assign(model=self.scenario.model.name or self.scenario.model.factory)

@@ -93,7 +93,7 @@ class Participation:
         return self._row | {"lost": len(lost)} | told
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Make the tables `losses`, one row per lost operation, and `presence`, one row per client and stay until now."""
+        """Make the tables `losses` (one row per lost operation) and `presence` (one row per client and stay)."""
         presence = self._presence
         if not self.is_kept:
             return {}

@@ -22,7 +22,7 @@ MAX_NAMED_GROUPS = 8
 
 
 def device_groups(fleet: Fleet) -> Sequence[str]:
-    """Name each client's group: its device, or slow, middle and fast if there are more than MAX_NAMED_GROUPS devices."""
+    """Name each client's group: its device, or slow, middle or fast with more than MAX_NAMED_GROUPS devices."""
     if len(set(fleet.devices)) <= MAX_NAMED_GROUPS:
         return fleet.devices
     return list(pd.qcut(pd.Series(fleet.macs_per_s).rank(method="first"), 3, labels=["slow", "middle", "fast"]))

@@ -67,7 +67,7 @@ class Snapshots:
         self._tables.append(table.assign(round=self._round, job=self._jobs, time_s=self.clock.now_s))
 
     def _part1_of(self, job: On) -> int | None:
-        """Give the client whose part-1 is evaluated: that of the last job with `shadow: last_client`; None: the average."""
+        """Give the client whose part-1 is evaluated: the one served last, if asked for; None: the average."""
         client = place_of(job)[1]
         return client if self.wanted.shadow == "last_client" and client >= 0 else None
 
