@@ -1,1 +1,1 @@
-"""What one can ask: train, what-if, advise, reprice, serve, landscape, calibrate, partition preview."""
+"""Studies: train, what-if, advise, reprice, serve, landscape, calibrate, partition preview."""
