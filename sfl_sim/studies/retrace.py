@@ -22,7 +22,7 @@ from sfl_sim.ops import SERVER
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.prices import place_of
 from sfl_sim.store import read_manifest
-from sfl_sim.training.provenance import Descent, Provenance
+from sfl_sim.training.provenance import TracedOperation, Provenance
 
 KEY = {"variant": "name", "seed": "seed"}
 """Columns that identify a trial's rows, and the keys of a summary with the same values."""
@@ -88,7 +88,7 @@ class Unread(Exception):
     """A flow reads a number that the recorded run has not read, so that only training can give it."""
 
 
-class Lineages:
+class TracedRounds:
     """Rounds of a scenario, walked without training, with the lineage of every operation.
 
     Args:
@@ -101,7 +101,7 @@ class Lineages:
         self.provenance.draws = scenario.model.factory is not None and self.experiment.method.task.network.draws
         self._rounds = self.experiment.rounds()
 
-    def go_on(self) -> tuple[Round, list[Descent]]:
+    def next_round(self) -> tuple[Round, list[TracedOperation]]:
         """Walk the next round; gives it and its operations with their lineages."""
         return next(self._rounds), self.provenance.take()
 
@@ -128,9 +128,9 @@ class Retracing:
         self.valid_rounds = 0
         self._numbers: dict[bytes, float] = {}
         self._unread = iter(recorded.reads.get("value", ()))
-        self._there = Lineages(scenario, self._as_recorded)
-        self._here = Lineages(elsewhere, self._as_known)
-        self.experiment = self._here.experiment
+        self._own_walk = TracedRounds(scenario, self._as_recorded)
+        self._other_walk = TracedRounds(elsewhere, self._as_known)
+        self.experiment = self._other_walk.experiment
 
     def rounds(self) -> Iterator[Round]:
         """Generate the recorded rounds, with the results of training as long as they hold.
@@ -141,18 +141,18 @@ class Retracing:
         """
         is_known = True
         for row in _records(self.recorded.rounds):
-            there, theirs = self._there.go_on()
+            recorded, theirs = self._own_walk.next_round()
             if is_known:
                 try:
-                    here, ours = self._here.go_on()
+                    other, ours = self._other_walk.next_round()
                 except Unread:
                     is_known = False
-                    why = self.reason or difference(row["round"], theirs, self._here.provenance.take())
+                    why = self.reason or difference(row["round"], theirs, self._other_walk.provenance.take())
                     self.reason = f"{why}; round {row['round']} depends on a number that only training can tell"
                 else:
                     self.reason = self.reason or difference(row["round"], theirs, ours)
-                    yield self._learned(here, there, row)
-        if self._there.experiment.timeline_digest != self.recorded.summary["timeline_digest"]:
+                    yield self._completed(other, recorded, row)
+        if self._own_walk.experiment.timeline_digest != self.recorded.summary["timeline_digest"]:
             raise self.recorded.unwalkable("it was made by other code or from other data")
 
     def _as_recorded(self, lineage: bytes) -> float:
@@ -167,22 +167,22 @@ class Retracing:
             raise Unread
         return self._numbers[lineage]
 
-    def _learned(self, here: Round, there: Round, stored: Mapping[str, Any]) -> Round:
+    def _completed(self, other: Round, recorded: Round, stored: Mapping[str, Any]) -> Round:
         """Complete a round with the recorded results of training, as far as they hold."""
-        learned = {key: value for key, value in stored.items() if there.row.get(key) is None}
+        learned = {key: value for key, value in stored.items() if recorded.row.get(key) is None}
         if self.reason is not None:
-            return Round({**here.row, **dict.fromkeys(learned)}, [], here.ops, joule=here.joule)
+            return Round({**other.row, **dict.fromkeys(learned)}, [], other.ops, joule=other.joule)
         self.valid_rounds += 1
         labels = self.recorded.labels
         own = labels[labels["round"] == stored["round"]] if len(labels) else labels
-        return Round({**here.row, **learned}, _records(own), here.ops, joule=here.joule)
+        return Round({**other.row, **learned}, _records(own), other.ops, joule=other.joule)
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return table.to_dict("records")  # type: ignore[return-value]
 
 
-def difference(number: int, theirs: Sequence[Descent], ours: Sequence[Descent]) -> str | None:
+def difference(number: int, theirs: Sequence[TracedOperation], ours: Sequence[TracedOperation]) -> str | None:
     """Return why the operations of round `number` differ from the recorded training; None if they do not."""
     known = Counter(each.lineage for each in theirs)
     if known == Counter(each.lineage for each in ours):
