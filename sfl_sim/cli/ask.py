@@ -1,4 +1,4 @@
-"""Commands that ask what would be if: by the clock alone, without training."""
+"""Commands that answer questions by the clock alone, without training: what-if, reprice, advise."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from sfl_sim.ops import SERVER
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.prices import place_of
 from sfl_sim.store import read_manifest
-from sfl_sim.training.provenance import TracedOperation, Provenance
+from sfl_sim.training.provenance import Provenance, TracedOperation
 
 KEY = {"variant": "name", "seed": "seed"}
 """Columns that identify a trial's rows, and the keys of a summary with the same values."""

@@ -32,7 +32,7 @@ class BatchedStep(Step, Protocol):
         """Return the reason why they cannot run as one after all; None if they can. Called before they run."""
 
     def run_many(self, states: Sequence[Any], args: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
-        """Do `run(state, *args)` for each state, up to rounding."""
+        """Run `run(state, *args)` for each state as one computation, up to rounding."""
 
 
 class _Kind:

@@ -99,7 +99,7 @@ def answers_of_clients(
     Clients that have the very same model are asked together, so that no sample is computed twice.
 
     Args:
-        models: of the clients.
+        models: one model for each client.
         test_sets: each client's indices into the test samples x (N, ...) with labels y (N,).
         prepare: see `Prepare`.
     """
@@ -147,7 +147,7 @@ def representations(
     """Compute the inputs (N, D) of the last layer for uint8 test images x (N, C, H, W), each by one client's model.
 
     Args:
-        models: of the clients.
+        models: one model for each client.
         clients: (N,) the client whose model each sample runs through.
         network: whose layers the models are.
         x, prepare: the images, and what makes them the models' input.

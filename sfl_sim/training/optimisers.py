@@ -148,7 +148,7 @@ class CoClipped:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Rule that adds up the gradient's squared norm, without weight decay, over a round's steps, and changes nothing."""
+    """Rule that sums the squared gradient norm, without weight decay, over a round's steps, and changes nothing."""
 
     def __call__(self, weights: Weights, weight_decay: float) -> float:
         """Add the squared norm to a sum on the weights' device, so that the host need not wait for a GPU."""

@@ -51,7 +51,7 @@ class Image:
 
 
 class StandIn:
-    """Stands for what an operation of the target gave, until it is known."""
+    """Placeholder for the result of an operation that is not computed again, until the image is restored."""
 
     __slots__ = ("__weakref__", "content")
 

@@ -61,7 +61,7 @@ class Forward(PartStep):
         return part1.weights.forward(x), labels
 
     def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> list[tuple[Tensor, Tensor]]:
-        """Do `run` for replicas of one part."""
+        """Run the step for replicas of one part."""
         inputs, labels = zip(*(batch.load() for (batch,) in args), strict=True)
         return list(zip(stacked.forward(parts, inputs), labels, strict=True))
 
@@ -108,7 +108,7 @@ class Train(PartStep):
         return gradient
 
     def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> Sequence[Tensor | None]:
-        """Do `run` for replicas of one part."""
+        """Run the step for replicas of one part."""
         inputs, labels = zip(*(data.load() for (data,) in args), strict=True)
         return stacked.train(parts, inputs, labels, self.optimiser, self.share)
 
@@ -133,7 +133,7 @@ class Backward(PartStep):
         """Return None: the forward pass has been checked."""
 
     def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> list[None]:
-        """Do `run` for replicas of one part."""
+        """Run the step for replicas of one part."""
         stacked.backward(parts, [gradients.load() for (gradients,) in args], self.optimiser)
         return [None] * len(parts)
 
