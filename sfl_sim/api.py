@@ -1,4 +1,4 @@
-"""sfl-sim from Python: run a scenario and read its results as pandas frames."""
+"""Python API: run a scenario and read its results as pandas frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.shipped import scenario_file
 from sfl_sim.scenario.vary import axis
-from sfl_sim.studies.advise import Advice, Wish, find_advice
+from sfl_sim.studies.advise import Advice, Criteria, find_advice
 from sfl_sim.studies.reprice import Repricing
 from sfl_sim.studies.serve import ServedStudy
 from sfl_sim.studies.train import TrialsFailed, run_study
@@ -171,10 +171,10 @@ def serve(
     Args:
         scenario, overrides: as of `run`.
         out: a folder for the serving; by default `reports/<name>-serving`, or the next free number.
-        run: the folder of the run to serve; by default one of reports/ that trained it, or else it is trained there.
+        run: the folder of the run to serve; by default one of reports/ with its models; else they are trained.
         timing_only: train nothing, exits happen with `serving.exit_probability`.
         device: of the training: auto, cpu or cuda.
-        allow_code: as of `run`.
+        allow_code: as for `run`.
 
     Raises:
         ScenarioError: the scenario, the run, the device or the folder cannot be used.
@@ -193,7 +193,7 @@ def reprice(
         run: the folder of a training run.
         overrides: `key=value` texts of the world: clients.compute, .network, .power, and all of server.
         out: the folder; by default `reports/<name>-repriced`, or the next free number.
-        allow_code: as of `run`, for what the run's scenario names.
+        allow_code: as for `run`, for what the run's scenario names.
 
     What would have to be trained there has no accuracy; manifest.json says why under `repriced`.
 
@@ -219,10 +219,10 @@ def whatif(
     Args:
         scenario, overrides: as of `run`.
         vary: the values of every key that varies; `{"model.cut": "all"}` tries every cut.
-        runs: folders of training runs, whose accuracies are told at the points that they trained.
+        runs: folders of training runs, whose accuracies are added to the points that they trained.
         out: a folder for the study; by default `reports/<name>-whatif`, or the next free number.
         jobs: points to walk side by side.
-        allow_code: as of `run`.
+        allow_code: as for `run`.
 
     Raises:
         ScenarioError: the scenario, a key, a value, a run or the folder cannot be used.
@@ -249,16 +249,16 @@ def advise(
     Args:
         scenario, overrides: as of `run`.
         per_client: a cut for each client instead of one for all.
-        memory_bytes: that a client can hold at most.
-        accuracy: that a cut must have reached in `runs`, folders of recorded runs.
-        allow_code: as of `run`.
+        memory_bytes: maximum of a client's memory.
+        accuracy: accuracy that a cut must have reached in `runs`, folders of recorded runs.
+        allow_code: as for `run`.
 
     Raises:
         ScenarioError: the scenario or a run cannot be used, or no cut is left.
     """
-    wish = Wish(per_client, memory_bytes, accuracy, [Path(run) for run in runs])
+    criteria = Criteria(per_client, memory_bytes, accuracy, [Path(run) for run in runs])
     with permitted(Permission(allow_code)):
-        return find_advice(training(_study(scenario, overrides)), wish, silent)
+        return find_advice(training(_study(scenario, overrides)), criteria, silent)
 
 
 def _study(scenario: str | Path | Scenario | Mapping[str, Any], overrides: Sequence[str]) -> Study:

@@ -170,7 +170,7 @@ class On:
     args: tuple[Any, ...]
 
 
-def told(op: On) -> str:
+def describe(op: On) -> str:
     """Describe the operation in words: `train of mini-batch 2 of client 3, at the server`."""
     values = [arg for arg in op.args if isinstance(arg, Value)]
     batch = next((f" of mini-batch {value.step}" for value in values if value.step >= 0), "")

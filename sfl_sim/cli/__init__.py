@@ -26,7 +26,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's, which ne
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The console script."""
+    """Run the console script."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     if arguments and arguments[0] not in commands | {"--help", "-h", "--version"}:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def _modules_from_here(allowed: bool) -> Iterator[None]:
-    """Look for modules where the command is called, if that is `allowed`; else no process of ours does."""
+    """Put the current folder on the module path if that is `allowed`; otherwise keep it off, in all processes."""
     path, safe = list(sys.path), os.environ.get(SAFE_PATH)
     if allowed:
         sys.path.insert(0, os.getcwd())

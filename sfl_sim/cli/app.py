@@ -1,4 +1,4 @@
-"""The application that all commands share, options that several of them have, and the way out."""
+"""The application of all commands, options that several of them share, and the printing of results."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 
 class Terminal(Console):
-    """A console that shows what names hold, whatever that is: it obeys no markup in them, and no control character."""
+    """A console that shows any text as it is: markup and control characters in names have no effect."""
 
     def __init__(self, *, stderr: bool = False, soft_wrap: bool = False) -> None:
         super().__init__(stderr=stderr, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Render as rich does, but write what a terminal would obey as its escape."""
+        """Render as rich does, with control characters escaped."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else _harmless(text), style, control)
 
@@ -54,11 +54,11 @@ def _harmless(text: str) -> str:
 
 
 class Interrupted(Exception):
-    """Ctrl-C was pressed, and what there is has been kept."""
+    """Ctrl-C was pressed; finished rounds have been kept."""
 
 
 def conclude(outcome: Outcome, page: str, table: Callable[[Path], RenderableType] | None) -> None:
-    """Print the table of a study's results, if any is wanted, and where its page lies.
+    """Print the table of a study's results, if wanted, and the path of its page.
 
     Raises Interrupted if the study was.
     """
@@ -81,4 +81,4 @@ def common(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """What all commands share."""
+    """Simulate split federated learning."""

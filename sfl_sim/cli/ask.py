@@ -1,4 +1,4 @@
-"""Commands that ask what would be if: by the clock alone, without training."""
+"""Commands that answer questions by the clock alone, without training: what-if, reprice, advise."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ def advise(
     from sfl_sim.cli.progress import progress
     from sfl_sim.report.terminal import advice_in_terminal, advised_settings
     from sfl_sim.scenario.load import load, training
-    from sfl_sim.studies.advise import Wish, find_advice
+    from sfl_sim.studies.advise import Criteria, find_advice
     from sfl_sim.studies.cut_limits import read_bytes
 
-    wish = Wish(per_client, None if memory is None else read_bytes(memory), accuracy, runs)
+    criteria = Criteria(per_client, None if memory is None else read_bytes(memory), accuracy, runs)
     study = training(load(scenario_file(scenario), overrides))
     with progress(Terminal(stderr=True), quiet) as notify:
-        advice = find_advice(study, wish, notify)
+        advice = find_advice(study, criteria, notify)
     if not quiet:
         Terminal().print(advice_in_terminal(advice.choices, advice.cuts, advice.clients))
     for line in advised_settings(advice.choices):

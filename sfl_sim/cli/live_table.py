@@ -1,4 +1,4 @@
-"""A study in a terminal while it runs: a row for every variant with its seed, or for as many as the screen holds."""
+"""Live table of a study in a terminal: a row for every variant with its seed, or as many as the screen can show."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from sfl_sim.engine.experiment import Round
-from sfl_sim.engine.news import Began, Ended, Failed, News, Notify, Planned, Taken
+from sfl_sim.engine.news import Began, Ended, Failed, News, Notify, Planned, Reused
 from sfl_sim.report.display import duration
 
 REFRESHES_PER_S = 2
 FRAME_LINES = 4
 """Lines of the screen that are no rows: the heading, the counts, the command above and the cursor below."""
 STATES = {"running": "bold", "failed": "red", "done": "green", "taken": "cyan", "waiting": "dim"}
-"""What a trial can be, the states worth most room first, and how they look."""
+"""States of a trial, the most important first, and their styles."""
 
 Clock = Callable[[], float]
 
 
 def learned(round: Round) -> str:
-    """Return how well a trial has learned by the end of a round; nothing if it does not train."""
+    """Return the accuracy after a round as text; an empty one without training."""
     accuracy = round.row["accuracy"]
     if accuracy is None:
         return ""
@@ -37,7 +37,7 @@ def learned(round: Round) -> str:
 
 @dataclass
 class Row:
-    """The state of a trial: its rounds, when it began, when there was last news of it, and what they were."""
+    """The state of a trial: its rounds, its beginning, and its latest news with their time."""
 
     name: str
     rounds: int
@@ -49,7 +49,7 @@ class Row:
     news: str = ""
 
     def left_s(self, now_s: float) -> float | None:
-        """Return the time until it is done, if all rounds take equally long; None while nobody knows."""
+        """Return the remaining time if all rounds take equally long; None while it is unknown."""
         if self.state != "running" or not self.done or self.began_s is None:
             return None
         return max(0.0, self.began_s + (self.changed_s - self.began_s) / self.done * self.rounds - now_s)
@@ -63,8 +63,8 @@ class Progress:
     clock: Clock = time.monotonic
 
     def notify(self, news: News) -> None:
-        """Note what became of a trial."""
-        if not isinstance(news, Began | Ended | Taken | Failed):
+        """Note the news of a trial."""
+        if not isinstance(news, Began | Ended | Reused | Failed):
             return
         row = self.rows[news.trial]
         row.changed_s = self.clock()
@@ -75,20 +75,20 @@ class Progress:
                 row.done = round.row["round"]
                 row.state = "done" if row.done == row.rounds else "running"
                 row.simulated, row.news = duration(round.row["ended_s"]), learned(round)
-            case Taken(_, run):
+            case Reused(_, run):
                 row.state, row.news = "taken", f"from {run}"
             case Failed(_, why):
                 row.state, row.news = "failed", str(why)
 
     def left_s(self) -> float | None:
-        """Return the time until everything is done, if rounds go on being done as fast; None while nobody knows."""
+        """Return the remaining time of all trials at the present speed; None while it is unknown."""
         done = sum(row.done for row in self.rows)
         left = sum(row.rounds - row.done for row in self.rows if row.state in ("running", "waiting"))
         began_s = min((row.began_s for row in self.rows if row.began_s is not None), default=None)
         return None if began_s is None or not done else (self.clock() - began_s) / done * left
 
     def shown(self, n: int) -> list[Row]:
-        """Return the `n` rows of which there is most to tell, in the order of the study."""
+        """Return the `n` most important rows, in the order of the study."""
         states = list(STATES)
 
         def rank(number: int) -> tuple[int, float]:
@@ -98,7 +98,7 @@ class Progress:
         return [self.rows[number] for number in sorted(sorted(range(len(self.rows)), key=rank)[:n])]
 
     def counts(self) -> Text:
-        """Return how many trials are in which state, and the time that is left."""
+        """Return the number of trials in each state, and the remaining time."""
         counted = Counter(row.state for row in self.rows)
         states = [(f"{counted[state]} {state}", style) for state, style in STATES.items() if counted[state]]
         left_s = self.left_s()

@@ -1,4 +1,4 @@
-"""Progress of a study as a person sees it: a live table or a bar in a terminal, plain lines elsewhere."""
+"""Progress of a study for the user: a live table or a bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from sfl_sim.cli.live_table import learned, live_table
-from sfl_sim.engine.news import Began, Counted, Ended, Failed, News, Notify, Planned, Taken, Warned, silent
+from sfl_sim.engine.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused, Warned, silent
 from sfl_sim.engine.trial import Settings
 from sfl_sim.report.display import duration
 from sfl_sim.scenario.load import Study
@@ -55,7 +55,7 @@ def _say(console: Console, line: str) -> None:
 
 @contextmanager
 def _lines(planned: Planned, console: Console) -> Iterator[Notify]:
-    """Print a line for some of the rounds of each trial, and for whatever else becomes of it."""
+    """Print a line for some of the rounds of each trial, and for all other news of it."""
 
     def notify(news: News) -> None:
         match news:
@@ -66,7 +66,7 @@ def _lines(planned: Planned, console: Console) -> Iterator[Notify]:
                 told = [f"round {done}/{of}", f"{duration(round.row['ended_s'])} simulated", learned(round)]
             case Began(trial, after) if after:
                 told = [f"goes on after round {after}"]
-            case Taken(trial, run):
+            case Reused(trial, run):
                 told = [f"taken from {run}"]
             case Failed(trial, why):
                 told = [f"failed: {why}"]
@@ -79,7 +79,7 @@ def _lines(planned: Planned, console: Console) -> Iterator[Notify]:
 
 @contextmanager
 def _bar(console: Console) -> Iterator[Notify]:
-    """Show what is counted as a bar, with the remaining time."""
+    """Show a piece of work as a bar, with the remaining time."""
     columns = [TextColumn("{task.description}", markup=False), BarColumn(bar_width=12), MofNCompleteColumn()]
     with Progress(*columns, TimeRemainingColumn(), console=console) as bars:
         task = bars.add_task("", total=None)
@@ -93,7 +93,7 @@ def _bar(console: Console) -> Iterator[Notify]:
 
 @contextmanager
 def _beginnings(console: Console) -> Iterator[Notify]:
-    """Print a line when the counting of something begins."""
+    """Print a line when a piece of work begins."""
     begun: set[str] = set()
 
     def notify(news: News) -> None:
@@ -105,7 +105,7 @@ def _beginnings(console: Console) -> Iterator[Notify]:
 
 
 def show_calibration(study: Study, settings: Settings, console: Console, out: Console) -> None:
-    """Calibrate; what is being measured goes to `console`, the findings and the proposal to `out`."""
+    """Calibrate; the current choice is shown on `console`, the findings and the proposal on `out`."""
     findings = calibrate(study, settings, lambda what: console.print(f"measuring {what}", highlight=False))
     table = Table(
         Column("setting", no_wrap=True), "ms per step", "of the time now", "weights", box=None, pad_edge=False

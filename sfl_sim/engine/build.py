@@ -1,4 +1,4 @@
-"""The parts of an experiment, each made of what the scenario says and of parts made before."""
+"""Builders of an experiment's parts, each from the scenario and from the parts built before."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Ints = NDArray[np.int64]
 
 
 def build_world(scenario: Scenario, n_clients: int) -> Fleet:
-    """The clients' devices and links, and the server's rate."""
+    """Build the clients' devices and links, and the server's rate."""
     clients = scenario.clients
     power = None if clients.power is None else clients.power.model_dump()
     there = clients.availability
@@ -56,12 +56,12 @@ def build_method(
     fleet: Fleet,
     device: torch.device | None,
 ) -> Method:
-    """The method on its task.
+    """Build the method with its task.
 
     Args:
-        shares: the clients' sample indices into the training set.
-        counts: (C, L) samples of each label that each client holds.
-        device: where weights live; None in a timing-only run.
+        shares: one array of indices into the training set for each client.
+        counts: (C, L) number of training samples by client and label.
+        device: device of the weights; None in a timing-only run.
     """
     train = scenario.train
     kind = find_method(scenario.method.name)
@@ -108,7 +108,7 @@ def _client_data(
 
 
 def _cuts(scenario: Scenario, kind: type[Method], net: Network, fleet: Fleet) -> tuple[list[int], list[int]]:
-    """The task's `cuts` and `round_cuts`."""
+    """Choose the task's `cuts` and `round_cuts`."""
     cut, n_clients = scenario.model.cut, len(fleet.macs_per_s)
     if not kind.is_split:
         return [], []
@@ -121,7 +121,7 @@ def _cuts(scenario: Scenario, kind: type[Method], net: Network, fleet: Fleet) ->
 
 
 def build_executor(train: Train, device: torch.device | None, on_nan: OnNan) -> Eager | Timing:
-    """What carries operations out; `device` is None in a timing-only run, `on_nan` is the network's."""
+    """Build the executor; `device` is None in a timing-only run, `on_nan` is the network's."""
     if train.executor == "batched" and train.compile:
         raise ScenarioError("cannot be batched: compiled code runs for one client", key="train.compile", found=True)
     if train.executor == "batched" and PRECISIONS[train.precision].autocast:
@@ -140,11 +140,11 @@ def build_clock(
     workers: float | None = None,
     plans: Plans | None = None,
 ) -> Clock:
-    """The clock of a scenario's server and a fleet.
+    """Build the clock of a scenario's server and a fleet.
 
     Args:
-        counts: as for the method.
-        workers: of the server, if not as many as the scenario says.
+        counts: (C, L) number of training samples by client and label.
+        workers: number of the server's lanes; None: as in the scenario.
         plans: see `Clock`.
     """
     server = scenario.server
@@ -162,13 +162,13 @@ def build_clock(
         max_wait_s=float("inf") if server.max_wait_s is None else server.max_wait_s,
         seed=scenario.seed,
         include_model_exchange=server.include_model_exchange,
-        losses=_losses(scenario.clients.availability, fleet),
+        dropouts=_dropouts(scenario.clients.availability, fleet),
     )
     return Clock(events, plans)
 
 
 def server_workers(scenario: Scenario) -> float:
-    """How many jobs the scenario's server does at once; infinity if unlimited."""
+    """Return the number of jobs that the scenario's server runs at the same time; infinity if unlimited."""
     return _number(scenario.server.workers)
 
 
@@ -176,7 +176,7 @@ def _number(value: float | str) -> float:
     return float("inf") if value in ("all", "unlimited") else float(value)
 
 
-def _losses(availability: Availability | None, fleet: Fleet) -> Dropouts:
+def _dropouts(availability: Availability | None, fleet: Fleet) -> Dropouts:
     if availability is None:
         return Dropouts()
     deadline_s = float("inf") if availability.deadline_s is None else availability.deadline_s

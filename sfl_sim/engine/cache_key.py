@@ -1,4 +1,4 @@
-"""A key of all that decides the content of a trial: a finished trial is known by it wherever it lies."""
+"""Cache keys: a digest of everything that decides the content of a trial, by which finished trials are found."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.sections import Scenario
 
 PACKAGES = ["torch", "torchvision", "numpy", "scipy", "pandas", "simpy", "scikit-learn", "fvcore"]
-"""Those that compute."""
+"""Packages that compute, whose versions are part of the key."""
 SHOWING = {"report", "cli", "profiles", "scenarios"}
-"""Rooms of the package that nothing computed depends on. The last two are in an installed package alone, with scripts
-of their own; what profiles say counts, wherever they lie."""
+"""Rooms of the package that no result depends on. The last two exist in an installed package only and contain scripts;
+the content of the profiles is part of the key all the same."""
 NOT_STORED = {Concern.SHOWING}
-"""Concerns of a scenario that decide nothing of what its trials store."""
+"""Concerns of a scenario that do not change what its trials store."""
 
 
 @cache
 def code_version() -> str:
-    """Return 32 hex digits, equal where sfl-sim's code, its profiles and the packages that compute are."""
+    """Return 32 hex digits, equal if sfl-sim's code, its profiles and the packages that compute are equal."""
     package = Path(__file__).parents[1]
     profiles = next(place for place in (package / "profiles", package.parent / "profiles") if place.is_dir())
     digest = hashlib.blake2b(" ".join(f"{name} {version(name)}" for name in PACKAGES).encode(), digest_size=16)
@@ -39,15 +39,15 @@ def code_version() -> str:
 
 
 LEAF = {"femnist", "shakespeare"}
-"""Data sets whose files under the root a user has made with LEAF, by settings of his own."""
+"""Data sets whose files the user has made with LEAF, by settings that we do not know."""
 
 
 def trial_key(scenario: Scenario, meaning: str) -> str | None:
-    """Return 32 hex digits, equal for two trials if all that decides their content is; None if it cannot be known.
+    """Return 32 hex digits, equal for two trials with equal content; None if equality cannot be known.
 
-    That is the scenario without what concerns pages alone, the content of files that it names, the code, and the
-    `meaning` of the settings. Of a user's own code, a folder of images and LEAF's files nobody knows whether they are
-    still what they were.
+    The key covers the scenario without the keys that concern pages alone, the content of files that it names, the code,
+    and the `meaning` of the settings. There is no key for a user's own code, folders of images and LEAF's files, whose
+    content may have changed.
     """
     path = scenario.data.path
     in_folder = scenario.data.name in LEAF if path is None else os.path.isdir(os.path.expanduser(path))
@@ -61,12 +61,12 @@ def trial_key(scenario: Scenario, meaning: str) -> str | None:
 
 
 def names_own_code(scenario: Scenario) -> bool:
-    """Tell whether a scenario names code of a user's own, as package.module:thing."""
+    """Return True if a scenario names a user's own code, as package.module:thing."""
     return any(":" in text for text in _texts(without(scenario, NOT_STORED)))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in nested mappings and lists, but for their keys."""
+    """Generate all texts in nested mappings and lists, without the keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list | tuple):

@@ -1,4 +1,4 @@
-"""How a run that was killed goes on: what is stored of it while it trains, and what a run that follows it is given."""
+"""Checkpoints of a run: written while it trains, and read by a run that resumes it after it was killed."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from sfl_sim.training.contents import Unstorable
 from sfl_sim.training.replay import CheckpointMismatch, Image, Replay
 
 SHARE = 0.05
-"""Of the time, what checkpoints at the ends of rounds may take."""
+"""Share of the running time that checkpoints at the ends of rounds may take."""
 USUAL_S = 0.05
-"""What one takes, as long as none has been written."""
+"""Assumed seconds of a checkpoint before the first has been written."""
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What a round gave that the clock alone cannot find again: its rows of rounds, labels and confusion.parquet."""
+class StoredRound:
+    """Results of a round that the clock alone cannot find again: its rows of rounds, labels and confusion.parquet."""
 
     row: Mapping[str, Any]
     labels: list[dict[str, Any]]
     confusion: pd.DataFrame | None
 
-    def told(self) -> dict[str, Any]:
-        """As JSON."""
+    def as_json(self) -> dict[str, Any]:
+        """Convert the round to values that JSON can hold."""
         confusion = None if self.confusion is None else self.confusion.to_dict("list")
         plain = {key: value.item() if hasattr(value, "item") else value for key, value in self.row.items()}
         return {"row": plain, "labels": self.labels, "confusion": confusion}
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Learned:
-        """What has been `told`."""
-        confusion = told["confusion"]
-        return cls(told["row"], told["labels"], None if confusion is None else pd.DataFrame(confusion))
+    def from_json(cls, stored: Mapping[str, Any]) -> StoredRound:
+        """Make a round of what `as_json` gave."""
+        confusion = stored["confusion"]
+        return cls(stored["row"], stored["labels"], None if confusion is None else pd.DataFrame(confusion))
 
 
 @dataclass(frozen=True)
-class Past:
-    """A run up to a checkpoint.
+class ResumePoint:
+    """The state of a run at a checkpoint, from which another run can resume.
 
     Attributes:
-        rounds: what whole rounds have learned.
+        rounds: results of the whole rounds.
         timeline_digest: of their operations.
-        peak_graphs: the most graphs that were held at once.
-        left_out: updates that the round that was under way had left out.
-        image: what was in memory then: at the end of the last of them, or within the next one.
-        checkpoint: where all this is from.
+        peak_graphs: maximum of graphs that were held at once.
+        left_out: number of updates that the unfinished round had left out.
+        image: contents of memory, at the end of the last of the rounds or within the next one.
+        checkpoint: the checkpoint it was read from.
     """
 
-    rounds: Sequence[Learned]
+    rounds: Sequence[StoredRound]
     timeline_digest: str
     peak_graphs: int
     left_out: int
@@ -65,13 +65,13 @@ class Past:
     checkpoint: Checkpoint
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, key: str | None) -> Past:
-        """Raises CheckpointMismatch if the checkpoint is not of the cell with this content `key`."""
+    def of(cls, checkpoint: Checkpoint, key: str | None) -> ResumePoint:
+        """Read a checkpoint. Raises CheckpointMismatch if it is not of the trial with this `key`."""
         about = checkpoint.about
         if about.get("key") != key:
             raise CheckpointMismatch("it is of another scenario, or of other code")
         try:
-            rounds = [Learned.of(told) for told in checkpoint.rounds]
+            rounds = [StoredRound.from_json(row) for row in checkpoint.rounds]
             image = Image(**contents.load(checkpoint.memory))
             peak_graphs, left_out = about["peak_graphs"], about["left_out"]
             kept = replace(checkpoint, memory=b"")  # as large as the image
@@ -80,17 +80,19 @@ class Past:
             raise CheckpointMismatch(f"it is not of this version of sfl-sim ({error})") from error
 
     def check(self, round: int, timeline_digest: str) -> None:
-        """At the end of a round: CheckpointMismatch if the walk has not come the way that it should have."""
+        """Check the timeline at the end of a round: raises CheckpointMismatch if it differs from the stored run's."""
         if round == len(self.rounds) and timeline_digest != self.timeline_digest:
             raise CheckpointMismatch("the walk up to it gives another timeline")
 
 
-def pasts(checkpoints: Checkpoints, key: str | None, warn: Callable[[str], object]) -> Iterator[Past | None]:
-    """What a run may go on from, the best first and in the end nothing; `warn` is told what cannot be used, and why."""
+def resume_points(
+    checkpoints: Checkpoints, key: str | None, warn: Callable[[str], object]
+) -> Iterator[ResumePoint | None]:
+    """Generate what a run may resume from, the best first and None last; `warn` gets the reason why one is not used."""
     are_there = any(checkpoints)
     for checkpoint in checkpoints.readable(warn):
         try:
-            yield Past.of(checkpoint, key)
+            yield ResumePoint.of(checkpoint, key)
         except CheckpointMismatch as error:
             warn(f"{checkpoint.folder} is not used: {error}")
     if are_there:
@@ -98,17 +100,17 @@ def pasts(checkpoints: Checkpoints, key: str | None, warn: Callable[[str], objec
     yield None
 
 
-class Keeper:
+class CheckpointWriter:
     """Stores checkpoints of a run.
 
     Args:
-        checkpoints: where.
-        key: of the content of the cell.
-        memory: what the run has in memory.
-        figures: what else a `Past` tells of the run, now.
-        past: what the run went on from.
-        warn: told once if a run cannot be stored.
-        jobs: store one after so many operations at the server, too; None: at the ends of rounds alone.
+        checkpoints: the folder that receives them.
+        key: the trial's key (`engine/cache_key.py`).
+        memory: contents of the run's memory.
+        figures: gives the other attributes of a `ResumePoint`, as they are now.
+        resume: the state from which the run was resumed; None if it began anew.
+        warn: called once if the run cannot be stored.
+        jobs: store a checkpoint after every `jobs` operations at the server, too; None: only at the ends of rounds.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class Keeper:
         key: str | None,
         memory: Replay,
         figures: Callable[[], Mapping[str, Any]],
-        past: Past | None,
+        resume: ResumePoint | None,
         warn: Callable[[str], object],
         jobs: int | None = None,
     ) -> None:
@@ -125,15 +127,15 @@ class Keeper:
         self.key = key
         self.memory = memory
         self.figures = figures
-        self.rounds, self._walked_jobs = (len(past.rounds), past.image.jobs) if past else (0, 0)
+        self.rounds, self._walked_jobs = (len(resume.rounds), resume.image.jobs) if resume else (0, 0)
         self.warn = warn
         self.jobs = jobs
-        checkpoints.go_on_after(past.checkpoint if past else None)
+        checkpoints.go_on_after(resume.checkpoint if resume else None)
         self._ended_s, self._took_s = time.monotonic(), USUAL_S
 
-    def after_round(self, learned: Learned) -> None:
-        """A round has ended. What it learned is stored with the next checkpoint: now, if the last was cheap enough."""
-        self.checkpoints.add_round(learned.told())
+    def after_round(self, stored: StoredRound) -> None:
+        """Add a finished round to the next checkpoint, which is written now if the last one was cheap enough."""
+        self.checkpoints.add_round(stored.as_json())
         self.rounds += 1
         if SHARE * (time.monotonic() - self._ended_s) < self._took_s:
             return
@@ -144,7 +146,7 @@ class Keeper:
             self.warn = lambda problem: None
 
     def after_job(self, op: On) -> None:
-        """The server has begun `op`: a checkpoint is stored after every so many that are not walked again."""
+        """Store a checkpoint after every `jobs` operations that the server has begun after the resume point."""
         done = self.memory.jobs
         if self.jobs and done > self._walked_jobs and done % self.jobs == 0:
             with suppress(Unstorable):  # a graph that waits at the server; perhaps at the next opportunity

@@ -1,4 +1,4 @@
-"""Who holds which samples: a scenario's data set, dealt to its clients."""
+"""Loads a scenario's data set and deals its samples to the clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 
 def deal_data(scenario: Scenario) -> tuple[Dataset, list[Ints]]:
-    """The data set, and each client's training samples by the scenario's partition; some clients may get none."""
+    """Give the data set, and each client's training samples by the scenario's partition; a client may get none."""
     dataset = _dataset(scenario.data)
     owners = None if dataset.owners is None else dataset.owners.numpy()
     samples = Samples(dataset.y_train.numpy(), dataset.n_labels, owners)
@@ -33,7 +33,7 @@ def deal_data(scenario: Scenario) -> tuple[Dataset, list[Ints]]:
 
 
 def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]:
-    """Each client's own test samples; `counts` (C, L) are its training samples by label. Empty for a global test."""
+    """Give each client's test samples; `counts` (C, L) are training samples by label. Empty for a global test."""
     how = scenario.data.test.model_dump()
     samples = Samples(dataset.y_test.numpy(), dataset.n_labels)
     return client_test_sets(how.pop("kind"), samples, counts, stream(scenario.seed, "test sets"), **how)
@@ -45,5 +45,5 @@ def _load(**options: Any) -> Dataset:
 
 
 def _dataset(data: Data) -> Dataset:
-    """Loaded once per process and shared by all variants that want the same."""
+    """Load the data set, once per process for all variants that want the same."""
     return _load(**data.model_dump(exclude={"partition", "test", "augment"}))

@@ -1,4 +1,4 @@
-"""What a server can know about its clients before a round: estimates for methods that suit their demands to them."""
+"""Estimates of the clients' speeds, for methods that adapt their demands to them before a round."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from sfl_sim.training.steps import Forward
 
 
 class SecondsPerSample:
-    """Of any client: forward and backward pass of its part-1, and both ways over its links at their mean rates.
+    """Estimated seconds per sample of each client: both passes of its part-1, and both directions of its links.
 
-    A server would measure as much, as the mean over a client's past mini-batches; no queue is in it, nor what varies.
+    A server would measure the same as the mean over a client's past mini-batches: links have their mean rates, and
+    there is no queue and no jitter.
 
     Attributes:
-        asked: whether anybody wanted to know, so that what is done depends on how fast the clients are.
+        asked: True once an estimate has been asked for, so that operations depend on the clients' speeds.
     """
 
     def __init__(self, network: Network, cuts: Sequence[int], batch_size: int, fleet: Fleet) -> None:
@@ -30,7 +31,7 @@ class SecondsPerSample:
         self._fleet = fleet
 
     def __call__(self, c: int) -> float:
-        """Seconds per sample of client `c`."""
+        """Give the seconds per sample of client `c`."""
         self.asked = True
         batch_size, fleet, replica = self._batch_size, self._fleet, self._part1(self._cuts[c])
         up_bytes = Forward().out(replica, Value("batch", samples=batch_size)).size_bytes

@@ -1,4 +1,4 @@
-"""What a round has taught: the global model's answers, and those of the models that clients would have now."""
+"""Evaluation after a round: of the global model, and of the models that the clients would have now."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Tables = dict[str, pd.DataFrame]
 
 
 class Evaluator:
-    """Asks the models of an experiment for answers to its test set.
+    """Evaluates the models of an experiment on its test set.
 
     Args:
-        experiment: one that trains.
-        device: where its models are.
+        experiment: an experiment that trains.
+        device: device of its models.
     """
 
     def __init__(self, experiment: Experiment, device: torch.device) -> None:
@@ -50,11 +50,11 @@ class Evaluator:
         return images
 
     def of_model(self, model: Model) -> Evaluation:
-        """A global model's answers."""
+        """Evaluate a global model."""
         return evaluate(model, self._x, self._y, self.experiment.dataset.n_labels, self._images.prepare)
 
     def of_round(self, number: int) -> tuple[dict[str, Any], list[dict[str, Any]], Tables]:
-        """Figures for the row of a round that has ended, its rows of labels.parquet, after the last more tables."""
+        """Give figures for the row of a finished round, its rows of labels.parquet, and tables after the last round."""
         experiment = self.experiment
         found = self.of_model(experiment.method.model())
         figures, tables = self._of_clients(number)
@@ -63,9 +63,10 @@ class Evaluator:
         return {**learned(found, experiment.test_sets), **figures, **skipped}, labels, tables
 
     def _of_clients(self, number: int) -> tuple[dict[str, float | None], Tables]:
-        """Figures of the clients' own models for the round's row, and what is kept of them after the last round.
+        """Give figures of the clients' own models for the round's row, and their tables after the last round.
 
-        Before the last round, they are what clients would have if training ended now; no clock sees them made.
+        Before the last round, these are the models that the clients would have if training ended now; they are made
+        outside of simulated time.
         """
         experiment, scenario = self.experiment, self.experiment.scenario
         method, report = experiment.method, scenario.report
@@ -92,13 +93,13 @@ class Evaluator:
 def client_answers(
     method: Method, dataset: Dataset, counts: Ints, test_sets: Sequence[Ints], x: Tensor, images: Images
 ) -> pd.DataFrame:
-    """Rows of answers.parquet: what the models that clients have now answer to their test sets.
+    """Make the rows of answers.parquet: the answers of each client's current model to its test set.
 
     Args:
-        counts: (C, L) training samples of each label that each client holds.
-        test_sets: the clients' own; none where all have the whole test set.
-        x: the test images, where the models are.
-        images: prepares them.
+        counts: (C, L) number of training samples by client and label.
+        test_sets: the clients' own; empty if all have the whole test set.
+        x: the test images, on the device of the models.
+        images: prepares the images.
     """
     labels = dataset.y_test.numpy()
     models = [method.deployed(c) for c in range(len(counts))]
@@ -110,7 +111,7 @@ def client_answers(
 def shown_representations(
     n: int, method: Method, dataset: Dataset, n_clients: int, x: Tensor, images: Images, seed: int
 ) -> pd.DataFrame:
-    """Rows of representations.parquet: where the first `n` test samples lie, each by the way of the next client."""
+    """Make the rows of representations.parquet: places of `n` test samples, each by the next client's model."""
     labels = dataset.y_test.numpy()[:n]
     clients = np.arange(len(labels)) % n_clients
     models = [method.deployed(c) for c in range(n_clients)]

@@ -1,4 +1,4 @@
-"""An experiment: put together out of a scenario, walked round by round, and evaluated after each."""
+"""Experiment: one variant with one seed, built from a scenario, run round by round, and evaluated after each round."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order
 from sfl_sim.engine.build import build_clock, build_executor, build_method, build_world
-from sfl_sim.engine.checkpointing import Learned, Past
+from sfl_sim.engine.checkpointing import ResumePoint, StoredRound
 from sfl_sim.engine.dealing import deal_data, deal_tests
 from sfl_sim.engine.evaluation import Evaluator
 from sfl_sim.engine.layer_table import layer_table
@@ -40,9 +40,16 @@ from sfl_sim.training.replay import Replay
 
 @dataclass(frozen=True)
 class Round:
-    """What one round gave: its row of rounds.parquet, rows of labels.parquet, operations (`OP_DTYPE`), rows of
-    confusion.parquet, if the scenario asks for any, with the last round tables by name of what is known of the trained
-    models, and what each operation has cost its client's battery, if that is known."""
+    """Results of one round.
+
+    Attributes:
+        row: its row of rounds.parquet.
+        labels: its rows of labels.parquet.
+        ops: its operations (`OP_DTYPE`).
+        confusion: its rows of confusion.parquet; None if the scenario asks for none.
+        final: tables of the trained models by name, with the last round.
+        joule: (operations,) energy that each operation takes from its client's battery; None if unknown.
+    """
 
     row: Mapping[str, Any]
     labels: list[dict[str, Any]]
@@ -53,25 +60,25 @@ class Round:
 
 
 class Experiment:
-    """One variant with one seed, ready to run.
+    """A variant with a seed, ready to run.
 
     Args:
         scenario: without grid; `repeats` is ignored.
-        device: where steps run; None for a timing-only run.
-        lineage: carries out the operations of a run that is walked again, without a device.
+        device: device on which steps run; None for a timing-only run.
+        provenance: executor of a recorded run that is walked again without a device (`studies/retrace.py`).
 
     Attributes:
-        method: what is walked; change it by `replace_method`.
+        method: the method that runs; change it by `replace_method`.
         walk: its rounds in the scenario's own world.
-        memory: what is alive of all that training has made; None in a timing-only run.
-        server_model_bytes: the most bytes of models that the main server has held at once; None if the method does not
-            tell.
-        joule: (C,) what each client's battery has paid in whole rounds; None if nobody said what they draw.
+        memory: remembers the values that are alive in training, for checkpoints; None in a timing-only run.
+        server_model_bytes: maximum of the bytes of models that the main server has held at once; None if the method
+            does not say.
+        joule: (C,) energy that each client's battery has spent in whole rounds; None if the power is unknown.
 
-    Raises ScenarioError for whatever in the scenario cannot be used, before any training.
+    Raises ScenarioError if the scenario cannot be used, before any training.
     """
 
-    def __init__(self, scenario: Scenario, device: torch.device | None, lineage: Provenance | None = None) -> None:
+    def __init__(self, scenario: Scenario, device: torch.device | None, provenance: Provenance | None = None) -> None:
         self.scenario = scenario = expand(scenario)
         self.device = device
         self.dataset, self.shares = deal_data(scenario)
@@ -85,7 +92,7 @@ class Experiment:
         self.method = build_method(scenario, dataset, self.shares, self.counts, self.fleet, device)
         check_snapshots(scenario, self.method)
         check_survival(scenario, self.method)
-        self.executor = lineage or build_executor(scenario.train, device, self.on_nan)
+        self.executor = provenance or build_executor(scenario.train, device, self.on_nan)
         self.memory: Replay | None = None
         if device is not None and isinstance(self.executor, Eager):
             self.memory = Replay(self.executor)
@@ -101,39 +108,39 @@ class Experiment:
             self.evaluator = Evaluator(self, device)
 
     def replace_method(self, method: Method) -> None:
-        """Let the experiment's rounds be those of another method object."""
+        """Use another method object from now on."""
         self.method = method
         self._chosen.clear()
 
     def choose(self, number: int, drawn: Sequence[int]) -> Sequence[int]:
-        """Those of the clients `drawn` for a round who take part in it, in cyclic order.
+        """Give the clients that take part in a round, of those `drawn` for it, in cyclic order.
 
-        The method is asked once, however many walks ask: it may count whom it has chosen.
+        The method is asked once per round, also if there are several walks: it may count the clients it has chosen.
         """
         if number not in self._chosen:
             self._chosen[number] = self.method.choose(number, drawn)
         return self._chosen[number]
 
-    def rounds(self, past: Past | None = None) -> Iterator[Round]:
-        """Run the rounds one by one; what is `past` is walked again, without computing.
+    def rounds(self, resume: ResumePoint | None = None) -> Iterator[Round]:
+        """Run the rounds one by one; the rounds before the point `resume` are walked again without computing.
 
-        Raises CheckpointMismatch if that is not this experiment's.
+        Raises CheckpointMismatch if `resume` does not belong to this experiment.
         """
-        n_known = len(past.rounds) if past else 0
-        if past and self.memory:
-            self.memory.walk(past.image)
-            self.graphs.peak, self.on_nan.left_out = past.peak_graphs, past.left_out
+        n_known = len(resume.rounds) if resume else 0
+        if resume and self.memory:
+            self.memory.walk(resume.image)
+            self.graphs.peak, self.on_nan.left_out = resume.peak_graphs, resume.left_out
         self.walk.on_begin.append(self._begin)
         snapshots = self._snapshots(n_known)
         for walked in self.walk.rounds():
-            known = past.rounds[walked.number - 1] if past and walked.number <= n_known else None
+            known = resume.rounds[walked.number - 1] if resume and walked.number <= n_known else None
             round = self._round(walked, known, snapshots.take() if snapshots else None)
-            if past:
-                past.check(walked.number, self.timeline_digest)
+            if resume:
+                resume.check(walked.number, self.timeline_digest)
             yield round
 
     def _snapshots(self, n_known: int) -> Snapshots | None:
-        """Look into the rounds after the first `n_known`, if the scenario wishes it."""
+        """Make the snapshots of the rounds after the first `n_known`, if the scenario asks for any."""
         if self.device is None or self.scenario.report.snapshots is None:
             return None
         clock = self.walk.clock
@@ -143,14 +150,14 @@ class Experiment:
         return snapshots
 
     def _begin(self, number: int, clients: Sequence[int]) -> None:
-        """Note what a round begins with."""
+        """Note the global model and the server's model bytes at the beginning of a round."""
         if self.memory:
             self.memory.remember(replicas_by_name(self._model).values())
         held_bytes = self.method.server_bytes(clients)
         self.server_model_bytes = None if held_bytes is None else max(held_bytes, self.server_model_bytes or 0)
 
-    def _round(self, walked: WalkedRound, known: Learned | None, confusion: pd.DataFrame | None) -> Round:
-        """What a round has given; what is `known` of it is not learned again."""
+    def _round(self, walked: WalkedRound, known: StoredRound | None, confusion: pd.DataFrame | None) -> Round:
+        """Give the results of a round; its model is not evaluated again if the results are `known`."""
         row = self._row(walked)
         labels: list[dict[str, Any]] = []
         tables: dict[str, pd.DataFrame] = {}
@@ -169,7 +176,7 @@ class Experiment:
         return Round(row, labels, walked.ops, confusion, tables, joule)
 
     def _row(self, walked: WalkedRound) -> dict[str, Any]:
-        """What the clock alone can tell of a round that has ended."""
+        """Make the columns of a finished round's row that need the clock alone."""
         number, clients, started_s, ended_s, ops = walked[:5]
         row, power = round_row(number, clients, started_s, ended_s, ops), self.fleet.power
         if power is not None and self.joule is not None:
@@ -179,14 +186,14 @@ class Experiment:
         return {**row, **self.walk.participation.end(ops), **self.method.figures()}
 
     def histories(self) -> dict[str, pd.DataFrame]:
-        """Tables of the whole run so far by name: what flows have read, who was there, and who got lost."""
+        """Give the tables of the whole run so far by name: reads of flows, presence and losses of clients."""
         tables = self.walk.participation.tables()
         if self._reads:
             tables["reads"] = pd.DataFrame(self._reads)
         return tables
 
     def check_device(self, device: torch.device) -> None:
-        """Refuse what `device` cannot compute, or only slower. A timing-only run needs none of it."""
+        """Check that `device` can compute the scenario, and no slower; otherwise raises ScenarioError."""
         train = self.scenario.train
         check_precision(train.precision, device, self.method.task.network, train.batch_size)
         if train.compile:
@@ -196,22 +203,22 @@ class Experiment:
 
     @property
     def is_walking(self) -> bool:
-        """Whether it has yet to come to where an earlier run was."""
+        """True until the run has reached its resume point."""
         return self.memory is not None and self.memory.is_walking
 
     def figures(self) -> dict[str, Any]:
-        """What a run that goes on from here has to know, beside what is in memory."""
+        """Give the figures of a checkpoint, beside the contents of memory."""
         left_out = self.on_nan.left_out
         return {"timeline_digest": self.timeline_digest, "peak_graphs": self.graphs.peak, "left_out": left_out}
 
     @property
     def on_nan(self) -> OnNan:
-        """What becomes of numbers that are not finite."""
+        """Rule for losses that are not finite."""
         return self.method.task.network.calling.on_nan
 
     @property
     def graphs(self) -> Graphs:
-        """Who holds activations."""
+        """Count of the graphs of activations that are held."""
         return self.method.task.network.calling.graphs
 
     @property
@@ -221,11 +228,11 @@ class Experiment:
 
     @property
     def timeline_digest(self) -> str:
-        """Of all operations of whole rounds, with their times: equal for equal scenarios, trained or timing-only."""
+        """Digest of all operations of whole rounds and their times; equal scenarios have equal ones, trained or not."""
         return self._timeline.copy().hexdigest()
 
     def weights(self) -> dict[str, NDArray[Any]]:
-        """The global model after the last whole round, by part and name, in PyTorch's usual layout."""
+        """Give the global model after the last whole round, by part and name, in PyTorch's default layout."""
         return {
             f"{part}.{name}": tensor.contiguous().cpu().numpy()
             for part, replica in replicas_by_name(self._model).items()
@@ -233,7 +240,7 @@ class Experiment:
         }
 
     def weights_digest(self) -> str | None:
-        """Of the global model's numbers after the last whole round; None in a timing-only run."""
+        """Compute a digest of the global model's weights after the last whole round; None in a timing-only run."""
         if self.device is None:
             return None
         digest = hashlib.blake2b(digest_size=16)
@@ -243,11 +250,11 @@ class Experiment:
         return digest.hexdigest()
 
     def clients(self) -> pd.DataFrame:
-        """One row per client: device, rates, samples, dominant label, and the last layer that it holds."""
+        """Make a table of the clients: device, rates, samples, dominant label, and the last layer that each holds."""
         task = self.method.task
         return client_table(self.fleet, self.counts, () if task.round_cuts else task.cuts).assign(joule=self.joule)
 
     def layers(self) -> pd.DataFrame:
-        """One row per layer of the model: what it costs, and whether a cut after it is Pareto-optimal."""
+        """Make a table of the model's layers: costs, and whether a cut after the layer is Pareto-optimal."""
         table = layer_table(self.method.task.network)
         return table.assign(model=self.scenario.model.name or self.scenario.model.factory)

@@ -1,4 +1,4 @@
-"""What each layer of a network costs, and after which layers a cut can be the best: for planners and reports."""
+"""Costs of each layer of a network, and the layers after which a cut can be optimal: for planners and reports."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from sfl_sim.models.network import Network
 IMAGE = ((3, 32, 32), 10)
 USUAL = {"cnn_small": ((1, 8, 8), 10), "lenet5": ((1, 28, 28), 10), "cnn8": ((1, 28, 28), 10),
          "char_transformer": ((80,), 80)}  # fmt: skip
-"""Sample shape and number of labels of the data that a model is mostly used on, if they are not those of `IMAGE`."""
+"""Sample shape and number of labels of the data that a model is mostly used on, if they differ from `IMAGE`."""
 
 
 def usual_data(model: str) -> tuple[tuple[int, ...], int]:
-    """Sample shape and number of labels to show the zoo's `model` with, if nobody says."""
+    """Return the default sample shape and number of labels with which to show the zoo's `model`."""
     return USUAL.get(model, IMAGE)
 
 
 def layer_table(network: Network) -> pd.DataFrame:
-    """One row per layer.
+    """Make a table with one row per layer.
 
     Columns: layer (from 1), name, out_shape (`64x32x32`), macs of one sample's forward pass, parameters,
-    activation_bytes of one sample after the layer (what goes up, and its gradient down, where the layer is the last
-    before the cut), pareto: whether no other cut has no more client MACs and no more activation bytes, and less of one
-    of them; the last layer leaves no cut.
+    activation_bytes of one sample after the layer (the upload, and the download of its gradient, if the cut is after
+    this layer), pareto: True if no other cut is at least as good in client MACs and in activation bytes, and better in
+    one of them; False for the last layer, after which there is no cut.
     """
     wire_dtype = network.calling.autocast or network.dtype
     table = pd.DataFrame(

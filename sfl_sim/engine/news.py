@@ -1,4 +1,4 @@
-"""News of a study while it runs: small objects for one callback, which a terminal shows."""
+"""Events of a study while it runs: small objects passed to a callback, which a terminal shows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sfl_sim.store import Failure
 
 @dataclass(frozen=True)
 class Planned:
-    """Trials are about to run, known by their numbers from now on: the name and the rounds of each."""
+    """Trials are about to run, identified by their place in this list: the name and the number of rounds of each."""
 
     trials: Sequence[tuple[str, int]]
 
 
 @dataclass(frozen=True)
 class Began:
-    """A trial has begun to run: to go on `after` so many rounds, if an earlier run has stored them."""
+    """A trial has begun to run; it resumes `after` so many rounds that an earlier run has stored."""
 
     trial: int
     after: int = 0
@@ -34,8 +34,8 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """A trial need not run: it had been finished in the folder `run`."""
+class Reused:
+    """A trial is not run: its results are taken from the folder `run`, where it was finished."""
 
     trial: int
     run: Path
@@ -43,7 +43,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Warned:
-    """Something about a trial that a user should know, although it goes on."""
+    """A trial goes on, but has a `problem` that the user should know."""
 
     trial: int
     problem: str
@@ -59,7 +59,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Counted:
-    """Steps of a piece of work are done: so many of `total`, as far as is known.
+    """Progress of a piece of work: `done` of `total` steps.
 
     Attributes:
         what: the piece of work.
@@ -72,16 +72,16 @@ class Counted:
     total: int
 
 
-News = Planned | Began | Ended | Taken | Warned | Failed | Counted
+News = Planned | Began | Ended | Reused | Warned | Failed | Counted
 Notify = Callable[[News], None]
 
 
 def silent(news: News) -> None:
-    """Tell nobody."""
+    """Ignore all news."""
 
 
 def brief(news: News) -> News:
-    """Return news as they travel between processes: of a round its row alone."""
+    """Return news as they travel between processes: a round is reduced to its row."""
     if not isinstance(news, Ended):
         return news
     return replace(news, round=Round(news.round.row, [], news.round.ops[:0]))

@@ -1,4 +1,4 @@
-"""Who is there when a round begins, who is drawn to take part in it, and who gets lost."""
+"""Participation in rounds: presence of clients at the beginning, the draw of participants, and dropouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sfl_sim.system.presence import Presence
 
 
 def check_survival(scenario: Scenario, method: Method) -> None:
-    """Refuse to lose clients where a round needs all of them to its end, and deadlines where none waits for any."""
+    """Check that the method can lose clients, or end rounds by a deadline, as the scenario says; or ScenarioError."""
     availability, name = scenario.clients.availability, scenario.method.name
     if availability is None:
         return
@@ -37,18 +37,18 @@ def check_survival(scenario: Scenario, method: Method) -> None:
 
 
 def round_size(participation: float, n_clients: int) -> int:
-    """How many of `n_clients` take part in a round: that share of them, rounded, and one at least."""
+    """Return the number of participants of a round: `participation * n_clients`, rounded, but 1 at least."""
     return max(1, int(participation * n_clients + 0.5))
 
 
 class Participation:
-    """Draws the participants of one round after another, and keeps account.
+    """Draws the participants of one round after another, and records presence and dropouts.
 
     Args:
-        clock: tells who is there, and who got lost.
-        clients: all, in cyclic order.
-        participation: share of them that takes part in a round; fewer if fewer are there.
-        is_kept: whether anybody can be away, or be too late.
+        clock: the clock, which knows the present clients and the dropouts.
+        clients: all clients in cyclic order.
+        participation: share of the clients that takes part in a round; fewer if fewer are present.
+        is_kept: True if clients can be away or too late, so that there is something to record.
     """
 
     def __init__(self, clock: Clock, clients: Sequence[int], participation: float, seed: int, is_kept: bool) -> None:
@@ -57,11 +57,11 @@ class Participation:
         self.size = round_size(participation, len(clients))
         self.seed = seed
         self.is_kept = is_kept
-        self.losses: list[Dropout] = []
+        self.dropouts: list[Dropout] = []
         self._row: dict[str, int] = {}
 
     def begin(self, round: int) -> list[int]:
-        """The round's participants in cyclic order, drawn of those who are there; time passes until somebody is."""
+        """Draw the round's participants from the present clients, in cyclic order; waits until a client is present."""
         if not self.is_kept:
             return self.drawn(round, self.clients)
         there = self.clock.run(lambda: _who_is_there(self.clients), round)
@@ -69,7 +69,7 @@ class Participation:
         return self.drawn(round, there)
 
     def drawn(self, round: int, there: Sequence[int]) -> list[int]:
-        """A draw without replacement."""
+        """Draw without replacement from the clients `there`; all of them if they are few."""
         n = len(there)
         if n <= self.size:
             return list(there)
@@ -77,27 +77,27 @@ class Participation:
         return [there[i] for i in sorted(chosen)]
 
     def end(self, ops: NDArray[np.void]) -> dict[str, float]:
-        """What the round's row says of it: how many were `present`, how many of them got `lost`, and what these had
-        spent by then (`lost_device_s`, `lost_link_s`, `lost_bytes`).
+        """Give columns of the round's row: the number of clients `present` and of those `lost`, and what the lost ones
+        had spent by then (`lost_device_s`, `lost_link_s`, `lost_bytes`).
 
         Args:
             ops: the round's operations (`OP_DTYPE`).
         """
         if not self.is_kept:
             return {}
-        losses = self.clock.events.records.take_dropouts()
-        self.losses += losses
-        lost = {loss.client for loss in losses}
+        lost_now = self.clock.events.records.take_dropouts()
+        self.dropouts += lost_now
+        lost = {each.client for each in lost_now}
         spent = spent_by(ops, lost, self._presence)
         told = {f"lost_{what}": much for what, much in spent._asdict().items()}
         return self._row | {"lost": len(lost)} | told
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """`losses`: one row per operation that was lost. `presence`: one row per client and stay, until now."""
+        """Make the tables `losses` (one row per lost operation) and `presence` (one row per client and stay)."""
         presence = self._presence
         if not self.is_kept:
             return {}
-        rows = [{**loss._asdict(), "returned_s": self._returned_s(loss)} for loss in self.losses]
+        rows = [{**each._asdict(), "returned_s": self._returned_s(each)} for each in self.dropouts]
         tables = {"losses": pd.DataFrame(rows, columns=LOSS_COLUMNS)}
         if presence is not None:
             stays = [
@@ -110,7 +110,7 @@ class Participation:
 
     @property
     def _presence(self) -> Sequence[Presence] | None:
-        """When each client is there; None if always."""
+        """Presence of each client; None if all are always present."""
         return self.clock.events.prices.fleet.presence
 
     def _returned_s(self, loss: Dropout) -> float:

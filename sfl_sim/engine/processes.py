@@ -1,6 +1,6 @@
-"""Runs the trials of a study one by one here, side by side in processes, or on a Ray cluster. All do the same.
+"""Runs the trials of a study one by one, side by side in processes, or on a Ray cluster, with equal results.
 
-Processes end with the one that began them, even if it is killed: none of them waits for orders for ever.
+Processes end with their parent, even if it is killed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KILLED = "its process was killed, perhaps because memory ran out"
 
 
 def check_backend(settings: Settings) -> None:
-    """Refuse a backend that is not there."""
+    """Check that the backend exists and is installed; otherwise raises ScenarioError."""
     if settings.backend not in BACKENDS:
         raise ScenarioError("no such backend", key="--backend", found=settings.backend, allowed=BACKENDS)
     if settings.backend == "ray":
@@ -40,9 +40,9 @@ def check_backend(settings: Settings) -> None:
 
 
 def run_trials(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
-    """Run the numbered trials into their folders; one that fails leaves word there, and takes no other down.
+    """Run the numbered trials into their folders; a trial that fails leaves a message there, and the others go on.
 
-    If they are interrupted, those that run here keep their whole rounds.
+    If they are interrupted, trials on this machine keep their whole rounds.
     """
     if not variants:
         return
@@ -62,9 +62,9 @@ def _one_by_one(variants: Mapping[int, Variant], folder: RunFolder, settings: Se
 
 
 def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
-    """Run trials in processes; new interpreters, since torch's threads do not survive a fork.
+    """Run trials in processes, which are new interpreters because torch's threads do not survive a fork.
 
-    A lane is a pool of one process, for a pool of several is lost with the first of them that is killed.
+    Each lane is a pool of one process: a pool of several would be lost with the first of them that is killed.
     """
     context = multiprocessing.get_context("spawn")
     waiting = list(variants)
@@ -136,7 +136,7 @@ def _apart(
 
 
 def end_with_parent() -> None:
-    """Let this process end as soon as the one that began it has."""
+    """Let this process end as soon as its parent has ended."""
     threading.Thread(target=_wait_and_end, daemon=True).start()
 
 
@@ -147,6 +147,6 @@ def _wait_and_end() -> None:
 
 
 def end_with_parent_alone() -> None:
-    """Do as `end_with_parent`, but outlive a `kill` of the whole group: the parent still needs this process then."""
+    """Let this process end with its parent alone, and survive a `kill` of the group: the parent still needs it then."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     end_with_parent()

@@ -1,6 +1,6 @@
-"""Runs trials as tasks of a Ray cluster, whose nodes share no disk with us: what a trial leaves comes back as bytes.
+"""Runs trials as tasks of a Ray cluster, whose nodes share no disk with us: a trial's files come back as bytes.
 
-A node needs sfl-sim of the same code, and what the scenario names, as files, data sets and modules, at the same places.
+A node needs the same code of sfl-sim, and the scenario's files, data sets and modules at the same paths.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def find_ray() -> ModuleType:
 
 
 def on_ray(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
-    """Run every trial as a task that takes as many CPUs as a trial may use threads, and its share of a GPU.
+    """Run every trial as a task with as many CPUs as a trial may use threads, and its share of a GPU.
 
     If they are interrupted, only trials that are finished are kept.
     """
@@ -78,7 +78,7 @@ def on_ray(variants: Mapping[int, Variant], folder: RunFolder, settings: Setting
 
 
 def _require_room(ray: ModuleType, num_cpus: float, num_gpus: float) -> None:
-    """Refuse tasks that no node can take: Ray would wait for one for ever, without a word."""
+    """Check that some node can take the tasks: otherwise Ray would wait for ever without a message."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(node.get("CPU", 0) >= num_cpus and node.get("GPU", 0) >= num_gpus for node in nodes):
         problem = f"no node of the cluster has so many CPUs{' beside a GPU' if num_gpus else ''}"
@@ -89,7 +89,7 @@ def _require_room(ray: ModuleType, num_cpus: float, num_gpus: float) -> None:
 def _elsewhere(
     number: int, variant: Variant, settings: Settings, given: Permission, news: Any, code: str, places: Sequence[str]
 ) -> dict[str, bytes]:
-    """Run a trial on a node, where a user's own modules are looked for in `places`; gives the files that it leaves."""
+    """Run a trial on a node, with `places` on its module path for a user's own code; gives the trial's files."""
     sys.path.extend(place for place in places if place not in sys.path)
     if code_version() != code:
         raise RuntimeError("this node has other code than the machine where the study was begun")
@@ -105,7 +105,7 @@ def _elsewhere(
 
 
 def _settle(ray: ModuleType, result: Any, variant: Variant, place: Path) -> None:
-    """Put what a task gave into the trial's folder: files, or why there are none."""
+    """Write a task's files into the trial's folder, or the reason why there are none."""
     shutil.rmtree(place, ignore_errors=True)  # what an earlier run left unfinished
     try:
         files = ray.get(result)
@@ -119,7 +119,7 @@ def _settle(ray: ModuleType, result: Any, variant: Variant, place: Path) -> None
 
 @contextmanager
 def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
-    """Connect to the cluster, or to a Ray of this machine that ends with it; a connection that there is stays."""
+    """Connect to the cluster, or to a Ray on this machine that ends with the block; an existing connection is kept."""
     if ray.is_initialized():
         yield
         return

@@ -1,4 +1,4 @@
-"""Names that a scenario may use: of what comes with sfl-sim, and of a user's own as `package.module:name`."""
+"""Registry of the names that a scenario may use: those of sfl-sim, and a user's own as `package.module:name`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from sfl_sim.system.profiles import available
 
 
 def named(name: str, table: Mapping[str, Any], key: str) -> Any:
-    """Return what a scenario's `name` stands for: an entry of `table`, or a user's own `package.module:thing`.
+    """Return the object that a scenario names: an entry of `table`, or a user's own `package.module:thing`.
 
-    Nothing else imports what a scenario names. Raises ScenarioError if there is no such thing, or if it may not run.
+    This is the only place that imports a user's code. Raises ScenarioError if there is none or if it may not run.
     """
     if name in table:
         return table[name]
@@ -47,7 +47,7 @@ def named(name: str, table: Mapping[str, Any], key: str) -> Any:
 
 
 def find_model(model: Model) -> str | Builder | nn.Sequential:
-    """Return a name of the zoo, or a user's own model, for `zoo.network`; ScenarioError if that is no model."""
+    """Return a name of the zoo, or a user's own model, for `zoo.network`. Raises ScenarioError if it is no model."""
     if model.factory is None:
         return str(model.name)
     thing: Builder | nn.Sequential = named(model.factory, {}, "model.factory")
@@ -56,7 +56,7 @@ def find_model(model: Model) -> str | Builder | nn.Sequential:
 
 
 def find_method(name: str) -> type[Method]:
-    """Return the method's class; ScenarioError if there is none."""
+    """Return the method's class. Raises ScenarioError if there is none."""
     kind = named(name, METHODS, "method.name")
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         raise ScenarioError("is not a subclass of sfl_sim.methods.Method", key="method.name", found=name)
@@ -64,11 +64,11 @@ def find_method(name: str) -> type[Method]:
 
 
 def find_order(name: str) -> Order:
-    """Return the order's function; ScenarioError if there is none."""
+    """Return the order's function. Raises ScenarioError if there is none."""
     order: Order = named(name, ORDERS | PRESETS, "server.order")  # a preset is expanded before, but may be suggested
     try:
         fits = callable(order(Roster([0], {0: 1})))
-    except Exception:  # whatever a stranger's function does with a roster
+    except Exception:  # a user's function may raise anything
         fits = False
     if not fits:
         raise ScenarioError("is not a function that makes a policy of a roster", key="server.order", found=name)
@@ -111,7 +111,7 @@ def choices() -> dict[str, list[str]]:
 
 
 def catalogue() -> dict[str, dict[str, str]]:
-    """Return what comes with sfl-sim by kind: name and one line of explanation, for methods up to three."""
+    """Return the names that come with sfl-sim by kind, each with a line of explanation, for methods up to three."""
     tables: dict[str, Mapping[str, Any]] = {
         "methods": METHODS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS,
         "orders": ORDERS | PRESETS,
@@ -139,7 +139,7 @@ def _first_line(thing: object) -> str:
 
 
 def _method_lines(kind: type[Method]) -> str:
-    """Return what the method does, its paper, which its module names below the first line, and its options."""
+    """Return lines about a method: its docstring's first line, the paper in its module's docstring, its options."""
     lines = [_first_line(kind)]
     if paper := re.search(r"\n\n(.*?\b\d{4})\b", inspect.getdoc(inspect.getmodule(kind)) or "", re.DOTALL):
         lines.append(" ".join(paper[1].split()))
@@ -150,5 +150,5 @@ def _method_lines(kind: type[Method]) -> str:
 
 
 def _has_options(kind: type) -> bool:
-    """Tell whether a class is one of those that a method's options are made of."""
+    """Return True if a class is one of those that a method's options are made of."""
     return issubclass(kind, MethodOptions) and "__doc__" in vars(kind) and bool(kind.model_fields)

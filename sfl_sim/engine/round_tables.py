@@ -1,4 +1,4 @@
-"""Rows of the tables that a run leaves (docs/output.md), from what an experiment knows."""
+"""Rows of the tables in a run folder (docs/output.md), made from an experiment's results."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ MAX_NAMED_GROUPS = 8
 
 
 def device_groups(fleet: Fleet) -> Sequence[str]:
-    """What clients are told apart by: their devices, or how fast these are where there are many."""
+    """Name each client's group: its device, or slow, middle or fast with more than MAX_NAMED_GROUPS devices."""
     if len(set(fleet.devices)) <= MAX_NAMED_GROUPS:
         return fleet.devices
     return list(pd.qcut(pd.Series(fleet.macs_per_s).rank(method="first"), 3, labels=["slow", "middle", "fast"]))
 
 
 def client_table(fleet: Fleet, counts: Ints, cuts: Sequence[int]) -> pd.DataFrame:
-    """One row per client: device, rates, samples, dominant label, and the last layer that it holds.
+    """Make a table with one row per client: device, rates, samples, dominant label, and last layer that it holds.
 
     Args:
         counts: (C, L) training samples of each label that each client holds.
-        cuts: of the clients; empty where there is no split, or another one in every round.
+        cuts: the clients' cuts; empty without a split, or if the cut changes every round.
     """
     return pd.DataFrame(
         {
@@ -55,7 +55,7 @@ def client_table(fleet: Fleet, counts: Ints, cuts: Sequence[int]) -> pd.DataFram
 def round_row(
     number: int, clients: Sequence[int], started_s: float, ended_s: float, ops: NDArray[np.void]
 ) -> dict[str, Any]:
-    """The round's row of rounds.parquet, without what only a trained model can tell.
+    """Make the round's row of rounds.parquet, with None in the columns that need a trained model.
 
     Args:
         clients: the participants.
@@ -71,7 +71,7 @@ def round_row(
 
 
 def learned(found: Evaluation, test_sets: Sequence[Ints]) -> dict[str, Any]:
-    """What the round's row says of the trained model; `test_sets` are the clients' own."""
+    """Give the columns of the round's row that need the trained model; `test_sets` are the clients' own."""
     return {
         "accuracy": found.accuracy,
         "client_accuracy": found.client_accuracy(test_sets),
@@ -81,7 +81,7 @@ def learned(found: Evaluation, test_sets: Sequence[Ints]) -> dict[str, Any]:
 
 
 def label_rows(number: int, found: Evaluation, names: Sequence[str], order: Ints) -> list[dict[str, Any]]:
-    """The round's rows of labels.parquet, in the `order` of the labels in the cyclic list."""
+    """Make the round's rows of labels.parquet, in the `order` of the labels in the cyclic list."""
     return [
         {
             "round": number,
@@ -96,10 +96,10 @@ def label_rows(number: int, found: Evaluation, names: Sequence[str], order: Ints
 
 
 def answer_table(answers: Sequence[Answers], test_sets: Sequence[Ints], labels: Ints, counts: Ints) -> pd.DataFrame:
-    """Rows of answers.parquet: each client's test samples in the order of its test set, and who answers them right.
+    """Make the rows of answers.parquet: each client's test samples in order, and which model answers them correctly.
 
     Args:
-        labels: of all test samples.
+        labels: labels of all test samples.
         counts: (C, L) training samples of each label that each client holds.
     """
     client = np.repeat(np.arange(len(test_sets)), [len(own) for own in test_sets])

@@ -1,4 +1,4 @@
-"""What the global model would answer if a round ended now, asked while it goes on (docs/methods/metrics.md)."""
+"""Snapshots: evaluations of the global model within a round, as if the round ended now (docs/methods/metrics.md)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,14 @@ from sfl_sim.training.steps import Train
 
 
 class Snapshots:
-    """Confusion matrices inside the rounds that `report.snapshots` names; training does not notice.
-
-    Meanwhile nobody trains and the clock stands still.
+    """Confusion matrices within the rounds that `report.snapshots` names; they change neither training nor time.
 
     Args:
-        scenario: the scenario, which asks for snapshots.
-        method: what trains.
-        evaluate: a model's answers to the global test set.
-        clock: tells the simulated time.
-        after: number of the last round that is not looked into.
+        scenario: a scenario that asks for snapshots.
+        method: the method that trains.
+        evaluate: evaluates a model on the global test set.
+        clock: gives the simulated time.
+        after: number of the last round without snapshots.
     """
 
     def __init__(
@@ -45,7 +43,7 @@ class Snapshots:
         self._tables: list[pd.DataFrame] = []
 
     def begin(self, round: int, clients: Sequence[int]) -> None:
-        """Look at the beginning of a round, if it is wanted; in cyclic order usually again after each label's turn."""
+        """Begin a round with a snapshot, if wanted; sets the interval: in cyclic order usually one label's turn."""
         self._round, self._jobs, self._tables = round, 0, []
         at_once = self.method.data.n_batches(clients[0]) if self.burst == "all" else self.burst or 1
         every = self.wanted.every or max(1, at_once * len(clients) // len(self.method.task.label_names))
@@ -54,14 +52,14 @@ class Snapshots:
             self._look(self.method.model())
 
     def after_job(self, op: On) -> None:
-        """Look after every so many training jobs that the server has begun."""
+        """Take a snapshot whenever the server has begun as many training jobs as the interval says."""
         if self._every and op.step.name == Train.name:
             self._jobs += 1
             if self._jobs % self._every == 0:
                 self._look(self.method.current(self._part1_of(op)))
 
     def take(self) -> pd.DataFrame | None:
-        """What was seen since the round began: its rows of confusion.parquet; None if nobody looked."""
+        """Give the round's rows of confusion.parquet; None without snapshots."""
         return pd.concat(self._tables) if self._tables else None
 
     def _look(self, model: Model) -> None:
@@ -69,13 +67,13 @@ class Snapshots:
         self._tables.append(table.assign(round=self._round, job=self._jobs, time_s=self.clock.now_s))
 
     def _part1_of(self, job: On) -> int | None:
-        """The client whose part-1 stands for all: that of the last job, if it is a client's, or none."""
+        """Give the client whose part-1 is evaluated: the one served last, if asked for; None: the average."""
         client = place_of(job)[1]
         return client if self.wanted.shadow == "last_client" and client >= 0 else None
 
 
 def check_snapshots(scenario: Scenario, method: Method) -> None:
-    """Refuse snapshots that cannot be taken."""
+    """Check that the scenario's snapshots can be taken; otherwise raises ScenarioError."""
     wanted = scenario.report.snapshots
     if wanted is None:
         return

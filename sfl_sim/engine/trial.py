@@ -1,4 +1,4 @@
-"""A trial of a study, which is a variant with a seed: runs it, and leaves its results in its folder."""
+"""Runs a trial of a study, which is one variant with one seed, and stores its results in its folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 
 from sfl_sim.engine.cache_key import trial_key
-from sfl_sim.engine.checkpointing import Keeper, Learned, Past, pasts
+from sfl_sim.engine.checkpointing import CheckpointWriter, ResumePoint, StoredRound, resume_points
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Began, Ended, Notify, Warned
 from sfl_sim.errors import OutputError
@@ -34,9 +34,9 @@ from sfl_sim.training.replay import CheckpointMismatch
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of how a study is run: none changes what is simulated; the first two and `threads` change bits.
+    """Settings of the execution of a study: none changes the simulation; the first two and `threads` change bits.
 
-    What a user may trade bits for speed with besides, `train.precision` and `train.compile`, stands in the scenario.
+    Two further settings that trade bits for speed, `train.precision` and `train.compile`, are keys of the scenario.
 
     Attributes:
         timing_only: walk the timeline without training.
@@ -69,13 +69,13 @@ class Settings:
 
 
 MAX_ERROR = 500
-"""Letters of an error in one line; all of it is in the traceback."""
+"""Maximum of characters of an error in one line; the traceback has all of it."""
 
 
 def attempt(number: int, variant: Variant, place: Path, settings: Settings, notify: Notify) -> None:
-    """Run one variant with one seed into the folder `place`; if it fails, its folder says why, and others may go on.
+    """Run one variant with one seed into the folder `place`; if it fails, its folder says why, and others can go on.
 
-    Raises OutputError if nothing more can be written there: what has been stays.
+    Raises OutputError if the folder cannot be written any more; what it contains stays.
     """
     if not settings.resume:
         shutil.rmtree(place, ignore_errors=True)
@@ -91,23 +91,23 @@ def attempt(number: int, variant: Variant, place: Path, settings: Settings, noti
 
 
 def _from_last_checkpoint(number: int, variant: Variant, place: Path, settings: Settings, notify: Notify) -> None:
-    """Run a trial from the last checkpoint on that it can go on from, or from its beginning."""
+    """Run a trial from the latest usable checkpoint, or from its beginning."""
 
     def warn(problem: str) -> None:
         notify(Warned(number, problem))
 
     key = trial_key(variant.scenario, settings.meaning)  # before files and code can change under what is computed
-    for past in pasts(Checkpoints(place), key, warn):
+    for resume in resume_points(Checkpoints(place), key, warn):
         try:
-            _run_trial(number, variant, place, settings, notify, key, past, warn)
+            _run_trial(number, variant, place, settings, notify, key, resume, warn)
         except CheckpointMismatch as error:
-            warn(f"{past and past.checkpoint.folder} is not used: {error}")
+            warn(f"{resume and resume.checkpoint.folder} is not used: {error}")
         else:
             return
 
 
 def failure_of(variant: Variant, error: BaseException, round: int | None = None) -> Failure:
-    """Return why a variant with a seed failed, with the error in one line."""
+    """Make the record of a variant with a seed that failed, with the error in one line."""
     message = shorten(f"{type(error).__name__}: {error}", MAX_ERROR, placeholder=" …").removesuffix(":")
     return Failure(variant.name, variant.scenario.seed, round, message)
 
@@ -119,14 +119,14 @@ def _run_trial(
     settings: Settings,
     notify: Notify,
     key: str | None,
-    past: Past | None,
+    resume: ResumePoint | None,
     warn: Callable[[str], None],
 ) -> None:
-    """Run one variant with one seed into its folder; on the way out, whatever the reason, keep the whole rounds.
+    """Run one variant with one seed into its folder; whole rounds are kept, also if it fails.
 
-    Raises CheckpointMismatch if the run cannot go on from `past`.
+    Raises CheckpointMismatch if the run cannot go on from `resume`.
     """
-    notify(Began(number, len(past.rounds) if past else 0))
+    notify(Began(number, len(resume.rounds) if resume else 0))
     scenario = variant.scenario
     device = None if settings.timing_only else pick_device(settings.device)
     experiment = Experiment(scenario, device)
@@ -135,20 +135,20 @@ def _run_trial(
     PRECISIONS[scenario.train.precision].activate()
     trial = TrialWriter(place, variant.name, scenario.seed)
     trial.add_layers(experiment.layers())
-    rounds = experiment.rounds(past)
-    keeper = None
+    rounds = experiment.rounds(resume)
+    writer = None
     if experiment.memory and settings.backend == "local":  # by the clock alone one begins anew; nodes keep no files
         about = Checkpoints(place), key, experiment.memory, experiment.figures
-        keeper = Keeper(*about, past, warn, settings.checkpoint_jobs)
-        experiment.walk.clock.events.after_job.append(keeper.after_job)
+        writer = CheckpointWriter(*about, resume, warn, settings.checkpoint_jobs)
+        experiment.walk.clock.events.after_job.append(writer.after_job)
     try:
         while (round := next(rounds, None)) is not None:
             with uninterrupted():
                 trial.add_round(round.row, round.labels, round.ops, round.confusion, round.joule)
                 trial.add_final(round.final)
                 notify(Ended(number, round))
-                if keeper and keeper.rounds < round.row["round"] < scenario.train.rounds:
-                    keeper.after_round(Learned(round.row, round.labels, round.confusion))
+                if writer and writer.rounds < round.row["round"] < scenario.train.rounds:
+                    writer.after_round(StoredRound(round.row, round.labels, round.confusion))
     except Exception as error:
         if experiment.is_walking and not isinstance(error, CheckpointMismatch):
             raise CheckpointMismatch(f"the walk up to it fails: {type(error).__name__}: {error}") from error
@@ -162,12 +162,12 @@ def _run_trial(
                     trial.add_weights(experiment.weights(), {"variant": variant.name, "seed": scenario.seed,
                                                             "round": len(trial.rounds)})  # fmt: skip
                 trial.close({"key": key} | summary_of(variant, trial, experiment))
-    if keeper:
-        keeper.checkpoints.remove()
+    if writer:
+        writer.checkpoints.remove()
 
 
 def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment) -> dict[str, Any]:
-    """Return what summary.json says of a trial, but for what only the whole run can tell."""
+    """Return a trial's part of summary.json, without the figures that need the whole run."""
     scenario, rounds = variant.scenario, trial.rounds
     return {
         "name": variant.name,
@@ -193,14 +193,14 @@ def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment) -> 
 
 
 def _last(rounds: pd.DataFrame, columns: Sequence[str]) -> dict[str, float | None]:
-    """Return what the last round's row says; None where it says nothing."""
+    """Return the values of the last round's row; None for those that are missing."""
     known = rounds.reindex(columns=list(columns)).astype(float).iloc[-1].dropna()
     return {column: known.get(column) for column in columns}
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C and `kill` back until the block is done, so that what is written is whole."""
+    """Delay Ctrl-C and `kill` until the block is done, so that no file is written in part."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The one place that knows what happens in which order: setup, then choose and round, again and again, then finish."""
+"""Walk through the rounds of an experiment in order: setup, then choose and round for each number, then finish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sfl_sim.engine.participation import Participation
 from sfl_sim.ops import Flow
 from sfl_sim.sim.array_clock import Turns
 from sfl_sim.sim.clock import Clock
-from sfl_sim.sim.trace import Unforeseen
+from sfl_sim.sim.trace import NotPlannable
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.training.timing import Timing
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from sfl_sim.engine.experiment import Experiment
 
 SETUP, FINISH = "setup", "finish"
-"""What happens once, before the first round and after the last, by name."""
+"""Names of the flows that run once, before the first round and after the last."""
 
 
 class WalkedRound(NamedTuple):
-    """A round, or what happens once before or after all of them.
+    """A round, or the setup before or the finish after all rounds.
 
     Attributes:
-        clients: who took part in the round that it is, or belongs to.
+        clients: participants of the round that it is, or belongs to.
         ops: its operations (`OP_DTYPE`).
-        times: how many rounds it stands for, which are alike but for when they begin.
-        is_aside: whether it is no round, but what happens once.
+        times: number of rounds that it stands for, which differ only in their start.
+        is_aside: True for setup and finish.
     """
 
     number: int
@@ -47,13 +47,13 @@ class Walk:
     """The rounds of an experiment, in the world and by the executor of a clock.
 
     Args:
-        experiment: whose method is asked what happens.
-        clock: runs it.
-        first: number of the first round walked; of those before it, only the participants are chosen.
-        started_s: when that round begins.
+        experiment: gives the method.
+        clock: runs the method's flows.
+        first: number of the first round walked; in those before it, only the participants are chosen.
+        started_s: start of that round.
 
     Attributes:
-        participation: who is there, who is drawn, and who gets lost.
+        participation: draws participants, and records presence and dropouts.
         on_begin: called with the number and the participants of each round that begins.
     """
 
@@ -74,14 +74,14 @@ class Walk:
         return self.experiment.scenario.train.rounds
 
     def rounds(self) -> Iterator[WalkedRound]:
-        """The rounds, one after another; what happens once is a part of the first and of the last."""
+        """Run the rounds one after another; setup is a part of the first, finish of the last."""
         if self._first > 1:
             self._come_to_the_first()
         for number in range(self._first, self._last + 1):
             yield self.round(number, self.choose(number))
 
     def choose(self, number: int) -> Sequence[int]:
-        """The participants of a round in cyclic order; time passes until somebody is there."""
+        """Choose the participants of a round, in cyclic order; waits until a client is present."""
         return self.experiment.choose(number, self.participation.begin(number))
 
     def round(self, number: int, clients: Sequence[int]) -> WalkedRound:
@@ -97,16 +97,16 @@ class Walk:
         return WalkedRound(number, tuple(method.took_part(clients)), started_s, clock.now_s, clock.events.take_rows())
 
     def alike(self) -> list[WalkedRound]:
-        """All rounds by the clock alone, those that are alike as one, and apart from them what happens once.
+        """Give all rounds by the array clock, equal rounds as one, and setup and finish apart from them.
 
-        Rounds that issue the same operations, and whose clients are served in the same sequence, take equally long
-        where no rate varies: but for rounding, and for when they begin. Where rates vary, each round is walked.
+        Rounds with the same operations, whose clients are served in the same sequence, take equally long if no rate
+        varies, except for rounding. If rates vary, each round is walked.
 
-        Raises Unforeseen if only events can tell.
+        Raises NotPlannable if the rounds need the event clock.
         """
         method, clock = self.experiment.method, self.clock
         if not method.regular or method.task.round_cuts:
-            raise Unforeseen("rounds of the same clients differ")
+            raise NotPlannable("rounds of the same clients differ")
         found: dict[tuple[Hashable, int | Sequence[Turns]], WalkedRound] = {}
         now_s = 0.0
         for number in range(1, self._last + 1):
@@ -125,7 +125,7 @@ class Walk:
         return list(found.values())
 
     def _flows(self, number: int, clients: Sequence[int]) -> Iterator[tuple[Hashable, Callable[[], Flow]]]:
-        """What happens in a round, in this order: its flows, and what others that issue the same are alike in."""
+        """Generate the flows of a round in order, each with a key that is equal for flows with the same operations."""
         method = self.experiment.method
         if number == 1:
             yield SETUP, method.setup
@@ -134,7 +134,7 @@ class Walk:
             yield FINISH, method.finish
 
     def _come_to_the_first(self) -> None:
-        """Choose for the rounds before, as if everybody were always there: a method may count whom it has chosen."""
+        """Choose participants for the skipped rounds, with every client present: a method may count its choices."""
         experiment, clock = self.experiment, self.clock
         for number in range(1, self._first):
             experiment.choose(number, self.participation.drawn(number, experiment.cyclic))

@@ -1,4 +1,4 @@
-"""Assistants of KoReA-SFL: who is asked for which features, answers in time, or is passed over.
+"""Assistants of KoReA-SFL: clients that are asked for features, and answer in time or are passed over.
 
 Several clients answer a branch's request, each a share of it. The server waits for an answer as long as its patience
 and the assistant last; then it asks others for the same samples (docs/methods/korea.md#timing). A mini-batch of the
@@ -36,7 +36,8 @@ class Share:
         counts: (L,) samples of each label.
         first: its first row among those of the request.
         knowledge: its features, once they are there.
-        instead: the shares that others were asked for, since it was late or lost; None if it has answered, or may yet.
+        instead: the shares that others were asked for instead, as it was late or lost; None if it has answered, or
+            still may.
         settled: no more answers will come.
     """
 
@@ -52,21 +53,21 @@ class Share:
 
     @property
     def samples(self) -> int:
-        """Rows that it is asked for."""
+        """Number of rows that it is asked for."""
         return int(self.counts.sum())
 
     @property
     def last(self) -> int:
-        """The row after its own."""
+        """Index of the row after its own."""
         return self.first + self.samples
 
     @property
     def answers(self) -> list[Share]:
-        """The shares with knowledge, once it is settled: itself, or those that came instead."""
+        """List the shares with knowledge, once it is settled: itself, or those that came instead."""
         return [self] if self.instead is None else [answer for other in self.instead for answer in other.answers]
 
     def rows(self, first: int, last: int) -> Iterator[Rows]:
-        """The answered rows among `first` to `last` (excluded) of the request; missing ones are a share's last."""
+        """Give the answered rows among `first` to `last` (excluded) of the request; missing ones are a share's last."""
         begin = self.first
         for answer in self.answers:
             end = begin + answer.samples
@@ -77,13 +78,13 @@ class Share:
 
 
 def divide(request: Ints, candidates: Iterable[int], held: Ints, least: int = 1) -> Iterator[Share]:
-    """Divide a request (L,): each candidate gives what it has of what is still missing, until nothing is (step 4).
+    """Divide a request (L,): each candidate gives the missing samples that it has, until none is missing (step 4).
 
     Args:
         request: samples of each label.
         candidates: in the order of asking.
         held: (C, L) samples of each label that each client holds.
-        least: samples for which a client is asked at all.
+        least: minimum of samples for which a client is asked.
     """
     missing = request.copy()
     for assistant in candidates:
@@ -115,7 +116,7 @@ class Assistants:
     tally: Counter[str] = field(default_factory=Counter)
 
     def register(self, tellings: Sequence[Flow]) -> Flow:
-        """Let every client tell its label counts; one that is late can assist as soon as it has told them."""
+        """Let every client send its label counts; one that is late can assist as soon as they have arrived."""
 
         def tell(telling: Flow, told: Event) -> Flow:
             yield from telling
@@ -153,7 +154,7 @@ class Request:
         self.tally["requested"] += int(counts.sum())
 
     def ask(self, missing: Ints) -> list[Share]:
-        """The shares of the next candidates, who are asked only once; a client that owes an answer is skipped."""
+        """Make the shares of the next candidates, each asked only once; a client that owes an answer is skipped."""
         known = self.assistants
         free = (int(c) for c in self.candidates if c not in known.owing and known.told[c].occurred)
         shares = list(divide(missing, free, self.task.label_counts, known.least))
@@ -163,7 +164,7 @@ class Request:
         return shares
 
     def _lay_out(self, shares: list[Share]) -> None:
-        """Let the rows of one share follow those of the one before; every mini-batch gets equally many."""
+        """Number the rows of shares consecutively; every mini-batch gets equally many."""
         self.shares = shares
         for before, share in pairwise(shares):
             share.first = before.last
@@ -171,7 +172,7 @@ class Request:
 
     @property
     def answers(self) -> list[Share]:
-        """The shares that have been answered."""
+        """List the shares that have been answered."""
         return [answer for share in self.shares for answer in share.answers]
 
     def gather(self, part1: Replica) -> Flow:
@@ -179,7 +180,7 @@ class Request:
         yield par([self._collect(share, part1) for share in self.shares])
 
     def gather_again(self, part1: Replica, c: int) -> Flow:
-        """Ask those who have answered for the same samples, with the part-1 that client `c` has trained since then."""
+        """Ask the same assistants for the same samples, with the part-1 that client `c` has trained since then."""
         self._lay_out([Share(answer.assistant, answer.counts) for answer in self.answers])
         try:
             part1 = yield from self._send(part1, c, AGGREGATOR)
@@ -203,7 +204,7 @@ class Request:
         yield occur(share.settled)
 
     def _assist(self, share: Share, part1: Replica, over: Event) -> Flow:
-        """Let an assistant answer unless it is lost, even if nobody waits for the answer any more."""
+        """Let an assistant answer unless it is lost, even if no request waits for the answer any more."""
         with suppress(Lost):
             yield from self._answer(share, part1)
         self.assistants.owing.discard(share.assistant)
@@ -229,7 +230,7 @@ class Request:
         return arrived
 
     def rows(self, step: int) -> Flow:
-        """Wait for the rows that belong to the round's mini-batch `step`, and give them."""
+        """Wait for the rows of the round's mini-batch `step`; gives them."""
         first = step % self.n_batches * self.rows_per_batch
         last = first + self.rows_per_batch
         shares = [share for share in self.shares if share.first < last and first < share.last]
@@ -237,7 +238,7 @@ class Request:
         return [rows for share in shares for rows in share.rows(first, last)]
 
     def close(self) -> None:
-        """Count the samples that came, and drop what takes memory."""
+        """Count the samples that came, and free memory."""
         self.candidates = self.candidates[:0]
         for answer in self.answers:
             self.tally["collected"] += answer.samples
@@ -245,7 +246,7 @@ class Request:
 
 
 class Recall(Step):
-    """An assistant's forward pass: in training mode, but nothing is learned from it and no gradient will come."""
+    """Forward pass of an assistant: in training mode, but without gradient or update."""
 
     name = "recall"
 
@@ -254,7 +255,7 @@ class Recall(Step):
         return Forward().work(part1, batch)
 
     def out(self, part1: Replica, batch: Value) -> Value:
-        """Features with labels: as large as any smashed data."""
+        """Make a value of features with labels, as large as other smashed data."""
         return Value("knowledge", Forward().out(part1, batch).size_bytes, batch.samples)
 
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, Tensor]:
@@ -266,7 +267,7 @@ class Recall(Step):
 
 
 class Rows(Value):
-    """Some rows of knowledge."""
+    """Rows `first` to `last` (excluded) of knowledge."""
 
     __slots__ = ("_rows",)
 

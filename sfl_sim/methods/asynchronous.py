@@ -1,4 +1,4 @@
-"""Asynchronous methods: clients train side by side, and nobody waits for anybody.
+"""Asynchronous methods: clients train side by side, and none waits for others.
 
 As many clients train at a time as take part in a round of other methods: each has a place. It downloads the global
 model, trains a round's mini-batches, and uploads. The server takes the update in, and gives the place to a client that
@@ -73,7 +73,7 @@ class Update:
 
 
 class Asynchronous(SplitStep):
-    """A method whose clients train on the global model as it is when they begin, and whose server waits for nobody.
+    """A method whose clients train on the global model as it is when they begin, and whose server never waits.
 
     Attributes:
         parts: the global model: the whole of it at the aggregator, or part-1 there and part-2 at the server. A new
@@ -145,7 +145,7 @@ class Asynchronous(SplitStep):
         yield occur(self.arrival)
 
     def draw(self) -> Flow:
-        """Wait for clients that are idle and there, and choose one of them by lot; it is not idle any more."""
+        """Wait for an idle client that is present, and draw one of them; it is not idle any more."""
         while True:
             there = yield present(list(self.idle))
             self.n_drawn += 1
@@ -192,14 +192,14 @@ class Asynchronous(SplitStep):
 
     @abstractmethod
     def merge(self, i: int, part: Replica, updates: Sequence[Update]) -> On:
-        """The operation that makes of `part`, a copy of `parts[i]`, that of the next version."""
+        """Give the operation that turns `part`, a copy of `parts[i]`, into that of the next version."""
 
     def weights(self, updates: Sequence[Update]) -> list[float]:
-        """s(tau) of each update."""
+        """Compute s(tau) of each update."""
         return [self.options.weight(self.version - update.version) for update in updates]
 
     def took_part(self, clients: Sequence[int]) -> Sequence[int]:
-        """The clients that have worked, whichever were drawn for the round."""
+        """List the clients that have worked, whichever were drawn for the round."""
         return sorted(self.worked)
 
     def figures(self) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""The base of all methods: an algorithm box as flows, on a task that says what is trained."""
+"""Base of all methods: an algorithm box as flows, on a task with model, data and settings."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class MethodOptions(BaseModel):
 
 
 class Method(ABC):
-    """A method keeps the global model between rounds and says, as flows, what happens in a round.
+    """A method keeps the global model between rounds, and gives the operations of a round as flows.
 
     It never waits and never reads a clock. A subclass makes its states in `__init__` and writes `round` and `model`;
     everything else has a default. Flows yield the operations of `sfl_sim.ops`; what a node computes is a step, of
@@ -174,18 +174,18 @@ class Method(ABC):
 
     Options: ClassVar[type[MethodOptions]] = MethodOptions
     regular: ClassVar[bool] = False
-    """Whether every round of the same clients issues the same operations, whichever client is served first, and starts
-    no flows: timing-only runs then need no event loop. Written as `class MyMethod(Method, regular=True)`, and not
+    """True if every round of the same clients issues the same operations, in any order of service, and starts no
+    flows: timing-only runs then need no event loop. Written as `class MyMethod(Method, regular=True)`, and not
     inherited."""
     survives: ClassVar[bool] = False
-    """Whether a round goes on without clients that are lost (`ops.Lost`). Written as `class MyMethod(Method,
+    """True if a round goes on without clients that are lost (`ops.Lost`). Written as `class MyMethod(Method,
     survives=True)`, and not inherited."""
     knows_deadlines: ClassVar[bool] = True
-    """Whether a deadline can end a round: not where the server waits for nobody, or where clients take turns."""
+    """True if a deadline can end a round: False if the server never waits, or if clients take turns."""
     is_split: bool = True
-    """Whether the model is cut between clients and server, so that the task must say where."""
+    """True if the model is cut between clients and server, so that the task has cuts."""
     has_exits: ClassVar[bool] = False
-    """Whether clients have exits of their own, and answer those requests of whose answer they are sure."""
+    """True if clients have exits of their own, and answer the requests for which these are confident."""
 
     def __init_subclass__(cls, regular: bool = False, survives: bool = False, **others: Any) -> None:
         super().__init_subclass__(**others)
@@ -207,11 +207,11 @@ class Method(ABC):
             yield on(node, Average(), state, replicas, self.task.shares(clients))
 
     def setup(self) -> Flow:
-        """The flow of what happens once, before the first round, in whose records it stands."""
+        """Give the flow that runs once before the first round, in whose records it is counted."""
         yield from ()
 
     def tell_labels(self) -> Flow:
-        """The flow by which every client tells the server its label counts, 4 bytes a label."""
+        """Let every client send its label counts to the server, 4 bytes per label."""
         yield par(self.tell_labels_of(c) for c in range(len(self.data)))
 
     def tell_labels_of(self, c: int) -> Flow:
@@ -220,7 +220,7 @@ class Method(ABC):
         yield send(Value("label counts", counts.nbytes, content=counts), c, SERVER)
 
     def finish(self) -> Flow:
-        """The flow of what happens once, after the last round, in whose records it stands."""
+        """Give the flow that runs once after the last round, in whose records it is counted."""
         yield from ()
 
     def choose(self, round: int, clients: Sequence[int]) -> Sequence[int]:
@@ -229,22 +229,22 @@ class Method(ABC):
 
     @abstractmethod
     def round(self, round: int, clients: Sequence[int]) -> Flow:
-        """The flow of round number `round` (from 1) with the participants `clients`, in cyclic order."""
+        """Give the flow of round number `round` (from 1) with the participants `clients`, in cyclic order."""
 
     def took_part(self, clients: Sequence[int]) -> Sequence[int]:
-        """The clients that took part in the round that has ended: those chosen for it, unless it finds its own."""
+        """Give the participants of the round that has ended: those chosen for it, unless the method has its own."""
         return clients
 
     def figures(self) -> Mapping[str, float]:
-        """Figures that only the method knows of the round that has ended, by their column in rounds.parquet."""
+        """Give the method's own figures of the round that has ended, by their column in rounds.parquet."""
         return {}
 
     @abstractmethod
     def model(self) -> Model:
-        """The parts of the global model, to be applied one after another."""
+        """Give the parts of the global model, to be applied one after another."""
 
     def deployed(self, c: int) -> Deployed:
-        """The model that answers the requests of client `c` once training has ended: the global one, cut as before.
+        """Give the model that answers the requests of client `c` after training: the global one, cut as in training.
 
         Raises ScenarioError if it is not one layer after the other.
         """
@@ -260,15 +260,15 @@ class Method(ABC):
         return Deployed(parts[:at_cut], None, parts[at_cut:], layers[cut - 1].out_shape)
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
-        """The parts of the global model if the round ended now, to be read only (docs/methods/metrics.md).
+        """Give the parts of the global model if the round ended now, to be read only (docs/methods/metrics.md).
 
         Args:
-            part1_of: the client whose part-1 stands for everybody's; None for the average.
+            part1_of: the client whose part-1 is used; None for the average.
 
         Raises ScenarioError if the method has no such model before a round's end.
         """
         raise ScenarioError("has no global model within a round", key="method.name", found=type(self).__name__)
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """Bytes of models that the main server holds while `clients` train; None if the method does not tell."""
+        """Give the bytes of models that the main server holds while `clients` train; None if unknown."""
         return None

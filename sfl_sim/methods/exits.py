@@ -26,7 +26,7 @@ from sfl_sim.training.optimisers import Optimiser, Sgd
 from sfl_sim.training.steps import Forward
 
 FINE_TUNING = 0
-"""The round whose mini-batches fine-tuning takes: rounds count from 1, so no round has them."""
+"""Number of the round whose mini-batches fine-tuning takes: rounds count from 1, so no round has it."""
 
 
 class ExitOptions(MethodOptions):

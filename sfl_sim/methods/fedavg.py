@@ -37,9 +37,9 @@ class FedAvg(Method, regular=True, survives=True):
         return (yield send(copy, c, AGGREGATOR))
 
     def model(self) -> list[Replica]:
-        """The averaged model."""
+        """Give the averaged model."""
         return [self.whole]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
-        """Nothing: there is no main server."""
+        """Give 0: there is no main server."""
         return 0

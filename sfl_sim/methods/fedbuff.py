@@ -27,7 +27,7 @@ class FedBuffOptions(AsynchronousOptions):
 
 
 class FedBuff(Asynchronous, survives=True):
-    """Clients train asynchronously; the server adds the mean of what every K of them have learned."""
+    """Clients train asynchronously; the server adds the mean of every K updates."""
 
     Options = FedBuffOptions
     options: FedBuffOptions

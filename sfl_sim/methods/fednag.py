@@ -16,7 +16,7 @@ from sfl_sim.training.optimisers import Optimiser, Sgd
 
 
 class FedNAG(Hosted, regular=True, survives=True):
-    """SplitFedV1 whose clients and server go on with the averaged velocity; that of part-1 travels with part-1."""
+    """SplitFedV1 whose clients and server start from the averaged velocity; that of part-1 travels with part-1."""
 
     Options = EqualStepsOptions
     options: EqualStepsOptions

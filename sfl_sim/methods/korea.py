@@ -71,13 +71,13 @@ class KoreaOptions(MethodOptions):
 
     @property
     def adapts(self) -> bool:
-        """Whether the proportion follows the gradient norm."""
+        """True if the proportion follows the gradient norm."""
         return self.proportion not in ("fixed", "off")
 
 
 @dataclass(eq=False)
 class Branch:
-    """One of the models that live through all rounds: part-1 at the aggregator, part-2 at the server."""
+    """A branch model, kept over all rounds: part-1 at the aggregator, part-2 at the server."""
 
     number: int
     part1: Replica
@@ -86,7 +86,7 @@ class Branch:
 
 
 class Korea(Method, survives=True):
-    """Every client of a round trains another branch, with features of assistants in its mini-batches at the server."""
+    """Clients of a round train different branches, with features of assistants in their mini-batches at the server."""
 
     Options = KoreaOptions
     options: KoreaOptions
@@ -115,10 +115,10 @@ class Korea(Method, survives=True):
         least = 2 if task.network.needs_batches_of_two and task.network.needs_batches_of_two_before(task.cut) else 1
         self.assistants = Assistants(options.patience_s or inf, least)
         self.requests: dict[int, Request] = {}
-        """This round's requests, by the client that trains."""
+        """Requests of this round, by the client that trains."""
 
     def setup(self) -> Flow:
-        """Let clients tell the server their label counts."""
+        """Let clients send their label counts to the server."""
         if self.options.proportion != "off":
             yield from self.assistants.register([self.tell_labels_of(c) for c in range(len(self.data))])
 

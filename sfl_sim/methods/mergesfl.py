@@ -46,7 +46,7 @@ class MergeOptions(MethodOptions):
 
 
 class MergeSFL(SplitMethod, regular=True, survives=True):
-    """One server step for the merged mini-batches of all clients; part-1 is averaged every round."""
+    """Server steps on the merged mini-batches of all clients; part-1 is averaged every round."""
 
     Options = MergeOptions
     options: MergeOptions
@@ -145,11 +145,11 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
         yield on(c, Backward(optimiser), part1, gradients)
 
     def download(self, c: int) -> Flow:
-        """Part-1 comes from the aggregator."""
+        """Send part-1 from the aggregator to the client."""
         return (yield send(self.part1, AGGREGATOR, c))
 
     def upload(self, c: int, part1: Replica) -> Flow:
-        """Part-1 goes to the aggregator."""
+        """Send part-1 to the aggregator."""
         return (yield send(part1, c, AGGREGATOR))
 
 
@@ -181,7 +181,7 @@ def _merged(smashed: Sequence[Value]) -> Value:
 
 
 class Dispatched(Value):
-    """One client's rows of G, times sum_j b_j / b_c: the gradients of the mean loss over its own samples."""
+    """Rows of G of one client, times sum_j b_j / b_c: the gradients of the mean loss over its own samples."""
 
     __slots__ = ("_rows", "_scale")
 

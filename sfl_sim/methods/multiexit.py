@@ -1,4 +1,4 @@
-"""Multi-exit split learning, and SplitGP: clients answer what they are sure of, the server the rest.
+"""Multi-exit split learning, and SplitGP: clients answer if their exit is confident, otherwise the server does.
 
 Han et al., "SplitGP: Achieving Both Generalization and Personalization in Federated Learning", INFOCOM 2023, with cuts
 that may differ between clients as in HARMONY's comparison (docs/methods/multiexit.md, docs/methods/splitgp.md).
@@ -86,7 +86,7 @@ class SplitGPOptions(ExitOptions):
 
 
 class SplitGP(MultiExit, survives=True):
-    """Multi-exit split learning with clients that keep a share of what they have learned themselves."""
+    """Multi-exit split learning with clients that keep a share of their own front end and exit."""
 
     Options = SplitGPOptions
     options: SplitGPOptions

@@ -1,4 +1,4 @@
-"""Requests of a fleet in use: the device answers what its exit is sure of, the server the rest.
+"""Requests of a fleet in use: the device answers if its exit is confident, otherwise the server does.
 
 A client's device runs its layers and its exit h_n. If the entropy of what h_n answers is below the threshold e_n, that
 is the answer; else the features go to the server, and its answer comes back (docs/methods/exit_metrics.md#rule).
@@ -29,7 +29,7 @@ from sfl_sim.training.steps import LABEL_BYTES
 
 
 class EarlyExit:
-    """The flows of requests, which are answered on their client's device if its exit is sure enough.
+    """The flows of requests, which are answered on their client's device if its exit is confident enough.
 
     Operations have the request's number as their `step`. Requests whose models at the server begin with the same
     replica can be answered as one batch.
@@ -95,28 +95,28 @@ class Rule(ABC):
 
     @abstractmethod
     def threshold(self, client: int) -> float:
-        """e_n: a request whose entropy (nats) is below is answered on the device."""
+        """Give e_n: a request whose entropy (nats) is below is answered on the device."""
 
     def decided(self, client: int, offloaded: bool) -> None:  # noqa: B027 - a rule need not learn
-        """Called when a client's device has decided on a request."""
+        """Note the decision of a client's device on a request."""
 
     def judged(self, client: int, in_time: bool) -> None:  # noqa: B027
-        """Called when a client's request has been answered, or else when `budget_s` has passed."""
+        """Note that a client's request has been answered, or that `budget_s` has passed before."""
 
 
 class Fixed(Rule):
-    """One threshold for each client, (N,)."""
+    """Fixed thresholds (N,), one for each client."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self.values = values
 
     def threshold(self, client: int) -> float:
-        """The given number."""
+        """Give the client's threshold."""
         return self.values[client]
 
 
 class _Tracking(Rule):
-    """Holds the share of requests to which something undesired happens.
+    """Keeps the share of requests with an undesired outcome at an aim.
 
     Args:
         share: of a client's requests.
@@ -133,7 +133,7 @@ class _Tracking(Rule):
         self._values: dict[int, float] = defaultdict(lambda: start)
 
     def threshold(self, client: int) -> float:
-        """The number learned so far."""
+        """Give the present threshold."""
         return self._values[client]
 
     def _move(self, client: int, happened: bool) -> None:
@@ -171,7 +171,7 @@ class LatencyBudget(_Tracking):
 
 
 class Infer:
-    """A forward pass whose answer is known beforehand: it only takes time, and gives a value of `size_bytes`."""
+    """Forward pass whose answer is known beforehand: it only takes time, and gives a value of `size_bytes`."""
 
     aggregates = False
 
@@ -182,15 +182,15 @@ class Infer:
         self._size_bytes = size_bytes
 
     def work(self, state: State, data: Value) -> Work:
-        """The given work."""
+        """Give the fixed work."""
         return self._work
 
     def out(self, state: State, data: Value) -> Value:
-        """The value that is sent on."""
+        """Make the value that is sent on."""
         return Value(self._gives, self._size_bytes, 1, data.step)
 
     def run(self, state: State, data: Value) -> None:
-        """Do nothing: the answer is known."""
+        """Compute nothing: the answer is known."""
 
 
 def draw_rows(owners: NDArray[np.integer], clients: NDArray[np.integer], rng: np.random.Generator) -> NDArray[np.int64]:

@@ -154,7 +154,7 @@ class Smofi(Hosted, regular=True, survives=True):
         return [weight / total for weight in weights]
 
     def unless_lost(self, j: int, flow: Flow, now: Progress) -> Flow:
-        """Run a flow of client j; once j is lost, nobody waits for it any more."""
+        """Run a flow of client j; once j is lost, no other flow waits for it."""
         try:
             yield from flow
         except Lost:

@@ -1,4 +1,4 @@
-"""The mini-batch of split learning, and what methods share whose clients meet one state at the server."""
+"""The mini-batch of split learning, and the base of methods whose clients share one state at the server."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class SharedServer(SplitStep):
         """Current part-1 of each client that is not lost; the global one until the client has begun the round."""
 
     def begin(self, clients: Sequence[int]) -> dict[int, int]:
-        """Begin a round; gives how many jobs each of the `clients` will bring to the shared state."""
+        """Begin a round; gives the number of jobs that each of the `clients` will bring to the shared state."""
         self.replicas = dict.fromkeys(clients, self.part1)
         return {c: self.data.n_batches(c) for c in clients}
 
     def client(self, c: int, part2: Replica | Joined, round: int) -> Flow:
-        """Download part-1, train it with `part2`, upload it. What `part2` has learned stays if the client is lost."""
+        """Download part-1, train it with `part2`, upload it. Changes of `part2` stay if the client is lost."""
         try:
             self.replicas[c] = part1 = yield send(self.part1, AGGREGATOR, c)
             yield from self.batches(c, part1, part2, self.data.batches(c, round), round)
@@ -82,7 +82,7 @@ class SharedServer(SplitStep):
         return part1
 
     def part1_now(self, of: int | None) -> Replica:
-        """Client `of`'s current part-1; the average of all if `of` is None or lost; with nobody left, the start's."""
+        """Give client `of`'s current part-1; the average if `of` is None or lost; the initial one if all are lost."""
         if of in self.replicas:
             return self.replicas[of]
         if not self.replicas:

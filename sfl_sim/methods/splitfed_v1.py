@@ -88,5 +88,5 @@ class SplitFedV1(Surrogates, regular=True, survives=True):
             yield from self.upload(c, visit)
 
     def upload(self, c: int, visit: Visit) -> Flow:
-        """Part-1 goes to the aggregator."""
+        """Send part-1 to the aggregator."""
         visit.part1 = yield send(visit.part1, c, AGGREGATOR)

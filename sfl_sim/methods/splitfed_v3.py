@@ -1,7 +1,7 @@
 """SplitFedV3: every client keeps a part-1 of its own; the copies of part-2 are averaged.
 
 Gawali et al., "Comparison of Privacy-Preserving Distributed Deep Learning Methods in Healthcare", MIUA 2021.
-There is no single global model: all front ends answer, and the most confident one is believed
+There is no single global model: all front ends answer, and the most confident answer counts
 (docs/methods/splitfed_v3.md#algorithm).
 """
 

@@ -30,7 +30,7 @@ from sfl_sim.training.steps import Average
 
 @dataclass
 class Visit:
-    """One client's round.
+    """Round of one client.
 
     Attributes:
         cut: the last layer that the client holds.

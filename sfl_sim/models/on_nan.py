@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sfl_sim.errors import NonsenseError
-from sfl_sim.ops import On, told
+from sfl_sim.ops import On, describe
 
 if TYPE_CHECKING:
     from sfl_sim.models.replica import Weights
@@ -49,11 +49,11 @@ class OnNan:
             return
         losses = losses.detach().flatten()
         if losses.device.type != "cpu":
-            self._unseen.append((losses, [told(op) for op in self.ops]))
+            self._unseen.append((losses, [describe(op) for op in self.ops]))
             return
         for place, loss in enumerate(losses.tolist()):
             if not math.isfinite(loss):
-                _stop(loss, [told(op) for op in self.ops[place : place + 1]])
+                _stop(loss, [describe(op) for op in self.ops[place : place + 1]])
 
     def end_round(self) -> None:
         """Look at the losses that nobody has waited for, and hold on to nothing."""

@@ -1,4 +1,4 @@
-'''The HTML report: results of stored runs in tables and Plotly figures. It computes no science.
+'''Pages made from stored tables; they compute no science.
 
 How to add a figure to the page of a run: write a function that returns its panel, in a file of this package, and enter
 it in the list of `page.panels`. All of a new file `uploads.py`, for example:

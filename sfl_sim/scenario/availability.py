@@ -1,4 +1,4 @@
-"""What a scenario may say about clients that are not always there."""
+"""Section of a scenario about clients that are not always present."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sfl_sim.scenario.fields import Positive, Section
 
 
 class Availability(Section):
-    """When clients are there, and what becomes of one that goes away, or is late, while it takes part in a round."""
+    """Presence of clients, and the treatment of a client that goes away, or is late, while it takes part in a round."""
 
     profile: str | None = None
-    """When clients are there: a profile's name or file; null means always, so that only a deadline loses them."""
+    """Presence of clients: a profile's name or file; null means always, so that only a deadline loses them."""
     lost: Literal["drop", "wait", "deadline"] = "drop"
-    """drop: what a client does when it goes away is lost, and its round goes on without it, which the method must be
-    able to; wait: everything of it stands still until it is back; deadline: as wait, but what is not done deadline_s
-    after the begin of the round is lost."""
+    """drop: a client that goes away loses its current operation, and the round goes on without it, if the method can;
+    wait: its operations stand still until it is back; deadline: as wait, but operations that have not ended deadline_s
+    after the beginning of the round are lost."""
     deadline_s: Positive | None = None
-    """deadline: seconds after the begin of a round at which it goes on without those who are not done."""
+    """deadline: seconds after the beginning of a round at which it goes on without the unfinished clients."""
     begins_at_h: Annotated[float, Field(ge=0, lt=24)] = 0.0
     """Local hour of the day at which the run begins."""
 

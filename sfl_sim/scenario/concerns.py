@@ -1,7 +1,7 @@
-"""Answers to which key of a scenario matters to what, from the `Concern` in the annotation of each field.
+"""Comparison of scenarios by concern: which keys matter to what, from the `Concern` in the annotation of each field.
 
-Keys that nothing learned depends on may differ between two trainings that are called the same; keys of the world may
-differ between two walks through the same operations; and so on. Who asks names the concerns that do not count.
+For example, two trainings give the same model if they differ only in keys that training does not depend on; two walks
+have the same operations if they differ only in keys of the world. Callers name the concerns that do not count.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from sfl_sim.scenario.fields import Concern, Section
 from sfl_sim.scenario.sections import ClientCuts, Scenario
 
 Aside = Collection[Concern | str]
-"""What does not count: all keys of a concern, or a single dotted key with what is below it."""
+"""Keys that do not count: all those of a concern, or a single dotted key with those below it."""
 
 NOT_LEARNED = frozenset({Concern.SHOWING, Concern.RECORDING})
-"""Concerns that no trained model depends on, on whatever machine and in whatever world."""
+"""Concerns that no trained model depends on, on any machine and in any world."""
 
 
 def without(scenario: Scenario, aside: Aside) -> dict[str, Any]:
     """Return the values of a scenario by dotted key, without those set `aside`.
 
-    Where the cut follows the speed of the devices, `clients.compute` is of concern to learning.
+    If the cut follows the speed of the devices, `clients.compute` counts as LEARNING.
     """
     cut = scenario.model.cut
     by_device = isinstance(cut, ClientCuts) and cut.by == "device_speed"

@@ -1,4 +1,4 @@
-"""What a scenario may say about its data: the set, and how the samples are dealt to the clients."""
+"""Section of a scenario about its data: the data set, and the partition of its samples among the clients."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ from sfl_sim.scenario.fields import Concern, Count, Natural, NonNegative, Positi
 
 
 class Iid(Section):
-    """Every client draws from the same label distribution."""
+    """Partition in which every client draws from the same label distribution."""
 
     kind: Literal["iid"] = "iid"
-    """How the samples are dealt to the clients."""
+    """Kind of partition."""
 
 
 class DominantLabel(Section):
-    """Every client holds mostly one label."""
+    """Partition in which every client holds mostly one label."""
 
     kind: Literal["dominant_label"] = "dominant_label"
-    """How the samples are dealt to the clients."""
+    """Kind of partition."""
     p: Probability = 0.8
     """Share of a client's samples that carry its dominant label."""
     phi: Count = 1
-    """Clients per dominant label."""
+    """Number of clients per dominant label."""
     balance: Literal["subsample"] | None = None
     """Cut all labels to the size of the rarest, so that clients are of equal size; null uses every sample."""
 
 
 class Sharding(Section):
-    """Every client holds mostly a few labels, which the clients of neighbouring groups share."""
+    """Partition in which every client holds mostly a few labels, shared with the clients of neighbouring groups."""
 
     kind: Literal["sharding"] = "sharding"
-    """How the samples are dealt to the clients."""
+    """Kind of partition."""
     p: Probability = 0.8
     """Share of a client's samples that carry its dominant labels."""
     dominants: Count = 2
-    """Dominant labels of a client."""
+    """Number of dominant labels of a client."""
     phi: Count = 1
-    """Clients per group; there are as many groups as labels."""
+    """Number of clients per group; there are as many groups as labels."""
 
 
 class LabelShards(Section):
-    """Every client draws some of 100 shards of the samples sorted by label."""
+    """Partition in which every client draws some of 100 shards of the samples sorted by label."""
 
     kind: Literal["label_shards"] = "label_shards"
-    """How the samples are dealt to the clients."""
+    """Kind of partition."""
     shards: Count = 2
-    """Shards per client."""
+    """Number of shards per client."""
 
 
 class Dirichlet(Section):
     """Labels and clients are matched in proportions drawn from a symmetric Dirichlet distribution."""
 
     kind: Literal["dirichlet"] = "dirichlet"
-    """How the samples are dealt to the clients."""
+    """Kind of partition."""
     alpha: Positive = 0.3
     """Concentration: the smaller, the more unequal the clients."""
     by: Literal["class", "class_plain", "client", "client_equal"] = "class"
@@ -69,7 +69,7 @@ class QuantitySkew(Section):
     """Clients hold the same labels, but unequally many samples."""
 
     kind: Literal["quantity_skew"] = "quantity_skew"
-    """How the samples are dealt to the clients."""
+    """Kind of partition."""
     beta: Positive = 0.5
     """Concentration of the Dirichlet distribution of sizes: the smaller, the more unequal the clients."""
     min_size: Natural = 10
@@ -77,10 +77,10 @@ class QuantitySkew(Section):
 
 
 class ByOwner(Section):
-    """Every client is a person who brought samples, in data sets that tell."""
+    """Partition by the persons who contributed samples, in data sets that name them."""
 
     kind: Literal["natural"] = "natural"
-    """How the samples are dealt to the clients."""
+    """Kind of partition."""
 
 
 Partition = Annotated[
@@ -89,28 +89,28 @@ Partition = Annotated[
 
 
 class GlobalTest(Section):
-    """One test set for all."""
+    """The global test set for all clients."""
 
     kind: Literal["global"] = "global"
-    """Test sets of the clients' own."""
+    """Kind of test sets."""
 
 
 class RhoOod(Section):
-    """Each client is tested on its own labels, and on fewer samples of those that it has not seen."""
+    """Test sets with each client's own labels, and fewer samples of labels that it has not seen."""
 
     kind: Literal["rho_ood"] = "rho_ood"
-    """Test sets of the clients' own."""
+    """Kind of test sets."""
     rho: NonNegative
-    """Test samples of labels that a client has not seen, for each one of those that it has."""
+    """Number of test samples of labels that a client has not seen, per sample of those that it has seen."""
 
 
 class OutOfClient(Section):
-    """Each client is tested on labels as skewed as those that others, or it itself, trained on."""
+    """Test sets with labels as skewed as those that other clients, or the client itself, trained on."""
 
     kind: Literal["out_of_client"] = "out_of_client"
-    """Test sets of the clients' own."""
+    """Kind of test sets."""
     drift: bool = True
-    """Test a client on what the others are like; false tests it on what it is like itself."""
+    """Test a client on the label distribution of the others; false: on its own."""
 
 
 TestSets = Annotated[GlobalTest | RhoOod | OutOfClient, Field(discriminator="kind")]
@@ -126,30 +126,30 @@ class Data(Section):
     image_size: Count | None = None
     """image_folder: height and width in pixels that images are resized to; null keeps them as they are."""
     root: Annotated[str | None, Concern.RECORDING] = None
-    """Where data sets and their cache lie; null means $SFL_SIM_DATA, or else ~/.cache/sfl-sim."""
+    """Folder of data sets and their cache; null means $SFL_SIM_DATA, or else ~/.cache/sfl-sim."""
     download: Annotated[bool, Concern.SHOWING] = True
-    """Download the data set if it is not there and is published."""
+    """Download the data set if it is missing and published."""
     superclasses: bool | None = None
     """cifar100: the 20 superclasses as labels instead of the 100 classes."""
     owners: Count | None = None
-    """femnist, shakespeare: keep so many writers or roles; null keeps all. synthetic: deal the samples to so many."""
+    """femnist, shakespeare: number of writers or roles to keep; null keeps all. synthetic: number of owners."""
     samples_per_owner: Count | None = None
-    """shakespeare: keep so many training samples in a row of each role, and no role without more; null keeps all."""
+    """shakespeare: training samples in a row to keep of each role; roles without more are left out; null keeps all."""
     shape: Annotated[tuple[Count, ...], Field(strict=False)] | None = None
     """synthetic: [channels, height, width] of an image, or [tokens] of a sequence."""
     n_labels: Count | None = None
     """synthetic: number of labels."""
     samples: Count | None = None
-    """synthetic: training samples; a quarter as many test samples come on top."""
+    """synthetic: number of training samples; there are a quarter as many test samples besides."""
     separation: NonNegative | None = None
     """synthetic: distance of two labels in standard deviations of the noise; 0 cannot be learned, 10 easily."""
     train_samples: Count | None = None
-    """Use only so many training samples; null means all."""
+    """Number of training samples to use; null means all."""
     test_samples: Annotated[Count | None, Concern.LEARNING] = None
-    """Use only so many test samples; null means all."""
+    """Number of test samples to use; null means all."""
     augment: Annotated[bool, Concern.LEARNING] = False
     """Random crop and horizontal flip of the training images."""
     partition: Partition = Iid()
-    """How the training samples are dealt to the clients."""
+    """Partition of the training samples among the clients."""
     test: Annotated[TestSets, Concern.LEARNING] = GlobalTest()
     """Test sets of the clients' own, besides the global one."""

@@ -1,4 +1,4 @@
-"""What sections of a scenario are made of: numbers with bounds, known keys, rates or a profile of them."""
+"""Building blocks of a scenario's sections: numbers with bounds, known keys, rates or a profile of them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PerClient = Annotated[list[Positive], Field(min_length=1)]
 
 
 class Concern(Enum):
-    """What a key of a scenario decides, written once in the annotation of its field: `Annotated[int, Concern.WORLD]`.
+    """Concern of a scenario's key: what it decides, as in `Annotated[int, Concern.WORLD]`.
 
-    A field without one shares that of its section. `sfl_sim.scenario.concerns` answers questions with them.
+    A field without one shares that of its section. `sfl_sim.scenario.concerns` compares scenarios by them.
     """
 
     SHOWING = "names, the grid, and what pages show: no result of a trial depends on it"
@@ -36,7 +36,7 @@ class Concern(Enum):
 
 
 class Section(BaseModel):
-    """A mapping with known keys. Values are never converted: a slip is an error, not a surprise."""
+    """A mapping with known keys. Values are never converted, so that a wrong type is an error."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -44,7 +44,7 @@ class Section(BaseModel):
 
 
 class Rated(Section):
-    """A section whose rates come from a profile or are given, and which a bare value may stand for."""
+    """A section whose rates come from a profile or are given; a bare value may stand for the section."""
 
     rates: ClassVar[tuple[str, ...]]
     """Fields that give the rates: all of them or none, and not together with a profile."""

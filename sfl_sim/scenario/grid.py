@@ -1,4 +1,4 @@
-"""Dotted keys over a scenario: the points of its grid, their names, and how they are set."""
+"""Dotted keys of a scenario: the points of its grid, their names, and setting of keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Grid = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Choice:
-    """A value that a grid gives a key, and the dotted path under which it does."""
+    """A value that a grid gives to a key, and its dotted path in the grid."""
 
     value: Any
     path: str
@@ -28,7 +28,7 @@ Point = Mapping[str, Choice]
 
 
 def points(grid: Grid) -> Iterator[Point]:
-    """Yield every combination of the values in a grid; of a list of grids, those of one after the other.
+    """Generate every combination of the values in a grid, or in each of a list of grids.
 
     An empty grid has one point, which sets nothing. A value that is no list counts as a list of one.
 
@@ -55,7 +55,7 @@ def _choices(key: str, values: Any, path: str) -> list[Choice]:
 
 
 def names(points: Sequence[Point], unvaried: str) -> list[str]:
-    """The names of grid points, made of their values ("hydra, cut=2"); `unvaried` names a point without any.
+    """Give the names of grid points, made of their values ("hydra, cut=2"); `unvaried` names a point without any.
 
     Raises:
         ScenarioError: two points have the same name.
@@ -74,7 +74,7 @@ def names(points: Sequence[Point], unvaried: str) -> list[str]:
 
 
 def names_without(points: Sequence[Point], unvaried: str, dropped: Callable[[str], bool]) -> list[str]:
-    """The name of every point if the grid had no keys that are `dropped`; points that differ in them alone share one.
+    """Give the names of points without the keys that are `dropped`; points that differ in them alone share a name.
 
     Raises:
         ScenarioError: points that differ in other keys have the same name.
@@ -99,9 +99,9 @@ def _label(key: str, value: Any) -> str:
 
 
 def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the nested `values` in which the dotted keys of `layer` are set.
+    """Copy the nested `values`, and set the dotted keys of `layer`.
 
-    What they exclude falls away: a profile where rates are set, the options of another kind of section.
+    Keys that they exclude are removed: a profile if rates are set, the options of another kind of section.
 
     Raises:
         ScenarioError: a key lies below a value, or below another key of the layer.
@@ -123,7 +123,7 @@ def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, A
 
 
 def _home(values: dict[str, Any], key: str) -> dict[str, Any]:
-    """The mapping within `values` that holds what `key` leads to."""
+    """Find the mapping within `values` that contains the last step of `key`."""
     home: Any = values
     for step in _steps(key)[:-1]:
         if home.get(step) is None:  # not there, or a section that is null
@@ -135,5 +135,5 @@ def _home(values: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _steps(key: str) -> list[str]:
-    """The steps that a dotted key takes; a key within the grid is one step, dotted itself."""
+    """Split a dotted key into steps; a key within the grid is one step, with dots."""
     return key.split(".", 1) if key.startswith("grid.") else key.split(".")

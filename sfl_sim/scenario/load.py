@@ -1,4 +1,4 @@
-"""Reads a YAML file or a mapping into the variants that are to be run, and writes them back to text."""
+"""Reads a YAML file or a mapping into the variants to run, and writes them back to text."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 MAX_NAME = 100
 MAX_RUNS = 10_000
-"""Variants of a study, each seed by itself."""
+"""Maximum of variants of a study, each seed counted."""
 _COMMAND_LINE = Place("--set")
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A point of the grid with one of the seeds: what one trial runs. Those of a point share its name."""
+    """A point of the grid with one seed, which one trial runs. The variants of a point share its name."""
 
     name: str
     scenario: Scenario
@@ -53,7 +53,7 @@ class Study:
         return f"{variant.name} (seed {variant.scenario.seed})" if self.base.repeats > 1 else variant.name
 
     def located(self, error: ScenarioError) -> ScenarioError:
-        """The error with the file and line that gave its key; of several, those that gave the value found."""
+        """Add file and line of its key to an error; of several variants, those that gave the value found."""
         culprits = (v for v in self.variants if _value(v.scenario, error.key) == error.found)
         return next(culprits, self.variants[0]).places.located(error)
 
@@ -93,23 +93,23 @@ def parse(values: Mapping[str, Any] | Scenario, name: str = "scenario") -> Study
 
 
 def dump(scenario: Scenario) -> str:
-    """YAML text of a scenario with all defaults, which loads back equal."""
+    """Write a scenario as YAML text with all defaults, which loads back equal."""
     return yaml_text.write(scenario.model_dump())
 
 
 def dump_study(study: Study) -> str:
-    """YAML text of a study with all defaults, which loads back equal, grid and repeats included."""
+    """Write a study as YAML text with all defaults, which loads back equal, grid and repeats included."""
     return dump(study.base)
 
 
 def digest(study: Study) -> str:
-    """32 hex digits, equal for two studies if their scenarios are, whatever the order of their keys."""
+    """Return 32 hex digits, equal for two studies if their scenarios are, in any order of keys."""
     canonical = json.dumps(study.base.model_dump(), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
 
 def served(study: Study) -> Study:
-    """Return the study with defaults for what is served where it does not say."""
+    """Return the study with default serving where the scenario has no section `serving`."""
 
     def with_serving(scenario: Scenario) -> Scenario:
         return scenario.model_copy(update={"serving": scenario.serving or Serving()})
@@ -119,9 +119,9 @@ def served(study: Study) -> Study:
 
 
 def training(study: Study) -> Study:
-    """Return what of `study` is trained: variants that differ in nothing but how they are served are one.
+    """Return the trained part of `study`: variants that differ only in serving become one.
 
-    Where there is a section `serving`, defaults stand for it: it says that somebody will want to know the answers.
+    A section `serving` is replaced by defaults, which still ask training to store the answers.
     """
     grid = list(points(study.base.grid))
     if study.base.serving is None and not _names_serving(grid):
@@ -150,7 +150,7 @@ def _names_serving(grid: Iterable[Point]) -> bool:
 
 
 def _grid_of_training(grid: Grid, numbers: Iterable[int]) -> Grid:
-    """The grid without keys of serving; of a list of grids in which there are any, the points with these `numbers`."""
+    """Remove keys of serving from a grid; a list of grids with such keys becomes the points with these `numbers`."""
     if isinstance(grid, Mapping):
         return {key: values for key, values in grid.items() if not _is_of_serving(key)}
     every = list(points(grid))
@@ -186,7 +186,7 @@ def _study(base: Scenario, places: Places, name: str) -> Study:
 
 
 def _check_name(name: str) -> None:
-    """Refuse a name that could not be that of a folder, whoever calls one so: it must not lead out of reports/."""
+    """Check that a name can be that of a folder and does not lead out of reports/; otherwise raises ScenarioError."""
     if Path(name).name != name or name.startswith(".") or len(name) > MAX_NAME or not name.isprintable():
         allowed = f"up to {MAX_NAME} characters without a slash, not starting with a dot"
         raise ScenarioError("cannot name a folder", key="name", found=name, allowed=allowed)

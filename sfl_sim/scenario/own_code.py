@@ -16,12 +16,12 @@ from sfl_sim.errors import ScenarioError
 
 
 class Forbidden(ScenarioError):
-    """A scenario names code that may not run."""
+    """Code named by a scenario may not run."""
 
 
 @dataclass(frozen=True)
 class Permission:
-    """Permission to run all code that is named, or what has these paths."""
+    """Permission to run all code that a scenario names, or the code with these paths."""
 
     everything: bool = False
     paths: frozenset[str] = frozenset()
@@ -32,14 +32,14 @@ _handed_over: set[str] = set()
 
 
 def permission() -> Permission:
-    """Return what may run here, for a process that is to do a part of the work."""
+    """Return the permission of this process, to pass it on to a process that does a part of the work."""
     given = _given.get()
     return Permission(given.everything, given.paths | _handed_over)
 
 
 @contextmanager
 def permitted(given: Permission) -> Iterator[None]:
-    """Let run what is `given`, until the block is done."""
+    """Grant a permission until the block is done."""
     token = _given.set(given)
     try:
         yield
@@ -48,12 +48,12 @@ def permitted(given: Permission) -> Iterator[None]:
 
 
 def hand_over(path: str) -> None:
-    """Let `path` run in this process: somebody has given the thing itself."""
+    """Permit `path` in this process, because the caller has passed the object itself."""
     _handed_over.add(path)
 
 
 def require_permission(path: str, key: str) -> None:
-    """Raise Forbidden if what the scenario names as `path` may not run."""
+    """Raise Forbidden if the code that the scenario names as `path` may not run."""
     now = permission()
     if not (now.everything or path in now.paths):
         problem = "names code of your own; --allow-code lets it run (from Python: allow_code=True)"

@@ -1,4 +1,4 @@
-"""Places where the keys of a scenario were given, so that any error about one can name file and line."""
+"""Places where the keys of a scenario were given, so that errors can name file and line."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Places:
     keys: Mapping[str, Place] = field(default_factory=dict)
 
     def of(self, key: str | None) -> Place:
-        """The place of `key`, else of the first key below it, else of the nearest key above it."""
+        """Give the place of `key`, else of the first key below it, else of the nearest key above it."""
         known = self._known(key)
         return self.whole if known is None else self.keys[known]
 
     def rank(self, key: str | None) -> int:
-        """Position of `key` in the order in which keys were given."""
+        """Give the position of `key` in the order in which keys were given."""
         known = self._known(key)
         return -1 if known is None else list(self.keys).index(known)
 
     def over(self, layer: Mapping[str, Place]) -> Places:
-        """Return these places after the keys of `layer` were set anew, with all that is below them."""
+        """Return these places after the keys of `layer`, and all below them, were set at another place."""
         kept = {
             key: place
             for key, place in self.keys.items()
@@ -46,7 +46,7 @@ class Places:
         return Places(self.whole, kept | dict(layer))
 
     def located(self, error: ScenarioError) -> ScenarioError:
-        """The error with file and line of its key; one that has them already stays as it is."""
+        """Add file and line of its key to an error that has none."""
         if error.file is not None:
             return error
         place = self.of(error.key)

@@ -1,4 +1,4 @@
-"""What a scenario may say about the power that clients draw."""
+"""Section of a scenario about the power that clients draw."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sfl_sim.scenario.fields import NonNegative, PerClient, Positive, Section
 
 
 class Power(Section):
-    """What devices and radios draw; with it, a run tells energy."""
+    """Power of devices and radios; with it, a run reports energy."""
 
     watts: ClassVar = ("uplink_w", "downlink_w")
 
     compute_w: Positive | PerClient
     """Watts while a device computes: one number for all clients, or a list of one for each."""
     radio: str | None = None
-    """What the radio draws while it sends or receives: a power profile's name or file."""
+    """Power of the radio while it sends or receives: a power profile's name or file."""
     uplink_w: Positive | PerClient | None = None
-    """Instead of a radio, watts while it sends: one number for all clients, or a list of one for each."""
+    """Watts while a client sends, instead of a radio: one number for all clients, or a list of one for each."""
     downlink_w: Positive | PerClient | None = None
-    """Instead of a radio, watts while it receives: one number for all clients, or a list of one for each."""
+    """Watts while a client receives, instead of a radio: one number for all clients, or a list of one for each."""
     idle_w: NonNegative = 0.0
     """Watts while a client that takes part in a round waits."""
 

@@ -12,16 +12,16 @@ from sfl_sim.scenario.sections import Scenario
 
 
 def expand(scenario: Scenario) -> Scenario:
-    """The settings that `scenario` stands for; itself if its order is no preset.
+    """Replace a preset by its settings; gives the scenario itself if its order is no preset.
 
-    Raises ScenarioError if it gives a key that the preset sets, or not what the preset needs.
+    Raises ScenarioError if the scenario sets a key that the preset sets, or lacks one that the preset needs.
     """
     preset = PRESETS.get(scenario.server.order)
     return preset(scenario) if preset else scenario
 
 
 def hydra_code(scenario: Scenario) -> Scenario:
-    """What Hydra's released code runs: one client per label in cyclic order, and the partition's phi as its burst."""
+    """Hydra's released code: one client per label in cyclic order, and the partition's phi as its burst."""
     partition = scenario.data.partition
     phi = getattr(partition, "phi", None)
     if phi is None:
@@ -33,7 +33,7 @@ def hydra_code(scenario: Scenario) -> Scenario:
 
 
 def client_level(scenario: Scenario) -> Scenario:
-    """One client's whole round after the other, in cyclic order: `cyclic` with burst `all`."""
+    """Whole rounds of one client after another in cyclic order: `cyclic` with burst `all`."""
     return _cyclic(scenario, "all")
 
 

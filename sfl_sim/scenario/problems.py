@@ -1,7 +1,7 @@
-"""Problems of a scenario, said for a person.
+"""Problems of a scenario, in words for users.
 
-Pydantic tells where a value fails; what would have been right is read from the JSON Schema, so that errors
-and editors say the same.
+Pydantic says where a value fails; the allowed values are read from the JSON Schema, so that errors and editors say the
+same.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _BOUNDS = {
 
 
 _MAX_TOLD = 100
-"""Errors of a scenario that are looked at: of a long list, all may be wrong."""
+"""Maximum of errors of a scenario that are explained: in a long list, every value may be wrong."""
 
 
 class _Spot(NamedTuple):
-    """A value in a scenario, its dotted path, the schemas of which it should fit one, and the keys around."""
+    """A value in a scenario, its dotted path, the schemas of which it should fit one, and the keys beside it."""
 
     path: list[str]
     value: Any
@@ -49,7 +49,7 @@ class _Spot(NamedTuple):
 
 
 def problems(error: ValidationError, given: object) -> list[ScenarioError]:
-    """The first errors of `given`, each with its key; where a key and one below it fail, only the latter."""
+    """Give the first errors of `given`, each with its key; if a key and one below it fail, only the latter."""
     details = error.errors(include_url=False, include_input=False)[:_MAX_TOLD]
     found = [_problem(detail, given) for detail in details]
     keys = {problem.key for problem in found if problem.key}
@@ -74,7 +74,7 @@ def _problem(detail: ErrorDetails, given: object) -> ScenarioError:
 
 
 def mismatch(key: str | None, found: object, schemas: list[Schema]) -> ScenarioError:
-    """A value that fits none of `schemas`."""
+    """Describe a value that fits none of `schemas`."""
     words = [choice for schema in schemas for choice in _choices(schema)]
     wanted = list(dict.fromkeys(_in_words(schema) for schema in schemas if not _choices(schema)))
     if isinstance(found, str) and words:
@@ -100,7 +100,7 @@ def _choices(schema: Schema) -> list[str]:
 
 
 def _find(loc: tuple[int | str, ...], given: object) -> _Spot:
-    """The spot that pydantic calls `loc`, which names members of unions besides keys; those are skipped."""
+    """Find the spot that pydantic calls `loc`; names of union members in it are skipped."""
     root = _scenario_schema()
     spot = _Spot([], given, members(root, root), [])
     for part in loc:
@@ -121,7 +121,7 @@ def _find(loc: tuple[int | str, ...], given: object) -> _Spot:
 
 
 def _section(schemas: list[Schema], kind: object) -> Schema:
-    """The schema of a mapping; where sections differ in their `kind`, of that kind, or the first."""
+    """Choose the schema of a mapping: that of its `kind`, or the first."""
 
     def fits(schema: Schema) -> bool:
         return kind is None or bool(schema.get("properties", {}).get("kind", {}).get("const", kind) == kind)

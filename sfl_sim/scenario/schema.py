@@ -16,7 +16,7 @@ Schema = dict[str, Any]
 def json_schema(
     method_options: Mapping[str, Schema] | None = None, names: Mapping[str, Sequence[str]] | None = None
 ) -> Schema:
-    """The JSON Schema (draft 2020-12) of a scenario file.
+    """Make the JSON Schema (draft 2020-12) of a scenario file.
 
     Args:
         method_options: by method, the JSON Schema of its options; their properties become keys of `method`.
@@ -35,7 +35,7 @@ def json_schema(
 
 
 def members(node: Schema, schema: Schema) -> list[Schema]:
-    """The parts of `schema` of which a value at its `node` must fit one: unions and references resolved."""
+    """List the parts of `schema` of which a value at `node` must fit one, with unions and references resolved."""
     if "$ref" in node:
         return members(schema["$defs"][node["$ref"].rpartition("/")[2]], schema)
     for union in ("anyOf", "oneOf", "allOf"):
@@ -52,14 +52,14 @@ def _node(schema: Schema, key: str) -> Schema:
 
 
 def _offer(node: Schema, known: Sequence[str]) -> None:
-    """Make `node` accept the names that are known; other text only if it is a path."""
+    """Make `node` accept the known names, and other text only if it is a path."""
     others = node.pop("anyOf", None) or [{kind: node.pop(kind) for kind in ("type", "$ref") if kind in node}]
     paths = [{**other, "pattern": "[./]"} if other.get("type") == "string" else other for other in others]
     node["anyOf"] = [{"enum": list(known)}, *paths]
 
 
 def _add_options(schema: Schema, method: str, options: Schema) -> None:
-    """Make the options of `method` keys of the section; one that several methods have may fit any."""
+    """Add the options of `method` as keys of the section; an option of several methods may fit any of them."""
     own = json.loads(json.dumps(options).replace("#/$defs/", f"#/$defs/{method}."))
     schema["$defs"] |= {f"{method}.{name}": definition for name, definition in own.get("$defs", {}).items()}
     properties = schema["$defs"]["Method"]["properties"]

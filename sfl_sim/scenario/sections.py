@@ -1,4 +1,4 @@
-"""What a scenario may say: every key, its default, its bounds and what it means.
+"""Sections of a scenario: every key with its default, its bounds and its meaning.
 
 The docstring under a field is its description in the JSON Schema that editors show. Which methods, models,
 data sets and orders exist is not known here; the composition root checks those names.
@@ -31,7 +31,7 @@ from sfl_sim.scenario.serving import Serving
 from sfl_sim.scenario.topology import Shared
 
 Cut = Count | Annotated[str, Field(min_length=1)] | Annotated[float, Field(gt=0, lt=1)]
-"""After which layer: its index, its name, or its relative depth."""
+"""Layer after which a network is cut: its index, its name, or its relative depth."""
 
 
 class ClientCuts(Section):
@@ -41,7 +41,7 @@ class ClientCuts(Section):
     """client: a value for each client; device_speed: one for each of equally large groups, slowest devices first;
     random: one drawn for each client, for good; round: one, drawn anew in every round, for all clients."""
     values: Annotated[list[Cut], Field(min_length=1)]
-    """Where they are cut: a layer's index, its name, or its relative depth between 0 and 1."""
+    """Cuts: each a layer's index, its name, or its relative depth between 0 and 1."""
 
 
 class Model(Section):
@@ -50,7 +50,7 @@ class Model(Section):
     name: str | None = "cnn_small"
     """Network."""
     factory: str | None = None
-    """Your own network: package.module:make, where make(input_shape, n_labels) gives an nn.Sequential, or is one."""
+    """Network of your own: package.module:make, where make(input_shape, n_labels) gives an nn.Sequential, or is one."""
     cut: Cut | ClientCuts = 1
     """The layer after which the server takes over from the clients: its index, its name, or its relative depth, a
     number between 0 and 1; or a section, for clients or rounds that differ."""
@@ -72,7 +72,7 @@ class Model(Section):
 
 
 def _path_of(factory: object) -> object:
-    """A function given from Python as its path, by which every process of a run can import it."""
+    """Turn a function given from Python into its path, by which every process of a run can import it."""
     if not callable(factory):
         return factory
     name = getattr(factory, "__qualname__", "<")
@@ -84,7 +84,7 @@ def _path_of(factory: object) -> object:
 
 
 class Throttling(Section):
-    """How a device that computes for long gets hot, and slower."""
+    """Throttling of devices that get hot while they compute."""
 
     floor: Annotated[float, Field(ge=0.01, le=1)]
     """Share of its rate that a hot device keeps."""
@@ -95,7 +95,7 @@ class Throttling(Section):
 
 
 class Compute(Rated):
-    """How fast the client devices compute."""
+    """Speed of the clients' devices."""
 
     rates = ("macs_per_s",)
     bare: ClassVar = {"string": "profile", "number": "macs_per_s"}
@@ -107,18 +107,18 @@ class Compute(Rated):
     scale: Positive = 1.0
     """Factor on every device's rate."""
     cost: str | None = None
-    """How long a step takes at a rate: a cost profile's name or file, by kind of layer with an overhead per call; null
-    means MACs over MAC/s."""
+    """Cost of layers: the name or file of a profile with a cost by kind of layer and an overhead per call; null means
+    MACs over MAC/s."""
     sample_s: NonNegative = 0.0
     """Seconds that a device takes to load each training sample, on top of computing."""
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Coefficient of variation of the random, lognormal factor with mean 1 on the time of every step on a device."""
     throttling: Throttling | None = None
-    """How devices get slower as they get hot: a section; null means that they do not."""
+    """Throttling of hot devices: a section; null means none."""
 
 
 class Network(Rated):
-    """How fast the links of the clients are."""
+    """Rates and latency of the clients' links."""
 
     rates = ("uplink_bps", "downlink_bps")
     instead = ("profile", "trace")
@@ -131,18 +131,18 @@ class Network(Rated):
     downlink_bps: Positive | PerClient | None = None
     """Bits per second from server to client: one rate for all clients, or a list of one for each."""
     trace: str | None = None
-    """How the rates vary over time: a trace's name or file; null keeps them constant."""
+    """Variation of the rates over time: a trace's name or file; null keeps them constant."""
     latency_s: NonNegative = 0.0
     """Seconds that every message takes on top of its bytes."""
     scale: Positive = 1.0
     """Factor on every link's rate."""
     shared: Shared | None = None
-    """What the clients' messages share beyond their own links: a section with access points and a backhaul, or a graph;
-    null means nothing."""
+    """Links that clients share, beyond their own ones: a section with access points and a backhaul, or a graph; null
+    means none."""
 
 
 class Clients(Section):
-    """The fleet."""
+    """The clients."""
 
     count: Annotated[Count | None, Concern.DEALING] = None
     """Number of clients; null means phi x labels with dominant_label and sharding, 100 / shards with label_shards, all
@@ -150,30 +150,30 @@ class Clients(Section):
     participation: PositiveShare = 1.0
     """Share of the clients that take part in a round."""
     compute: Annotated[Compute, Concern.WORLD] = Compute()
-    """How fast the devices compute: a section, a profile's name, or multiply-accumulates per second."""
+    """Speed of the devices: a section, a profile's name, or multiply-accumulates per second."""
     network: Annotated[Network, Concern.WORLD] = Network()
-    """How fast the links are: a section, or a profile's name."""
+    """Rates of the links: a section, or a profile's name."""
     power: Annotated[Power | None, Concern.WORLD] = None
-    """What devices and radios draw: a section; null leaves energy unknown."""
+    """Power of devices and radios: a section; null leaves energy unknown."""
     availability: Availability | None = None
-    """When clients are there, and what becomes of those that go away: a section; null means that all always are."""
+    """Presence of clients, and treatment of those that go away: a section; null means that all are always present."""
 
 
 class Server(Section):
     """The server and its queue."""
 
     speedup: Annotated[Positive, Concern.WORLD] = 100.0
-    """How many times less time than its clients on average the server needs for a multiply-accumulate (gamma)."""
+    """Speed of the server as a multiple (gamma): a client's mean time per multiply-accumulate over the server's."""
     workers: Annotated[Count | Literal["unlimited"], Concern.WORLD] = 1
-    """Jobs that the server can process at the same time."""
+    """Number of jobs that the server can process at the same time."""
     order: Annotated[str, Concern.ORDER] = "fcfs"
-    """Who is served next where clients share a part-2 (splitfed_v2, hydra); other methods have no order to choose."""
+    """Order in which clients that share a part-2 are served (splitfed_v2, hydra); other methods have no such choice."""
     burst: Annotated[Count | Literal["all"] | None, Concern.ORDER] = None
-    """Consecutive jobs of a client that are served in one turn; null leaves it to the order."""
+    """Number of consecutive jobs of a client that are served in one turn; null means the order's default."""
     max_wait_s: Annotated[NonNegative | None, Concern.ORDER] = None
-    """bounded_wait: for how many seconds at most the server is held for the client whose turn it is."""
+    """bounded_wait: maximum of seconds for which the server is held for the client whose turn it is."""
     include_model_exchange: Annotated[bool, Concern.WORLD] = True
-    """Whether the transfers of part-1 at the start and the end of a round take time."""
+    """Let the transfers of part-1 at the start and the end of a round take time."""
 
 
 class Method(Section):
@@ -192,43 +192,43 @@ class Method(Section):
 
 
 class Train(Section):
-    """How the model is trained."""
+    """Settings of training."""
 
     rounds: Count = 100
-    """Rounds."""
+    """Number of rounds."""
     batch_size: Count = 64
-    """Samples per mini-batch."""
+    """Number of samples per mini-batch."""
     local_epochs: Count = 1
-    """Passes of a client over its samples per round."""
+    """Number of passes of a client over its samples per round."""
     lr: Positive = 0.05
     """Learning rate of the first round."""
     lr_decay: PositiveShare = 1.0
     """Factor on the learning rate after every round."""
     lr_min: NonNegative = 0.0
-    """Learning rate below which the decay does not go."""
+    """Lower bound of the decaying learning rate."""
     optimizer: Literal["sgd", "nag", "adam", "adamw"] = "sgd"
     """Optimizer of clients and server: SGD, SGD with Nesterov's momentum, Adam, or Adam with decoupled weight decay."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Momentum of SGD; Adam's averages are its usual ones (0.9 and 0.999)."""
+    """Momentum of SGD; Adam has its default betas (0.9 and 0.999)."""
     weight_decay: NonNegative = 0.0
     """L2 penalty, or AdamW's decay."""
     drop_last: bool = False
     """Leave out a client's last mini-batch if it is not full."""
     agg_weights: Literal["samples", "uniform"] = "samples"
-    """Weights of the clients in the aggregation: their numbers of samples, or all equal."""
+    """Weights of the clients in the aggregation: their numbers of samples, or equal ones."""
     precision: Literal["float32", "float64", "bf16", "tf32"] = "float32"
     """Floating-point type of parameters and activations. With bf16, parameters stay float32, activations and gradients
     are bfloat16 on the wire too; tf32 rounds the factors of float32 products, on a GPU."""
     compile: Annotated[bool, Concern.COMPUTING] = False
     """Train whole mini-batches by compiled code (torch.compile), which rounds differently."""
     executor: Annotated[Literal["eager", "batched"], Concern.COMPUTING] = "eager"
-    """How steps are computed: each when it starts, or those of many clients as one where they are alike, which rounds
+    """Computation of steps: each by itself when it starts, or equal steps of many clients as one, which rounds
     differently and is for GPUs and tiny networks."""
     max_graphs: Annotated[Count | None, Concern.COMPUTING] = None
-    """Clients that hold activations in this machine's memory at once; others compute them again, with equal results."""
+    """Maximum of clients with activations in this machine's memory; others compute them again, with equal results."""
     on_nan: Literal["stop", "skip"] = "stop"
-    """What a loss that is not finite leads to: the run stops there and names the operation, or updates with gradients
-    that are not finite are left out and counted."""
+    """Treatment of a loss that is not finite: the run stops and names the operation, or updates with gradients that are
+    not finite are left out and counted."""
 
     @model_validator(mode="after")
     def _has_the_momentum_that_it_needs(self) -> Train:
@@ -241,19 +241,19 @@ class Train(Section):
 
 
 class Snapshots(Section):
-    """Looking into rounds: which labels the global model would know if a round ended now."""
+    """Snapshots within rounds: the labels that the global model would know if the round ended now."""
 
     rounds: Annotated[list[Count], Field(min_length=1)]
-    """Rounds that are looked into."""
+    """Rounds with snapshots."""
     every: Count | None = None
-    """Training jobs at the server between two snapshots; null means participants x burst / labels, so that in cyclic
-    order there is one after every label's turn."""
+    """Number of training jobs at the server between two snapshots; null means participants x burst / labels: in cyclic
+    order one snapshot after every label's turn."""
     shadow: Literal["average", "last_client"] = "average"
-    """Whose part-1 is asked: the average of the clients' current ones, or that of the client served last."""
+    """Evaluated part-1: the average of the clients' current ones, or that of the client served last."""
 
 
 class RelativeTarget(Section):
-    """A target that depends on what another variant reaches: one that differs in its method or order alone."""
+    """A target relative to another variant, which differs in its method or order alone."""
 
     share: PositiveShare
     """Share of the best accuracy that the reference reaches after any round (mean over seeds)."""
@@ -262,18 +262,18 @@ class RelativeTarget(Section):
 
 
 class Report(Section):
-    """What the report asks of the run."""
+    """Extra evaluations for the report."""
 
     target_accuracy: Annotated[PositiveShare | RelativeTarget | None, Concern.SHOWING] = None
     """Test accuracy whose time, rounds and bytes are reported: a number, or a section, for a share of another's."""
     exits_every: Count | None = None
-    """Rounds after which clients with early exits are asked again what they would answer if training ended then; null
-    asks after the last one alone."""
+    """Interval in rounds at which clients with early exits are evaluated as if training ended then; null evaluates
+    after the last round only."""
     representations: Annotated[int, Field(ge=10)] | None = None
-    """Test samples of which the report shows, in two dimensions (t-SNE), what the last layer gets once training has
-    ended; null for none."""
+    """Number of test samples whose inputs to the last layer, after training, the report shows in two dimensions
+    (t-SNE); null for none."""
     snapshots: Snapshots | None = None
-    """Confusion matrices on the test set while a round goes on, without a trace in training; null for none."""
+    """Confusion matrices on the test set within rounds, without effect on training; null for none."""
 
 
 class Scenario(Section):
@@ -290,19 +290,19 @@ class Scenario(Section):
     model: Model = Model()
     """The network and where it is cut."""
     clients: Clients = Clients()
-    """The fleet."""
+    """The clients."""
     server: Server = Server()
     """The server and its queue."""
     method: Method = Method()
     """The training method and its own options."""
     train: Train = Train()
-    """How the model is trained."""
+    """Settings of training."""
     grid: Annotated[dict[str, JsonValue] | list[dict[str, JsonValue]], Concern.SHOWING] = Field(default={})
     """Dotted keys and the values to try, in all combinations; or a list of such mappings."""
     report: Annotated[Report, Concern.RECORDING] = Report()
-    """What the report asks of the run."""
+    """Extra evaluations for the report."""
     serving: Annotated[Serving | None, Concern.SHOWING] = None
-    """Requests to what was trained, for `sfl-sim serve`; no part of the training."""
+    """Requests to the trained model, for `sfl-sim serve`; no part of the training."""
 
 
 EXCLUDES = {
@@ -319,7 +319,7 @@ EXCLUDES = {
     "clients.power.uplink_w": ("radio",),
     "clients.power.downlink_w": ("radio",),
 }
-"""The neighbours that a key displaces when a grid or an option on the command line sets it."""
+"""Keys that are removed when a grid or an option on the command line sets another key."""
 
 KINDS = ("data.partition.kind", "data.test.kind", "serving.arrivals.kind", "serving.threshold.kind")
-"""The keys that say which other keys their section has."""
+"""Keys that decide which other keys their section has."""

@@ -1,4 +1,4 @@
-"""What a scenario may say about the use of what was trained: who asks, what exits early, and how the server serves."""
+"""Section of a scenario about the use of the trained model: arrivals of requests, early exits, and the server."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ Rates = Annotated[list[NonNegative], Field(min_length=1)]
 
 
 class Poisson(Section):
-    """Requests that come independently of one another."""
+    """Poisson arrivals: requests come independently of one another."""
 
     kind: Literal["poisson"] = "poisson"
-    """How requests arrive."""
+    """Kind of arrivals."""
     rate_per_s: Positive | Rates
     """Requests per second of a client: one rate for all clients, or a list of one for each, 0 for some if need be."""
 
 
 class Bursts(Section):
-    """Requests that come several at a time; the bursts come independently of one another."""
+    """Arrivals in bursts of several requests; the bursts come independently of one another."""
 
     kind: Literal["bursts"] = "bursts"
-    """How requests arrive."""
+    """Kind of arrivals."""
     rate_per_s: Positive | Rates
     """Requests per second of a client, over the long run: one rate for all clients, or a list of one for each, 0 for
     some if need be."""
     size: Count = 10
-    """Requests of a burst."""
+    """Number of requests of a burst."""
     spacing_s: NonNegative = 0.0
     """Seconds between two requests of a burst."""
 
 
 class Trace(Section):
-    """Requests that come when a file says."""
+    """Arrivals given by a file."""
 
     kind: Literal["trace"] = "trace"
-    """How requests arrive."""
+    """Kind of arrivals."""
     file: Annotated[str, Field(min_length=1)]
     """CSV file with the columns time_s and client, a row for each request."""
 
@@ -55,35 +55,35 @@ Arrivals = Annotated[Poisson | Bursts | Trace, Field(discriminator="kind"), Befo
 
 
 class FixedThreshold(Section):
-    """The same entropy for ever."""
+    """A constant entropy threshold."""
 
     kind: Literal["fixed"] = "fixed"
-    """How clients find the entropy from which on they offload."""
+    """Rule by which clients find their entropy threshold."""
     entropy: NonNegative | Annotated[list[NonNegative], Field(min_length=1)]
-    """Nats: one for all clients, or a list of one for each. 0 offloads every request."""
+    """Threshold in nats: one for all clients, or a list of one for each. 0 offloads every request."""
 
 
 class Oracle(Section):
-    """Each client's entropy of best accuracy on its own test set, labels included: an upper bound."""
+    """Threshold of best accuracy on each client's own test set, labels included: an upper bound."""
 
     kind: Literal["oracle"] = "oracle"
-    """How clients find the entropy from which on they offload."""
+    """Rule by which clients find their entropy threshold."""
 
 
 class OffloadRate(Section):
-    """Each client moves its entropy until it offloads a given share of its requests; no labels needed."""
+    """Threshold that each client adjusts until it offloads a given share of its requests; no labels needed."""
 
     kind: Literal["offload_rate"] = "offload_rate"
-    """How clients find the entropy from which on they offload."""
+    """Rule by which clients find their entropy threshold."""
     target: AboveZeroBelowOne
     """Share of the requests that a client offloads."""
 
 
 class LatencyBudget(Section):
-    """Each client moves its entropy until a given share of its answers come in time; no labels needed."""
+    """Threshold that each client adjusts until a given share of its answers come in time; no labels needed."""
 
     kind: Literal["latency_budget"] = "latency_budget"
-    """How clients find the entropy from which on they offload."""
+    """Rule by which clients find their entropy threshold."""
     target_s: Positive
     """Seconds within which an answer is in time."""
     share: AboveZeroBelowOne = 0.95
@@ -105,35 +105,35 @@ class Batching(Section):
     """Requests that the server answers together."""
 
     max_size: Count = 1
-    """Requests of a batch at most."""
+    """Maximum of requests in a batch."""
     max_wait_s: NonNegative = 0.0
-    """Seconds for which a free server waits at most for a batch to fill, from the arrival of its first request."""
+    """Maximum of seconds for which a free server waits for a batch to fill, from the arrival of its first request."""
 
 
 class Serving(Section):
-    """Requests to what was trained, and how they are answered: `sfl-sim serve`."""
+    """Requests to the trained model, and the serving of them: `sfl-sim serve`."""
 
     arrivals: Arrivals = Poisson(rate_per_s=1.0)
-    """When requests come, and to which clients."""
+    """Arrivals of requests at the clients."""
     requests: Count | None = None
-    """Requests in all, the first so many of a trace; null means 100 for each client, 10,000 at
-    least, or the whole trace."""
+    """Total number of requests, counted from the beginning of a trace; null means 100 for each client, 10,000 at least,
+    or the whole trace."""
     warm_up: BelowOne = 0.1
-    """Share of the requests, from the first on, that statistics leave out."""
+    """Share of the requests, from the first on, that is left out of statistics."""
     threshold: Threshold = Oracle()
-    """The entropy of a device's own answer from which on a request is offloaded to the server."""
+    """Entropy of a device's own answer from which on a request is offloaded to the server."""
     exit_probability: Probability | Annotated[list[Probability], Field(min_length=1)] | None = None
-    """Timing-only, where entropies are unknown: how probably the device answers by itself, unless the threshold's rule
-    is to find out; one number for all clients, or a list of one for each."""
+    """Probability that the device answers by itself in timing-only runs, where entropies are unknown, unless the
+    threshold's rule decides; one number for all clients, or a list of one for each."""
     rho: NonNegative | None = None
-    """Requests of labels that a client has not seen, for each one of those that it has: as in data.test (rho_ood), or
-    less; null means as there."""
+    """Number of requests of labels that a client has not seen, per request of those that it has seen: as in data.test
+    (rho_ood), or less; null means as there."""
     batch: Batching = Batching()
-    """How many requests the server answers together."""
+    """Batches of requests at the server."""
     queue: Literal["fcfs", "priority"] = "fcfs"
-    """Whom a free server takes first: who came first, or the client with the lowest of the priorities."""
+    """Order of service: by arrival, or by the clients' priorities, the lowest number first."""
     priorities: Annotated[list[NonNegative], Field(min_length=1)] | None = None
-    """With queue: priority, one number for each client; the lower, the sooner it is served."""
+    """Priorities of the clients, with queue: priority; one number for each, and the lowest is served first."""
 
     @model_validator(mode="after")
     def _has_priorities(self) -> Serving:

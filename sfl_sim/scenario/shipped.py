@@ -12,7 +12,7 @@ _FOLDERS = (_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios")  # in a wheel
 
 
 def scenario_file(name: str | Path) -> Path:
-    """The file itself; or, if there is no such file, the shipped scenario of that name, such as forgetting/table3."""
+    """Find a file, or else the shipped scenario of that name, such as forgetting/table3."""
     path = Path(name)
     parts = path.with_suffix("").parts
     shipped = _files()
@@ -25,11 +25,11 @@ def scenario_file(name: str | Path) -> Path:
 
 
 def scenario_names() -> dict[str, str]:
-    """The shipped scenarios, with the first line of their comment."""
+    """List the shipped scenarios, each with the first line of its comment."""
     return {name: file.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ") for name, file in _files().items()}
 
 
 def _files() -> dict[str, Path]:
-    """By name: the path below the folder of scenarios, without its ending."""
+    """List the shipped files by name: the path below the folder of scenarios, without its suffix."""
     home = next((folder for folder in _FOLDERS if folder.is_dir()), _PACKAGE)
     return {file.relative_to(home).with_suffix("").as_posix(): file for file in sorted(home.rglob("*.yaml"))}

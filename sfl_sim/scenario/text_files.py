@@ -1,4 +1,4 @@
-"""Text files that a user hands in: scenarios and profiles, read with bounds."""
+"""Text files of users: scenarios and profiles, read with bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_TABLE_BYTES = 20_000_000
 
 
 def read_text(path: Path, max_bytes: int, key: str | None = None) -> str:
-    """The text of a file; what is no regular file, such as a pipe that nobody fills, is not opened.
+    """Read a text file; anything but a regular file, such as a pipe that would block, is not opened.
 
     Raises:
         ScenarioError: with the scenario `key` that named the file, if it cannot be read, is larger than `max_bytes`, or

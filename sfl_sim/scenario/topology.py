@@ -1,4 +1,4 @@
-"""What a scenario may say about links that clients share."""
+"""Section of a scenario about links that clients share."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Directions(Section):
 
 
 class Shared(Section):
-    """What the messages of clients share beyond their own links; whoever is on the way gets a max-min fair share."""
+    """Links that clients share, beyond their own ones; messages get max-min fair shares of them."""
 
     capacities: ClassVar = ("capacity_bps", "backhaul_bps")
 
     access_points: Count | None = None
-    """Access points, over which the clients are dealt evenly, at random."""
+    """Number of access points, over which the clients are spread evenly, at random."""
     capacity_bps: Positive | Directions | None = None
     """Bits per second of each access point, in each direction: a number, or a section with up and down; null means
     without a limit."""
     backhaul_bps: Positive | Directions | None = None
     """Bits per second between all access points together and the server, in each direction: as for capacity_bps."""
     file: str | None = None
-    """Instead, a graph of your own: a CSV file with the columns from, to and capacity_bps."""
+    """Graph of your own, instead: a CSV file with the columns from, to and capacity_bps."""
 
     @model_validator(mode="after")
     def _is_one_graph(self) -> Shared:

@@ -20,14 +20,14 @@ _PLACE = Place(OPTION)
 
 @dataclass(frozen=True)
 class Axis:
-    """A key and the values to try; `ALL` alone stands for all values that there are, to be found out."""
+    """A key and the values to try; `ALL` alone stands for all possible values, which are found later."""
 
     key: str
     values: tuple[Any, ...]
 
     @property
     def is_open(self) -> bool:
-        """Whether the values are still to be found out."""
+        """True if the values are still `ALL`."""
         return self.values == (ALL,)
 
 
@@ -46,7 +46,7 @@ class Point:
 
     @property
     def key(self) -> tuple[str, int, tuple[int, ...]]:
-        """The name, the seed and the values that tell it from the study's other points."""
+        """Name, seed and indices of values, unique among the study's points."""
         return self.series, self.variant.scenario.seed, self.indices
 
 
@@ -96,7 +96,7 @@ def axis(key: str, values: Sequence[Any] | str) -> Axis:
 
 
 def spread(study: Study, axes: Sequence[Axis]) -> Iterator[Point]:
-    """Yield every variant with every seed, at every combination of values; those of a variant together.
+    """Generate every variant with every seed, at every combination of values; those of a variant together.
 
     Raises:
         ScenarioError: a key is one of the scenario's grid, too, or a value cannot be used.

@@ -1,4 +1,4 @@
-"""YAML as scenarios use it: read with the line of every key, and written so that it reads back equal."""
+"""YAML of scenarios: read with the line of every key, and written so that it reads back equal."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_LEVELS = 32
-"""Lists and mappings within one another."""
+"""Maximum depth of nested lists and mappings."""
 MAX_VALUES = 100_000
-"""Keys and values; what an alias stands for counts wherever it stands."""
+"""Maximum of keys and values; the target of an alias counts every time."""
 MAX_DIGITS = 100
-"""Characters of a number."""
+"""Maximum of characters of a number."""
 
 _EXPONENT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
 """Floats such as 1e-3, which YAML 1.1 takes for text because they lack a dot or the exponent's sign."""
 
 
 _BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)$")
-"""As in YAML 1.2 and in editors: `off` and `no` are words."""
+"""Booleans as in YAML 1.2 and in editors: `off` and `no` are words."""
 
 
 _NOT_TEXT = re.compile(r"[\0\ud800-\udfff]")
-"""What neither files nor paths can hold, and escapes can make."""
+"""Characters that escapes can make, but files and paths cannot contain."""
 
 
 class _TooMuch(yaml.MarkedYAMLError):
@@ -58,7 +58,7 @@ class _Loader(yaml.SafeLoader):
         self._extents: dict[yaml.Node, _Extent] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Refuse too much as soon as there is: with aliases and merge keys, a little text makes any amount."""
+        """Compose a node, and stop once it is too large: with aliases and merge keys, a short text can be huge."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         values, deepest = self._values, self._deepest
         self._level = self._deepest = self._level + 1
@@ -106,7 +106,7 @@ for _side in (_Loader, _Dumper):  # both, so that the text "1e-3" is written wit
 
 
 def read(path: Path) -> tuple[Any, Places]:
-    """Return what a YAML file holds, and the line of every key in it.
+    """Read a YAML file; gives its value, and the line of every key.
 
     Raises:
         ScenarioError: there is no such file, or it is not UTF-8, not YAML, too large, or gives a key twice.
@@ -115,12 +115,12 @@ def read(path: Path) -> tuple[Any, Places]:
 
 
 def read_value(text: str) -> Any:
-    """The value that a piece of YAML stands for; raises ScenarioError if it is not YAML."""
+    """Read a piece of YAML. Raises ScenarioError if it is not YAML."""
     return _parse(text, None)[0]
 
 
 def write(value: Any) -> str:
-    """YAML text that reads back as an equal value, keys in their order."""
+    """Write YAML text that reads back as an equal value, keys in their order."""
     # Not ASCII is escaped: PyYAML would write U+0085 as it is and read it back as a space.
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=False)
 
@@ -147,7 +147,7 @@ def _lines(root: yaml.Node, file: str | None) -> dict[str, Place]:
 
 
 def _keys(node: yaml.Node, prefix: str, seen: set[int]) -> Iterator[tuple[str, int]]:
-    """Dotted keys and list indices below a node, with their lines; an aliased node is entered once."""
+    """Generate dotted keys and list indices below a node, with their lines; an aliased node is entered once."""
     if id(node) in seen:
         return
     seen.add(id(node))

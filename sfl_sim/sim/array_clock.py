@@ -1,4 +1,4 @@
-"""A stage of a round, timed by recursion instead of by an event loop.
+"""The array clock: times a stage of a round by recursion instead of by an event loop.
 
 A stage is branches that run side by side. Each is a chain of operations on the client's own device and links, broken by
 jobs at the server, the only place where branches meet. So only the jobs are walked one by one (Lindley's recursion: a
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sfl_sim.ops import Expect
 from sfl_sim.sim.link_durations import Duration, Durations, Transfer, duration_of
 from sfl_sim.sim.prices import Prices
-from sfl_sim.sim.trace import Demand, Entry, Unforeseen
+from sfl_sim.sim.trace import Demand, Entry, NotPlannable
 from sfl_sim.store.columns import OP_DTYPE
 
 Floats = NDArray[np.float64]
@@ -30,9 +30,9 @@ Turns = tuple[int, ...] | None
 
 
 class Stage:
-    """Branches that begin together, compiled once, for any fleet: what is the same whatever an operation takes.
+    """Branches that begin together, compiled once for any fleet: everything that does not depend on durations.
 
-    Raises Unforeseen if branches meet anywhere but at the server, or change each other's states without an order.
+    Raises NotPlannable if branches meet anywhere but at the server, or change each other's states without an order.
 
     Attributes:
         rows: the operations, branch by branch, complete but for round and times.
@@ -65,18 +65,18 @@ class Stage:
         self._demands = list(numbers)
 
     def durations(self, prices: Prices) -> Floats | Durations:
-        """What each operation takes: seconds, where that never depends on when it begins.
+        """Give each operation's duration: seconds, where no duration depends on when its operation begins.
 
-        Operations that demand the same are priced once.
+        Operations with the same demand are priced once.
 
-        Raises Unforeseen if a job for which others may wait takes no time: who comes next would depend on the events
+        Raises NotPlannable if a job for which others may wait takes no time: who comes next would depend on the events
         of one instant; or if something takes no number of seconds: an event loop can say what.
         """
         each = [0.0 if demand is None else duration_of(demand, prices) for demand in self._demands]
         if not all(isinstance(one, Transfer) or 0 <= one < inf for one in each):
-            raise Unforeseen("something takes no number of seconds")
+            raise NotPlannable("something takes no number of seconds")
         if len(self.brought) > 1 and 0.0 in [each[demand] for demand in self._demand[self.jobs].tolist()]:
-            raise Unforeseen("a job takes no time: who comes next depends on events of one instant")
+            raise NotPlannable("a job takes no time: who comes next depends on events of one instant")
         if prices.steady:
             return np.array(each, dtype=float)[self._demand]
         return Durations([each[demand] for demand in self._demand])
@@ -96,14 +96,14 @@ class TimedStage:
         self._queue = _Queue(stage, durations.tolist())
 
     def times(self, start_s: float, lanes: float, turns: Turns) -> tuple[Floats, Floats, Floats]:
-        """When the operations are requested, start and end.
+        """Give the times at which the operations are requested, start and end: three arrays of seconds, (operations,).
 
         Args:
             start_s: when the branches begin.
             lanes: of the server; 1 where all branches change one state.
             turns: the clients in the sequence in which they are served; None: first come, first served.
 
-        Raises Unforeseen if the turns are not those of the jobs: an event loop would get stuck, and can say on whom.
+        Raises NotPlannable if the turns do not match the jobs: an event loop would get stuck, and can name the client.
         """
         stage = self.stage
         jobs_s = self._queue.by_arrival(start_s, lanes) if turns is None else self._queue.in_turn(start_s, turns)
@@ -121,13 +121,13 @@ class TimedStage:
 
 
 class _Queue:
-    """The server as the branches see it. Their jobs are numbered through, branch by branch.
+    """The server's queue of one stage. Jobs are numbered consecutively, branch by branch.
 
     Attributes:
         clients: of the branches that bring jobs.
         first, last: numbers of each branch's first and last job.
-        before: what each operation takes that comes before a branch's first job.
-        service, after: what each job takes, and each operation between it and the branch's next.
+        before: the durations of the operations that come before each branch's first job.
+        service, after: the duration of each job, and those of the operations between it and the branch's next job.
     """
 
     def __init__(self, stage: Stage, durations: list[Duration]) -> None:
@@ -147,7 +147,7 @@ class _Queue:
                 self.after.append(durations[job + 1 : following])
 
     def by_arrival(self, start_s: float, lanes: float) -> Floats:
-        """When each job starts, first come, first served on `lanes` lanes; ties go by client."""
+        """Give the start of each job, first come, first served on `lanes` lanes; ties go by client id."""
         service, after = self.service, self.after
         started_s = [0.0] * len(service)
         lead_s = (_after(start_s, before) for before in self.before)
@@ -170,7 +170,7 @@ class _Queue:
         return np.array(started_s)
 
     def in_turn(self, start_s: float, turns: Sequence[int]) -> Floats:
-        """When each job starts, if one lane serves the clients in the sequence `turns`."""
+        """Give the start of each job if one lane serves the clients in the sequence `turns`."""
         started_s = [0.0] * len(self.service)
         arrives_s = dict(zip(self.clients, (_after(start_s, before) for before in self.before), strict=True))
         jobs = dict(zip(self.clients, self.first, strict=True))
@@ -184,7 +184,7 @@ class _Queue:
             arrives_s[client] = _after(now_s, self.after[job])
             jobs[client] = job + 1
         if len(turns) < len(self.service):
-            raise Unforeseen("there are fewer turns than jobs")
+            raise NotPlannable("there are fewer turns than jobs")
         return np.array(started_s)
 
 
@@ -195,7 +195,7 @@ def _after(now_s: float, durations: Iterable[Duration]) -> float:
 
 
 def _by_rank(n: int, heads: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Of `n` operations in chains that begin at `heads`: the second ones, the third ones, ..."""
+    """Split `n` operations in chains that begin at `heads` by rank: the second ones, the third ones, ..."""
     if not n:
         return []
     rank = np.arange(n) - heads[np.searchsorted(heads, np.arange(n), side="right") - 1]
@@ -210,9 +210,9 @@ def _rows(entries: Sequence[Entry]) -> NDArray[np.void]:
 
 
 def _check(branches: Sequence[Sequence[Entry]], announced: Expect | None) -> None:
-    """Branches meet only at the server, each with states of its own or all with the announced jobs for one state."""
+    """Check that branches meet only at the server, with one state each or all with the announced jobs on one state."""
     if any(entry.node == "peer" for branch in branches for entry in branch):
-        raise Unforeseen("a message takes links of two clients")
+        raise NotPlannable("a message takes links of two clients")
     if len(branches) == 1 and announced is None:
         return
     _check_own([{entry.client for entry in branch if entry.state is None} for branch in branches], "devices or links")
@@ -220,15 +220,15 @@ def _check(branches: Sequence[Sequence[Entry]], announced: Expect | None) -> Non
     jobs = [[entry for entry in branch if entry.node == "server"] for branch in branches]
     _check_own([{job.client for job in brought} for brought in jobs], "clients who bring jobs")
     if any(len({job.client for job in brought}) > 1 for brought in jobs):
-        raise Unforeseen("a branch brings jobs of several clients")
+        raise NotPlannable("a branch brings jobs of several clients")
     if announced is None:
         _check_own([{job.state for job in brought} for brought in jobs], "states")
         return
     states = {job.state for brought in jobs for job in brought}
     if states != {announced.state.guard} or Counter(job.client for b in jobs for job in b) != Counter(announced.jobs):
-        raise Unforeseen("the jobs are not those that were announced")
+        raise NotPlannable("the jobs are not those that were announced")
 
 
 def _check_own(belongings: Sequence[set[Any]], what: str) -> None:
     if sum(map(len, belongings)) > len(set().union(*belongings)):
-        raise Unforeseen(f"branches share {what}")
+        raise NotPlannable(f"branches share {what}")

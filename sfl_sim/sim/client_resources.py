@@ -1,4 +1,4 @@
-"""What is a client's own: a device and two links, each of which serves one operation at a time, as requested."""
+"""The resources of each client: a device and two links, each of which serves one operation at a time, as requested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.prices import Prices
 
 Slot = tuple[float, float, float]
-"""When something is served: when it starts, how long it lasts, and when it is lost if not done by then, or infinity."""
+"""Start of a service, its seconds, and the instant at which it is lost; infinity if it is done by then."""
 
 
 class ClientResources:
@@ -19,9 +19,9 @@ class ClientResources:
         seed: of the run; jitter has a random stream for every client.
     """
 
-    def __init__(self, prices: Prices, losses: Dropouts, seed: int) -> None:
+    def __init__(self, prices: Prices, dropouts: Dropouts, seed: int) -> None:
         self.prices = prices
-        self.losses = losses
+        self.dropouts = dropouts
         n, conditions = len(prices.fleet.macs_per_s), prices.fleet.conditions
         self._devices = None if conditions is None else conditions.begin(n, seed)
         self._device_free_s = [0.0] * n
@@ -29,13 +29,13 @@ class ClientResources:
         self._downlink_free_s = [0.0] * n
 
     def compute(self, client: int, requested_s: float, service_s: float) -> Slot:
-        """Take the client's device for `service_s` of work."""
+        """Occupy the client's device for `service_s` of work."""
         started_s = max(requested_s, self._device_free_s[client])
         if self._devices is not None:
             service_s = self._devices.seconds(client, started_s, service_s)
         if self.prices.fleet.presence is not None:
             service_s = self.prices.device_s(client, started_s, service_s)
-        lost_s = self.losses.at_s(client, requested_s) if self.losses.are_possible else inf
+        lost_s = self.dropouts.at_s(client, requested_s) if self.dropouts.are_possible else inf
         ended_s = started_s + service_s
         if ended_s <= lost_s:
             self._device_free_s[client] = ended_s
@@ -44,12 +44,12 @@ class ClientResources:
         return min(started_s, lost_s), service_s, lost_s
 
     def move(self, src: int, dst: int, requested_s: float, size_bytes: int) -> Slot:
-        """Take the links from `src` to `dst`, once the one's uplink and the other's downlink are free."""
+        """Occupy the links from `src` to `dst`, once the sender's uplink and the receiver's downlink are free."""
         up_s = self._uplink_free_s[src] if src >= 0 else requested_s
         down_s = self._downlink_free_s[dst] if dst >= 0 else requested_s
         started_s = max(requested_s, up_s, down_s)
         taken_s, latency_s = self.prices.transfer_s(src, dst, started_s, size_bytes)
-        lost_s = self.losses.message_at_s(src, dst, requested_s) if self.losses.are_possible else inf
+        lost_s = self.dropouts.message_at_s(src, dst, requested_s) if self.dropouts.are_possible else inf
         lasts_s = taken_s + latency_s
         if started_s + lasts_s <= lost_s:
             self._take_links(src, dst, started_s + taken_s)
@@ -58,11 +58,11 @@ class ClientResources:
         return min(started_s, lost_s), lasts_s, lost_s
 
     def pieces(self, src: int, dst: int, start_s: float) -> Iterator[tuple[float, float]]:
-        """What the links from `src` to `dst` allow from then on, as `Prices.pieces`."""
+        """Generate the rates of the links from `src` to `dst` from `start_s` on, as `Prices.pieces`."""
         return self.prices.pieces(src, dst, start_s)
 
     def _take_links(self, src: int, dst: int, until_s: float) -> None:
-        """Until then at least: what is lost while it waits frees no link that is busy."""
+        """Occupy links until `until_s` at least: an operation that is lost while it waits frees no busy link."""
         if src >= 0 and self._uplink_free_s[src] < until_s:
             self._uplink_free_s[src] = until_s
         if dst >= 0 and self._downlink_free_s[dst] < until_s:

@@ -9,10 +9,10 @@ from typing import Any
 from sfl_sim.ops import Flow
 from sfl_sim.sim.event_clock import EventClock, rare_garbage_collection
 from sfl_sim.sim.plan import Plan, TimedPlan
-from sfl_sim.sim.trace import Unforeseen
+from sfl_sim.sim.trace import NotPlannable
 
 Plans = dict[Hashable, Plan | str]
-"""What flows issue, or why only an event loop can tell, by what they are alike in."""
+"""Plans of flows, or the reason why a flow needs the event clock, by the key that equal flows share."""
 
 
 class Clock:
@@ -29,7 +29,7 @@ class Clock:
             alone.
 
     Attributes:
-        refused: why only events will do from now on, once that has turned out.
+        refused: the reason why only the event clock is used from now on; None as long as plans work.
     """
 
     def __init__(self, events: EventClock, plans: Plans | None = None) -> None:
@@ -46,7 +46,7 @@ class Clock:
 
     @cached_property
     def is_steady(self) -> bool:
-        """Whether no duration depends on when it begins."""
+        """True if no duration depends on when its operation begins."""
         return self.events.prices.steady
 
     def run(self, flow: Callable[[], Flow], round: int, *, like: Hashable = None, in_round: bool = True) -> Any:
@@ -61,21 +61,21 @@ class Clock:
                 plan = self.plan(flow, like)
                 self.events.skip(*plan.run(self.now_s, round, plan.turns(round)))
                 return None
-            except Unforeseen as reason:
+            except NotPlannable as reason:
                 self.refused = str(reason)
                 self._timed.clear()
         return self.events.run(flow(), round, in_round=in_round)
 
     def plan(self, flow: Callable[[], Flow], like: Hashable) -> TimedPlan:
-        """What `flow()`, as every flow that is `like` it, issues and takes here.
+        """Give the plan of `flow()`, and of every flow that is `like` it, with the durations of this world.
 
-        Raises Unforeseen if only events can tell.
+        Raises NotPlannable if the flow needs the event clock.
         """
         if like not in self._timed:
-            if not self.events.prices.foreseeable:
-                raise Unforeseen("durations depend on more than when they begin")
-            if self.events.losses.policy != "wait":
-                raise Unforeseen("operations may be lost")
+            if not self.events.prices.plannable:
+                raise NotPlannable("durations depend on more than when they begin")
+            if self.events.dropouts.policy != "wait":
+                raise NotPlannable("operations may be lost")
             if not self._keeps_all:
                 self._plans.clear()
                 self._timed.clear()
@@ -87,9 +87,9 @@ class Clock:
             with rare_garbage_collection():
                 try:
                     self._plans[like] = Plan(flow(), self.events.prices)
-                except Unforeseen as reason:
+                except NotPlannable as reason:
                     self._plans[like] = str(reason)
         found = self._plans[like]
         if isinstance(found, str):
-            raise Unforeseen(found)
+            raise NotPlannable(found)
         return found

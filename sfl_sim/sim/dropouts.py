@@ -1,4 +1,4 @@
-"""Which operations are lost, because their client goes away or because the round goes on without it."""
+"""Dropouts: operations that are lost because their client goes away or the round goes on without it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Policy = Literal["drop", "wait", "deadline"]
 
 
 class Dropout(NamedTuple):
-    """That an operation was lost: when, which (as in its row), and whether its client was `away` or too late."""
+    """Lost operation: its time, its identity as in its row, and whether its client was `away` or too late."""
 
     round: int
     client: int
@@ -25,12 +25,12 @@ class Dropout(NamedTuple):
 
 
 class Dropouts:
-    """When a client's operation is lost if it has not ended by then.
+    """The rule that says when an unfinished operation of a client is lost.
 
     Args:
         policy: `drop`: when the client goes away; `deadline`: when so many seconds of the round have passed; `wait`:
             never, nothing happens while the client is away. Outside of rounds everybody waits.
-        presence: when each client is there; None if always.
+        presence: the times at which each client is present; None if always.
         deadline_s: of each round.
     """
 
@@ -41,17 +41,17 @@ class Dropouts:
         self.presence = presence
         self.deadline_s = deadline_s
         self.ends_s = inf
-        """When the deadline of the round is over."""
+        """Instant of the round's deadline."""
         self.are_possible = False
-        """Whether anything can be lost now."""
+        """True if operations can be lost now."""
 
     def begin(self, now_s: float, in_round: bool) -> None:
-        """A round begins, or something outside of rounds."""
+        """Begin a round, or something outside of rounds (`in_round` False), in which nothing is lost."""
         self.are_possible = in_round and self.policy != "wait"
         self.ends_s = now_s + self.deadline_s if in_round and self.policy == "deadline" else inf
 
     def at_s(self, client: int, requested_s: float) -> float:
-        """When what is requested then is lost; infinite if it cannot be."""
+        """Give the instant at which an operation requested at `requested_s` is lost; infinity if it cannot be."""
         if not self.are_possible or client < 0:
             return inf
         if self.policy == "deadline":
@@ -59,10 +59,10 @@ class Dropouts:
         return inf if self.presence is None else self.presence[client].until_s(requested_s)
 
     def message_at_s(self, src: int, dst: int, requested_s: float) -> float:
-        """The same of a message, which either end can lose."""
+        """Give the instant at which a message is lost, by either of its ends."""
         return min(self.at_s(src, requested_s), self.at_s(dst, requested_s))
 
     @property
     def cause(self) -> Literal["away", "deadline"]:
-        """Why anything is lost."""
+        """Cause of every loss under this policy."""
         return "deadline" if self.policy == "deadline" else "away"

@@ -30,7 +30,7 @@ from sfl_sim.system.fleet import Fleet
 
 
 class EventClock:
-    """One simulated world: clients with a device and two links each, an aggregator, and a server with a queue.
+    """Clock of a simulated world: clients with a device and two links each, an aggregator, and a server with a queue.
 
     Args:
         fleet: rates of devices, links and server.
@@ -43,7 +43,7 @@ class EventClock:
         max_wait_s: how long the server is held for a job, for orders that ask.
         seed: of the run; the order's random stream is (seed, round).
         include_model_exchange: False lets models and averages take no time (docs/methods/timing.md).
-        losses: which operations are lost in rounds; None: none.
+        dropouts: which operations are lost in rounds; None: none.
 
     Attributes:
         records: rows of all operations, what was read, and what was lost.
@@ -63,9 +63,9 @@ class EventClock:
         max_wait_s: float = inf,
         seed: int = 0,
         include_model_exchange: bool = True,
-        losses: Dropouts | None = None,
+        dropouts: Dropouts | None = None,
     ) -> None:
-        self.losses = losses or Dropouts()
+        self.dropouts = dropouts or Dropouts()
         self.prices = Prices(fleet, include_model_exchange)
         self.executor = executor
         self.order = order
@@ -77,11 +77,11 @@ class EventClock:
         self.seed = seed
         self.records = Recording()
         self.after_job: list[Callable[[On], None]] = []
-        self._own = ClientResources(self.prices, self.losses, seed)
+        self._own = ClientResources(self.prices, self.dropouts, seed)
         self._begin(0.0)
 
     def _begin(self, now_s: float) -> None:
-        """Make a new event loop: between two rounds nobody waits, and device and links are free."""
+        """Make a new event loop: between two rounds no flow waits, and devices and links are free."""
         self.env = simpy.Environment(now_s)
         self._server = self.station(self.env, self.workers)
         self._awaiting = Events(self.env)
@@ -97,9 +97,9 @@ class EventClock:
     def run(self, flow: Flow, round: int, *, in_round: bool = True) -> Any:
         """Run `flow` as round number `round` (from 1) until it returns, and give what it returns.
 
-        What happens once, before the first round or after the last, is counted to it, but is not `in_round`: nobody is
-        away then, for neither registering clients nor giving them their models is what rounds wait for.
-        Raises StuckError if nothing can happen any more although flows wait, and Lost if `flow` ends so.
+        Setup and finish are counted to the first and the last round, but are not `in_round`: every client is present
+        then, because rounds do not wait for registrations or for final models.
+        Raises StuckError if flows wait and no event is left, and Lost if `flow` ends with it.
         """
         self._operations.begin_round(round, in_round)
         self._failure: BaseException | None = None
@@ -117,7 +117,7 @@ class EventClock:
     def serve(self, arrivals: Iterable[tuple[float, Flow]]) -> None:
         """Begin each flow at its instant, in seconds that never fall, and run until all of them have returned.
 
-        They count as round 1. Raises StuckError if flows still wait when nothing can happen any more.
+        All count as round 1. Raises StuckError if flows still wait when no event is left.
         """
         self._operations.begin_round(1)
         self._failure = None
@@ -141,9 +141,9 @@ class EventClock:
                 self.records.pack()
 
     def _go_on(self, flow: Iterator[simpy.Event], _: simpy.Event | None = None) -> None:
-        """Let a flow that nobody waits for go on until it has to wait: without the events of a process's begin and end.
+        """Advance a flow that no other waits for until it has to wait, without the two events of a SimPy process.
 
-        What an event brings is left to whoever made it.
+        The values of events are not passed on.
         """
         event = next(flow, None)
         if event is not None:
@@ -154,12 +154,12 @@ class EventClock:
         return self.records.take()
 
     def skip(self, rows: NDArray[np.void], until_s: float) -> None:
-        """Take over what has been found in another way: the operations from now to `until_s`, when nobody waits."""
+        """Add operations that the array clock has timed, from now to `until_s`, and go on then; no flow may wait."""
         self.records.add(rows)
         self._begin(until_s)
 
     def _drive(self, flow: Flow) -> Generator[simpy.Event, Any, Any]:
-        """Carry out one flow's operations one after another; gives what it returns, or the `Lost` that has ended it."""
+        """Carry out a flow's operations one after another; gives its return value, or the `Lost` that has ended it."""
         operations = self._operations
         result: Any = None
         lost: Lost | None = None
@@ -239,7 +239,7 @@ class EventClock:
 
 
 def _survived(value: Any) -> Any:
-    """What a flow has returned; raises the `Lost` that has ended it instead."""
+    """Return a flow's value; raises the `Lost` that has ended it instead."""
     if isinstance(value, Lost):
         raise value
     return value
@@ -247,7 +247,7 @@ def _survived(value: Any) -> Any:
 
 @contextmanager
 def rare_garbage_collection() -> Iterator[None]:
-    """Let Python look for reference cycles a hundredth as often: a round makes many objects and hardly any cycle.
+    """Run Python's garbage collection 100 times less often: a round makes many objects and hardly any cycle.
 
     1,000 clients run 1.15 to 1.2 times as fast, 100,000 clients 1.6 times (benchmarks/clock.py).
     """

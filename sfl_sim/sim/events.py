@@ -1,4 +1,4 @@
-"""Who waits for which events of other flows."""
+"""Events on which flows wait for other flows."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Events:
 
     @property
     def events(self) -> KeysView[Event]:
-        """Those for which somebody waits."""
+        """Events for which a flow waits."""
         return self._awaited.keys()
 
     def wait(self, op: Wait) -> Generator[simpy.Event, Any, bool]:
-        """Until all have occurred, or nobody is that patient; gives whether they have."""
+        """Wait until all events have occurred, or for `op.at_most_s`; gives True if all have."""
         mine = {event: self.env.event() for event in op.events if not event.occurred}
         for event, waiting in mine.items():
             self._awaited.setdefault(event, []).append(waiting)
@@ -41,13 +41,13 @@ class Events:
         return all(event.occurred for event in mine)
 
     def _forget(self, event: Event, waiting: simpy.Event) -> None:
-        """Somebody does not wait for `event` any more."""
+        """Remove one waiting flow from `event`."""
         self._awaited[event].remove(waiting)
         if not self._awaited[event]:
             del self._awaited[event]
 
     def occur(self, event: Event) -> None:
-        """Those who wait for it go on."""
+        """Mark `event` as occurred, and let the flows that wait for it go on."""
         event.occurred = True
         for waiting in self._awaited.pop(event, []):
             waiting.succeed()

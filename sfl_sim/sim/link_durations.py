@@ -1,7 +1,7 @@
-"""Durations that depend on when they begin: those of transfers over links whose rates vary.
+"""Durations that depend on their start: those of transfers over links whose rates vary.
 
-Such a duration is no number of seconds. But added to the instant at which something begins, it gives the instant at
-which that ends, and `sim/recursion.py` does nothing else with durations. The ends are the event loop's to the last bit.
+Such a duration is no number of seconds. But added to the start of an operation it gives the operation's end, and
+`sim/array_clock.py` does nothing else with durations. The ends equal those of the event loop to the last bit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What it takes to move so many bytes over a link that varies, in its `pattern`."""
+    """Duration of a message of `size_bytes` over a link whose rate varies by `pattern`."""
 
     link: RateTrace
     pattern: Pattern
@@ -28,7 +28,7 @@ class Transfer:
     latency_s: float
 
     def __radd__(self, start_s: float) -> float:
-        """When it ends if it begins at `start_s`."""
+        """Give the end of a transfer that begins at `start_s`."""
         return start_s + (self.link.transfer_s(start_s, self.size_bytes) + self.latency_s)
 
 
@@ -36,7 +36,7 @@ Duration = float | Transfer
 
 
 def duration_of(demand: Computing | Moving, prices: Prices) -> Duration:
-    """What an operation takes that uses no links but those of one client."""
+    """Give the duration of an operation that uses no links but those of one client."""
     if isinstance(demand, Moving):
         src, dst, size_bytes = demand
         link = prices.fleet.downlinks[dst] if src < 0 else prices.fleet.uplinks[src]
@@ -46,9 +46,9 @@ def duration_of(demand: Computing | Moving, prices: Prices) -> Duration:
 
 
 class Durations:
-    """What operations take, one by one, to be added to an array of instants as an array of seconds would be."""
+    """Durations of several operations, which can be added to an array of starts like an array of seconds."""
 
-    __array_ufunc__ = None  # what an array plus these is, they know
+    __array_ufunc__ = None  # NumPy leaves `array + durations` to `__radd__`
 
     def __init__(self, each: Sequence[Duration]) -> None:
         self._each = each
@@ -63,11 +63,11 @@ class Durations:
         return Durations([self._each[place] for place in places.tolist()])
 
     def tolist(self) -> list[Duration]:
-        """One by one."""
+        """Give the durations as a list."""
         return list(self._each)
 
     def __radd__(self, starts_s: Floats) -> Floats:
-        """When they end that begin at `starts_s`, (operations,)."""
+        """Give the ends of operations that begin at `starts_s`, (operations,)."""
         ended_s: Floats = starts_s + self._seconds
         for transfers in self._transfers:
             ended_s[transfers.places] = transfers.ended_s(starts_s[transfers.places])
@@ -75,7 +75,7 @@ class Durations:
 
 
 class _Transfers:
-    """Those transfers, by place among the operations, whose links vary in this pattern."""
+    """Transfers whose links vary in one pattern, with their places among the operations."""
 
     def __init__(self, pattern: Pattern, found: Mapping[int, Transfer]) -> None:
         self.places, transfers = np.array(list(found)), found.values()
@@ -87,7 +87,7 @@ class _Transfers:
         self._latency_s = np.array([one.latency_s for one in transfers])
 
     def ended_s(self, starts_s: Floats) -> Floats:
-        """As `RateTrace.transfer_s` and `Transfer` say, calculation by calculation, so that all is rounded alike."""
+        """Compute the ends by the same sequence of calculations as `RateTrace.transfer_s`, for equal rounding."""
         times_s, bits_by, rates_bps = self._times_s, self._bits_by, self._rates_bps
         period_s, period_bits = times_s[-1], bits_by[-1]
         here_s = np.fmod(starts_s + self._phase_s, period_s)

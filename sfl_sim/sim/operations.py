@@ -1,4 +1,4 @@
-"""Operations in simulated time: what takes a device, links or the server, how long, and what is lost on the way."""
+"""Operations in simulated time: which device, links or server they occupy, for how long, and which are lost."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from sfl_sim.sim.shared_links import SharedLinks
 from sfl_sim.sim.station import Job, Station
 
 LOSSES_A_CLIENT = 1_000
-"""A round that loses so many operations for every client never ends: stays are too short for any visit."""
+"""Maximum of lost operations per client and round: beyond it, clients stay too briefly for the round ever to end."""
 
 Row = tuple[Any, ...]
 """One operation, in the order of `OP_DTYPE`."""
 
 
 class Executor(Protocol):
-    """How operations are carried out; called in simulated-time order."""
+    """Carries operations out; called in simulated-time order."""
 
     def run(self, op: On) -> Any:
-        """The content of the operation's result."""
+        """Give the content of the operation's result."""
 
     def snapshot(self, payload: Value) -> Value:
-        """What the receiver of `payload` holds."""
+        """Give the value that the receiver of `payload` holds."""
 
     def read(self, value: Value) -> float | None:
-        """The number in `value`; None if it is not known."""
+        """Give the number in `value`; None if it is not known."""
 
     def finish(self) -> None:
-        """Do what is left to do at the end of a round."""
+        """Complete the work that is left at the end of a round."""
 
 
 class Operations:
@@ -52,10 +52,10 @@ class Operations:
     Args:
         env: the event loop.
         executor: carries out what operations compute.
-        prices: what they take.
+        prices: durations of operations.
         own: the clients' devices and links, and which operations they lose.
         server: where jobs wait for a lane.
-        records: receives a row for every operation, and what is lost.
+        records: receives a row for every operation, and the lost operations.
         after_job: called with each operation at the server after its step has run.
 
     Attributes:
@@ -80,7 +80,7 @@ class Operations:
         self.records = records
         self.after_job = after_job
         self.prices = prices
-        self.losses = own.losses
+        self.dropouts = own.dropouts
         topology = prices.fleet.topology
         self._shared = None if topology is None else SharedLinks(env, topology, own.pieces)
         self._watched_s: dict[int, float] = {}
@@ -88,9 +88,9 @@ class Operations:
         self.round = 0
 
     def begin_round(self, round: int, in_round: bool = True) -> None:
-        """Count operations to this round from now on; what is not `in_round` happens as if nobody were ever away."""
+        """Count operations to this round from now on; without `in_round`, every client counts as present."""
         self.round, self._n_lost = round, 0
-        self.losses.begin(float(self.env.now), in_round)
+        self.dropouts.begin(float(self.env.now), in_round)
         self.own.prices = self.prices if in_round else self.prices.of_all_present
 
     def on_client(self, op: On) -> Generator[simpy.Event, Any, Value]:
@@ -133,7 +133,7 @@ class Operations:
                     look(op)
 
         job = Job(client, op.state.guard, requested_s, service_s, begin, op)
-        lost_s = self.losses.at_s(client, requested_s) if self.losses.are_possible else inf
+        lost_s = self.dropouts.at_s(client, requested_s) if self.dropouts.are_possible else inf
         if lost_s < inf:
             self._watch(client, lost_s)
         try:
@@ -168,9 +168,9 @@ class Operations:
         return payload
 
     def _send_shared(self, links: SharedLinks, op: Send, payload: Value) -> Generator[simpy.Event, Any, Value]:
-        """Move a payload over links that others share: how long it takes turns out on the way."""
+        """Move a payload over shared links: its duration depends on the other messages."""
         src, dst, requested_s = op.src, op.dst, self.env.now
-        lost_s = self.losses.message_at_s(src, dst, requested_s)
+        lost_s = self.dropouts.message_at_s(src, dst, requested_s)
         started_s, moved_bytes = yield from links.transfer(src, dst, payload.size_bytes, lost_s)
         latency_s = self.prices.latency_s(src, dst)
         if moved_bytes < payload.size_bytes or self.env.now + latency_s > lost_s:
@@ -182,7 +182,7 @@ class Operations:
         return payload
 
     def _message(self, op: Send, payload: Value, requested_s: float, started_s: float, moved_bytes: float) -> Row:
-        """The row of a message that has ended now."""
+        """Make the row of a message that has ended now."""
         link, client = link_of(op.src, op.dst)
         return (link, payload.kind, self.round, payload.step, client, requested_s, started_s, self.env.now, 0.0,
                 int(moved_bytes))  # fmt: skip
@@ -191,18 +191,18 @@ class Operations:
         self, op: Send, payload: Value, requested_s: float, started_s: float, lost_s: float, moved_bytes: float
     ) -> Lost:
         ends = [client for client in (op.dst, op.src) if client >= 0]  # the sender has done its part
-        client = min(ends, key=lambda client: self.losses.at_s(client, requested_s))
+        client = min(ends, key=lambda client: self.dropouts.at_s(client, requested_s))
         self.server.lose(client)
         return self._lose(client, lost_s, self._message(op, payload, requested_s, started_s, moved_bytes))
 
     def _lose(self, client: int, lost_s: float, row: Row) -> Lost:
-        """Record that the operation of this `row` is lost; gives what to throw into the flow that asked for it.
+        """Record that the operation of this `row` is lost; gives the error to throw into the flow that yielded it.
 
         Raises StuckError if a round loses more than it can ever make good.
         """
         node, kind, round, step = row[:4]
         self.records.rows.append(row)
-        self.records.dropouts.append(Dropout(round, client, lost_s, node, kind, step, self.losses.cause))
+        self.records.dropouts.append(Dropout(round, client, lost_s, node, kind, step, self.dropouts.cause))
         self._n_lost += 1
         if self._n_lost > LOSSES_A_CLIENT * len(self.prices.fleet.macs_per_s):
             raise StuckError(f"round {round} has lost {self._n_lost} operations and does not end: stays are too short")
@@ -213,14 +213,14 @@ class Operations:
             yield self.env.timeout(at_s - self.env.now)
 
     def _watch(self, client: int, lost_s: float) -> None:
-        """Take the client's jobs that still wait then out of the server's queue: one event, however many they are."""
+        """Schedule one event at `lost_s` that removes the client's waiting jobs from the server's queue."""
         if self._watched_s.get(client) != lost_s:
             self._watched_s[client] = lost_s
             self.env.timeout(lost_s - self.env.now).callbacks.append(partial(self._look_after, client))
 
     def _look_after(self, client: int, _: simpy.Event) -> None:
-        """Lose the client's jobs, unless the round and its deadline have ended meanwhile; clocks are off by a bit."""
-        watched_s, lost_s = self._watched_s.pop(client, None), self.losses.at_s(client, self.env.now)
+        """Lose the client's jobs, unless the round has ended; watch again if the clock's rounding came too early."""
+        watched_s, lost_s = self._watched_s.pop(client, None), self.dropouts.at_s(client, self.env.now)
         if lost_s <= self.env.now:
             self.server.lose(client)
         elif lost_s == watched_s:

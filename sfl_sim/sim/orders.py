@@ -1,10 +1,10 @@
-"""Order policies: who may change a shared state next (docs/methods/orders.md).
+"""Order policies: they choose the job that may change a shared state next (docs/methods/orders.md).
 
 A policy is a function `(waiting, now_s) -> Job | Hold | None` of the jobs that have arrived, by client and in order of
-arrival. `None` holds the server until somebody comes, `Hold(until_s)` until then at the latest. An order is a function
-that makes the policy of one round from a `Roster`. To add one, write it and enter it in `ORDERS`, or name it in the
-scenario as `server: {order: "my_package.my_module:my_order"}`. A complete example, the client with the longest job
-first:
+arrival. `None` holds the server until the next arrival, `Hold(until_s)` until then at the latest. An order is a
+function that makes the policy of one round from a `Roster`. To add one, write it and enter it in `ORDERS`, or name it
+in the scenario as `server: {order: "my_package.my_module:my_order"}`. A complete example, the client with the longest
+job first:
 
     >>> def longest_job(roster):
     ...     return lambda waiting, now_s: max(waiting.values(), key=lambda job: job.service_s)
@@ -30,17 +30,17 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.sim.station import Choice, Hold, Job, Policy, first_come
 
 LABELS_OF_THEIR_OWN: Sequence[int] = range(sys.maxsize)
-"""Dominant labels of clients who share none: client c has label c."""
+"""Dominant labels where no two clients share one: client c has label c."""
 
 
 @dataclass(slots=True)
 class Roster:
-    """What an order may know about a round.
+    """Facts about a round that an order may use.
 
     Attributes:
         clients: the participants in cyclic order (grouped by dominant label: docs/methods/orders.md#the-cyclic-list).
-        left: jobs of each client that have not been served yet; the station keeps it up to date. None are left of a
-            client that has gone away.
+        left: number of jobs of each client that have not been served yet; the station keeps it up to date. It is 0 for
+            a client that has gone away.
         burst: how many consecutive jobs of a chosen client are served before another choice.
         rng: the round's own random stream.
         labels: the dominant label of every client, by client id.
@@ -55,7 +55,7 @@ class Roster:
     max_wait_s: float = inf
 
     def turns_of(self, client: int) -> Iterator[int]:
-        """`client`, once for every job of its burst; shorter where it has fewer jobs left, or a turn is not taken."""
+        """Generate `client` once for every job of its burst; less often if fewer jobs are left or a turn is skipped."""
         now = self.left[client]
         end = max(0, now - self.burst)
         while now > end:
@@ -69,7 +69,7 @@ Order = Callable[[Roster], Policy]
 
 
 class InTurn:
-    """A strict policy: serve the clients in the sequence `turns`, and hold the server for whoever is late."""
+    """A strict policy: serve the clients in the sequence `turns`, and hold the server for the one whose turn it is."""
 
     def __init__(self, turns: Iterator[int]) -> None:
         self.turns = turns
@@ -77,7 +77,7 @@ class InTurn:
         """The client whose turn it is; None between two turns. The next turn is drawn when it is asked for."""
 
     def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Choice:
-        """The job of the client whose turn it is, if it has come."""
+        """Give the job of the client whose turn it is, if it has arrived."""
         if self.turn is None:
             self.turn = next(self.turns, None)
         if self.turn is None or self.turn not in waiting:
@@ -86,13 +86,13 @@ class InTurn:
         return job
 
     def skip(self, client: int) -> None:
-        """`client` will not come: if it is its turn, the next client's begins."""
+        """Pass the turn on if it is that of `client`, which will not come."""
         if self.turn == client:
             self.turn = None
 
 
 class PatientInTurn(InTurn):
-    """As `InTurn`, but for each job the server is held for `max_wait_s` at most.
+    """`InTurn` with patience: for each job the server is held for `max_wait_s` at most.
 
     If the job has not come by then, the turn passes to the next client in the sequence who has.
     """
@@ -101,10 +101,10 @@ class PatientInTurn(InTurn):
         super().__init__(turns)
         self.max_wait_s = max_wait_s
         self.until_s = inf
-        """When the turn passes on; infinite while the server is not held."""
+        """Instant at which the turn passes on; infinite while the server is not held."""
 
     def __call__(self, waiting: Mapping[int, Job], now_s: float) -> Choice:
-        """The job of the client whose turn it is, or a `Hold` for it, or at last the job of the next who has come."""
+        """Give the job of the client whose turn it is, a `Hold` for it, or in the end the next job in the sequence."""
         choice = super().__call__(waiting, now_s)
         if choice is None:
             self.until_s = min(self.until_s, now_s + self.max_wait_s)
@@ -117,29 +117,29 @@ class PatientInTurn(InTurn):
         return choice
 
     def skip(self, client: int) -> None:
-        """The next client is waited for anew."""
+        """Pass the turn on as `InTurn` does, and begin to wait anew."""
         if self.turn == client:
             self.until_s = inf
         super().skip(client)
 
 
 def fcfs(roster: Roster) -> Policy:
-    """Arrival-driven: whoever came first, ties by client id."""
+    """Serve jobs in the order of arrival, ties by client id."""
     return first_come
 
 
 def cyclic(roster: Roster) -> Policy:
-    """The cyclic list over and over, skipping clients that are done."""
+    """Repeat the cyclic list, skipping clients that are done."""
     return InTurn(_sweeps(roster, reverse=False))
 
 
 def cyclic_reverse(roster: Roster) -> Policy:
-    """The cyclic list forwards, then backwards, then forwards; every round starts forwards."""
+    """Pass through the cyclic list forwards, then backwards, then forwards; every round starts forwards."""
     return InTurn(_sweeps(roster, reverse=True))
 
 
 def random_job(roster: Roster) -> Policy:
-    """Before each burst, any client that still has a job, all alike (the `random` of Hydra's released code)."""
+    """Draw a client with jobs left before each burst, uniformly (the `random` of Hydra's released code)."""
 
     def turns() -> Iterator[int]:
         unfinished = [client for client in roster.clients if roster.left[client]]
@@ -153,7 +153,7 @@ def random_job(roster: Roster) -> Policy:
 
 
 def random_sweep(roster: Roster) -> Policy:
-    """A new permutation for every sweep, each client once per sweep."""
+    """Draw a new permutation of the clients for every sweep, each client once per sweep."""
 
     def turns() -> Iterator[int]:
         while unfinished := [client for client in roster.clients if roster.left[client]]:
@@ -164,18 +164,18 @@ def random_sweep(roster: Roster) -> Policy:
 
 
 def random_client(roster: Roster) -> Policy:
-    """One new permutation per round; with burst `all`, its usual one, a client's jobs run in a row (Thapa's code)."""
+    """Draw one permutation per round; with burst `all`, the default, a client's jobs run in a row (Thapa's code)."""
     roster.clients = [int(client) for client in roster.rng.permutation(roster.clients)]
     return InTurn(_sweeps(roster, reverse=False))
 
 
 def bounded_wait(roster: Roster) -> Policy:
-    """The cyclic list, but nobody is waited for longer than `max_wait_s`; who is passed over loses its burst's rest."""
+    """Follow the cyclic list, waiting `max_wait_s` at most; a client passed over loses the rest of its burst."""
     return PatientInTurn(_sweeps(roster, reverse=False), roster.max_wait_s)
 
 
 def shortest_job(roster: Roster) -> Policy:
-    """Arrival-driven: of those who have come, whose job is the shortest; ties by arrival.
+    """Serve the shortest of the waiting jobs; ties by arrival.
 
     Where all clients have one cut and whole mini-batches, all jobs are alike, and this is `fcfs`.
     """
@@ -183,7 +183,7 @@ def shortest_job(roster: Roster) -> Policy:
 
 
 def label_aware(roster: Roster) -> Policy:
-    """Arrival-driven: of those who have come, whose dominant label was served longest ago; ties by arrival.
+    """Serve the waiting client whose dominant label was served longest ago; ties by arrival.
 
     Labels that were not served yet in the round come first, in their order in the cyclic list.
     """
@@ -229,19 +229,19 @@ ARRIVAL_DRIVEN = ("fcfs", "shortest_job", "label_aware")
 
 
 def usual_burst(name: str) -> float:
-    """The burst that an order has unless the scenario says otherwise."""
+    """Give the default burst of an order."""
     return float("inf") if name == "random_client" else 1
 
 
 def check_burst(name: str, burst: float) -> None:
-    """An order that is driven by arrival serves job by job; a burst would make it another order."""
+    """Check that an arrival-driven order has burst 1; otherwise raises ScenarioError."""
     if name in ARRIVAL_DRIVEN and burst != 1:
         found = "all" if burst == inf else int(burst)
         raise ScenarioError(f"{name} serves one job at a time", key="server.burst", found=found, allowed=[1])
 
 
 def check_max_wait(name: str, max_wait_s: float | None) -> None:
-    """Only `bounded_wait` bounds a wait, and it must be told how long; an order of a user's own may do as it likes."""
+    """Check that `bounded_wait` has a maximum wait and other orders have none; otherwise raises ScenarioError."""
     if name == "bounded_wait" and max_wait_s is None:
         raise ScenarioError("bounded_wait needs it", key="server.max_wait_s", allowed="a number of seconds from 0 on")
     if name != "bounded_wait" and name in ORDERS and max_wait_s is not None:

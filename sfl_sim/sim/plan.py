@@ -1,6 +1,6 @@
-"""A round written down once, to be timed again and again without an event loop.
+"""Plan of a round: its operations, recorded once and timed again and again without an event loop.
 
-It can be if its clients meet nowhere but at the server: then it is stages that follow upon one another.
+A round has a plan if its clients meet only at the server: then it is a sequence of stages.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import InTurn
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.station import first_come
-from sfl_sim.sim.trace import Entry, Fork, Trace, Unforeseen, trace
+from sfl_sim.sim.trace import Entry, Fork, NotPlannable, Trace, trace
 from sfl_sim.store.columns import OP_DTYPE
 
 
 class Plan:
-    """What a flow issues, in whatever world: its stages, and its rows, complete but for round and times.
+    """Operations of a flow, the same in every world: its stages, and its rows without round and times.
 
     Args:
         flow: is driven to its end.
-        prices: say what counts; no rate of theirs matters.
+        prices: decide which operations take time; their rates do not matter.
 
-    Raises Unforeseen if the flow needs an event loop.
+    Raises NotPlannable if the flow needs an event loop.
     """
 
     def __init__(self, flow: Flow, prices: Prices) -> None:
@@ -37,9 +37,9 @@ class Plan:
 
 
 class TimedPlan:
-    """A plan in the world of an event clock.
+    """A plan with the durations of an event clock's world.
 
-    Raises Unforeseen if something there takes no number of seconds.
+    Raises NotPlannable if a duration there is no number of seconds.
     """
 
     def __init__(self, plan: Plan, events: EventClock) -> None:
@@ -48,9 +48,9 @@ class TimedPlan:
         self._timed = [TimedStage(stage, stage.durations(events.prices)) for stage in plan.stages]
 
     def turns(self, round: int) -> tuple[Turns, ...]:
-        """In which sequence each stage's clients are served in a round: all that a plan's rounds can differ in.
+        """Give the sequence in which each stage's clients are served in a round: the only difference between rounds.
 
-        Raises Unforeseen if the order is neither arrival nor a sequence of turns.
+        Raises NotPlannable if the order is neither arrival nor a sequence of turns.
         """
         return tuple(self._turns(stage, round) for stage in self.plan.stages)
 
@@ -61,19 +61,19 @@ class TimedPlan:
         if policy is first_come:
             return None
         if type(policy) is not InTurn:  # not a subclass, which may do anything
-            raise Unforeseen("the order is neither arrival nor a sequence of turns")
+            raise NotPlannable("the order is neither arrival nor a sequence of turns")
         served = []
         for client in islice(policy.turns, len(stage.jobs)):
             if not left.get(client):
-                raise Unforeseen(f"a turn of client {client}, which has no job")
+                raise NotPlannable(f"a turn of client {client}, which has no job")
             left[client] -= 1
             served.append(client)
         return tuple(served)
 
     def run(self, start_s: float, round: int, turns: Sequence[Turns]) -> tuple[NDArray[np.void], float]:
-        """The rows of a round that begins at `start_s` (`OP_DTYPE`), in order of their end, and when it ends.
+        """Give the rows of a round that begins at `start_s` (`OP_DTYPE`), in order of their end, and the round's end.
 
-        Raises Unforeseen if the turns are not those of the jobs.
+        Raises NotPlannable if the turns do not match the jobs.
         """
         now_s, found = start_s, [np.empty((3, 0))]
         for stage, served in zip(self._timed, turns, strict=True):
@@ -90,21 +90,21 @@ class TimedPlan:
 
 
 def stages(found: Trace) -> list[Stage]:
-    """The parts of a round that follow upon one another. Raises Unforeseen if it does not come apart so."""
+    """Split a round into consecutive stages. Raises NotPlannable if that is not possible."""
     plan: list[Stage] = []
     announced: Expect | None = None
     for item in found:
         if isinstance(item, Expect):
             if announced:
-                raise Unforeseen("jobs are announced for two states")
+                raise NotPlannable("jobs are announced for two states")
             announced = item
             continue
         branches = item.branches if isinstance(item, Fork) else [[item]]
         chains = [[entry for entry in branch if isinstance(entry, Entry)] for branch in branches]
         if sum(map(len, chains)) < sum(map(len, branches)):
-            raise Unforeseen("a branch forks or announces jobs")
+            raise NotPlannable("a branch forks or announces jobs")
         plan.append(Stage(chains, announced))
         announced = None
     if announced:
-        raise Unforeseen("jobs are announced that do not come")
+        raise NotPlannable("jobs are announced that do not come")
     return plan

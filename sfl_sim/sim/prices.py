@@ -1,4 +1,4 @@
-"""What operations take in this world: seconds of service, and seconds on links. No clock and no queue."""
+"""Prices of operations in one world: seconds of service, and seconds on links. No clock and no queue."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from math import inf
 from typing import NamedTuple
 
 from sfl_sim.errors import NonsenseError
-from sfl_sim.ops import NODE_NAMES, On, State, Value, Work, told
+from sfl_sim.ops import NODE_NAMES, On, State, Value, Work, describe
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.links import Pieces, joint_transfer_s, moved_bytes, slowest
 
 
 class Computing(NamedTuple):
-    """What takes the time of a node: `work` there, and `samples` of its own to be loaded."""
+    """Demand for a node's time: `work` to compute, and `samples` to load from its own data."""
 
     node: int
     work: Work
@@ -22,7 +22,7 @@ class Computing(NamedTuple):
 
 
 class Moving(NamedTuple):
-    """What takes the time of links: so many bytes from `src` to `dst`."""
+    """Demand for the time of links: `size_bytes` from `src` to `dst`."""
 
     src: int
     dst: int
@@ -42,16 +42,16 @@ class Prices:
     include_model_exchange: bool = True
 
     def computing(self, op: On) -> Computing | None:
-        """What the operation computes, as it counts here; None if it counts for nothing.
+        """Give the operation's demand for computing; None if it takes no time here.
 
-        Raises NonsenseError if that is no number of MACs.
+        Raises NonsenseError if its work is no number of MACs.
         """
         if op.step.aggregates and not self.include_model_exchange:
             return None
         return Computing(op.node, _work(op), self._samples(op))
 
     def service(self, op: On) -> tuple[float, float]:
-        """MACs of the operation, as they count here, and seconds that its node computes for them.
+        """Give the MACs of the operation that count here, and the seconds that its node computes for them.
 
         Raises NonsenseError if these are no numbers of MACs or of seconds.
         """
@@ -60,37 +60,37 @@ class Prices:
         work = _work(op)
         service_s = self.computing_s(op.node, work, self._samples(op))
         if not 0 <= service_s < inf:
-            raise NonsenseError(f"{told(op)} takes {service_s} s")
+            raise NonsenseError(f"{describe(op)} takes {service_s} s")
         return work.macs, service_s
 
     def _samples(self, op: On) -> int:
-        """Of the node's own, where it takes time to load them."""
+        """Count the node's own samples in the operation, where loading them takes time."""
         if not self.fleet.sample_s or op.node < 0:
             return 0
         return sum(value.samples for value in op.args if isinstance(value, Value) and value.kind == "batch")
 
     def computing_s(self, node: int, work: Work, samples: int) -> float:
-        """Seconds that a node computes."""
+        """Give the seconds for which a node computes `work`, after loading its own `samples`."""
         fleet = self.fleet
         if node < 0:
             return fleet.server.seconds(work)
         return fleet.processors[node].seconds(work) + samples * fleet.sample_s
 
     def seconds(self, demand: Computing | Moving) -> float:
-        """How long it takes by itself, where no duration depends on when it begins."""
+        """Give the duration of `demand` alone, in a world where no duration depends on its start."""
         if isinstance(demand, Computing):
             return self.computing_s(*demand)
         taken_s, latency_s = self.transfer_s(demand.src, demand.dst, 0.0, demand.size_bytes)
         return taken_s + latency_s
 
     def batch_s(self, ops: Sequence[On]) -> float:
-        """Seconds that the server computes for `ops` in one go: the MACs of all, and the calls of layers of one."""
+        """Give the seconds of `ops` as one batch at the server: MACs of all, calls of layers of one."""
         works = [op.step.work(op.state, *op.args) for op in ops]
         calls = max(work.n_ops for work in works)
         return self.fleet.server.seconds(Work.total(works)._replace(n_ops=calls))
 
     def travels(self, payload: Value) -> bool:
-        """Whether sending `payload` from one node to another takes time.
+        """Return True if sending `payload` from one node to another takes time.
 
         Raises NonsenseError if its size is no number of bytes.
         """
@@ -99,9 +99,9 @@ class Prices:
         return self.include_model_exchange or not isinstance(payload, State)
 
     def transfer_s(self, src: int, dst: int, start_s: float, size_bytes: int) -> tuple[float, float]:
-        """Seconds for which the links from `src` to `dst` are taken, and the latency after them.
+        """Give the seconds for which a message occupies the links from `src` to `dst`, and the latency after them.
 
-        Links stand still while a client whose they are is away.
+        Links stand still while their client is away.
         """
         fleet = self.fleet
         if src < 0:
@@ -117,22 +117,22 @@ class Prices:
         return taken_s, self.latency_s(src, dst)
 
     def latency_s(self, src: int, dst: int) -> float:
-        """Of a message, on top of its bytes."""
+        """Give the latency of a message, in addition to the time of its bytes."""
         latency_s = self.fleet.latency_s
         if src < 0:
             return latency_s[dst]
         return latency_s[src] if dst < 0 else latency_s[src] + latency_s[dst]
 
     def moved_bytes(self, src: int, dst: int, start_s: float, end_s: float) -> float:
-        """Bytes that the links from `src` to `dst` move in this time, if they have so many."""
+        """Give the bytes that the links from `src` to `dst` can move from `start_s` to `end_s`."""
         return moved_bytes(self._links(src, dst), start_s, end_s)
 
     def pieces(self, src: int, dst: int, start_s: float) -> Iterator[tuple[float, float]]:
-        """The constant pieces of what the clients' own links allow, as `RateTrace.pieces`."""
+        """Generate the constant pieces of the rate that the clients' own links allow, as `RateTrace.pieces`."""
         return slowest(self._links(src, dst), start_s)
 
     def _links(self, src: int, dst: int) -> list[Pieces]:
-        """What a message passes, each at a rate of its own."""
+        """List the links, and the presences of their clients, that limit a message."""
         found: list[Pieces] = []
         for links, client in ((self.fleet.uplinks, src), (self.fleet.downlinks, dst)):
             if client >= 0:
@@ -142,7 +142,7 @@ class Prices:
         return found
 
     def device_s(self, client: int, start_s: float, service_s: float) -> float:
-        """Seconds from the start of so much computing on a client's device to its end: it stands still while away."""
+        """Give the seconds from start to end of `service_s` of computing; the device stands still while away."""
         if self.fleet.presence is None:
             return service_s
         there = self.fleet.presence[client]
@@ -151,7 +151,7 @@ class Prices:
         return there.done_s(start_s, service_s) - start_s
 
     def worked_share(self, client: int, start_s: float, end_s: float, lasts_s: float) -> float:
-        """What share of its work, which would take `lasts_s` from the start on, a device has done by then."""
+        """Give the share of work that a device has done by `end_s`, of work that takes `lasts_s` from the start on."""
         if end_s <= start_s:
             return 0.0
         if self.fleet.presence is None:
@@ -161,45 +161,45 @@ class Prices:
 
     @property
     def of_all_present(self) -> Prices:
-        """The same where nobody is ever away."""
+        """The same prices with every client always present."""
         return self if self.fleet.presence is None else replace(self, fleet=replace(self.fleet, presence=None))
 
     @property
-    def foreseeable(self) -> bool:
-        """Whether durations depend on nothing but when they begin."""
+    def plannable(self) -> bool:
+        """True if durations depend on nothing but their start."""
         fleet = self.fleet
         return fleet.presence is None and fleet.conditions is None and fleet.topology is None
 
     @property
     def steady(self) -> bool:
-        """Whether no duration depends on when it begins, nor on anything else."""
+        """True if durations depend on nothing, not even on their start."""
         links = (*self.fleet.uplinks, *self.fleet.downlinks)
-        return self.foreseeable and all(link.pattern is None for link in links)
+        return self.plannable and all(link.pattern is None for link in links)
 
 
 def _work(op: On) -> Work:
     work = op.step.work(op.state, *op.args)
     if not 0 <= work.macs < inf:
-        raise NonsenseError(f"{told(op)} has {work.macs} MACs")
+        raise NonsenseError(f"{describe(op)} has {work.macs} MACs")
     return work
 
 
 def is_local(src: int, dst: int) -> bool:
-    """Whether nothing has to travel: to itself, or between the server and the aggregator."""
+    """Return True if a message needs no link: to the sender itself, or between the server and the aggregator."""
     return src == dst or (src < 0 and dst < 0)
 
 
 def link_of(src: int, dst: int) -> tuple[str, int]:
-    """A message's place in the records: the link, and the client whose link it is."""
+    """Give a message's place in the records: the link, and the link's client."""
     if src < 0:
         return "downlink", dst
     return ("uplink" if dst < 0 else "peer"), src
 
 
 def place_of(op: On) -> tuple[str, int]:
-    """An operation's place in the records: the node, and the client whose device or job it is.
+    """Give an operation's place in the records: the node, and the client of the device or job.
 
-    A job at the server belongs to the maker of the first value that its step takes; to nobody, -1, if no client made
+    A job at the server belongs to the maker of the first value that its step takes; to no client, -1, if no client made
     it.
     """
     if op.node >= 0:

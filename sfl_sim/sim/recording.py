@@ -1,4 +1,4 @@
-"""What a clock writes down: a row for every operation, numbers that flows have read, and operations that were lost."""
+"""Records of a clock: a row for every operation, numbers that flows have read, and operations that were lost."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sfl_sim.sim.dropouts import Dropout
 from sfl_sim.store.columns import OP_DTYPE, in_order
 
 PACKED_ROWS = 50_000
-"""So many operations are kept as Python objects, which take three times the memory of an array's rows."""
+"""Number of operations kept as Python objects, which take three times the memory of an array's rows."""
 
 
 class Recording:
     """The records of one clock since they were last taken.
 
     Attributes:
-        rows: the operations that have ended last, in the order of `OP_DTYPE`; whoever adds to them may `pack` them.
+        rows: the latest operations, as tuples in the order of `OP_DTYPE`, until `pack` moves them to an array.
         reads: the numbers that flows have read, in the order of reading.
         dropouts: the operations that were lost, in the order in which they were.
     """
@@ -30,33 +30,33 @@ class Recording:
         self._packed: list[NDArray[np.void]] = []
 
     def pack(self) -> None:
-        """Make an array of the latest rows."""
+        """Move the latest rows to an array."""
         self._packed.append(np.array(self.rows, dtype=OP_DTYPE))
         self.rows.clear()
 
     def take(self) -> NDArray[np.void]:
-        """All operations since the last call, as an `OP_DTYPE` array in order of their end."""
+        """Give all operations since the last call, as an `OP_DTYPE` array in order of their end."""
         self.pack()
         found = np.concatenate([rows for rows in self._packed if len(rows)] or self._packed)
         self._packed = []
         return in_order(found)
 
     def take_reads(self) -> list[float]:
-        """The numbers that flows have read since the last call."""
+        """Give the numbers that flows have read since the last call."""
         found, self.reads = self.reads, []
         return found
 
     def take_dropouts(self) -> list[Dropout]:
-        """The operations that were lost since the last call."""
+        """Give the operations that were lost since the last call."""
         found, self.dropouts = self.dropouts, []
         return found
 
     def add(self, rows: NDArray[np.void]) -> None:
-        """Take over what somebody else has found."""
+        """Add `rows` that another clock has found."""
         self.pack()
         self._packed.append(rows)
 
     def last_end_s(self, otherwise_s: float) -> float:
-        """When the last of them has ended, if there are any."""
+        """Give the end of the last operation; `otherwise_s` if there is none."""
         self.pack()
         return max((float(rows["ended_s"][-1]) for rows in self._packed if len(rows)), default=otherwise_s)

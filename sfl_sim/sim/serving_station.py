@@ -1,4 +1,4 @@
-"""The server's queue when it answers requests: nothing is changed, so lanes may share a model, and jobs a batch."""
+"""The server's queue for requests: no state changes, so lanes may share a model, and jobs a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sfl_sim.sim.station import LAST, Job
 
 _Callbacks = list[Callable[[simpy.Event], None]]
 _Line = list[tuple[float, float, int, int, Job]]
-"""A heap of jobs that may go as one batch, each behind what ranks it: priority, arrival, client id, sequence."""
+"""A heap of jobs that may form one batch, each with its rank: priority, arrival, client id, sequence."""
 
 
 class ServingStation:
@@ -23,16 +23,16 @@ class ServingStation:
 
     A free lane takes the first `max_batch` jobs on a state once so many wait, or once one of fewer has waited for
     `max_wait_s` (dynamic batching, as NVIDIA Triton calls it). Of several such states it takes the one whose first job
-    comes first. Jobs are ranked by the priority of their client, arrival, client id and sequence. Choices are made at
-    the end of an instant, when everybody who arrives at it has arrived.
+    ranks first. Jobs are ranked by the priority of their client, arrival, client id and sequence. Choices are made at
+    the end of an instant, after all its arrivals.
 
     Args:
         env: the clock.
         workers: lanes; may be infinite.
-        batch_s: seconds that several operations take in one go. A job on its own takes its `service_s`.
-        max_batch: jobs in one go.
+        batch_s: seconds of several operations in one batch. A single job takes its `service_s`.
+        max_batch: maximum of jobs in a batch.
         max_wait_s: how long a free lane waits for a batch to fill.
-        priority: of a client's jobs, lower first; what has begun is not interrupted. None: first come, first served.
+        priority: of a client's jobs, lower first, without preemption. None: first come, first served.
     """
 
     def __init__(
@@ -58,22 +58,22 @@ class ServingStation:
         self._wakes_s = inf
 
     def serve(self, job: Job) -> simpy.Event:
-        """An event that happens when the job has been served, and its lane is free again."""
+        """Add a job to the queue; gives an event that occurs when it has been served and its lane is free again."""
         job.ended = simpy.Event(self.env)
         self._arrivals.append(job)
         self._decide_soon()
         return job.ended
 
     def rank(self, *_: object) -> NoReturn:
-        """Jobs are announced for training only."""
+        """Raise TypeError: jobs are announced for training only."""
         raise TypeError("a server of requests is told of none beforehand")
 
     def lose(self, client: int) -> NoReturn:
-        """Clients are lost in rounds of training only."""
+        """Raise TypeError: clients are lost in rounds of training only."""
         raise TypeError(f"a server of requests cannot forget those of client {client}")
 
     def waiting(self) -> Iterator[tuple[list[int], None]]:
-        """For every batch that is to be: the clients of its jobs, whom no order keeps waiting."""
+        """Generate the clients of the waiting jobs of every future batch, and None, as no order holds the server."""
         for line in self._lines.values():
             yield [client for _, _, client, *_ in line], None
 
@@ -101,7 +101,7 @@ class ServingStation:
         heapq.heappush(self._lines.setdefault(key, []), (*rank, job))
 
     def _due_s(self, line: _Line) -> float:
-        """When a free lane waits no longer for the batch to fill."""
+        """Give the instant from which on a free lane does not wait any longer for the batch to fill."""
         if len(line) >= self.max_batch:
             return -inf
         return min(arrived_s for _, arrived_s, *_ in line) + self.max_wait_s
@@ -116,7 +116,7 @@ class ServingStation:
         self._decide_soon()
 
     def _start(self, key: Any) -> None:
-        """One kernel event for the whole batch: its end."""
+        """Start a batch, with one SimPy event for its end."""
         line = self._lines[key]
         batch = [heapq.heappop(line)[-1] for _ in range(min(self.max_batch, len(line)))]
         if not line:
@@ -128,7 +128,7 @@ class ServingStation:
             job.begin()
             assert job.ended is not None
             callbacks += job.ended.callbacks
-            job.ended = None  # which nobody triggers
+            job.ended = None  # its callbacks run at the batch's end
         self._schedule(callbacks, batch[0].service_s if len(batch) == 1 else self.batch_s([job.op for job in batch]))
 
     def _release(self, _: simpy.Event) -> None:

@@ -1,4 +1,4 @@
-"""Links that many clients share: whoever is on the way gets a max-min fair share of them."""
+"""Links that many clients share: each message on its way gets a max-min fair share of them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from sfl_sim.system.links import BITS_PER_BYTE, MAX_CLOSED_PIECES
 from sfl_sim.system.topology import Topology
 
 SAME_INSTANT = 1e-12
-"""Instants that differ by no more than this share of themselves are one: rounding alone may tell them apart."""
+"""Relative tolerance within which two instants are the same: rounding alone may separate them."""
 
 RatePieces = Iterator[tuple[float, float]]
-"""When each constant piece ends, and its rate in bit/s."""
+"""Pairs of the end of a constant piece and its rate in bit/s."""
 
 
 @dataclass(slots=True, eq=False)
 class _Flow:
-    """A message on its way: at `since_s` so many bits were left, and since then it has had this rate.
+    """A message on its way: at `since_s` it had `bits` left, and since then it moves at `rate_bps`.
 
     Attributes:
-        ended: tells the bits that are left in the end.
-        limit_bps: what its client's own links allow, until `limit_ends_s`.
-        ends_s: when its last bit has passed if the rate stays.
+        ended: event whose value is the number of bits that are left in the end.
+        limit_bps: rate that its client's own links allow, until `limit_ends_s`.
+        ends_s: instant at which its last bit has passed if the rate stays.
     """
 
     client: int
@@ -56,7 +56,7 @@ class _Flow:
             self.limit_ends_s, self.limit_bps = next(self.pieces)
 
     def go_on(self, now_s: float, rate_bps: float) -> None:
-        """At that rate. If it has it already, nothing is touched: the end would be rounded anew."""
+        """Set the rate. An equal rate changes nothing, because the end would be rounded anew."""
         if rate_bps != self.rate_bps:
             self.bits, self.since_s, self.rate_bps = self.bits_left(now_s), now_s, rate_bps
             self.ends_s = now_s + self.bits / rate_bps if rate_bps else inf
@@ -69,8 +69,8 @@ class SharedLinks:
     sender's uplink and the receiver's downlink are free. From then on it is one of the flows that share the topology.
 
     Args:
-        pieces: what the clients' own links allow a message from `src` to `dst` from an instant on: constant pieces,
-            which may be 0, of which the last lasts for ever.
+        pieces: rates that the clients' own links allow a message from `src` to `dst` from an instant on: constant
+            pieces, which may be 0, of which the last lasts for ever.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class SharedLinks:
     def transfer(
         self, src: int, dst: int, size_bytes: float, until_s: float = inf
     ) -> Generator[simpy.Event, Any, tuple[float, float]]:
-        """Move so many bytes from `src` to `dst`, or as many as can be moved by `until_s`.
+        """Move `size_bytes` from `src` to `dst`, or as many as can be moved by `until_s`.
 
-        Gives when they started to move and how many have moved: `size_bytes` exactly if all have.
+        Gives the start and the number of bytes moved: `size_bytes` exactly if all have.
 
         Raises ScenarioError if the clients' own links are never open at the same time.
         """
@@ -117,7 +117,7 @@ class SharedLinks:
                 yield self._own[name, client]
 
     def _settle_by(self, at_s: float) -> None:
-        """Settle at the end of the instant `at_s`, unless that is to happen before: it is asked for once at a time."""
+        """Schedule `_settle` for the end of the instant `at_s`, unless it is already scheduled for an earlier one."""
         if at_s < self._settles_s:
             self._settles_s = at_s
             self._settling = event = simpy.Event(self.env)
@@ -126,7 +126,7 @@ class SharedLinks:
             self.env.schedule(event, priority=LAST, delay=at_s - self.env.now)
 
     def _settle(self, event: simpy.Event) -> None:
-        """End what ends now. Once those who waited for it have gone on and nothing more ends, share anew."""
+        """End the messages that end now. Once their flows have gone on and no other ends, share the links anew."""
         if event is not self._settling:
             return  # something came before
         self._settles_s, now_s = inf, self.env.now
@@ -155,14 +155,14 @@ class SharedLinks:
 def max_min_rates(
     paths: Sequence[Sequence[int]], limits_bps: Sequence[float], capacity_bps: Sequence[float]
 ) -> list[float]:
-    """The max-min fair rates of flows: none can grow but at the cost of one that is no faster.
+    """Give the max-min fair rates of flows: none can grow except at the cost of one that is no faster.
 
     Progressive filling (Bertsekas and Gallager, Data Networks, 2nd ed., section 6.5.2): the rates of all flows rise
     together. A flow stops when it reaches its own limit, or when an edge on its path is full; the others rise on. Plain
     Python, which for up to some 300 flows takes less time than incidence matrices do.
 
     Args:
-        paths: the edges of each flow; one that comes twice counts twice.
+        paths: the edges of each flow; an edge listed twice counts twice.
         limits_bps: of each flow, 0 or above.
         capacity_bps: of each edge, above 0.
     """
@@ -193,7 +193,7 @@ def max_min_rates(
 
 
 def _joined(pieces: RatePieces) -> RatePieces:
-    """The pieces, those without a bit joined with the next until one has any."""
+    """Generate the pieces, with consecutive pieces of rate 0 joined to one."""
     closed, closed_s = 0, -inf
     for ends_s, rate_bps in pieces:
         if rate_bps:

@@ -20,10 +20,10 @@ LAST: Any = 2
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Work that a client's flow brings to the server. `client` is -1 if it is nobody's.
+    """A job that a client's flow brings to the server. `client` is -1 if no client brings it.
 
-    `begin` is called when the service starts, at `started_s`. `op` is what is carried out, for who serves several at
-    once.
+    `begin` is called when the service starts, at `started_s`. `op` is the operation, which the price of a batch
+    depends on.
     """
 
     client: int
@@ -37,9 +37,9 @@ class Job:
 
 
 class Hold(NamedTuple):
-    """A policy's wish to hold the server, and to be asked again at `until_s` even if nobody arrives before.
+    """A policy's choice to hold the server, and to be asked again at `until_s` even if no job arrives before.
 
-    An instant that has come, or never comes, is no appointment: the policy is asked when somebody arrives.
+    If `until_s` has passed or is infinite, the policy is asked at the next arrival only.
     """
 
     until_s: float
@@ -51,14 +51,14 @@ Policy = Callable[[Mapping[int, Job], float], Choice]
 
 @runtime_checkable
 class Skipping(Protocol):
-    """A policy that may be holding the server for a client, and must be told that it will not come."""
+    """A policy that may hold the server for a client, so that it needs to know when the client will not come."""
 
     def skip(self, client: int) -> None:
-        """`client` brings no more jobs."""
+        """Stop holding the server for `client`, which brings no more jobs."""
 
 
 def first_come(waiting: Mapping[int, Job], now_s: float) -> Job | None:
-    """Whoever came first: the policy of arrival order, and of every state that no order ranks."""
+    """Choose the job that came first: the policy of arrival order, and of every state that no order ranks."""
     return next(iter(waiting.values()))
 
 
@@ -74,11 +74,11 @@ class _Queue:
         self.ranked: OrderedDict[int, Job] = OrderedDict()
         self.others: deque[Job] = deque()
         self.busy = False
-        self.listed = False  # whether it stands in the station's heap
-        self.wake_s = inf  # when it will be reconsidered though nobody has come
+        self.listed = False  # True while it is in the station's heap
+        self.wake_s = inf  # instant at which it is reconsidered even without an arrival
 
     def join(self, job: Job) -> None:
-        """A policy ranks the jobs that were announced; whatever else comes is served as it comes, and first."""
+        """Add a job: announced jobs are ranked by the policy; others are served before them, by arrival."""
         if not self.left.get(job.client):
             self.others.append(job)
         elif job.client in self.ranked:
@@ -87,7 +87,7 @@ class _Queue:
             self.ranked[job.client] = job
 
     def take(self, now_s: float) -> Choice:
-        """The next job, removed from the queue; anything else if the policy holds the server."""
+        """Remove and give the next job; None or a `Hold` if the policy holds the server."""
         choice = self.others.popleft() if self.others else self.policy(self.ranked, now_s)
         if isinstance(choice, Job):
             self.busy = True
@@ -98,7 +98,7 @@ class _Queue:
         return choice
 
     def forget(self, client: int) -> list[Job]:
-        """Expect no jobs of `client` any more, and let the policy know; gives those that waited, which are removed."""
+        """Remove the jobs of `client`, expect no more, and tell the policy; gives the removed jobs."""
         gone = [job for job in self.others if job.client == client]
         for job in gone:
             self.others.remove(job)
@@ -113,23 +113,23 @@ class _Queue:
 
     @property
     def oldest(self) -> Job | None:
-        """Of the jobs that wait, the one that came first."""
+        """The waiting job that came first; None if no job waits."""
         heads = [*islice(self.others, 1), *islice(self.ranked.values(), 1)]
         return min(heads, key=lambda job: job.arrived_s, default=None)
 
     @property
     def forgettable(self) -> bool:
-        """Whether a new queue would do as well."""
+        """True if the queue is in its initial state, so that it can be deleted."""
         return not (self.busy or self.others or self.ranked or self.to_come)
 
 
 class Station:
-    """`workers` lanes that serve jobs; jobs on one state never overlap (ownership is order).
+    """`workers` lanes that serve jobs; jobs on one state never overlap.
 
-    A free lane takes, among the states that nobody changes, the one whose oldest job came first, and that state's
+    A free lane takes, among the states that no job is changing, the one whose oldest job came first, and that state's
     policy picks the job. Ties go by (arrival time, client id, sequence): choices are made at the end of an instant,
-    when everybody who arrives at it has arrived. A policy that holds the server is asked again when somebody arrives,
-    or at the instant that it names (`Hold`), not because time passes.
+    after all its arrivals. A policy that holds the server is asked again at the next arrival or at the instant that it
+    names (`Hold`), not because time passes.
     """
 
     def __init__(self, env: simpy.Environment, workers: float) -> None:
@@ -147,7 +147,7 @@ class Station:
         queue.policy, queue.left, queue.to_come = policy, left, sum(left.values())
 
     def serve(self, job: Job) -> simpy.Event:
-        """An event that happens when the job has been served, and its lane and its state are free again."""
+        """Add a job; gives an event that occurs when it has been served, and its lane and its state are free again."""
         job.ended = simpy.Event(self.env)
         job.ended.callbacks.append(self._release)
         self._arrivals.append(job)
@@ -155,7 +155,7 @@ class Station:
         return job.ended
 
     def lose(self, client: int) -> None:
-        """Expect no jobs of `client` any more; those that wait end with `Lost`."""
+        """Expect no jobs of `client` any more; its waiting jobs end with `Lost`."""
         gone = [job for job in self._arrivals if job.client == client]
         for job in gone:
             self._arrivals.remove(job)
@@ -169,7 +169,7 @@ class Station:
             job.ended.fail(Lost(client))
 
     def _relist(self, queue: _Queue) -> None:
-        """Ask the policy anew, for what waits now."""
+        """Ask the policy again after the waiting jobs have changed."""
         if queue.listed:
             self._heap = [entry for entry in self._heap if entry[-1] is not queue]
             heapq.heapify(self._heap)
@@ -177,7 +177,7 @@ class Station:
         self._reconsider(queue)
 
     def _start(self, job: Job) -> None:
-        """One kernel event for the whole service: its end."""
+        """Start the service of a job, with one SimPy event for its end."""
         self.free -= 1
         job.started_s = self.env.now
         job.begin()
@@ -200,7 +200,7 @@ class Station:
             self._decide_soon()
 
     def waiting(self) -> Iterator[tuple[list[int], int | None]]:
-        """For every state with waiting jobs: their clients, and the client for whom a strict order holds it."""
+        """Generate, for every state with waiting jobs, their clients, and the client for which an order holds it."""
         for queue in self._queues.values():
             if queue.oldest:
                 clients = [job.client for job in (*queue.others, *queue.ranked.values())]
@@ -231,9 +231,9 @@ class Station:
                 self._wake(queue, choice.until_s)
 
     def _wake(self, queue: _Queue, at_s: float) -> None:
-        """Ask the queue's policy again at `at_s`, unless its state is being changed then or nobody waits for it.
+        """Ask the queue's policy again at `at_s`, unless its state is being changed then or no job waits for it.
 
-        Where it is going to be asked before, it can make a new appointment then: there is one at a time.
+        A queue has one wake-up at a time: if it has an earlier one, its policy can ask for another then.
         """
         if self.env.now < at_s < queue.wake_s:
             queue.wake_s = at_s

@@ -1,4 +1,4 @@
-"""What a flow does, written down without a clock, so that it can be timed again and again."""
+"""Trace of a flow: its operations, recorded without a clock, so that they can be timed again and again."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from sfl_sim.ops import Expect, Flow, On, Par, Send, State, Value
 from sfl_sim.sim.prices import Computing, Moving, Prices, is_local, link_of, place_of
 
 
-class Unforeseen(Exception):
-    """The flow needs an event loop."""
+class NotPlannable(Exception):
+    """The flow has no plan: it needs the event clock."""
 
 
 Demand = Computing | Moving | None
 
 
 class Entry(NamedTuple):
-    """One operation: its row in the records but for the times, what takes its time, the guard of the state it changes.
+    """Operation of a flow: its row in the records without times, its demand, and the guard of its state.
 
-    `demand` is None for what takes no time, `state` for what takes place on the client's own device and links.
+    `demand` is None if it takes no time, `state` if it runs on the client's own device and links.
     """
 
     node: str
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class Fork:
-    """A `par`: what its branches do."""
+    """A `par`: the traces of its branches."""
 
     branches: list[list[Entry | Fork | Expect]]
 
@@ -43,9 +43,9 @@ Trace = list[Entry | Fork | Expect]
 
 
 def trace(flow: Flow, prices: Prices) -> Trace:
-    """Drive `flow` to its end, a `par` branch by branch; of the prices, only what counts matters, and no rate.
+    """Drive `flow` to its end, a `par` branch by branch; the prices' rates do not matter, only which operations count.
 
-    Raises Unforeseen where the flow asks for what training produced.
+    Raises NotPlannable where the flow asks for a result of training.
     """
     return _trace(flow, prices)[0]
 
@@ -75,7 +75,7 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
         elif isinstance(op, Expect):
             found.append(op)
         else:
-            raise Unforeseen(f"{op!r}")
+            raise NotPlannable(f"{op!r}")
 
 
 def _job(op: On, step: int, prices: Prices) -> Entry:

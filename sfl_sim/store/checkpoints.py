@@ -1,9 +1,8 @@
-"""The checkpoints of a trial that is under way: each is whole or not there, and known by its sums.
+"""Checkpoints of a running trial: each is complete or absent, and verified by checksums.
 
-`rounds.jsonl` has a line for what every whole round has learned, and is only ever added to. A folder `round-000012`
-holds the rest of what was in memory at the end of that round, in `memory.pt`, and a `checkpoint.json` with the sums of
-that file, of the lines of `rounds.jsonl` until then, and of itself. There are two of them, in case the newest cannot be
-read.
+`rounds.jsonl` has a line with the results of every whole round, and only grows. A folder `round-000012` contains the
+memory at the end of that round, in `memory.pt`, and a `checkpoint.json` with the checksums of that file, of the lines
+of `rounds.jsonl` until then, and of itself. The two newest are kept, in case the newest cannot be read.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 from sfl_sim.store.files import read_regular, remove
 
 CHECKPOINTS = "checkpoints"
-"""The folder in a trial's."""
+"""Name of the folder of checkpoints within a trial's folder."""
 ABOUT, MEMORY, ROUNDS, UNFINISHED = "checkpoint.json", "memory.pt", "rounds.jsonl", "unfinished"
 
 
@@ -28,10 +27,10 @@ class Checkpoint:
     """A checkpoint that was read.
 
     Attributes:
-        folder: where.
-        about: JSON.
-        memory: what was in memory, as bytes whose meaning is not known here.
-        rounds: what the whole rounds before it have learned, JSON each.
+        folder: its folder.
+        about: its description, a JSON mapping.
+        memory: contents of memory, as bytes that are not interpreted here.
+        rounds: results of the whole rounds before it, a JSON value each.
     """
 
     folder: Path
@@ -41,7 +40,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints in the folder of a trial, which must be there when one is saved."""
+    """Checkpoints in the folder of a trial, which must exist when one is saved."""
 
     def __init__(self, trial: Path) -> None:
         self.folder = trial / CHECKPOINTS
@@ -51,11 +50,11 @@ class Checkpoints:
         self._rounds_bytes = 0
 
     def __iter__(self) -> Iterator[Path]:
-        """The folders of those that may be there, the newest first."""
+        """Iterate over the folders of possible checkpoints, the newest first."""
         return iter(sorted((path.parent for path in self.folder.glob(f"round-*/{ABOUT}")), reverse=True))
 
     def readable(self, refuse: Callable[[str], object]) -> Iterator[Checkpoint]:
-        """Yield those that are whole, the newest first; tell `refuse` what is wrong with any other."""
+        """Generate the complete checkpoints, the newest first; `refuse` is called with the problem of any other."""
         for folder in self:
             try:
                 yield self._read(folder)
@@ -63,7 +62,7 @@ class Checkpoints:
                 refuse(f"{folder} is damaged ({error})")
 
     def go_on_after(self, checkpoint: Checkpoint | None) -> None:
-        """Let what is added now follow that one, or be the first."""
+        """Continue after a checkpoint, or begin anew."""
         self._last = checkpoint.folder.name if checkpoint else None
         told = checkpoint.about["rounds"]["bytes"] if checkpoint else 0
         if not checkpoint:
@@ -75,11 +74,11 @@ class Checkpoints:
             self._rounds, self._rounds_bytes = hashlib.sha256(file.read()), told
 
     def add_round(self, learned: Any) -> None:
-        """Keep what a whole round has learned, to be written with the next checkpoint."""
+        """Keep the results of a whole round, to be written with the next checkpoint."""
         self._waiting.append(json.dumps(learned).encode() + b"\n")
 
     def save(self, name: str, about: Mapping[str, Any], memory: bytes) -> None:
-        """Write one, and then forget all but it and the one before."""
+        """Write a checkpoint, then remove all but the two newest."""
         self._write_rounds()
         part, place = self.folder / UNFINISHED, self.folder / name
         for path in (part, place):
@@ -98,7 +97,7 @@ class Checkpoints:
         self._last = name
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Remove all checkpoints."""
         remove(self.folder)
 
     def _write_rounds(self) -> None:
@@ -133,7 +132,7 @@ def _sum(told: Mapping[str, Any]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write it and wait until the disk has it."""
+    """Write a file and wait until it is on the disk."""
     with open(path, "wb") as file:
         file.write(content)
         file.flush()
@@ -141,7 +140,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Wait until the disk knows which files are in a folder."""
+    """Wait until a folder's list of files is on the disk."""
     if os.name != "posix":  # Windows opens no folders
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""The shape of what is recorded: one flat row per operation, and the tables that the store keeps.
+"""Columns of the records: one flat row per operation, and the tables in the store.
 
 Times are simulated seconds since the start of the run. `round` counts from 1.
 """
@@ -40,12 +40,12 @@ ROUND_COLUMNS = [
     "bytes_down",
 ]
 REPLAY_COLUMNS = ["replay_proportion", "replay_requested", "replay_collected", "replay_late", "replay_bytes"]
-"""More of a round, of methods that replay samples of clients that do not take part (KoReA-SFL)."""
+"""Further columns of rounds, of methods that replay samples of clients that do not take part (KoReA-SFL)."""
 ATTENDANCE_COLUMNS = ["present", "lost", "lost_device_s", "lost_link_s", "lost_bytes"]
-"""More of a round, where clients may go away: how many are there when it begins, how many get lost, and what those have
-spent."""
+"""Further columns of rounds, where clients may go away: numbers of clients that are present at the beginning and that
+are lost, and what the lost ones have spent."""
 STALENESS_COLUMNS = ["staleness_mean", "staleness_max", "updates_discarded"]
-"""More of a round, of asynchronous methods."""
+"""Further columns of rounds, of asynchronous methods."""
 LABEL_COLUMNS = ["round", "label", "position", "accuracy", "samples"]
 CONFUSION_COLUMNS = ["round", "job", "time_s", "true_label", "predicted_label", "share"]
 CLIENT_COLUMNS = [
@@ -62,9 +62,9 @@ BREAKDOWN = ["device", "uplink", "queue", "assistants", "server", "downlink", "b
 
 
 def in_order(rows: NDArray[np.void]) -> NDArray[np.void]:
-    """Operations by their end; those that end together in an order that nothing but themselves decides.
+    """Sort operations by their end; those with equal ends by their contents.
 
-    So the same operations are the same table, and the same digest, however they were found.
+    So the same operations give the same table and the same digest, from either clock.
     """
     ended_s = rows["ended_s"]
     if (ended_s[1:] < ended_s[:-1]).any():

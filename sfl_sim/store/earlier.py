@@ -1,4 +1,4 @@
-"""Trials that earlier runs have finished: found by their content keys, and copied out of the tables of those runs."""
+"""Trials that earlier runs have finished: found by their keys, and copied from the tables of those runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sfl_sim.store.trial import SUMMARY
 
 @dataclass(frozen=True)
 class Finished:
-    """A trial of an earlier run: its summary there, and the file of its model, if one was trained."""
+    """A finished trial of an earlier run: its summary there, and the file of its model, if one was trained."""
 
     run: Path
     summary: Mapping[str, Any]
@@ -25,13 +25,13 @@ class Finished:
 
     @property
     def name(self) -> Key:
-        """Name and seed, as its rows say."""
+        """Name and seed of the trial, as in its rows."""
         return self.summary["name"], self.summary["seed"]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A trial to be taken from an earlier run: its content key, its rounds, and under which name it goes where."""
+    """A trial to be taken from an earlier run: its key, its rounds, its new name and its new folder."""
 
     key: str
     rounds: int
@@ -40,7 +40,7 @@ class Wanted:
 
 
 def runs_beside(*places: Path) -> Iterator[Path]:
-    """The folders of runs that lie in reports/ and beside `places`, but for those that are being joined."""
+    """List the folders of runs in reports/ and beside `places`, except unfinished ones."""
     for parent in dict.fromkeys([Path("reports"), *(place.parent for place in places)]):
         if parent.is_dir():
             runs = sorted(path.parent for path in parent.glob(f"*/{SUMMARY}"))
@@ -50,7 +50,7 @@ def runs_beside(*places: Path) -> Iterator[Path]:
 def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
     """Copy the wanted trials that one of the `runs` has finished; gives the run of each by the trial's number.
 
-    A run that cannot be read has nothing to give.
+    A run that cannot be read is skipped.
     """
     taken: dict[int, Path] = {}
     for run in runs:
@@ -71,7 +71,7 @@ def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
 
 
 def _finished(run: Path) -> Iterator[Finished]:
-    """The trials of a run that tell their keys, but for those whose model is no longer there."""
+    """Generate the trials of a run that have a key, except those whose model is missing."""
     checkpoints = {}
     for path in (run / "checkpoints").glob("*.json"):
         about = read_json(path)
@@ -86,7 +86,7 @@ def _finished(run: Path) -> Iterator[Finished]:
 
 
 def _copy(run: Path, trials: list[tuple[Finished, Wanted]]) -> None:
-    """Copy trials of one run out of its tables; a trial's summary, written last, closes it."""
+    """Copy trials from one run's tables; a trial's summary, written last, closes it."""
     if not trials:
         return
     for _, trial in trials:

@@ -1,4 +1,4 @@
-"""Small JSON files that are whole or not there."""
+"""Small JSON files that are complete or absent."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from sfl_sim.errors import OutputError, ScenarioError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
-"""Errors that no other file of the run would be spared."""
+"""Errors that affect every file of the run, such as a full disk."""
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write `content` beside its place and move it there, so that nobody reads half of it."""
+    """Write `content` to a temporary file and move it to its place, so that no reader sees a part of it."""
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
     os.replace(part, path)
@@ -26,7 +26,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 @contextmanager
 def writing(run: Path) -> Iterator[None]:
-    """Turn whatever fails because nothing can be written to the folder of a run into an OutputError."""
+    """Turn any error of writing to the folder of a run into an OutputError."""
     try:
         yield
     except Exception as error:
@@ -47,14 +47,14 @@ def _unwritable(error: Exception, run: Path) -> OutputError | None:
 
 
 def read_regular(path: Path) -> bytes:
-    """Return what is in a file; OSError if it is none, such as a pipe, on which one could wait for ever."""
+    """Read a file. Raises OSError if it is no regular file, such as a pipe, which could block for ever."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "is not a file", str(path))
     return path.read_bytes()
 
 
 def remove(path: Path) -> None:
-    """Remove whatever lies there, if anything does; a link, but not what it leads to."""
+    """Remove a file, folder or link, if there is one; the target of a link is kept."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

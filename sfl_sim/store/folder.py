@@ -1,4 +1,4 @@
-"""The folder of a run: opened beside its place, filled trial by trial, joined, published."""
+"""Folder of a run: opened beside its place, filled trial by trial, joined, published."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from sfl_sim.store.tables import SERVING_TABLES, TABLES, are_whole, concatenate
 from sfl_sim.store.trial import FAILURE, SUMMARY, TRACEBACK, Failure, read_failure
 
 TRIALS = "cells"
-"""The folder of the trials, while a run is under way."""
+"""Name of the folder of the trials while a run is under way."""
 
 
 class RunFolder:
-    """The folder of one run.
+    """The folder of a run.
 
     Args:
         out: its final place.
-        digest: of the scenario; a folder with another digest is a different run.
+        digest: digest of the scenario and settings; a folder with another digest is a different run.
         resume: keep the trials that an interrupted or killed run of this scenario has finished.
 
-    Raises ScenarioError if something else lies there, or another process is writing there.
+    Raises ScenarioError if another run or file is there, or another process is writing there.
     """
 
     def __init__(self, out: Path, digest: str, *, resume: bool = False) -> None:
@@ -73,20 +73,20 @@ class RunFolder:
             )  # fmt: skip
 
     def _refuse_links(self) -> None:
-        """Refuse links where we are to write: we make none, but a run may come from others."""
+        """Check that there are no links in the staging folder: sfl-sim makes none, but a run may come from others."""
         for path in (self.staging, *self.staging.rglob("*")):
             if path.is_symlink():
                 raise ScenarioError("is a link, which no run has made: remove it", key="--out", found=str(path))
 
     def finished(self, number: int, rounds: int, key: str | None = None) -> bool:
-        """Tell whether trial `number` has been closed with all its rounds, can be read, and is of the content `key`."""
+        """Return True if trial `number` has been closed with all its rounds, can be read, and has the `key`."""
         trial = self.trial_folder(number)
         summary = read_json(trial / SUMMARY)
         is_closed = summary.get("rounds") == rounds and summary.get("key") == key and not (trial / FAILURE).exists()
         return is_closed and are_whole(trial)
 
     def trial_folder(self, number: int) -> Path:
-        """Return where trial `number` lies while the run is under way."""
+        """Return the folder of trial `number` while the run is under way."""
         return self.staging / TRIALS / f"{number:04d}"
 
     def closed(self) -> dict[int, tuple[dict[str, Any], pd.DataFrame]]:
@@ -97,13 +97,13 @@ class RunFolder:
         }
 
     def failures(self) -> dict[Failure, str]:
-        """Return why trials have failed, in their order, with the traceback of each."""
+        """Return the failures of trials, in their order, with the traceback of each."""
         trials = sorted(path.parent for path in self.staging.glob(f"{TRIALS}/*/{FAILURE}"))
         return {failure: (trial / TRACEBACK).read_text() for trial in trials if (failure := read_failure(trial))}
 
     @property
     def has_trials(self) -> bool:
-        """Whether a trial has been closed."""
+        """True if a trial has been closed."""
         return any(self._closed())
 
     def _closed(self) -> list[Path]:
@@ -126,7 +126,7 @@ class RunFolder:
                 shutil.copyfile(path, checkpoints / f"{trial.name}{path.suffix}")
 
     def join_serving(self, name: str, answers: pd.DataFrame | None) -> None:
-        """Join the closed trials of served fleets; the `answers` that they drew from lie beside their tables."""
+        """Join the closed trials of served fleets; the `answers` that they drew from are stored beside their tables."""
         trials = [json.loads((trial / SUMMARY).read_text()) for trial in self._join_tables(SERVING_TABLES)]
         if answers is not None:
             answers.to_parquet(self.staging / "answers.parquet", index=False)
@@ -141,7 +141,7 @@ class RunFolder:
         return trials
 
     def describe(self, scenario_yaml: str, manifest: Mapping[str, Any]) -> None:
-        """Write beside the tables what they are of."""
+        """Write the scenario and the manifest beside the tables."""
         (self.staging / "scenario.yaml").write_text(scenario_yaml)
         write_json(self.staging / "manifest.json", {"scenario": self.digest, **manifest})
 
@@ -163,18 +163,18 @@ class RunFolder:
         return self.out
 
     def discard(self) -> None:
-        """Leave nothing behind, unless there are checkpoints from which one can go on."""
+        """Remove the staging folder, unless it contains checkpoints from which the run can be resumed."""
         if not any(self.staging.glob(f"{TRIALS}/*/{CHECKPOINTS}/*/")):
             shutil.rmtree(self.staging, ignore_errors=True)
         self.release()
 
     def release(self) -> None:
-        """Let others write there: nothing more comes from here."""
+        """Release the lock: other processes may write there from now on."""
         self._lock.release()
 
 
 def free_folder(parent: Path, name: str, digest: str) -> Path:
-    """`parent/name`, or `name-2`, `name-3`, ... if different runs lie there, or are under way or were killed there."""
+    """Return `parent/name`, or `name-2`, `name-3`, ... if different runs are there, finished or not."""
     candidate, number = parent / name, 1
     while any(_is_anothers(place, digest) for place in (candidate, _staging(candidate))):
         number += 1
@@ -183,7 +183,7 @@ def free_folder(parent: Path, name: str, digest: str) -> Path:
 
 
 def _staging(out: Path) -> Path:
-    """Return where a run lies while it is under way."""
+    """Return the folder of a run while it is under way."""
     return out.with_name(out.name + ".partial")
 
 
@@ -192,5 +192,5 @@ def _is_anothers(folder: Path, digest: str) -> bool:
 
 
 def keys_of(folder: Path) -> list[str | None]:
-    """Return the content keys of the trials that a run has joined, in their order."""
+    """Return the keys of the trials that a run has joined, in their order."""
     return [summary.get("key") for summary in read_json(folder / SUMMARY).get("variants", [])]

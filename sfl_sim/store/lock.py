@@ -1,4 +1,4 @@
-"""A lock, so that one process at a time writes a run's folder."""
+"""Lock that lets one process at a time write a run's folder."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Lock:
         return "another process"
 
     def release(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         if self._lock.is_locked:
-            with suppress(OSError):  # it is of no use to anybody, and does no harm
+            with suppress(OSError):  # a file that stays does no harm
                 self._path.unlink()
             self._lock.release()

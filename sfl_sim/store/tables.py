@@ -1,4 +1,4 @@
-"""The tables of a run: joined from those of its trials, and dealt out to trials again."""
+"""Tables of a run: joined from those of its trials, and split into trials again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TABLES = [*OF_ALL_TRIALS, "confusion", "answers", "representations", "reads", "l
 SERVING_TABLES = ["requests", "fleet"]
 
 Key = tuple[str, int]
-"""The name and the seed of a trial, which are the first columns of its rows."""
+"""Columns of the name and the seed of a trial, the first ones of its rows."""
 
 
 def are_whole(trial: Path) -> bool:
-    """Tell whether all tables of a trial can be read: when the power fails, files just written may be empty."""
+    """Return True if all tables of a trial can be read: after a power failure, new files may be empty."""
     paths = {*trial.glob("*.parquet"), *(trial / f"{table}.parquet" for table in OF_ALL_TRIALS)}
     try:
         return all(path.is_file() and pq.read_metadata(path) for path in paths)
@@ -28,7 +28,7 @@ def are_whole(trial: Path) -> bool:
 
 
 def concatenate(sources: Sequence[Path], target: Path) -> None:
-    """Write the rows of all `sources` to `target`, if there is one; null where methods tell different things."""
+    """Write the rows of all `sources` to `target`, if there is any; null where a source lacks a column."""
     if not sources:
         return
     schemas = [pq.read_schema(source).remove_metadata() for source in sources]
@@ -42,7 +42,7 @@ def concatenate(sources: Sequence[Path], target: Path) -> None:
 
 
 def deal(source: Path, targets: Mapping[Key, Sequence[tuple[Path, str]]], *, to_all: bool) -> None:
-    """Write the rows of the trials in `targets` to files of their own, under another variant's name each.
+    """Write the rows of the trials in `targets` to a file for each, under another variant's name.
 
     One row group is in memory at a time. With `to_all`, trials without rows get an empty table, else none.
     """
@@ -65,7 +65,7 @@ def deal(source: Path, targets: Mapping[Key, Sequence[tuple[Path, str]]], *, to_
 
 
 def _by_trial(rows: pa.Table) -> Iterator[tuple[Key, pa.Table]]:
-    """The rows of each trial; in the tables of a run a row group is usually that of one."""
+    """Generate the rows of each trial; in the tables of a run a row group usually belongs to one."""
     names, seeds = rows["variant"].cast(pa.string()), rows["seed"]
     pairs = pa.table({"variant": names, "seed": seeds}).group_by(["variant", "seed"]).aggregate([]).to_pylist()
     for pair in pairs:

@@ -20,7 +20,7 @@ from sfl_sim.store.files import read_json, remove, write_json
 
 ROWS_PER_GROUP = 100_000
 ROWS_PER_FRAME = 500
-"""So many rows of a table are kept as mappings, which take ten times the memory of a frame's rows."""
+"""Number of rows of a table kept as mappings, which take ten times the memory of a frame's rows."""
 SUMMARY, FAILURE, TRACEBACK = "summary.json", "error.json", "traceback.txt"
 """Files of a trial beside its tables: of one that is closed, and of one that failed."""
 
@@ -35,7 +35,7 @@ _OP_SCHEMA = pa.schema(
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier run has left unfinished in a trial's folder, but for its checkpoints."""
+    """Remove the unfinished files of an earlier run from a trial's folder, except its checkpoints."""
     for path in folder.glob("*"):
         if path.name != CHECKPOINTS:
             remove(path)
@@ -61,7 +61,7 @@ class _Growing:
 
 
 class TrialWriter:
-    """Writes the part of a run that one variant with one seed gives."""
+    """Writes the results of one trial, a variant with a seed."""
 
     def __init__(self, folder: Path, variant: str, seed: int) -> None:
         self.folder = folder
@@ -77,11 +77,11 @@ class TrialWriter:
         self._ops = pq.ParquetWriter(folder / "ops.parquet", _OP_SCHEMA, compression="zstd")
 
     def add_clients(self, clients: pd.DataFrame) -> None:
-        """Add the fleet: one row per client."""
+        """Add the table of clients."""
         self._write("clients", clients)
 
     def add_layers(self, layers: pd.DataFrame) -> None:
-        """Add the model: one row per layer."""
+        """Add the table of the model's layers."""
         self._write("layers", layers)
 
     def add_round(
@@ -92,7 +92,7 @@ class TrialWriter:
         confusion: pd.DataFrame | None = None,
         joule: NDArray[np.float64] | None = None,
     ) -> None:
-        """Add what one round gave; operations go to disk in large row groups, so memory hardly grows over rounds.
+        """Add the results of a round; operations go to disk in large row groups, so memory hardly grows over rounds.
 
         Args:
             joule: of every operation; None if unknown.
@@ -107,29 +107,29 @@ class TrialWriter:
             self._flush()
 
     def add_final(self, tables: Mapping[str, pd.DataFrame]) -> None:
-        """Add tables on the models once training has ended."""
+        """Add tables of the final models."""
         for name, table in tables.items():
             self._write(name, table)
 
     @property
     def rounds(self) -> pd.DataFrame:
-        """The rounds so far."""
+        """Rows of the rounds so far."""
         return self._rounds.frame()
 
     @property
     def labels(self) -> pd.DataFrame:
-        """The per-label rows so far."""
+        """Rows of the labels so far."""
         return self._labels.frame()
 
     def add_weights(self, tensors: Mapping[str, NDArray[Any]], about: Mapping[str, Any]) -> None:
-        """Write the global model as safetensors, and a JSON file that says what it is."""
+        """Write the global model as safetensors, and a JSON file with its description."""
         stem = self.folder / "checkpoint"
         model = save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
         stem.with_suffix(".safetensors").write_bytes(model)
         write_json(stem.with_suffix(".json"), about)
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Write what is still in memory; only a closed trial becomes part of the run."""
+        """Write the rows that are still in memory; only a closed trial becomes part of the run."""
         self._flush()
         self._ops.close()
         self._write("rounds", self.rounds)
@@ -161,7 +161,7 @@ class TrialWriter:
 
 
 def write_served(folder: Path, requests: pd.DataFrame, fleet: pd.DataFrame, summary: Mapping[str, Any]) -> None:
-    """Write the trial that one variant with one seed gives when it is served; the summary, last, closes it."""
+    """Write the trial of a served variant with one seed; the summary, written last, closes it."""
     folder.mkdir(parents=True, exist_ok=True)
     requests.to_parquet(folder / "requests.parquet", index=False)
     fleet.to_parquet(folder / "fleet.parquet", index=False)
@@ -187,18 +187,18 @@ class Failure:
 
 
 def write_failure(folder: Path, failure: Failure, traceback: str = "") -> None:
-    """Leave word in a trial's folder that it failed, with the traceback beside it."""
+    """Store a trial's failure in its folder, with the traceback beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TRACEBACK).write_text(traceback)
     write_json(folder / FAILURE, asdict(failure))
 
 
 def read_failure(folder: Path) -> Failure | None:
-    """Return why the trial in `folder` failed; None if it did not."""
+    """Return the failure of the trial in `folder`; None if it did not fail."""
     found = read_json(folder / FAILURE)
     return Failure(**found) if found else None
 
 
 def rounds_of(folder: Path) -> int:
-    """Return how many rounds the trial in `folder` holds; 0 if it has not been closed."""
+    """Return the number of rounds of the trial in `folder`; 0 if it has not been closed."""
     return int(read_json(folder / SUMMARY).get("rounds", 0))

@@ -26,17 +26,17 @@ from sfl_sim.training.memory import client_memory_bytes
 
 CUT, PER_CLIENT = "model.cut", "--per-client"
 MAX_EXHAUSTIVE, MAX_HEURISTIC = 1000, 300
-"""Assignments of cuts to clients that are walked at most."""
+"""Maximum of assignments of cuts to clients that are walked."""
 MAX_OPS = 1_000_000
-"""Operations in all these walks together, but for `MIN_WALKS`: what half a minute is enough for."""
+"""Maximum of operations in all these walks together, beside `MIN_WALKS`: about half a minute."""
 MIN_WALKS = 20
 NO_BOUND = "No lower bound: what a client needs depends on the cuts of others with this method."
 NO_BOUND_AT_ALL = "No lower bound: what a client needs depends on when it needs it."
 
 
 @dataclass(frozen=True)
-class Wish:
-    """Wishes: cuts per client; at most so many bytes of a client's memory; an accuracy that `runs` show."""
+class Criteria:
+    """Criteria of the user: a cut per client, a maximum of a client's memory, an accuracy recorded by `runs`."""
 
     per_client: bool = False
     memory_bytes: int | None = None
@@ -52,12 +52,12 @@ class Advice:
         choices: one row per variant of the scenario's grid. `series`: its name. `cut`: the choice, missing where
             clients have several. `setting`: key and value that put it into the scenario. `round_s`, `own_round_s`: the
             mean round by the clock, and that of the scenario as it is. `next_cut`, `next_round_s`: the best other cut
-            for all clients. `bound_s`: what no assignment of cuts to clients undercuts (`Bound`); NaN if unknown, or if
-            the method has one cut for all. `gap`: by which share of it `round_s` lies above. `how` it was searched.
+            for all clients. `bound_s`: lower bound for all assignments of cuts to clients (`Bound`); NaN if unknown, or
+            if the method has one cut for all. `gap`: share of it by which `round_s` lies above. `how`: kind of search.
             `notes`: sentences.
         cuts: one row per variant and cut. `series`, `cut`, `name`. `round_s` with this cut for all clients.
-            `memory_bytes` of a client, `accuracy` recorded: NaN if nobody asked or nothing tells. `left_out`: why it
-            was; None if it was not.
+            `memory_bytes` of a client, `accuracy` recorded: NaN if not asked for or unknown. `left_out`: the reason why
+            the cut was left out; None if it was not.
         clients: one row per variant and client: `series`, `client`, `device`, rates (of the first seed), chosen `cut`.
     """
 
@@ -66,15 +66,15 @@ class Advice:
     clients: pd.DataFrame
 
 
-def find_advice(study: Study, wish: Wish, notify: Notify) -> Advice:
+def find_advice(study: Study, criteria: Criteria, notify: Notify) -> Advice:
     """Find the cuts with the shortest mean round, in the median over seeds, for every variant of the grid.
 
     One cut for all: every cut is walked. Cuts per client: all assignments are walked if they are few, else a
-    `Heuristic` begins with the best cut for all. Cuts that the wish rules out are not walked.
+    `Heuristic` begins with the best cut for all. Cuts that the criteria rule out are not walked.
 
-    Raises ScenarioError for a scenario without a cut to choose, and for what cannot be had.
+    Raises ScenarioError for a scenario without a cut to choose, and for criteria that no cut meets.
     """
-    check_accuracy(wish.accuracy, wish.runs)
+    check_accuracy(criteria.accuracy, criteria.runs)
     if any(key == CUT or key.startswith(f"{CUT}.") for point in points(study.base.grid) for key in point):
         raise ScenarioError("the scenario's grid sets it; leave it out there, as in --set 'grid={...}'", key=CUT)
     count = _Count(notify)
@@ -82,7 +82,7 @@ def find_advice(study: Study, wish: Wish, notify: Notify) -> Advice:
     for name, group in itertools.groupby(study.variants, key=lambda variant: variant.name):
         variants = list(group)
         try:
-            found[name] = Adviser([v.scenario for v in variants], name, wish, count.expect, count.step).advise()
+            found[name] = Adviser([v.scenario for v in variants], name, criteria, count.expect, count.step).advise()
         except ScenarioError as error:
             raise variants[0].places.located(error) from error
     choices = pd.DataFrame([{"series": name, **choice} for name, (choice, _, _) in found.items()])
@@ -103,7 +103,7 @@ class Adviser:
     Args:
         scenarios: one for each seed.
         series: the variant's name.
-        expect, step: called with how many walks will come at most, and after every walk.
+        expect, step: called with the maximum number of further walks, and after every walk.
 
     Attributes:
         table: its rows of `Advice.cuts`, by cut.
@@ -115,11 +115,11 @@ class Adviser:
         self,
         scenarios: Sequence[Scenario],
         series: str,
-        wish: Wish,
+        criteria: Criteria,
         expect: Callable[[int], None],
         step: Callable[[], None],
     ) -> None:
-        self.series, self.scenario, self.wish = series, scenarios[0], wish
+        self.series, self.scenario, self.criteria = series, scenarios[0], criteria
         availability = self.scenario.clients.availability
         if availability is not None and availability.lost != "wait":
             problem = "the shortest rounds would be those that lose most clients"
@@ -134,11 +134,11 @@ class Adviser:
         self.table = pd.DataFrame({"name": names}).rename_axis("cut").assign(**unknown)
 
     def advise(self) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
-        """The variant's row of `Advice.choices`, and its rows of the other tables; all without `series`."""
-        if self.wish.memory_bytes is not None:
-            self._limit_memory(self.wish.memory_bytes)
-        if self.wish.accuracy is not None:
-            self._require(self.wish.accuracy)
+        """Make the variant's row of `Advice.choices`, and its rows of the other tables; all without `series`."""
+        if self.criteria.memory_bytes is not None:
+            self._limit_memory(self.criteria.memory_bytes)
+        if self.criteria.accuracy is not None:
+            self._require(self.criteria.accuracy)
         self._walk_cuts()
         cuts = self._left()
         refusal = self.trial.refusal(cuts)
@@ -148,7 +148,7 @@ class Adviser:
         how = f"all {plural(len(cuts), 'cut')}" + (" that are left" if len(cuts) < len(self.table) else "")
         if len(cuts) == 1 < len(self.table):
             how = "the only cut that is left"
-        if self.wish.per_client:
+        if self.criteria.per_client:
             if refusal:
                 raise ScenarioError(f"{self.series} has one cut for all clients: {refusal}", file=PER_CLIENT)
             chosen, how = self._assign(chosen, cuts, bounds)
@@ -167,7 +167,7 @@ class Adviser:
         for why, cuts in self.table.groupby("left_out").groups.items():
             yield f"Left out: cut{'s' if len(cuts) > 1 else ''} {', '.join(map(str, cuts))} ({why})."
         if len(set(chosen)) > 1:
-            if self.wish.accuracy is not None:
+            if self.criteria.accuracy is not None:
                 yield "Each of these cuts reached the accuracy as the cut of all clients; mixtures were not measured."
             if not self.trial.is_one_fleet:
                 yield "Every seed draws other devices, and these cuts are a compromise; repeats=1 asks for one fleet."
@@ -176,7 +176,7 @@ class Adviser:
         return (int(cut),) * self.trial.n_clients
 
     def _left(self) -> list[int]:
-        """Cuts that are not left out."""
+        """List the cuts that are not left out."""
         return [int(cut) for cut in self.table.index[self.table["left_out"].isna()]]
 
     def _leave_out(self, cuts: Iterable[int], why: str) -> None:
@@ -196,9 +196,9 @@ class Adviser:
             raise ScenarioError(need, file=MEMORY, found=most_bytes)
 
     def _require(self, accuracy: float) -> None:
-        """Leave out cuts that have not reached this accuracy, and those of which no run tells."""
+        """Leave out cuts that have not reached this accuracy, and those that no run has recorded."""
         candidates = self._left()
-        reached = recorded_accuracy(self.scenario, self.trial.network, self.wish.runs)
+        reached = recorded_accuracy(self.scenario, self.trial.network, self.criteria.runs)
         self.table["accuracy"] = pd.Series(reached, dtype=float)
         self._leave_out((cut for cut in candidates if reached.get(cut, 1.0) < accuracy), "not accurate enough")
         self._leave_out((cut for cut in candidates if cut not in reached), "no run tells its accuracy")
@@ -225,7 +225,7 @@ class Adviser:
             raise refused[0]
 
     def _assign(self, alike: Cuts, cuts: Sequence[int], bounds: Sequence[Bound]) -> tuple[Cuts, str]:
-        """A cut for each client, no worse than the best one for all, `alike`, and how it was found."""
+        """Find a cut for each client, no worse than the best one for all, `alike`; gives it, and the kind of search."""
         n_clients, n_cuts = self.trial.n_clients, len(cuts)
         affordable = max(MIN_WALKS, MAX_OPS // max(1, self.trial.walk(alike).n_ops))
 
@@ -271,10 +271,10 @@ class _Count:
         self._done = self._expected = 0
 
     def expect(self, walks: int) -> None:
-        """Note that so many more will come at most."""
+        """Note the maximum number of further walks."""
         self._expected = self._done + walks
 
     def step(self) -> None:
-        """Tell that one more is done."""
+        """Report one more walk."""
         self._done += 1
         self._notify(Counted("advise", "walk", self._done, max(self._done, self._expected)))

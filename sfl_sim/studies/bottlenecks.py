@@ -1,4 +1,4 @@
-"""What would help: the typical round of a run timed again, in worlds in which one thing is faster."""
+"""Bottlenecks: the typical round of a run timed again in worlds in which one resource is faster."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.links import RateTrace
 
 MAX_OPERATIONS = 50_000
-"""Of a larger round nothing is told: it would be timed as long again as some runs take."""
+"""Maximum of operations of a round that is timed again; a larger one would take as long as some runs."""
 COLUMNS = ["variant", "seed", "round", "change", "before_s", "after_s"]
 
 
 @dataclass(frozen=True, slots=True)
 class Doubled:
-    """A processor that needs half as long."""
+    """A processor that is twice as fast."""
 
     usual: Processor
 
     def seconds(self, work: Work) -> float:
-        """Half of the usual."""
+        """Give half of the original seconds."""
         return self.usual.seconds(work) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is made faster: something of the fleet, or so many times as many workers of the server."""
+    """A faster resource: a change of the fleet, or a factor on the number of the server's workers."""
 
     fleet: Callable[[Fleet], Fleet] = lambda fleet: fleet
     workers: int = 1
@@ -57,20 +57,20 @@ CHANGES = {
     "workers x2": Change(workers=2),
     "no latency": Change(lambda fleet: replace(fleet, latency_s=[0.0] * len(fleet.latency_s))),
 }
-"""What is made faster, by name. Methods that suit their demands to the clients go on as in the world that is."""
+"""Changes by name. Methods that adapt their demands to the clients' speeds act as in the unchanged world."""
 
 
 def retimed(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFrame]]) -> pd.DataFrame:
-    """What the changes make of the typical round of the variants that the report draws, each with its first seed.
+    """Time the typical round with every change, for the variants that the report draws, each with its first seed.
 
-    Only the clock runs, and no round but that one. Where it is not the recorded round that comes out, because the round
-    depends on what training produced or on earlier rounds, there are no rows.
+    Only the clock runs, and only this round. There are no rows if the result without change is not the recorded round,
+    because that depends on results of training or on earlier rounds.
 
     Args:
-        closed: by number, the summary and the rounds of the cells that have run.
+        closed: by number, the summary and the rounds of the trials that have run.
 
     Returns:
-        Columns variant, seed, round, change (a key of `CHANGES`), before_s, after_s: how long the round takes.
+        Columns variant, seed, round, change (a key of `CHANGES`), before_s, after_s: duration of the round.
     """
     first: dict[str, int] = {}
     for number in sorted(closed, key=lambda number: study.variants[number].scenario.seed):
@@ -98,9 +98,9 @@ def _of_cell(variant: Variant, rounds: pd.DataFrame, number: int) -> list[tuple[
 
 
 def _round_s(scenario: Scenario, number: int, started_s: float, change: Change = Change()) -> tuple[float, int]:
-    """How long a round takes that begins at `started_s`, with the world changed, but not what is done in it.
+    """Time a round that begins at `started_s` in the changed world, with unchanged operations.
 
-    And of how many operations it is.
+    Gives its seconds and its number of operations.
     """
     experiment = Experiment(scenario, device=None)
     fleet, workers = change.fleet(experiment.fleet), change.workers * server_workers(scenario)

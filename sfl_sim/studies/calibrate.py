@@ -1,4 +1,4 @@
-"""Which settings train a scenario fastest on this machine: measured for seconds, in alternation; it changes nothing."""
+"""Calibration: finds the settings that train a scenario fastest on this machine, by short alternating measurements."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from sfl_sim.training.hardware import keep_freed_memory, pick_device, threads_fo
 from sfl_sim.training.precision import PRECISIONS
 
 WORTH = 0.95
-"""Share of the usual time below which a choice is proposed."""
+"""Ratio to the time of the scenario's own settings below which a choice is proposed."""
 COMPARISON_S = 5.0
-"""About how long two settings are compared, in at least `MIN_PAIRS` and at most `MAX_PAIRS` pairs of rounds."""
+"""Approximate seconds of a comparison of two settings, with `MIN_PAIRS` to `MAX_PAIRS` pairs of rounds."""
 MIN_PAIRS, MAX_PAIRS = 3, 10
 CPU_ROUND_MACS = 1e11
-"""Of a measured round on a CPU, whose participants and mini-batches are cut down to it: about a second on two cores."""
+"""Maximum of MACs of a measured round on a CPU, by fewer participants and mini-batches: a second on two cores."""
 MAX_STEPS = 64
-"""Mini-batches of a measured round."""
+"""Maximum of mini-batches of a measured round."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Choice:
 
     @property
     def flags(self) -> str:
-        """As on the command line."""
+        """The choice as options of the command line."""
         sets = [f"--set train.{key}={str(value).lower()}" for key, value in self.train.items()]
         return " ".join(sets + ([] if self.threads is None else [f"--threads {self.threads}"]))
 
@@ -54,14 +54,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a choice gave; the scenario's own settings are the empty choice.
+    """Measurement of a choice; the scenario's own settings are the empty choice.
 
     Attributes:
         ratio, upper: median and upper quartile of the time relative to the scenario's own settings.
         step_s: wall seconds per mini-batch of one client, its forward, backward and optimiser steps on both sides: that
             of the scenario's own settings, a median over all comparisons, times the ratio.
-        exact: whether the weights after a round are equal to the bit.
-        refusal: why it cannot be chosen, if so; then there are no numbers.
+        exact: True if the weights after a round are equal to the bit.
+        refusal: the reason why it cannot be chosen, without numbers then; None if it can.
     """
 
     choice: Choice
@@ -73,19 +73,20 @@ class Finding:
 
     @property
     def pays(self) -> bool:
-        """Whether it is clearly faster."""
+        """True if the choice is clearly faster."""
         return self.refusal is None and self.ratio < WORTH and self.upper < 1
 
 
 def calibrate(study: Study, settings: Settings, notify: Callable[[str], None]) -> list[Finding]:
-    """Compare the first variant's settings with every other choice, and with all that pay together.
+    """Compare the first variant's settings with every other choice, and with all profitable choices combined.
 
-    The rounds measured are cut down: of the scenario's model, cut, method and participants, without evaluation.
+    The measured rounds have the scenario's model, cut and method, but fewer participants and mini-batches, and no
+    evaluation.
 
     Args:
-        notify: called with the flags of what is measured next.
+        notify: called with the flags of the next choice.
 
-    Raises ScenarioError for a timing-only run, and for whatever in the study cannot be used.
+    Raises ScenarioError for a timing-only run, and if the study cannot be used.
     """
     if settings.timing_only:
         raise ScenarioError("a timing-only run computes nothing", key="--calibrate")
@@ -108,12 +109,12 @@ def calibrate(study: Study, settings: Settings, notify: Callable[[str], None]) -
 
 
 def proposal(findings: list[Finding]) -> Finding | None:
-    """The fastest choice that pays."""
+    """Return the fastest of the choices that are clearly faster; None without any."""
     return min((finding for finding in findings if finding.pays), key=lambda finding: finding.ratio, default=None)
 
 
 def _choices(train: Train, device: torch.device, threads: int) -> Iterator[Choice]:
-    """All that differ in one setting from the scenario's own."""
+    """Generate all choices that differ in one setting from the scenario's own."""
     if threads > 1:
         yield Choice(threads=1)
     offered = {
@@ -126,7 +127,7 @@ def _choices(train: Train, device: torch.device, threads: int) -> Iterator[Choic
 
 
 def _fastest(findings: list[Finding]) -> list[Choice]:
-    """Of the choices that pay, the fastest for each setting."""
+    """List the fastest choice for each setting, of those that are clearly faster."""
     paying = sorted((finding for finding in findings if finding.pays), key=lambda finding: -finding.ratio)
     return list({tuple(finding.choice.train): finding.choice for finding in paying}.values())
 
@@ -145,7 +146,7 @@ def _compare(usual: _Trial, choice: Choice, usual_s: list[float]) -> Finding:
 
 
 class _Trial:
-    """Calls train a short round each, with the given settings."""
+    """A trial of short rounds; each call trains one, with the given settings."""
 
     def __init__(self, scenario: Scenario, device: torch.device, threads: int) -> None:
         self.scenario, self.device, self._available = scenario, device, threads
@@ -161,12 +162,12 @@ class _Trial:
         self._learned = [replica.weights.flat.clone() for replica in model.values()]
 
     def with_(self, choice: Choice) -> _Trial:
-        """Another trial of the same scenario. Raises ScenarioError if the choice cannot be made."""
+        """Make another trial of the same scenario. Raises ScenarioError if the choice is not possible."""
         train = self.scenario.train.model_copy(update=dict(choice.train))
         return _Trial(self.scenario.model_copy(update={"train": train}), self.device, choice.threads or self._available)
 
     def learned_as(self, other: _Trial) -> bool:
-        """Whether the first round gave the same bits."""
+        """Return True if the first round gave the same bits."""
         pairs = zip(self._learned, other._learned, strict=True)
         return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
 
@@ -178,13 +179,13 @@ class _Trial:
             torch.cuda.synchronize(self.device)
 
     def timed_s(self) -> float:
-        """Seconds of a call."""
+        """Measure the seconds of a call."""
         began_s = time.perf_counter()
         self()
         return time.perf_counter() - began_s
 
     def _cut_down(self) -> list[int]:
-        """Leave of the first round as many participants and mini-batches as fit into a measured round."""
+        """Reduce the first round's participants and mini-batches to those of a measured round; gives the clients."""
         experiment, budget = self._experiment, MAX_STEPS
         if self.device.type == "cpu":
             budget = min(budget, max(2, int(CPU_ROUND_MACS / (3 * experiment.batch_macs))))

@@ -1,4 +1,4 @@
-"""A search for the cut that each client should have: all assignments, or a heuristic among them."""
+"""Search for the best assignment of cuts to clients: exhaustive, or by a heuristic."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Columns = tuple[int, ...]
-"""Of every client, which of the cuts it has."""
+"""Index of every client's cut in the list of cuts."""
 DEADLINES = 40
 ROUNDING = 1e-9
 
 
 class Tried(NamedTuple):
-    """An assignment and what came of it: the mean length of a round, and after how long each client was done."""
+    """An assignment and its times: seconds of the mean round, and (clients,) seconds until each client was done."""
 
     columns: Columns
     round_s: float
     done_s: Floats
 
     def beats(self, other: Tried) -> bool:
-        """Tell whether its rounds are shorter by more than rounding."""
+        """Return True if its rounds are shorter by more than rounding."""
         return self.round_s < (1 - ROUNDING) * other.round_s
 
 
@@ -39,17 +39,17 @@ def exhaustive(begin: Tried, n_cuts: int, walk: Walk) -> Tried:
 
 
 class Heuristic:
-    """A sweep over deadlines, then a local search; what it gives is no worse than what it begins with.
+    """A sweep over deadlines, then a local search; the result is no worse than the beginning.
 
-    For a deadline, every client takes the cut that leaves the server least to do, of those at which it would meet the
-    deadline if it had the server for itself; if there are none, its fastest. The best assignment of the sweep is then
-    changed client by client, as long as that helps: who is done last gets its next faster cut, or who gives the server
-    most to do the next cut that gives it less, of the cuts that no other of the client's beats in both.
+    For a deadline, every client takes the cut with the least work for the server, of the cuts at which it would meet
+    the deadline if it had the server for itself; if there are none, its fastest. The best assignment of the sweep is
+    then changed client by client, as long as that helps: the client that is done last gets its next faster cut, or the
+    client with the most work for the server its next cut with less of it, of the client's Pareto-optimal cuts.
 
     Args:
         alone_s, server_s: (clients, cuts) seconds of a client in a round if it is alone, and of them at the server.
         walk: times an assignment.
-        budget: assignments to try at most, each of them once.
+        budget: maximum of assignments to try, each of them once.
     """
 
     def __init__(self, alone_s: Floats, server_s: Floats, walk: Walk, budget: int) -> None:
@@ -63,7 +63,7 @@ class Heuristic:
 
     @property
     def n_tried(self) -> int:
-        """The number of assignments that it has tried, the first included."""
+        """Number of assignments tried, the first included."""
         return len(self._seen)
 
     def improve(self, begin: Tried) -> Tried:
@@ -92,7 +92,7 @@ class Heuristic:
         return best
 
     def _deadlines_s(self, longest_s: float) -> Floats:
-        """Return deadlines from what the slowest client needs at least, evenly among what clients need at some cut."""
+        """Return deadlines, evenly among the clients' times at some cut, from the slowest client's minimum on."""
         shortest_s = self._alone_s.min(axis=1).max()
         steps_s = np.unique(self._alone_s)
         steps_s = steps_s[(steps_s >= shortest_s) & (steps_s <= max(shortest_s, longest_s))]
@@ -116,7 +116,7 @@ class Heuristic:
 
 
 def _beaten(alone_s: Floats, server_s: Floats) -> NDArray[np.bool_]:
-    """(clients, cuts) whether another cut of the client is no worse in both, and better in one."""
+    """Mark, as (clients, cuts), the cuts to which another cut of the client is no worse in both and better in one."""
     no_worse = (alone_s[:, None] <= alone_s[:, :, None]) & (server_s[:, None] <= server_s[:, :, None])
     better = (alone_s[:, None] < alone_s[:, :, None]) | (server_s[:, None] < server_s[:, :, None])
     return np.asarray((no_worse & better).any(axis=2))

@@ -1,4 +1,4 @@
-"""A lower bound for the rounds of all assignments of cuts, from what clients need if nobody is in their way."""
+"""Lower bound for the rounds of all assignments of cuts, from the times that clients need without waiting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sfl_sim.system.links import BITS_PER_BYTE, RateTrace
 
 Floats = NDArray[np.float64]
 Kind = tuple[tuple[int, ...], bool]
-"""Of rounds: who takes part, and whether it is no round, but what happens once."""
+"""Kind of a round: its participants, and True for setup and finish instead of a round."""
 ROUNDING = 1e-6
 
 
@@ -25,10 +25,10 @@ class Need(NamedTuple):
     """Time that the participants of one kind of round need in it, by themselves.
 
     Attributes:
-        times: how many such rounds there are.
+        times: number of such rounds.
         alone_s: (participants, ...) seconds on their devices and links and at the server, without waiting there.
-        own_s: the same with links at their best rate.
-        server_s: seconds of them at the server.
+        own_s: (participants, ...) the same with links at their best rate.
+        server_s: (participants, ...) seconds of their jobs at the server.
     """
 
     times: int
@@ -38,7 +38,7 @@ class Need(NamedTuple):
 
 
 def needs(walked: Walked) -> dict[Kind, Need]:
-    """Return needs by kind of round; of rounds that differ although the same clients take part, the least."""
+    """Return needs by kind of round; if rounds of one kind differ, the minimum over them."""
     found: dict[Kind, list[Need]] = {}
     for each in walked.rounds:
         found.setdefault((each.clients, each.is_aside), []).append(_need(each, walked))
@@ -74,17 +74,17 @@ def _best_bps(link: RateTrace) -> float:
 
 
 class Bound:
-    """Needs of clients at each of several cuts, and what follows for the rounds of any assignment of these cuts.
+    """Needs of clients at each of several cuts, and the bound for the rounds of any assignment of these cuts.
 
-    It takes for granted that what a client does in a round depends on its own cut alone; `agrees` checks it in a walk.
+    It assumes that the operations of a client in a round depend on its own cut alone; `agrees` checks that in a walk.
 
     Args:
-        by_cut: what `needs` says of a walk at each cut, which all clients share there.
-        rounds: how many there are.
-        workers: of the server.
+        by_cut: result of `needs` for a walk at each cut, which all clients share there.
+        rounds: number of rounds.
+        workers: number of the server's lanes.
 
     Attributes:
-        alone_s, server_s: (clients, cuts) as of `Need`, in the mean round in which a client takes part; 0 without any.
+        alone_s, server_s: (clients, cuts) as in `Need`, in the mean round in which a client takes part; 0 without any.
     """
 
     def __init__(self, by_cut: Sequence[Mapping[Kind, Need]], rounds: int, workers: float, n_clients: int) -> None:
@@ -113,10 +113,10 @@ class Bound:
 
     @property
     def round_s(self) -> float:
-        """The mean round in seconds that no assignment, and no order of service, undercuts.
+        """Lower bound in seconds for the mean round of any assignment and any order of service.
 
         Say client c, cut at k, needs own[c, k] seconds in a round, server[c, k] of them at the server, and an
-        assignment k_c makes the round take T seconds. What c does follows upon one another, so own[c, k_c] <= T for all
+        assignment k_c makes the round take T seconds. The operations of c are sequential, so own[c, k_c] <= T for all
         c. Server[c, k_c] is thus not less than s(c, T), the least of the server[c, k] with own[c, k] <= T. No more than
         `workers` jobs are served at once, so sum_c s(c, T) <= workers * T. The least T that satisfies both is the
         bound. It is no less than max_c min_k own[c, k] and than sum_c min_k server[c, k] / workers, each of which
@@ -125,7 +125,7 @@ class Bound:
         return sum(need.times * _least_s(need, self._workers) for need in self._kinds.values()) / self._rounds
 
     def agrees(self, found: Mapping[Kind, Need], columns: Sequence[int]) -> bool:
-        """Tell whether no client needed less in a walk than expected; `columns` say which of the cuts it had."""
+        """Return True if no client needed less in a walk than expected; `columns` are the indices of their cuts."""
         for kind, need in self._kinds.items():
             if kind not in found or found[kind].times < need.times:
                 return False
@@ -137,14 +137,14 @@ class Bound:
 
 
 def _least_s(need: Need, workers: float) -> float:
-    """The least T that `Bound.round_s` speaks of: the work left at the server falls in steps while T rises."""
+    """Find the least T of `Bound.round_s`: the work left at the server falls in steps while T rises."""
     if not need.own_s.size:
         return 0.0
     steps_s = np.unique(need.own_s)
     steps_s = steps_s[steps_s >= need.own_s.min(axis=1).max()]
 
     def served_s(until_s: float) -> float:
-        """Return what the server needs at least if every client needs no longer than `until_s`."""
+        """Return the server's minimum seconds if every client needs no longer than `until_s`."""
         return float(np.where(need.own_s <= until_s, need.server_s, np.inf).min(axis=1).sum()) / workers
 
     enough = bisect_left(steps_s, True, key=lambda until_s: served_s(until_s) <= until_s)

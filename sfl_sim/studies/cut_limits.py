@@ -1,4 +1,4 @@
-"""Limits that rule cuts out: the memory of the clients, and an accuracy that recorded runs must have reached."""
+"""Limits on cuts: the memory of the clients, and an accuracy that recorded runs must have reached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sfl_sim.studies.trained import ELSEWHERE, TrainedRun
 MEMORY, ACCURACY, RUN = "--memory", "--accuracy", "--run"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _ASIDE: Aside = {*ELSEWHERE, "seed", "model.cut"}
-"""In what a recorded run may differ from the scenario whose accuracy it tells."""
+"""Keys in which a recorded run may differ from the scenario whose accuracy it shows."""
 
 
 def read_bytes(text: str) -> int:
@@ -32,7 +32,7 @@ def read_bytes(text: str) -> int:
 
 
 def check_accuracy(accuracy: float | None, runs: Sequence[Path]) -> None:
-    """Refuse an accuracy that is no share, and that nothing tells; or runs that nothing asks."""
+    """Check that the accuracy is a share, and that runs are given with it and not without it; or ScenarioError."""
     if accuracy is None and runs:
         raise ScenarioError("says nothing without an accuracy to reach: --accuracy 0.6", file=RUN, found=str(runs[0]))
     if accuracy is not None and not 0 < accuracy <= 1:
@@ -42,14 +42,14 @@ def check_accuracy(accuracy: float | None, runs: Sequence[Path]) -> None:
 
 
 def recorded_accuracy(scenario: Scenario, network: Network, runs: Sequence[Path]) -> dict[int, float]:
-    """Return the final accuracy of what was trained as `scenario` says, by the cut of all clients: median over seeds.
+    """Return the recorded final accuracy of `scenario` by the cut of all clients: median over seeds.
 
-    World and seed may be others; variants whose cuts differ between clients or rounds do not count.
+    World and seed may differ; variants whose cuts differ between clients or rounds do not count.
 
     Args:
-        runs: their folders.
+        runs: folders of the runs.
 
-    Raises ScenarioError if a folder holds no run, or if nothing was trained so.
+    Raises ScenarioError if a folder contains no run, or if none has trained this scenario.
     """
     found: dict[int, list[float]] = {}
     nearest: dict[str, tuple[Any, Any]] | None = None

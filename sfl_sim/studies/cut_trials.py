@@ -1,4 +1,4 @@
-"""One variant of a scenario in all its seeds, timed at whatever cuts of its clients."""
+"""Timing of one variant of a scenario in all its seeds, at any cuts of its clients."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from sfl_sim.studies.cut_bounds import Bound, Floats, Kind, Need, needs
 from sfl_sim.studies.walk import Walked, Walker
 
 Cuts = tuple[int, ...]
-"""Of every client."""
+"""Cut of every client."""
 
 
 class Timed(NamedTuple):
-    """What the cuts of the clients gave.
+    """Times at some cuts of the clients.
 
     Attributes:
-        round_s: the mean length of a round, median over seeds.
-        done_s: (clients,) after how long each was done, per round, mean over seeds.
-        needs: what the clients needed, by seed.
-        n_ops: operations that were timed.
+        round_s: mean duration of a round, median over seeds.
+        done_s: (clients,) seconds until each was done, per round, mean over seeds.
+        needs: needs of the clients, by seed.
+        n_ops: number of operations that were timed.
     """
 
     round_s: float
@@ -35,15 +35,15 @@ class Timed(NamedTuple):
 
 
 class Trial:
-    """One variant in all its seeds.
+    """Variant in all its seeds, which can be timed at any cuts.
 
     Args:
         scenarios: one for each seed.
         step: called after every walk at other cuts than the scenario's own.
 
     Attributes:
-        own_round_s: the mean length of a round with the scenario's own cuts, median over seeds.
-        is_uneven: whether what a device needs depends on when it begins: clients go away, or devices get hot.
+        own_round_s: mean duration of a round with the scenario's own cuts, median over seeds.
+        is_uneven: True if a device's time depends on its start, because clients go away or devices get hot.
 
     Raises ScenarioError if the scenario cannot be used.
     """
@@ -62,9 +62,9 @@ class Trial:
         self.own_round_s = self._time().round_s
 
     def walk(self, cuts: Cuts) -> Timed:
-        """Time the rounds with these cuts; once, however often it is asked.
+        """Time the rounds with these cuts; results are kept.
 
-        Raises ScenarioError if the method does not take them.
+        Raises ScenarioError if the method does not allow them.
         """
         if cuts not in self._timed:
             for walker in self._walkers:
@@ -84,7 +84,7 @@ class Trial:
         )
 
     def refusal(self, cuts: Sequence[int]) -> ScenarioError | None:
-        """Why the method does not let clients have different ones of these cuts; None if it does."""
+        """Return the reason why the method does not allow clients with different cuts of these; None if it does."""
         mixed = [cuts[c % len(cuts)] for c in range(self.n_clients)]
         try:
             self._walkers[0].recut(mixed)
@@ -93,7 +93,7 @@ class Trial:
         return None
 
     def bounds(self, cuts: Sequence[int]) -> list[Bound]:
-        """What clients need at each of these cuts, by seed; each must have been walked as the cut of all clients."""
+        """Make the bounds by seed; each of the cuts must have been walked as the cut of all clients."""
         by_cut = [self._timed[(cut,) * self.n_clients].needs for cut in cuts]
         return [
             Bound(
@@ -106,7 +106,7 @@ class Trial:
         ]
 
     def agree(self, bounds: Sequence[Bound], cuts: Sequence[int]) -> bool:
-        """Whether all that was walked agrees with `bounds` on what clients need at these cuts."""
+        """Return True if all walks agree with `bounds` on the needs of clients at these cuts."""
         column = {cut: number for number, cut in enumerate(cuts)}
         return all(
             bound.agrees(of_seed, [column[cut] for cut in assigned])
@@ -121,7 +121,7 @@ def _total_s(walked: Walked) -> float:
 
 
 def _done_s(walked: Walked) -> Floats:
-    """After how long each client was done, added up over all rounds."""
+    """Sum, over all rounds, the seconds until each client was done, (clients,)."""
     total_s = np.zeros(len(walked.fleet.devices))
     for each in walked.rounds:
         ops, done_s = each.ops[each.ops["client"] >= 0], np.zeros(len(total_s))

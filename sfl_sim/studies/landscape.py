@@ -1,4 +1,4 @@
-"""Loss landscapes: what stored models would lose if their weights were moved along random directions.
+"""Loss landscapes: the loss of stored models whose weights are moved along random directions.
 
 H. Li, Z. Xu, G. Taylor, C. Studer, T. Goldstein, "Visualizing the Loss Landscape of Neural Nets", NeurIPS 2018: every
 filter of a direction is scaled to the norm of the model's, for a network with ReLUs or batch norm answers the same with
@@ -37,7 +37,7 @@ from sfl_sim.training.precision import PRECISIONS
 
 @dataclass(frozen=True)
 class Extent:
-    """The extent of the landscape that is looked at.
+    """Extent of the landscape that is evaluated.
 
     Attributes:
         points: of a line, and `plane_points` along each side of a plane: odd, so that the model itself is one of them.
@@ -63,7 +63,7 @@ class Extent:
 
     @property
     def line(self) -> list[tuple[float, float]]:
-        """Points (alpha, beta) on the first direction."""
+        """List points (alpha, beta) on the first direction."""
         return [(alpha, 0.0) for alpha in self._offsets(self.points)]
 
     @property
@@ -92,7 +92,7 @@ class Surroundings:
         self._directions = [[filter_normalised(replica.weights, rng) for rng in rngs] for replica in model]
 
     def move(self, alpha: float, beta: float) -> None:
-        """Put the weights at alpha times the first direction plus beta times the second from where they were."""
+        """Move the weights to the centre plus alpha times the first direction plus beta times the second."""
         for replica, centre, (first, second) in zip(self.model, self._centre, self._directions, strict=True):
             torch.add(centre, first, alpha=alpha, out=replica.weights.flat).add_(second, alpha=beta)
 
@@ -115,7 +115,7 @@ def filter_normalised(weights: Weights, rng: np.random.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class Stored:
-    """A stored model: its run and what trained it, its file, and whether it is that of its variant's first seed."""
+    """A stored model: its run, its experiment's variant, its file, and whether it is its variant's first seed."""
 
     run: Path
     trained: Variant
@@ -123,12 +123,12 @@ class Stored:
     is_first: bool
 
     def slices(self, extent: Extent) -> dict[str, list[tuple[float, float]]]:
-        """The points (alpha, beta) to look at: of a line, and of a plane with the first seed."""
+        """List the points (alpha, beta) to evaluate: on a line, and for the first seed on a plane."""
         return {"line": extent.line} | ({"plane": extent.plane} if self.is_first else {})
 
 
 def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, notify: Notify) -> None:
-    """Write the page `out` on the surroundings of stored runs' final models, and its points as a table beside it.
+    """Write the page `out` on the loss around stored runs' final models, and its points as a table beside it.
 
     Raises:
         ScenarioError: a folder holds no run with models, a method has several models at once, the data are not
@@ -154,7 +154,7 @@ def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, noti
 
 
 def _models(frames: Frames) -> list[Stored]:
-    """Return every variant's stored models, one a seed."""
+    """Return every variant's stored models, one per seed."""
     found = []
     for shown in frames.variants:
         folder = shown.run.folder
@@ -182,7 +182,7 @@ def _checkpoints(folder: Path) -> dict[tuple[str, int], Path]:
 
 
 def _parts(experiment: Experiment) -> list[Replica]:
-    """Return the parts of the model; ScenarioError if there are several of one, which would have a landscape each."""
+    """Return the parts of the model. Raises ScenarioError if a part has several versions, each with its landscape."""
     model = experiment.method.model()
     parts = [part for part in model if isinstance(part, Replica)]
     if len(parts) < len(model):
@@ -194,7 +194,7 @@ def _parts(experiment: Experiment) -> list[Replica]:
 
 
 def _look(stored: Stored, extent: Extent, device: torch.device) -> Iterator[dict[str, object]]:
-    """Yield the loss of the model at one point after another, as rows of the table."""
+    """Generate the loss of the model at every point, as rows of the table."""
     scenario = stored.trained.scenario
     PRECISIONS[scenario.train.precision].activate()
     experiment = Experiment(scenario, device)
@@ -218,7 +218,7 @@ def _look(stored: Stored, extent: Extent, device: torch.device) -> Iterator[dict
 
 
 def _fill(model: Sequence[Replica], checkpoint: Path) -> None:
-    """Put a checkpoint's numbers into the model; ScenarioError if they are another model's."""
+    """Load a checkpoint's weights into the model. Raises ScenarioError if they are another model's."""
     tensors = load_file(checkpoint)
     views = {
         f"{part}.{name}": view

@@ -1,4 +1,4 @@
-"""Launches every study that writes a folder: opened, worked, joined, described, shown on a page, published."""
+"""Launches the studies that write a folder: work, join the tables, describe, write the page, publish."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sfl_sim.training.hardware import keep_freed_memory, pick_device
 
 MAX_NUMBER = 2**31
 PACKAGES = ["sfl-sim", "torch", "torchvision", "numpy", "simpy", "pandas", "pyarrow", "plotly"]
-"""Those whose versions a manifest tells."""
+"""Packages whose versions a manifest contains."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Unfinished(RuntimeError):
     """Part of a study has failed; the rest is published all the same.
 
     Attributes:
-        outcome: what there is, once it has been published.
+        outcome: the published folder, once there is one.
     """
 
     outcome: Outcome | None = None
@@ -60,15 +60,15 @@ def launch(
 ) -> Outcome:
     """Fill the folder of a study and publish it.
 
-    Trials that are finished when the work is interrupted or fails are published, too; without any, nothing is left but
+    Trials that are finished when the work is interrupted or fails are published, too; without any, nothing is kept but
     checkpoints.
 
     Args:
-        work: does it, trial by trial; returns another status than `complete` if it kept what an interruption left.
-        join: writes the tables, and returns what the manifest says besides the usual.
-        page: writes the page on what lies in a folder; drawing libraries are imported as late as here.
+        work: runs trial by trial; returns a status other than `complete` if it was interrupted and kept a part.
+        join: writes the tables, and returns further entries of the manifest.
+        page: writes the page about a folder; drawing libraries are imported here at the earliest.
 
-    Raises whatever the work raises, and OutputError if nothing more can be written; finished trials then stay beside
+    Raises the exceptions of the work, and OutputError if nothing more can be written; finished trials then stay beside
     the folder's place.
     """
     began_s = time.monotonic()
@@ -88,7 +88,7 @@ def launch(
             page(folder.staging)
             outcome = Outcome(folder.publish(), status)
     except BaseException:
-        if not has_trials:  # what lies there would only refuse other studies
+        if not has_trials:  # an empty folder would only block other studies
             folder.discard()
         raise
     finally:
@@ -101,17 +101,17 @@ def launch(
 
 
 def check_limits(study: Study) -> None:
-    """Refuse seeds and rounds that are no whole numbers of 32 bits."""
+    """Check that seeds and rounds are whole numbers of 32 bits; otherwise raises ScenarioError."""
     for key, number in [("seed", study.base.seed + study.base.repeats), ("train.rounds", study.base.train.rounds)]:
         if number > MAX_NUMBER:
             raise study.located(ScenarioError("is too large", key=key, allowed=f"less than {MAX_NUMBER}"))
 
 
 def manifest(study: Study, settings: Settings, status: str, began_s: float) -> dict[str, Any]:
-    """Return how and where a study was done.
+    """Return the record of how and where a study was run.
 
     Args:
-        began_s: when it began, by `time.monotonic`.
+        began_s: its beginning, by `time.monotonic`.
     """
     return {
         "status": status,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 
 def alternate(a: Callable[[], object], b: Callable[[], object], pairs: int) -> tuple[list[float], list[float]]:
-    """Seconds of `a()` and `b()`, `pairs` times each, in the order a b b a; one untimed call of each first."""
+    """Measure seconds of `a()` and `b()`, `pairs` times each, in the order a b b a; one untimed call of each first."""
     a()
     b()
     sides: list[tuple[Callable[[], object], list[float]]] = [(a, []), (b, [])]
@@ -25,6 +25,6 @@ def alternate(a: Callable[[], object], b: Callable[[], object], pairs: int) -> t
 
 
 def quartiles(ours_s: Sequence[float], theirs_s: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median and upper quartile of the ratios ours / theirs, pair by pair; of two pairs or more."""
+    """Give lower quartile, median and upper quartile of the ratios ours / theirs, pair by pair; needs two pairs."""
     low, middle, high = statistics.quantiles([x / y for x, y in zip(ours_s, theirs_s, strict=True)], n=4)
     return low, middle, high

@@ -1,4 +1,4 @@
-"""A preview of what the clients of a study would hold: its distinct partitions, dealt without anything else."""
+"""Preview of the samples that the clients of a study would hold: its distinct partitions, without training."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _expanded(variant: Variant) -> Variant:
 
 
 def _identity(scenario: Scenario) -> str:
-    """Equal for scenarios whose clients hold the same."""
+    """Return a text that is equal for scenarios whose clients hold the same samples."""
     return json.dumps(without(scenario, NOT_DEALT), sort_keys=True)
 
 
@@ -67,7 +67,7 @@ def _partition(variant: Variant, name: list[str]) -> Partition:
 
 
 def _words(scenario: Scenario) -> list[str]:
-    """Return what decides who holds what, in words: data, partition with its options, number of clients."""
+    """Return the settings that decide the partition, in words: data, partition with its options, number of clients."""
     changed = scenario.data.model_dump(exclude={"name", "partition"}, exclude_defaults=True)
     data = {key: value for key, value in changed.items() if concern_of(f"data.{key}") is Concern.DEALING}
     how = scenario.data.partition.model_dump(exclude_none=True)

@@ -1,4 +1,4 @@
-"""An experiment whose clients are cut elsewhere, composed anew in milliseconds: for walks by the clock alone."""
+"""Changes the cuts of an experiment's clients within milliseconds, for walks by the clock alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sfl_sim.models.part import Part
 def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
     """Let client c of a timing-only `experiment` hold the layers 1 to `cuts[c]`, in all rounds.
 
-    Raises ScenarioError if the method does not take such cuts.
+    Raises ScenarioError if the method does not allow these cuts.
     """
     method, task = experiment.method, experiment.method.task
     network = task.network if isinstance(task.network, _Unweighted) else _Unweighted(task.network)
@@ -26,10 +26,10 @@ def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
 
 
 class _Unweighted(Network):
-    """`network`, for parts that will never hold weights: they share their layers, and equal ones are one.
+    """A network whose parts never hold weights: they share their layers, and equal parts are one.
 
-    Making the layers of a deep network takes tens of milliseconds, and where every client has a cut of its own there
-    are dozens of parts.
+    Making the layers of a deep network takes tens of milliseconds, and there are dozens of parts if every client has a
+    cut of its own.
     """
 
     def __init__(self, network: Network) -> None:
@@ -38,7 +38,7 @@ class _Unweighted(Network):
         self._parts: dict[tuple[int, int], Part] = {}
 
     def part(self, start: int, stop: int) -> Part:
-        """As that of the network."""
+        """Return the part of the layers `start` to `stop`, made once."""
         if (start, stop) not in self._parts:
             self._parts[start, stop] = super().part(start, stop)
         return self._parts[start, stop]

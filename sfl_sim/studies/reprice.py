@@ -1,4 +1,4 @@
-"""A stored run in another world, as a folder of its own that reports as any run does."""
+"""Repricing: a stored run walked again in another world, into a folder of its own with a report like any run's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sfl_sim.studies.targets import ways
 from sfl_sim.studies.train import check, planned, write_pages
 
 OF_TRAINING = ("weights_digest", "executor", "threads", "peak_graphs")
-"""What only the summary of the trained run can tell."""
+"""Keys of the summary that are taken from the trained run."""
 OF_WORLD = frozenset({Concern.WORLD, Concern.ORDER})
 """Concerns that may change."""
 
@@ -37,10 +37,10 @@ class Repriced:
     """A variant with a seed of a stored run, in another world.
 
     Attributes:
-        rounds: as in rounds.parquet; what training alone can tell is null from the first round on that would have to be
-            trained. They end before one in which the method reads what only training can tell.
+        rounds: as in rounds.parquet; results of training are null from the first round on that would have to be
+            trained again. They end before a round in which the method reads a number that only training can give.
         ops: all operations (`OP_DTYPE`).
-        reason: why it would have to be trained, and from which round on; None if all that it learned holds.
+        reason: why it would have to be trained, and from which round on; None if all its results of training hold.
     """
 
     rounds: pd.DataFrame
@@ -49,14 +49,14 @@ class Repriced:
 
     @property
     def valid(self) -> bool:
-        """Whether all that it learned holds."""
+        """True if all its results of training hold."""
         return self.reason is None
 
 
 def reprice_trial(run: Path, variant: Variant, scenario: Scenario) -> Repriced:
     """Walk a variant with a seed of the run in the folder `run` in the world of `scenario`.
 
-    Raises ScenarioError if `scenario` is another training than `variant`, if the run has nothing of it, or if it cannot
+    Raises ScenarioError if `scenario` is another training than `variant`, if the run has not stored it, or if it cannot
     be walked again (`Unwalkable`).
     """
     check_same_training(variant, scenario)
@@ -72,7 +72,7 @@ def reprice_trial(run: Path, variant: Variant, scenario: Scenario) -> Repriced:
 
 
 def check_same_training(variant: Variant, scenario: Scenario) -> None:
-    """Refuse a `scenario` that differs from that of `variant` in more than its world."""
+    """Check that `scenario` differs from that of `variant` in its world alone; otherwise raises ScenarioError."""
     for key, (_, wanted) in differences(variant.scenario, scenario, NOT_LEARNED | OF_WORLD).items():
         problem = "is not of the world alone: it decides what is learned, which must be trained"
         of_world = sorted(each for each in CONCERNS if CONCERNS[each] in OF_WORLD and not key.startswith(each))
@@ -84,11 +84,11 @@ class Verdict:
     """The result of one variant with one seed.
 
     Attributes:
-        rounds: of which the times are known; without any, it is left out.
-        valid_rounds: how many of them come before the first one that would have to be trained.
-        reason: why it would have to be trained, or cannot be walked again; None if all that was learned holds.
+        rounds: number of rounds whose times are known; without any, it is left out.
+        valid_rounds: number of rounds before the first one that would have to be trained.
+        reason: why it would have to be trained, or cannot be walked again; None if all results of training hold.
         before_s, after_s: simulated seconds at the end of those rounds; None without any.
-        to_accuracy_before_s: that the recorded run took to its target; None without one, or if it was not reached.
+        to_accuracy_before_s: seconds of the recorded run to its target; None without one, or if it was not reached.
     """
 
     variant: str
@@ -105,7 +105,7 @@ class Repricing:
     """The run in the folder `run`, after `key=value` overrides of its world.
 
     Attributes:
-        study: in the other world.
+        study: the study in the other world.
 
     Raises ScenarioError if there is no run, or if an override is not of the world alone.
     """
@@ -157,7 +157,7 @@ class Repricing:
 
 
 def _walk(number: int, retracing: Retracing, variant: Variant, trial: TrialWriter, notify: Notify) -> Verdict:
-    """Walk a recorded trial into another, which is closed if there is anything in it."""
+    """Walk a recorded trial into another one, which is closed if it has any rounds."""
     notify(Began(number))
     trial.add_layers(retracing.experiment.layers())
     recorded, target_s = retracing.recorded, retracing.recorded.summary.get("time_to_accuracy_s")

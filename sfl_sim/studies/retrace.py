@@ -1,8 +1,8 @@
-"""A trained run walked again in another world: what its rounds take there, and what of its learning holds.
+"""Walks a trained run again in another world: gives the times there, and the results of training that still hold.
 
-Two walks go side by side, in the world where the run was trained and in the other. Both know of every operation how its
-result comes about (`Provenance`). As long as the operations of both have equal provenance, the other world gives
-the same numbers to the bit. From the first round on in which they have not, it would have to be trained.
+Two walks go side by side, in the world where the run was trained and in the other. Both trace how the result of every
+operation is computed (`Provenance`). As long as the operations of both have equal lineages, the other world gives
+the same numbers to the bit. From the first round on in which they differ, it would have to be trained.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sfl_sim.ops import SERVER
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.prices import place_of
 from sfl_sim.store import read_manifest
-from sfl_sim.training.provenance import Descent, Provenance
+from sfl_sim.training.provenance import Provenance, TracedOperation
 
 KEY = {"variant": "name", "seed": "seed"}
-"""The columns that say whose rows they are, and the same in a summary."""
+"""Columns that identify a trial's rows, and the keys of a summary with the same values."""
 
 
 def finished(run: Path) -> dict[tuple[str, int], Recorded]:
-    """What the run in a folder has stored of each variant and seed that have finished a round.
+    """Return the record of each variant and seed that have finished a round in the run folder `run`.
 
     Raises ScenarioError if there is no run, or one that was not trained in its own world.
     """
@@ -43,7 +43,7 @@ def finished(run: Path) -> dict[tuple[str, int], Recorded]:
 
 
 class Recorded:
-    """What a run has stored of one variant with one seed.
+    """The record that a run has stored of a variant with a seed.
 
     Attributes:
         rounds, labels, reads: its rows of those tables.
@@ -56,17 +56,17 @@ class Recorded:
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
-        """Without what it does not tell."""
+        """Rows of rounds.parquet, without empty columns."""
         return self._table("rounds").dropna(axis="columns", how="all")
 
     @cached_property
     def labels(self) -> pd.DataFrame:
-        """No rows of a timing-only run."""
+        """Rows of labels.parquet; none of a timing-only run."""
         return self._table("labels")
 
     @cached_property
     def reads(self) -> pd.DataFrame:
-        """No rows where flows read nothing, or where it was not recorded."""
+        """Rows of reads.parquet; none if flows read nothing or it was not recorded."""
         return self._table("reads")
 
     def _table(self, name: str) -> pd.DataFrame:
@@ -75,24 +75,24 @@ class Recorded:
         return found.drop(columns=list(KEY))
 
     def unwalkable(self, why: str) -> Unwalkable:
-        """That it is."""
+        """Make the error that it cannot be walked again."""
         problem = f"{self.summary['name']} (seed {self.summary['seed']}) cannot be walked again: {why}"
         return Unwalkable(problem, key="run", found=str(self.run))
 
 
 class Unwalkable(ScenarioError):
-    """What was recorded does not say, or does not fit, what happens when the scenario is walked again."""
+    """The record does not suffice, or does not fit, to walk the scenario again."""
 
 
 class Unread(Exception):
-    """A flow reads what the recorded run has not read: a number that only training can tell."""
+    """A flow reads a number that the recorded run has not read, so that only training can give it."""
 
 
-class Lineages:
-    """The rounds of a scenario, walked without training, and how everything in them comes about.
+class TracedRounds:
+    """Rounds of a scenario, walked without training, with the lineage of every operation.
 
     Args:
-        read: the number in a value of some lineage.
+        read: gives the number in a value of some lineage.
     """
 
     def __init__(self, scenario: Scenario, read: Callable[[bytes], float]) -> None:
@@ -101,25 +101,25 @@ class Lineages:
         self.provenance.draws = scenario.model.factory is not None and self.experiment.method.task.network.draws
         self._rounds = self.experiment.rounds()
 
-    def go_on(self) -> tuple[Round, list[Descent]]:
-        """The next round."""
+    def next_round(self) -> tuple[Round, list[TracedOperation]]:
+        """Walk the next round; gives it and its operations with their lineages."""
         return next(self._rounds), self.provenance.take()
 
 
 class Retracing:
-    """A recorded cell in another world.
+    """A recorded trial in another world.
 
     Args:
-        recorded: what is known of it.
-        scenario: as it was trained.
-        elsewhere: the same in the other world.
+        recorded: its record.
+        scenario: its scenario.
+        elsewhere: the same scenario in the other world.
 
     Attributes:
-        experiment: that of the other world.
-        reason: why it would have to be trained, as far as it has been walked; None if all that it learned holds.
-        valid_rounds: those before the first one that would have to be trained.
+        experiment: the experiment in the other world.
+        reason: why it would have to be trained, as far as it has been walked; None if all results of training hold.
+        valid_rounds: number of rounds before the first one that would have to be trained.
 
-    Raises ScenarioError for whatever in the other world cannot be used.
+    Raises ScenarioError if the scenario in the other world cannot be used.
     """
 
     def __init__(self, recorded: Recorded, scenario: Scenario, elsewhere: Scenario) -> None:
@@ -128,31 +128,31 @@ class Retracing:
         self.valid_rounds = 0
         self._numbers: dict[bytes, float] = {}
         self._unread = iter(recorded.reads.get("value", ()))
-        self._there = Lineages(scenario, self._as_recorded)
-        self._here = Lineages(elsewhere, self._as_known)
-        self.experiment = self._here.experiment
+        self._own_walk = TracedRounds(scenario, self._as_recorded)
+        self._other_walk = TracedRounds(elsewhere, self._as_known)
+        self.experiment = self._other_walk.experiment
 
     def rounds(self) -> Iterator[Round]:
-        """The recorded rounds, which tell what was learned as long as it holds.
+        """Generate the recorded rounds, with the results of training as long as they hold.
 
-        They end before one in which a flow reads what only training can tell.
+        They end before a round in which a flow reads a number that only training can give.
 
-        Raises Unwalkable, at the latest after the last round, if this code does not come along the recorded timeline.
+        Raises Unwalkable, at the latest after the last round, if this code does not reproduce the recorded timeline.
         """
         is_known = True
         for row in _records(self.recorded.rounds):
-            there, theirs = self._there.go_on()
+            recorded, theirs = self._own_walk.next_round()
             if is_known:
                 try:
-                    here, ours = self._here.go_on()
+                    other, ours = self._other_walk.next_round()
                 except Unread:
                     is_known = False
-                    why = self.reason or difference(row["round"], theirs, self._here.provenance.take())
+                    why = self.reason or difference(row["round"], theirs, self._other_walk.provenance.take())
                     self.reason = f"{why}; round {row['round']} depends on a number that only training can tell"
                 else:
                     self.reason = self.reason or difference(row["round"], theirs, ours)
-                    yield self._learned(here, there, row)
-        if self._there.experiment.timeline_digest != self.recorded.summary["timeline_digest"]:
+                    yield self._completed(other, recorded, row)
+        if self._own_walk.experiment.timeline_digest != self.recorded.summary["timeline_digest"]:
             raise self.recorded.unwalkable("it was made by other code or from other data")
 
     def _as_recorded(self, lineage: bytes) -> float:
@@ -167,23 +167,23 @@ class Retracing:
             raise Unread
         return self._numbers[lineage]
 
-    def _learned(self, here: Round, there: Round, stored: Mapping[str, Any]) -> Round:
-        """The round with what the walk in the recorded world could not find out, as far as it holds."""
-        learned = {key: value for key, value in stored.items() if there.row.get(key) is None}
+    def _completed(self, other: Round, recorded: Round, stored: Mapping[str, Any]) -> Round:
+        """Complete a round with the recorded results of training, as far as they hold."""
+        learned = {key: value for key, value in stored.items() if recorded.row.get(key) is None}
         if self.reason is not None:
-            return Round({**here.row, **dict.fromkeys(learned)}, [], here.ops, joule=here.joule)
+            return Round({**other.row, **dict.fromkeys(learned)}, [], other.ops, joule=other.joule)
         self.valid_rounds += 1
         labels = self.recorded.labels
         own = labels[labels["round"] == stored["round"]] if len(labels) else labels
-        return Round({**here.row, **learned}, _records(own), here.ops, joule=here.joule)
+        return Round({**other.row, **learned}, _records(own), other.ops, joule=other.joule)
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return table.to_dict("records")  # type: ignore[return-value]
 
 
-def difference(number: int, theirs: Sequence[Descent], ours: Sequence[Descent]) -> str | None:
-    """Why the operations of round `number` are not the training that was recorded; None if they are."""
+def difference(number: int, theirs: Sequence[TracedOperation], ours: Sequence[TracedOperation]) -> str | None:
+    """Return why the operations of round `number` differ from the recorded training; None if they do not."""
     known = Counter(each.lineage for each in theirs)
     if known == Counter(each.lineage for each in ours):
         return None

@@ -1,6 +1,6 @@
-"""A served study: requests to what every variant with every seed has trained, trial by trial; tables and a page.
+"""Serving study: requests to the trained models of every variant with every seed, trial by trial; tables and a page.
 
-What the trained models answer comes from a run that is there, or that is made first.
+The models' answers come from a stored run, or from a run that is made first.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Answers:
 
 
 def answers_of(training: Study, run: Path | None, settings: Settings, notify: Notify) -> Answers:
-    """Return the answers of what is trained in `training`: of the folder `run`, else of a run in reports/ that has it.
+    """Return the answers of the models of `training`: from the folder `run`, else from a run in reports/ that has them.
 
     If there is none, or if what trained it may have been other code, sfl-sim's or a user's own, it is trained now, as
     far as it has to be. Raises KeyboardInterrupt if that is interrupted.
@@ -106,7 +106,7 @@ def answers_of(training: Study, run: Path | None, settings: Settings, notify: No
 
 
 class ServedStudy:
-    """A study whose variants are to be served. Those that are trained alike share a fleet.
+    """A study whose variants are served. Variants with equal training share a fleet.
 
     Args:
         study: what is trained, and how it is served.
@@ -192,7 +192,7 @@ class ServedStudy:
 
 
 def _refuse_what_is_idle(study: Study) -> None:
-    """Refuse settings of which no variant makes use; where variants are compared, some may not."""
+    """Check that some variant uses every setting of serving; otherwise raises ScenarioError."""
     every = [_serving(variant) for variant in study.variants]
     ranked, batched = any(s.queue == "priority" for s in every), any(s.batch.max_size > 1 for s in every)
     for serving in every:

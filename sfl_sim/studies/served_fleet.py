@@ -1,4 +1,4 @@
-"""A served fleet: what a variant with one seed has trained answers requests, each of which becomes a row."""
+"""Served fleet: the trained models of a variant with one seed answer requests, each of which becomes a row."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from sfl_sim.training.timing import Timing
 Ints = NDArray[np.int64]
 
 REQUESTS, REQUESTS_OF_EACH = 10_000, 100
-"""So many come at least, and of each client on average, unless the scenario says how many."""
+"""Default number of requests: a minimum in all, and an average for each client."""
 RATES_PER_S = (1e-6, 1e9)
-"""Of a whole fleet, between which the clock can tell requests apart."""
+"""Bounds of a fleet's rate, between which the clock can distinguish requests."""
 STEP = 0.05
-"""How far a request moves a threshold that adjusts itself, as a share of the highest there is."""
+"""Step by which a request moves an adaptive threshold, as a share of the maximum threshold."""
 AIMS = {"fixed": "entropy", "offload_rate": "target", "latency_budget": "target_s"}
-"""The number of a threshold that says what it is about."""
+"""Parameter of each kind of threshold that is shown in tables."""
 NEWS = 100
-"""How often a serving says how far it has come."""
+"""Number of progress reports of a serving."""
 
 Notify = Callable[[int, int], None]
-"""Called with the requests that have come, and how many will."""
+"""Callback with the number of requests so far, and in all."""
 
 
 class ServedFleet:
-    """The clients of a scenario, with what its method deploys to them and to the server, for the clock alone.
+    """The clients of a scenario, with the parts that its method deploys to them and to the server, for the clock alone.
 
     Args:
         scenario: without grid; what its section `serving` says is given to each `serve`.
@@ -71,7 +71,7 @@ class ServedFleet:
         self.table = self._table(experiment.clients()["cut"])
 
     def check(self, serving: Serving, timing_only: bool) -> None:
-        """Refuse what does not fit this fleet, before anything is trained."""
+        """Check that the serving fits this fleet, before any training; otherwise raises ScenarioError."""
         self._arrivals(serving)
         self._priority(serving)
         if timing_only:
@@ -89,7 +89,7 @@ class ServedFleet:
     def serve(
         self, serving: Serving, answers: pd.DataFrame | None, notify: Notify
     ) -> tuple[pd.DataFrame, dict[str, Any]]:
-        """Let the requests come and be answered; gives a row for each, and what there is to say of all.
+        """Serve the requests; gives a row for each, and the summary.
 
         Args:
             serving: when they come and how they are answered.
@@ -138,7 +138,7 @@ class ServedFleet:
         }
 
     def _capacity_per_s(self, offloaded: pd.Series, batch: int) -> float | None:
-        """Requests at this mix that the server could answer at most, in full batches; None if it has nothing to do."""
+        """Give the server's maximum rate at this mix of requests, in full batches; None if it has nothing to do."""
         if offloaded.empty or math.isinf(self.workers):
             return None
         work = [each.server_work for each in self.deployed]
@@ -147,7 +147,7 @@ class ServedFleet:
         return float(self.workers / service_s[offloaded].mean())
 
     def _arrivals(self, serving: Serving) -> tuple[Arrivals, float]:
-        """Draw the requests, and return how many the fleet is offered a second."""
+        """Draw the requests; gives them and the fleet's rate per second."""
         how, n_requests = serving.arrivals, serving.requests or max(REQUESTS, REQUESTS_OF_EACH * self.n_clients)
         if isinstance(how, Trace):
             times_s, clients = read_trace(Path(how.file), self.n_clients, "serving.arrivals.file")
@@ -193,7 +193,7 @@ class ServedFleet:
 
     @property
     def _without_choice(self) -> NDArray[np.float64]:
-        """(N,): infinity for clients without a head, who offload all; minus infinity for those with all layers."""
+        """Thresholds (N,): infinity for clients without a head, which offload all; minus infinity with all layers."""
         return np.array([0.0 if each.head else math.inf if each.back else -math.inf for each in self.deployed])
 
     def _per_client(self, value: float | list[float], key: str) -> list[float]:
@@ -215,7 +215,7 @@ class ServedFleet:
         return EventClock(in_use, Timing(), ORDERS["fcfs"], workers=self.workers, station=station)
 
     def _table(self, cuts: pd.Series) -> pd.DataFrame:
-        """The rows of fleet.parquet: devices, links, and how much of the model is where."""
+        """Make the rows of fleet.parquet: devices, links, and the sizes of the model's parts."""
         fleet, deployed = self.fleet, self.deployed
         front_parameters = [sum(part.part.n_parameters for part in each.front) for each in deployed]
         return pd.DataFrame(
@@ -237,7 +237,7 @@ class ServedFleet:
 
 
 def _possible(rate_per_s: float, key: str) -> float:
-    """A rate of the whole fleet's requests, unless it is absurd."""
+    """Return the rate of the whole fleet's requests. Raises ScenarioError if it is beyond RATES_PER_S."""
     low, high = RATES_PER_S
     if not low <= rate_per_s <= high:
         problem = "the requests per second of all clients are out of range"
@@ -246,7 +246,7 @@ def _possible(rate_per_s: float, key: str) -> float:
 
 
 def _flows(arrivals: Arrivals, requests: EarlyExit, notify: Notify) -> Iterator[tuple[float, Flow]]:
-    """Yield every request as it comes, made when the clock asks for it."""
+    """Generate every request with its arrival, made when the clock asks for it."""
     n = len(arrivals.clients)
     for number, (at_s, client) in enumerate(zip(arrivals.times_s.tolist(), arrivals.clients.tolist(), strict=True)):
         if number % max(1, n // NEWS) == 0:

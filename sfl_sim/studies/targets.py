@@ -1,4 +1,4 @@
-"""The accuracy that each variant aims at: a number, or a share of what a reference in the same setting reaches."""
+"""Target accuracies of variants: a number, or a share of the accuracy of a reference in the same setting."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sfl_sim.scenario.load import Study, Variant
 from sfl_sim.scenario.sections import Method, RelativeTarget, Scenario
 
 COMPARED: Aside = {Concern.ORDER, "method", "seed"}
-"""In what the variants of one setting may differ."""
+"""Keys in which the variants of one setting may differ."""
 KEY = "report.target_accuracy.of"
 
 
 def references(study: Study) -> dict[str, str]:
-    """Return the variants whose target is relative, each with the variant that it is relative to.
+    """Return the variants with a relative target, each with its reference variant.
 
     Raises ScenarioError unless there is exactly one.
     """
@@ -43,7 +43,7 @@ def references(study: Study) -> dict[str, str]:
 
 
 def ways(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFrame]]) -> dict[int, dict[str, Any]]:
-    """Return for the summary of each trial its target, which needs other trials, and what it took to reach it.
+    """Return each trial's target, which may depend on other trials, and the figures of reaching it.
 
     Args:
         closed: by number, the summary and the rounds of the trials that have run.
@@ -66,7 +66,7 @@ def ways(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFram
 
 
 def _reference(of: str | Method, variant: Variant, alike: list[Variant]) -> Variant:
-    """The variant with the method `of` among those `alike` in setting; of several, the one with usual options."""
+    """Find the variant with the method `of` among those `alike` in setting; of several, that with default options."""
     wanted = Method(name=of) if isinstance(of, str) else of
     said = of if isinstance(of, str) else of.model_dump()
     matches = [other for other in alike if _has(other.scenario, wanted)]
@@ -85,12 +85,12 @@ def _reference(of: str | Method, variant: Variant, alike: list[Variant]) -> Vari
 
 
 def _has(scenario: Scenario, wanted: Method) -> bool:
-    """Tell whether the method is the one wanted, with at least the options that are given."""
+    """Return True if the method is the wanted one, with at least the options that are given."""
     return scenario.method.name == wanted.name and wanted.options.items() <= _options(scenario).items()
 
 
 def _unusual_options(scenario: Scenario) -> set[str]:
-    """The method's options that are not at their defaults."""
+    """Return the method's options that are not at their defaults."""
     return set(_options(scenario, exclude_defaults=True))
 
 
@@ -100,6 +100,6 @@ def _options(scenario: Scenario, **which: bool) -> dict[str, Any]:
 
 
 def _unusual_order(scenario: Scenario) -> set[str]:
-    """The keys of an order that are not at their defaults."""
+    """Return the keys of an order that are not at their defaults."""
     changed = scenario.server.model_dump(exclude_defaults=True)
     return {key for key in changed if concern_of(f"server.{key}") is Concern.ORDER}

@@ -1,4 +1,4 @@
-"""The main job: train every trial of a study, which is a scenario x its grid x its seeds, and report."""
+"""The main study: trains every trial of a scenario x its grid x its seeds, and reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from sfl_sim.engine.cache_key import trial_key
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.news import Notify, Planned, Taken
+from sfl_sim.engine.news import Notify, Planned, Reused
 from sfl_sim.engine.processes import check_backend, run_trials
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
@@ -23,7 +23,7 @@ from sfl_sim.training.hardware import pick_device
 
 
 class TrialsFailed(Unfinished):
-    """Some variants, with some seeds, failed; the others did not. Says which was the first, and why, in one line."""
+    """Failure of some variants with some seeds. The message names the first and its error in one line."""
 
     def __init__(self, failures: Sequence[Failure], n_trials: int) -> None:
         first, *others = failures
@@ -38,9 +38,9 @@ class TrialsFailed(Unfinished):
 
 
 def check(study: Study, device: torch.device | None = None) -> None:
-    """Compose every variant without running it, so that a mistake in the last one shows before the first trains.
+    """Build every variant without running it, so that a mistake in the last one shows before the first trains.
 
-    With a `device` that is to train, refuse what it cannot compute.
+    With a `device` for training, check that it can compute them. Raises ScenarioError.
     """
     for variant in study.variants:
         try:
@@ -58,7 +58,7 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     """Run all trials of `study` into the folder `out` (default: `reports/<name>`, or the next free number).
 
     An interrupted or failed study keeps the rounds that were finished. Raises ScenarioError for bad input before any
-    training, and TrialsFailed after what there is has been published.
+    training, and TrialsFailed after the finished trials have been published.
     """
     device = pick_device(settings.device)
     check_limits(study)
@@ -81,7 +81,7 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
         if settings.reuse:
             kept |= _taken(study, keys, folder, without=kept)
         for number, run in kept.items():
-            notify(Taken(number, run))
+            notify(Reused(number, run))
         run_trials({n: v for n, v in enumerate(study.variants) if n not in kept}, folder, settings, notify)
         if failures := folder.failures():
             error = TrialsFailed(list(failures), len(study.variants))
@@ -126,7 +126,7 @@ def _taken(study: Study, keys: Sequence[str | None], folder: RunFolder, without:
 
 
 def check_checkpoints(study: Study, settings: Settings) -> None:
-    """Refuse checkpoints within rounds where steps wait for others, or snapshots are under way."""
+    """Check that checkpoints within rounds are possible: the eager executor and no snapshots; or ScenarioError."""
     if settings.checkpoint_jobs is None:
         return
     for train, snapshots in ((v.scenario.train, v.scenario.report.snapshots) for v in study.variants):

@@ -1,4 +1,4 @@
-"""Stored runs that another study asks: what they trained, and which of it was trained as a scenario says."""
+"""Stored runs that other studies use: their variants, and the search for the one that fits a scenario."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class TrainedRun:
     """The folder of a run.
 
     Attributes:
-        digest: of its scenario and settings.
-        variants: of its scenario, with every seed.
-        summaries: what summary.json says, by variant and seed; only of those that have finished a round.
+        digest: digest of its scenario and settings.
+        variants: variants of its scenario, with every seed.
+        summaries: parts of summary.json by variant and seed; only of those that have finished a round.
 
     Raises ScenarioError if the folder holds no run.
     """
@@ -42,11 +42,11 @@ class TrainedRun:
             }
 
     def summary_of(self, variant: Variant) -> Mapping[str, Any] | None:
-        """Return what summary.json says of one of the variants; None if it has not finished a round."""
+        """Return a variant's part of summary.json; None if it has not finished a round."""
         return self.summaries.get((variant.name, variant.scenario.seed))
 
     def nearest(self, scenario: Scenario, aside: Aside) -> tuple[Variant, dict[str, tuple[Any, Any]]]:
-        """Return the variant that differs least from `scenario`, not counting what is `aside`, and in what it does.
+        """Return the variant that differs least from `scenario`, not counting keys `aside`, and the differences.
 
         Values come in pairs: that of the variant, and that of `scenario`.
         """

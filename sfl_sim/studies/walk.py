@@ -1,4 +1,4 @@
-"""What the rounds of a scenario take, by the clock alone, in one world after another."""
+"""Walks through the rounds of a scenario by the clock alone, in one world after another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sfl_sim.engine.walk import Walk, WalkedRound
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.clock import Plans
-from sfl_sim.sim.trace import Unforeseen
+from sfl_sim.sim.trace import NotPlannable
 from sfl_sim.studies.recut import recut
 from sfl_sim.system.fleet import Fleet
 
@@ -20,11 +20,11 @@ RECURSION, EVENT_LOOP = "recursion", "event loop"
 
 
 class Walked(NamedTuple):
-    """All rounds of a scenario in one world.
+    """Timed rounds of a scenario in one world.
 
     Attributes:
-        rounds: by `RECURSION`, those that are alike but for when they begin are one, and what happens once is apart.
-        how: whether by `RECURSION` or by the `EVENT_LOOP`.
+        rounds: the rounds; by `RECURSION`, equal rounds are one, and setup and finish are apart.
+        how: the clock, `RECURSION` or `EVENT_LOOP`.
     """
 
     fleet: Fleet
@@ -33,14 +33,14 @@ class Walked(NamedTuple):
 
 
 class Walker:
-    """Walks scenarios that differ in nothing but their world: what their flows issue is found out once.
+    """Walks scenarios that differ only in their world: the operations of their flows are planned once.
 
-    Times are those of a run; of rounds that are walked as one, but for rounding.
+    Times are those of a run, up to rounding where equal rounds are walked as one.
 
     Args:
         scenario: one of them, without grid.
 
-    Raises ScenarioError for whatever in the scenario cannot be used.
+    Raises ScenarioError if the scenario cannot be used.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -51,30 +51,30 @@ class Walker:
 
     @property
     def follows_the_world(self) -> bool:
-        """Whether the method has asked how fast its clients are: what it does elsewhere is not known."""
+        """True if the method has asked for its clients' speeds, so that its operations in other worlds are unknown."""
         asked = self._walked.method.task.sample_s
         return isinstance(asked, SecondsPerSample) and asked.asked
 
     def recut(self, cuts: Sequence[int]) -> None:
-        """From now on client c holds the layers 1 to `cuts[c]`, whatever the scenario says.
+        """Let client c hold the layers 1 to `cuts[c]` from now on, instead of the scenario's cut.
 
-        Raises ScenarioError if the method does not take such cuts.
+        Raises ScenarioError if the method does not allow these cuts.
         """
         recut(self.experiment, cuts)
         self._cuts = cuts
         self._plans.clear()
 
     def walk(self, scenario: Scenario) -> Walked:
-        """All rounds of `scenario`, which differs in its world alone.
+        """Walk all rounds of `scenario`, which differs in its world alone.
 
-        Raises ScenarioError for whatever in it cannot be used.
+        Raises ScenarioError if the scenario cannot be used.
         """
         experiment, scenario = self.experiment, expand(scenario)
         fleet = build_world(scenario, len(experiment.shares))
         clock = build_clock(scenario, fleet, experiment.executor, experiment.counts, plans=self._plans)
         try:
             return Walked(fleet, Walk(experiment, clock).alike(), RECURSION)
-        except Unforeseen:
+        except NotPlannable:
             self._walked = experiment = Experiment(scenario, device=None)
         if self._cuts is not None:
             recut(experiment, self._cuts)

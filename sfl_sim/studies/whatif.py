@@ -71,7 +71,7 @@ def run_whatif(
 def _write(
     place: Path, question: Question, found: list[Found], more: Mapping[str, pd.DataFrame], wall_s: float
 ) -> None:
-    """Write the tables, and what they are about, into the folder `place`."""
+    """Write the tables and their description into the folder `place`."""
     tables = {**point_tables(found), "layers": question.walker.experiment.layers(), **more}
     for name, table in tables.items():
         table.to_parquet(place / f"{name}.parquet", index=False)
@@ -86,13 +86,13 @@ def _write(
 
 
 def _target(told: Mapping[str, pd.DataFrame]) -> float | None:
-    """The accuracy that training runs are asked for; None if none is, or if they differ in it."""
+    """Return the target accuracy of the training runs; None if they have none, or different ones."""
     asked = set(told["overlay"]["target_accuracy"].dropna()) if "overlay" in told else set()
     return asked.pop() if len(asked) == 1 else None
 
 
 def _collect(question: Question, jobs: int, notify: Notify, found: list[Found]) -> None:
-    """Add what the points' rounds take to `found`, in the order of the points."""
+    """Add the times of the points' rounds to `found`, in the order of the points."""
     points = question.points
     order = {point.key: number for number, point in enumerate(points)}
     refused: list[Refused] = []

@@ -1,4 +1,4 @@
-"""What a walk through the rounds of a scenario says of them: rows of the tables of a what-if study."""
+"""Measures of a walk through the rounds of a scenario: rows of the tables of a what-if study."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sfl_sim.store.columns import BREAKDOWN
 from sfl_sim.studies.walk import Walked
 
 OWN = ("device", "uplink", "queue", "server", "downlink")
-"""Where a client spends time by itself; the rest of a round it waits for others."""
+"""Places where a client spends time by itself; in the rest of a round it waits for others."""
 
 
 class Measured:
-    """What `walked` says of its average round.
+    """Measures of the average round of `walked`.
 
     Args:
         rounds: how many there are.
@@ -32,11 +32,11 @@ class Measured:
 
     @property
     def round_s(self) -> float:
-        """Its length: that of all that happens, by the number of rounds."""
+        """Duration of the average round: the total duration over the number of rounds."""
         return sum(each.times * (each.ended_s - each.started_s) for each in self._walked) / self.rounds
 
     def figures(self, workers: float) -> dict[str, Any]:
-        """Its length, where its average participant spends it, its traffic, and how busy the server's lanes are."""
+        """Give its duration, its breakdown for the average participant, its traffic, and the server's load."""
         seconds = dict.fromkeys(BREAKDOWN, 0.0)
         moved = {"bytes_up": 0.0, "bytes_down": 0.0}
         busy_s = 0.0
@@ -55,9 +55,9 @@ class Measured:
         }  # fmt: skip
 
     def clients(self) -> pd.DataFrame:
-        """One row per client: device, group, rates, and what it spends of time and energy where in an average round.
+        """Make a table of the clients: device, group, rates, and time and energy by place in an average round.
 
-        Of the rounds in which it takes part; NaN for a client that never does, and for energy where no power is known.
+        Averages are over the rounds in which a client takes part; NaN if it never does, and for energy without power.
         """
         n, power = len(self.fleet.macs_per_s), self.fleet.power
         seconds = {name: np.zeros(n) for name in (*OWN, "rest")}

@@ -24,12 +24,12 @@ from sfl_sim.studies.walk import Walker
 from sfl_sim.studies.whatif_measures import Measured
 
 ELSEWHERE = NOT_LEARNED | {Concern.WORLD, Concern.ORDER, Concern.COMPUTING}
-"""Concerns that change when something happens, but not what: points that differ in them alone share a walker."""
+"""Concerns that change the times of operations, but not the operations: points that differ in them share a walker."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a point's rounds take.
+    """Times of a point's rounds.
 
     Attributes:
         figures: of the average round: `Measured.figures`, method, the clients' common cut (None without one), how.
@@ -46,7 +46,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Refused:
-    """A point that cannot be, such as a cut that leaves a method nothing to do at the server."""
+    """A point that is impossible, such as a cut that leaves no work for the server."""
 
     point: Point
     error: ScenarioError
@@ -56,7 +56,7 @@ Answer = Found | Refused
 
 
 def evaluate(points: Sequence[Point], jobs: int = 1) -> Iterator[Answer]:
-    """An answer to every point, as they come; with several `jobs`, side by side in so many processes."""
+    """Generate an answer to every point, in the order of completion; several `jobs` run in as many processes."""
     groups: dict[str, list[Point]] = {}
     for point in points:
         groups.setdefault(_structure(point.variant.scenario), []).append(point)
@@ -75,7 +75,7 @@ def evaluate(points: Sequence[Point], jobs: int = 1) -> Iterator[Answer]:
 
 
 def _structure(scenario: Scenario) -> str:
-    """Equal for scenarios whose flows issue the same operations; a preset is an order that stands for more than one."""
+    """Return a text that is equal for scenarios with the same operations; a preset stands for more than an order."""
     aside = ELSEWHERE - {Concern.ORDER} if scenario.server.order in PRESETS else ELSEWHERE
     operations = scenario.server.include_model_exchange, scenario.data.root  # which take time; where other data may lie
     return json.dumps([without(scenario, aside), operations], sort_keys=True)

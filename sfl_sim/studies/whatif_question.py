@@ -1,4 +1,4 @@
-"""The question of a what-if study: a scenario, and what of it varies."""
+"""The question of a what-if study: a scenario, and the keys that vary."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODEL = ("model", "model.name", "model.factory")
 
 @dataclass(frozen=True)
 class Question:
-    """A scenario and what of it varies.
+    """A scenario and the keys that vary.
 
     Attributes:
         forgiving: whether points that cannot be are left out, since nobody has named them.
@@ -33,7 +33,7 @@ class Question:
 
     @classmethod
     def of(cls, study: Study, axes: Sequence[Axis]) -> Question:
-        """Return the question with all values found out.
+        """Return the question with `ALL` replaced by the possible values.
 
         Raises ScenarioError for axes that do not fit the scenario.
         """
@@ -54,13 +54,13 @@ class Question:
 
     @property
     def has_one_model(self) -> bool:
-        """Whether layers are the same at all points."""
+        """True if the layers are the same at all points."""
         models = {(variant.scenario.model.name, variant.scenario.model.factory) for variant in self.study.variants}
         return len(models) == 1 and not any(axis.key in MODEL for axis in self.axes)
 
     @cached_property
     def walker(self) -> Walker:
-        """The scenario as it is."""
+        """Walker of the scenario as it is."""
         variant = self.study.variants[0]
         try:
             return Walker(variant.scenario)
@@ -69,7 +69,7 @@ class Question:
 
     @property
     def network(self) -> Network:
-        """The scenario's own."""
+        """Network of the scenario as it is."""
         return self.walker.experiment.method.task.network
 
     @cached_property
@@ -78,7 +78,7 @@ class Question:
         return list(spread(self.study, self.axes))
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return the axes as whatif.json tells them."""
+        """Return the axes as in whatif.json."""
         return [
             {"key": axis.key, "values": list(axis.values), "names": [self._name(axis.key, v) for v in axis.values],
              "base": self.base(axis)}
@@ -86,7 +86,7 @@ class Question:
         ]  # fmt: skip
 
     def base(self, axis: Axis) -> int | None:
-        """Return which of the values is the scenario's own; None if none is."""
+        """Return the index of the scenario's own value; None if it is not among the values."""
         own = self.study.base
         for index, value in enumerate(axis.values):
             if self._is_layer(axis.key, value) and not isinstance(own.model.cut, ClientCuts):
@@ -97,7 +97,7 @@ class Question:
         return None
 
     def _is_layer(self, key: str, value: Any) -> bool:
-        """Tell whether the value means a layer that has one name at all points."""
+        """Return True if the value means a layer that has one name at all points."""
         return key == CUT and not isinstance(value, dict) and self.has_one_model
 
     def _name(self, key: str, value: Any) -> str:

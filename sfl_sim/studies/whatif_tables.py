@@ -26,27 +26,27 @@ from sfl_sim.studies.whatif_question import Question
 from sfl_sim.training.memory import client_memory_bytes
 
 SPEEDUPS = (0.1, 0.3, 1.0, 3.0, 10.0)
-"""Times the scenario's own: servers in which the best point is timed again."""
+"""Factors on the server's speed with which the best point is timed again."""
 WORKERS = (1, 2, 4, 8)
 ASIDE: Aside = {*ELSEWHERE, Concern.ORDER, "train.rounds"}
-"""In what a training run may differ from a point that it tells the accuracy of."""
+"""Keys in which a training run may differ from a point whose accuracy it shows."""
 NOT_OF_THE_NETWORK = frozenset({"model.cut", "clients", "server", "method", "seed", "data.partition", "data.test"})
 
 
 def place(point: Point) -> dict[str, Any]:
-    """Return the columns that say where a row belongs: series, seed, and the value on every axis."""
+    """Return the columns that identify a row's point: series, seed, and the index of the value on every axis."""
     axes = {f"axis_{number}": index for number, index in enumerate(point.indices)}
     return {"series": point.series, "seed": point.variant.scenario.seed, **axes}
 
 
 class _Memory:
-    """Memory that clients need to train their parts; every network is asked once."""
+    """Memory that clients need to train their parts; every network is built once."""
 
     def __init__(self) -> None:
         self._networks: dict[str, Network] = {}
 
     def needed_bytes(self, scenario: Scenario, layers: int) -> int:
-        """Return the bytes that a client with so many layers needs."""
+        """Return the bytes that a client with the first `layers` layers needs."""
         values = json.dumps(without(scenario, NOT_OF_THE_NETWORK))
         if values not in self._networks:
             self._networks[values] = Walker(scenario).experiment.method.task.network
@@ -55,7 +55,7 @@ class _Memory:
 
 
 def point_tables(found: Iterable[Found]) -> dict[str, pd.DataFrame]:
-    """`points`, one row per point and seed, and `clients`, one row per point, seed and client."""
+    """Make the tables `points`, one row per point and seed, and `clients`, one row per point, seed and client."""
     memory = _Memory()
     rows, parts = [], []
     for one in found:
@@ -68,7 +68,7 @@ def point_tables(found: Iterable[Found]) -> dict[str, pd.DataFrame]:
 
 
 def servers_table(question: Question, found: Sequence[Found]) -> pd.DataFrame:
-    """The best points of the scenario's own world with other servers: one row per series, seed and server."""
+    """Time the best points of the scenario's own world with other servers: one row per series, seed and server."""
     rows = []
     for best in _best_at_home(question, found):
         server = best.variant.scenario.server
@@ -121,7 +121,7 @@ def _number(workers: int | str) -> float:
 def overlay_table(question: Question, runs: Sequence[Path]) -> pd.DataFrame:
     """Return a row per point and seed whose model a run in the folders `runs` trained (docs/output.md).
 
-    What would be learned in another order of service is not known: accuracy and time are missing there.
+    The results of training in another order of service are unknown: accuracy and time are missing there.
 
     Raises ScenarioError if a folder holds no run, or none of the points was trained there.
     """
@@ -150,7 +150,7 @@ def _of_run(question: Question, run: Path) -> Iterator[dict[str, Any]]:
 
 
 def _what_is_learned(scenario: Scenario, network: Network) -> dict[str, Any]:
-    """Return the keys that decide it; a cut at a layer of `network` by the layer's index, whatever it is called."""
+    """Return the keys that decide the trained model; a cut at a layer of `network` is given by the layer's index."""
     keys, cut = without(scenario, ASIDE), scenario.model.cut
     if not isinstance(cut, ClientCuts):
         with suppress(ScenarioError):
@@ -159,7 +159,7 @@ def _what_is_learned(scenario: Scenario, network: Network) -> dict[str, Any]:
 
 
 def _there(trained: Scenario, point: Scenario) -> Scenario:
-    """Return what was trained, in the world of a point."""
+    """Return the trained scenario in the world of a point."""
     return trained.model_copy(update={"clients": point.clients, "server": point.server})
 
 

@@ -1,4 +1,4 @@
-"""A part of a model with several replicas: for each sample, the most confident one answers."""
+"""Part of a model with several replicas: for each sample, the most confident one answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Confidence = Literal["logit", "softmax"]
 
 @dataclass(frozen=True)
 class Alternatives:
-    """Replicas of one part, by name; each is run, with all the parts that follow.
+    """Replicas of one part by name; each is run, followed by all later parts.
 
     Source: docs/methods/splitfed_v3.md#algorithm and docs/methods/multihead.md#algorithm.
 
@@ -28,11 +28,11 @@ class Alternatives:
     confidence: Confidence = "logit"
 
     def snapshot(self) -> Alternatives:
-        """A copy with the same numbers."""
+        """Copy all replicas."""
         return Alternatives({name: replica.snapshot() for name, replica in self.replicas.items()}, self.confidence)
 
     def most_confident(self, answers: Iterable[Tensor]) -> Tensor:
-        """Choose from the replicas' logits (n, L) those of the surest replica for each sample, of equal ones the first.
+        """Choose from the replicas' logits (n, L) those of the most confident replica for each sample; ties: the first.
 
         Holds one answer at a time beside the best so far.
         """
@@ -56,7 +56,7 @@ Model = Sequence[Replica | Alternatives]
 
 
 def replicas_by_name(model: Model) -> dict[str, Replica]:
-    """All replicas of a model: part1, part2, ..., and part1.client3 where there are alternatives."""
+    """List all replicas of a model by name: part1, part2, ..., and part1.client3 for alternatives."""
     found: dict[str, Replica] = {}
     for number, part in enumerate(model, start=1):
         if isinstance(part, Alternatives):

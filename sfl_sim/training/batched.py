@@ -1,4 +1,4 @@
-"""The batched executor: steps wait, and those that are alike on different states run as one."""
+"""The batched executor: steps wait, and equal steps on different states run as one."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from sfl_sim.training.eager import Eager
 
 MAX_GROUP = 64
 MIN_GROUP = 4
-"""Below it, what vmap costs is more than what it gains (lenet5 at batch 8, on a CPU)."""
+"""Group size below which vmap costs more than it gains (lenet5 at batch 8, on a CPU)."""
 
 
 class BatchedStep(Step, Protocol):
     """A step that many states can take as one computation.
 
-    The class that defines its `run` defines its `run_many`, too: who overrides `run` alone is run alone.
+    A class that defines `run` must define `run_many`, too: a step that overrides `run` alone runs by itself.
     """
 
     def batch_key(self, state: Any, *args: Any) -> Hashable:
-        """Operations with equal keys on different states may run as one. Asked before the arguments have contents."""
+        """Give a key: operations with equal keys on different states may run as one. Arguments have no contents yet."""
 
     def refusal(self, state: Any, *args: Any) -> str | None:
-        """Why they may not after all, if so. Asked before they run."""
+        """Return the reason why they cannot run as one after all; None if they can. Called before they run."""
 
     def run_many(self, states: Sequence[Any], args: Sequence[tuple[Any, ...]]) -> Sequence[Any]:
-        """`run(state, *args)` of each, up to rounding."""
+        """Run `run(state, *args)` for each state as one computation, up to rounding."""
 
 
 class _Kind:
-    """Tasks that may run as one: those that wait for nothing, and the states of all with their numbers of tasks."""
+    """Tasks that may run as one: those that are ready, and the number of tasks of each state."""
 
     __slots__ = ("key", "ready", "states", "step")
 
@@ -48,19 +48,19 @@ class _Kind:
 
 
 class Batched(Eager):
-    """Runs steps as late and as many at a time as possible: for GPUs, and for networks too small to fill a CPU.
+    """Runs steps as late, and as many together, as possible: for GPUs, and for networks too small to fill a CPU.
 
     Results differ from the eager executor's by rounding; two runs agree to the bit. On one thread of a CPU, lenet5 with
     10 (50) clients and batch 8 is 1.8 (2.1) times as fast with fedavg and 1.9 (2.6) times with splitfed_v1, 1.5 times
     with batch 64; splitfed_v2, whose server goes step by step, gets 0.9 to 1.3, and cnn8 loses (0.6).
 
     Args:
-        max_group: operations that run as one at most, which bounds the activations in memory.
-        min_group: operations that run as one at least; fewer run one by one.
+        max_group: maximum of operations that run as one, which bounds the activations in memory.
+        min_group: minimum of operations that run as one; fewer run one by one.
         on_nan: as for `Eager`.
 
     Attributes:
-        one_by_one: why steps run at once and alone after all, if the network cannot be run for many clients as one.
+        one_by_one: the reason why steps run one by one, if the network cannot run for many clients as one; else None.
     """
 
     name = "batched"
@@ -72,16 +72,16 @@ class Batched(Eager):
         self.one_by_one: str | None = None
         self._ledger = Ledger()
         self._turns = count()
-        self._left: dict[Deferred, On | None] = {}  # all that are not done, in order; copies are no operations
-        self._alone: deque[Deferred] = deque()  # wait for nothing, and run alone
+        self._left: dict[Deferred, On | None] = {}  # tasks that are not done, in order; None for copies
+        self._alone: deque[Deferred] = deque()  # ready tasks that run alone
         self._kinds: dict[Hashable, _Kind] = {}
 
     def run(self, op: On) -> Any:
-        """What stands in for the content of the result until the step has run."""
+        """Give a placeholder for the content of the result until the step has run."""
         if self.one_by_one:
             settle(op.args)
             return super().run(op)
-        if not _runs_many(type(op.step)):  # nobody knows what else it touches
+        if not _runs_many(type(op.step)):  # it may touch other states
             return self._defer(self._ledger.add(op.step.run, op.state, op.args, names_all=False), op)
         if type(op.state) is not Replica:  # several states at once, which others may change with it
             return self._defer(self._ledger.add(op.step.run, op.state, op.args), op)
@@ -92,10 +92,10 @@ class Batched(Eager):
         return self._defer(self._ledger.add(step.run, op.state, op.args, kind), op)
 
     def snapshot(self, payload: Value) -> Value:
-        """A copy, which gets its contents as they are at this point of the payload's own order."""
+        """Copy the payload; the copy gets the contents that the payload has at this point of its order of changes."""
         if self.one_by_one or not isinstance(payload, State):
             return super().snapshot(payload)
-        if type(payload) not in (Replica, Joined):  # nobody knows which states it is made of, and what its copy is
+        if type(payload) not in (Replica, Joined):  # its states and its kind of copy are unknown
             self.finish()
             return super().snapshot(payload)
         copy = Replica(cast(Replica, payload).part, has_velocity=cast(Replica, payload).has_velocity)
@@ -103,14 +103,14 @@ class Batched(Eager):
         return copy
 
     def read(self, value: Value) -> float:
-        """The number, which must be known now."""
+        """Give the number, after running the steps that it needs."""
         if isinstance(value.content, Deferred):
             self._run_until(value.content)
             settle(value)
         return super().read(value)
 
     def finish(self) -> None:
-        """Run all that has not run: the end of a round."""
+        """Run all waiting steps, at the end of a round."""
         self._run_until(None)
         super().finish()
 
@@ -132,10 +132,10 @@ class Batched(Eager):
                 self._run_some(self._next_kind())
 
     def _next_kind(self) -> _Kind:
-        """So that groups grow: tasks that cannot get company any more, else the largest group.
+        """Choose the next group so that groups grow: one that cannot grow any more, else the largest.
 
-        Among groups as large as they may be it is the one that got ready last, so that clients go on to their backward
-        passes before others take memory for their forward passes.
+        Among groups of maximum size it is the one that got ready last, so that clients go on to their backward passes
+        before others take memory for their forward passes.
         """
         kinds = [kind for kind in self._kinds.values() if kind.ready]
         lonely = [kind for kind in kinds if len(kind.states) == 1]
@@ -158,7 +158,7 @@ class Batched(Eager):
                 self._close(task, result)
 
     def _run_in_order(self) -> None:
-        """As the eager executor would have done."""
+        """Run all waiting tasks in their order, as the eager executor does."""
         self.name = f"batched, but one by one: {self.one_by_one}"
         for task in list(self._left):
             self._run_alone(task)
@@ -186,7 +186,7 @@ class Batched(Eager):
 
 @cache
 def _runs_many(kind: type[Step]) -> bool:
-    """Whether the class that says how the step runs says how it runs for many states."""
+    """Return True if the class that defines the step's `run` defines its `run_many`."""
     return "run_many" in vars(next(base for base in kind.__mro__ if "run" in vars(base)))
 
 

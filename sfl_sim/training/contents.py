@@ -1,4 +1,4 @@
-"""What values and states hold, as bytes and back to the bit: reading them runs no code that they name."""
+"""Contents of values and states as bytes and back, to the bit; reading them runs no code that they name."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 
 class Unstorable(TypeError):
-    """Something cannot be stored: a graph, or an object of a kind that nobody knows."""
+    """A content cannot be stored: a graph, or an object of an unknown type."""
 
 
 def storable(content: Any) -> Any:
-    """Return `content` as `dump` takes it: plain collections and tensors without the rest of their memory.
+    """Return `content` in the form that `dump` takes: plain collections, and tensors that own all of their memory.
 
-    What is one tensor stays one. Raises Unstorable.
+    A tensor that occurs twice stays one. Raises Unstorable.
     """
     return _storable(content, {})
 

@@ -1,4 +1,4 @@
-"""Operations that have not run yet, and which of them wait for which others."""
+"""Operations that have not run yet, and the dependencies between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sfl_sim.ops import State, Value
 
 
 class Deferred:
-    """`act(state, *args)`, not done yet. Until then it stands in for its result as a value's content.
+    """A task, `act(state, *args)`, which is not done yet; until then it is the placeholder for its result.
 
     Attributes:
         act, state, args: gone when it is done, so that a result keeps nothing else alive.
@@ -40,7 +40,7 @@ class Deferred:
 
 
 class _Uses:
-    """A state's tasks: the last one that changes it, those that read what that one leaves, how many are not done."""
+    """A state's tasks: the last one that changes it, those that read its result, and the number of unfinished ones."""
 
     __slots__ = ("left", "place", "readers", "state", "writer")
 
@@ -53,7 +53,7 @@ class _Uses:
 
 
 class Ledger:
-    """The tasks that have not run yet, and which of them wait for which others (docs/decisions, "Executors").
+    """The tasks that have not run yet, and the dependencies between them (docs/decisions, "Executors").
 
     A task waits for those before it that give a value which it takes, change a state which it changes or reads (those
     among its arguments), or read the state which it changes. Every order that respects this gives the same numbers as
@@ -68,7 +68,7 @@ class Ledger:
     def add(
         self, act: Callable[..., Any], state: State, args: tuple[Any, ...], kind: Any = None, *, names_all: bool = True
     ) -> Deferred:
-        """Enter the next task. Those that may touch more than they name keep their order among themselves."""
+        """Add the next task. Without `names_all` it may touch other states, and such tasks keep their order."""
         task = Deferred(act, state, args, kind)
         before = [value.content for value in values_in(args) if isinstance(value.content, Deferred)]
         for changed in [*states_in(state), *([] if names_all else [self._unnamed])]:
@@ -87,7 +87,7 @@ class Ledger:
         return task
 
     def close(self, task: Deferred, result: Any) -> list[Deferred]:
-        """`task` is done; the tasks that wait for nothing any more."""
+        """Mark `task` as done; gives the tasks that have become ready."""
         task.is_done, task.result = True, result
         for uses in task.uses:
             uses.left -= 1
@@ -107,14 +107,14 @@ class Ledger:
 
 
 def settle(args: Any) -> None:
-    """Give the values among `args` their contents, which have been computed."""
+    """Replace placeholders among `args` by their results."""
     for value in values_in(args):
         if isinstance(value.content, Deferred):
             value.content = value.content.result
 
 
 def values_in(args: Any) -> Iterator[Value]:
-    """The values among an operation's arguments, those in sequences and mappings as well."""
+    """Generate the values among an operation's arguments, also those in sequences and mappings."""
     if isinstance(args, Value):
         yield args
     elif isinstance(args, Mapping):
@@ -125,7 +125,7 @@ def values_in(args: Any) -> Iterator[Value]:
 
 
 def states_in(args: Any) -> Iterator[State]:
-    """The states among an operation's arguments; of those that are made of several, the several."""
+    """Generate the states among an operation's arguments; for joined states, their members."""
     for value in values_in(args):
         if isinstance(value, Joined | Bundle):
             yield from states_in(value.members)

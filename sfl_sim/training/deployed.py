@@ -1,4 +1,4 @@
-"""A client's model in use: layers on its device, perhaps an exit there, and the layers at the server behind the cut."""
+"""Deployed model of a client: layers on its device, possibly an exit there, and the server's layers behind the cut."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Deployed:
     """The model that answers the requests of one client.
 
     Attributes:
-        front: phi, on the device: parts that are applied one after another.
-        head: h, the exit on what `front` gives; None where no request can be answered by an exit on the device.
-        back: the rest of theta, at the server; nothing where the device holds the whole model.
-        feature_shape: of one sample's features at the cut, without the batch dimension.
+        front: parts on the device (phi), applied one after another.
+        head: exit on the output of `front` (h); None if no request can be answered by an exit on the device.
+        back: parts at the server (the rest of theta); empty if the device holds the whole model.
+        feature_shape: shape of one sample's features at the cut, without the batch dimension.
     """
 
     front: Sequence[Replica | Joined]
@@ -38,33 +38,33 @@ class Deployed:
 
     @property
     def on_device(self) -> Sequence[Replica | Joined]:
-        """The parts on the device: front and exit."""
+        """Parts on the device: front and exit."""
         return [*self.front, *([self.head] if self.head else [])]
 
     @property
     def device_work(self) -> Work:
-        """The device's work for a request: front and exit."""
+        """Work of the device for a request: front and exit."""
         return _forward_work(self.on_device)
 
     @property
     def server_work(self) -> Work:
-        """The server's work for a request that the device has not answered."""
+        """Work of the server for a request that the device has not answered."""
         return _forward_work(self.back)
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes that a request sends to the server, if the device does not answer it."""
+        """Bytes of a request to the server, if the device does not answer it."""
         part = self.front[-1].part
         return part.out_numel * part.wire_dtype.itemsize
 
     @property
     def device_parameters(self) -> int:
-        """|phi| + |h|."""
+        """Number of parameters on the device, |phi| + |h|."""
         return sum(replica.part.n_parameters for replica in self.on_device)
 
     @property
     def server_parameters(self) -> int:
-        """|theta|, as far as this client's requests run through it."""
+        """Number of parameters at the server that this client's requests run through, |theta| - |phi|."""
         return sum(replica.part.n_parameters for replica in self.back)
 
 
@@ -77,9 +77,9 @@ class Answers:
     """Answers to some test samples (N,).
 
     Attributes:
-        entropy: of the probabilities that the exit on the device gives, in nats; inf where there is no exit, -inf where
-            the device holds the whole model.
-        device_correct, server_correct: whether the exit's answer is right, and that of the way to the end.
+        entropy: entropy in nats of the probabilities of the device's exit; inf if there is no exit, -inf if the device
+            holds the whole model.
+        device_correct, server_correct: True if the answer of the exit, or of the whole model, is correct.
     """
 
     entropy: NDArray[np.float32]
@@ -87,20 +87,20 @@ class Answers:
     server_correct: NDArray[np.bool_]
 
     def at(self, places: Ints) -> Answers:
-        """The answers to the samples at `places` (n,)."""
+        """Select the answers to the samples at `places` (n,)."""
         return Answers(self.entropy[places], self.device_correct[places], self.server_correct[places])
 
 
 def answers_of_clients(
     models: Sequence[Deployed], test_sets: Sequence[Ints], x: Tensor, y: Tensor, prepare: Prepare
 ) -> list[Answers]:
-    """Let each client answer its own test set.
+    """Evaluate each client's model on its own test set.
 
     Clients that have the very same model are asked together, so that no sample is computed twice.
 
     Args:
-        models: of the clients.
-        test_sets: their indices into the test samples x (N, ...) with labels y (N,).
+        models: one model for each client.
+        test_sets: each client's indices into the test samples x (N, ...) with labels y (N,).
         prepare: see `Prepare`.
     """
     found: dict[int, Answers] = {}
@@ -113,7 +113,7 @@ def answers_of_clients(
 
 
 def _alike(models: Sequence[Deployed]) -> Mapping[tuple[int, ...], list[int]]:
-    """Clients by the identity of all parts of their models."""
+    """Group clients by the identity of all parts of their models."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for client, model in enumerate(models):
         groups.setdefault(tuple(map(id, (*model.on_device, *model.back))), []).append(client)
@@ -121,7 +121,7 @@ def _alike(models: Sequence[Deployed]) -> Mapping[tuple[int, ...], list[int]]:
 
 
 def answer(model: Deployed, x: Tensor, y: Tensor, prepare: Prepare) -> Answers:
-    """Answer uint8 test images x (N, C, H, W) with labels y (N,), in eval mode and without a trace."""
+    """Answer uint8 test images x (N, C, H, W) with labels y (N,), in eval mode and without side effects."""
     entropy, device, server = [], [], []
     with torch.inference_mode():
         for start in range(0, len(x), BATCH):
@@ -144,10 +144,10 @@ def answer(model: Deployed, x: Tensor, y: Tensor, prepare: Prepare) -> Answers:
 def representations(
     models: Sequence[Deployed], clients: Ints, network: Network, x: Tensor, prepare: Prepare
 ) -> NDArray[np.float64]:
-    """The inputs (N, D) of the last layer for uint8 test images x (N, C, H, W), each by one client's model.
+    """Compute the inputs (N, D) of the last layer for uint8 test images x (N, C, H, W), each by one client's model.
 
     Args:
-        models: of the clients.
+        models: one model for each client.
         clients: (N,) the client whose model each sample runs through.
         network: whose layers the models are.
         x, prepare: the images, and what makes them the models' input.
@@ -167,7 +167,7 @@ def representations(
 
 
 def _but_last_layer(last: Replica, network: Network, x: Tensor) -> Tensor:
-    """The layers of the network's last part but for its last one."""
+    """Apply the layers of the network's last part except its last one."""
     n_layers = len(last.part.skeleton)
     if n_layers == 1:
         return x

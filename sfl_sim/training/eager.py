@@ -9,10 +9,10 @@ from sfl_sim.ops import On, Value
 
 
 class Eager:
-    """Runs steps at once. The default on a CPU: threads and batching gain nothing there beyond tiny models.
+    """Runs each step immediately. The default on a CPU: batching gains nothing there beyond tiny models.
 
     Args:
-        on_nan: that of the network whose steps it runs, which is told what they are.
+        on_nan: rule of the network for losses that are not finite; it gets each operation before its step runs.
     """
 
     name = "eager"
@@ -26,13 +26,13 @@ class Eager:
         return op.step.run(op.state, *op.args)
 
     def snapshot(self, payload: Value) -> Value:
-        """A copy if the payload can change, itself if not."""
+        """Give a copy if the payload can change, itself if not."""
         return payload.snapshot()
 
     def finish(self) -> None:
-        """All that is left to do at the end of a round."""
+        """Finish a round: check the losses that have not been checked."""
         self.on_nan.end_round()
 
     def read(self, value: Value) -> float:
-        """The number, now."""
+        """Give the number in `value`."""
         return float(value.load())

@@ -32,12 +32,12 @@ class Evaluation:
 
     @property
     def correct(self) -> NDArray[np.int64]:
-        """Numbers (L,) of correct answers by label."""
+        """Number of correct answers by label, (L,)."""
         return self.confusion.diagonal()
 
     @property
     def samples(self) -> NDArray[np.int64]:
-        """Numbers (L,) of test samples by label."""
+        """Number of test samples by label, (L,)."""
         return np.asarray(self.confusion.sum(axis=1))
 
     @property

@@ -1,7 +1,7 @@
 """Step-wise momentum fusion (SMoFi): the buffers that the server's surrogates share, and the steps on them.
 
-Yang et al., AAAI 2026, Eq. (4) and (5): docs/methods/smofi.md#equations. m_j is the buffer of one surrogate, mbar what
-all of them are fused to.
+Yang et al., AAAI 2026, Eq. (4) and (5): docs/methods/smofi.md#equations. m_j is the buffer of one surrogate, mbar the
+fused buffer.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from sfl_sim.training.steps import Train
 
 
 class Fusion(State):
-    """The momentum buffers of a round's surrogates, and what they are fused to: the last round's mbar, or zeros.
+    """Momentum buffers of a round's surrogates, and the fused one, which starts as the last round's mbar or as zeros.
 
-    A surrogate's optimiser works on its row of the matrix, so that nothing is gathered before the rows are averaged.
-    The content, from the first step on that goes on from mbar: `own` (moments, surrogates, P), as each surrogate's last
-    step left them, and `fused` (moments, P). With Adam, moments are the averages of the gradient and of its square.
+    A surrogate's optimiser works on its row of the matrix, so that rows are averaged without being copied together. The
+    content, from the first step that starts from mbar on: `own` (moments, surrogates, P), as each surrogate's last step
+    left them, and `fused` (moments, P). With Adam, moments are the averages of the gradient and of its square.
     """
 
     __slots__ = ("_carried", "moments", "part", "surrogates")
@@ -40,12 +40,12 @@ class Fusion(State):
 
     @property
     def buffers(self) -> tuple[Tensor, Tensor]:
-        """The content, outside timing-only runs."""
+        """Content of the state, outside timing-only runs."""
         assert self.content is not None, "a timing-only fusion has no numbers"
         return self.content
 
     def lend(self, weights: Weights, row: int) -> None:
-        """Let the next step of the surrogate in `row` go on from mbar instead of its own buffer (Eq. 4)."""
+        """Let the next step of the surrogate in `row` start from mbar instead of its own buffer (Eq. 4)."""
         if self.content is None:
             own = weights.flat.new_zeros(self.moments, self.surrogates, len(weights.flat))
             self.content = own, self._carried.buffers[1] if self._carried else torch.zeros_like(own[:, 0])
@@ -59,12 +59,12 @@ class Fusion(State):
 
 @dataclass(frozen=True)
 class TrainFused(Train):
-    """`Train` whose optimiser goes on from mbar; `row` is the surrogate's."""
+    """`Train` whose optimiser starts from mbar; `row` is the surrogate's row."""
 
     row: int
 
     def run(self, part2: Replica, smashed: Value, fusion: Fusion) -> Tensor | None:  # type: ignore[override]
-        """The gradient at the input, as `Train`."""
+        """Give the gradient at the input, as `Train`."""
         gradient = self.differentiate(part2, smashed)
         fusion.lend(part2.weights, self.row)
         self.optimiser.step(part2.weights)
@@ -76,7 +76,7 @@ class Differentiate(Train):
     """`Train` without its optimiser step: the parameters' gradients wait in the state for `Update`."""
 
     def run(self, part: Replica | Joined, data: Value) -> Tensor | None:
-        """The gradient at the input, as `Train`."""
+        """Give the gradient at the input, as `Train`."""
         return self.differentiate(part, data)
 
 
@@ -89,13 +89,13 @@ class Update(Step):
     name = "update"
 
     def run(self, part2: Replica, smashed: Value, fusion: Fusion) -> None:
-        """Step with the gradient that waits."""
+        """Step with the gradient that `Differentiate` left."""
         fusion.lend(part2.weights, self.row)
         self.optimiser.step(part2.weights)
 
 
 class Fuse(Step):
-    """mbar <- the sum of all m_j weighted by `shares`; one MAC per element and buffer.
+    """Fuse the buffers: mbar <- the sum of all m_j weighted by `shares`; one MAC per element and buffer.
 
     One product of a vector with the matrix, at the speed of memory: for 20 surrogates 0.4 % of the step before it,
     and 5 to 11 times as fast as parameter by parameter (benchmarks/smofi.py).
@@ -105,7 +105,7 @@ class Fuse(Step):
     aggregates = True
 
     def work(self, fusion: Fusion, shares: Sequence[float]) -> Work:
-        """The weighted sum."""
+        """Count the MACs of the weighted sum."""
         return Work.of(fusion.moments * fusion.surrogates * fusion.part.n_parameters)
 
     def run(self, fusion: Fusion, shares: Sequence[float]) -> None:

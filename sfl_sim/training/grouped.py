@@ -40,7 +40,7 @@ class ChannelsSideBySide(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call `func` by our rule if there is one."""
+        """Call `func` by a rule of this module if there is one."""
         kwargs = kwargs or {}
         if func is F.conv2d and len(args) == 7:  # as nn.Conv2d calls it
             return _Convolution.apply(*args)

@@ -14,7 +14,7 @@ from sfl_sim.models.network import Network
 from sfl_sim.training.optimisers import Adam, Sgd
 
 SAMPLES = (2, 3)
-"""Sizes of the mini-batches that are tried: one sample is too few for some batch norms, and memory grows linearly."""
+"""Sizes of the mini-batches that are measured: batch norms may need two samples, and memory grows linearly."""
 
 
 def client_memory_bytes(network: Network, cut: int, batch_size: int, optimizer: str, momentum: float) -> int:

@@ -29,7 +29,7 @@ class Optimiser(ABC):
     round the odd tail of a vector differently from its others; the flat vector has none.
 
     Attributes:
-        rule: changes the gradient first; None leaves it.
+        rule: rule that changes the gradient before the step; None for none.
     """
 
     lr: float
@@ -40,10 +40,10 @@ class Optimiser(ABC):
     @property
     @abstractmethod
     def n_moments(self) -> int:
-        """Running averages of gradients that it keeps, as long as the weights: `momentum`, and Adam's `variance`."""
+        """Number of running averages of gradients (P,) that it keeps: `momentum`, and Adam's `variance`."""
 
     def step(self, weights: Weights) -> None:
-        """One step with the accumulated gradient, which is cleared; none where `OnNan` does not admit it."""
+        """Step with the accumulated gradient, and clear it; no step if `OnNan` does not admit it."""
         on_nan = weights.part.calling.on_nan
         with torch.no_grad():
             if on_nan.admits(weights):
@@ -68,7 +68,7 @@ class Sgd(Optimiser):
 
     @property
     def n_moments(self) -> int:
-        """m, if there is any momentum."""
+        """1 with momentum (m), 0 without."""
         return int(self.momentum > 0)
 
     def _update(self, weights: Weights, weight_decay: float) -> None:
@@ -83,7 +83,7 @@ class Sgd(Optimiser):
 
 @dataclass(frozen=True, slots=True)
 class Adam(Optimiser):
-    """PyTorch's Adam, with its usual betas; with `decoupled` decay AdamW (Loshchilov and Hutter, ICLR 2019)."""
+    """PyTorch's Adam, with its default betas; with `decoupled` decay AdamW (Loshchilov and Hutter, ICLR 2019)."""
 
     _: KW_ONLY
     decoupled: bool = False
@@ -92,7 +92,7 @@ class Adam(Optimiser):
 
     @property
     def n_moments(self) -> int:
-        """Averages of the gradient and of its square."""
+        """2: averages of the gradient and of its square."""
         return 2
 
     def _update(self, weights: Weights, weight_decay: float) -> None:
@@ -111,7 +111,7 @@ class Adam(Optimiser):
 
 @dataclass(frozen=True, slots=True)
 class Proximal:
-    """The gradient of (mu/2) ||w - w_start||^2 on top, where w_start is w before the round's first step.
+    """Rule that adds the gradient of (mu/2) ||w - w_start||^2, where w_start is w before the round's first step.
 
     The L2 regularisation against forgetting, and the proximal term of FedProx (Li et al., "Federated Optimization in
     Heterogeneous Networks", MLSys 2020, Eq. 2). It is separable: each part adds its own.
@@ -120,7 +120,7 @@ class Proximal:
     mu: float
 
     def __call__(self, weights: Weights, weight_decay: float) -> float:
-        """The first step since the state was copied or renewed remembers where it starts."""
+        """Add the proximal gradient; the first step after a copy or a `Renew` stores w_start."""
         if weights.start is None:
             weights.start = weights.flat.clone()
         else:
@@ -130,7 +130,7 @@ class Proximal:
 
 @dataclass(frozen=True, slots=True)
 class CoClipped:
-    """Gradient and weight decay are clipped together to a norm of at most `max_norm`: FedNAR's co-clipping.
+    """Rule that clips gradient and weight decay together to a norm of at most `max_norm`: FedNAR's co-clipping.
 
     Li et al., "FedNAR: Federated Optimization with Normalized Annealing Regularization", NeurIPS 2023
     (docs/methods/fednar.md).
@@ -148,10 +148,10 @@ class CoClipped:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The gradient stays as it is, and its squared norm, without weight decay, is added up over a round's steps."""
+    """Rule that sums the squared gradient norm, without weight decay, over a round's steps, and changes nothing."""
 
     def __call__(self, weights: Weights, weight_decay: float) -> float:
-        """Add the norm up in the weights' memory, so that a GPU need not wait for it."""
+        """Add the squared norm to a sum on the weights' device, so that the host need not wait for a GPU."""
         norm = weights.grad.square().sum()
         weights.squared_norms = norm if weights.squared_norms is None else weights.squared_norms + norm
         return weight_decay

@@ -1,4 +1,4 @@
-"""The executor that trains nothing, and knows of everything how training would have come about."""
+"""The provenance executor: it trains nothing, and traces how every result of training would be computed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sfl_sim.ops import On, State, Value
 from sfl_sim.training.deferred import states_in
 
 
-class Descent(NamedTuple):
-    """How one operation came about.
+class TracedOperation(NamedTuple):
+    """An operation with its lineage.
 
     Attributes:
-        lineage: of what it makes.
-        before: of the state that it waited for, as it found it.
+        lineage: lineage of its result.
+        before: lineage of the state that it waited for, before the operation.
         op: the operation.
     """
 
@@ -25,17 +25,17 @@ class Descent(NamedTuple):
 
 
 class Provenance:
-    """Gives every value a digest of how it came about as its content, and keeps one for every state.
+    """Gives every value its lineage as its content, and keeps one for every state.
 
-    The digest is of the step with its settings, the node, and the lineages of all that the step takes and changes. So
-    operations of equal lineage give equal numbers, whenever they run: two walks whose operations have the same lineages
-    have learned the same. As in `Batched`, steps are taken to touch nothing but what they name.
+    A lineage is a digest of the step with its settings, the node, and the lineages of all arguments and states of the
+    step. So operations of equal lineage give equal numbers, whenever they run: two walks with the same lineages train
+    the same models. As in `Batched`, steps are assumed to touch only their arguments and states.
 
     Args:
-        read: the number in a value of that lineage.
+        read: gives the number in a value of a lineage.
 
     Attributes:
-        draws: whether steps draw from one stream of random numbers, so that each depends on all that began before it.
+        draws: True if steps draw from one stream of random numbers, so that each depends on all steps before it.
     """
 
     name = "lineage"
@@ -45,59 +45,59 @@ class Provenance:
         self.draws = False
         self._drawn = b""
         self._states: dict[State, object] = {}
-        self._descents: list[Descent] = []
+        self._operations: list[TracedOperation] = []
 
     def run(self, op: On) -> bytes:
-        """The lineage of the result."""
+        """Give the lineage of the operation's result."""
         step = type(op.step).__qualname__, getattr(op.step, "__dict__", None)
         before = self._of(op.state.guard)
-        lineage = _digest(step, op.node, self._told(op.state), self._told(op.args), self._drawn)
+        lineage = _digest(step, op.node, self._identity(op.state), self._identity(op.args), self._drawn)
         if self.draws:
             self._drawn = lineage
         for place, state in enumerate(states_in(op.state)):
             self._states[state] = lineage, place
-        self._descents.append(Descent(lineage, before, op))
+        self._operations.append(TracedOperation(lineage, before, op))
         return lineage
 
     def snapshot(self, payload: Value) -> Value:
-        """A new ghost of the same lineage if the payload can change, itself if not."""
+        """Give a copy of the same lineage if the payload can change, itself if not."""
         copy = payload.snapshot()
         if isinstance(payload, State):
-            origin = self._told(payload)
+            origin = self._identity(payload)
             for place, state in enumerate(states_in(copy)):
                 self._states[state] = _digest(origin, place)
         return copy
 
     def read(self, value: Value) -> float:
-        """The number that training produced, if it is known."""
+        """Give the number that training has produced, by `read`."""
         return self._read(value.content)
 
     def finish(self) -> None:
-        """Do nothing: nothing is left at the end of a round."""
+        """Finish a round: a no-op."""
 
-    def take(self) -> list[Descent]:
-        """The operations since the last call, in the order in which they began."""
-        found, self._descents = self._descents, []
+    def take(self) -> list[TracedOperation]:
+        """Give the operations since the last call, in the order of their start."""
+        found, self._operations = self._operations, []
         return found
 
     def _of(self, state: State) -> object:
-        """A state that nothing has made is what its size says: what is initialised has the same numbers every time."""
+        """Give a state's lineage; an initial state has its size, since initial numbers are the same every time."""
         if state not in self._states:
             self._states[state] = repr(state)
         return self._states[state]
 
-    def _told(self, arg: Any) -> Any:
-        """What an argument is, so that equal text means equal numbers."""
+    def _identity(self, arg: Any) -> Any:
+        """Describe an argument so that equal descriptions mean equal numbers."""
         if isinstance(arg, State):
             return [self._of(state) for state in states_in(arg)]
         if isinstance(arg, Value):
             return arg, arg.maker, arg.content
         if isinstance(arg, Mapping):
-            return [(key, self._told(value)) for key, value in arg.items()]
+            return [(key, self._identity(value)) for key, value in arg.items()]
         if isinstance(arg, list | tuple):
-            return [self._told(one) for one in arg]
+            return [self._identity(one) for one in arg]
         return arg
 
 
-def _digest(*told: Any) -> bytes:
-    return blake2b(repr(told).encode(), digest_size=16).digest()
+def _digest(*parts: Any) -> bytes:
+    return blake2b(repr(parts).encode(), digest_size=16).digest()

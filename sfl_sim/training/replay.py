@@ -1,9 +1,9 @@
-"""An executor that can put what a run has in memory into the same run, walked again from its start.
+"""The replaying executor: walks a run again from its start without computing, then restores an image of its memory.
 
 Flows are generators, which cannot be stored. But they depend on nothing except the numbers that they read: a run that
-is walked again, without computing, comes to the same point with the same values and states. What was computed for those
-that are still held there is an `Image`. Values and states are known in it by the order in which they came to the
-executor, which is that of simulated time.
+is walked again, without computing, comes to the same point with the same values and states. The contents of those that
+are still alive at that point are an `Image`. Values and states are numbered in it by the order in which they came to
+the executor, which is that of simulated time.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from sfl_sim.training.eager import Eager
 
 
 class CheckpointMismatch(RuntimeError):
-    """A run that is walked again is not the run that the image is of."""
+    """The run that is walked again is not the run of the image."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """What a run has in memory.
+    """Contents of a run's memory at one point.
 
     Attributes:
-        calls: of the executor, so far.
-        walked: a digest of them.
-        jobs: operations at the server among them.
-        reads: the numbers that flows have read.
-        states, results: contents by number, `storable`: what is alive, to be stored before the run goes on.
-        draws: the states of the random generators, of the CPU and of all GPUs.
+        calls: number of calls of the executor so far.
+        walked: digest of these calls.
+        jobs: number of operations at the server among them.
+        reads: numbers that flows have read.
+        states, results: `storable` contents that are alive, by number; to be stored before the run goes on.
+        draws: states of the random generators, of the CPU and of all GPUs.
     """
 
     calls: int
@@ -51,7 +51,7 @@ class Image:
 
 
 class StandIn:
-    """Stands for what an operation of the past gave, until it is known."""
+    """Placeholder for the result of an operation that is not computed again, until the image is restored."""
 
     __slots__ = ("__weakref__", "content")
 
@@ -60,13 +60,13 @@ class StandIn:
 
 
 class Replay:
-    """Has another executor carry everything out, and remembers what of it is still alive.
+    """Passes operations on to another executor, and remembers the contents that are still alive.
 
     Args:
-        executor: that executor.
+        executor: the other executor.
 
     Attributes:
-        jobs: operations at the server that have been carried out.
+        jobs: number of operations at the server that have been carried out.
     """
 
     def __init__(self, executor: Eager) -> None:
@@ -79,28 +79,28 @@ class Replay:
         self._n_states = 0
         self._results: dict[int, Any] = {}
         self._stand_ins: WeakValueDictionary[int, StandIn] = WeakValueDictionary()
-        self._past: Image | None = None
+        self._target: Image | None = None
 
     @property
     def name(self) -> str:
-        """That of the other executor."""
+        """Name of the other executor."""
         return self._executor.name
 
     @property
     def is_walking(self) -> bool:
-        """Whether the run has yet to come to the point of the image that it was given."""
-        return self._past is not None
+        """True until the run has reached the point of the image that it was given."""
+        return self._target is not None
 
-    def walk(self, past: Image) -> None:
-        """From now on compute nothing; at the point of `past`, put it in place and go on computing."""
-        self._past = past
+    def walk(self, target: Image) -> None:
+        """Walk without computing up to the point of `target`, restore it there, and go on computing."""
+        self._target = target
 
     def run(self, op: On) -> Any:
-        """The content of the operation's result, or what stands in for it."""
+        """Give the content of the operation's result, or a placeholder for it."""
         self._number(op.state, op.args)
         self._count(op.node, op.step.name)
         number = self._calls
-        if self._past:
+        if self._target:
             content = self._stand_ins[number] = StandIn()
         else:
             self._settle(op.args)
@@ -112,21 +112,21 @@ class Replay:
         return content
 
     def snapshot(self, payload: Value) -> Value:
-        """What the receiver of `payload` holds."""
+        """Give the value that the receiver of `payload` holds."""
         self._number(payload)
         self._count(payload.kind, payload.size_bytes)
-        copy = payload.snapshot() if self._past else self._executor.snapshot(payload)
+        copy = payload.snapshot() if self._target else self._executor.snapshot(payload)
         self._number(copy)
         self._put_in_place()
         return copy
 
     def read(self, value: Value) -> float:
-        """The number in `value`."""
+        """Give the number in `value`."""
         self._count("read", value.kind)
-        if self._past:
-            if len(self._reads) >= len(self._past.reads):
+        if self._target:
+            if len(self._reads) >= len(self._target.reads):
                 raise CheckpointMismatch("more numbers are read than were")
-            number = self._past.reads[len(self._reads)]
+            number = self._target.reads[len(self._reads)]
         else:
             self._settle(value)
             number = self._executor.read(value)
@@ -135,11 +135,11 @@ class Replay:
         return number
 
     def finish(self) -> None:
-        """Do what the other executor does at the end of a round."""
+        """Finish a round by the other executor."""
         self._executor.finish()
 
     def image(self) -> Image:
-        """What is alive now. Raises Unstorable, while something is that cannot be stored."""
+        """Make an image of the contents that are alive now. Raises Unstorable if one of them cannot be stored."""
         states = {number: _content(state) for state, number in list(self._states.items())}
         results = {number: _strong(weak) for number, weak in list(self._results.items())}
         draws = torch.get_rng_state(), torch.cuda.get_rng_state_all() if _draws_on_gpu() else []
@@ -147,52 +147,52 @@ class Replay:
         return Image(self._calls, self._walked.hexdigest(), self.jobs, list(self._reads), *alive)
 
     def remember(self, states: Iterable[State]) -> None:
-        """Of states that never come by here, whatever they hold belongs to an image, too."""
+        """Include states in images that no operation passes to this executor."""
         self._number(list(states))
 
-    def _count(self, *told: object) -> None:
+    def _count(self, *facts: object) -> None:
         self._calls += 1
-        self._walked.update(f"{self._n_states} {told}".encode())
+        self._walked.update(f"{self._n_states} {facts}".encode())
 
     def _number(self, *args: Any) -> None:
-        """Give states that are new the next numbers; in a walk nobody knows what they hold."""
+        """Number new states; while walking, their contents are unknown."""
         for state in _states_in(args):
             if state not in self._states:
                 self._states[state] = self._n_states
                 self._n_states += 1
-                if self._past:
+                if self._target:
                     state.content = None
 
     def _settle(self, *args: Any) -> None:
-        """Give the values among `args` the contents for which others have stood in."""
+        """Replace placeholders among the values in `args` by their contents."""
         if self._stand_ins:
             for value in values_in(args):
                 if isinstance(value.content, StandIn):
                     value.content = value.content.content
 
     def _keep(self, number: int, content: Any) -> None:
-        """Remember a result for as long as somebody holds it."""
+        """Remember a result for as long as it is alive."""
         if content is not None:
             self._results[number] = _weak(content, lambda _: self._results.pop(number, None))
 
     def _put_in_place(self) -> bool:
-        """At the point of the image, fill what is alive with what it held; whether this is the point."""
-        past = self._past
-        if past is None or past.calls != self._calls:
+        """Restore the image if this is its point; gives True if it is. Raises CheckpointMismatch."""
+        target = self._target
+        if target is None or target.calls != self._calls:
             return False
-        if past.walked != self._walked.hexdigest():
+        if target.walked != self._walked.hexdigest():
             raise CheckpointMismatch("other operations were carried out")
-        self._past = None
+        self._target = None
         try:
             for state, number in self._states.items():
-                if number in past.states:
-                    _fill(state, past.states[number])
+                if number in target.states:
+                    _fill(state, target.states[number])
             for number, stand_in in list(self._stand_ins.items()):
-                stand_in.content = past.results.get(number)
+                stand_in.content = target.results.get(number)
                 self._keep(number, stand_in.content)
-            draws, draws_on_gpu = past.draws
-            past.states.clear()  # or else they would live as long as the run
-            past.results.clear()
+            draws, draws_on_gpu = target.draws
+            target.states.clear()  # or else they would live as long as the run
+            target.results.clear()
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise CheckpointMismatch(f"what was in memory does not fit: {error}") from error
         torch.set_rng_state(draws)
@@ -202,7 +202,7 @@ class Replay:
 
 
 def _states_in(args: Any) -> Iterator[State]:
-    """The states among an operation's arguments that hold something: bundles, and what states are made of."""
+    """Generate the states with contents among an operation's arguments: bundles, and members of joined states."""
     for value in values_in(args):
         if isinstance(value, Joined | Bundle):
             if isinstance(value, Bundle):
@@ -213,13 +213,13 @@ def _states_in(args: Any) -> Iterator[State]:
 
 
 def _content(state: State) -> Any:
-    """What a state holds, but for what its members do."""
+    """Give a state's content, without that of its members."""
     content = state.pending if isinstance(state, Bundle) else state.content
     return content.stored() if isinstance(content, Weights) else content
 
 
 def _fill(state: State, content: Any) -> None:
-    """Let a state hold what `_content` told of it."""
+    """Set a state's content to one that `_content` gave."""
     if isinstance(state, Bundle):
         state.pending = content
     elif isinstance(state, Replica):
@@ -229,7 +229,7 @@ def _fill(state: State, content: Any) -> None:
 
 
 def _weak(content: Any, gone: Callable[[Any], object]) -> Any:
-    """`content` with weak references to what holds the memory; `gone` is called when one of them has been freed."""
+    """Replace objects in `content` by weak references; `gone` is called when one of them has been freed."""
     if isinstance(content, tuple | list):
         return type(content)(_weak(one, gone) for one in content)
     if isinstance(content, Mapping):
@@ -238,7 +238,7 @@ def _weak(content: Any, gone: Callable[[Any], object]) -> Any:
 
 
 def _strong(weak: Any) -> Any:
-    """The content again."""
+    """Replace weak references by their objects."""
     if isinstance(weak, tuple | list):
         return type(weak)(map(_strong, weak))
     if isinstance(weak, Mapping):

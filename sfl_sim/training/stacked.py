@@ -251,7 +251,7 @@ class Stack:
 
     def step(self, optimiser: Optimiser, replicas: Sequence[Replica]) -> None:
         """Run an optimiser step of all rows, which are `replicas`."""
-        # A rule may look at a replica as a whole, say at a norm.
+        # A rule may need a replica as a whole, for example its norm.
         if type(optimiser) is not Sgd or optimiser.rule or self.part.calling.on_nan.skips:
             for replica in replicas:
                 optimiser.step(replica.weights)

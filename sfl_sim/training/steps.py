@@ -1,4 +1,4 @@
-"""The steps that flows run: each priced in MACs and bytes without running it.
+"""Steps that flows run: each is priced in MACs and bytes without running it.
 
 A forward pass of n samples costs n times the part's MACs, a backward pass twice that (docs/methods/timing.md#compute).
 The mini-batch of split learning (docs/methods/README.md#one-split-step) is `Forward` at the client, `Train` at the
@@ -27,11 +27,11 @@ class PartStep(Step):
     """A step on a part and a value that can run as one for many replicas (training/batched.py)."""
 
     def batch_key(self, part: Replica, data: Value) -> Hashable:
-        """Equal for equal steps on replicas of the same part, with equally large batches."""
+        """Give a key that is equal for equal steps on replicas of one part, with equally large batches."""
         return self, part.part, data.samples
 
     def refusal(self, part: Replica, data: Value) -> str | None:
-        """Why the part's layers cannot run for many replicas at once; None if they can."""
+        """Return the reason why the part's layers cannot run for many replicas as one; None if they can."""
         return stacked.refusal(part, data.load()[0])
 
 
@@ -40,28 +40,28 @@ class Forward(PartStep):
     """Part-1 on a batch; gives the smashed data: activations at the cut, with their labels.
 
     Attributes:
-        extra_bytes: size of whatever else travels along.
+        extra_bytes: size of further contents of the message.
     """
 
     extra_bytes: int = 0
     name = "forward"
 
     def work(self, part1: Replica, batch: Value) -> Work:
-        """The forward pass."""
+        """Count the MACs of the forward pass."""
         return part1.part.work(batch.samples, passes=1)
 
     def out(self, part1: Replica, batch: Value) -> Value:
-        """n * (A*b_e + b_y) bytes (docs/methods/bytes.md#per-mini-batch)."""
+        """Make a value of n * (A*b_e + b_y) bytes (docs/methods/bytes.md#per-mini-batch)."""
         per_sample = part1.part.out_numel * part1.part.wire_dtype.itemsize + LABEL_BYTES
         return Value("smashed", batch.samples * per_sample + self.extra_bytes, batch.samples, batch.step)
 
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, Tensor]:
-        """Activations (n, ...) detached from the graph, which waits in the replica, and labels (n,)."""
+        """Compute activations (n, ...), detached from the graph, which waits in the replica, and labels (n,)."""
         x, labels = batch.load()
         return part1.weights.forward(x), labels
 
     def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> list[tuple[Tensor, Tensor]]:
-        """`run` for replicas of one part."""
+        """Run the step for replicas of one part."""
         inputs, labels = zip(*(batch.load() for (batch,) in args), strict=True)
         return list(zip(stacked.forward(parts, inputs), labels, strict=True))
 
@@ -82,23 +82,23 @@ class Train(PartStep):
     name = "train"
 
     def work(self, part: Replica | Joined, data: Value, *more: Any) -> Work:
-        """Forward and backward."""
+        """Count the MACs of the forward and the backward pass."""
         return part.part.work(data.samples, passes=3)
 
     def out(self, part: Replica | Joined, data: Value, *more: Any) -> Value:
-        """n * A*b_e bytes; nothing where the part takes the data themselves."""
+        """Make a value of n * A*b_e bytes; of 0 bytes for the first part, whose input is the data."""
         numel = 0 if part.part.first else part.part.in_numel
         return Value("gradients", data.samples * numel * part.part.wire_dtype.itemsize, data.samples, data.step)
 
     def run(self, part: Replica | Joined, data: Value) -> Tensor | None:
-        """The gradient of the mean loss at the input (n, ...), evaluated before the step; None for the first part."""
+        """Give the mean loss's gradient at the input (n, ...), evaluated before the step; None for the first part."""
         gradient = self.differentiate(part, data)
         for member in part.members:
             self.optimiser.step(member.weights)
         return gradient
 
     def differentiate(self, part: Replica | Joined, data: Value) -> Tensor | None:
-        """Accumulate the parameters' gradients; gives that at the input, as `run`."""
+        """Accumulate the parameters' gradients; gives the gradient at the input, as `run`."""
         x, labels = data.load()
         x = out = x.detach().requires_grad_(not part.part.first)
         for member in part.members:
@@ -108,7 +108,7 @@ class Train(PartStep):
         return gradient
 
     def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> Sequence[Tensor | None]:
-        """`run` for replicas of one part."""
+        """Run the step for replicas of one part."""
         inputs, labels = zip(*(data.load() for (data,) in args), strict=True)
         return stacked.train(parts, inputs, labels, self.optimiser, self.share)
 
@@ -121,31 +121,31 @@ class Backward(PartStep):
     name = "backward"
 
     def work(self, part1: Replica, gradients: Value) -> Work:
-        """The backward pass: twice the forward's."""
+        """Count the MACs of the backward pass: twice the forward's."""
         return part1.part.work(gradients.samples, passes=2)
 
     def run(self, part1: Replica, gradients: Value) -> None:
-        """Backward through the graph that `Forward` left, then step."""
+        """Run backward through the graph that `Forward` left, then step."""
         part1.weights.backward(gradients.load())
         self.optimiser.step(part1.weights)
 
     def refusal(self, part: Replica, data: Value) -> None:
-        """None, since the forward pass was asked."""
+        """Return None: the forward pass has been checked."""
 
     def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> list[None]:
-        """`run` for replicas of one part."""
+        """Run the step for replicas of one part."""
         stacked.backward(parts, [gradients.load() for (gradients,) in args], self.optimiser)
         return [None] * len(parts)
 
 
 class Average(Step):
-    """The state becomes the weighted average of replicas; one MAC per element and replica."""
+    """Set the state to the weighted average of replicas; one MAC per element and replica."""
 
     name = "average"
     aggregates = True
 
     def work(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> Work:
-        """The weighted sum."""
+        """Count the MACs of the weighted sum."""
         return Work.of(len(replicas) * (into.part.n_parameters + into.part.n_buffers))
 
     def run(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> None:
@@ -181,5 +181,5 @@ class Renew(Step):
     name = "renew"
 
     def run(self, part: Replica) -> None:
-        """Drop all of it, also the weights that a proximal term refers to."""
+        """Drop the optimiser's state, and the weights that a proximal term refers to."""
         part.weights.forget()

@@ -1,4 +1,4 @@
-"""The timing executor: the same timeline with no data and no maths."""
+"""The timing executor: the same timeline without data and without computing."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from sfl_sim.ops import On, Value
 
 
 class Timing:
-    """Carries nothing out: states are ghosts, values have a size and no content."""
+    """Computes nothing: states and values have a size and no content."""
 
     name = "timing"
 
     def run(self, op: On) -> None:
-        """Nothing."""
+        """Compute nothing; the result has no content."""
 
     def snapshot(self, payload: Value) -> Value:
-        """A new ghost if the payload can change, itself if not."""
+        """Give a copy if the payload can change, itself if not."""
         return payload.snapshot()
 
     def read(self, value: Value) -> None:
-        """Give None: nothing was trained, so no number is known."""
+        """Give None: without training no number is known."""
 
     def finish(self) -> None:
-        """Do nothing: nothing is left at the end of a round."""
+        """Finish a round: a no-op."""

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from sfl_sim.cli.live_table import Progress, Row
 from sfl_sim.engine.experiment import Round
-from sfl_sim.engine.news import Began, Ended, Failed, Taken
+from sfl_sim.engine.news import Began, Ended, Failed, Reused
 from sfl_sim.store import Failure
 from sfl_sim.store.columns import OP_DTYPE
 
@@ -40,7 +40,7 @@ def clock():
 def test_it_says_what_every_variant_is_at(clock):
     names = ["first", "second", "third", "fourth", "fifth"]
     progress = Progress([Row(name, 4) for name in names], clock)
-    progress.notify(Taken(1, Path("reports/small")))
+    progress.notify(Reused(1, Path("reports/small")))
     progress.notify(Began(0))
     clock.now_s += 10
     progress.notify(ended(0, 1))

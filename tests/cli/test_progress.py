@@ -9,7 +9,7 @@ from rich.console import Console
 
 from sfl_sim.cli.progress import progress
 from sfl_sim.engine.experiment import Round
-from sfl_sim.engine.news import Began, Counted, Ended, Failed, Planned, Taken, Warned
+from sfl_sim.engine.news import Began, Counted, Ended, Failed, Planned, Reused, Warned
 from sfl_sim.store import Failure
 from sfl_sim.store.columns import OP_DTYPE
 
@@ -43,7 +43,7 @@ def test_every_tenth_of_the_rounds_is_a_line(printed):
 
 def test_whatever_else_becomes_of_a_trial_is_one_too(printed):
     failure = Failure("[hydra]", 0, 2, "RuntimeError: no")
-    news = Began(0, after=3), Taken(0, Path("reports/earlier")), Failed(1, failure)
+    news = Began(0, after=3), Reused(0, Path("reports/earlier")), Failed(1, failure)
     assert printed(PLANNED, *news) == [
         "fedavg  goes on after round 3",
         "fedavg  taken from reports/earlier",

@@ -14,7 +14,7 @@ import pytest
 from small_study import TIMING, Log, poisoned_study, run, study, summaries
 
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.news import Began, Ended, Failed, Taken
+from sfl_sim.engine.news import Began, Ended, Failed, Reused
 from sfl_sim.engine.processes import check_backend
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
@@ -83,14 +83,14 @@ def test_what_failed_is_retried_alone(poison, tmp_path):
     folder, error = run(three, tmp_path / "run", replace(TIMING, resume=True), log)
     assert error is None
     assert list(log.of(Began)) == ["lr=0.2"]
-    assert log.of(Taken) == {"lr=0.1": Taken(0, folder), "lr=0.3": Taken(2, folder)}
+    assert log.of(Reused) == {"lr=0.1": Reused(0, folder), "lr=0.3": Reused(2, folder)}
     assert rounds(folder) == {"lr=0.1": 3, "lr=0.2": 3, "lr=0.3": 3}
     assert read_manifest(folder)["status"] == "complete"
     assert read_manifest(folder)["failed"] == []
 
 
 def test_nothing_is_left_where_everything_failed_before_a_round_was_done(poison, tmp_path, monkeypatch):
-    monkeypatch.setattr("sfl_sim.engine.trial.Experiment.rounds", lambda self, past: iter([][1]))
+    monkeypatch.setattr("sfl_sim.engine.trial.Experiment.rounds", lambda self, resume: iter([][1]))
     folder, error = run(study(), tmp_path / "run")
     assert folder is None
     assert str(error) == "1 of 1 runs failed: fedavg (seed 0): IndexError: list index out of range (round 1)"

@@ -8,7 +8,7 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.walk import Walk
 from sfl_sim.ops import SERVER, Value, send
 from sfl_sim.scenario.load import parse
-from sfl_sim.sim.trace import Unforeseen
+from sfl_sim.sim.trace import NotPlannable
 
 
 def experiment(method="splitfed_v2", **changes):
@@ -82,7 +82,7 @@ def test_a_second_world_asks_for_no_flow_again():
 
 def test_what_only_events_can_tell_is_not_walked_alike():
     run = experiment(server={"order": "shortest_job"})
-    with pytest.raises(Unforeseen):
+    with pytest.raises(NotPlannable):
         Walk(run, in_world_of(run)).alike()
 
 

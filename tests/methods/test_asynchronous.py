@@ -34,12 +34,12 @@ def by_hand(host="fedavg", speeds=(1, 2, 4)):
     return fleet(len(speeds), macs_per_s, 8 * UPLOADED_BYTES[host] / 0.1, downlink_bps=1e18, speedup=1e12)
 
 
-def rounds_of(name, options, n_rounds, work=None, world=None, places=3, losses=None):
+def rounds_of(name, options, n_rounds, work=None, world=None, places=3, dropouts=None):
     """The method; how stale the updates of each round were; each round's operations; its last `figures`."""
     work = work or task(SAMPLES, device=None)
     method = METHODS[name](work, METHODS[name].Options(**options))
     world = world or by_hand(method.options.host)
-    simulator = EventClock(world, Eager() if work.device else Timing(), ORDERS["fcfs"], workers=9, losses=losses)
+    simulator = EventClock(world, Eager() if work.device else Timing(), ORDERS["fcfs"], workers=9, dropouts=dropouts)
     staleness, rows = [], []
     for number in range(1, n_rounds + 1):
         simulator.run(method.round(number, range(places)), number)
@@ -218,7 +218,7 @@ def test_the_update_of_a_client_that_is_lost_is_gone_and_its_place_another_s():
     presence = [away((3.5, 1000.0)), ALWAYS, away((0.0, 3.0), (10.0, 1000.0))]
     world = replace(by_hand(), presence=presence)
     method, staleness, rows = rounds_of(
-        "fedbuff", {"buffer": 1}, 6, world=world, places=2, losses=Dropouts("drop", presence)
+        "fedbuff", {"buffer": 1}, 6, world=world, places=2, dropouts=Dropouts("drop", presence)
     )
     assert ends_s(rows) == [1.1, 2.1, 2.2, 4.2, 6.3, 7.6]
     assert staleness == [[0], [1], [1], [1], [0], [2]]
@@ -249,4 +249,4 @@ def test_where_nobody_stays_for_a_visit_the_run_says_so_instead_of_going_on_for_
     presence = [Presence([(0.0, 0.25)], 0.5)] * 3
     world = replace(by_hand(), presence=presence)
     with pytest.raises(StuckError, match="stays are too short"):
-        rounds_of("fedbuff", {"buffer": 2}, 1, world=world, losses=Dropouts("drop", presence))
+        rounds_of("fedbuff", {"buffer": 2}, 1, world=world, dropouts=Dropouts("drop", presence))

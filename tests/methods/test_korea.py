@@ -183,8 +183,8 @@ def alone(patience_s=None, p0=0.5, presence=None, **rates):
     """One branch on client 0; client 1, and then client 2, or the other way round, are the assistants."""
     work = task([8, 20, 20], device=None)
     options = {"proportion": "fixed", "p0": p0, "patience_s": patience_s}
-    world, losses = replace(fleet(3, **rates), presence=presence), Dropouts("drop", presence)
-    return simulate("korea", work, 1, options=options, clients=[0], world=world, losses=losses)
+    world, dropouts = replace(fleet(3, **rates), presence=presence), Dropouts("drop", presence)
+    return simulate("korea", work, 1, options=options, clients=[0], world=world, dropouts=dropouts)
 
 
 def ended(rows, kind, node, client):

@@ -89,8 +89,8 @@ def test_a_lost_client_counts_like_one_that_is_done(monkeypatch, barrier):
     (forward,) = rows[(rows["kind"] == b"forward") & (rows["client"] == 0) & (rows["step"] == 1)]
     leaves_s = (forward["started_s"] + forward["ended_s"]) / 2
     presence = [Presence([(0.0, leaves_s)], 1e6), Presence([(0.0, 1e6)], 1e6)]
-    world, losses = replace(world, presence=presence), Dropouts("drop", presence)
-    method, *_ = simulate("smofi", task(**given), 1, options=options, world=world, losses=losses)
+    world, dropouts = replace(world, presence=presence), Dropouts("drop", presence)
+    method, *_ = simulate("smofi", task(**given), 1, options=options, world=world, dropouts=dropouts)
     assert fused == pytest.approx([2, 2.25, 2.2291667])
     start = METHODS["smofi"](task(**given)).pieces[1].weights.flat
     assert method.pieces[1].weights.flat - start == pytest.approx(-11.125)  # of the second client alone

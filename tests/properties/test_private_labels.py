@@ -104,7 +104,7 @@ class Opened(Eager):
 
 @pytest.mark.parametrize("head", ["embedding", "logits"])
 def test_of_answers_the_gradient_tells_the_labels_and_of_embeddings_it_does_not(head):
-    """One element of softmax - onehot is negative, so the classifier is at the client (harmony.md#choices)."""
+    """Find the label as the one negative element of softmax - onehot: the classifier is at the client (harmony.md)."""
     work = deep_task(samples=[8, 8], cuts=[1, 1], batch_size=8, local_epochs=1)
     opened = Opened()
     simulate("harmony", work, rounds=1, executor=opened, options={"head": head, "inner_steps": 1})

@@ -14,7 +14,7 @@ import yaml
 from killed_runs import STEP
 
 from sfl_sim.cli import main
-from sfl_sim.engine.checkpointing import Keeper, Learned
+from sfl_sim.engine.checkpointing import CheckpointWriter, StoredRound
 from sfl_sim.engine.news import Ended, Warned
 from sfl_sim.engine.trial import Settings, attempt
 from sfl_sim.errors import ScenarioError
@@ -260,17 +260,17 @@ def test_nothing_is_gone_on_with_unasked(trials):
 def test_checkpoints_take_no_more_than_their_share_of_the_time(monkeypatch, tmp_path):
     now_s, saved = [0.0], []
     monkeypatch.setattr("sfl_sim.engine.checkpointing.time.monotonic", lambda: now_s[0])
-    keeper = Keeper(Checkpoints(tmp_path), None, None, dict, None, pytest.fail)
+    writer = CheckpointWriter(Checkpoints(tmp_path), None, None, dict, None, pytest.fail)
 
     def save(name):
         saved.append(name)
         now_s[0] += 2.0
-        keeper._ended_s, keeper._took_s = now_s[0], 2.0
+        writer._ended_s, writer._took_s = now_s[0], 2.0
 
-    monkeypatch.setattr(keeper, "_save", save)
+    monkeypatch.setattr(writer, "_save", save)
     for _ in range(100):
         now_s[0] += 1.0
-        keeper.after_round(Learned({}, [], None))
+        writer.after_round(StoredRound({}, [], None))
     assert saved == ["round-000001", "round-000041", "round-000081"]
 
 

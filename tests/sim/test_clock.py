@@ -18,7 +18,7 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS, InTurn
 from sfl_sim.sim.plan import stages
 from sfl_sim.sim.station import first_come
-from sfl_sim.sim.trace import Entry, Fork, Unforeseen, trace
+from sfl_sim.sim.trace import Entry, Fork, NotPlannable, trace
 from sfl_sim.system.links import Pattern, RateTrace
 from sfl_sim.training.timing import Timing
 
@@ -133,7 +133,7 @@ def test_links_that_vary_need_no_event_loop():
 
 def test_a_round_with_a_deadline_needs_the_event_loop():
     method = method_of("splitfed_v1", {}, (4, 4))
-    clock = Clock(EventClock(fleet(2), Timing(), ORDERS["fcfs"], losses=Dropouts("deadline", deadline_s=1e9)))
+    clock = Clock(EventClock(fleet(2), Timing(), ORDERS["fcfs"], dropouts=Dropouts("deadline", deadline_s=1e9)))
     clock.run(lambda: method.round(1, [0, 1]), 1, like="all")
     assert clock.refused
 
@@ -218,7 +218,7 @@ def flows_that_meet():
 
 @pytest.mark.parametrize("flow", flows_that_meet(), ids=lambda flow: flow.__name__)
 def test_flows_that_meet_elsewhere_need_the_event_loop(flow):
-    with pytest.raises(Unforeseen):
+    with pytest.raises(NotPlannable):
         stages(trace(flow(), EventClock(fleet(3), Timing(), ORDERS["fcfs"]).prices))
 
 

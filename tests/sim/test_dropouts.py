@@ -60,8 +60,8 @@ def world(presence, policy="drop", order="fcfs", deadline_s=inf, executor=None, 
     """Devices of 1 MAC/s, links of 1 byte a second, a server of 1 MAC/s; somebody is there at these times."""
     usual = {"macs_per_s": 1.0, "uplink_bps": 8.0, "downlink_bps": 8.0, "speedup": 1.0}
     everybody = replace(fleet(len(presence), **(usual | rates)), presence=presence, topology=topology)
-    losses = Dropouts(policy, presence, deadline_s)
-    return EventClock(everybody, executor or Timing(), ORDERS[order], losses=losses, max_wait_s=2.0)
+    dropouts = Dropouts(policy, presence, deadline_s)
+    return EventClock(everybody, executor or Timing(), ORDERS[order], dropouts=dropouts, max_wait_s=2.0)
 
 
 def told(simulator):
@@ -310,7 +310,7 @@ def test_whoever_has_not_received_by_the_deadline_is_too_late_not_the_sender():
 
 
 def test_a_deadline_needs_nobody_to_be_away():
-    simulator = EventClock(fleet(1, 1.0), Timing(), ORDERS["fcfs"], losses=Dropouts("deadline", None, 4.0))
+    simulator = EventClock(fleet(1, 1.0), Timing(), ORDERS["fcfs"], dropouts=Dropouts("deadline", None, 4.0))
     assert simulator.run(par_of_named({0: working(0, 6)}), 1) == {}
     assert simulator.now_s == 4
 

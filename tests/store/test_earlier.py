@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from small_study import SCENARIO, TIMING, Log, run, study, summaries
 
-from sfl_sim.engine.news import Began, Ended, Planned, Taken
+from sfl_sim.engine.news import Began, Ended, Planned, Reused
 from sfl_sim.engine.trial import Settings
 
 pytestmark = pytest.mark.usefixtures("without_pages")
@@ -29,7 +29,7 @@ def ran(wanted, settings=REUSE, out=None):
     log = Log(wanted)
     folder, error = run(wanted, out, settings, log)
     assert error is None
-    return folder, list(log.of(Began)), {name: str(taken.run) for name, taken in log.of(Taken).items()}
+    return folder, list(log.of(Began)), {name: str(taken.run) for name, taken in log.of(Reused).items()}
 
 
 def tables(folder):

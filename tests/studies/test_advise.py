@@ -15,7 +15,7 @@ from sfl_sim.engine.news import silent
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import load, parse
 from sfl_sim.studies import advise as adviser
-from sfl_sim.studies.advise import Wish, find_advice
+from sfl_sim.studies.advise import Criteria, find_advice
 from sfl_sim.studies.cut_assignment import Heuristic, Tried, exhaustive
 from sfl_sim.studies.cut_limits import read_bytes
 from sfl_sim.studies.cut_trials import Trial
@@ -40,8 +40,8 @@ def study(**changes):
     return parse({**WORLD, **changes})
 
 
-def advice(asked, **wish):
-    return find_advice(asked, Wish(**wish), silent)
+def advice(asked, **criteria):
+    return find_advice(asked, Criteria(**criteria), silent)
 
 
 def cuts_of(trial):

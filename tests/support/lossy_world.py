@@ -40,8 +40,8 @@ def run(
     method = kind(work, kind.Options(**(usual_options(name) if options is None else options)))
     world = fleet(len(work.data), [1e3, 2e3, 3e3, 2e3], 2e4, [4e4, 2e4, 3e4, 5e4], speedup)
     executor = executor or (Eager() if work.device else Timing())
-    losses = Dropouts(policy, presence, deadline_s)
-    simulator = EventClock(replace(world, presence=presence), executor, ORDERS[order], workers=1, losses=losses)
+    dropouts = Dropouts(policy, presence, deadline_s)
+    simulator = EventClock(replace(world, presence=presence), executor, ORDERS[order], workers=1, dropouts=dropouts)
     simulator.run(method.setup(), 1, in_round=False)
     records = []
     for number, clients in enumerate(rounds, start=1):
