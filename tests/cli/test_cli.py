@@ -478,7 +478,7 @@ def test_a_missing_scenario_and_a_wrong_option_are_clear(capsys):
 
 @pytest.mark.pages
 def test_a_variant_that_fails_does_not_stop_the_others_and_its_error_is_in_the_report(scenario, tmp_path, capsys):
-    """It is the poisoned one that fails, in round 2 of 2."""
+    """Fail the poisoned variant, in round 2 of 2."""
     (tmp_path / "poison").write_text("no <more>")
     method = {"name": "small_study:Poisoned", "poison": str(tmp_path / "poison")}
     sets = ["--set", f"method={json.dumps(method)}", "--set", "grid={train.lr: [0.1, 0.2]}", "--timing-only"]

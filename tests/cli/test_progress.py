@@ -1,4 +1,4 @@
-"""What is printed where nobody watches: a line now and then, and warnings in any case."""
+"""Progress without a terminal: a line for some rounds, and all warnings."""
 
 from io import StringIO
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a terminal is shown: names as they are, and nothing that it would obey."""
+"""Output in terminals: names as they are, and no control sequences from them."""
 
 import io
 import re
@@ -13,7 +13,7 @@ from sfl_sim.cli.app import Terminal, say
 OBEYED = "\x1b]0;mine\x07\x1b[2J\r[red]x[/red]:smile:\u202eevil"
 SHOWN = r"\x1b]0;mine\x07\x1b[2J\r[red]x[/red]:smile:\u202eevil"
 OWN = re.compile(r"\x1b\[[\d;?]*[mKhlA]")
-"""What a terminal is told by us: colours, and where the cursor goes."""
+"""Control sequences of our own: colours and the position of the cursor."""
 
 
 def test_a_name_in_a_table_is_shown_and_not_obeyed():

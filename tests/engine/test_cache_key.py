@@ -1,4 +1,4 @@
-"""By equal keys trials are the same; where that cannot be known there is no key."""
+"""Equal keys mean equal trials; there is no key if equality cannot be known."""
 
 import shutil
 import subprocess

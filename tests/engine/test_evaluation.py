@@ -1,4 +1,4 @@
-"""What is asked of the clients' models once training has ended, from a scenario on."""
+"""Evaluation of the clients' models after training, from a scenario on."""
 
 import numpy as np
 import pytest

@@ -150,7 +150,7 @@ def one_layer(input_shape, n_labels):
 
 
 def test_assistants_are_clients_that_do_not_train():
-    """With everybody in every round there are none, unless those who train may assist as well."""
+    """Assistants do not exist if all clients train in every round, unless clients that train may assist as well."""
     korea = {"name": "korea", "proportion": "fixed"}
     with pytest.raises(ScenarioError, match=r"clients\.participation: .* has no assistants"):
         finished({"method": korea})
@@ -235,7 +235,7 @@ def test_a_text_cannot_be_augmented_not_even_in_time_alone():
 
 
 def test_what_happens_once_belongs_to_the_first_round_and_leaves_its_breakdown_whole():
-    """Of 40 clients 4 take part, but all tell Hydra's server how many samples of each label they have."""
+    """Let 4 of 40 clients take part; all send their label counts to Hydra's server."""
     run = experiment(
         {
             "method": {"name": "hydra"},
@@ -273,7 +273,7 @@ def test_what_batteries_pay_is_the_same_by_client_and_by_round():
 
 
 def test_every_operation_tells_the_energy_that_it_takes():
-    """Where waiting is free, what the operations of a client take is what the client pays, and servers pay nothing."""
+    """A client's energy is that of its operations if waiting is free, and servers have none."""
     run = experiment({"clients.power": {"compute_w": 2.0, "uplink_w": 1.0, "downlink_w": 0.5}})
     rounds = list(run.rounds())
     ops, joule = (np.concatenate([getattr(round, name) for round in rounds]) for name in ("ops", "joule"))

@@ -1,4 +1,4 @@
-"""What each layer costs, and which cuts are worth a thought."""
+"""Costs of each layer, and the Pareto-optimal cuts."""
 
 import pytest
 import torch

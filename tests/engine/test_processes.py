@@ -1,4 +1,4 @@
-"""Where trials run: each backend gives the same bits, and a trial that fails takes no other down."""
+"""Backends: each gives the same bits, and the failure of a trial does not stop the others."""
 
 import os
 import signal

@@ -126,7 +126,7 @@ def looked_into(name, look):
 
 @pytest.mark.parametrize("name", ["splitfed_v2", "hydra"])
 def test_early_in_a_round_whose_part_1_is_asked_makes_no_difference_yet(name):
-    """No gradient has come back before the first job's service ends, so all have the part-1 of the round's start."""
+    """Gradients come back after the first job's end at the earliest, so all clients have the round's initial part-1."""
     seen = {}
 
     def look(number, method, job):

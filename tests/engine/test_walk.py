@@ -23,7 +23,7 @@ def experiment(method="splitfed_v2", **changes):
 
 
 def noted(run):
-    """What the method of a run is asked for, in this order; setup and finish send a message each."""
+    """List the calls of a run's method, in order; setup and finish send a message each."""
     asked, method = [], run.method
 
     def message(name):
@@ -38,7 +38,7 @@ def noted(run):
 
 
 def in_world_of(run, plans=None):
-    """Another clock in the same world."""
+    """Make another clock in the same world."""
     return build_clock(run.scenario, run.fleet, run.executor, run.counts, plans=plans)
 
 

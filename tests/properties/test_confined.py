@@ -1,4 +1,4 @@
-"""What a scenario or a run that somebody sends cannot do: reach the network, or write where it was not told to."""
+"""A foreign scenario or run cannot reach the network, or write outside of its folder."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def reached(monkeypatch):
-    """Whom somebody has tried to reach."""
+    """Collect the addresses that code has tried to reach."""
     found = []
 
     def refuse(whom):

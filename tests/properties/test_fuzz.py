@@ -26,7 +26,7 @@ TIMES = int(os.environ.get("SFL_SIM_FUZZ", "1"))
 
 
 def examples(n):
-    """So many examples, or many times as many if the environment asks for it; to shrink one would take long."""
+    """Set the number of examples, times a factor from the environment; shrinking is off because it takes long."""
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
     phases = [Phase.explicit, Phase.generate]
     return settings(max_examples=n * TIMES, deadline=None, suppress_health_check=checks, database=None, phases=phases)
@@ -34,7 +34,7 @@ def examples(n):
 
 @pytest.fixture(autouse=True)
 def offline(tmp_path, monkeypatch):
-    """In a folder of its own, where no data set is and none is downloaded."""
+    """Run in an empty folder, without data sets and downloads."""
 
     def refuse(*_, **__):
         raise OSError("no network in tests")
@@ -131,7 +131,7 @@ COMMANDS = [
 @given(data=st.data(), command=st.sampled_from(COMMANDS))
 @examples(10)
 def test_damaged_runs_are_shown_or_refused_in_one_line(offline, finished_run, data, command):
-    """Of a JSON file any value may be another; of a table, bytes."""
+    """Damage any value of a JSON file, or bytes of a table."""
     run = offline / "run"
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(finished_run, run)

@@ -22,7 +22,7 @@ EXACT = 1e-10
 SAMPLES = [9, 5, 7, 4, 6]
 DEPTHS = [2, 4, 1, 2, 4]
 ROUNDS = [[0, 1, 2, 3], [4, 2, 0], [3, 0], [1, 3]]
-"""Who takes part: rounds in which nobody has the deepest front end, or the shallowest; clients that come and go."""
+"""Participants by round: some rounds without the deepest front end or the shallowest; clients that come and go."""
 
 
 def deep_mlp(shape, n_labels):
@@ -45,7 +45,7 @@ def deep_batch_norm_net(shape, n_labels):
 
 
 def state(module):
-    """All of a module that is averaged: parameters, and running statistics of batch norm."""
+    """Collect the averaged tensors of a module: parameters, and running statistics of batch norm."""
     return {name: values for name, values in module.state_dict().items() if values.is_floating_point()}
 
 
@@ -66,7 +66,7 @@ def copy_buffers(into, module):
 
 
 def float16(x):
-    """What arrives of x; straight through for gradients."""
+    """Round x as on the wire; gradients pass unchanged."""
     return x + (x.detach().clamp(-65504, 65504).half().double() - x.detach())
 
 
@@ -101,7 +101,7 @@ class Twin:
         return module
 
     def began(self, c):
-        """What a client downloads, mixed with its own."""
+        """Mix the model that a client downloads with its own."""
         depth = self.work.cuts[c]
         parts = deepcopy(self.front[:depth]), deepcopy(self.heads[depth])
         if c in self.own:
@@ -240,7 +240,7 @@ def simulated(name, work, options):
 
 
 def differences(found, expected):
-    """By name, the largest difference of each tensor that differs."""
+    """List the largest difference of each tensor that differs, by name."""
     assert found.keys() == expected.keys()
     gaps = {name: float((values - expected[name]).abs().max()) for name, values in found.items()}
     return {name: gap for name, gap in gaps.items() if not gap < EXACT}

@@ -162,7 +162,7 @@ def test_v1_averaging_every_epoch_is_v1_averaging_every_round_with_one_epoch():
 
 @pytest.mark.parametrize(("every", "epochs"), [("step", 1), ("epoch", 2)])
 def test_v1_averaging_more_often_is_what_a_hand_written_loop_does(every, epochs):
-    """After every stretch, part-2 of all active clients is their weighted mean; clients of different sizes."""
+    """Part-2 of all active clients is their weighted mean after every stretch; clients of different sizes."""
     work = task(samples=[12, 8], local_epochs=epochs)
     method, *_ = simulate("splitfed_v1", work, rounds=1, options={"server_agg_every": every})
     nets = []
@@ -223,7 +223,7 @@ def test_a_client_sees_the_same_batches_whatever_method_cut_and_order():
 
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"fednag"}))  # whose velocity is never forgotten
 def test_optimisers_are_new_every_round(name):
-    """As optimisers are new in every round, momentum says nothing where every optimiser takes one step a round."""
+    """New optimisers in every round make momentum irrelevant if every optimiser takes one step per round."""
     samples = [4] if name in ("splitfed_v2", "hydra") else [4, 4]  # whose server takes a step for each client
     with_momentum, without = task(samples, momentum=0.9), task(samples)
     assert distance(simulate(name, with_momentum)[0], simulate(name, without)[0]) < EXACT

@@ -19,7 +19,7 @@ from sfl_sim.training.eager import Eager
 EXACT = 1e-10
 SAMPLES = [13, 7, 10, 4, 12, 9, 5]
 ROUNDS = [[0, 2, 5], [4, 1, 0], [6, 3, 2], [5, 0, 4]]
-"""Who takes part: three of seven clients, so there are three branches."""
+"""Participants by round: three of seven clients, so there are three branches."""
 
 
 @dataclass
@@ -33,12 +33,12 @@ class Branch:
 
 
 def state(part):
-    """All of a part that is averaged: parameters, and running statistics of batch norm."""
+    """Collect the averaged tensors of a part: parameters, and running statistics of batch norm."""
     return {name: values for name, values in part.state_dict().items() if values.is_floating_point()}
 
 
 def request(score, total):
-    """So many samples of each label: the less of it was seen, the more; `total` by largest remainder."""
+    """Count the samples of each label to request: the less a label was seen, the more; `total` by largest remainder."""
     prior = np.maximum(0, score.mean() - score)
     exact = total * prior / prior.sum()
     counts = np.floor(exact).astype(int)
@@ -47,7 +47,7 @@ def request(score, total):
 
 
 class Twin:
-    """All rounds of KoReA-SFL on `work`; `model` is the master, `proportion` the last round's."""
+    """KoReA-SFL on `work` by a plain loop; `model` is the master, `proportion` the last round's."""
 
     def __init__(self, work, n_branches, proportion, p0, refresh_features=True, joint_forward=True,
                  assistants="unselected", alpha=0.1, decay=0.5, window=10):  # fmt: skip
@@ -133,7 +133,7 @@ class Twin:
         return found
 
     def forward(self, part1, given):
-        """What assistants upload: each has a copy of part-1 in training mode, of which nothing comes back."""
+        """Compute the features of assistants: each has a copy of part-1 in training mode, which is dropped."""
         images = self.work.data.images
         with torch.no_grad():
             features = [deepcopy(part1)(images.prepare(images.x[samples])) for samples in given]

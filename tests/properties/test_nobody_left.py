@@ -41,7 +41,7 @@ def test_with_everybody_lost_the_model_stays_as_it_is(name, options):
 
 @pytest.mark.parametrize("name", ["splitfed_v3", "multihead", "splitnn"])
 def test_with_everybody_lost_in_the_first_round_the_model_is_the_initial_one(name):
-    """Where there are only models of those who have trained."""
+    """Methods that have models only of clients that have trained."""
     method, *_ = run(name, [EVERYBODY], gone_at(dict.fromkeys(EVERYBODY, 0.01)))
     assert bits(method) == bits(run(name, [])[0])
 

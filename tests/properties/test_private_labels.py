@@ -44,7 +44,7 @@ class Customs(Eager):
         return super().run(op)
 
     def inspect(self, thing, where):
-        """All that can be reached from `thing`; a `Part` is the layers without weights, which all nodes share."""
+        """List all objects reachable from `thing`; a `Part` is the layers without weights, which all nodes share."""
         if isinstance(thing, torch.Tensor):
             self.inspected += 1
             if self.is_label(thing) or thing.grad_fn is not None:
@@ -70,7 +70,7 @@ class Customs(Eager):
             self.inspect(one, where)
 
     def is_label(self, tensor):
-        """Whatever has the labels' type, or their numbers, or tells them one by one."""
+        """Return True for a tensor with the labels' type or numbers, or with one value for each label."""
         if not tensor.is_floating_point() and tensor.dtype != torch.bool:
             return True
         one_hot = [nn.functional.one_hot(labels, 3) for labels in self.labels if tensor.shape == (len(labels), 3)]

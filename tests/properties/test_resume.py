@@ -71,7 +71,7 @@ def job(scenario, place, kill=None, is_study=False, **settings):
 
 
 def assert_equal_trials(one, other):
-    """To the bit."""
+    """Check that two trials are equal to the bit."""
     assert not (other / "error.json").exists(), (other / "traceback.txt").read_text()
     first, second = (json.loads((trial / "summary.json").read_text()) for trial in (one, other))
     assert first == second
@@ -175,7 +175,7 @@ def folders(trial):
 
 @pytest.fixture
 def trials(tmp_path, every_round):
-    """One that is whole, and one that was stopped in its last round but one, with two checkpoints."""
+    """Make two trials: a finished one, and one stopped in its last round but one, with two checkpoints."""
     attempted(tmp_path / "cells" / "whole")
     stopped = tmp_path / "cells" / "stopped"
     attempted(stopped, stop_after=3)
@@ -297,7 +297,7 @@ def run_here(tmp_path, monkeypatch, every_round, capsys):
 
 
 def no_room_for_a_page(folders, out):
-    """As `write_report` raises it."""
+    """Raise as `write_report` does on a full disk."""
     try:
         full_disk()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a round makes of those whom it does not lose, and what remains of the others."""
+"""Rounds with lost clients: the result for the others, and the remains of the lost ones."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_the_copy_of_a_lost_client_is_missing_in_the_average():
 
 
 def test_the_current_model_is_that_of_those_who_are_left():
-    """Also for whoever asks for the part-1 of a client that is lost; with nobody left it is the round's start."""
+    """The same holds for the part-1 of a lost client; if all are lost it is the round's initial one."""
     method = METHODS["splitfed_v2"](task([4, 4]))
     flow = method.round(1, [0, 1])
     next(flow), flow.send(None)
@@ -50,7 +50,7 @@ def test_the_current_model_is_that_of_those_who_are_left():
     ("name", "share"), [(name, 0.4) for name in TRAIN_ALONE] + [("splitfed_v1", 0.99), ("splitgp", 0.99)]
 )
 def test_whoever_trains_a_copy_leaves_nothing_when_it_is_lost(name, share):
-    """At whatever instant, and even if it is back at once: it is as if it had not taken part in that round."""
+    """Lose a client at any instant, even if it returns at once: the result is as if it had not taken part."""
     cuts = {"cuts": [1, 2, 1, 2]} if name in ("splitfed_v1", "fedavgm", "multiexit", "splitgp") else {}
     options = TRAIN_ALONE[name]
     _, _, (_, undisturbed) = run(name, [EVERYBODY, EVERYBODY], options=options, device=None, **cuts)
@@ -108,7 +108,7 @@ def test_the_shared_part_keeps_what_it_has_learned_from_a_lost_client(order):
 
 
 def test_a_head_whose_clients_are_all_lost_is_not_averaged():
-    """Whatever it has seen by then."""
+    """Leave a head out even if it has been trained before the loss."""
     method, _, (undisturbed,) = run("hydra", [EVERYBODY], device=None)
     groups = method.groups
     lost = [c for c in EVERYBODY if groups[c] == groups[3]]

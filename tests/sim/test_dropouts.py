@@ -227,7 +227,7 @@ def test_a_client_that_is_back_loses_nothing_when_its_job_of_before_is_finished(
 
 
 def visit(client, jobs, part2):
-    """So many mini-batches: a second on the device, a second at the server each."""
+    """Run `jobs` mini-batches, each with a second on the device and a second at the server."""
     for _ in range(jobs):
         yield from job(client, 1, part2, 1)
     return client
@@ -273,7 +273,7 @@ def test_with_patience_everything_stands_still_meanwhile():
 
 
 def test_nobody_is_away_outside_of_rounds():
-    """What happens once, before or after all rounds, takes as long as if everybody was there."""
+    """Setup and finish take as long as if all clients were present."""
     simulator = world([there((0, 3), (10, 20))])
     assert simulator.run(working(0, 5), 1, in_round=False) == 5
     assert simulator.now_s == 5
@@ -347,7 +347,7 @@ def test_a_flow_that_nobody_waits_for_ends_by_itself():
 
 
 def test_a_flow_may_go_on_after_a_loss():
-    """It tells those who wait for it, whose round then goes on."""
+    """Let a flow catch its loss and occur an event, so that the flows that wait for it go on."""
     simulator, done = world([there((0, 3)), ALWAYS]), Event("the end")
 
     def beside():
@@ -457,7 +457,7 @@ def test_whoever_is_lost_nobody_hangs_and_nothing_is_done_in_absence(data, order
 
 @pytest.mark.parametrize("names", [True, False])
 def test_what_a_lost_client_held_is_gone_at_once(names):
-    """Its model, and the graph that waits for a gradient, would otherwise stay until garbage is collected."""
+    """Free a lost client's model and graph at once, and not at the next garbage collection."""
     held = []
 
     def training():

@@ -53,7 +53,7 @@ def test_a_flow_does_one_thing_after_another():
 
 
 def test_patience_ends():
-    """Who waits for at most so long goes on then, and is told whether what it waited for has occurred."""
+    """Let a flow wait for a limited time: it goes on then, and gets True if the events have occurred."""
     soon, late, told = Event("soon"), Event("late"), []
 
     def doer():
@@ -122,7 +122,7 @@ def test_what_goes_wrong_in_a_started_flow_is_told():
 
 
 def test_a_flow_waits_for_what_others_do():
-    """Whoever waits goes on when the last of the events has occurred; at once if all have, or if there are none."""
+    """Let a flow wait for events: it goes on when the last has occurred; at once if all have, or if there are none."""
     first, second = Event("the first"), Event("the second")
 
     def doer(client, seconds, event):

@@ -68,7 +68,7 @@ def test_a_job_of_the_server_is_named_with_its_client(walk):
 
 @pytest.mark.parametrize("foreseen", [False, True])
 def test_seconds_that_are_none_name_the_operation(foreseen):
-    """Also where rounds are found by recursion, which leaves it to the event loop to say what is wrong."""
+    """The same with the array clock, which leaves the message to the event clock."""
 
     def flow():
         yield on(2, Odd(Work(1.0, (0, 0, nan, 0), 0)), State("model"))

@@ -66,7 +66,7 @@ def test_random_sweep_visits_everybody_once_per_sweep():
 
 
 def test_random_job_leaves_few_clients_for_the_end_of_a_round():
-    """With C=10 and B=78 about 2.3 clients share the last 10 jobs; a sweep leaves all ten (orders.md#choices)."""
+    """About 2.3 clients share the last 10 jobs with C=10 and B=78; a sweep leaves all ten (orders.md#choices)."""
     jobs = dict.fromkeys(range(10), 78)
     last = [len(set(served("random_job", jobs, seed=seed)[-10:])) for seed in range(60)]
     assert 2.0 < sum(last) / len(last) < 2.7
@@ -110,7 +110,7 @@ def clients_of(seen):
 
 
 def held_s(seen):
-    """Before each service: how long the server idled although somebody waited."""
+    """Measure, before each service, the seconds for which the server idled although a job waited."""
     arrived_s, started_s, ended_s = np.array(seen)[:, 1:].T
     first_waiting_s = np.minimum.accumulate(arrived_s[::-1])[::-1]
     return started_s - np.maximum(first_waiting_s, [0.0, *ended_s[:-1]])
@@ -193,7 +193,7 @@ def test_unbounded_patience_is_the_cyclic_order(tours, burst):
 @settings(deadline=None, max_examples=100)
 @given(tours=fleets, burst=bursts, max_wait_s=st.sampled_from([0.0, 1.0, 3.0]))
 def test_the_server_is_held_for_a_job_no_longer_than_the_bound(tours, burst, max_wait_s):
-    """And without patience it never idles while somebody waits."""
+    """The server never idles for longer than the bound while a job waits; without patience, never."""
     assert held_s(timeline("bounded_wait", tours, burst=burst, max_wait_s=max_wait_s)).max() <= max_wait_s
 
 

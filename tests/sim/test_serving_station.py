@@ -25,7 +25,7 @@ from sfl_sim.training.timing import Timing
 WORLD = fleet(8, macs_per_s=1.0, speedup=1.0)
 """A server of one MAC a second."""
 OVERHEAD = replace(WORLD, server=FittedProcessor(1.0, 1.0, 1.0, 1.0, op_s=1.0))
-"""Its server needs a second for each call, too."""
+"""A fleet whose server needs a second for each call, too."""
 
 
 class Answer:
@@ -118,7 +118,7 @@ def test_a_d_d_1_queue_is_periodic():
 
 
 def test_batches_as_computed_by_hand():
-    """Up to three at once, a second each and a second for the call; a free lane waits two seconds for them.
+    """Batches of up to three: a second for each request and one for the call; a free lane waits two seconds.
 
     The third of the first batch comes before the two seconds are over. Two come while the lane is busy, and have waited
     enough when it gets free. The last is alone for two seconds.
@@ -190,7 +190,7 @@ def test_without_batches_a_server_is_a_station_to_whose_jobs_nobody_objects(requ
 
 
 def by_looking_at_every_second(requests, workers, max_batch, max_wait_s, priority):
-    """When requests start and end, of one MAC and one call each."""
+    """Find the starts and ends of requests, of one MAC and one call each."""
     busy_until, waiting, found = [], [], {}
     for now_s in count():
         busy_until = [until_s for until_s in busy_until if until_s > now_s]
@@ -236,7 +236,7 @@ def test_rows_are_the_same_however_often_they_are_packed(monkeypatch):
 
 
 def test_what_is_simultaneous_stays_so():
-    """Though floats are off by a bit: 0.27 + (4.3 - 0.27) < 4.3."""
+    """Arrivals stay simultaneous although floats are off by a bit: 0.27 + (4.3 - 0.27) < 4.3."""
     state = State("model")
     came_s = served([(t, 0, 0.1, state) for t in (0.27, 4.3, 4.3)], server())["requested_s"]
     assert came_s[1] == came_s[2] == np.nextafter(4.3, 0)

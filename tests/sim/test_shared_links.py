@@ -116,7 +116,7 @@ def test_a_tree_of_two_levels_as_solved_by_hand():
 
 
 def test_the_directions_do_not_share_and_peers_pass_both():
-    """Up, client 0's upload and the message from 1 to 2 share 8 bit/s; down, that message and a download do.
+    """Uplinks: client 0's upload and the message from 1 to 2 share 8 bit/s; downlinks: that message and a download do.
 
     4 bit/s each; the download's 16 bit have passed at 4 s, but the message is held to 4 bit/s on its way up.
     """
@@ -227,7 +227,7 @@ def networks(draw, n_clients):
 
 
 def assert_fair(topology, flows, rates_bps, limits_bps):
-    """No edge carries more than it can; every flow is held by its own limit, or is among the fastest at a full edge."""
+    """Check that no edge is overloaded, and every flow is at its own limit or among the fastest at a full edge."""
     for flow, path in enumerate(flows):
         held = rates_bps[flow] == pytest.approx(limits_bps[flow], rel=1e-9)
         for edge in path:
@@ -290,7 +290,7 @@ def test_bytes_are_conserved_and_capacity_is_never_exceeded(data, messages):
 
 
 def exact_ends(topology, messages):
-    """When (requested, bytes) uploads of as many clients end: progressive filling edge by edge, in fractions."""
+    """Compute the ends of (requested, bytes) uploads, one per client: progressive filling by edges, in fractions."""
     left = {client: (Fraction(at_s), 8 * Fraction(size)) for client, (at_s, size) in enumerate(messages)}
     now, found = Fraction(0), {}
     while left:
@@ -344,7 +344,7 @@ def test_times_are_those_of_an_exact_simulation(data, messages):
     st.lists(st.tuples(instants, st.integers(-1, 2), st.integers(-1, 2), st.integers(1, 9)), min_size=1, max_size=8),
 )
 def test_where_the_shared_edges_are_wide_only_the_clients_own_links_count(links, messages):
-    """As the clock without sharing has it: who asks takes the links from when both are free."""
+    """Equal the clock without sharing: a message takes its links once both are free."""
     messages = [message for message in sorted(messages) if message[1] != message[2]]
     own, free_s, expected = dict(enumerate(links)), {}, []
     for at_s, src, dst, size in messages:
@@ -357,7 +357,7 @@ def test_where_the_shared_edges_are_wide_only_the_clients_own_links_count(links,
 
 
 def test_a_client_that_is_held_by_its_own_link_alone_sends_as_without_sharing_to_the_bit():
-    """Whatever the others do, who come and go."""
+    """Let other clients come and go meanwhile."""
     own = RateTrace(1e6 / 7)
     world = World(bottleneck(5, 9e6), up={0: own})
     others = [(0.1 * client, client, SERVER, 100_000 // client) for client in (1, 2, 3, 4)]

@@ -49,11 +49,11 @@ def test_a_strict_order_holds_the_server_and_the_wait_is_seen():
 
 
 class Data:
-    """What a job's step is about."""
+    """Data of a job's step."""
 
 
 def test_a_job_that_has_been_served_is_forgotten_without_the_garbage_collector():
-    """It holds its step's data, of which a round of a large network brings gigabytes."""
+    """Jobs hold their steps' data, which are gigabytes in a round of a large network."""
     server, data = Server(), Data()
     seen = weakref.ref(data)
 
@@ -107,7 +107,7 @@ def test_who_comes_at_the_instant_when_a_hold_ends_is_there_for_the_choice():
 
 @pytest.mark.parametrize("service_s", [0.5, 9.0])
 def test_a_hold_that_was_given_up_leaves_nothing_behind(service_s):
-    """When it would have ended nobody is there any more, or the state is being changed."""
+    """Cancel a hold: at its end no job waits any more, or the state is being changed."""
     server, asked_s = ruled_by(
         lambda waiting, now_s: Hold(4.0) if now_s < 2.0 else first_come(waiting, now_s), 0, 1, workers=2
     )

@@ -17,7 +17,7 @@ def memory(number):
 
 
 def stored(trial, n=3):
-    """So many rounds, with a checkpoint after each."""
+    """Store `n` rounds, with a checkpoint after each."""
     checkpoints = Checkpoints(trial)
     checkpoints.go_on_after(None)
     for number in range(n):
@@ -27,7 +27,7 @@ def stored(trial, n=3):
 
 
 def found(trial):
-    """What can be read, and the problems."""
+    """List the readable checkpoints, and the problems of the others."""
     problems = []
     return list(Checkpoints(trial).readable(problems.append)), problems
 

@@ -55,7 +55,7 @@ def test_trials_are_joined_into_tables_and_moved_to_their_place(tmp_path):
 
 
 def test_many_rounds_are_the_same_table(tmp_path, monkeypatch):
-    """Of columns that are never known, that begin to be known, and that only some rounds have."""
+    """Columns that are never known, that become known later, and that only some rounds have."""
     rows = [
         {
             "round": n,

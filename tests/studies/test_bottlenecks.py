@@ -1,4 +1,4 @@
-"""What would help: one round timed again in another world, compared with whole runs in that world."""
+"""Bottlenecks: one round timed again in another world, compared with whole runs in that world."""
 
 import pandas as pd
 import pytest
@@ -26,7 +26,7 @@ def study(method="splitfed_v1", compute=COMPUTE, network=NETWORK, speedup=2.0, w
 
 
 def walked(study):
-    """What a timing-only run of every cell leaves: its rounds by number."""
+    """Make the results of a timing-only run of every trial: its rounds by number."""
     return {
         number: ({}, pd.DataFrame([round.row for round in Experiment(variant.scenario, None).rounds()]))
         for number, variant in enumerate(study.variants)
@@ -34,7 +34,7 @@ def walked(study):
 
 
 def round_s(study, number=2):
-    """How long a round of a run takes."""
+    """Time a round of a run, in seconds."""
     row = walked(study)[0][1].set_index("round").loc[number]
     return row["ended_s"] - row["started_s"]
 
@@ -79,7 +79,7 @@ def test_the_first_round_begins_with_the_methods_setup_and_the_last_one_ends_wit
 
 @pytest.mark.parametrize(("chosen", "n_rows"), [(1, len(CHANGES)), (2, 0)])
 def test_a_round_that_depends_on_the_one_before_is_left_out(chosen, n_rows, monkeypatch):
-    """In SplitNN the first client takes the model over from the last one of the round before."""
+    """SplitNN's first client takes the model over from the last one of the round before."""
     monkeypatch.setattr(module, "typical_round", lambda rounds: chosen)
 
     assert len(retimed(study("splitnn"), walked(study("splitnn")))) == n_rows
@@ -93,7 +93,7 @@ def test_no_run_fails_for_it(monkeypatch):
 
 
 def test_who_is_away_before_the_rounds_is_not_lost_to_them(tmp_path):
-    """One of six clients comes after a second, when the first round without it is under way; labels it has told."""
+    """One of six clients arrives after a second, during the first round without it; it has sent its labels before."""
     profile = tmp_path / "late.csv"
     rows = [f"{client},{1 if client == 5 else 0},100000,100000" for client in range(6)]
     profile.write_text("\n".join(["client,start_s,end_s,period_s", *rows]))

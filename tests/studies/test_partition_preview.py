@@ -1,4 +1,4 @@
-"""Which partitions of a study are shown, and that they are those that its runs would have."""
+"""The preview shows the distinct partitions of a study, and they are those of its runs."""
 
 import numpy as np
 import pytest

@@ -40,7 +40,7 @@ SCENARIO = {
     "report": {"exits_every": 2, "target_accuracy": 0.1},
 }  # fmt: skip
 ELSEWHERE = ["clients.network.uplink_bps=[6.0e+6, 5.0e+6, 4.0e+6, 3.0e+6, 2.0e+6, 1.0e+6]"]
-"""Another world, in which whoever came last comes first."""
+"""World in which the client that came last comes first."""
 
 
 def write(place, changes=None):
@@ -141,7 +141,7 @@ def test_the_reason_is_the_first_turn_that_would_be_another_client_s(folders):
 
 
 def test_nothing_is_guessed_after_a_number_that_nobody_knows(folders):
-    """Where other assistants are late, the norm is another, and with it the proportion."""
+    """The norm changes if other assistants are late, and with it the proportion."""
     *_, repriced = folders
     assert "korea, patience_s=0.05" not in summaries(repriced)
     assert verdicts(repriced)["korea, patience_s=0.05"]["rounds"] == 0
@@ -161,7 +161,7 @@ def slower(client):
 
 
 def test_rounds_hold_until_the_first_in_which_the_order_is_another(place):
-    """Nothing is known of a slow client until it takes part."""
+    """A slow client changes no round until it takes part."""
     path = write(place)
     experiment = Experiment(load(path).variants[0].scenario, device=None)
     first, second, third = (set(walked.clients) for walked in experiment.walk.rounds())

@@ -331,7 +331,7 @@ def phones(compute=1e6, shared=None, **others):
 
 
 def test_requests_share_links_as_models_do():
-    """Behind an access point as fast as one of two phones, whoever asks at the same time waits longer."""
+    """Two phones behind an access point as fast as one of them wait longer if they ask at the same time."""
     asked = section(arrivals={"kind": "poisson", "rate_per_s": 40}, requests=200, exit_probability=0)
     access_point = {"access_points": 1, "capacity_bps": 1e6}
     alone_s, together_s = (

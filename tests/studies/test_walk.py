@@ -111,7 +111,7 @@ def test_a_method_that_suits_its_demands_to_the_clients_is_found_out():
 
 
 def test_it_is_found_out_by_the_event_loop_as_well():
-    """Or the next point of a question, without jitter, would be walked with demands of the first."""
+    """Notice it with the event clock, too: otherwise the next point would be walked with demands of the first."""
     clients = {"compute": {"jitter": 0.1}, "network": {"latency_s": 0.02}}
     one = scenario(method={"name": "mergesfl", "batch_regulation": "time"}, clients=clients)
     walker = Walker(one)

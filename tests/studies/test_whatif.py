@@ -1,4 +1,4 @@
-"""What if: a question's tables say what runs would, and careless questions are one line."""
+"""What-if: a question's tables equal those of runs, and careless questions give a one-line error."""
 
 import json
 

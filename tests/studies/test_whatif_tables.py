@@ -1,4 +1,4 @@
-"""What training runs tell of a what-if's points: in their own world, or not at all."""
+"""Overlay of training runs on a what-if's points: in the points' own world, or not at all."""
 
 import pandas as pd
 import pytest

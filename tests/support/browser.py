@@ -29,7 +29,7 @@ addEventListener("message", (event) => {
 
 
 def open_pages(pages: Sequence[tuple[Path, int]], watch: str, place: Path) -> list[Any]:
-    """What each page, in a frame of so many pixels' width, posts to the frame's parent as JSON, in any order.
+    """Open each page in a frame of a width in pixels; gives the JSON that pages post to the parent, in any order.
 
     Args:
         pages: HTML files with their widths. In frames, since windows of a headless browser are never as narrow as a

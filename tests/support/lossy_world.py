@@ -21,7 +21,7 @@ ALWAYS = Presence([(0.0, 1.0)], 1.0)
 
 
 def gone_at(leaves_s, for_s=FOR_GOOD_S):
-    """When four clients are there, of whom some go away, each at its instant, and for so long."""
+    """Make the presence of four clients, of which some go away, each at its instant and for its time."""
     return [
         Presence([(0.0, leaves_s[c]), (leaves_s[c] + for_s, 2 * FOR_GOOD_S)], 2 * FOR_GOOD_S)
         if c in leaves_s
@@ -53,12 +53,12 @@ def run(
 
 
 def own(rows, client):
-    """What the client does itself: on its device and its links."""
+    """Select the client's own operations: on its device and its links."""
     return rows[(rows["client"] == client) & (rows["node"] != b"server")]
 
 
 def instant(rows, client, share):
-    """When this share of the time has passed that the client's own part of a round takes."""
+    """Give the instant at which this share of the client's own part of a round has passed."""
     mine = own(rows, client)
     begin_s, end_s = mine["requested_s"].min(), mine["ended_s"].max()
     return begin_s + share * (end_s - begin_s)

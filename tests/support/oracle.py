@@ -1,4 +1,4 @@
-"""What must hold whatever is handed in: exit code 0, or 2 with one line; in time, and in little memory."""
+"""Oracle for any input: exit code 0, or 2 with one line; in time, and in little memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_LINE = 3000
 
 
 class Hangs(BaseException):
-    """It has taken too long."""
+    """A call has taken too long."""
 
 
 def told(*arguments: Any) -> str | None:

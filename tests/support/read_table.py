@@ -1,4 +1,4 @@
-"""What tables of pages and terminals say, without their looks."""
+"""Reads tables of pages and terminals as data."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from sfl_sim.report.table import Table, plain
 
 
 def said(text: str) -> str:
-    """Without tags, entities, marks of variants and unbreakable blanks."""
+    """Strip tags, entities, marks of variants and unbreakable blanks."""
     return plain(text).replace("\u00a0", " ").lstrip("●◆■ ")
 
 
 def read(table: Table) -> dict[str, dict[str, tuple[str, str]]]:
-    """By the heading of its row and the title of its column what a cell says, large and small."""
+    """Read a table: by the heading of its row and the title of its column, a cell's text, large and small."""
     titles = list(map(said, table.titles))[1:]
     return {
         said(heading.text): {

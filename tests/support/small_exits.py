@@ -17,7 +17,7 @@ PLAIN = {"inner_steps": 0, "csa_weight": 0.0, "quantise": False}
 """HARMONY without all that makes it so."""
 WORK = {"samples": [7, 6, 4, 6], "cuts": [1, 3, 2, 3], "momentum": 0.5, "weight_decay": 1e-2, "local_epochs": 2}
 COMINGS = [[0, 1, 2], [3, 0], [1, 2, 3]]
-"""Who takes part in which round."""
+"""Participants by round."""
 
 
 def deep(shape, n_labels):

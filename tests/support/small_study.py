@@ -79,5 +79,5 @@ def run(study, out, settings=TIMING, log=None):
 
 
 def summaries(folder):
-    """Those of a stored run by variant; digests and all."""
+    """Read the summaries of a stored run by variant, with digests."""
     return {found["name"]: found for found in json.loads((folder / "summary.json").read_text())["variants"]}

@@ -42,7 +42,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class World:
-    """What is simulated, and how it went."""
+    """A simulated world and its results."""
 
     name: str = "heterogeneous_bw"
     variants: tuple[Setting, ...] = (

@@ -35,7 +35,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Method:
-    """Something trained: how right its devices and its server are."""
+    """A trained method: accuracies of its devices and its server."""
 
     name: str
     device: float
@@ -44,7 +44,7 @@ class Method:
 
 @dataclass(frozen=True)
 class World:
-    """What is served: each method with each rule at each rate (requests per second of the fleet) with each seed."""
+    """Served methods: each with each rule at each rate (requests per second of the fleet) with each seed."""
 
     name: str = "Doors & <windows>"
     methods: tuple[Method, ...] = (Method("splitgp", 0.8, 0.7), Method("harmony <b>", 0.86, 0.82))

@@ -27,7 +27,7 @@ COSTS = ("macs", "parameters", "activation_bytes")
 
 @dataclass(frozen=True)
 class Vary:
-    """One axis: its key, its values, what they are called (the values' text by default), and the scenario's own."""
+    """An axis: its key, its values, their names (the values' text by default), and the scenario's own."""
 
     key: str
     values: tuple[Any, ...]
@@ -55,7 +55,7 @@ BANDWIDTHS = Vary("clients.network.scale", (0.1, 0.3, 1.0, 3.0, 10.0), base=2)
 
 @dataclass(frozen=True)
 class World:
-    """What was asked.
+    """A question and its axes.
 
     Attributes:
         series: by name, by how much their servers are slower than the first one's.

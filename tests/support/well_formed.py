@@ -1,4 +1,4 @@
-"""What holds for every data set."""
+"""Checks that hold for every data set."""
 
 import pytest
 import torch

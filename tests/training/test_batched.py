@@ -84,7 +84,7 @@ def test_the_second_run_is_equal_to_the_bit():
 
 @pytest.fixture
 def group_sizes(monkeypatch):
-    """How many replicas ran as one how often, by step."""
+    """Count the groups of replicas that ran as one, by step."""
     sizes = {name: Counter() for name in ("forward", "train", "backward")}
 
     def counting(name, usual):
@@ -101,14 +101,14 @@ def group_sizes(monkeypatch):
 
 @pytest.fixture
 def stack_sizes(monkeypatch):
-    """How many replicas were copied into each new stack."""
+    """List the number of replicas copied into each new stack."""
     sizes, usual = [], stacked.Stack.__init__
     monkeypatch.setattr(stacked.Stack, "__init__", lambda self, rows: sizes.append(len(rows)) or usual(self, rows))
     return sizes
 
 
 def test_clients_with_equally_many_samples_go_in_step_however_fast_they_are(group_sizes, stack_sizes):
-    """And are stacked once a round for each part, beside the pair that shows whether a part can be stacked at all."""
+    """Stack each part once a round, beside the pair that shows if the part can be stacked."""
     rates = [1e4, 1e5, 2e5, 1e6, 3e6]
     batched("splitfed_v1", task([12] * 5), world=fleet(5, rates, rates[::-1]), rounds=2)
     assert group_sizes == {name: {5: 6} for name in group_sizes}
@@ -155,7 +155,7 @@ def with_layer(layer):
 @pytest.mark.parametrize(("layer", "reason"), [(nn.Dropout, "random"), (Branching, "data-dependent")])
 @pytest.mark.parametrize("name", ["fedavg", "splitfed_v1", "splitfed_v2"])
 def test_what_cannot_run_as_one_runs_as_with_the_eager_executor_and_says_why(name, layer, reason):
-    """To the bit, random draws included."""
+    """Results are equal to the bit, random draws included."""
     torch.manual_seed(0)
     eager, *_ = simulate(name, task(build=with_layer(layer)))
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""What values hold is stored and found again to the bit, and in the same memory layout."""
+"""Contents of values are stored and read again to the bit, and in the same memory layout."""
 
 from pickle import UnpicklingError
 
@@ -11,7 +11,7 @@ from sfl_sim.training.contents import Unstorable, dump, load, storable
 
 
 def through_a_file(content):
-    """As a checkpoint stores it."""
+    """Store and load a content as a checkpoint does."""
     return load(dump(storable(content)))
 
 

@@ -17,7 +17,7 @@ PART = SimpleNamespace(size_bytes=0, buffer_views=lambda buffers: [])
 
 
 def replica(number):
-    """One that holds a whole number."""
+    """Make a replica that holds a whole number."""
     return Replica(PART, Weights(PART, torch.tensor([number]), torch.zeros(0)))
 
 
@@ -72,7 +72,7 @@ def mix(state, salt, args):
 
 
 def number(arg):
-    """What an argument comes to."""
+    """Resolve an argument to its number."""
     if isinstance(arg, list):
         return sum(map(number, arg))
     if isinstance(arg, Joined):

@@ -1,4 +1,4 @@
-"""What clients and server answer: the exit's entropy and hits, one sample at a time by hand."""
+"""Answers of clients and server: the exit's entropy and hits, one sample at a time by hand."""
 
 import math
 

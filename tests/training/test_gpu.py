@@ -1,4 +1,4 @@
-"""On a GPU: the numbers of the CPU, and a host that never waits for it inside a round."""
+"""GPU tests: the numbers of the CPU, and a host that never waits for the GPU within a round."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,7 +28,7 @@ def work_on(device, max_graphs=None):
 
 @contextmanager
 def never_waiting():
-    """Whatever makes the host wait for the GPU is an error."""
+    """Turn every wait of the host for the GPU into an error."""
     torch.cuda.set_sync_debug_mode("error")
     try:
         yield

@@ -36,7 +36,7 @@ def rounds(method, memory, numbers):
 
 
 def stored(image):
-    """As a checkpoint has it."""
+    """Store and load an image as a checkpoint does."""
     return Image(**load(dump(vars(image))))
 
 

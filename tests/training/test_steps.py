@@ -1,4 +1,4 @@
-"""What a step of one's own gets for free."""
+"""Defaults of a user's own step."""
 
 from dataclasses import dataclass
 
