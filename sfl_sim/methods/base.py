@@ -116,7 +116,10 @@ class Method(ABC):
     everything else has a default. Flows yield the operations of `sfl_sim.ops`; what a node computes is a step, of
     `sfl_sim.training.steps` or your own. Name it in a scenario as `method: {name: "my_package.my_module:MyMethod"}`.
 
-    What a method remembers beside models (a buffer for every client, say) is the content of a `State`, made by a step.
+    Numbers that training makes live in a `Replica`, or in the content of a `State` that operations name and steps fill
+    (`yield on(c, step, state, ...)`; `State("memory")` is empty until then). A tensor in an attribute of the method or
+    of a step would be lost without an error by `--resume`, which walks the flows again without running their steps.
+    What a client keeps changes after its upload has returned: a client that is lost then leaves nothing behind.
 
     A complete example: federated averaging whose clients go on, by a share, from what they had learned before.
 
@@ -130,7 +133,7 @@ class Method(ABC):
         ...     def __init__(self, task, options=None):
         ...         super().__init__(task, options)
         ...         (self.whole,) = task.split()  # no cut: one part
-        ...         self.before = {}  # lives through all rounds, as all that a method keeps
+        ...         self.before = {}  # of each client, what its last copy held: replicas, which live through all rounds
         ...
         ...     def round(self, round, clients):
         ...         copies = yield par({c: self.client(c, round) for c in clients})  # of those that are not lost
@@ -143,8 +146,9 @@ class Method(ABC):
         ...         for batch in self.data.batches(c, round):
         ...             yield on(c, Train(self.optimiser(round)), copy, batch)  # takes time on the device
         ...         yield on(c, Clip(1.0), copy)
+        ...         sent = yield send(copy, c, AGGREGATOR)  # raises Lost if the client goes away meanwhile
         ...         self.before[c] = yield send(copy, c, c)  # a copy in no time: nothing leaves the node
-        ...         return (yield send(copy, c, AGGREGATOR))
+        ...         return sent
         ...
         ...     def model(self):
         ...         return [self.whole]

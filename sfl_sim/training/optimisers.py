@@ -120,7 +120,11 @@ class Proximal:
     mu: float
 
     def __call__(self, weights: Weights, weight_decay: float) -> float:
-        """Add the proximal gradient; the first step after a copy or a `Renew` stores w_start."""
+        """Add the proximal gradient; the first step after a copy or a `Renew` stores w_start.
+
+        Steps that come after training find w_start in `weights.start` of the replica itself: None if no step was taken,
+        and not in a copy that was sent.
+        """
         if weights.start is None:
             weights.start = weights.flat.clone()
         else:

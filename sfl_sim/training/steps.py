@@ -71,7 +71,8 @@ class Train(PartStep):
     """Forward, mean cross-entropy, backward and optimiser step; gives the gradient at the part's input.
 
     On smashed data this is the server's job; on a batch with a whole network it is local training. Members of a joined
-    state are stepped together, after the gradient of all. A subclass may take more arguments by overriding `run` alone.
+    state are stepped together, after the gradient of all. A subclass that overrides `run` alone may take `more`, such
+    as a client's own term of the gradient; the batched executor then runs it for one client after another.
 
     Attributes:
         share: weight of this loss in the loss that is minimised, where other nodes add the rest.
@@ -90,7 +91,7 @@ class Train(PartStep):
         numel = 0 if part.part.first else part.part.in_numel
         return Value("gradients", data.samples * numel * part.part.wire_dtype.itemsize, data.samples, data.step)
 
-    def run(self, part: Replica | Joined, data: Value) -> Tensor | None:
+    def run(self, part: Replica | Joined, data: Value, *more: Any) -> Tensor | None:
         """Give the mean loss's gradient at the input (n, ...), evaluated before the step; None for the first part."""
         gradient = self.differentiate(part, data)
         for member in part.members:
