@@ -1,4 +1,4 @@
-"""What happens in a round, without a clock: one paper, one file."""
+"""Rounds of every method as flows of operations, without a clock: one paper, one file."""
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.methods.fedasync import FedAsync

@@ -1,4 +1,4 @@
-"""How the parts of a network are called: in which arithmetic, by compiled code or not, and with how many graphs."""
+"""Settings for calling the parts of a network: arithmetic, compiled code, number of graphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sfl_sim.models.on_nan import OnNan
 
 @dataclass(frozen=True)
 class Calling:
-    """What all parts of an experiment's network share.
+    """Settings that all parts of an experiment's network share.
 
     Attributes:
         autocast: type of convolutions, matrix products and what goes over the wire, while weights and optimiser stay

@@ -1,4 +1,4 @@
-"""How many clients hold the autograd graph of a forward pass until its gradient comes back."""
+"""Limit on the clients that hold the autograd graph of a forward pass until its gradient comes back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Graphs:
         self._holders: WeakSet[Weights] = WeakSet()  # weak: a client that is lost takes its graph along
 
     def admit(self, weights: Weights) -> bool:
-        """Whether `weights` may hold a graph; if so, it counts as a holder until its `release` or its end."""
+        """Return True if `weights` may hold a graph; it then counts as a holder until its `release` or its end."""
         if weights not in self._holders and len(self._holders) >= self.limit:
             return False
         self._holders.add(weights)
@@ -38,7 +38,7 @@ class Graphs:
         return True
 
     def __contains__(self, weights: Weights) -> bool:
-        """Whether it is one of the holders."""
+        """Return True if it holds a graph."""
         return weights in self._holders
 
     def release(self, weights: Weights) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a loss or a gradient that is no finite number: `train.on_nan`."""
+"""Handling of a loss or a gradient that is no finite number (`train.on_nan`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OnNan:
-    """What all steps of an experiment share to stop at such a loss, or to leave such updates out.
+    """State that all steps of an experiment share to stop at such a loss, or to leave such updates out.
 
     The first such loss stops the run. A CPU tells at once; a GPU would have to be waited for at every step, and is
     asked at the end of the round.
@@ -67,7 +67,7 @@ class OnNan:
                     _stop(loss, where[place : place + 1])
 
     def admits(self, weights: Weights) -> bool:
-        """Whether their gradient may be applied; where not, their buffers are again what they were."""
+        """Return True if their gradient may be applied; where not, their buffers are again what they were."""
         if not self.skips or bool(weights.grad.isfinite().all()):
             return True
         self.left_out += 1
@@ -81,7 +81,7 @@ class OnNan:
             weights.statistics = weights.buffers.clone()
 
     def take(self) -> int:
-        """How many updates have been left out since the last call."""
+        """Return the number of updates left out since the last call."""
         found, self.left_out = self.left_out, 0
         return found
 

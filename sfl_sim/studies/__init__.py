@@ -1,1 +1,1 @@
-"""What one can ask: train, what-if, advise, reprice, serve, landscape, calibrate, preview a partition."""
+"""Questions that a user can ask: train, what-if, advise, reprice, serve, landscape, calibrate, preview a partition."""
