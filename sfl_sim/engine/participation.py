@@ -48,21 +48,21 @@ class Participation:
         clock: the clock, which knows the present clients and the dropouts.
         clients: all clients in cyclic order.
         participation: share of the clients that takes part in a round; fewer if fewer are present.
-        is_kept: True if clients can be away or too late, so that there is something to record.
+        is_tracked: True if clients can be away or too late, so that there is something to record.
     """
 
-    def __init__(self, clock: Clock, clients: Sequence[int], participation: float, seed: int, is_kept: bool) -> None:
+    def __init__(self, clock: Clock, clients: Sequence[int], participation: float, seed: int, is_tracked: bool) -> None:
         self.clock = clock
         self.clients = clients
         self.size = round_size(participation, len(clients))
         self.seed = seed
-        self.is_kept = is_kept
+        self.is_tracked = is_tracked
         self.dropouts: list[Dropout] = []
         self._row: dict[str, int] = {}
 
     def begin(self, round: int) -> list[int]:
         """Draw the round's participants from the present clients, in cyclic order; waits until a client is present."""
-        if not self.is_kept:
+        if not self.is_tracked:
             return self.drawn(round, self.clients)
         there = self.clock.run(lambda: _who_is_there(self.clients), round)
         self._row = {"present": len(there)}
@@ -83,7 +83,7 @@ class Participation:
         Args:
             ops: the round's operations (`OP_DTYPE`).
         """
-        if not self.is_kept:
+        if not self.is_tracked:
             return {}
         lost_now = self.clock.events.records.take_dropouts()
         self.dropouts += lost_now
@@ -95,7 +95,7 @@ class Participation:
     def tables(self) -> dict[str, pd.DataFrame]:
         """Make the tables `losses` (one row per lost operation) and `presence` (one row per client and stay)."""
         presence = self._presence
-        if not self.is_kept:
+        if not self.is_tracked:
             return {}
         rows = [{**each._asdict(), "returned_s": self._returned_s(each)} for each in self.dropouts]
         tables = {"losses": pd.DataFrame(rows, columns=LOSS_COLUMNS)}

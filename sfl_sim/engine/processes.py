@@ -109,7 +109,7 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
                     if failure := read_failure(place):
                         notify(Failed(number, failure))
                     begin(lane)
-        except BaseException:  # of whatever kind: let the trials keep their whole rounds and end
+        except BaseException:  # of any kind: let the trials keep their whole rounds and end
             stop.set()
             raise
         finally:

@@ -63,7 +63,7 @@ class Walk:
         self.clock = clock
         self.participation = Participation(
             clock, experiment.cyclic, clients.participation, experiment.scenario.seed,
-            is_kept=clients.availability is not None,
+            is_tracked=clients.availability is not None,
         )  # fmt: skip
         self.on_begin: list[Callable[[int, Sequence[int]], object]] = []
         self._first = first

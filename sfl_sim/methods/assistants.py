@@ -158,7 +158,7 @@ class Request:
         known = self.assistants
         free = (int(c) for c in self.candidates if c not in known.owing and known.told[c].occurred)
         shares = list(divide(missing, free, self.task.label_counts, known.least))
-        # With endless patience nobody is asked later, and the list of a large fleet would take memory.
+        # With endless patience no other client is asked later, and the list of a large fleet would take memory.
         asks_again, asked = known.patience_s < inf, [share.assistant for share in shares]
         self.candidates = self.candidates[~np.isin(self.candidates, asked)] if asks_again else self.candidates[:0]
         return shares
@@ -185,7 +185,7 @@ class Request:
         try:
             part1 = yield from self._send(part1, c, AGGREGATOR)
         except Lost:
-            for share in self.shares:  # nobody waits for answers that will not be
+            for share in self.shares:  # let no flow wait for answers that will not come
                 share.instead = []
                 yield occur(share.settled)
             raise

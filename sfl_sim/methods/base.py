@@ -85,7 +85,7 @@ class Task:
         return cut
 
     def split(self, *cuts: int) -> list[Replica]:
-        """The initial model, cut into parts; the same numbers whatever the cuts."""
+        """Cut the initial model into parts; its numbers do not depend on the cuts."""
         return self.network.split(*cuts, seed=self.seed, device=self.device)
 
     def optimiser(self, round: int) -> Optimiser:

@@ -44,7 +44,7 @@ class Trained:
     """The result of a client's round.
 
     Attributes:
-        model: its front end and exit, and whatever else it uploads.
+        model: its front end and exit, and further parts that it uploads.
         theta: the pieces of its copy of the server's model that its features have entered, by their place in theta.
     """
 

@@ -46,7 +46,7 @@ class FedBuff(Asynchronous, survives=True):
         return replace((yield from super().client(c)), origins=origins)
 
     def merge(self, i: int, part: Replica, updates: Sequence[Update]) -> On:
-        """w <- w + eta_g / K * sum_i s(tau_i) (w_i - w^(v_i)), whatever the clients' numbers of samples.
+        """w <- w + eta_g / K * sum_i s(tau_i) (w_i - w^(v_i)), for any numbers of samples.
 
         Clients send w_i, and the server remembers the versions: as many bytes as the paper's differences have.
         """

@@ -95,7 +95,7 @@ class Hydra(SharedServer, regular=True, survives=True):
         return [self.part1, self.trunk, self.head]
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
-        """Part-1, the trunk, and the average of the current heads; with nobody left, the round's first head."""
+        """Give part-1, the trunk, and the average of current heads; the round's first head if all clients are lost."""
         head = Replica.averaged(*self.weighted_heads(list(self.replicas))) if self.replicas else self.head
         return [self.part1_now(part1_of), self.trunk, head]
 

@@ -74,7 +74,7 @@ class ExitBackward(Step):
 
 
 class SplitGPOptions(ExitOptions):
-    """`lambda_pers`: how much of its own front end and exit a client keeps (lambda): with 0 all share, with 1 nobody.
+    """`lambda_pers`: how much of its own front end and exit a client keeps (lambda): with 0 all share, with 1 none.
 
     `ft_steps`: mini-batches on which each client goes on to train them after the last round, with SGD at the learning
     rate `ft_lr` and the server's model as it is; 0 for none.

@@ -207,7 +207,7 @@ class Progress:
         self.fused = Events("the fusion of mini-batch")
 
     def fusion_before(self, tau: int) -> list[Event]:
-        """The event for which whatever needs mbar in step `tau` waits: none in the first step."""
+        """Give the events to wait for before mbar is used in step `tau`: none in the first step."""
         return [self.fused[tau - 1]] if tau else []
 
     def until(self, j: int, events: Events, tau: int) -> Flow:

@@ -6,7 +6,7 @@ gradient before a step. It is none (`fedavg`, which SplitFedV1 equals), FedProx'
 Every client may have a cut of its own, or all a cut that is drawn for the round. Layers that no client holds are
 averaged at the server, all others at the aggregator: from the clients that hold them and, for the other clients, from
 the server. The two exchange models for free, and the server never sees what a client trained. So the result is that of
-FedAvg whatever the cuts (docs/methods/splitfed_v1.md).
+FedAvg with any cuts (docs/methods/splitfed_v1.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Code of a user's own, which a scenario names as `package.module:thing`: which of it may run.
+"""Permission to run a user's own code, which a scenario names as `package.module:thing`.
 
-A scenario that somebody sends cannot run code, nor allow itself to. So permission is no part of it: it comes from who
-starts the program (`--allow-code`, `allow_code=True`) or hands over a function itself, from Python. It is asked where
-code is imported, and goes along to other processes.
+A scenario from somebody else must not run code or permit itself to. So the permission is no part of a scenario: it
+comes from the user who starts the program (`--allow-code`, `allow_code=True`) or passes a function from Python. It is
+checked where code is imported, and passed on to other processes.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _BOUNDS = {
 }
 
 
-_MAX_TOLD = 100
+_MAX_EXPLAINED = 100
 """Maximum of errors of a scenario that are explained: in a long list, every value may be wrong."""
 
 
@@ -50,7 +50,7 @@ class _Spot(NamedTuple):
 
 def problems(error: ValidationError, given: object) -> list[ScenarioError]:
     """Give the first errors of `given`, each with its key; if a key and one below it fail, only the latter."""
-    details = error.errors(include_url=False, include_input=False)[:_MAX_TOLD]
+    details = error.errors(include_url=False, include_input=False)[:_MAX_EXPLAINED]
     found = [_problem(detail, given) for detail in details]
     keys = {problem.key for problem in found if problem.key}
     return [problem for problem in found if not any(key.startswith(f"{problem.key}.") for key in keys)]

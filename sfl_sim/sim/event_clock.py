@@ -77,7 +77,7 @@ class EventClock:
         self.seed = seed
         self.records = Recording()
         self.after_job: list[Callable[[On], None]] = []
-        self._own = ClientResources(self.prices, self.dropouts, seed)
+        self._resources = ClientResources(self.prices, self.dropouts, seed)
         self._begin(0.0)
 
     def _begin(self, now_s: float) -> None:
@@ -86,7 +86,7 @@ class EventClock:
         self._server = self.station(self.env, self.workers)
         self._awaiting = Events(self.env)
         self._operations = Operations(
-            self.env, self.executor, self.prices, self._own, self._server, self.records, self.after_job
+            self.env, self.executor, self.prices, self._resources, self._server, self.records, self.after_job
         )
 
     @property
@@ -213,12 +213,12 @@ class EventClock:
         presence = self.prices.fleet.presence
         if presence is None:
             return list(op.clients)
-        while not (there := [c for c in op.clients if presence[c].there(self.env.now)]):
+        while not (present := [c for c in op.clients if presence[c].is_present(self.env.now)]):
             again_s = min(presence[c].again_s(self.env.now) for c in op.clients)
             if again_s == inf:
                 raise StuckError(f"round {self._operations.round} waits for clients, none of whom ever comes")
             yield self.env.timeout(again_s - self.env.now)
-        return there
+        return present
 
     def policy(self, jobs: Mapping[int, int], round: int) -> tuple[Policy, dict[int, int]]:
         """The order's policy for a round in which each client brings so many `jobs`; it follows the returned count."""
@@ -232,7 +232,7 @@ class EventClock:
             held = "" if turn is None else f", which the order holds for client {turn}"
             named = ", ".join(map(str, clients[:10])) + (", ..." if len(clients) > 10 else "")
             lines.append(f"client {named} waits for the server{held}")
-        lines += [f"somebody waits for {event.about}" for event in self._awaiting.events]
+        lines += [f"a flow waits for {event.about}" for event in self._awaiting.events]
         ended_s = self.records.last_end_s(self.now_s)  # patience may have ended later
         why = "; ".join(lines) or "no operation is pending"
         return f"round {self._operations.round} is stuck at {ended_s:.3f} s: {why}"

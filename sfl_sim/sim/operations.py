@@ -53,7 +53,7 @@ class Operations:
         env: the event loop.
         executor: carries out what operations compute.
         prices: durations of operations.
-        own: the clients' devices and links, and which operations they lose.
+        resources: the clients' devices and links, and the rule of their dropouts.
         server: where jobs wait for a lane.
         records: receives a row for every operation, and the lost operations.
         after_job: called with each operation at the server after its step has run.
@@ -67,22 +67,22 @@ class Operations:
         env: simpy.Environment,
         executor: Executor,
         prices: Prices,
-        own: ClientResources,
+        resources: ClientResources,
         server: Station | ServingStation,
         records: Recording,
         after_job: list[Callable[[On], None]],
     ) -> None:
         self.env = env
         self.executor = executor
-        self.own = own
+        self.resources = resources
         self.server = server
         self.aggregator = Station(env, inf)
         self.records = records
         self.after_job = after_job
         self.prices = prices
-        self.dropouts = own.dropouts
+        self.dropouts = resources.dropouts
         topology = prices.fleet.topology
-        self._shared = None if topology is None else SharedLinks(env, topology, own.pieces)
+        self._shared = None if topology is None else SharedLinks(env, topology, resources.pieces)
         self._watched_s: dict[int, float] = {}
         self._n_lost = 0
         self.round = 0
@@ -91,14 +91,14 @@ class Operations:
         """Count operations to this round from now on; without `in_round`, every client counts as present."""
         self.round, self._n_lost = round, 0
         self.dropouts.begin(float(self.env.now), in_round)
-        self.own.prices = self.prices if in_round else self.prices.of_all_present
+        self.resources.prices = self.prices if in_round else self.prices.of_all_present
 
     def on_client(self, op: On) -> Generator[simpy.Event, Any, Value]:
         """Run a step on a client's device. Raises Lost."""
         env, node = self.env, op.node
         requested_s = env.now
         macs, service_s = self.prices.service(op)
-        started_s, lasts_s, lost_s = self.own.compute(node, requested_s, service_s)
+        started_s, lasts_s, lost_s = self.resources.compute(node, requested_s, service_s)
         result = op.step.out(op.state, *op.args)
         if lost_s < inf:
             yield from self._until(lost_s)
@@ -158,7 +158,7 @@ class Operations:
         if self.prices.travels(payload):
             if self._shared is not None:
                 return (yield from self._send_shared(self._shared, op, payload))
-            started_s, lasts_s, lost_s = self.own.move(src, dst, requested_s, payload.size_bytes)
+            started_s, lasts_s, lost_s = self.resources.move(src, dst, requested_s, payload.size_bytes)
             if lost_s < inf:
                 yield from self._until(lost_s)
                 moved_bytes = min(self.prices.moved_bytes(src, dst, started_s, lost_s), payload.size_bytes)

@@ -66,11 +66,11 @@ class ServingStation:
 
     def rank(self, *_: object) -> NoReturn:
         """Raise TypeError: jobs are announced for training only."""
-        raise TypeError("a server of requests is told of none beforehand")
+        raise TypeError("a server of requests takes no announcements of jobs")
 
     def lose(self, client: int) -> NoReturn:
         """Raise TypeError: clients are lost in rounds of training only."""
-        raise TypeError(f"a server of requests cannot forget those of client {client}")
+        raise TypeError(f"a server of requests cannot lose the jobs of client {client}")
 
     def waiting(self) -> Iterator[tuple[list[int], None]]:
         """Generate the clients of the waiting jobs of every future batch, and None, as no order holds the server."""

@@ -17,7 +17,7 @@ OP_DTYPE = np.dtype(
         ("kind", "S24"),  # the step's name, or what the message holds
         ("round", "<i4"),
         ("step", "<i4"),  # mini-batch index within the round, -1 if none
-        ("client", "<i4"),  # whose device, link or job it is; -1 if nobody's
+        ("client", "<i4"),  # owner of the device, link or job; -1 if none
         ("requested_s", "<f8"),
         ("started_s", "<f8"),
         ("ended_s", "<f8"),

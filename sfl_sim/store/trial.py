@@ -173,7 +173,7 @@ class Failure:
     """The reason why a trial failed.
 
     Attributes:
-        round: in which it did; None if nobody knows.
+        round: round in which it failed; None if unknown.
         error: its type and its message, in one line.
     """
 

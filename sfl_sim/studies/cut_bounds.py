@@ -120,7 +120,7 @@ class Bound:
         c. Server[c, k_c] is thus not less than s(c, T), the least of the server[c, k] with own[c, k] <= T. No more than
         `workers` jobs are served at once, so sum_c s(c, T) <= workers * T. The least T that satisfies both is the
         bound. It is no less than max_c min_k own[c, k] and than sum_c min_k server[c, k] / workers, each of which
-        leaves out one half. Clients are the same in a round whatever the cuts, so bounds of rounds add up.
+        leaves out one half. Participants do not depend on the cuts, so bounds of rounds add up.
         """
         return sum(need.times * _least_s(need, self._workers) for need in self._kinds.values()) / self._rounds
 

@@ -112,7 +112,7 @@ class ServedStudy:
         study: what is trained, and how it is served.
         settings: of the training; with `timing_only` there is none.
 
-    Raises ScenarioError for whatever in it cannot be used, before anything is trained.
+    Raises ScenarioError if it cannot be used, before any training.
     """
 
     def __init__(self, study: Study, settings: Settings) -> None:

@@ -57,7 +57,7 @@ class ServedFleet:
     Args:
         scenario: without grid; what its section `serving` says is given to each `serve`.
 
-    Raises ScenarioError for whatever in the scenario cannot be used, and for a method that cannot be served.
+    Raises ScenarioError if the scenario cannot be used, or its method cannot be served.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -185,7 +185,7 @@ class ServedFleet:
         if serving.exit_probability is None:
             if np.isfinite(self._without_choice).any():
                 raise ScenarioError(
-                    "is missing: without training nobody knows how often the devices answer by themselves",
+                    "is missing: without training it is unknown how often the devices answer by themselves",
                     key="serving.exit_probability", allowed="0 to 1",
                 )  # fmt: skip
             return [0.0] * self.n_clients

@@ -24,7 +24,7 @@ class Question:
     """A scenario and the keys that vary.
 
     Attributes:
-        forgiving: whether points that cannot be are left out, since nobody has named them.
+        forgiving: True if impossible points are left out, because the user has not named them (`ALL`).
     """
 
     study: Study

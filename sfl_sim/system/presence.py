@@ -48,7 +48,7 @@ class Presence:
         self._before_s = list(accumulate(lengths_s, initial=0.0))
         """Seconds of presence in a period before each interval, and in the whole period."""
 
-    def there(self, at_s: float) -> bool:
+    def is_present(self, at_s: float) -> bool:
         """Return True if the client is present at this instant."""
         return at_s < self._around(at_s)[0]
 

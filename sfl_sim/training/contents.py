@@ -32,7 +32,7 @@ def dump(content: Any) -> bytes:
 def load(stored: bytes) -> Any:
     """Return the content of bytes, its tensors on their devices and aligned as torch aligns them (decision 5).
 
-    Raises whatever torch raises for bytes that `dump` has not made, such as UnpicklingError and RuntimeError.
+    Raises the errors of `torch.load` for bytes that `dump` has not made, such as UnpicklingError and RuntimeError.
     """
     return torch.load(BytesIO(stored), weights_only=True)
 
@@ -52,7 +52,7 @@ def _storable(content: Any, known: dict[int, tuple[Tensor, Tensor]]) -> Any:
         return (list if isinstance(content, list) else tuple)(_storable(one, known) for one in content)
     if isinstance(content, Mapping):
         return {_storable(key, known): _storable(value, known) for key, value in content.items()}
-    raise Unstorable(f"nobody knows how to store {type(content).__name__}")
+    raise Unstorable(f"objects of type {type(content).__name__} cannot be stored")
 
 
 def _alone(tensor: Tensor) -> Tensor:

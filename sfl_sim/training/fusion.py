@@ -112,7 +112,7 @@ class Fuse(Step):
         """Sum the buffers that the surrogates' last steps left in the matrix."""
         everyones, mbar = fusion.buffers
         device, dtype = everyones.device, everyones.dtype
-        on_host = torch.tensor(shares, dtype=dtype, pin_memory=device.type == "cuda")  # pinned, so that nobody waits
+        on_host = torch.tensor(shares, dtype=dtype, pin_memory=device.type == "cuda")  # pinned: the host does not wait
         weights = on_host.to(device, non_blocking=True)
         for own, fused in zip(everyones, mbar, strict=True):
             torch.mv(own.t(), weights, out=fused)

@@ -40,7 +40,7 @@ def refusal(replica: Replica, x: Tensor) -> str | None:
                 pair = Stack([weights, weights])
                 pair.backward(torch.zeros_like(pair.forward(side_by_side([x, x]), keep_graph=True)))
             _REFUSALS[weights.part] = None
-        except Exception as error:  # of whatever kind: layers that do not work at all will fail one by one, too
+        except Exception as error:  # of any kind: layers that do not work at all will fail one by one, too
             _REFUSALS[weights.part] = str(error).split(". ")[0]
     return _REFUSALS[weights.part]
 

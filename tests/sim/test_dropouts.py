@@ -436,7 +436,8 @@ def test_whoever_is_lost_nobody_hangs_and_nothing_is_done_in_absence(data, order
         assert {loss.client for loss in losses} == set(range(n)) - set(survivors)
         for loss in losses:
             assert loss.lost_s <= simulator.now_s
-            assert loss.lost_s == begins_s + 6 if policy == "deadline" else not presence[loss.client].there(loss.lost_s)
+            is_late, is_there = loss.lost_s == begins_s + 6, presence[loss.client].is_present(loss.lost_s)
+            assert is_late if policy == "deadline" else not is_there
         if policy == "wait":
             assert list(survivors) == list(range(n))
         served = rows[(rows["node"] == b"server") & (rows["macs"] > 0)]

@@ -259,7 +259,7 @@ def test_a_request_that_waits_for_ever_is_told():
     def waits():
         yield wait([Event("the end of days")])
 
-    with pytest.raises(StuckError, match="somebody waits for the end of days"):
+    with pytest.raises(StuckError, match="a flow waits for the end of days"):
         server().serve([(0.0, waits())])
 
 
@@ -280,5 +280,5 @@ def test_jobs_are_not_announced_to_a_server_of_requests():
     def training():
         yield expect(State("model"), {0: 1})
 
-    with pytest.raises(TypeError, match="told of none beforehand"):
+    with pytest.raises(TypeError, match="takes no announcements of jobs"):
         server().serve([(0.0, training())])

@@ -207,11 +207,11 @@ def variant_of(run, name, overrides=()):
 def test_one_cell_by_itself_is_that_of_the_folder(folders):
     run, _, repriced = folders
     name = "splitfed_v1"
-    cell = reprice_trial(run, variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
-    assert cell.valid
-    assert cell.rounds["ended_s"].tolist() == rounds(repriced, name)["ended_s"].tolist()
-    assert cell.rounds["accuracy"].tolist() == rounds(run, name)["accuracy"].tolist()
-    assert len(cell.ops) == len(pd.read_parquet(repriced / "ops.parquet", filters=[("variant", "==", name)]))
+    trial = reprice_trial(run, variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
+    assert trial.valid
+    assert trial.rounds["ended_s"].tolist() == rounds(repriced, name)["ended_s"].tolist()
+    assert trial.rounds["accuracy"].tolist() == rounds(run, name)["accuracy"].tolist()
+    assert len(trial.ops) == len(pd.read_parquet(repriced / "ops.parquet", filters=[("variant", "==", name)]))
     with pytest.raises(ScenarioError, match=r"method\.name: is not of the world alone"):
         reprice_trial(run, variant_of(run, name), variant_of(run, "hydra").scenario)
 
@@ -219,10 +219,10 @@ def test_one_cell_by_itself_is_that_of_the_folder(folders):
 def test_a_cell_of_which_nothing_is_known_has_no_rounds(folders):
     run, *_ = folders
     name = "korea, patience_s=0.05"
-    cell = reprice_trial(run, variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
-    assert not cell.valid
-    assert cell.rounds["accuracy"].empty
-    assert cell.reason.endswith("round 1 depends on a number that only training can tell")
+    trial = reprice_trial(run, variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
+    assert not trial.valid
+    assert trial.rounds["accuracy"].empty
+    assert trial.reason.endswith("round 1 depends on a number that only training can tell")
 
 
 @pytest.mark.parametrize(

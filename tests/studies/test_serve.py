@@ -249,7 +249,7 @@ def test_timing_only_trains_nothing_and_needs_to_know_how_often_devices_answer(h
     assert all(trial["accuracy"] is None and trial["trained"] is None for trial in trials("reports/tiny-serving"))
     capsys.readouterr()
     serve("tiny.yaml", "--timing-only", "--set", "serving.exit_probability=null", code=2)
-    assert "--set: serving.exit_probability: is missing: without training nobody knows" in capsys.readouterr().err
+    assert "--set: serving.exit_probability: is missing: without training it is unknown" in capsys.readouterr().err
     serve("tiny.yaml", "--timing-only", "--run", "reports/tiny", code=2)
     assert "--run: is of no use to a timing-only serving" in capsys.readouterr().err
 

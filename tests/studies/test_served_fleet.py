@@ -307,7 +307,7 @@ def test_progress_is_told():
         ({"priorities": [1], "queue": "priority"}, True, "serving.priorities: a list needs one entry per client"),
         ({"exit_probability": [0.5]}, True, "serving.exit_probability: a list needs one entry per client"),
         ({"threshold": {"kind": "fixed", "entropy": [1.0]}}, False, "serving.threshold.entropy: a list needs one"),
-        ({}, True, "serving.exit_probability: is missing: without training nobody knows"),
+        ({}, True, "serving.exit_probability: is missing: without training it is unknown"),
         ({"arrivals": {"kind": "trace", "file": "nowhere.csv"}}, True, "nowhere.csv: serving.arrivals.file: cannot be"),
         ({"rho": 0.1}, False, "serving.rho: needs answers to as many samples of unseen labels"),
     ],

@@ -75,19 +75,19 @@ def test_no_reference_or_several_are_one_line_before_anything_is_trained(of, gri
     assert line in str(raised.value)
 
 
-def cell(name, accuracy):
+def trial(name, accuracy):
     rounds = pd.DataFrame(
         {"round": [1, 2], "ended_s": [10.0, 20.0], "accuracy": accuracy, "bytes_up": 1, "bytes_down": 1}
     )
     return {"name": name, "best_accuracy": None if None in accuracy else max(accuracy)}, rounds
 
 
-THREE_SEEDS = {"grid": {"method.name": ["splitfed_v2", "fedavg"]}, "repeats": 3}  # cells 0, 1, 2 and 3, 4, 5
+THREE_SEEDS = {"grid": {"method.name": ["splitfed_v2", "fedavg"]}, "repeats": 3}  # trials 0, 1, 2 and 3, 4, 5
 
 
 def test_all_seeds_aim_at_a_share_of_the_mean_of_the_reference_s_best():
     best = {3: [0.4, 0.3], 4: [0.8, 0.9], 5: [0.5, 0.5]}
-    closed = {n: cell("splitfed_v2", [0.2, 0.3]) for n in range(3)} | {n: cell("fedavg", a) for n, a in best.items()}
+    closed = {n: trial("splitfed_v2", [0.2, 0.3]) for n in range(3)} | {n: trial("fedavg", a) for n, a in best.items()}
     found = ways(study("fedavg", **THREE_SEEDS), closed)
     assert {way["target_accuracy"] for way in found.values()} == {0.3}
     assert {way["reference"] for way in found.values()} == {"fedavg"}
@@ -95,13 +95,13 @@ def test_all_seeds_aim_at_a_share_of_the_mean_of_the_reference_s_best():
 
 
 def test_of_an_interrupted_study_those_seeds_count_that_have_run():
-    closed = {0: cell("splitfed_v2", [0.2, 0.3]), 4: cell("fedavg", [0.2, 0.4])}
+    closed = {0: trial("splitfed_v2", [0.2, 0.3]), 4: trial("fedavg", [0.2, 0.4])}
     assert ways(study("fedavg", **THREE_SEEDS), closed)[0]["target_accuracy"] == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("closed", [{}, {3: cell("fedavg", [None, None])}])
+@pytest.mark.parametrize("closed", [{}, {3: trial("fedavg", [None, None])}])
 def test_there_is_no_target_before_the_reference_has_run_nor_without_training(closed):
-    way = ways(study("fedavg", **THREE_SEEDS), {0: cell("splitfed_v2", [0.2, 0.3]), **closed})[0]
+    way = ways(study("fedavg", **THREE_SEEDS), {0: trial("splitfed_v2", [0.2, 0.3]), **closed})[0]
     assert way.pop("reference") == "fedavg"
     assert set(way.values()) == {None}
 
@@ -109,7 +109,7 @@ def test_there_is_no_target_before_the_reference_has_run_nor_without_training(cl
 def test_a_target_that_is_a_number_needs_nobody():
     alone = parse({"report": {"target_accuracy": 0.25}})
     assert references(alone) == {}
-    assert ways(alone, {0: cell("splitfed_v2", [0.2, 0.3])})[0] == {
+    assert ways(alone, {0: trial("splitfed_v2", [0.2, 0.3])})[0] == {
         "reference": None, "target_accuracy": 0.25, "rounds_to_accuracy": 2, "time_to_accuracy_s": 20.0,
         "bytes_to_accuracy": 4,
     }  # fmt: skip

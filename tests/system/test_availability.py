@@ -75,9 +75,9 @@ def test_a_client_does_not_depend_on_the_number_of_clients(profile: str) -> None
 def test_fedscale_clients_have_the_shares_of_the_figure_and_change_seldom() -> None:
     shares = read_table(find("availability", "fedscale", ""), ["hour", "share"], "").numbers("share")
     fleet = draw(4000, "fedscale")
-    there = np.array([[client.there(hour * HOUR_S) for client in fleet] for hour in range(shares.size + 1)])
+    there = np.array([[client.is_present(hour * HOUR_S) for client in fleet] for hour in range(shares.size + 1)])
     assert there.mean(axis=1) == pytest.approx(np.r_[shares, shares[0]], abs=5 * 0.5 / 4000**0.5)
-    between = np.mean([client.there(3.5 * HOUR_S) for client in fleet])
+    between = np.mean([client.is_present(3.5 * HOUR_S) for client in fleet])
     assert between == pytest.approx((shares[3] + shares[4]) / 2, abs=5 * 0.5 / 4000**0.5)
     changes = (there[1:-1] != there[:-2]).mean(axis=1)
     assert changes == pytest.approx(np.abs(np.diff(shares)), abs=0.03)

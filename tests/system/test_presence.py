@@ -71,7 +71,7 @@ instants = ticks(0, 200_000)
     ],
 )
 def test_who_comes_in_the_mornings(at_s: float, there: bool, until_s: float, again_s: float, done_s: float) -> None:
-    assert MORNINGS.there(at_s) is there
+    assert MORNINGS.is_present(at_s) is there
     assert (MORNINGS.until_s(at_s), MORNINGS.again_s(at_s), MORNINGS.done_s(at_s, 2)) == (until_s, again_s, done_s)
 
 
@@ -92,8 +92,9 @@ def test_what_touches_across_the_end_of_the_period_is_one_stay() -> None:
 
 def test_who_is_always_there_and_who_never_is() -> None:
     always, never = Presence([(0, 3), (3, 24)], 24), Presence([], 24)
-    assert (always.there(100), always.until_s(100), always.again_s(100), always.done_s(100, 7)) == (1, inf, 100, 107)
-    assert (never.there(100), never.until_s(100), never.again_s(100), never.done_s(100, 7)) == (0, 100, inf, inf)
+    assert always.is_present(100)
+    assert (always.until_s(100), always.again_s(100), always.done_s(100, 7)) == (inf, 100, 107)
+    assert (never.is_present(100), never.until_s(100), never.again_s(100), never.done_s(100, 7)) == (0, 100, inf, inf)
     assert (list(always.pieces(5)), list(never.pieces(5))) == ([(inf, inf)], [(inf, 0)])
     assert (always.intervals(5, 9), never.intervals(5, 9)) == ([(5, 9)], [])
 
@@ -103,12 +104,12 @@ def test_who_is_always_there_and_who_never_is() -> None:
 def test_a_stay_ends_and_begins_when_the_intervals_do(log: Log, at_s: float) -> None:
     presence = log.presence
     until_s, again_s = presence.until_s(at_s), presence.again_s(at_s)
-    assert presence.there(at_s) == log.there(at_s) == (again_s == at_s) == (until_s > at_s)
+    assert presence.is_present(at_s) == log.is_present(at_s) == (again_s == at_s) == (until_s > at_s)
     if until_s < inf:
-        assert not presence.there(until_s)
+        assert not presence.is_present(until_s)
         assert log.seconds(at_s, until_s) == until_s - at_s
     if again_s < inf:
-        assert presence.there(again_s)
+        assert presence.is_present(again_s)
         assert log.seconds(at_s, again_s) == 0
 
 
@@ -116,8 +117,8 @@ def test_a_stay_ends_and_begins_when_the_intervals_do(log: Log, at_s: float) -> 
 @MODEST
 def test_rounding_does_not_separate_equal_instants(at_s: float, phase_s: float) -> None:
     presence = Presence([(0.1, 0.2), (0.3, 0.7)], period_s=0.9, phase_s=phase_s)
-    assert presence.there(presence.again_s(at_s))
-    assert not presence.there(presence.until_s(at_s))
+    assert presence.is_present(presence.again_s(at_s))
+    assert not presence.is_present(presence.until_s(at_s))
     come_s = presence.again_s(at_s)
     assert presence.until_s((come_s + presence.until_s(come_s)) / 2) == presence.until_s(come_s)
 
@@ -132,7 +133,7 @@ def test_work_is_done_at_the_first_instant_by_which_presence_adds_up_to_it(
         assert done_s == inf
     else:
         assert log.seconds(start_s, done_s) == work_s
-        assert log.there(done_s - TICK_S / 2)
+        assert log.is_present(done_s - TICK_S / 2)
 
 
 @given(log=logs(), start_s=st.floats(0, 1e6), work_s=st.floats(0, 1e3))
@@ -152,7 +153,7 @@ def test_pieces_and_intervals_tell_the_same_as_instants(log: Log, start_s: float
     for end_s, rate in islice(log.presence.pieces(start_s), 20):
         assert end_s > now_s
         middle_s = (now_s + min(end_s, now_s + 1)) / 2
-        assert log.presence.there(now_s) == log.presence.there(middle_s) == (rate > 0)
+        assert log.presence.is_present(now_s) == log.presence.is_present(middle_s) == (rate > 0)
         now_s = end_s
     end_s = start_s + lasts_s
     clipped = log.presence.intervals(start_s, end_s)
@@ -166,6 +167,6 @@ def test_pieces_and_intervals_tell_the_same_as_instants(log: Log, start_s: float
 def test_every_period_is_the_same(log: Log, at_s: float, work_s: float, periods: int) -> None:
     later_s = at_s + periods * log.period_s
     presence = log.presence
-    assert presence.there(later_s) == presence.there(at_s)
+    assert presence.is_present(later_s) == presence.is_present(at_s)
     assert presence.until_s(later_s) - later_s == presence.until_s(at_s) - at_s
     assert presence.done_s(later_s, work_s) - later_s == presence.done_s(at_s, work_s) - at_s
