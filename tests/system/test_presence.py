@@ -37,7 +37,7 @@ class Log:
         )
         return sum(end - begin for begin, end in clipped if begin < end)
 
-    def there(self, at_s: float) -> bool:
+    def is_present(self, at_s: float) -> bool:
         return self.seconds(at_s, at_s + TICK_S / 2) > 0
 
 
