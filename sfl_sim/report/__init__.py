@@ -27,4 +27,10 @@ it in the list of `page.panels`. All of a new file `uploads.py`, for example:
 In `page.panels`, the line `*upload_panels(frames),` stands where the section shall stand. Legend, layout, escaping and
 `--export` follow by themselves. `Frames` holds the tables of the run folders (docs/output.md), `figures` draws marks in
 the look of the page, `display` writes numbers with units, and a `Panel` takes tables as well (`table.py`).
+
+A figure of the round that is shown takes `views` beside `frames` (`round_view.RoundView`: `ops`, `training`,
+`duration_s`, times from the round's start). What a figure counts is a function in `sfl_sim/metrics/`, with a test of
+its own; a panel only draws. Two lists in `tests/report/test_report_page.py` name the sections: `ALWAYS` (or `TRAINED`),
+and, if the caption says which variants are drawn, that of `test_who_is_left_out_of_the_details_is_told`. To look at a
+page as on a phone, put it in an `<iframe width="390">`: windows of a headless browser are never as narrow.
 '''

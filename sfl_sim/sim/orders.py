@@ -2,9 +2,9 @@
 
 A policy is a function `(waiting, now_s) -> Job | Hold | None` of the jobs that have arrived, by client and in order of
 arrival. `None` holds the server until the next arrival, `Hold(until_s)` until then at the latest. An order is a
-function that makes the policy of one round from a `Roster`. To add one, write it and enter it in `ORDERS`, or name it
-in the scenario as `server: {order: "my_package.my_module:my_order"}`. A complete example, the client with the longest
-job first:
+function that makes the policy of one round from a `Roster`. To add one, write it and enter it in `ORDERS`, and in
+`ARRIVAL_DRIVEN` if it never holds the server: it then takes no burst. Or name it in the scenario as
+`server: {order: "my_package.my_module:my_order"}`. A complete example, the client with the longest job first:
 
     >>> def longest_job(roster):
     ...     return lambda waiting, now_s: max(waiting.values(), key=lambda job: job.service_s)
@@ -226,6 +226,7 @@ ORDERS: dict[str, Order] = {
     "label_aware": label_aware,
 }
 ARRIVAL_DRIVEN = ("fcfs", "shortest_job", "label_aware")
+"""Orders that choose among the jobs that have come, and never hold the server; they take no burst."""
 
 
 def usual_burst(name: str) -> float:
