@@ -135,7 +135,7 @@ def test_training_timing_only_and_side_by_side_runs_have_one_timeline_and_one_re
 
 def test_results_do_not_depend_on_python_s_hash_seed(scenario, tmp_path):
     for seed in ("1", "2"):
-        brief = ["--fresh", "--set", "train.rounds=1"]
+        brief = ["--fresh", "--set", "train.rounds=1", "--set", "grid={}"]
         command = [sys.executable, "-m", "sfl_sim", scenario, "-q", "--out", f"hash{seed}", *brief]
         subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True)
     assert digests(tmp_path / "hash1") == digests(tmp_path / "hash2")
