@@ -45,7 +45,7 @@ COLUMNS = [
     Column("of all bytes", "byte_share", display.percent),
 ]
 CAPTION = (
-    "{bar} mark where a client dropped out of a round, since it went away or was too late. Its work in "
+    "{bar} mark shows where a client dropped out of a round, since it went away or was too late. Its work in "
     "that round is wasted, except for what a shared server-side submodel (part-2) has learned from it. A "
     "variant that waits for absent clients has no dropouts, but needs more time (first seeds, until half "
     "of the variants are done: {until})."
@@ -58,7 +58,9 @@ def participation_panels(frames: Frames) -> list[Panel]:
     if not variants:
         return []
     sight = first_sight(frames, variants)
-    table = by_variant(COLUMNS, of_each(costs(frames), variants), ranked=False)  # what waits loses nobody, but time
+    table = by_variant(
+        COLUMNS, of_each(costs(frames), variants), ranked=False
+    )  # waiting avoids dropouts, but takes time
     return [Panel("Availability and dropouts", caption(sight), drawn(frames, sight), tables=[table])]
 
 

@@ -44,7 +44,7 @@ CUTS_CAPTION = (
     "every other cut with fewer bytes has more work at the client, and the reverse. Triangles mark the "
     "cuts in use, larger where more clients have them."
 )
-PARETO = "Pareto cut: no other cut has fewer MACs or activations without having more of the other"
+PARETO = "Pareto cut: no other has fewer MACs or activations without more of the other"
 
 
 def fleet_panel(frames: Frames) -> Panel:

@@ -76,7 +76,7 @@ class Stage:
         if not all(isinstance(one, Transfer) or 0 <= one < inf for one in each):
             raise NotPlannable("something takes no number of seconds")
         if len(self.brought) > 1 and 0.0 in [each[demand] for demand in self._demand[self.jobs].tolist()]:
-            raise NotPlannable("a job takes no time: who comes next depends on events of one instant")
+            raise NotPlannable("a job takes no time: which client comes next depends on events of one instant")
         if prices.steady:
             return np.array(each, dtype=float)[self._demand]
         return Durations([each[demand] for demand in self._demand])

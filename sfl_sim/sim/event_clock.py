@@ -232,7 +232,7 @@ class EventClock:
             held = "" if turn is None else f", which the order holds for client {turn}"
             named = ", ".join(map(str, clients[:10])) + (", ..." if len(clients) > 10 else "")
             lines.append(f"client {named} waits for the server{held}")
-        lines += [f"somebody waits for {event.about}" for event in self._awaiting.events]
+        lines += [f"still waited for: {event.about}" for event in self._awaiting.events]
         ended_s = self.records.last_end_s(self.now_s)  # patience may have ended later
         why = "; ".join(lines) or "no operation is pending"
         return f"round {self._operations.round} is stuck at {ended_s:.3f} s: {why}"

@@ -185,7 +185,7 @@ class ServedFleet:
         if serving.exit_probability is None:
             if np.isfinite(self._without_choice).any():
                 raise ScenarioError(
-                    "is missing: without training nobody knows how often the devices answer by themselves",
+                    "is missing: without training it is unknown how often devices answer by themselves",
                     key="serving.exit_probability", allowed="0 to 1",
                 )  # fmt: skip
             return [0.0] * self.n_clients

@@ -52,7 +52,7 @@ def _storable(content: Any, known: dict[int, tuple[Tensor, Tensor]]) -> Any:
         return (list if isinstance(content, list) else tuple)(_storable(one, known) for one in content)
     if isinstance(content, Mapping):
         return {_storable(key, known): _storable(value, known) for key, value in content.items()}
-    raise Unstorable(f"nobody knows how to store {type(content).__name__}")
+    raise Unstorable(f"there is no way to store {type(content).__name__}")
 
 
 def _alone(tensor: Tensor) -> Tensor:

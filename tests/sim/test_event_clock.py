@@ -147,7 +147,7 @@ def test_an_event_that_never_occurs_is_named():
     def flow():
         yield wait([Event("the fusion of mini-batch 3")])
 
-    with pytest.raises(StuckError, match="somebody waits for the fusion of mini-batch 3"):
+    with pytest.raises(StuckError, match="still waited for: the fusion of mini-batch 3"):
         clock().run(flow(), 1)
 
 
