@@ -40,9 +40,9 @@ BARS = (
 """The bars of each cut: row, name, resource, and the columns of their height and of what is said of it."""
 CUTS_CAPTION = (
     "Each bar is a cut. Above: how long a sample's activations take on the uplink (and their gradient on "
-    "the downlink). Below: how much of the model the client computes. Strong colours are Pareto cuts: "
-    "every other cut with fewer bytes has more work at the client, and the reverse. Triangles mark the "
-    "cuts in use, larger where more clients have them."
+    "the downlink). Below: how much of the model the client computes. Strong colours are Pareto cuts: no "
+    "other cut has fewer bytes without more work at the client, or less work without more bytes. "
+    "Triangles mark the cuts in use, larger where more clients have them."
 )
 PARETO = "Pareto cut: no other has fewer MACs or activations without more of the other"
 
