@@ -167,7 +167,7 @@ def attendance(sight: Sight, clients: pd.Index, losses: Mapping[str, pd.DataFram
     stays = sight.stays[sight.stays["client"].isin(clients)]
     if len(stays):
         ends = stays["from_s"] / unit_s, stays["until_s"] / unit_s
-        figures.spans(figure, *ends, stays["client"].map(lane), colour=THERE, width=LANE_PX - 4, name="there")
+        figures.spans(figure, *ends, stays["client"].map(lane), colour=THERE, width=LANE_PX - 4, name="available")
     for variant in sight.variants:
         ours = losses[variant.label]
         ours = ours[ours["client"].isin(clients)]
@@ -191,7 +191,7 @@ def present(frames: Frames, sight: Sight) -> go.Figure:
     number = _visible(numbers(sight))
     if len(number):
         figure.add_scatter(
-            x=number.index.to_numpy(dtype=float) / unit_s, y=number.to_numpy(), mode="lines", name="there",
+            x=number.index.to_numpy(dtype=float) / unit_s, y=number.to_numpy(), mode="lines", name="available",
             line={"color": NUMBER, "width": 1.6, "shape": "hv"},
             hovertemplate=f"%{{y}} available at %{{x:.4~g}} {unit}<extra></extra>",
         )  # fmt: skip
