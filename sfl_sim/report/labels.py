@@ -202,7 +202,7 @@ def round_film(film: RoundFilm) -> go.Figure:
     figure.update_yaxes(row=2, showticklabels=False)
     figure.update_yaxes(row=2, col=1, title="true label")
     figure.update_xaxes(row=2, type="category", showticklabels=False, showgrid=False)
-    figure.update_xaxes(row=2, col=(columns + 1) // 2, title="answer")
+    figure.update_xaxes(row=2, col=(columns + 1) // 2, title="predicted label")
     until = max(edges[-1], len(film.served))
     return figure.update_xaxes(row=1, showgrid=False, title="training jobs at the server", range=[edges[0], until])
 

@@ -149,7 +149,7 @@ def test_with_a_deadline_alone_nobody_is_away_and_no_bars_are_drawn(folder: Path
     )
     (_, lanes), (_, present), _ = participation.drawn(frames, sight_of(frames))
 
-    assert "there" not in {trace.name for figure in (lanes, present) for trace in figure.data}
+    assert "available" not in {trace.name for figure in (lanes, present) for trace in figure.data}
     assert lanes.layout.yaxis.ticktext == ("3", "5")  # who is late most often on top
     assert {text[2] for trace in lanes.data for text in trace.customdata} == {"too late"}
     assert participation.caption(sight_of(frames)).startswith("A mark")
@@ -199,7 +199,7 @@ def test_runs_side_by_side_and_a_single_round(hurried: Frames, tmp_path: Path) -
     frames = merge([load(folder), load(other)])
     (panel,) = (panel for panel in panels(frames) if panel.title == TITLE)
 
-    assert {trace.name for _, figure in panel.figures for trace in figure.data} == {"there"} | {
+    assert {trace.name for _, figure in panel.figures for trace in figure.data} == {"available"} | {
         variant.label for variant in frames.variants
     }
     assert len(panel.tables[0].rows) == 4
