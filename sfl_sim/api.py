@@ -107,12 +107,14 @@ class WhatIf:
 
     folder: Path
 
-    points = _axes_table("points", "One row per point and seed: what an average round takes, and where.")
-    clients = _axes_table("clients", "One row per point, seed and client: where it spends its rounds, what it needs.")
-    server = _axes_table("server", "The best point of the scenario's own world, with other servers.")
+    points = _axes_table("points", "One row per configuration and seed: what an average round takes, and where.")
+    clients = _axes_table(
+        "clients", "One row per configuration, seed and client: where it spends its rounds, what it needs."
+    )
+    server = _axes_table("server", "The best configuration of the scenario's own system, with other servers.")
     layers = _axes_table("layers", "One row per layer of the model: what it costs.")
     overlay = _axes_table(
-        "overlay", "One row per point and seed whose accuracy a training run tells; only with `runs`."
+        "overlay", "One row per configuration and seed whose accuracy a training run tells; only with `runs`."
     )
 
 

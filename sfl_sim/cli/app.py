@@ -28,7 +28,7 @@ ScenarioFile = Annotated[str, typer.Argument(help="A YAML file, or the name of a
 Overrides = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")]
 Runs = Annotated[list[Path], typer.Argument(help="Folders of earlier runs, shown side by side.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let code of your own run that a scenario names.")]
+AllowCode = Annotated[bool, typer.Option("--allow-code", help="Allow a scenario to run your own Python code.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
 

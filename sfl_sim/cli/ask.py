@@ -17,7 +17,8 @@ Vary = Annotated[
                  metavar="KEY=VALUE,..."),
 ]  # fmt: skip
 Trained = Annotated[
-    list[Path], typer.Option("--run", help="The folder of a training run whose accuracy is shown at its points.")
+    list[Path],
+    typer.Option("--run", help="The folder of a training run whose accuracy is shown at its configurations."),
 ]
 
 
@@ -28,8 +29,8 @@ def whatif(
     overrides: Overrides = [],
     runs: Trained = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-whatif.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Points to walk side by side.")] = 1,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the page's place only.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Configurations to walk side by side.")] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
@@ -53,7 +54,7 @@ def reprice(
     run: Annotated[Path, typer.Argument(help="The folder of a training run.")],
     overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-repriced.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
@@ -75,10 +76,12 @@ def advise(
     scenario: ScenarioFile,
     overrides: Overrides = [],
     per_client: Annotated[bool, typer.Option("--per-client", help="Choose a cut for each client.")] = False,
-    memory: Annotated[str | None, typer.Option(help="What a client can hold at most: 256MB, 1.5GB ...")] = None,
-    accuracy: Annotated[float | None, typer.Option(help="What a cut must have reached in recorded runs.")] = None,
-    runs: Annotated[list[Path], typer.Option("--run", help="The folder of such a run.")] = [],
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print what to paste only.")] = False,
+    memory: Annotated[str | None, typer.Option(help="Memory of a client: 256MB, 1.5GB ...")] = None,
+    accuracy: Annotated[
+        float | None, typer.Option(help="Accuracy that a cut must have reached in recorded runs.")
+    ] = None,
+    runs: Annotated[list[Path], typer.Option("--run", help="The folder of a recorded run.")] = [],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only what to paste.")] = False,
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:

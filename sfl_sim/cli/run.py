@@ -23,19 +23,20 @@ def run(
     ] = False,
     checkpoint_jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Checkpoints within rounds, too: after so many operations at the server."),
+        typer.Option(min=1, help="Also store checkpoints within rounds: after this many operations at the server."),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run what other runs have finished, too.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train again what earlier runs have finished.")] = False,
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Simulate time without training.")] = False,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Only measure, for a minute, which settings are fastest here.")
+        bool, typer.Option("--calibrate", help="Only measure which settings are fastest on this machine (a minute).")
     ] = False,
     backend: Annotated[str, typer.Option(help="local, or ray for a Ray cluster.")] = "local",
     address: Annotated[
-        str | None, typer.Option(help="The cluster's: auto or ray://...; by default Ray is started here.")
+        str | None,
+        typer.Option(help="The cluster's address: auto or ray://...; by default, Ray is started on this machine."),
     ] = None,
     device: Device = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the report's place only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
@@ -74,17 +75,18 @@ def serve(
     overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-serving.")] = None,
     run: Annotated[
-        Path | None, typer.Option(help="The folder of the run to serve; by default what reports/ has, or is trained.")
+        Path | None,
+        typer.Option(help="The folder of the run to serve; by default one in reports/, or it is trained first."),
     ] = None,
     timing_only: Annotated[
-        bool, typer.Option("--timing-only", help="Serve without training, exits by chance.")
+        bool, typer.Option("--timing-only", help="Serve without training, with exits drawn at random.")
     ] = False,
     device: Device = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the page's place only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    """Let requests come to what a scenario trains, and write how they were answered."""
+    """Serve requests with the trained model of a scenario, and write the report of latency and accuracy."""
     from sfl_sim.cli.progress import progress
     from sfl_sim.engine.trial import Settings
     from sfl_sim.scenario.load import load

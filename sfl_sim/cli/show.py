@@ -21,9 +21,11 @@ def report(
         Path | None,
         typer.Option(help="The page; by default report.html in the folder of the export or of the only run."),
     ] = None,
-    export: Annotated[Path | None, typer.Option(metavar="DIR", help="Write tables and figures there, too.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write tables and figures to this folder.")
+    ] = None,
     format: Annotated[
-        list[str] | None, typer.Option(help="Of what is exported: csv (default), parquet, svg, pdf, or csv,svg ...")
+        list[str] | None, typer.Option(help="Formats of the export: csv (default), parquet, svg, pdf, or csv,svg ...")
     ] = None,
     debug: Debug = False,
 ) -> None:
@@ -59,8 +61,8 @@ def landscape(
     out: Annotated[Path | None, typer.Option(help="The page; by default landscape.html in the only run.")] = None,
     points: Annotated[int, typer.Option(help="Points of the line through each model; odd.")] = 25,
     plane_points: Annotated[int, typer.Option(help="Points along each side of the plane; odd.")] = 15,
-    span: Annotated[float, typer.Option(help="How far they reach, in lengths of the model's filters.")] = 1.0,
-    samples: Annotated[int, typer.Option(min=1, help="Test samples that the loss is measured on.")] = 1000,
+    span: Annotated[float, typer.Option(help="Extent of line and plane, in lengths of the model's filters.")] = 1.0,
+    samples: Annotated[int, typer.Option(min=1, help="Number of test samples on which the loss is measured.")] = 1000,
     device: Device = "auto",
     allow_code: AllowCode = False,
     debug: Debug = False,
@@ -77,7 +79,7 @@ def landscape(
 
 def _page_of(runs: list[Path], name: str) -> Path:
     if len(runs) > 1:
-        raise ScenarioError("several runs need a place for their common page", key="--out")
+        raise ScenarioError("several runs need a path for their common page", key="--out")
     return runs[0] / name
 
 
@@ -109,7 +111,7 @@ def partition(
     out: Annotated[Path | None, typer.Option(help="The page; by default reports/<name>-partition.html.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Show which samples the clients would hold, before anything is trained."""
+    """Show which training samples each client holds, without training."""
     from sfl_sim.report.partition import preview_in_terminal, write_preview
     from sfl_sim.scenario.load import load
     from sfl_sim.studies.partition_preview import preview

@@ -99,7 +99,7 @@ def drawn(names: Sequence[str], n: int | None, set_name: str) -> list[str]:
         ScenarioError: there are fewer owners, or none at all.
     """
     if not names:
-        raise ScenarioError("nobody has enough samples", key="data.name", found=set_name)
+        raise ScenarioError("no client has enough samples", key="data.name", found=set_name)
     if n is None:
         return sorted(names)
     if n > len(names):

@@ -127,7 +127,7 @@ def cyclic_clients(counts: Ints, label_order: Ints) -> list[int]:
 def _owners(samples: Samples) -> Ints:
     if samples.owners is None:
         raise ScenarioError(
-            "this data set does not tell whose its samples are; femnist, shakespeare and speech_commands do, and "
-            "synthetic with data.owners", key="data.partition.kind", found="natural",
+            "the owners of this data set's samples are unknown; they are known for femnist, shakespeare, "
+            "speech_commands, and synthetic with data.owners", key="data.partition.kind", found="natural",
         )  # fmt: skip
     return samples.owners

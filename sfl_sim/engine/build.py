@@ -144,7 +144,7 @@ def build_clock(
 
     Args:
         counts: (C, L) number of training samples by client and label.
-        workers: number of the server's lanes; None: as in the scenario.
+        workers: number of server workers; None: as in the scenario.
         plans: see `Clock`.
     """
     server = scenario.server

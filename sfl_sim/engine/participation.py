@@ -29,7 +29,7 @@ def check_survival(scenario: Scenario, method: Method) -> None:
         return
     key, lost = "clients.availability.lost", availability.lost
     if lost != "wait" and not method.survives:
-        problem = f"{name} cannot go on without a client that it has lost"
+        problem = f"{name} cannot go on without a client that has dropped out"
         raise ScenarioError(problem, key=key, found=lost, allowed=["wait"])
     if lost == "deadline" and not method.knows_deadlines:
         problem = f"no deadline can end a round of {name}"

@@ -123,8 +123,8 @@ def catalogue() -> dict[str, dict[str, str]]:
         "costs": "what kinds of layers cost on a device",
         "network": "mean rates of the client links",
         "network/traces": "how link rates vary over time",
-        "power": "what a radio draws",
-        "availability": "when clients are there",
+        "power": "power that a radio draws",
+        "availability": "when clients are available",
     }
     found["profiles"] = {}
     for kind, about in profiles.items():

@@ -23,9 +23,10 @@ def breakdown(
 ) -> dict[str, float]:
     """Divide the seconds of a round's average participant by what it spent them on; they add up to the round's length.
 
-    `queue` is waiting at the server, for a lane or for the client's turn; waiting for the own device or link counts as
-    that device or link. `assistants` is waiting at the server for features that assistants upload: from the arrival of
-    a mini-batch's smashed data until its job is requested. `aggregate` is work of server and aggregator that belongs to
+    `queue` is waiting at the server, for a worker or for the client's turn; waiting for its own device or link counts
+    as that device or link. `assistants` is waiting at the server for features that assistants upload: from the arrival
+    of a mini-batch's smashed data until its job is requested.
+    `aggregate` is work of server and aggregator that belongs to
     no client, mostly averaging, for which all participants wait. `barrier` is what remains: waiting for others (for
     the slowest, or, in SplitNN, for all predecessors). An instant at which several of these happen to a participant
     counts once: as device, else uplink, downlink, server, queue, assistants, aggregate. An operation that began before

@@ -14,7 +14,7 @@ from sfl_sim.metrics.exits import latency_eq12, power
 
 PARTS = ("device", "uplink", "queue", "server", "downlink")
 """Parts of a request's latency. Waiting for the device or a link counts as that device or link; `queue` is waiting at
-the server, for a lane or for a batch to fill."""
+the server, for a worker or for a batch to fill."""
 QUANTILES = {"p50_s": 0.50, "p95_s": 0.95, "p99_s": 0.99}
 TAIL = (0.94, 0.96)
 """Range of the requests around p95, by relative rank of their latency."""
@@ -72,7 +72,7 @@ def summary(requests: pd.DataFrame, fleet: pd.DataFrame, warm_up: float, workers
             timing-only runs).
         fleet: its clients: client, front_parameters, device_parameters, feature_channels, server_parameters, group.
         warm_up: share of the requests, the first ones, that do not count.
-        workers: lanes of the server; None if it serves in batches, whose utilisation is not known from requests.
+        workers: workers of the server; None if it serves in batches, whose utilisation is not known from requests.
     """
     counted = _counted(requests, warm_up)
     found: dict[str, Any] = {"counted": len(counted), **_latencies(counted)}
@@ -183,7 +183,7 @@ def _rates(requests: pd.DataFrame, warm_up: float) -> tuple[float, float]:
 
 
 def _busy_s(requests: pd.DataFrame, warm_up: float) -> float:
-    """Average the number of busy lanes of the server while counted requests arrive."""
+    """Average the number of busy server workers while counted requests arrive."""
     begin_s, end_s = _window_s(requests, warm_up)
     ended_s = requests["ended_s"] - requests["downlink_s"]
     within_s = ended_s.clip(upper=end_s) - (ended_s - requests["server_s"]).clip(lower=begin_s)

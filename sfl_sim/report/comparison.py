@@ -139,8 +139,7 @@ def settings_in_words(found: Comparison) -> Markup:
     others = _named(found.others)
     if found.compared:
         return Markup(
-            "Beside {}, which is another one in every run, these runs also differ in {}. Their results may differ "
-            "because of that."
+            "{} is different in every run. These runs also differ in {}. Their results may differ because of that."
         ).format(_named([found.compared]), others)
     return Markup("These runs differ in {}. Their results may differ because of any of these.").format(others)
 
@@ -148,8 +147,8 @@ def settings_in_words(found: Comparison) -> Markup:
 def machine_in_words(found: Comparison) -> Markup:
     """Say what other ways of computing mean for the comparison."""
     return Markup(
-        "They were computed differently, too: {}. Simulated time does not know of it; weights may differ in their last "
-        "bits, and wall times do not compare."
+        "They were also computed differently: {}. Simulated time does not depend on that; weights may differ "
+        "in their last bits, and wall times are not comparable."
     ).format(_named([*found.machine]))
 
 

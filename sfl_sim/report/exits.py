@@ -38,16 +38,23 @@ COLUMNS = [
     Column("on unseen labels", "hybrid_unseen", display.percent, more_is_better=True),
     Column("Offloaded", "offload_probability", display.percent, more_is_better=None),
 ]
-EXITS = """A device answers by itself where the entropy of its exit is below a threshold, and offloads the rest. \
-Hybrid accuracy, and a star, is that of an oracle, which knows the best of a few thresholds for every client: what \
-HARMONY reports. {unseen}Against offloading, one threshold for all clients falls from left to right: a line that is \
-higher than both its ends has devices and a server that know different things (the clients' models on their own test \
-sets, means over clients; {bands})."""
-UNSEEN = "The steeper a line falls with ρ, the more its devices know their own labels alone. "
-REPRESENTATIONS = """Test samples by the input of the last layer, which has to tell labels from it: the farther apart \
-the colours, the easier. Each goes through one client's front end, then the rest. t-SNE keeps neighbours together, and \
-distances between far groups mean nothing; the silhouette is that of the inputs themselves, 1 where labels lie far \
-apart, 0 or less where they mix (drawn: the first seed; silhouettes: medians over seeds ± standard deviation)."""
+EXITS = (
+    "A device answers by itself where the entropy of its exit is below a threshold, and offloads the "
+    "rest. The hybrid accuracy, drawn as a star, is that of an oracle, which knows the best of a few "
+    "thresholds for every client; HARMONY reports this number. {unseen}In the figure of accuracy against "
+    "offloading, one threshold for all clients falls from left to right. Where a line is higher than "
+    "both its ends, devices and server know different things, and together they answer best (the "
+    "clients' models on their own test sets, means over clients; {bands})."
+)
+UNSEEN = "The steeper a line falls with ρ, the more its devices know only their own labels. "
+REPRESENTATIONS = (
+    "Each dot is a test sample, placed by its input to the last layer. The farther apart the colours "
+    "are, the easier it is for that layer to tell the labels apart. Each sample goes through the "
+    "client-side submodel of one client, then through the rest. t-SNE keeps neighbours together; "
+    "distances between far groups mean nothing. The silhouette is that of the inputs themselves: 1 where "
+    "labels lie far apart, 0 or less where they mix (drawn: the first seed; silhouettes: medians over "
+    "seeds ± standard deviation)."
+)
 
 
 def exit_panels(frames: Frames) -> list[Panel]:
@@ -72,7 +79,7 @@ def _exits_panel(frames: Frames) -> list[Panel]:
 
 def _representations_panel(frames: Frames) -> list[Panel]:
     drawn = [(silhouette(frames, variant), scatter(frames, variant)) for variant in mapped(frames)]
-    return [Panel("What the last layer sees", REPRESENTATIONS, drawn, columns=3)] if drawn else []
+    return [Panel("Inputs of the last layer", REPRESENTATIONS, drawn, columns=3)] if drawn else []
 
 
 @dataclass(frozen=True)

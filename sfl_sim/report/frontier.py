@@ -29,10 +29,13 @@ OF_A_ROUND = "time of a round"
 PALE = 0.45
 MARGIN, LEAST_MARGIN_POINTS = 0.07, 1.0
 """Room between the marks and the frame: a share of what they span, and at least so much."""
-FRONT = """The best corner is the lower left. Along the line, the Pareto front, less forgetting costs more time; a \
-pale variant has a rival that is no worse in both{late}. The gap is that of the last {rounds} rounds{when}. Large: \
-medians over seeds with ± standard deviation; small: single seeds. Clients differ from seed to seed: times of single \
-seeds, and their ±, are divided by how slow the seed is for the average variant."""
+FRONT = (
+    "The best corner is the lower left. The line is the Pareto front: along it, less forgetting costs "
+    "more time. A variant is drawn pale if another one is at least as good in both{late}. The gap is "
+    "that of the last {rounds} rounds{when}. Large marks are medians over seeds with ± standard "
+    "deviation; small marks are single seeds. Clients differ from seed to seed, so the times of single "
+    "seeds, and their ±, are divided by how slow the seed is for the average variant."
+)
 
 
 @dataclass(frozen=True)
@@ -91,10 +94,10 @@ def frontier_panels(frames: Frames) -> list[Panel]:
     if found is None:
         return []
     when = "" if found.cost == OF_A_ROUND else ", the time when the target was first reached"
-    late = ", or does not reach the target" if found.anyone_late else ""
+    late = ", or if it does not reach the target" if found.anyone_late else ""
     caption = FRONT.format(late=late, rounds=LAST_ROUNDS, when=when)
     drawn = [(f"Performance gap against {found.cost}", figure(frames, found))]
-    return [Panel("What less forgetting costs on the clock", caption, drawn)]
+    return [Panel("What less forgetting costs in time", caption, drawn)]
 
 
 def choice(frames: Frames) -> list[Markup]:
@@ -111,7 +114,7 @@ def choice(frames: Frames) -> list[Markup]:
     return [
         escape(f"To trade {found.cost} against performance gap, choose ")
         + display.listed(names, "or")
-        + f": every other variant{others} is no better in either than one of these."
+        + f": every other variant{others} is at best as good as one of these in both."
     ]
 
 

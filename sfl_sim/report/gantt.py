@@ -38,10 +38,13 @@ CLIENT_SPANS = {
     "downlink": ("downlink", "started_s", "ended_s"),
 }
 """Bars on a client's lane, by resource: the node of the operations, their start and their end."""
-CAPTION = """In the server's lane a job has its client's colour: a fixed order repeats one ramp, arrival order mixes \
-it (round {round}, first seed; clients with their dominant labels, {sorting}; blank is waiting for the others{drawn}). \
-The dark line is the critical path: it runs under what the round waits for. Drag to zoom, double-click for the whole \
-round.{cut}{assistants}"""
+CAPTION = (
+    "Each row is a client, and the top rows are the server's workers. At the server a job has its "
+    "client's colour: a fixed scheduling policy repeats the same sequence of colours, arrival order "
+    "mixes them. Blank is the straggler wait. The dark line is the critical path: it runs under the "
+    "operations that make the round as long as it is (round {round}, first seed; clients with their "
+    "dominant labels, {sorting}{drawn}). Drag to zoom, double-click for the whole round.{cut}{assistants}"
+)
 
 
 def gantt_panel(frames: Frames, views: Sequence[RoundView]) -> Panel:
@@ -55,7 +58,9 @@ def gantt_panel(frames: Frames, views: Sequence[RoundView]) -> Panel:
         sorting="by label" if frames.labels.empty else "in the cyclic order",
         drawn=drawn(frames),
         cut=f" Of {clients} clients, {MAX_CLIENTS} are drawn." if clients > MAX_CLIENTS else "",
-        assistants=f" Below, in italics: the busiest {helpers} of {plural(assisting, 'assistant')}." if helpers else "",
+        assistants=f" Below, in italics, are the busiest {helpers} of {plural(assisting, 'assistant')}."
+        if helpers
+        else "",
     )
     charts = [(view.variant.html, gantt(frames, view, until_s)) for view in views]
     return Panel("One round, operation by operation", caption, charts)

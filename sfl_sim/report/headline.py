@@ -197,8 +197,8 @@ def _warnings(run: Run) -> list[str]:
     diverged = run.rounds[run.rounds["accuracy"].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
     for (variant, seed), rounds in diverged.groupby(["variant", "seed"], sort=False):
         texts.append(
-            f"{variant} with seed {seed} diverged in round {rounds['round'].min()}. Its loss is no number any more, "
-            "and its accuracy that of guessing; a smaller learning rate may help."
+            f"{variant} with seed {seed} diverged in round {rounds['round'].min()}. Its loss is no longer a "
+            "number, and its accuracy is that of guessing; a smaller learning rate may help."
         )
     skipped = run.rounds[run.rounds["skipped"] > 0]
     for (variant, seed), rounds in skipped.groupby(["variant", "seed"], sort=False):
@@ -221,8 +221,10 @@ def _repriced(run: Run) -> list[str]:
     if source is None:
         return []
     texts = [
-        f"repriced from {source['folder']}. Times are those of the world below, in which nothing was trained; what was "
-        "learned was learned there."
+        (
+            f"repriced from {source['folder']}. Times are those of the system configuration below, in which "
+            "nothing was trained; accuracies are those of that run."
+        )
     ]
     doubtful: dict[str, list[dict[str, Any]]] = {}
     for verdict in run.manifest["repriced"]:
@@ -238,7 +240,7 @@ def _doubt(verdict: dict[str, Any]) -> str:
     if not verdict["rounds"]:
         return f"is left out: {verdict['reason']}."
     held = f" What it learned holds for {plural(verdict['valid_rounds'], 'round')}." if verdict["valid_rounds"] else ""
-    return f"must be trained in this world to know what it learns: {verdict['reason']}.{held}"
+    return f"must be trained with this system configuration to know what it learns: {verdict['reason']}.{held}"
 
 
 def _unfinished(run: Run) -> list[str]:
@@ -248,8 +250,8 @@ def _unfinished(run: Run) -> list[str]:
     if status != "complete" and not (status == "failed" and failed):
         planned = (run.scenario.get("train") or {}).get("rounds", "?")
         texts.append(
-            f"{status} after round {run.rounds['round'].max()} of {planned}. What follows is what was stored until "
-            "then; variants and seeds may have come to different rounds."
+            f"{status} after round {run.rounds['round'].max()} of {planned}. What follows is what was stored "
+            "until then; variants and seeds may have reached different rounds."
         )
     for one in failed[:MAX_FAILURES]:
         mine = (run.rounds["variant"] == one["variant"]) & (run.rounds["seed"] == one["seed"])
@@ -267,6 +269,6 @@ def _unread(run: Run) -> str:
     if not p0:
         return ""
     return (
-        f", except that the proportion of replay stays at p0 = {' or '.join(sorted(p0))}, since its rule reads a "
-        "gradient norm that only training knows"
+        f", except that the proportion of replay stays at p0 = {' or '.join(sorted(p0))}, since its rule "
+        "reads a gradient norm that is known only after training"
     )

@@ -30,14 +30,18 @@ MAX_DOTS = 400
 MATRICES = 5
 STRIP_SHARE = 0.56
 HISTORY = (
-    "Rows are labels in the cyclic order of the seed, the first on top: where paleness fades downwards, labels served "
-    "last overwrite the first, and the performance gap (PG) below stays high "
+    "Rows are labels in the cyclic order of the seed, the first on top. If colours get paler from top to "
+    "bottom, labels that were served last overwrite the first, and the performance gap (PG) below stays "
+    "high "
 )
-LAST = "A flat line forgets nobody, a slope is the price of the order "
-FILM = """Above, the share of each label that the global model would answer right if the round ended there; dots are \
-the server's jobs, at their clients' dominant labels. A row that darkens at its dots and pales after them is learned \
-and forgotten within the round. Below, what is taken for what: a dark column is a label that everything is taken for \
-(first seed; labels in its cyclic order{drawn})."""
+LAST = "A flat line means that no label is forgotten; a slope shows which places in the order are forgotten "
+FILM = (
+    "Above, the share of each label that the global model would answer correctly if the round ended "
+    "there. Dots are the server's jobs, at their clients' dominant labels. A row that gets darker at its "
+    "dots and paler after them is learned and forgotten within the round. Below, the confusion matrix: a "
+    "dark column is a label that is predicted for everything (first seed; labels in its cyclic "
+    "order{drawn})."
+)
 
 
 def label_panels(frames: Frames) -> list[Panel]:
@@ -59,7 +63,7 @@ def _between_rounds(frames: Frames) -> list[Panel]:
     last = f"{LAST}(per seed the median of the last {LAST_ROUNDS} rounds; {BANDS})."
     return [
         Panel("Which labels are forgotten", f"{HISTORY}({BANDS}; colours: medians).", history, min(len(history), 3)),
-        Panel("What the last rounds remember", last, by_rank, columns=min(len(by_rank), 4)),
+        Panel("Accuracy of the labels in the last rounds", last, by_rank, columns=min(len(by_rank), 4)),
     ]
 
 
@@ -69,7 +73,7 @@ def _within_rounds(frames: Frames) -> list[Panel]:
         return []
     shown = [(film.variant.html + f", round {film.round}", round_film(film)) for film in films]
     columns = min(len({film.round for film in films}), FILMED_ROUNDS)
-    return [Panel("What is known while a round goes on", FILM.format(drawn=drawn(frames)), shown, columns)]
+    return [Panel("What the model knows during a round", FILM.format(drawn=drawn(frames)), shown, columns)]
 
 
 def label_history(frames: Frames, variant: Variant) -> go.Figure:
@@ -185,12 +189,12 @@ def round_film(film: RoundFilm) -> go.Figure:
         subplot_titles=["", *(f"after<br>{job:,} jobs" if job else "start" for job in moments)],
     )  # fmt: skip
     figures.heat(
-        figure, edges, names, known, "%{y}: %{z:.0f} % right<extra></extra>",
+        figure, edges, names, known, "%{y}: %{z:.0f} % correct<extra></extra>",
         colorbar=figures.percent_bar(STRIP_SHARE), row=1, col=1,
     )  # fmt: skip
     figure.add_scatter(**_dots(film), row=1, col=1)
     for column, job in enumerate(moments, start=1):
-        hover = "%{y} taken for %{x}: %{z:.0f} %<extra></extra>"
+        hover = "%{y} predicted as %{x}: %{z:.0f} %<extra></extra>"
         figures.heat(figure, names, names, film.matrices[job], hover, row=2, col=column)
     figure.update_annotations(font_size=11, font_color=style.MUTED)
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
@@ -198,7 +202,7 @@ def round_film(film: RoundFilm) -> go.Figure:
     figure.update_yaxes(row=2, showticklabels=False)
     figure.update_yaxes(row=2, col=1, title="true label")
     figure.update_xaxes(row=2, type="category", showticklabels=False, showgrid=False)
-    figure.update_xaxes(row=2, col=(columns + 1) // 2, title="answer")
+    figure.update_xaxes(row=2, col=(columns + 1) // 2, title="predicted label")
     until = max(edges[-1], len(film.served))
     return figure.update_xaxes(row=1, showgrid=False, title="training jobs at the server", range=[edges[0], until])
 

@@ -67,8 +67,10 @@ def _line_panel(lines: Slices) -> Panel:
     drawn = BANDS if len(lines) <= MAX_NARROW_BANDS else LINES
     return Panel(
         "Along a random direction",
-        "The model is in the middle. The slower its loss rises and its accuracy falls on both sides, the flatter is "
-        f"its minimum; its width is how much of the line lies below the dotted one ({drawn}).",
+        (
+            "The model is in the middle. The slower its loss rises and its accuracy falls on both sides, the "
+            f"flatter is its minimum. Its width is how much of the line lies below the dotted one ({drawn})."
+        ),
         [("Rise of the loss", rise_along(lines)), ("Accuracy", accuracy_along(lines))],
         columns=2,
         tables=[_table(lines)],
@@ -89,8 +91,11 @@ def _table(lines: Slices) -> Table:
 def _plane_panel(planes: Slices) -> Panel:
     return Panel(
         "On a plane of two random directions",
-        "From above, the model at the cross. Contours are a constant factor of loss apart and have the same colours "
-        "everywhere: the wider they lie, the flatter it is (first seed; dark is a low loss).",
+        (
+            "The planes from above, with the model at the cross. Neighbouring contours differ by a constant "
+            "factor of loss and have the same colours in all figures: the wider apart they are, the flatter is "
+            "the minimum (first seed; dark is a low loss)."
+        ),
         list(zip([variant.html for variant, _ in planes], contours([points for _, points in planes]), strict=True)),
         columns=min(len(planes), 3),
     )

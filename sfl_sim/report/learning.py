@@ -30,13 +30,17 @@ TICKS_S = {
 }  # fmt: skip
 """Places where it may have ticks."""
 FORGETTING = (
-    "The performance gap (PG) is how far the best label is ahead of the mean of all: the lower, the less is forgotten "
+    "The performance gap (PG) is the accuracy of the best label minus the mean over all labels. The "
+    "lower it is, the less is forgotten "
 )
-AGAIN = "The same rounds three times: what leads per round can trail on the clock, or by the bytes that it sends"
-BEFORE_EXITS = ". With early exits it is the global model that is asked, before any client has personalised it"
+AGAIN = (
+    "Accuracy against simulated time, rounds and bytes. A variant that leads per round need not lead in "
+    "time or in bytes"
+)
+BEFORE_EXITS = ". With early exits, this is the global model before any client has personalised it"
 TARGET = (
-    ". The target is the dotted level, and a line comes down from it where a variant gets there; a cross ends the "
-    "curve of one that does not "
+    ". The dotted level is the target. A line comes down from it where a variant reaches it; a cross "
+    "ends the curve of a variant that does not "
 )
 
 
@@ -67,7 +71,7 @@ def _accuracy(frames: Frames, aim: Aim) -> Panel:
     if aim.target is None:
         return Panel("Accuracy", f"{again} {bands}", drawn, columns)
     caption = _compared(aim) + again + TARGET + bands
-    return Panel(f"The way to {aim.name}", caption, drawn, columns, [target_table(aim)])
+    return Panel(f"Time to {aim.name}", caption, drawn, columns, [target_table(aim)])
 
 
 def _compared(aim: Aim) -> Markup:
@@ -76,7 +80,7 @@ def _compared(aim: Aim) -> Markup:
         text = Markup("The target is {} of the best accuracy of {}, the baseline of speed-ups. ")
         return text.format(percent(aim.share, 0), aim.reference.html)
     if aim.baseline:
-        text = Markup("The baseline of speed-ups is {}, the slowest that reaches the target. ")
+        text = Markup("The baseline of speed-ups is {}, the slowest variant that reaches the target. ")
         return text.format(aim.baseline.html)
     return Markup("")
 

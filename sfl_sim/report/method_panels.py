@@ -27,20 +27,26 @@ REPLAY_COLUMNS = [
     Column("Waiting for assistants, a round", "waiting_s", display.duration),
     Column("Share of the round", "waiting_share", display.percent),
     Column("Samples asked for", "replay_requested", display.prefixed),
-    Column("of which came", "came", display.percent),
+    Column("of which arrived", "came", display.percent),
     Column("Assistants passed over, a round", "passed_over", display.tenths),
 ]
-REPLAY_CAPTION = """{costs} Assistants, clients that do not take part themselves, receive the model and send features \
-of labels that are rare where it trains: as many as the proportion says of the samples there, but at least one per \
-label. Dotted is what is asked for, and shaded what of it does not come ({bands})."""
+REPLAY_CAPTION = (
+    "{costs} Assistants are clients that do not take part themselves. They receive the model and send "
+    "features of labels that are rare where it trains: as many as the proportion demands, but at least "
+    "one per label. Dotted is what is asked for, and shaded the part of it that does not arrive "
+    "({bands})."
+)
 STALENESS_COLUMNS = [
     Column("Mean staleness (versions)", "staleness_mean", display.tenths),
     Column("Stalest", "staleness_max", display.tenths),
     Column("Updates discarded, too stale", "updates_discarded", display.tenths),
 ]
-STALENESS_CAPTION = f"""An asynchronous server waits for nobody: while a client trains, updates of others move the \
-global model on. By as many versions its own is stale when it comes, and counts the less. Solid is the mean of the \
-updates of a round, dotted the stalest of them ({LINES})."""
+STALENESS_CAPTION = (
+    "An asynchronous server does not wait for clients. While a client trains, updates of other clients "
+    "change the global model. The number of these newer versions is the staleness of the client's "
+    "update; the staler an update is, the less it counts. The solid line is the mean staleness of a "
+    f"round's updates, the dotted line the largest ({LINES})."
+)
 
 
 def replay_panels(frames: Frames) -> list[Panel]:
@@ -150,7 +156,7 @@ def staleness_panels(frames: Frames) -> list[Panel]:
     drawn = [("Staleness of the updates of a round", staleness(frames, variants))]
     rows = of_each(staleness_of_runs(frames), variants)
     table = by_variant(STALENESS_COLUMNS, rows, ranked=False)  # fresher updates are fewer, or wait
-    return [Panel("How stale updates are", STALENESS_CAPTION, drawn, tables=[table])]
+    return [Panel("Staleness of updates", STALENESS_CAPTION, drawn, tables=[table])]
 
 
 def asynchronous(frames: Frames) -> list[Variant]:

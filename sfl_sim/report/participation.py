@@ -36,17 +36,20 @@ NUMBER = "#9DB3C7"
 SMALL = {"size": 7, "opacity": 0.85, "line": None}
 COLUMNS = [
     Column("A round takes", "round_s", display.duration),
-    Column("There when it begins", "present", display.tenths),
-    Column("Nobody there between rounds", "idle_s", display.duration),
-    Column("Clients lost in a round", "lost", display.tenths),
-    Column("of those who take part", "lost_share", display.percent),
-    Column("Device time in vain", "lost_device_s", display.duration),
-    Column("Bytes in vain", "lost_bytes", display.data_size),
+    Column("Available at its start", "present", display.tenths),
+    Column("No client available between rounds", "idle_s", display.duration),
+    Column("Clients that dropped out in a round", "lost", display.tenths),
+    Column("share of the participants", "lost_share", display.percent),
+    Column("Wasted device time", "lost_device_s", display.duration),
+    Column("Wasted bytes", "lost_bytes", display.data_size),
     Column("of all bytes", "byte_share", display.percent),
 ]
-CAPTION = """{bar} mark where a round goes on without it, since it has gone away or is too late: what it did in that \
-round was in vain, but for what a part-2 that clients share has learned from it. Waiting for absent clients loses \
-nobody, but time (first seeds, until half of the variants are done: {until})."""
+CAPTION = (
+    "{bar} mark shows where a client dropped out of a round, since it went away or was too late. Its work in "
+    "that round is wasted, except for what a shared server-side submodel (part-2) has learned from it. A "
+    "variant that waits for absent clients has no dropouts, but needs more time (first seeds, until half "
+    "of the variants are done: {until})."
+)
 
 
 def participation_panels(frames: Frames) -> list[Panel]:
@@ -55,8 +58,10 @@ def participation_panels(frames: Frames) -> list[Panel]:
     if not variants:
         return []
     sight = first_sight(frames, variants)
-    table = by_variant(COLUMNS, of_each(costs(frames), variants), ranked=False)  # what waits loses nobody, but time
-    return [Panel("Who was there, and who got lost", caption(sight), drawn(frames, sight), tables=[table])]
+    table = by_variant(
+        COLUMNS, of_each(costs(frames), variants), ranked=False
+    )  # waiting avoids dropouts, but takes time
+    return [Panel("Availability and dropouts", caption(sight), drawn(frames, sight), tables=[table])]
 
 
 def unreliable(frames: Frames) -> list[Variant]:
@@ -131,7 +136,7 @@ def first_sight(frames: Frames, variants: Sequence[Variant]) -> Sight:
 def caption(sight: Sight) -> Markup:
     """Say what to see in the figures."""
     whose = Markup("") if sight.alike else Markup(" of {}").format(sight.whose.html)
-    bar = Markup("A bar while a client{} is there; a").format(whose) if len(sight.stays) else "A"
+    bar = Markup("A bar shows when a client{} is available; a").format(whose) if len(sight.stays) else "A"
     return Markup(CAPTION).format(bar=bar, until=display.duration(sight.until_s))
 
 
@@ -143,10 +148,10 @@ def drawn(frames: Frames, sight: Sight) -> list[tuple[str, go.Figure]]:
     if len(known):
         lanes = display.thin(known, MAX_CLIENTS)
         cut = f": {len(lanes)} of {len(known)} clients" if len(lanes) < len(known) else ""
-        found.append((f"Who was there when{cut}", attendance(sight, lanes.index, losses)))
-    found.append(("How many are there, and how many of those who take part come through", present(frames, sight)))
+        found.append((f"Availability of clients{cut}", attendance(sight, lanes.index, losses)))
+    found.append(("Available clients, and participants that finish the round", present(frames, sight)))
     if frames.rounds["lost"].sum():
-        found.append(("How many of those who take part get lost", lost(frames, sight.variants)))
+        found.append(("Share of participants that drop out", lost(frames, sight.variants)))
     return found
 
 
@@ -162,7 +167,7 @@ def attendance(sight: Sight, clients: pd.Index, losses: Mapping[str, pd.DataFram
     stays = sight.stays[sight.stays["client"].isin(clients)]
     if len(stays):
         ends = stays["from_s"] / unit_s, stays["until_s"] / unit_s
-        figures.spans(figure, *ends, stays["client"].map(lane), colour=THERE, width=LANE_PX - 4, name="there")
+        figures.spans(figure, *ends, stays["client"].map(lane), colour=THERE, width=LANE_PX - 4, name="available")
     for variant in sight.variants:
         ours = losses[variant.label]
         ours = ours[ours["client"].isin(clients)]
@@ -186,16 +191,16 @@ def present(frames: Frames, sight: Sight) -> go.Figure:
     number = _visible(numbers(sight))
     if len(number):
         figure.add_scatter(
-            x=number.index.to_numpy(dtype=float) / unit_s, y=number.to_numpy(), mode="lines", name="there",
+            x=number.index.to_numpy(dtype=float) / unit_s, y=number.to_numpy(), mode="lines", name="available",
             line={"color": NUMBER, "width": 1.6, "shape": "hv"},
-            hovertemplate=f"%{{y}} there at %{{x:.4~g}} {unit}<extra></extra>",
+            hovertemplate=f"%{{y}} available at %{{x:.4~g}} {unit}<extra></extra>",
         )  # fmt: skip
     for variant in sight.variants:
         rows = _rounds(frames, variant)
         rows = display.thin(rows[rows["started_s"] < sight.until_s], MAX_POINTS)
         figures.marks(
             figure, variant, rows["started_s"] / unit_s, rows["participants"] - rows["lost"],
-            "%{y} of %{customdata[1]} come through round %{customdata[0]}",
+            "%{y} of %{customdata[1]} finish round %{customdata[0]}",
             customdata=rows[["round", "participants"]].to_numpy(), marker=SMALL,
         )  # fmt: skip
     return sight.on_time_axis(figure).update_yaxes(title="clients", rangemode="tozero")
@@ -211,7 +216,7 @@ def lost(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
         share = 100 * total["lost"] / total["participants"]
         figures.lines(figure, variant, total.index, share, "%{y:.3~g} % until round %{x}")
     figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()), rangemode="tozero")
-    return figure.update_yaxes(title="lost so far (%)", rangemode="tozero")
+    return figure.update_yaxes(title="dropped out so far (%)", rangemode="tozero")
 
 
 def numbers(sight: Sight) -> pd.Series:

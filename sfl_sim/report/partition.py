@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 
 MAX_CLIENTS = 400
 MAX_CLIENT_TICKS = 30
-HOLDINGS = """One column a client, with its number of samples above: the darker, the larger the share of a label among \
-its samples; white is none. On a diagonal every client has labels of its own, on an even field all are alike."""
-READING = "Of the clients: least · median · most. Divergence (Jensen-Shannon, bits): mean · most."
+HOLDINGS = (
+    "Each column is a client, with its number of samples above. The darker a cell, the larger the share "
+    "of that label among the client's samples; white means none. A dark diagonal means that every client "
+    "mainly holds labels of its own. Columns that look alike mean similar label distributions."
+)
+READING = "Over clients: least · median · most. Divergence (Jensen-Shannon, bits): mean · most."
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def holdings_panel(held: Sequence[tuple[list[Markup], pd.DataFrame]]) -> Panel:
         (names[0] + (f" and {len(names) - 1} alike" if len(names) > 1 else ""), holdings(counts))
         for names, counts in held
     ]
-    return Panel("Who holds what", HOLDINGS, drawn, columns=min(len(drawn), 2))
+    return Panel("Labels held by each client", HOLDINGS, drawn, columns=min(len(drawn), 2))
 
 
 def holdings(counts: pd.DataFrame) -> go.Figure:

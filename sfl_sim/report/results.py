@@ -27,8 +27,9 @@ SHARES = ["accuracy", "client_accuracy", "performance_gap"]
 TO_TARGET = ["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
 RESULTS = "Medians over seeds, ± standard deviation; the best of each column is shaded."
 PAPER = (
-    f"Per round the median over seeds, then median ± standard deviation over the last {LAST_ROUNDS} rounds, as Hydra's "
-    "tables seem to be made. The ± tells how restless that median is, and not how far the seeds lie apart."
+    f"In each round the median over seeds, then median ± standard deviation over the last {LAST_ROUNDS} "
+    "rounds; Hydra's tables seem to be made like this. The ± tells how much that median still changes "
+    "from round to round, not how far the seeds lie apart."
 )
 
 
@@ -70,7 +71,7 @@ def paper_table(frames: Frames) -> Table | None:
             cells.append(Cell(column.read(middle), f"± {column.read(spread)}"))
         rows.append(cells)
     titles = ["Variant", *(column.title for column in columns)]
-    return Table(titles, rows, title="As the paper counts", note=PAPER, folded=True)
+    return Table(titles, rows, title="Computed as in the paper", note=PAPER, folded=True)
 
 
 def columns_for(frames: Frames) -> list[Column]:

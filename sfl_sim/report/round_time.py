@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames
     from sfl_sim.report.round_view import RoundView
 
-TITLES = style.RESOURCE_NAMES | {"queue": "server held", WAITING: "nothing happens"}
+TITLES = style.RESOURCE_NAMES | {"queue": "server held idle", WAITING: "no operation"}
 CHANGES = {
     "uplink x2": "Uplinks ×2",
     "downlink x2": "Downlinks ×2",
@@ -36,20 +36,27 @@ LITTLE = 0.0005
 """The share of a round that counts as nothing."""
 NOTHING = 1e-6
 """The share of a round below which a resource is left out of bars."""
-BREAKDOWN_CAPTION = """Warm colours are waiting, in the server's queue,{assistants} or for slower clients; all else is \
-work of the average participating client{absent} (mean over rounds and seeds)."""
-PATH_CAPTION = """Only the critical path makes a round longer: from its end back to its start, always on to what was \
-waited for (the dark line above). Slack is how much later a client could be done without the round ending later (round \
-{round}, first seed{drawn}).{helping}"""
-HELPING = """ Below, the same round is timed again in worlds where one thing is faster: off the path that does not \
-help, and where the path gets shorter, another chain may take its place."""
+BREAKDOWN_CAPTION = (
+    "Warm colours are waiting: in the server's queue{assistants} or for stragglers (slower clients). All "
+    "other colours are work of the average participating client{absent} (mean over rounds and seeds)."
+)
+PATH_CAPTION = (
+    "Only operations on the critical path make a round longer. The path (the dark line above) leads from "
+    "the round's end back to its start, in each step to the operation that was waited for. Slack is how "
+    "much later a client could finish without making the round longer (round {round}, first "
+    "seed{drawn}).{helping}"
+)
+HELPING = (
+    " Below, the same round is timed again with one thing faster. A faster resource off the path does "
+    "not help; where the path gets shorter, another one may become the longest."
+)
 
 
 def breakdown_panel(frames: Frames) -> Panel:
     """Panel on where the time of the average client's round goes."""
     caption = BREAKDOWN_CAPTION.format(
-        assistants=" for assistants," if frames.rounds["assistants_s"].any() else "",
-        absent=", which counts as at work while it is away" if unreliable(frames) else "",
+        assistants=", for assistants" if frames.rounds["assistants_s"].any() else "",
+        absent=", and include the time while it is away" if unreliable(frames) else "",
     )
     return Panel("Where the time goes", caption, [("Mean time of a round by resource", round_breakdown(frames))])
 
@@ -90,7 +97,7 @@ def path_table(views: Sequence[RoundView]) -> Table:
     for view in views:
         cells = [_part(seconds, view.duration_s) for seconds in spent_s[view.variant.label]]
         rows.append([Cell(view.variant.html), *cells, _most(view), *_slack(view)])
-    return Table(["Variant", *titles, "Most on it", "Slack, median", "Most slack"], rows)
+    return Table(["Variant", *titles, "Most on it", "Median slack", "Most slack"], rows)
 
 
 def _part(seconds: float, of_s: float) -> Cell:
@@ -115,7 +122,7 @@ def _slack(view: RoundView) -> tuple[Cell, Cell]:
     slack_s = view.critical.slack_s
     least, most = display.duration(slack_s.min()), display.duration(slack_s.max())
     if not slack_s.any():
-        return Cell(least, "nobody has any"), Cell("–")
+        return Cell(least, "no client has any"), Cell("–")
     return Cell(display.duration(slack_s.median()), f"{least} to {most}"), Cell(f"client {slack_s.idxmax()}", most)
 
 

@@ -33,12 +33,17 @@ READABLE = 0.5
 FIGURE_PX = 190
 PLOT_PX, GAP_PX = 112, 12
 PX_PER_LABEL, MAX_STRIP_PX, PX_PER_TICK = 12, 160, 12
-ORDER = """A column for every training job of the server, dark at the labels that its client holds: where clients \
-share part-2, a long dark stretch overwrites what was learned before, and what comes round soon is kept{replayed} \
-(round {round}, a typical one, of the first seed; labels in its cyclic order{drawn})."""
-QUEUE = """Red marks are the price of turns: jobs wait, yet the server idles for a client that has not come. \
-{by_clock}(Round {round}, a typical one, of the first seed{drawn}.)"""
-BY_CLOCK = "Above, the labels of the same jobs by the clock, where they do not blur. "
+ORDER = (
+    "Each column is a training job of the server, dark at the labels that its client holds. Where "
+    "clients share the server-side submodel (part-2), a long dark stretch overwrites what was learned "
+    "before; labels that return soon are remembered{replayed} (round {round}, a typical one, of the "
+    "first seed; labels in its cyclic order{drawn})."
+)
+QUEUE = (
+    "Red marks show what a fixed scheduling policy costs: jobs wait, but the server is idle until the "
+    "client whose turn it is arrives. {by_clock}(Round {round}, a typical one, of the first seed{drawn}.)"
+)
+BY_CLOCK = "The strip above shows the labels of the same jobs over time, where single jobs are wide enough to see. "
 
 
 @dataclass(frozen=True)
@@ -152,10 +157,10 @@ def queue_panels(frames: Frames, views: list[RoundView]) -> list[Panel]:
     about = {"round": frames.typical_round, "drawn": drawn(frames)}
     panels = []
     if told := [view for view in views if len(view.training) and view.label_samples.size]:
-        replayed = ". What is replayed is not shown" if replaying(frames) else ""
+        replayed = ". Replayed samples are not shown" if replaying(frames) else ""
         orders = [(view.variant.html, service_order(view)) for view in told]
         caption = ORDER.format(replayed=replayed, **about)
-        panels.append(Panel("Which label was trained when", caption, orders, columns=min(len(told), 2)))
+        panels.append(Panel("Labels in the order of service", caption, orders, columns=min(len(told), 2)))
     longest_s = max(view.duration_s for view in views)
     most_waiting = max([1, *(view.queue["waiting"].max() for view in views if len(view.queue))])
     by_clock = BY_CLOCK if any(tells_labels(view, longest_s) for view in views) else ""

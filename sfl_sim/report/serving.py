@@ -114,7 +114,7 @@ def _leaders(served: Served) -> list[Markup]:
         else:
             terms[-1] = (*terms[-1][:2], per_s)
     if len(terms) == 1:
-        return [Markup("At no rate is anyone clearly quicker by p95 than {}.").format(names[terms[0][0]])]
+        return [Markup("At no rate is another variant clearly quicker by p95 than {}.").format(names[terms[0][0]])]
     first, *between, last = terms
     spans = [names[label] + f" from {low:,.4g} to {rate(high)}" for label, low, high in between]
     begin, end = names[first[0]] + f" leads up to {rate(first[2])}", names[last[0]] + f" from {rate(last[1])} on"
@@ -133,12 +133,12 @@ def _saturations(served: Served) -> list[Markup]:
         who = Markup(", ").join(names) if len(found) > 1 or len(names) == 1 else Markup("All variants")
         ending = "s" if len(names) == 1 else ""
         if where is None:
-            told.append(who + f" keep{ending} up with all rates")
+            told.append(who + f" handle{ending} all rates without saturation")
         elif where.kept_up_per_s:
             span = f"between {where.kept_up_per_s:,.4g} and {rate(where.fell_behind_per_s)}"
-            told.append(who + f" stop{ending} keeping up {span}")
+            told.append(who + f" become{ending} saturated {span}")
         else:
-            told.append(who + f" cannot keep up even with {rate(where.fell_behind_per_s)}")
+            told.append(who + f" {'is' if ending else 'are'} saturated even at {rate(where.fell_behind_per_s)}")
     return [Markup("; ").join(told) + "."] if told else []
 
 
@@ -148,14 +148,19 @@ def warnings(served: Served) -> list[str]:
     if served.interrupted:
         texts.append("Serving was interrupted: what follows is what was served until then.")
     if served.trials["falls_behind"].isna().any():
-        texts.append("Where too few requests came, nobody can tell whether a fleet falls behind: let more come.")
+        texts.append(
+            "Where too few requests came, it is unknown whether the system is saturated: run longer or raise the rate."
+        )
     if served.at_rate["falls_behind"].eq(1).any():
         texts.append(
-            f"At {served.shown_rate} not everyone keeps up. Of a fleet that falls behind, a latency tells above all "
-            "how long the run was: the longer, the larger."
+            f"At {served.shown_rate} some variants are saturated: requests arrive faster than they are answered. "
+            "Their latencies grow with the length of the run and say little else."
         )
     if not served.knows_accuracy:
-        texts.append("Timing-only. No model answered, so there is no accuracy; exits were drawn with a probability.")
+        texts.append(
+            "Timing-only. No model answered, so there is no accuracy; whether a device answered was drawn with a "
+            "probability."
+        )
     return texts
 
 
@@ -191,5 +196,5 @@ def _cell(column: Column, seeds: pd.DataFrame, judged: bool = False) -> Cell:
 
 def _heading(series: Series, seeds: pd.DataFrame) -> Cell:
     share = seeds["falls_behind"].mean()
-    behind = " · too few requests to tell" if math.isnan(share) else " · falls behind" if share >= 0.5 else ""
+    behind = " · too few requests to tell" if math.isnan(share) else " · saturated" if share >= 0.5 else ""
     return Cell(series.html, f"{seeds['method'].iloc[0]} · {plural(len(seeds), 'seed')}{behind}")

@@ -25,9 +25,11 @@ RULES = {
     "latency_budget": ("latency budget", "triangle-down"),
 }
 """Name and mark of each kind of threshold."""
-CAPTION = """A higher threshold keeps more requests on the device, where answers are quick, but only as right as the \
-exit is. The oracle has seen the labels: an upper bound."""
-WHOLE = " Of whole test sets: one threshold for all clients, and means over clients and seeds."
+CAPTION = (
+    "A higher threshold keeps more requests on the device, where answers are quick, but only as accurate "
+    "as the device's exit. The oracle knows the labels: it is an upper bound."
+)
+WHOLE = " The figures of whole test sets use one threshold for all clients; they show means over clients and seeds."
 
 
 def accuracy_panels(served: Served) -> list[Panel]:

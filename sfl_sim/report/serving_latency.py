@@ -22,20 +22,32 @@ HEIGHT_PX, TIME_HEIGHT_PX = 360, 280
 CURVE_POINTS, RAREST = 160, 1e-4
 SHARES = (1, 0.5, 0.2, 0.05, 0.01, 0.001)
 MAX_STRETCHES, REQUESTS_PER_STRETCH = 60, 200
-SURVIVAL = """The share of requests that take longer than so much: the farther left, the quicker, and the steeper, the \
-more alike. Marks: p50, p95 and p99 ({drawn}; seeds together)."""
-WHERE = """Waiting for the device or a link counts as that device or link; the warm colour is waiting at the server, \
-for a free lane or for a batch to fill. Requests near p95 show what makes the tail ({drawn}; means over requests and \
-seeds)."""
-RULES = """These rules see no labels: each client moves its threshold with every request, to hold a share of offloaded \
-requests or a latency (dotted). From the first request on, warm-up included ({drawn}; first seed)."""
+SURVIVAL = (
+    "Each curve gives the share of requests that take longer than a latency. The farther left it is, the "
+    "quicker the answers; the steeper it is, the less they vary. Marks are p50, p95 and p99 ({drawn}; "
+    "seeds together)."
+)
+WHERE = (
+    "Waiting for the device or a link counts as that device or link. The warm colour is waiting at the "
+    "server, for a free worker or for a batch to fill. Requests near p95 show what makes the slowest "
+    "answers slow ({drawn}; means over requests and seeds)."
+)
+RULES = (
+    "These rules need no labels. After each request a client moves its threshold, to keep a share of "
+    "offloaded requests or a latency (dotted). Requests of the warm-up are included ({drawn}; first "
+    "seed)."
+)
 LOAD_HEIGHT_PX, STRIP_ROW_PX = 300, 15
 PALE = 0.3
-LOAD = """The rate is that of all clients. Hollow marks: the fleet falls behind, and its latencies grow with the \
-length of the run. A bar ends where a fleet last keeps up, and its pale end where it does no longer (medians over \
-seeds, ± standard deviation)."""
-EQ12 = """ HARMONY's Eq. (12) knows no queues: 1 is what it says, in a unit that fits the middle of all variants at \
-their lowest rates."""
+LOAD = (
+    "The rate is that of all clients together. Hollow marks: the system is saturated, and latencies grow "
+    "with the length of the run. A bar ends at the highest rate without saturation, and its pale end at "
+    "the lowest rate with it (medians over seeds, ± standard deviation)."
+)
+EQ12 = (
+    " HARMONY's Eq. (12) has no queues. A value of 1 means that the simulated latency is as it predicts, "
+    "in a unit that fits the middle of all variants at their lowest rates."
+)
 
 
 def latency_panels(served: Served) -> list[Panel]:
@@ -55,7 +67,7 @@ def rule_panels(served: Served) -> list[Panel]:
     """List the panel on thresholds that move, if there are any."""
     if not adapting(served):
         return []
-    return [Panel("Rules at work", RULES.format(drawn=served.drawn), over_time(served), columns=3)]
+    return [Panel("Thresholds over time", RULES.format(drawn=served.drawn), over_time(served), columns=3)]
 
 
 def survival(served: Served) -> go.Figure:
@@ -143,7 +155,7 @@ def load_panels(served: Served) -> list[Panel]:
     """Latency, and what follows the load, against the rate, if several were tried."""
     if not served.is_sweep:
         return []
-    caption, drawn = LOAD, [("p95, and how far each keeps up", p95(served))]
+    caption, drawn = LOAD, [("p95, and the rate at which each variant is saturated", p95(served))]
     if served.trials["latency_eq12"].notna().all():
         drawn.append(("Simulated mean latency over Eq. (12)", eq12(served)))
         caption += EQ12
@@ -217,7 +229,7 @@ def _add_line(figure: go.Figure, series: Series, trials: pd.DataFrame, column: s
         figure, series, curve.index, curve[column], f"{hover} at %{{x:.4~g}}/s%{{text}}", mode="lines+markers",
         marker={"color": np.where(behind, "#FFFFFF", series.colour), "symbol": series.symbol, "size": 8, "line": edge},
         error_y={"array": spread, "thickness": 1.2, "width": 0, "visible": bool(spread.any())},
-        text=np.select([behind, share.isna()], [", falls behind", ", too few requests to tell"], ""),
+        text=np.select([behind, share.isna()], [", saturated", ", too few requests to tell"], ""),
         **place,
     )  # fmt: skip
 

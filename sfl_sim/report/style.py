@@ -30,7 +30,7 @@ RESOURCE_NAMES = dict(
             "waiting for assistants",
             "server",
             "downlink",
-            "waiting for the others",
+            "straggler wait",
             "aggregation",
         ),
         strict=True,

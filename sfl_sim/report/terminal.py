@@ -30,7 +30,7 @@ SHOWN = {
     "simulated_s": "Simulated time",
 }
 """Columns that fit into 80 letters, with short titles; the report shows all."""
-BOUND = "Lower bound: of any cuts per client, in any order of service, with links at their best rate."
+BOUND = "Lower bound: for any cuts per client and any scheduling policy, with links at their best rate."
 
 
 def results_in_terminal(folder: Path) -> TerminalTable:
@@ -60,9 +60,9 @@ def served_in_terminal(folder: Path) -> TerminalTable:
     if trials["seed"].nunique() > 1:
         about.append("Medians over seeds.")
     if any(row["falls_behind"] >= 0.5 for row in rows):
-        about.append("* falls behind: requests come faster than they are answered.")
+        about.append("* saturated: requests arrive faster than they are answered.")
     if any(pd.isna(row["falls_behind"]) for row in rows):
-        about.append("? too few requests to tell whether it falls behind.")
+        about.append("? too few requests to tell whether it is saturated.")
     table = [
         [
             Cell(row["series"]),

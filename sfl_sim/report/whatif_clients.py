@@ -24,9 +24,9 @@ EVERYONE = style.Named(Markup("the most of any client"), style.INK, "dash")
 MEAN = style.Named(Markup("mean of all clients"), style.INK, "dash")
 UNKNOWN_POWER = Markup(" No power of the devices is known (<code>clients.power</code>), so there is no energy.")
 CLASSES = Markup(
-    "Which class of devices would rather have which {noun}: the time in which a client of the class computes, sends, "
-    "queues, is served and receives, without its waiting for others. Stars mark the best of each class (means over "
-    "clients and seeds)."
+    "For each class of devices, the time that a client of the class spends on computing, sending, "
+    "queueing, being served and receiving, without the straggler wait, by {noun}. Stars mark the best "
+    "{noun} of each class (means over clients and seeds)."
 )
 
 
@@ -42,7 +42,7 @@ def class_panels(whatif: WhatIf) -> list[Panel]:
         drawn.append((whatif.heading(one, own), preferences(whatif, one)))
         drawn.append((whatif.heading(one, there), spent(whatif, one, best)))
     caption = CLASSES.format(noun=axis.noun) + where_drawn(whatif.others)
-    return [Panel("What classes of devices prefer", caption, drawn, columns=2)]
+    return [Panel("The best choice for each class of devices", caption, drawn, columns=2)]
 
 
 def cost_panels(whatif: WhatIf) -> list[Panel]:
@@ -55,7 +55,7 @@ def cost_panels(whatif: WhatIf) -> list[Panel]:
         "client_memory_bytes": ("Memory", memory, " How much memory training takes is not known."),
         "client_joule": ("Energy", energy, UNKNOWN_POWER),
     }
-    drawn, caption = [], Markup("Beside time: what a client needs to take part.")
+    drawn, caption = [], Markup("What a client needs in addition to time.")
     for column, (name, draw, unknown) in quantities.items():
         numbers = here[column].dropna()
         if numbers.empty:

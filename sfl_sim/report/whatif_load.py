@@ -29,7 +29,7 @@ TITLES = {
     "clients.network.latency_s": "latency in s",
     "clients.network.uplink_bps": "uplink in bit/s",
     "clients.network.downlink_bps": "downlink in bit/s",
-    "server.speedup": "server speed-up",
+    "server.speedup": "server/client compute ratio",
     "server.workers": "workers",
     "server.order": "order",
     "method.name": "method",

@@ -29,8 +29,8 @@ MAX_SLOWER = 10.0
 """Factor over the best of a column from which on everything is equally pale."""
 SLOWER_TICKS = (1, 1.2, 1.5, 2, 3, 5, MAX_SLOWER)
 MAP = Markup(
-    "Dark is quick. A star is the best {noun} of its column, and the line steps where that changes{seeds}.{at} The "
-    "table has the best {noun} for {every}."
+    "Dark is quick. A star marks the best {noun} of its column, and the line shows where the best one "
+    "changes{seeds}.{at} The table has the best {noun} for {every}."
 )
 
 

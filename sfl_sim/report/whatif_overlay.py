@@ -24,9 +24,10 @@ HEIGHT_PX, ROW_PX = 320, 40
 TITLES = ["A round", "Accuracy reached", f"Rounds to{NBSP}target", f"Time to{NBSP}target", "Valid"]
 NUMBERS = ["accuracy", "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s"]
 OVERLAY = Markup(
-    "Of stored runs: what they learned, at the times of this what-if. Left, the simulated time to {goal}, with the "
-    "accuracy reached at the end; right, that accuracy against the time of a round. Hollow marks are no longer valid, "
-    "since clients would be served in another order: these must be trained again (medians over seeds)."
+    "Accuracies of stored runs, with the times of this what-if. The left figure has the simulated time "
+    "to {goal}, with the accuracy reached at the end; the right one has that accuracy against the time "
+    "of a round. Hollow marks are not valid, since clients would be served in another order: these "
+    "configurations must be trained again (medians over seeds)."
 )
 
 
@@ -48,7 +49,7 @@ def overlay_panels(whatif: WhatIf) -> list[Panel]:
     if len(own) < len(points):
         tables.append(trained_table(whatif, points.drop(own.index), "At other values"))
     caption = OVERLAY.format(goal=goal) + where_drawn(whatif.others)
-    return [Panel("Where runs were trained", caption, drawn, 2, tables)]
+    return [Panel("Configurations that were trained", caption, drawn, 2, tables)]
 
 
 def trained(whatif: WhatIf) -> pd.DataFrame:

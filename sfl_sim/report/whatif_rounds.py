@@ -30,12 +30,12 @@ PALE_NAME = "#98A2AD"
 MAX_MULTIPLES = 6
 """Largest number of other worlds for which the parts of a round are drawn."""
 ROUNDS = Markup(
-    "Where the time of the average client's round goes, {deep}; warm colours are waiting{seeds}. The star is the "
-    "least.{own}"
+    "Where the time of the average client's round goes, {deep}. Warm colours are waiting{seeds}. The "
+    "star marks the shortest round.{own}"
 )
 SERVER = (
-    "The best point of the scenario’s own world, timed with other servers{seeds}. The ring is the scenario’s own "
-    "server. {faster}"
+    "The best configuration with the scenario’s own system, timed with other servers{seeds}. The ring "
+    "marks the scenario’s own server. {faster}"
 )
 
 
@@ -47,7 +47,7 @@ def round_panels(whatif: WhatIf, tables: Sequence[Table]) -> list[Panel]:
     if axis.base is not None and not axis.is_numeric:
         own = Markup(" Bold is the scenario’s own {}.").format(axis.noun)
     if axis.is_cut and whatif.layers["pareto"].eq(False).any():
-        own += " Pale names are cuts that are not Pareto."
+        own += " Pale names are cuts that are not Pareto-optimal."
     deep = "from the shallowest cut to the deepest" if axis.is_cut else "for each " + axis.noun
     caption = ROUNDS.format(deep=deep, seeds=whatif.over_seeds, own=own) + where_drawn(whatif.others) + _more(whatif)
     drawn = [(whatif.heading(one, _found(whatif, one)), stacked(whatif, one)) for one in shown]
@@ -225,7 +225,9 @@ def by_speedup(whatif: WhatIf) -> go.Figure:
     """Median seconds of a round against the server's speed-up, with its own number of workers."""
     own = sweep(whatif, "speedup")
     figure = _drawn(whatif, own.assign(x=own["speedup"]), "speedup")
-    return figure.update_xaxes(wide_axis(own["speedup"].min(), own["speedup"].max()), title="server speed-up")
+    return figure.update_xaxes(
+        wide_axis(own["speedup"].min(), own["speedup"].max()), title="server/client compute ratio"
+    )
 
 
 def by_workers(whatif: WhatIf) -> go.Figure:

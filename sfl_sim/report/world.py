@@ -29,7 +29,7 @@ LINES = {
     "joule": ("device", "solid"),
 }
 """The resource of each rate, and the dash of its line; energy is paid by the device."""
-FLEET_CAPTION = "The wider a curve spreads along its logarithmic axis, the longer the fast clients wait for the slow. "
+FLEET_CAPTION = "The wider a curve spreads along its logarithmic axis, the longer fast clients wait for slow ones. "
 MAX_NAMES = 12
 BAR_WIDTH, PALE = 0.72, 0.3
 LANE_PX, BYTES_PX, MACS_PX = 18, 170, 110
@@ -38,10 +38,13 @@ BARS = (
     (3, "work of the client", "device", "share", "macs_text"),
 )
 """The bars of each cut: row, name, resource, and the columns of their height and of what is said of it."""
-CUTS_CAPTION = """A bar for every cut: what a sample's activations take on the uplink (and their gradient on the \
-downlink), and below it how much of the model the client computes. Strong colours are Pareto cuts: no other saves \
-bytes or work at no cost in the other. Triangles are the cuts in use, larger where more clients have them."""
-PARETO = "Pareto cut: no other saves MACs or activations at no cost in the other"
+CUTS_CAPTION = (
+    "Each bar is a cut. Above: how long a sample's activations take on the uplink (and their gradient on "
+    "the downlink). Below: how much of the model the client computes. Strong colours are Pareto cuts: no "
+    "other cut has fewer bytes without more work at the client, or less work without more bytes. "
+    "Triangles mark the cuts in use, larger where more clients have them."
+)
+PARETO = "Pareto cut: no other has fewer MACs or activations without more of the other"
 
 
 def fleet_panel(frames: Frames) -> Panel:

@@ -14,9 +14,9 @@ class Availability(Section):
     """Presence of clients, and the treatment of a client that goes away, or is late, while it takes part in a round."""
 
     profile: str | None = None
-    """Presence of clients: a profile's name or file; null means always, so that only a deadline loses them."""
+    """Availability of clients: a profile's name or file; null: always, so that only a deadline makes them drop out."""
     lost: Literal["drop", "wait", "deadline"] = "drop"
-    """drop: a client that goes away loses its current operation, and the round goes on without it, if the method can;
+    """drop: a client that goes away drops out of the round, with its current operation, if the method allows it;
     wait: its operations stand still until it is back; deadline: as wait, but operations that have not ended deadline_s
     after the beginning of the round are lost."""
     deadline_s: Positive | None = None

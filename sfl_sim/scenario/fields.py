@@ -30,7 +30,7 @@ class Concern(Enum):
     RECORDING = "what is recorded besides training, and where data sets lie: nothing learned depends on it"
     COMPUTING = "how this machine computes: results may differ in their last bits, simulated time does not"
     WORLD = "how fast devices, links and the server are: simulated time depends on it, methods do not see it"
-    ORDER = "whom the server serves next"
+    ORDER = "which client the server serves next"
     DEALING = "which client holds which training samples"
     LEARNING = "everything else that decides what is learned"
 

@@ -69,7 +69,7 @@ def names(points: Sequence[Point], unvaried: str) -> list[str]:
     result = [name(point) for point in points]
     alike = next((label for label, count in Counter(result).items() if count > 1), None)
     if alike:
-        raise ScenarioError("two points of the grid are alike", key="grid", found=alike)
+        raise ScenarioError("two configurations of the grid are equal", key="grid", found=alike)
     return result
 
 

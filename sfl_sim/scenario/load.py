@@ -166,7 +166,7 @@ def _study(base: Scenario, places: Places, name: str) -> Study:
         grid = list(islice(points(base.grid), MAX_RUNS + 1))
         if len(grid) * base.repeats > MAX_RUNS:
             raise ScenarioError(
-                "too many runs: points of the grid times repeats", key="grid" if len(grid) > 1 else "repeats",
+                "too many runs: configurations of the grid times repeats", key="grid" if len(grid) > 1 else "repeats",
                 allowed=f"at most {MAX_RUNS}",
             )  # fmt: skip
         variant_names = names(grid, base.method.name)

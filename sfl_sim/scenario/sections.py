@@ -156,24 +156,24 @@ class Clients(Section):
     power: Annotated[Power | None, Concern.WORLD] = None
     """Power of devices and radios: a section; null leaves energy unknown."""
     availability: Availability | None = None
-    """Presence of clients, and treatment of those that go away: a section; null means that all are always present."""
+    """Availability of clients, and treatment of those that go away: a section; null: all are always available."""
 
 
 class Server(Section):
     """The server and its queue."""
 
     speedup: Annotated[Positive, Concern.WORLD] = 100.0
-    """Speed of the server as a multiple (gamma): a client's mean time per multiply-accumulate over the server's."""
+    """Server/client compute ratio (gamma): a client's mean time per multiply-accumulate over the server's."""
     workers: Annotated[Count | Literal["unlimited"], Concern.WORLD] = 1
-    """Number of jobs that the server can process at the same time."""
+    """Number of server workers, each of which processes one job at a time."""
     order: Annotated[str, Concern.ORDER] = "fcfs"
-    """Order in which clients that share a part-2 are served (splitfed_v2, hydra); other methods have no such choice."""
+    """Scheduling policy for clients that share a server-side submodel (splitfed_v2, hydra); other methods have none."""
     burst: Annotated[Count | Literal["all"] | None, Concern.ORDER] = None
-    """Number of consecutive jobs of a client that are served in one turn; null means the order's default."""
+    """Number of consecutive jobs of a client that are served in one turn; null means the policy's default."""
     max_wait_s: Annotated[NonNegative | None, Concern.ORDER] = None
     """bounded_wait: maximum of seconds for which the server is held for the client whose turn it is."""
     include_model_exchange: Annotated[bool, Concern.WORLD] = True
-    """Let the transfers of part-1 at the start and the end of a round take time."""
+    """Let the transfers of the client-side submodel (part-1) at the start and the end of a round take time."""
 
 
 class Method(Section):
@@ -249,7 +249,7 @@ class Snapshots(Section):
     """Number of training jobs at the server between two snapshots; null means participants x burst / labels: in cyclic
     order one snapshot after every label's turn."""
     shadow: Literal["average", "last_client"] = "average"
-    """Evaluated part-1: the average of the clients' current ones, or that of the client served last."""
+    """Evaluated client-side submodel: the average of the clients' current ones, or that of the client served last."""
 
 
 class RelativeTarget(Section):

@@ -1,1 +1,1 @@
-"""The clock: an event loop and an array clock, the queue of the server, orders, prices."""
+"""The clock: an event loop and an array clock, the queue of the server, scheduling policies, prices."""

@@ -76,7 +76,7 @@ class Stage:
         if not all(isinstance(one, Transfer) or 0 <= one < inf for one in each):
             raise NotPlannable("something takes no number of seconds")
         if len(self.brought) > 1 and 0.0 in [each[demand] for demand in self._demand[self.jobs].tolist()]:
-            raise NotPlannable("a job takes no time: who comes next depends on events of one instant")
+            raise NotPlannable("a job takes no time: which client comes next depends on events of one instant")
         if prices.steady:
             return np.array(each, dtype=float)[self._demand]
         return Durations([each[demand] for demand in self._demand])
@@ -95,18 +95,18 @@ class TimedStage:
         self._chains = [(chain, durations[chain]) for chain in stage.chains]
         self._queue = _Queue(stage, durations.tolist())
 
-    def times(self, start_s: float, lanes: float, turns: Turns) -> tuple[Floats, Floats, Floats]:
+    def times(self, start_s: float, workers: float, turns: Turns) -> tuple[Floats, Floats, Floats]:
         """Give the times at which the operations are requested, start and end: three arrays of seconds, (operations,).
 
         Args:
             start_s: when the branches begin.
-            lanes: of the server; 1 where all branches change one state.
+            workers: of the server; 1 where all branches change one state.
             turns: the clients in the sequence in which they are served; None: first come, first served.
 
         Raises NotPlannable if the turns do not match the jobs: an event loop would get stuck, and can name the client.
         """
         stage = self.stage
-        jobs_s = self._queue.by_arrival(start_s, lanes) if turns is None else self._queue.in_turn(start_s, turns)
+        jobs_s = self._queue.by_arrival(start_s, workers) if turns is None else self._queue.in_turn(start_s, turns)
         begins_s = np.full(len(stage.rows), start_s)
         begins_s[stage.jobs] = jobs_s
         ended_s = np.empty(len(stage.rows))
@@ -146,14 +146,14 @@ class _Queue:
                 self.service.append(durations[job])
                 self.after.append(durations[job + 1 : following])
 
-    def by_arrival(self, start_s: float, lanes: float) -> Floats:
-        """Give the start of each job, first come, first served on `lanes` lanes; ties go by client id."""
+    def by_arrival(self, start_s: float, workers: float) -> Floats:
+        """Give the start of each job, first come, first served by `workers` workers; ties go by client id."""
         service, after = self.service, self.after
         started_s = [0.0] * len(service)
         lead_s = (_after(start_s, before) for before in self.before)
         coming = list(zip(lead_s, self.clients, self.first, self.last, strict=True))
         heapq.heapify(coming)
-        free_s = [start_s] * int(min(lanes, max(1, len(coming))))
+        free_s = [start_s] * int(min(workers, max(1, len(coming))))
         while coming:
             now_s, client, job, last = coming[0]
             if free_s[0] > now_s:
@@ -170,7 +170,7 @@ class _Queue:
         return np.array(started_s)
 
     def in_turn(self, start_s: float, turns: Sequence[int]) -> Floats:
-        """Give the start of each job if one lane serves the clients in the sequence `turns`."""
+        """Give the start of each job if one worker serves the clients in the sequence `turns`."""
         started_s = [0.0] * len(self.service)
         arrives_s = dict(zip(self.clients, (_after(start_s, before) for before in self.before), strict=True))
         jobs = dict(zip(self.clients, self.first, strict=True))

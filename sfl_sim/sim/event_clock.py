@@ -36,8 +36,8 @@ class EventClock:
         fleet: rates of devices, links and server.
         executor: carries the operations out.
         order: makes each round's order policy for states that a flow `expect`s jobs on.
-        workers: lanes of the server.
-        station: makes the server of an event loop and of so many lanes: for training, or a `ServingStation`.
+        workers: number of server workers.
+        station: makes the server of an event loop and of so many workers: for training, or a `ServingStation`.
         burst: consecutive jobs of a chosen client.
         labels: the clients' dominant labels, for orders that ask.
         max_wait_s: how long the server is held for a job, for orders that ask.

@@ -46,15 +46,15 @@ class Operations:
     """Carries operations out in one SimPy environment, and records every one of them.
 
     A device and a link serve one operation at a time, in the order of request; they stand still while their client is
-    away, unless that loses the operation. The server serves as its station says; the aggregator has as many lanes as it
-    needs, at the server's rate.
+    away, unless that loses the operation. The server serves as its station says; the aggregator has as many workers as
+    it needs, at the server's rate.
 
     Args:
         env: the event loop.
         executor: carries out what operations compute.
         prices: durations of operations.
         resources: the clients' devices and links, and the rule of their dropouts.
-        server: where jobs wait for a lane.
+        server: where jobs wait for a worker.
         records: receives a row for every operation, and the lost operations.
         after_job: called with each operation at the server after its step has run.
 
@@ -119,7 +119,7 @@ class Operations:
         return result
 
     def on_server(self, op: On) -> Generator[simpy.Event, Any, Value]:
-        """Run a step at the server or the aggregator, once a lane is free and the order allows. Raises Lost."""
+        """Run a step at the server or the aggregator, once a worker is free and the order allows. Raises Lost."""
         requested_s = self.env.now
         macs, service_s = self.prices.service(op)
         result = op.step.out(op.state, *op.args)

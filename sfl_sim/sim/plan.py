@@ -77,8 +77,8 @@ class TimedPlan:
         """
         now_s, found = start_s, [np.empty((3, 0))]
         for stage, served in zip(self._timed, turns, strict=True):
-            lanes = 1 if stage.stage.announced else self.events.workers
-            times_s = np.stack(stage.times(now_s, lanes, served))
+            workers = 1 if stage.stage.announced else self.events.workers
+            times_s = np.stack(stage.times(now_s, workers, served))
             found.append(times_s)
             now_s = float(times_s[-1].max(initial=now_s))
         times_s = np.concatenate(found, axis=1)

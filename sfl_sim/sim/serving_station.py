@@ -1,4 +1,4 @@
-"""The server's queue for requests: no state changes, so lanes may share a model, and jobs a batch."""
+"""The server's queue for requests: no state changes, so workers may share a model, and jobs a batch."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _Line = list[tuple[float, float, int, int, Job]]
 
 
 class ServingStation:
-    """`workers` lanes that serve jobs, each of them any job; jobs on one state may go as one batch.
+    """`workers` workers that serve jobs, each of them any job; jobs on one state may go as one batch.
 
-    A free lane takes the first `max_batch` jobs on a state once so many wait, or once one of fewer has waited for
+    A free worker takes the first `max_batch` jobs on a state once so many wait, or once one of fewer has waited for
     `max_wait_s` (dynamic batching, as NVIDIA Triton calls it). Of several such states it takes the one whose first job
     ranks first. Jobs are ranked by the priority of their client, arrival, client id and sequence. Choices are made at
     the end of an instant, after all its arrivals.
 
     Args:
         env: the clock.
-        workers: lanes; may be infinite.
+        workers: number of workers; may be infinite.
         batch_s: seconds of several operations in one batch. A single job takes its `service_s`.
         max_batch: maximum of jobs in a batch.
-        max_wait_s: how long a free lane waits for a batch to fill.
+        max_wait_s: how long a free worker waits for a batch to fill.
         priority: of a client's jobs, lower first, without preemption. None: first come, first served.
     """
 
@@ -58,7 +58,7 @@ class ServingStation:
         self._wakes_s = inf
 
     def serve(self, job: Job) -> simpy.Event:
-        """Add a job to the queue; gives an event that occurs when it has been served and its lane is free again."""
+        """Add a job to the queue; gives an event that occurs when it has been served and its worker is free again."""
         job.ended = simpy.Event(self.env)
         self._arrivals.append(job)
         self._decide_soon()
@@ -101,7 +101,7 @@ class ServingStation:
         heapq.heappush(self._lines.setdefault(key, []), (*rank, job))
 
     def _due_s(self, line: _Line) -> float:
-        """Give the instant from which on a free lane does not wait any longer for the batch to fill."""
+        """Give the instant from which on a free worker does not wait any longer for the batch to fill."""
         if len(line) >= self.max_batch:
             return -inf
         return min(arrived_s for _, arrived_s, *_ in line) + self.max_wait_s

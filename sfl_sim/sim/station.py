@@ -1,4 +1,4 @@
-"""The server's queue: worker lanes, one queue per state, and a policy that picks from it."""
+"""The server's queue: its workers, one queue per state, and a policy that picks from it."""
 
 from __future__ import annotations
 
@@ -124,9 +124,9 @@ class _Queue:
 
 
 class Station:
-    """`workers` lanes that serve jobs; jobs on one state never overlap.
+    """`workers` workers that serve jobs; jobs on one state never overlap.
 
-    A free lane takes, among the states that no job is changing, the one whose oldest job came first, and that state's
+    A free worker takes, among the states that no job is changing, the one whose oldest job came first, and that state's
     policy picks the job. Ties go by (arrival time, client id, sequence): choices are made at the end of an instant,
     after all its arrivals. A policy that holds the server is asked again at the next arrival or at the instant that it
     names (`Hold`), not because time passes.
@@ -147,7 +147,7 @@ class Station:
         queue.policy, queue.left, queue.to_come = policy, left, sum(left.values())
 
     def serve(self, job: Job) -> simpy.Event:
-        """Add a job; gives an event that occurs when it has been served, and its lane and its state are free again."""
+        """Add a job; gives an event that occurs when it has been served; its worker and its state are free then."""
         job.ended = simpy.Event(self.env)
         job.ended.callbacks.append(self._release)
         self._arrivals.append(job)

@@ -122,7 +122,7 @@ class Adviser:
         self.series, self.scenario, self.criteria = series, scenarios[0], criteria
         availability = self.scenario.clients.availability
         if availability is not None and availability.lost != "wait":
-            problem = "the shortest rounds would be those that lose most clients"
+            problem = "the shortest rounds would be those with most dropouts"
             raise ScenarioError(problem, key="clients.availability.lost", found=availability.lost, allowed=["wait"])
         self.trial = Trial(scenarios, step)
         self._expect = expect

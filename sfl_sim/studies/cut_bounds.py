@@ -81,7 +81,7 @@ class Bound:
     Args:
         by_cut: result of `needs` for a walk at each cut, which all clients share there.
         rounds: number of rounds.
-        workers: number of the server's lanes.
+        workers: number of server workers.
 
     Attributes:
         alone_s, server_s: (clients, cuts) as in `Need`, in the mean round in which a client takes part; 0 without any.

@@ -74,7 +74,7 @@ def reprice_trial(run: Path, variant: Variant, scenario: Scenario) -> Repriced:
 def check_same_training(variant: Variant, scenario: Scenario) -> None:
     """Check that `scenario` differs from that of `variant` in its world alone; otherwise raises ScenarioError."""
     for key, (_, wanted) in differences(variant.scenario, scenario, NOT_LEARNED | OF_WORLD).items():
-        problem = "is not of the world alone: it decides what is learned, which must be trained"
+        problem = "is not part of the system configuration alone: it decides what is learned, which must be trained"
         of_world = sorted(each for each in CONCERNS if CONCERNS[each] in OF_WORLD and not key.startswith(each))
         raise ScenarioError(problem, key=key, found=wanted, allowed=of_world)
 
@@ -107,7 +107,7 @@ class Repricing:
     Attributes:
         study: the study in the other world.
 
-    Raises ScenarioError if there is no run, or if an override is not of the world alone.
+    Raises ScenarioError if there is no run, or if an override is not part of the system configuration alone.
     """
 
     def __init__(self, run: Path, overrides: Sequence[str]) -> None:
@@ -117,7 +117,11 @@ class Repricing:
         self.recorded = load(run / "scenario.yaml").variants
         self.study = load(run / "scenario.yaml", overrides)
         if [each.name for each in self.study.variants] != [each.name for each in self.recorded]:
-            raise ScenarioError("can change the world of variants, but not which there are", key="grid", file="--set")
+            raise ScenarioError(
+                "can change the system configuration of variants, but not the list of variants",
+                key="grid",
+                file="--set",
+            )
         for was, variant in zip(self.recorded, self.study.variants, strict=True):
             try:
                 check_same_training(was, variant.scenario)

@@ -123,7 +123,7 @@ class ServedFleet:
         rule, recorded = serving.threshold, self.scenario.data.test
         value = getattr(rule, AIMS.get(rule.kind, ""), None)
         by_chance = timing_only and isinstance(rule, FixedThreshold | Oracle)
-        lanes = int(self.workers) if serving.batch.max_size == 1 and math.isfinite(self.workers) else None
+        workers = int(self.workers) if serving.batch.max_size == 1 and math.isfinite(self.workers) else None
         return {
             "method": self.scenario.method.name,
             "requests": len(rows),
@@ -134,7 +134,7 @@ class ServedFleet:
             "threshold_value": value if isinstance(value, float) and not by_chance else None,
             "n_labels": self.n_labels,
             "rho": recorded.rho if serving.rho is None and isinstance(recorded, RhoOod) else serving.rho,
-            **summary(rows, self.table, serving.warm_up, lanes),
+            **summary(rows, self.table, serving.warm_up, workers),
         }
 
     def _capacity_per_s(self, offloaded: pd.Series, batch: int) -> float | None:

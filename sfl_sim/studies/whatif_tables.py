@@ -130,7 +130,7 @@ def overlay_table(question: Question, runs: Sequence[Path]) -> pd.DataFrame:
         with blamed_on(run):
             found = list(_of_run(question, run))
         if not found:
-            problem = "has trained no point of this question: it differs in more than the world, the order and the cut"
+            problem = "has trained no configuration of this what-if: it differs in more than system, policy and cut"
             raise ScenarioError(problem, key="--run", found=str(run))
         rows += found
     return pd.DataFrame(rows)

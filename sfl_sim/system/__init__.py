@@ -1,1 +1,1 @@
-"""The physics of the world: devices, links, availability, power, topology."""
+"""The simulated system: devices, links, availability, power, topology."""

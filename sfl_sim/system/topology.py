@@ -51,7 +51,7 @@ class Topology:
             edges = (pairwise(ways[client_name(client)]) for client in range(n_clients))
             return tuple(tuple(numbers[edge] for edge in path if edge in numbers) for path in edges)
 
-        self._up = paths(nx.single_target_shortest_path(graph, SERVER), "no way to the server from this client")
+        self._up = paths(nx.single_target_shortest_path(graph, SERVER), "no path from this client to the server")
         self._down = paths(nx.single_source_shortest_path(graph, SERVER), "no way from the server to this client")
 
     def path(self, src: int, dst: int) -> tuple[int, ...]:

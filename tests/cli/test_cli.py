@@ -112,7 +112,7 @@ def test_devices_with_exits_and_the_last_layer_s_view_are_in_summary_tables_and_
     assert len(pd.read_parquet(out / "representations.parquet")) == 30
     page = (out / "report.html").read_text()
     assert "<h2>Early exits</h2>" in page
-    assert "<h2>What the last layer sees</h2>" in page
+    assert "<h2>Inputs of the last layer</h2>" in page
 
 
 def test_the_resolved_scenario_runs_again_as_it_is(scenario, tmp_path):
@@ -282,7 +282,7 @@ def test_the_help_and_bare_sfl_sim(capsys):
         ("clients.network=missing.csv", "clients.network"),
         ("data.name=digit", "did you mean 'digits'?"),
         ("data.partition={kind: dirichlet, alpha: 0.01, min_size: 0}", "data.partition: "),
-        ("data.partition={kind: natural}", "data.partition.kind: this data set does not tell whose its samples are"),
+        ("data.partition={kind: natural}", "data.partition.kind: the owners of this data set's samples are unknown"),
         ("data.test={kind: rho_ood, rho: 0.001}", "data.test.rho: no client gets a test sample of a label"),
         ("train.batch_size=1000 train.drop_last=true", "fewer than one whole batch"),
         ("roundz=3", "roundz: "),
@@ -337,7 +337,7 @@ def test_a_partition_is_shown_before_anyone_trains(scenario, tmp_path, capsys):
     assert "dominant_label, p=0.9, phi=2" in printed
     assert all(f"seed {seed}          20      0" in printed for seed in (0, 1))
     assert printed.rstrip().endswith("reports/tiny-partition.html")
-    assert "Who holds what" in (tmp_path / "reports" / "tiny-partition.html").read_text()
+    assert "Labels held by each client" in (tmp_path / "reports" / "tiny-partition.html").read_text()
     sfl_sim("partition", scenario, "--set", "clients.count=7", "--out", "mine.html", code=2)
     assert "--set: clients.count: dominant_label needs phi clients for each label" in capsys.readouterr().err
     assert not (tmp_path / "mine.html").exists()

@@ -108,7 +108,7 @@ def test_natural_draws_as_many_owners_as_there_are_to_be_clients():
 
 
 def test_natural_says_what_is_missing_and_which_sets_have_it():
-    with pytest.raises(ScenarioError, match="does not tell whose") as failure:
+    with pytest.raises(ScenarioError, match="the owners of this data set's samples are unknown") as failure:
         dealt("natural", samples_of([20, 20]))
     assert failure.value.key == "data.partition.kind"
     named = set(re.findall(r"\w+", failure.value.problem)) & set(DATASETS)

@@ -60,7 +60,7 @@ def test_the_import_contract_knows_every_room():
 
 def stations():
     """Return the functions on the way of one operation, as the page lists them: (file, qualified name)."""
-    way = PAGE.split("## The way of one operation")[1].split("\n## ")[0]
+    way = PAGE.split("## The path of one operation")[1].split("\n## ")[0]
     return re.findall(r"^\d+\. `(sfl_sim/[\w/]+\.py)`, `([\w.]+)`", way, re.MULTILINE)
 
 

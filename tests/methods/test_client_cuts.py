@@ -92,7 +92,8 @@ def test_clients_that_share_a_part_2_have_one_cut(name):
     with pytest.raises(ScenarioError) as caught:
         simulate(name, task(**WORK))
     assert str(caught.value) == (
-        "model.cut: must be the same for all clients, which share one part-2 with this method (found [1, 3, 4])"
+        "model.cut: must be the same for all clients, which share one server-side submodel with this method "
+        "(found [1, 3, 4])"
     )
 
 

@@ -1,4 +1,4 @@
-"""Who was there, and who got lost: what figures and table say of a run whose rounds are known by hand."""
+"""Availability and dropouts: what figures and table say of a run whose rounds are known by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FCFS, CYCLIC = "splitfed_v2, fcfs", "splitfed_v2, cyclic"
-TITLE = "Who was there, and who got lost"
+TITLE = "Availability and dropouts"
 HOUR_S, DAY_S = 3600.0, 86400.0
 STAYS = [(0, 0.0, 10 * DAY_S), (1, 0.0, 600.0), (1, 1800.0, DAY_S), (2, 2 * DAY_S, 3 * DAY_S), (3, 900.0, 901.0)]
 """Client, from, until."""
@@ -149,7 +149,7 @@ def test_with_a_deadline_alone_nobody_is_away_and_no_bars_are_drawn(folder: Path
     )
     (_, lanes), (_, present), _ = participation.drawn(frames, sight_of(frames))
 
-    assert "there" not in {trace.name for figure in (lanes, present) for trace in figure.data}
+    assert "available" not in {trace.name for figure in (lanes, present) for trace in figure.data}
     assert lanes.layout.yaxis.ticktext == ("3", "5")  # who is late most often on top
     assert {text[2] for trace in lanes.data for text in trace.customdata} == {"too late"}
     assert participation.caption(sight_of(frames)).startswith("A mark")
@@ -158,7 +158,10 @@ def test_with_a_deadline_alone_nobody_is_away_and_no_bars_are_drawn(folder: Path
 def test_where_all_come_through_there_is_no_figure_of_losses(folder: Path) -> None:
     frames = keep_account(folder, {FCFS: HOUR_S, CYCLIC: HOUR_S}, [])
 
-    assert [heading.split()[0] for heading, _ in participation.drawn(frames, sight_of(frames))] == ["Who", "How"]
+    assert [heading.split()[0] for heading, _ in participation.drawn(frames, sight_of(frames))] == [
+        "Availability",
+        "Available",
+    ]
     assert "0.0 %" in table_of(frames)
 
 
@@ -183,7 +186,7 @@ def test_the_caption_names_the_variant_whose_clients_are_drawn_if_others_have_ot
     stays.loc[stays["variant"] == CYCLIC, "from_s"] += 1.0
     stays.to_parquet(path)
 
-    assert "while a client of ● splitfed_v2, fcfs is there" in re.sub(
+    assert "when a client of ● splitfed_v2, fcfs is available" in re.sub(
         r"\s+", " ", plain(participation.caption(sight_of(hurried)))
     )
 
@@ -196,7 +199,7 @@ def test_runs_side_by_side_and_a_single_round(hurried: Frames, tmp_path: Path) -
     frames = merge([load(folder), load(other)])
     (panel,) = (panel for panel in panels(frames) if panel.title == TITLE)
 
-    assert {trace.name for _, figure in panel.figures for trace in figure.data} == {"there"} | {
+    assert {trace.name for _, figure in panel.figures for trace in figure.data} == {"available"} | {
         variant.label for variant in frames.variants
     }
     assert len(panel.tables[0].rows) == 4

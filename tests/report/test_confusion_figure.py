@@ -1,4 +1,4 @@
-"""What is known while a round goes on: the figures show the matrices of the table, in the cyclic order."""
+"""What the model knows during a round: the figures show the matrices of the table, in the cyclic order."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_matrices_are_those_of_evenly_chosen_looks_from_the_first_to_the_last(lo
 
 
 def test_there_is_a_figure_for_each_round_and_none_without_snapshots(frames: Frames, looked_into: Frames) -> None:
-    title = "What is known while a round goes on"
+    title = "What the model knows during a round"
     (panel,) = (panel for panel in panels(looked_into) if panel.title == title)
 
     assert [heading.split(", ")[-1] for heading, _ in panel.figures] == ["round 3", "round 7"]

@@ -37,7 +37,7 @@ def test_where_nobody_has_slack_nobody_has_most(frames: Frames) -> None:
 
     (row,) = read(path_table([alone])).values()
 
-    assert row["Slack, median"] == ("0 s", "nobody has any")
+    assert row["Median slack"] == ("0 s", "no client has any")
     assert row["Most slack"] == ("–", "")
 
 

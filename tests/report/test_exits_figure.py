@@ -76,7 +76,7 @@ def exiting(exiting_folder: Path) -> Frames:
 def test_the_sections_are_there_where_devices_have_exits_and_samples_were_mapped(
     frames: Frames, exiting: Frames
 ) -> None:
-    ours = {"Early exits", "What the last layer sees"}
+    ours = {"Early exits", "Inputs of the last layer"}
 
     assert ours <= {panel.title for panel in panels(exiting)}
     assert not ours & {panel.title for panel in panels(frames)}

@@ -98,7 +98,7 @@ def test_a_run_without_holdings_and_clients_accuracy_is_reported_without_them(sm
 
     first, *others = panels(frames)
 
-    assert "Who holds what" not in [panel.title for panel in others]
+    assert "Labels held by each client" not in [panel.title for panel in others]
     assert "Client accuracy against rounds" not in dict(first.figures)
     assert "Client accuracy" not in results_table(frames).titles
 

@@ -62,7 +62,7 @@ def test_the_table_has_what_was_asked_for_and_what_came(replaying: Frames) -> No
     row = read(table)[HYDRA]
 
     assert row["Samples asked for"][0] == "1.2 k"  # 40 in each of 30 rounds
-    assert row["of which came"] == ("87.5 %", "± 17.7 %")  # 75 % and 100 %
+    assert row["of which arrived"] == ("87.5 %", "± 17.7 %")  # 75 % and 100 %
     assert not any(table.best)
 
 

@@ -24,8 +24,13 @@ if TYPE_CHECKING:
 WHY = "Why a round takes so long"
 ALWAYS = ["Results", "Where the time goes", "The server's queue", "One round, operation by operation", WHY,
           "Where to cut", "The fleet", "Settings", "How to read the numbers", "Versions and digests"]  # fmt: skip
-TRAINED = ["The way to 70\u00a0% accuracy", "Forgetting", "Which labels are forgotten", "What the last rounds remember"]
-FRONTIER = "What less forgetting costs on the clock"  # of three variants or more
+TRAINED = [
+    "Time to 70\u00a0% accuracy",
+    "Forgetting",
+    "Which labels are forgotten",
+    "Accuracy of the labels in the last rounds",
+]
+FRONTIER = "What less forgetting costs in time"  # of three variants or more
 
 
 class Page(HTMLParser):

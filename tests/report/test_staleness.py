@@ -1,4 +1,4 @@
-"""How stale updates are: shown for servers that wait for nobody, with the numbers of their rounds."""
+"""Staleness of updates: shown for servers that wait for nobody, with the numbers of their rounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames
 
 HYDRA = "hydra, cyclic"
-TITLE = "How stale updates are"
+TITLE = "Staleness of updates"
 
 
 @pytest.fixture(scope="session")

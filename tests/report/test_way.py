@@ -1,4 +1,4 @@
-"""The way to the target: times, speed-ups, and what nobody may mistake for a number."""
+"""Time to the target: times, speed-ups, and what nobody may mistake for a number."""
 
 from __future__ import annotations
 

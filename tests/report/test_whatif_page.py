@@ -28,9 +28,9 @@ SECTIONS = [
     "Time of a round by cut",
     "At other values of bandwidth",
     "Where the best cut changes",
-    "What classes of devices prefer",
+    "The best choice for each class of devices",
     "What it costs a client",
-    "Where runs were trained",
+    "Configurations that were trained",
     "Another server",
 ]
 
@@ -75,7 +75,7 @@ def test_it_says_which_cut_is_the_best_what_it_saves_and_where_that_changes(fold
     assert "less than dw13 (the deepest)" in where
     assert "less than pw1 (the scenario’s own)" in where
     assert f"The second best, {CUTS.names[second]}, takes" in where
-    assert re.search(r"The largest part of the average client’s round there is waiting for the others, \d\d %", where)
+    assert re.search(r"The largest part of the average client’s round there is straggler wait, \d\d %", where)
     assert re.search(rf"dw12 below about ×0\.\d+, {name} from there to about ×\d\.\d and dw2 above", changes)
     assert "dw6 is the first to reach 60 % accuracy" in trained
 
@@ -104,7 +104,7 @@ def test_the_table_has_the_best_cut_of_every_bandwidth(page: str) -> None:
 
 
 def test_what_cannot_be_taken_over_must_be_trained(page: str) -> None:
-    section = page.split("<h2>Where runs were trained</h2>")[1].split("</section>")[0]
+    section = page.split("<h2>Configurations that were trained</h2>")[1].split("</section>")[0]
     own, elsewhere = section.split("<details>")
     for table, bandwidths in ((own, 1), (elsewhere, 4)):
         assert table.count("<td>must be trained<small>clients arrive in another &lt;order&gt;") == bandwidths
@@ -114,7 +114,7 @@ def test_what_cannot_be_taken_over_must_be_trained(page: str) -> None:
 def test_the_legend_of_trained_points_names_each_series_in_its_colour(tmp_path: Path) -> None:
     world = replace(SMALL, axes=(FEW_CUTS,), series=(("a", 1.0), ("b", 2.0)), trained=(0, 1))
     page = page_of(write_whatif(tmp_path / "legend", world))
-    legend = page.split("<h2>Where runs were trained</h2>")[1].split("</ul>")[0]
+    legend = page.split("<h2>Configurations that were trained</h2>")[1].split("</ul>")[0]
     assert re.findall(r'<li><i style="color: (#\w+)">●</i>(\w)</li>', legend) == [("#0072B2", "a"), ("#D55E00", "b")]
 
 
@@ -137,10 +137,10 @@ def test_without_cuts_the_first_axis_takes_their_place(tmp_path: Path) -> None:
     folder = write_whatif(tmp_path / "speedup", replace(SMALL, axes=axes))
     page = page_of(folder)
     best, always = headlines_of(folder)
-    assert best.startswith("Server speed-up 1000 takes the least time")
-    assert always == "Server speed-up 1000 is the best at every bandwidth."
-    assert "Time of a round by server speed-up" in sections_of(page)
-    assert "Memory does not depend on server speed-up" in page
+    assert best.startswith("Server/client compute ratio 1000 takes the least time")
+    assert always == "Server/client compute ratio 1000 is the best at every bandwidth."
+    assert "Time of a round by server/client compute ratio" in sections_of(page)
+    assert "Memory does not depend on server/client compute ratio" in page
 
 
 def test_several_seeds_have_a_spread_and_say_how_many_agree(tmp_path: Path) -> None:

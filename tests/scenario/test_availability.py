@@ -84,5 +84,5 @@ def test_editors_offer_the_profiles_and_the_list_shows_them():
     availability, nothing = members(section["properties"]["availability"], schema)
     assert availability["properties"]["profile"]["anyOf"][0] == {"enum": ["fedscale", "flash"]}
     assert nothing == {"type": "null"}
-    assert catalogue()["profiles"]["flash"] == "when clients are there"
-    assert catalogue()["profiles"]["fedscale"] == "mean rates of the client links; when clients are there"
+    assert catalogue()["profiles"]["flash"] == "when clients are available"
+    assert catalogue()["profiles"]["fedscale"] == "mean rates of the client links; when clients are available"

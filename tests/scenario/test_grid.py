@@ -97,7 +97,7 @@ def test_points_are_named_by_their_values(grid, expected):
 
 @pytest.mark.parametrize("grid", [{"model.cut": [1, 2, 1]}, [{"model.cut": 1}, {"model.cut": [1]}], [{}, {}]])
 def test_two_points_alike_are_an_error(grid):
-    with pytest.raises(ScenarioError, match="two points of the grid are alike") as caught:
+    with pytest.raises(ScenarioError, match="two configurations of the grid are equal") as caught:
         named(grid)
 
     assert caught.value.key == "grid"

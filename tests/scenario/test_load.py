@@ -261,7 +261,7 @@ TOP = "name, seed, repeats, data, model, clients, server, method, train, grid, r
         ("grid:\n  model.cut: []\n", "a.yaml:2: grid.model.cut: has no values"),
         (
             "seed: 1\ngrid:\n  model.cut: [1, 1]\n",
-            "a.yaml:2: grid: two points of the grid are alike (found 'cut=1')",
+            "a.yaml:2: grid: two configurations of the grid are equal (found 'cut=1')",
         ),
     ],
 )

@@ -179,7 +179,7 @@ def test_no_bound_is_claimed_where_what_a_device_needs_depends_on_when_it_begins
 
 @pytest.mark.parametrize("lost", [{"lost": "drop", "profile": "fedscale"}, {"lost": "deadline", "deadline_s": 0.1}])
 def test_nobody_is_advised_to_lose_the_clients_that_take_long(lost):
-    with pytest.raises(ScenarioError, match="would be those that lose most clients") as caught:
+    with pytest.raises(ScenarioError, match="would be those with most dropouts") as caught:
         advice(study(clients={**WORLD["clients"], "availability": lost}))
     assert caught.value.key == "clients.availability.lost"
 

@@ -212,7 +212,7 @@ def test_one_cell_by_itself_is_that_of_the_folder(folders):
     assert trial.rounds["ended_s"].tolist() == rounds(repriced, name)["ended_s"].tolist()
     assert trial.rounds["accuracy"].tolist() == rounds(run, name)["accuracy"].tolist()
     assert len(trial.ops) == len(pd.read_parquet(repriced / "ops.parquet", filters=[("variant", "==", name)]))
-    with pytest.raises(ScenarioError, match=r"method\.name: is not of the world alone"):
+    with pytest.raises(ScenarioError, match=r"method\.name: is not part of the system configuration alone"):
         reprice_trial(run, variant_of(run, name), variant_of(run, "hydra").scenario)
 
 
@@ -228,9 +228,9 @@ def test_a_cell_of_which_nothing_is_known_has_no_rounds(folders):
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
-        ("train.lr=0.1", "train.lr: is not of the world alone: it decides what is learned"),
-        ("clients.participation=1", "clients.participation: is not of the world alone"),
-        ("repeats=2", "can change the world of variants, but not which there are"),
+        ("train.lr=0.1", "train.lr: is not part of the system configuration alone: it decides what is learned"),
+        ("clients.participation=1", "clients.participation: is not part of the system configuration alone"),
+        ("repeats=2", "can change the system configuration of variants, but not the list of variants"),
         ("clients.network=nowhere", "clients.network.profile: no file and no shipped profile of this name"),
     ],
 )

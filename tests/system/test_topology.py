@@ -81,9 +81,9 @@ def test_a_file_gives_any_graph(edges):
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        (["server,client0,1e6"], r"shared\.file: no way to the server from this client \(found 'client0'\)"),
+        (["server,client0,1e6"], r"shared\.file: no path from this client to the server \(found 'client0'\)"),
         (["client0,server,1e6"], r"shared\.file: no way from the server to this client \(found 'client0'\)"),
-        ([*ATTACHED], r"no way to the server from this client \(found 'client0'\)"),
+        ([*ATTACHED], r"no path from this client to the server \(found 'client0'\)"),
         (
             ["client1,server,1e6"],
             r"edges\.csv:2: .*column 'from'.*found 'client1'; allowed: server, client0 to client0",
