@@ -25,9 +25,8 @@ def breakdown(
 
     `queue` is waiting at the server, for a worker or for the client's turn; waiting for its own device or link counts
     as that device or link. `assistants` is waiting at the server for features that assistants upload: from the arrival
-    of a mini-batch's smashed data until its job is requested.
-    `aggregate` is work of server and aggregator that belongs to
-    no client, mostly averaging, for which all participants wait. `barrier` is what remains: waiting for others (for
+    of a mini-batch's smashed data until its job is requested. `aggregate` is work of server and aggregator that belongs
+    to no client, mostly averaging, for which all participants wait. `barrier` is what remains: waiting for others (for
     the slowest, or, in SplitNN, for all predecessors). An instant at which several of these happen to a participant
     counts once: as device, else uplink, downlink, server, queue, assistants, aggregate. An operation that began before
     the round, such as the transfer of an assistant that was late in the last one, counts from the round's start.
