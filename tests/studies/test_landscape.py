@@ -144,7 +144,7 @@ def test_the_command_leaves_a_page_and_a_table_in_the_run(ours, capsys):
     ("arguments", "line"),
     [
         (["nowhere"], "nowhere is not a complete run folder"),
-        (["{run}", "elsewhere"], "--out: several runs need a place"),
+        (["{run}", "elsewhere"], "--out: several runs need a path"),
         (["{run}", "--points", "4"], "--points: no line with the model in its middle (found 4; allowed: 3, 5, 7, ...)"),
         (["{run}", "--plane-points", "1"], "--plane-points: "),
         (["{run}", "--span", "0"], "--span: is no length"),

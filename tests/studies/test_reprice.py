@@ -267,4 +267,7 @@ def test_the_command_prints_what_holds_and_the_page_says_it_first(place, monkeyp
     assert "left out: korea (seed 0) cannot be walked again: what its method read was not recorded" in printed
     above = (place / path).read_text().partition("<h2>Results</h2>")[0]
     assert "small: repriced from" in above
-    assert "splitfed_v2 (seed 0) must be trained in this world to know what it learns: round 1: client" in above
+    assert (
+        "splitfed_v2 (seed 0) must be trained with this system configuration to know what it learns: round 1: client"
+        in above
+    )

@@ -61,7 +61,7 @@ def test_where_another_order_would_have_taught_something_else_nothing_is_told(tm
 
 def test_a_run_of_something_else_is_refused(tmp_path):
     run = trained(tmp_path / "run", train={"rounds": 1, "batch_size": 8, "lr": 0.2})
-    with pytest.raises(ScenarioError, match="has trained no point of this question"):
+    with pytest.raises(ScenarioError, match="has trained no configuration of this what-if"):
         sfl_sim.whatif(SCENARIO, WORLD, runs=[run.folder], out=tmp_path / "asked")
     with pytest.raises(ScenarioError, match="is not the folder of a run"):
         sfl_sim.whatif(SCENARIO, WORLD, runs=[tmp_path], out=tmp_path / "asked")
