@@ -17,21 +17,25 @@ sys.path.append(str(Path(__file__).parents[1]))  # the package `scenarios`; last
 UNPACK = Path(__file__).parents[2] / "shared" / "data" / "unpack"
 
 SLOW = {
-    "cli/test_cli", "data/test_two_processes", "docs/test_notebook", "docs/test_readme", "engine/test_evaluation",
-    "engine/test_experiment", "engine/test_processes", "methods/test_early_exits", "methods/test_smofi",
-    "models/test_exits", "models/test_zoo", "properties/test_confined", "properties/test_fuzz",
-    "properties/test_harmony_twin", "properties/test_identities", "properties/test_resume",
-    "properties/test_soak", "properties/test_survivors", "report/test_attendance", "report/test_comparison",
-    "report/test_confusion_figure", "report/test_critical_panel", "report/test_exits_figure",
-    "report/test_export", "report/test_figures", "report/test_gantt", "report/test_headline",
-    "report/test_hostile_names", "report/test_in_browser", "report/test_queueing", "report/test_report_page",
+    "cli/test_cli", "data/test_two_processes", "docs/test_notebook", "docs/test_readme",
+    "engine/test_evaluation", "engine/test_experiment", "engine/test_processes", "engine/test_snapshots",
+    "methods/test_client_cuts", "methods/test_early_exits", "methods/test_exit_prices", "methods/test_smofi",
+    "metrics/test_critical_path", "models/test_exits", "models/test_zoo", "properties/test_confined",
+    "properties/test_fuzz", "properties/test_harmony_twin", "properties/test_identities",
+    "properties/test_korea_twin", "properties/test_resume", "properties/test_soak", "properties/test_survivors",
+    "report/test_attendance", "report/test_comparison", "report/test_confusion_figure",
+    "report/test_critical_panel", "report/test_exits_figure", "report/test_export", "report/test_figures",
+    "report/test_gantt", "report/test_headline", "report/test_hostile_names", "report/test_in_browser",
+    "report/test_layer_figure", "report/test_mlflow_log", "report/test_partition_figure",
+    "report/test_perfetto", "report/test_queueing", "report/test_replay_figure", "report/test_report_page",
     "report/test_serving_figures", "report/test_serving_page", "report/test_staleness", "report/test_way",
     "report/test_whatif_figures", "report/test_whatif_page", "scenario/test_own_code", "store/test_earlier",
     "studies/test_advise", "studies/test_landscape", "studies/test_reprice", "studies/test_serve",
     "studies/test_served_fleet", "studies/test_train", "studies/test_whatif", "studies/test_whatif_tables",
     "system/test_availability", "system/test_cost", "training/test_batched", "training/test_compiling",
+    "training/test_provenance",
 }  # fmt: skip
-"""Test modules that take more than some four seconds: `make quick` leaves them out."""
+"""Test modules that take some three seconds or more: `make quick` leaves them out."""
 
 
 def pytest_collection_modifyitems(items):
