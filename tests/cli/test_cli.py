@@ -124,7 +124,7 @@ def test_the_resolved_scenario_runs_again_as_it_is(scenario, tmp_path):
 def test_training_timing_only_and_side_by_side_runs_have_one_timeline_and_one_result(scenario, tmp_path):
     # at batch 64 a step is worth several threads, whose number must not depend on the number of jobs
     scenario.write_text(TINY.replace("batch_size: 8", "batch_size: 64"))
-    brief = ["-q", "--set", "train.rounds=1"]
+    brief = ["-q", "--set", "train.rounds=1", "--set", "grid={}", "--set", "repeats=2"]
     sfl_sim(scenario, *brief, "--threads", "2", "--out", "trained")
     sfl_sim(scenario, *brief, "--threads", "2", "--out", "apart", "--jobs", "2", "--fresh")
     sfl_sim(scenario, *brief, "--out", "timed", "--timing-only")
