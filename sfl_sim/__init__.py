@@ -37,7 +37,7 @@ __all__ = [
     "run",
     "serve",
     "whatif",
-]  # fmt: skip
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -35,8 +35,8 @@ __all__ = [
     "reprice",
     "run",
     "serve",
-    "whatif"
-]  # fmt: skip
+    "whatif",
+]
 
 
 def _table(name: str, about: str) -> cached_property[pd.DataFrame]:

@@ -64,15 +64,15 @@ def _one_by_one(variants: Mapping[int, Variant], folder: RunFolder, settings: Se
 def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
     """Run trials in processes, which are new interpreters because torch's threads do not survive a fork.
 
-    Each lane is a pool of one process: a pool of several would be lost with the first of them that is killed.
+    Each worker is a pool of one process: a pool of several would be lost with the first of them that is killed.
     """
     context = multiprocessing.get_context("spawn")
     waiting = list(variants)
 
-    def new_lane() -> ProcessPoolExecutor:
+    def new_worker() -> ProcessPoolExecutor:
         return ProcessPoolExecutor(1, context, end_with_parent)
 
-    lanes = {new_lane() for _ in range(min(settings.jobs, len(waiting)))}
+    workers = {new_worker() for _ in range(min(settings.jobs, len(waiting)))}
     running: dict[Future[None], tuple[int, ProcessPoolExecutor]] = {}
     manager = SyncManager(ctx=context)
     manager.start(end_with_parent_alone)
@@ -80,41 +80,41 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
         news: queue.Queue[bytes] = manager.Queue()
         stop = manager.Event()
 
-        def begin(lane: ProcessPoolExecutor) -> None:
+        def begin(worker: ProcessPoolExecutor) -> None:
             if not waiting:
-                lane.shutdown(wait=False)  # frees its memory, and Ctrl-C finds no process that idles
+                worker.shutdown(wait=False)  # frees its memory, and Ctrl-C finds no process that idles
                 return
             number = waiting.pop(0)
             place = folder.trial_folder(number)
             task = number, variants[number], place, settings, permission(), news, stop
-            running[lane.submit(_apart, *task)] = number, lane
+            running[worker.submit(_apart, *task)] = number, worker
 
         try:
-            for lane in lanes:
-                begin(lane)
+            for worker in workers:
+                begin(worker)
             while running:
                 done, _ = wait(running, timeout=0.1, return_when=FIRST_COMPLETED)
                 while not news.empty():
                     notify(pickle.loads(news.get()))
                 for future in done:
-                    number, lane = running.pop(future)
+                    number, worker = running.pop(future)
                     place = folder.trial_folder(number)
                     try:
                         future.result()
                     except BrokenProcessPool:
                         variant = variants[number]
                         write_failure(place, Failure(variant.name, variant.scenario.seed, None, KILLED))
-                        lanes.remove(lane)
-                        lanes.add(lane := new_lane())
+                        workers.remove(worker)
+                        workers.add(worker := new_worker())
                     if failure := read_failure(place):
                         notify(Failed(number, failure))
-                    begin(lane)
+                    begin(worker)
         except BaseException:  # of any kind: let the trials keep their whole rounds and end
             stop.set()
             raise
         finally:
-            for lane in lanes:
-                lane.shutdown(cancel_futures=True)
+            for worker in workers:
+                worker.shutdown(cancel_futures=True)
 
 
 def _apart(
