@@ -40,7 +40,7 @@ def progress(console: Console, quiet: bool = False) -> Iterator[Notify]:
                     if not quiet:
                         turn_to(live_table(news, console) if console.is_terminal else _lines(news, console))
                 case Warned(trial, problem):
-                    _say(console, f"{names[trial]}  warning: {problem}")
+                    _say(console, f"{'' if trial is None else names[trial] + '  '}warning: {problem}")
                 case Counted() if not (quiet or is_counting):
                     is_counting = True
                     turn_to(_bar(console) if console.is_terminal else _beginnings(console))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,6 +56,18 @@ class Dataset:
     def n_labels(self) -> int:
         """Number of labels, L."""
         return len(self.label_names)
+
+    def digest(self) -> str:
+        """Return 32 hex digits, equal for equal data sets."""
+        found = hashlib.blake2b(digest_size=16)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, torch.Tensor):
+                found.update(repr((field.name, value.dtype, value.shape)).encode())
+                found.update(value.contiguous().numpy().data)
+            else:
+                found.update(repr((field.name, value)).encode())
+        return found.hexdigest()
 
     def subset(self, train_samples: int | None, test_samples: int | None) -> Dataset:
         """Keep so many samples, stratified by label and the same in every run; None keeps all.

@@ -6,11 +6,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from sfl_sim.data.dataset import Dataset
+from sfl_sim.engine.dealing import dataset_of
+from sfl_sim.engine.own_sources import own_sources
 from sfl_sim.scenario.concerns import without
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.sections import Scenario
@@ -38,31 +41,30 @@ def code_version() -> str:
     return digest.hexdigest()
 
 
-LEAF = {"femnist", "shakespeare"}
-"""Data sets whose files the user has made with LEAF, by settings that we do not know."""
+def trial_key(scenario: Scenario, meaning: str) -> str:
+    """Return 32 hex digits, equal for two trials with equal content.
 
-
-def trial_key(scenario: Scenario, meaning: str) -> str | None:
-    """Return 32 hex digits, equal for two trials with equal content; None if equality cannot be known.
-
-    The key covers the scenario without the keys that concern pages alone, the content of files that it names, the code,
-    and the `meaning` of the settings. There is no key for a user's own code, folders of images and LEAF's files, whose
-    content may have changed.
+    The key covers the scenario without the keys that concern pages alone, the data set, the content of files that the
+    scenario names, the code, a user's own code with what it imports from its own folder, and the `meaning` of the
+    settings. It does not cover files that a user's own code opens, or modules that it imports by names in variables.
     """
-    path = scenario.data.path
-    in_folder = scenario.data.name in LEAF if path is None else os.path.isdir(os.path.expanduser(path))
-    if names_own_code(scenario) or in_folder:
-        return None
     values = without(scenario, NOT_STORED) | {"is served": scenario.serving is not None}
     named = {text: Path(os.path.expanduser(text)) for text in _texts(values)}
     files = {text: _content(path) for text, path in named.items() if os.path.isfile(path)}
-    canonical = json.dumps([values, files, code_version(), meaning], sort_keys=True, allow_nan=False)
+    own = {text: own_sources(text.partition(":")[0]) for text in named if ":" in text}
+    content = [values, _digest(dataset_of(scenario.data)), files, own, code_version(), meaning]
+    canonical = json.dumps(content, sort_keys=True, allow_nan=False)
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
 
 def names_own_code(scenario: Scenario) -> bool:
     """Return True if a scenario names a user's own code, as package.module:thing."""
     return any(":" in text for text in _texts(without(scenario, NOT_STORED)))
+
+
+@lru_cache(maxsize=2)
+def _digest(dataset: Dataset) -> str:
+    return dataset.digest()
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -65,11 +65,11 @@ class ResumePoint:
     checkpoint: Checkpoint
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, key: str | None) -> ResumePoint:
+    def of(cls, checkpoint: Checkpoint, key: str) -> ResumePoint:
         """Read a checkpoint. Raises CheckpointMismatch if it is not of the trial with this `key`."""
         about = checkpoint.about
         if about.get("key") != key:
-            raise CheckpointMismatch("it is of another scenario, or of other code")
+            raise CheckpointMismatch("it is of another scenario, or of other code or data")
         try:
             rounds = [StoredRound.from_json(row) for row in checkpoint.rounds]
             image = Image(**contents.load(checkpoint.memory))
@@ -85,9 +85,7 @@ class ResumePoint:
             raise CheckpointMismatch("the walk up to it gives another timeline")
 
 
-def resume_points(
-    checkpoints: Checkpoints, key: str | None, warn: Callable[[str], object]
-) -> Iterator[ResumePoint | None]:
+def resume_points(checkpoints: Checkpoints, key: str, warn: Callable[[str], object]) -> Iterator[ResumePoint | None]:
     """Generate what a run may resume from, the best first and None last; `warn` gets the reason why one is not used."""
     are_there = any(checkpoints)
     for checkpoint in checkpoints.readable(warn):
@@ -116,7 +114,7 @@ class CheckpointWriter:
     def __init__(
         self,
         checkpoints: Checkpoints,
-        key: str | None,
+        key: str,
         memory: Replay,
         figures: Callable[[], Mapping[str, Any]],
         resume: ResumePoint | None,

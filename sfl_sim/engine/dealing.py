@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 def deal_data(scenario: Scenario) -> tuple[Dataset, list[Ints]]:
     """Give the data set, and each client's training samples by the scenario's partition; a client may get none."""
-    dataset = _dataset(scenario.data)
+    dataset = dataset_of(scenario.data)
     owners = None if dataset.owners is None else dataset.owners.numpy()
     samples = Samples(dataset.y_train.numpy(), dataset.n_labels, owners)
     count, how = scenario.clients.count, scenario.data.partition.model_dump()
@@ -39,11 +39,11 @@ def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]
     return client_test_sets(how.pop("kind"), samples, counts, stream(scenario.seed, "test sets"), **how)
 
 
+def dataset_of(data: Data) -> Dataset:
+    """Load the data set, once per process for all variants that want the same."""
+    return _load(**data.model_dump(exclude={"partition", "test", "augment"}))
+
+
 @lru_cache(maxsize=2)
 def _load(**options: Any) -> Dataset:
     return load(**options)
-
-
-def _dataset(data: Data) -> Dataset:
-    """Load the data set, once per process for all variants that want the same."""
-    return _load(**data.model_dump(exclude={"partition", "test", "augment"}))

@@ -43,9 +43,9 @@ class Reused:
 
 @dataclass(frozen=True)
 class Warned:
-    """A trial goes on, but has a `problem` that the user should know."""
+    """A trial, or the study if there is none, goes on, but has a `problem` that the user should know."""
 
-    trial: int
+    trial: int | None
     problem: str
 
 

@@ -25,7 +25,7 @@ from sfl_sim.engine.trial import Settings, attempt, failure_of
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.own_code import Permission, permission, permitted
-from sfl_sim.store import SUMMARY, RunFolder, read_failure, write_failure
+from sfl_sim.store import SUMMARY, RunFolder, read_failure, write_failure, write_file
 from sfl_sim.training.hardware import pick_device
 
 POLL_S = 0.1
@@ -114,7 +114,7 @@ def _settle(ray: ModuleType, result: Any, variant: Variant, place: Path) -> None
         return
     place.mkdir(parents=True)
     for name in sorted(files, key=lambda name: name == SUMMARY):  # which closes the trial
-        (place / name).write_bytes(files[name])
+        write_file(place / name, files[name])
 
 
 @contextmanager

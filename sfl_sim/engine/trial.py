@@ -118,7 +118,7 @@ def _run_trial(
     place: Path,
     settings: Settings,
     notify: Notify,
-    key: str | None,
+    key: str,
     resume: ResumePoint | None,
     warn: Callable[[str], None],
 ) -> None:

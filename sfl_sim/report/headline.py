@@ -13,6 +13,7 @@ from sfl_sim.report.display import duration, percent, plural, points
 from sfl_sim.report.frontier import choice
 from sfl_sim.report.results import medians
 from sfl_sim.report.targets import ROUNDS, TIME, Aim, aims, factor
+from sfl_sim.store import changed_files
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames, Variant
@@ -194,6 +195,8 @@ def warnings(frames: Frames) -> list[str]:
 
 def _warnings(run: Run) -> list[str]:
     texts = [*_repriced(run), *_unfinished(run)]
+    if changed := changed_files(run.folder):
+        texts.append(f"{', '.join(changed)} is not what the run has written, by its SHA256SUMS: figures may be wrong.")
     diverged = run.rounds[run.rounds["accuracy"].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
     for (variant, seed), rounds in diverged.groupby(["variant", "seed"], sort=False):
         texts.append(

@@ -18,6 +18,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.report import style
 from sfl_sim.report.load import flat
 from sfl_sim.report.table import Cell, Table
+from sfl_sim.store import write_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,14 +109,10 @@ def write_page(
     content = {"title": title, "about": about, "headlines": headlines, "warnings": warnings, "panels": list(panels)}
     page = _templates().get_template(f"{template}.html.j2")
     text = page.render(content | more, plot=plot, plotly=Markup(get_plotlyjs()))
-    part = out.with_name(out.name + ".part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        part.unlink(missing_ok=True)  # a link in a run that somebody sent would be followed
-        part.write_text(text, encoding="utf-8")
-        part.replace(out)
+        write_file(out, text.encode())
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise ScenarioError(f"cannot be written: {error.strerror}", key="report", found=str(out)) from error
     return out
 

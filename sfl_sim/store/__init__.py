@@ -6,8 +6,8 @@ trials the tables that docs/output.md describes, and `publish` moves them. So a 
 
 from sfl_sim.store.checkpoints import Checkpoint, Checkpoints
 from sfl_sim.store.earlier import Wanted, runs_beside, take
-from sfl_sim.store.files import read_manifest, writing
-from sfl_sim.store.folder import RunFolder, free_folder, keys_of
+from sfl_sim.store.files import damaged, read_manifest, write_file, writing
+from sfl_sim.store.folder import RunFolder, changed_files, check_unchanged, free_folder, keys_of
 from sfl_sim.store.trial import (
     SUMMARY,
     Failure,
@@ -27,7 +27,10 @@ __all__ = [
     "RunFolder",
     "TrialWriter",
     "Wanted",
+    "changed_files",
+    "check_unchanged",
     "clear",
+    "damaged",
     "free_folder",
     "keys_of",
     "read_failure",
@@ -36,6 +39,7 @@ __all__ = [
     "runs_beside",
     "take",
     "write_failure",
+    "write_file",
     "write_served",
     "writing",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sfl_sim.store.files import read_regular, remove
+from sfl_sim.store.files import read_json, read_regular, remove, settle, write_file
 
 CHECKPOINTS = "checkpoints"
 """Name of the folder of checkpoints within a trial's folder."""
@@ -53,6 +53,13 @@ class Checkpoints:
         """Iterate over the folders of possible checkpoints, the newest first."""
         return iter(sorted((path.parent for path in self.folder.glob(f"round-*/{ABOUT}")), reverse=True))
 
+    def trial_keys(self) -> Iterator[Any]:
+        """Generate the keys of the trials of which checkpoints are there."""
+        for folder in self:
+            about = read_json(folder / ABOUT).get("checkpoint")
+            if isinstance(about, dict):
+                yield about.get("key")
+
     def readable(self, refuse: Callable[[str], object]) -> Iterator[Checkpoint]:
         """Generate the complete checkpoints, the newest first; `refuse` is called with the problem of any other."""
         for folder in self:
@@ -86,11 +93,11 @@ class Checkpoints:
         part.mkdir()
         rounds = {"bytes": self._rounds_bytes, "sha256": self._rounds.hexdigest()}
         told = {**about, "rounds": rounds, "memory": {"sha256": hashlib.sha256(memory).hexdigest()}}
-        _write(part / MEMORY, memory)
-        _write(part / ABOUT, json.dumps({"sha256": _sum(told), "checkpoint": told}).encode())
-        _settle(part)
+        write_file(part / MEMORY, memory)
+        write_file(part / ABOUT, json.dumps({"sha256": _sum(told), "checkpoint": told}).encode())
+        settle(part)
         os.replace(part, place)
-        _settle(self.folder)
+        settle(self.folder)
         for folder in self.folder.glob("round-*"):
             if folder.name not in (name, self._last):
                 remove(folder)
@@ -129,22 +136,3 @@ class Checkpoints:
 
 def _sum(told: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file and wait until it is on the disk."""
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _settle(folder: Path) -> None:
-    """Wait until a folder's list of files is on the disk."""
-    if os.name != "posix":  # Windows opens no folders
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from sfl_sim.store.files import read_json, read_manifest, write_json
+from sfl_sim.store.files import damaged, read_json, read_manifest, seal, write_json
 from sfl_sim.store.tables import OF_ALL_TRIALS, TABLES, Key, deal
 from sfl_sim.store.trial import SUMMARY
 
@@ -50,7 +50,7 @@ def runs_beside(*places: Path) -> Iterator[Path]:
 def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
     """Copy the wanted trials that one of the `runs` has finished; gives the run of each by the trial's number.
 
-    A run that cannot be read is skipped.
+    A run that cannot be read, or whose files are not what was written, is skipped.
     """
     taken: dict[int, Path] = {}
     for run in runs:
@@ -60,6 +60,8 @@ def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
             for number, trial in wanted.items()
             if number not in taken and trial.key in found and found[trial.key].summary.get("rounds") == trial.rounds
         }
+        if not here or damaged(run):
+            continue
         try:
             _copy(run, [(finished, wanted[number]) for number, finished in here.items()])
         except (OSError, KeyError, pa.ArrowInvalid):  # damaged, or written anew at this moment
@@ -86,9 +88,7 @@ def _finished(run: Path) -> Iterator[Finished]:
 
 
 def _copy(run: Path, trials: list[tuple[Finished, Wanted]]) -> None:
-    """Copy trials from one run's tables; a trial's summary, written last, closes it."""
-    if not trials:
-        return
+    """Copy and close trials from one run's tables."""
     for _, trial in trials:
         shutil.rmtree(trial.place, ignore_errors=True)
         trial.place.mkdir(parents=True)
@@ -104,3 +104,4 @@ def _copy(run: Path, trials: list[tuple[Finished, Wanted]]) -> None:
             about = read_json(finished.checkpoint.with_suffix(".json")) | {"variant": trial.variant}
             write_json(trial.place / "checkpoint.json", about)
         write_json(trial.place / SUMMARY, {**finished.summary, "name": trial.variant})
+        seal(trial.place, "*")

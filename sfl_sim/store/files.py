@@ -1,27 +1,90 @@
-"""Small JSON files that are complete or absent."""
+"""Files that are complete or absent, and stay after a power failure; their checksums."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from sfl_sim.errors import OutputError, ScenarioError
 
+SUMS = "SHA256SUMS"
+"""Name of the file that `seal` writes."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 """Errors that affect every file of the run, such as a full disk."""
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write `content` to a temporary file and move it to its place, so that no reader sees a part of it."""
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file beside its place, and move it there when it is on the disk: no reader sees a part of it.
+
+    A link at either place is replaced, not followed: the folder may come from somebody else.
+    """
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
-    os.replace(part, path)
+    remove(part)
+    try:
+        with open(part, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError:
+        remove(part)
+        raise
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write `content` as `write_file` does."""
+    write_file(path, json.dumps(content, indent=2, allow_nan=False).encode() + b"\n")
+
+
+def settle(folder: Path) -> None:
+    """Wait until a folder's list of files is on the disk."""
+    if os.name != "posix":  # Windows opens no folders
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def seal(folder: Path, *patterns: str) -> None:
+    """Write the checksums of the files of a folder, as `sha256sum --check` reads them, when all are on the disk.
+
+    Args:
+        patterns: of the files' names, relative to the folder.
+    """
+    lines = []
+    for path in sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file()):
+        with open(path, "r+b") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.relative_to(folder).as_posix()}\n")
+            os.fsync(file.fileno())
+    write_file(folder / SUMS, "".join(lines).encode())
+    settle(folder)
+
+
+def damaged(folder: Path) -> list[str]:
+    """Return the names of the files that are not what they were when the folder was sealed, or of the seal itself."""
+    try:
+        sums = [line.split("  ", 1) for line in read_regular(folder / SUMS).decode().splitlines()]
+        return [name for expected, name in sums if not _is_sound(folder / name, expected)] if sums else [SUMS]
+    except (OSError, ValueError):
+        return [SUMS]
+
+
+def _is_sound(path: Path, expected: str) -> bool:
+    try:
+        with open_regular(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == expected
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -46,11 +109,17 @@ def _unwritable(error: Exception, run: Path) -> OutputError | None:
     return None
 
 
-def read_regular(path: Path) -> bytes:
-    """Read a file. Raises OSError if it is no regular file, such as a pipe, which could block for ever."""
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file to read it. Raises OSError if it is no regular file, such as a pipe, which could block for ever."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "is not a file", str(path))
-    return path.read_bytes()
+    return open(path, "rb")
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a file as `open_regular` does."""
+    with open_regular(path) as file:
+        return file.read()
 
 
 def remove(path: Path) -> None:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.store.checkpoints import CHECKPOINTS
-from sfl_sim.store.files import read_json, read_manifest, write_json
+from sfl_sim.store.checkpoints import CHECKPOINTS, Checkpoints
+from sfl_sim.store.files import SUMS, damaged, read_json, read_manifest, remove, seal, settle, write_json
 from sfl_sim.store.lock import Lock
-from sfl_sim.store.tables import SERVING_TABLES, TABLES, are_whole, concatenate
-from sfl_sim.store.trial import FAILURE, SUMMARY, TRACEBACK, Failure, read_failure
+from sfl_sim.store.tables import SERVING_TABLES, TABLES, concatenate
+from sfl_sim.store.trial import FAILURE, SUMMARY, TRACEBACK, Failure, clear, read_failure
 
 TRIALS = "cells"
 """Name of the folder of the trials while a run is under way."""
+AT_FIRST = {"manifest.json", "manifest.json.part", TRIALS}
+"""Names of what a run has written before its first trial has a checkpoint."""
+SEALED = "*.parquet", "*.json", "*.yaml", "checkpoints/*"
+"""Files of a run that have checksums: all but the pages, which may be written again."""
 
 
 class RunFolder:
@@ -27,14 +31,21 @@ class RunFolder:
     Args:
         out: its final place.
         digest: digest of the scenario and settings; a folder with another digest is a different run.
+        keys: of its trials (`engine/cache_key.py`), by which its folder is known if the manifest was lost.
         resume: keep the trials that an interrupted or killed run of this scenario has finished.
+
+    Attributes:
+        is_new: True if nothing was there.
+        damaged: names of the files, by the number of their trial, for which a trial that was closed has to run again.
 
     Raises ScenarioError if another run or file is there, or another process is writing there.
     """
 
-    def __init__(self, out: Path, digest: str, *, resume: bool = False) -> None:
+    def __init__(self, out: Path, digest: str, keys: Collection[str] = (), *, resume: bool = False) -> None:
         self.out = out
         self.digest = digest
+        self.keys = keys
+        self.damaged: dict[int, list[str]] = {}
         if not out.name:
             raise ScenarioError("a run needs a folder of its own", key="--out", found=str(out))
         self.staging = _staging(out)
@@ -50,40 +61,54 @@ class RunFolder:
             raise ScenarioError(f"cannot write there: {error.strerror}", key="--out", found=str(out)) from error
 
     def _open(self, resume: bool) -> None:
+        if self._replaced.exists() and not self.out.exists():  # killed between the two moves of `publish`
+            self._replaced.rename(self.out)
+        self.is_new = not (self.out.exists() or self.staging.exists())
         for folder in (self.out, self.staging):
             self._refuse_others(folder)
-        if not resume:
-            shutil.rmtree(self.staging, ignore_errors=True)
-        elif self.out.exists() and not self.staging.exists() and read_manifest(self.out).get("status") != "complete":
+        _refuse_link(self.staging)
+        self._remove_what_is_discarded(not resume)
+        if resume and not self.staging.exists() and read_manifest(self.out).get("status", "complete") != "complete":
             self.out.rename(self.staging)
-        self._refuse_links()
+        for path in self.staging.rglob("*"):
+            _refuse_link(path)
         self.staging.mkdir(exist_ok=True)
         write_json(self.staging / "manifest.json", {"scenario": self.digest, "status": "running"})
+        settle(self.out.parent)
+        for trial in self._closed():
+            if names := damaged(trial):
+                self.damaged[int(trial.name)] = names
+                clear(trial)
+
+    @property
+    def _replaced(self) -> Path:
+        """Place of the results of an earlier run while they are replaced."""
+        return self.out.with_name(f".{self.out.name}.replaced")
+
+    def _remove_what_is_discarded(self, staging: bool) -> None:
+        """Remove what a kill has left of a discarded folder, and discard the one of a run that was under way, if asked.
+
+        It gets another name first: what a kill leaves of it must not be taken for a run.
+        """
+        discarded = self.out.with_name(f".{self.out.name}.discarded")
+        remove(discarded)
+        if staging and self.staging.exists():
+            self.staging.rename(discarded)
+            remove(discarded)
 
     def _refuse_others(self, folder: Path) -> None:
-        if not folder.exists():
-            return
-        if not folder.is_dir():
+        if folder.exists() and not folder.is_dir():
             raise ScenarioError("is a file; a run needs a folder", key="--out", found=str(folder))
-        manifest = read_manifest(folder)
-        if any(folder.iterdir()) and manifest.get("scenario") != self.digest:
+        if _is_anothers(folder, self.digest, self.keys):
             raise ScenarioError(
                 "the folder holds something else than a run of this scenario with these settings; choose another",
                 key="--out", found=str(folder),
             )  # fmt: skip
 
-    def _refuse_links(self) -> None:
-        """Check that there are no links in the staging folder: sfl-sim makes none, but a run may come from others."""
-        for path in (self.staging, *self.staging.rglob("*")):
-            if path.is_symlink():
-                raise ScenarioError("is a link, which no run has made: remove it", key="--out", found=str(path))
-
-    def finished(self, number: int, rounds: int, key: str | None = None) -> bool:
-        """Return True if trial `number` has been closed with all its rounds, can be read, and has the `key`."""
+    def finished(self, number: int, summary: Mapping[str, Any]) -> bool:
+        """Return True if trial `number` has been closed with these entries in its summary, and has not failed."""
         trial = self.trial_folder(number)
-        summary = read_json(trial / SUMMARY)
-        is_closed = summary.get("rounds") == rounds and summary.get("key") == key and not (trial / FAILURE).exists()
-        return is_closed and are_whole(trial)
+        return summary.items() <= read_json(trial / SUMMARY).items() and not (trial / FAILURE).exists()
 
     def trial_folder(self, number: int) -> Path:
         """Return the folder of trial `number` while the run is under way."""
@@ -141,9 +166,10 @@ class RunFolder:
         return trials
 
     def describe(self, scenario_yaml: str, manifest: Mapping[str, Any]) -> None:
-        """Write the scenario and the manifest beside the tables."""
+        """Write the scenario, the manifest and the checksums beside the tables."""
         (self.staging / "scenario.yaml").write_text(scenario_yaml)
         write_json(self.staging / "manifest.json", {"scenario": self.digest, **manifest})
+        seal(self.staging, *SEALED)
 
     def publish(self) -> Path:
         """Move the joined run to its place; an interrupted one does not replace a complete one. Gives the folder."""
@@ -151,14 +177,14 @@ class RunFolder:
         if interrupted and self.out.exists() and read_manifest(self.out).get("status") == "complete":
             self.release()
             return self.staging
-        if not interrupted:  # otherwise `resume` wants them
-            shutil.rmtree(self.staging / TRIALS, ignore_errors=True)
-        old = self.out.with_name(f".{self.out.name}.replaced")
-        shutil.rmtree(old, ignore_errors=True)
+        remove(self._replaced)
         if self.out.exists():
-            self.out.rename(old)
+            self.out.rename(self._replaced)
         self.staging.rename(self.out)
-        shutil.rmtree(old, ignore_errors=True)
+        settle(self.out.parent)
+        if not interrupted:  # otherwise `resume` wants them
+            remove(self.out / TRIALS)
+        remove(self._replaced)
         self.release()
         return self.out
 
@@ -173,10 +199,10 @@ class RunFolder:
         self._lock.release()
 
 
-def free_folder(parent: Path, name: str, digest: str) -> Path:
+def free_folder(parent: Path, name: str, digest: str, keys: Collection[str] = ()) -> Path:
     """Return `parent/name`, or `name-2`, `name-3`, ... if different runs are there, finished or not."""
     candidate, number = parent / name, 1
-    while any(_is_anothers(place, digest) for place in (candidate, _staging(candidate))):
+    while any(_is_anothers(place, digest, keys) for place in (candidate, _staging(candidate))):
         number += 1
         candidate = parent / f"{name}-{number}"
     return candidate
@@ -187,10 +213,41 @@ def _staging(out: Path) -> Path:
     return out.with_name(out.name + ".partial")
 
 
-def _is_anothers(folder: Path, digest: str) -> bool:
-    return folder.exists() and any(folder.iterdir()) and read_manifest(folder).get("scenario") != digest
+def _is_anothers(folder: Path, digest: str, keys: Collection[str]) -> bool:
+    """Return True if something else than this run is there.
+
+    It is known by its digest, or if the manifest was lost by the keys of its trials.
+    """
+    if not folder.is_dir():
+        return folder.exists()
+    if (scenario := read_manifest(folder).get("scenario")) is not None:
+        return bool(scenario != digest)
+    closed = [read_json(path).get("key") for path in folder.glob(f"{TRIALS}/*/{SUMMARY}")]
+    begun = [key for trial in folder.glob(f"{TRIALS}/*/") for key in Checkpoints(trial).trial_keys()]
+    found, names = {*map(str, closed + begun)}, {path.name for path in folder.iterdir()}
+    return not found <= set(keys) if found else not names <= AT_FIRST
 
 
-def keys_of(folder: Path) -> list[str | None]:
+def _refuse_link(path: Path) -> None:
+    """Raise ScenarioError if `path` is a link: sfl-sim makes none in a run, but a run may come from somebody else."""
+    if path.is_symlink():
+        raise ScenarioError("is a link, which no run has made: remove it", key="--out", found=str(path))
+
+
+def changed_files(run: Path) -> list[str]:
+    """Return the names of a run's files that are not what was written; none of a run without checksums."""
+    return [name for name in damaged(run) if name != SUMS]
+
+
+def check_unchanged(run: Path, key: str) -> None:
+    """Raise ScenarioError, with this `key`, if a file of a run is not what was written."""
+    if names := changed_files(run):
+        problem = (
+            f"{', '.join(names)} is not what the run has written, by its {SUMS}; delete that to use it all the same"
+        )
+        raise ScenarioError(problem, key=key, found=str(run))
+
+
+def keys_of(folder: Path) -> list[str]:
     """Return the keys of the trials that a run has joined, in their order."""
     return [summary.get("key") for summary in read_json(folder / SUMMARY).get("variants", [])]

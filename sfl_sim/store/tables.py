@@ -18,15 +18,6 @@ Key = tuple[str, int]
 """Columns of the name and the seed of a trial, the first ones of its rows."""
 
 
-def are_whole(trial: Path) -> bool:
-    """Return True if all tables of a trial can be read: after a power failure, new files may be empty."""
-    paths = {*trial.glob("*.parquet"), *(trial / f"{table}.parquet" for table in OF_ALL_TRIALS)}
-    try:
-        return all(path.is_file() and pq.read_metadata(path) for path in paths)
-    except (OSError, pa.ArrowInvalid):
-        return False
-
-
 def concatenate(sources: Sequence[Path], target: Path) -> None:
     """Write the rows of all `sources` to `target`, if there is any; null where a source lacks a column."""
     if not sources:

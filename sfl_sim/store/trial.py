@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from sfl_sim.store.checkpoints import CHECKPOINTS
 from sfl_sim.store.columns import CONFUSION_COLUMNS, OP_COLUMNS
-from sfl_sim.store.files import read_json, remove, write_json
+from sfl_sim.store.files import read_json, remove, seal, write_file, write_json
 
 ROWS_PER_GROUP = 100_000
 ROWS_PER_FRAME = 500
@@ -125,11 +125,11 @@ class TrialWriter:
         """Write the global model as safetensors, and a JSON file with its description."""
         stem = self.folder / "checkpoint"
         model = save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()})
-        stem.with_suffix(".safetensors").write_bytes(model)
+        write_file(stem.with_suffix(".safetensors"), model)
         write_json(stem.with_suffix(".json"), about)
 
     def close(self, summary: Mapping[str, Any]) -> None:
-        """Write the rows that are still in memory; only a closed trial becomes part of the run."""
+        """Write the rows that are still in memory, and the checksums; only a closed trial becomes part of the run."""
         self._flush()
         self._ops.close()
         self._write("rounds", self.rounds)
@@ -137,6 +137,7 @@ class TrialWriter:
         if self._confusion:
             self._write("confusion", pd.concat(self._confusion))
         write_json(self.folder / SUMMARY, summary)
+        seal(self.folder, "*")
 
     def _write(self, table: str, frame: pd.DataFrame) -> None:
         frame = frame.assign(variant=self.variant, seed=self.seed)
@@ -161,11 +162,12 @@ class TrialWriter:
 
 
 def write_served(folder: Path, requests: pd.DataFrame, fleet: pd.DataFrame, summary: Mapping[str, Any]) -> None:
-    """Write the trial of a served variant with one seed; the summary, written last, closes it."""
+    """Write and close the trial of a served variant with one seed."""
     folder.mkdir(parents=True, exist_ok=True)
     requests.to_parquet(folder / "requests.parquet", index=False)
     fleet.to_parquet(folder / "fleet.parquet", index=False)
     write_json(folder / SUMMARY, summary)
+    seal(folder, "*")
 
 
 @dataclass(frozen=True)

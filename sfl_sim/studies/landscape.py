@@ -29,6 +29,7 @@ from sfl_sim.report.landscape import write_landscape
 from sfl_sim.report.load import load as load_run
 from sfl_sim.rng import stream
 from sfl_sim.scenario.load import Variant, load
+from sfl_sim.store import write_file
 from sfl_sim.training.alternatives import replicas_by_name
 from sfl_sim.training.evaluate import evaluate
 from sfl_sim.training.hardware import keep_freed_memory, pick_device
@@ -146,11 +147,7 @@ def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, noti
     points = pd.DataFrame(rows)
     with uninterrupted():
         write_landscape(frames, points, out)
-        table = out.with_suffix(".parquet")
-        part = table.with_name(table.name + ".part")
-        part.unlink(missing_ok=True)  # as in `write_page`
-        points.to_parquet(part, index=False)
-        part.replace(table)
+        write_file(out.with_suffix(".parquet"), points.to_parquet(index=False))
 
 
 def _models(frames: Frames) -> list[Stored]:

@@ -21,7 +21,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import SERVER
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.prices import place_of
-from sfl_sim.store import read_manifest
+from sfl_sim.store import check_unchanged, read_manifest
 from sfl_sim.training.provenance import Provenance, TracedOperation
 
 KEY = {"variant": "name", "seed": "seed"}
@@ -38,6 +38,7 @@ def finished(run: Path) -> dict[tuple[str, int], Recorded]:
     if source := read_manifest(run).get("repriced_from"):
         problem = "was repriced itself; take the run that was trained"
         raise ScenarioError(problem, key="run", found=str(run), allowed=source["folder"])
+    check_unchanged(run, "run")
     stored = json.loads((run / "summary.json").read_text())["variants"]
     return {(summary["name"], summary["seed"]): Recorded(run, summary) for summary in stored}
 

@@ -6,13 +6,14 @@ The models' answers come from a stored run, or from a run that is made first.
 from __future__ import annotations
 
 import glob
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from sfl_sim.engine.cache_key import code_version, names_own_code
+from sfl_sim.engine.cache_key import code_version, names_own_code, trial_key
 from sfl_sim.engine.news import Counted, Notify
 from sfl_sim.engine.trial import Settings, uninterrupted
 from sfl_sim.errors import ScenarioError, blamed_on
@@ -99,7 +100,7 @@ def answers_of(training: Study, run: Path | None, settings: Settings, notify: No
         except ScenarioError:
             continue
         return found
-    outcome = run_study(training, None, replace(settings, resume=not own), notify)
+    outcome = run_study(training, None, replace(settings, resume=True), notify)
     if outcome.status != "complete":
         raise KeyboardInterrupt
     return Answers(outcome.folder)
@@ -152,16 +153,21 @@ class ServedStudy:
         if run and answers is None:
             raise ScenarioError("is of no use to a timing-only serving", key="--run", found=str(run))
         known = {_key(trained): answers.of(trained) for trained in self.training.variants} if answers else {}
-        identity = f"{digest(study)}-served-{answers.digest if answers else 'timing'}"
-        folder = RunFolder(place_of(study, out, identity, "-serving"), identity, resume=True)
+        served_from = f"served-{answers.digest if answers else 'timing'}"
+        identity = f"{digest(study)}-{served_from}"
+        keys = [
+            trial_key(self.trained(v).scenario, served_from + _serving(v).model_dump_json()) for v in study.variants
+        ]
+        folder = RunFolder(place_of(study, out, identity, "-serving", keys), identity, keys, resume=True)
         series = names_without(list(points(study.base.grid)), study.base.method.name, lambda key: key == RATE)
 
         def work() -> None:
             for number, variant in enumerate(study.variants):
-                place = folder.trial_folder(number)
-                if not (place / "summary.json").exists():
+                about = {"variant": variant.name, "seed": variant.scenario.seed, "key": keys[number],
+                         "series": series[number // study.base.repeats]}  # fmt: skip
+                if not folder.finished(number, about):
                     answered = known.get(_key(self.trained(variant)))
-                    self._serve(variant, series[number // study.base.repeats], answered, place, notify)
+                    self._serve(variant, about, answered, folder.trial_folder(number), notify)
 
         def join() -> dict[str, Any]:
             folder.join_serving(study.name, pd.concat(each.answers for each in known.values()) if known else None)
@@ -174,20 +180,22 @@ class ServedStudy:
 
         return launch(study, self.settings, folder, work=work, join=join, page=page)
 
-    def _serve(self, variant: Variant, series: str, answered: Answered | None, place: Path, notify: Notify) -> None:
-        """Serve one variant with one seed into the folder `place`."""
+    def _serve(
+        self, variant: Variant, about: Mapping[str, Any], answered: Answered | None, place: Path, notify: Notify
+    ) -> None:
+        """Serve one variant with one seed into the folder `place`, with `about` in its summary."""
         fleet, title = self.fleet(self.trained(variant)), self.study.title(variant)
         model, answers = answered or (None, None)
         requests, found = fleet.serve(
             _serving(variant), answers, lambda done, total: notify(Counted(title, "request", done, total))
         )
-        same: dict[str, Any] = {"variant": variant.name, "seed": variant.scenario.seed}
+        same = {column: about[column] for column in ("variant", "seed")}
         with uninterrupted():
             write_served(
                 place,
                 requests.assign(**same)[[*same, *requests]],
                 fleet.table.assign(**same)[[*same, *fleet.table]],
-                same | {"series": series, "trained": model} | found,
+                {**about, "trained": model, **found},
             )
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from sfl_sim.engine.cache_key import trial_key
+from sfl_sim.engine.cache_key import names_own_code, trial_key
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.news import Notify, Planned, Reused
+from sfl_sim.engine.news import Notify, Planned, Reused, Warned
 from sfl_sim.engine.processes import check_backend, run_trials
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import Study, digest
-from sfl_sim.store import Failure, RunFolder, Wanted, keys_of, read_manifest, runs_beside, take
+from sfl_sim.store import Failure, RunFolder, Wanted, damaged, keys_of, read_manifest, runs_beside, take
 from sfl_sim.studies.launch import Outcome, Unfinished, check_limits, launch, place_of
 from sfl_sim.studies.targets import references, ways
 from sfl_sim.training.hardware import pick_device
@@ -67,17 +67,23 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     check(study, None if settings.timing_only else device)
     identity = f"{digest(study)}-{settings.meaning}"
     keys = [trial_key(variant.scenario, settings.meaning) for variant in study.variants]
-    place = place_of(study, out, identity)
+    place = place_of(study, out, identity, keys=keys)
     complete = {"scenario": identity, "status": "complete"}.items() <= read_manifest(place).items()
-    if settings.resume and complete and keys_of(place) == keys:
+    if settings.resume and complete and keys_of(place) == keys and not damaged(place):
         return Outcome(place, "complete")
-    folder = RunFolder(place, identity, resume=settings.resume)
+    folder = RunFolder(place, identity, keys, resume=settings.resume)
 
     def work() -> None:
+        if settings.resume and folder.is_new:
+            usual = Path("reports", study.name)
+            others = f", since {usual} is of another scenario or other settings" if not out and place != usual else ""
+            notify(Warned(None, f"nothing to resume: a new run begins in {place}{others}"))
         notify(planned(study))
-        kept = dict.fromkeys(
-            (n for n, v in enumerate(study.variants) if folder.finished(n, v.scenario.train.rounds, keys[n])), place
-        )
+        for number, names in folder.damaged.items():
+            notify(Warned(number, f"it is run again, since {', '.join(names)} is not what was written"))
+        ends = [{"name": v.name, "rounds": v.scenario.train.rounds, "key": key}
+                for v, key in zip(study.variants, keys, strict=True)]  # fmt: skip
+        kept = dict.fromkeys((n for n, end in enumerate(ends) if folder.finished(n, end)), place)
         if settings.reuse:
             kept |= _taken(study, keys, folder, without=kept)
         for number, run in kept.items():
@@ -115,12 +121,15 @@ def write_pages(folder: Path) -> None:
     write_report([folder], folder / "report.html")
 
 
-def _taken(study: Study, keys: Sequence[str | None], folder: RunFolder, without: Container[int]) -> dict[int, Path]:
-    """Take the trials that other runs have finished; gives the run of each by the trial's number."""
+def _taken(study: Study, keys: Sequence[str], folder: RunFolder, without: Container[int]) -> dict[int, Path]:
+    """Take the trials that other runs have finished; gives the run of each by the trial's number.
+
+    Trials with a user's own code are not taken: a key does not cover everything that it may read.
+    """
     wanted = {
         n: Wanted(key, variant.scenario.train.rounds, variant.name, folder.trial_folder(n))
         for n, (variant, key) in enumerate(zip(study.variants, keys, strict=True))
-        if key is not None and n not in without
+        if n not in without and not names_own_code(variant.scenario)
     }
     return take(wanted, runs_beside(folder.out))
 

@@ -12,7 +12,7 @@ from sfl_sim.scenario.concerns import NOT_LEARNED, Aside, differences
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Variant, load
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.store import SUMMARY, read_manifest
+from sfl_sim.store import SUMMARY, check_unchanged, read_manifest
 
 ELSEWHERE = NOT_LEARNED | {Concern.WORLD, Concern.COMPUTING}
 """Concerns in which a trained model may differ from the one asked for: another world, another machine."""
@@ -34,6 +34,7 @@ class TrainedRun:
         self.digest: str | None = read_manifest(folder).get("scenario")
         if self.digest is None or not (folder / SUMMARY).exists():
             raise ScenarioError("is not the folder of a run", key="--run", found=str(folder))
+        check_unchanged(folder, "--run")
         with blamed_on(folder):
             self.variants = load(folder / "scenario.yaml").variants
             summaries = json.loads((folder / SUMMARY).read_text())["variants"]

@@ -67,6 +67,7 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
     assert names == {
         "report.html", "summary.json", "rounds.parquet", "labels.parquet", "ops.parquet", "clients.parquet",
         "layers.parquet", "retimed.parquet", "trace.json.gz", "scenario.yaml", "manifest.json", "checkpoints",
+        "SHA256SUMS",
     }  # fmt: skip
     found = summary(out)
     assert [v["name"] for v in found] == ["splitfed_v1", "splitfed_v2, fcfs", "splitfed_v2, cyclic"]
@@ -481,7 +482,7 @@ def test_a_missing_scenario_and_a_wrong_option_are_clear(capsys):
 def test_a_variant_that_fails_does_not_stop_the_others_and_its_error_is_in_the_report(scenario, tmp_path, capsys):
     """Fail the poisoned variant, in round 2 of 2."""
     (tmp_path / "poison").write_text("no <more>")
-    method = {"name": "small_study:Poisoned", "poison": str(tmp_path / "poison")}
+    method = {"name": "small_study:Poisoned", "poison": str(tmp_path)}
     sets = ["--set", f"method={json.dumps(method)}", "--set", "grid={train.lr: [0.1, 0.2]}", "--timing-only"]
     sets.append("--allow-code")
     sfl_sim(scenario, *sets, code=1)

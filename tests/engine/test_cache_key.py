@@ -1,4 +1,4 @@
-"""Equal keys mean equal trials; there is no key if equality cannot be known."""
+"""Equal keys mean equal trials."""
 
 import shutil
 import subprocess
@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from small_study import SCENARIO
 
+from sfl_sim.engine import dealing
 from sfl_sim.engine.cache_key import code_version, names_own_code, trial_key
 from sfl_sim.scenario.load import parse
 
@@ -32,7 +34,7 @@ def test_what_no_table_of_a_trial_shows_is_no_part_of_its_key(sections):
     [
         {"seed": 1}, {"train": SCENARIO["train"] | {"max_graphs": 1}}, {"report": {"representations": 20}},
         {"report": {"snapshots": {"rounds": [1]}}}, {"serving": {}}, {"meaning": "cpu-1-threads"},
-        {"data": SCENARIO["data"] | {"root": "there"}},
+        {"data": SCENARIO["data"] | {"test_samples": 21}},
     ],
 )  # fmt: skip
 def test_what_a_table_of_a_trial_shows_is_part_of_its_key(sections):
@@ -43,25 +45,44 @@ def test_how_a_study_is_served_is_no_matter_but_whether_it_is():
     assert key(serving={}) == key(serving={"requests": 7})
 
 
-def test_a_user_s_own_code_and_folders_have_no_key(tmp_path):
-    (tmp_path / "cat").mkdir()
-    assert key(data={"name": "image_folder", "path": str(tmp_path)}) is None
-    assert key(data={"name": "femnist"}) is None
-    assert key(method={"name": "my_methods:Mine"}) is None
-    assert key(model={"factory": "my_nets:make"}) is None
+def test_a_scenario_tells_whether_it_names_code_of_one_s_own():
     assert names_own_code(parse(SCENARIO | {"server": {"order": "my:order"}}).variants[0].scenario)
     assert not names_own_code(parse(SCENARIO).variants[0].scenario)
 
 
-def test_what_lies_at_home_counts_as_anything_else_does(tmp_path, monkeypatch):
+def images(folder, value):
+    """Write four images of two classes; one pixel of one image has this value."""
+    for number in range(4):
+        image = Image.new("L", (4, 4), 100)
+        image.putpixel((0, 0), value if number == 3 else 0)
+        (folder / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        image.save(folder / "ab"[number % 2] / f"{number}.png")
+
+
+def test_the_images_of_a_folder_are_part_of_a_key(tmp_path, monkeypatch):
+    """The home of the user, too, which is not where a scenario says."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "cat").mkdir()
-    assert key(data={"name": "image_folder", "path": "~/cat"}) is None
+    monkeypatch.setenv("SFL_SIM_DATA", str(tmp_path / "data"))
+    where = {
+        "data": {"name": "image_folder", "path": "~/cats", "image_size": 4},
+        "clients": SCENARIO["clients"] | {"count": 1},
+    }
+    keys = []
+    for value in (7, 8, 7):
+        images(tmp_path / "cats", value)
+        dealing._load.cache_clear()  # as in another process
+        keys.append(key(**where))
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_the_text_that_a_scenario_names_is_part_of_a_key(tmp_path):
     play = tmp_path / "play.txt"
-    play.write_text("ROMEO:")
-    before = key(data={"name": "shakespeare", "path": "~/play.txt"})
-    play.write_text("JULIET:")
-    assert before != key(data={"name": "shakespeare", "path": "~/play.txt"}) is not None
+    keys = []
+    for actor in ("ROMEO", "JULIET"):
+        play.write_text(f"{actor}:\n" + "What light through yonder window breaks\n" * 20)
+        dealing._load.cache_clear()
+        keys.append(key(data={"name": "shakespeare", "path": str(play)}))
+    assert keys[0] != keys[1]
 
 
 def test_code_has_one_version_until_a_file_changes(tmp_path, monkeypatch):

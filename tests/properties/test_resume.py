@@ -12,15 +12,20 @@ import pandas as pd
 import pytest
 import yaml
 from killed_runs import STEP
+from PIL import Image
 
 from sfl_sim.cli import main
+from sfl_sim.engine import dealing
 from sfl_sim.engine.checkpointing import CheckpointWriter, StoredRound
 from sfl_sim.engine.news import Ended, Warned
+from sfl_sim.engine.own_sources import own_sources
 from sfl_sim.engine.trial import Settings, attempt
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 from sfl_sim.scenario.load import parse
+from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.store import Checkpoints
+from sfl_sim.studies.train import run_study
 
 KILLED = -9
 SCENARIO = {
@@ -107,9 +112,9 @@ PHASES = [
     ("sfl_sim.store.trial.TrialWriter.add_round", "after", 2),
     ("sfl_sim.store.checkpoints.Checkpoints._write_rounds", "before", 2),
     ("sfl_sim.store.checkpoints.Checkpoints._write_rounds", "after", 2),
-    ("sfl_sim.store.checkpoints._write", "after", 3),  # the second checkpoint's memory is there
-    ("sfl_sim.store.checkpoints._write", "after", 4),  # and its JSON
-    ("sfl_sim.store.checkpoints._settle", "before", 4),  # it has its name
+    ("sfl_sim.store.checkpoints.write_file", "after", 3),  # the second checkpoint's memory is there
+    ("sfl_sim.store.checkpoints.write_file", "after", 4),  # and its JSON
+    ("sfl_sim.store.checkpoints.settle", "before", 4),  # it has its name
     ("sfl_sim.store.checkpoints.Checkpoints.save", "after", 2),
     ("sfl_sim.store.trial.TrialWriter.add_weights", "before", 1),
     ("sfl_sim.store.trial.TrialWriter.close", "before", 1),
@@ -221,9 +226,81 @@ def test_a_checkpoint_of_another_scenario_is_not_used(trials):
     _, stopped = trials
     slower = scenario("fedavg", train={"rounds": 4, "lr": 0.01})
     problems = attempted(stopped, slower, resume=True)
-    assert problems[0].endswith("round-000002 is not used: it is of another scenario, or of other code")
+    assert problems[0].endswith("round-000002 is not used: it is of another scenario, or of other code or data")
     attempted(stopped.with_name("slower"), slower)
     assert_equal_trials(stopped.with_name("slower"), stopped)
+
+
+NETS = """
+from torch import nn
+
+def make(shape, n_labels):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, n_labels))
+"""
+
+
+def images(folder, seed):
+    """Write images of two classes."""
+    for number in range(12):
+        pixels = stream(seed, f"image {number}").integers(0, 255, (8, 8), dtype="uint8")
+        place = folder / "ab"[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(place / f"{number}.png")
+
+
+def code(folder, version):
+    (folder / "my_nets.py").write_text(NETS if version == 0 else NETS.replace("ReLU", "Tanh"))
+
+
+CHANGED = {
+    "own code": (code, {"model": {"factory": "my_nets:make", "cut": 2}}),
+    "images": (images, {"data": {"name": "image_folder", "path": "images", "image_size": 8}, "clients": {"count": 2}}),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_what_an_earlier_code_or_data_have_made_is_not_gone_on_with(what, tmp_path, monkeypatch, every_round):
+    """Nor is what it has finished taken for what the new one makes."""
+    change, sections = CHANGED[what]
+    kind = scenario("splitfed_v2", **sections)
+    kind["data"].pop("train_samples" if what == "images" else "", None)
+    kind["data"].pop("test_samples" if what == "images" else "", None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SFL_SIM_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("sfl_sim.report.page.write_report", lambda folders, out: out.write_text("a page"))
+
+    def in_another_process(version):
+        sys.modules.pop("my_nets", None)
+        own_sources.cache_clear()
+        dealing._load.cache_clear()
+        change(tmp_path / "images" if what == "images" else tmp_path, version)
+
+    def ran(place, stop_after=None, **settings):
+        told = []
+
+        def notify(news):
+            told.append(news)
+            if isinstance(news, Ended) and news.round.row["round"] == stop_after:
+                raise KeyboardInterrupt
+
+        outcome = run_study(parse(kind), tmp_path / place, Settings(threads=1, **settings), notify)
+        (made,) = json.loads((outcome.folder / "summary.json").read_text())["variants"]
+        return made["weights_digest"], [news.problem for news in told if isinstance(news, Warned)]
+
+    with permitted(Permission(everything=True)):
+        in_another_process(1)
+        new, _ = ran("new")
+        in_another_process(0)
+        old, _ = ran("finished")
+        ran("stopped", stop_after=2)
+        assert new != old
+        in_another_process(1)
+        made, problems = ran("finished", resume=True)
+        assert (made, problems) == (new, [])
+        made, problems = ran("stopped", resume=True)
+        assert made == new
+        assert problems[0].endswith("is not used: it is of another scenario, or of other code or data")
 
 
 def test_what_a_round_has_left_out_before_it_was_stopped_is_told_at_its_end(tmp_path, every_round):
@@ -238,7 +315,9 @@ def test_what_a_round_has_left_out_before_it_was_stopped_is_told_at_its_end(tmp_
 
 def test_a_walk_that_does_not_come_to_the_same_point_is_not_gone_on_with(trials, monkeypatch):
     whole, stopped = trials
-    monkeypatch.setattr("sfl_sim.engine.trial.trial_key", lambda scenario, meaning: "own code, of which nobody knows")
+    monkeypatch.setattr(
+        "sfl_sim.engine.trial.trial_key", lambda scenario, meaning: "a key that does not tell them apart"
+    )
     others = stopped.with_name("others")
     attempted(others, scenario("splitfed_v2", train={"rounds": 4}), stop_after=3)
     shutil.rmtree(stopped)
@@ -305,7 +384,7 @@ def no_room_for_a_page(folders, out):
 
 
 FULL = {
-    "sfl_sim.store.checkpoints._write": full_disk,
+    "sfl_sim.store.checkpoints.write_file": full_disk,
     "sfl_sim.store.trial.TrialWriter.close": full_disk,
     "sfl_sim.report.page.write_report": no_room_for_a_page,
 }

@@ -80,7 +80,7 @@ def test_whatever_byte_changes_and_wherever_a_file_ends_what_is_read_is_what_was
 def test_a_write_that_fails_leaves_the_earlier_ones_and_can_be_done_again(tmp_path, monkeypatch):
     checkpoints = stored(tmp_path, n=2)
     checkpoints.add_round(ROUNDS[2])
-    for failing in ("_write", "_settle"):
+    for failing in ("write_file", "settle"):
         with monkeypatch.context() as patch:
             patch.setattr(f"sfl_sim.store.checkpoints.{failing}", full)
             with pytest.raises(OSError, match="full"):

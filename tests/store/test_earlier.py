@@ -41,6 +41,16 @@ def tables(folder):
     return found
 
 
+def test_a_run_that_is_not_what_was_written_is_not_taken_from():
+    folder, _, _ = ran(study())
+    table = folder / "rounds.parquet"
+    content = bytearray(table.read_bytes())
+    content[len(content) // 2] ^= 1
+    table.write_bytes(content)
+    _, began, taken = ran(study(repeats=2))
+    assert (began, taken) == (["fedavg"], {})
+
+
 def test_a_value_more_in_a_grid_runs_alone_and_all_is_as_if_it_had_run_together():
     trained = Settings(threads=1, reuse=True)
     folder, began, taken = ran(study(grid=GRID | {"train.lr": [0.2]}, repeats=2), trained)

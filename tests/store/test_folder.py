@@ -1,6 +1,10 @@
 """The run folder: readable at every moment, and never over a different run."""
 
 import json
+import shutil
+import subprocess
+from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.store import RunFolder, TrialWriter, free_folder, read_manifest
+from sfl_sim.store import Checkpoints, RunFolder, TrialWriter, damaged, free_folder, read_manifest
 from sfl_sim.store import trial as trials
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.store.tables import deal
@@ -27,7 +31,7 @@ def fill(folder, rounds=2, number=0, variant="a"):
     for round in range(1, rounds + 1):
         trial.add_round({"round": round, "accuracy": 0.5}, [{"round": round, "label": 0}], ops(3, round))
     trial.add_weights({"w": np.ones(2, np.float32)}, {"variant": variant})
-    trial.close({"name": variant, "rounds": rounds})
+    trial.close({"name": variant, "rounds": rounds, "key": f"key of {variant}"})
 
 
 def finish(folder, status="complete", additions=None):
@@ -205,26 +209,130 @@ def test_resume_keeps_the_trials_that_are_finished(tmp_path):
     fill(folder, rounds=1, number=1, variant="b")
     finish(folder, "interrupted")
     again = RunFolder(tmp_path / "run", "digest", resume=True)
-    assert again.finished(0, rounds=3)
-    assert not again.finished(1, rounds=3)
-    assert not again.finished(2, rounds=3)
+    assert again.finished(0, {"name": "a", "rounds": 3})
+    assert not again.finished(1, {"name": "b", "rounds": 3})
+    assert not again.finished(2, {"name": "c", "rounds": 3})
     fill(again, rounds=3, number=1, variant="b")
     out = finish(again)
     assert pd.read_parquet(out / "rounds.parquet").groupby("variant").size().to_dict() == {"a": 3, "b": 3}
     assert not (out / "cells").exists()
 
 
-@pytest.mark.parametrize("table", ["rounds", "ops", "layers"])
-def test_a_trial_whose_tables_cannot_be_read_is_not_finished(table, tmp_path):
+@pytest.mark.parametrize(
+    "file", ["rounds.parquet", "ops.parquet", "checkpoint.safetensors", "summary.json", "SHA256SUMS"]
+)
+@pytest.mark.parametrize("damage", ["flipped", "emptied", "gone"])
+def test_a_finished_trial_with_a_damaged_file_runs_again(file, damage, tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
-    fill(folder, rounds=3)
-    assert folder.finished(0, rounds=3)
-    path = folder.trial_folder(0) / f"{table}.parquet"
-    path.write_bytes(b"")
-    assert not folder.finished(0, rounds=3)
-    path.unlink()
-    assert not folder.finished(0, rounds=3)
+    fill(folder, rounds=3, number=0, variant="a")
+    fill(folder, rounds=3, number=1, variant="b")
     folder.release()
+    path = folder.trial_folder(0) / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(b"" if damage == "emptied" else content)
+    if damage == "gone":
+        path.unlink()
+    again = RunFolder(tmp_path / "run", "digest", resume=True)
+    if (file, damage) == ("summary.json", "gone"):  # it was never closed
+        assert again.damaged == {}
+    else:
+        assert list(again.damaged) == [0]
+    assert not again.finished(0, {"name": "a", "rounds": 3})
+    assert again.finished(1, {"name": "b", "rounds": 3})
+    out = finish(again)
+    assert pd.read_parquet(out / "rounds.parquet")["variant"].unique().tolist() == ["b"]
+
+
+def test_a_published_run_has_the_checksums_of_its_files(tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder)
+    out = finish(folder)
+    (out / "report.html").write_text("a page")
+    assert damaged(out) == []
+    check = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=out, capture_output=True)
+    assert check.returncode == 0
+    (out / "labels.parquet").write_bytes(b"other")
+    assert damaged(out) == ["labels.parquet"]
+
+
+class Killed(BaseException):
+    """What happens to a process."""
+
+
+def kill(*args, **kwargs):
+    raise Killed
+
+
+KILLS = {
+    "while an old folder is removed": ("shutil.rmtree", lambda path, **_: kill((path / "manifest.json").unlink())),
+    "before the manifest has its name": ("sfl_sim.store.files.os.replace", kill),
+    "while the manifest is written": ("sfl_sim.store.files.os.fsync", kill),
+}
+
+
+@pytest.mark.parametrize("kill", KILLS)
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_run_that_is_killed_while_it_begins_does_not_lock_its_place(kill, resume, tmp_path):
+    before = RunFolder(tmp_path / "run", "digest")
+    fill(before)
+    before.release()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*KILLS[kill])
+        with pytest.raises(Killed):
+            RunFolder(tmp_path / "run", "digest")
+    assert free_folder(tmp_path, "run", "digest") == tmp_path / "run"
+    again = RunFolder(tmp_path / "run", "digest", resume=resume)
+    fill(again)
+    finish(again)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("content", [None, b"", bytes(80), b"{"])
+def test_a_run_without_its_manifest_is_known_by_the_keys_of_its_trials(content, tmp_path):
+    folder = RunFolder(tmp_path / "run", "digest")
+    fill(folder)
+    begun = folder.trial_folder(1)
+    begun.mkdir()
+    checkpoints = Checkpoints(begun)
+    checkpoints.go_on_after(None)
+    checkpoints.save("round-000001", {"key": "key of b"}, b"memory")
+    folder.release()
+    manifest = folder.staging / "manifest.json"
+    manifest.unlink() if content is None else manifest.write_bytes(content)
+    for keys in ([], ["key of a"], ["key of a", "another"]):
+        with pytest.raises(ScenarioError, match="holds something else"):
+            RunFolder(tmp_path / "run", "digest", keys, resume=True)
+        assert free_folder(tmp_path, "run", "digest", keys) == tmp_path / "run-2"
+    keys = ["key of a", "key of b"]
+    assert free_folder(tmp_path, "run", "digest", keys) == tmp_path / "run"
+    again = RunFolder(tmp_path / "run", "digest", keys, resume=True)
+    assert again.finished(0, {"key": "key of a"})
+    assert list(Checkpoints(begun))
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_run_that_is_killed_while_it_is_published_loses_no_results(nth, tmp_path, monkeypatch):
+    """Neither those that it replaces nor its own."""
+    first = RunFolder(tmp_path / "run", "digest")
+    fill(first, rounds=1)
+    finish(first)
+    second = RunFolder(tmp_path / "run", "digest")
+    fill(second, rounds=2)
+    calls = count(1)
+    for place, name in ((Path, "rename"), (shutil, "rmtree")):
+        move = getattr(place, name)
+        monkeypatch.setattr(place, name, lambda *a, move=move, **k: kill() if next(calls) == nth else move(*a, **k))
+    with pytest.raises(Killed):
+        finish(second)
+    second.release()
+    monkeypatch.undo()
+    again = RunFolder(tmp_path / "run", "digest", resume=True)
+    assert read_manifest(tmp_path / "run")["status"] == "complete"
+    if nth < 3:
+        assert again.finished(0, {"rounds": 2})
+        finish(again)
+    assert len(pd.read_parquet(tmp_path / "run" / "rounds.parquet")) == 2
 
 
 def test_a_run_that_came_with_links_is_not_gone_on_with(tmp_path):

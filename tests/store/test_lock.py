@@ -85,6 +85,26 @@ def test_the_command_line_is_refused_in_one_line_until_the_first_ends_even_by_ki
     assert writers[1].hear() == "mine"
 
 
+OTHERS = {
+    "a link": lambda lock, precious: lock.symlink_to(precious),
+    "a link to nowhere": lambda lock, precious: lock.symlink_to(precious.with_name("nowhere")),
+    "another name of a file": lambda lock, precious: lock.hardlink_to(precious),
+    "a pipe": lambda lock, precious: os.mkfifo(lock),
+    "a folder": lambda lock, precious: lock.mkdir(),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_what_is_no_lock_is_neither_written_nor_waited_for(what, tmp_path):
+    precious, lock = tmp_path / "precious.txt", tmp_path / ".run.lock"
+    precious.write_text("mine")
+    OTHERS[what](lock, precious)
+    with pytest.raises(ScenarioError, match=f"--out: is no lock that a run has made: remove it .found '{lock}'"):
+        RunFolder(tmp_path / "run", "digest")
+    assert precious.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".run.lock", "precious.txt"]
+
+
 def test_whoever_is_done_leaves_no_lock_behind(tmp_path):
     first = RunFolder(tmp_path / "run", "digest")
     with pytest.raises(ScenarioError, match=f"process {os.getpid()} on "):

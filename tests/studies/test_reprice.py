@@ -247,6 +247,9 @@ def test_what_is_no_run_of_this_code_is_refused(folders, place):
     run = train(write(place, {"method": {"name": "fedavg"}}), place / "run")
     scenario = (run / "scenario.yaml").read_text()
     (run / "scenario.yaml").write_text(scenario.replace("speedup: 100.0", "speedup: 90.0"))
+    with pytest.raises(ScenarioError, match=r"scenario.yaml is not what the run has written, by its SHA256SUMS"):
+        silently(run, ELSEWHERE, place / "out")
+    (run / "SHA256SUMS").unlink()
     with pytest.raises(ScenarioError, match=r"nothing is left of it: fedavg .*made by other code or from other data"):
         silently(run, ELSEWHERE, place / "out")
     assert not (place / "out").exists()
@@ -257,7 +260,8 @@ def test_the_command_prints_what_holds_and_the_page_says_it_first(place, monkeyp
     run = train(write(place, {"grid": {"method.name": ["splitfed_v1", "splitfed_v2", "korea"]}}), place / "run")
     monkeypatch.undo()
     monkeypatch.chdir(place)
-    (run / "reads.parquet").unlink()
+    for file in ("reads.parquet", "SHA256SUMS"):
+        (run / file).unlink()
     main(["reprice", str(run), "--set", ELSEWHERE[0]])
     *lines, path = capsys.readouterr().out.splitlines()
     assert path == "reports/small-repriced/report.html"

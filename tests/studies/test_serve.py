@@ -80,7 +80,7 @@ def test_a_served_study_leaves_tables_and_a_page(here, capsys):
     out = here / "reports" / "tiny-serving"
     assert {path.name for path in out.iterdir()} == {
         "serving.html", "serving.json", "requests.parquet", "fleet.parquet", "answers.parquet", "scenario.yaml",
-        "manifest.json",
+        "manifest.json", "SHA256SUMS",
     }  # fmt: skip
     found = pd.DataFrame(trials(out))
     assert found.groupby("variant", sort=False)["seed"].apply(list).to_dict() == {
@@ -161,6 +161,7 @@ def test_what_another_version_trained_is_trained_again_unless_it_is_asked_for(he
     monkeypatch.setattr("sfl_sim.studies.serve.run_study", training)
     manifest = here / "reports" / "tiny" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"code": "', '"code": "another '))
+    manifest.with_name("SHA256SUMS").unlink()
     few = ["--set", "serving.requests=50", "--set", "repeats=1"]
     serve("tiny.yaml", "--run", "reports/tiny", *few)
     serve("tiny.yaml", *few, code=2)
@@ -234,6 +235,9 @@ def test_a_folder_without_answers_is_refused(here, capsys):
         assert line in capsys.readouterr().err
     answers = pd.read_parquet("reports/tiny/answers.parquet")
     answers[answers["seed"] == 0].to_parquet("reports/tiny/answers.parquet")
+    serve("tiny.yaml", "--run", "reports/tiny", code=2)
+    assert "answers.parquet is not what the run has written, by its SHA256SUMS" in capsys.readouterr().err
+    Path("reports/tiny/SHA256SUMS").unlink()
     serve("tiny.yaml", "--run", "reports/tiny", code=2)
     assert "has no answers of splitfed_v1 (seed 1), trained for 2 of 2 rounds" in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ import yaml
 
 from sfl_sim.api import Results
 from sfl_sim.cli import main
-from sfl_sim.engine.news import Ended
+from sfl_sim.engine.news import Ended, Warned
 from sfl_sim.engine.trial import Settings
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies.train import run_study
@@ -107,3 +107,21 @@ def test_nothing_is_compiled_where_no_client_has_a_whole_mini_batch(sfl_sim, cap
     with pytest.raises(SystemExit, match="2"):
         sfl_sim("--set", "train.compile=true", "--set", "train.batch_size=64")
     assert "train.compile: no client has a whole mini-batch; only those are compiled" in capsys.readouterr().err
+
+
+def test_a_run_that_finds_nothing_to_resume_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def warned(lr, out=None):
+        told = []
+        study = parse(SCENARIO | {"train": SCENARIO["train"] | {"lr": lr}})
+        run_study(study, out, Settings(timing_only=True, resume=True), told.append)
+        return [news.problem for news in told if isinstance(news, Warned)]
+
+    assert warned(0.1) == ["nothing to resume: a new run begins in reports/tiny"]
+    assert warned(0.1) == []
+    assert warned(0.2) == [
+        "nothing to resume: a new run begins in reports/tiny-2, "
+        "since reports/tiny is of another scenario or other settings"
+    ]
+    assert warned(0.2, tmp_path / "there") == [f"nothing to resume: a new run begins in {tmp_path / 'there'}"]

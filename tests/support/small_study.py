@@ -27,7 +27,7 @@ POISONED_LR = 0.2
 
 class PoisonOptions(MethodOptions):
     poison: str
-    """A file; what it says is done to the process in round 2, if the learning rate is the poisoned one."""
+    """A folder; what its file `poison` says is done to the process in round 2, with the poisoned learning rate."""
 
 
 class Poisoned(FedAvg):
@@ -36,7 +36,7 @@ class Poisoned(FedAvg):
     Options = PoisonOptions
 
     def round(self, round, clients):
-        poison = Path(self.options.poison)
+        poison = Path(self.options.poison, "poison")
         if round == 2 and self.task.lr == POISONED_LR and poison.exists():
             if poison.read_text() == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -46,7 +46,7 @@ class Poisoned(FedAvg):
 
 def poisoned_study(poison):
     """Three variants of which the second is poisoned while there is a file `poison`."""
-    method = {"name": "small_study:Poisoned", "poison": str(poison)}
+    method = {"name": "small_study:Poisoned", "poison": str(poison.parent)}
     return study(method=method, grid={"train.lr": [0.1, POISONED_LR, 0.3]})
 
 

@@ -1,0 +1,63 @@
+"""Source of a user's own code, by which a run knows that it goes on with the code that it began with."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+import sysconfig
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+from uuid import uuid4
+
+
+@cache
+def own_sources(module: str) -> dict[str, str]:
+    """Return the digests of a module's source and of all that it imports from its own folder, by file.
+
+    The source is read, not run. Empty if there is no such module; of one without a source, as in a notebook, the digest
+    equals no other. An installed package is followed no further than its own folder.
+    """
+    package = module.partition(".")[0]
+    try:
+        spec = find_spec(package) if package else None
+        places = [*(spec.submodule_search_locations or []), spec.origin] if spec else []
+    except (ImportError, ValueError):  # a script has no spec
+        places = [getattr(sys.modules.get(package), "__file__", None)]
+        module = Path(places[0]).stem if places[0] else module
+    if not places[:1]:
+        return {}
+    if places[0] is None:
+        return {module: uuid4().hex}
+    root = Path(places[0]).parent
+    inside = (f"{package}/", f"{package}.py") if str(root) in sysconfig.get_paths().values() else ""
+    found: dict[str, str] = {}
+    waiting = _with_packages({module})
+    while waiting:
+        stem = root.joinpath(*waiting.pop().split("."))
+        for file in (stem.with_suffix(".py"), stem / "__init__.py"):
+            name = file.relative_to(root).as_posix()
+            if name not in found and name.startswith(inside) and file.is_file():
+                found[name] = hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
+                waiting |= _with_packages(_imports(file, ".".join(file.relative_to(root).parent.parts)))
+    return found
+
+
+def _imports(file: Path, package: str) -> set[str]:
+    """Return the names of all modules that a file of a package may import."""
+    found = set()
+    with suppress(SyntaxError, ValueError, ImportError):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                base = resolve_name("." * node.level + (node.module or ""), package)
+                found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def _with_packages(modules: set[str]) -> set[str]:
+    """Add the packages of modules, which are imported before them."""
+    return {".".join(parts[: n + 1]) for parts in (module.split(".") for module in modules) for n in range(len(parts))}
