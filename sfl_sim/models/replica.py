@@ -147,7 +147,8 @@ class Weights:
             assert self._passed is not None, "backward without a forward"
             activations = self._passed.again(self)
         self.awaiting_gradient = self._passed = None
-        torch.autograd.backward(activations, gradient)
+        if activations.requires_grad:  # not those of a first part without parameters
+            torch.autograd.backward(activations, gradient)
         self.part.calling.graphs.release(self)
 
     def stored(self) -> dict[str, Any]:
