@@ -61,14 +61,15 @@ class RunFolder:
             raise ScenarioError(f"cannot write there: {error.strerror}", key="--out", found=str(out)) from error
 
     def _open(self, resume: bool) -> None:
-        if self._replaced.exists() and not self.out.exists():  # killed between the two moves of `publish`
-            self._replaced.rename(self.out)
+        if not self.out.exists() and read_manifest(self._replaced).get("scenario") == self.digest:
+            self._replaced.rename(self.out)  # killed between the two moves of `publish`
         self.is_new = not (self.out.exists() or self.staging.exists())
         for folder in (self.out, self.staging):
             self._refuse_others(folder)
         _refuse_link(self.staging)
         self._remove_what_is_discarded(not resume)
-        if resume and not self.staging.exists() and read_manifest(self.out).get("status", "complete") != "complete":
+        is_whole = not self.out.exists() or read_manifest(self.out).get("status") == "complete"
+        if resume and not (is_whole or self.staging.exists()):
             self.out.rename(self.staging)
         for path in self.staging.rglob("*"):
             _refuse_link(path)

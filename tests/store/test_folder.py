@@ -289,7 +289,8 @@ def test_a_run_that_is_killed_while_it_begins_does_not_lock_its_place(kill, resu
 
 
 @pytest.mark.parametrize("content", [None, b"", bytes(80), b"{"])
-def test_a_run_without_its_manifest_is_known_by_the_keys_of_its_trials(content, tmp_path):
+@pytest.mark.parametrize("is_published", [False, True])
+def test_a_run_without_its_manifest_is_known_by_the_keys_of_its_trials(content, is_published, tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder)
     begun = folder.trial_folder(1)
@@ -298,7 +299,8 @@ def test_a_run_without_its_manifest_is_known_by_the_keys_of_its_trials(content, 
     checkpoints.go_on_after(None)
     checkpoints.save("round-000001", {"key": "key of b"}, b"memory")
     folder.release()
-    manifest = folder.staging / "manifest.json"
+    place = finish(folder, "interrupted") if is_published else folder.staging
+    manifest = place / "manifest.json"
     manifest.unlink() if content is None else manifest.write_bytes(content)
     for keys in ([], ["key of a"], ["key of a", "another"]):
         with pytest.raises(ScenarioError, match="holds something else"):
@@ -308,7 +310,7 @@ def test_a_run_without_its_manifest_is_known_by_the_keys_of_its_trials(content, 
     assert free_folder(tmp_path, "run", "digest", keys) == tmp_path / "run"
     again = RunFolder(tmp_path / "run", "digest", keys, resume=True)
     assert again.finished(0, {"key": "key of a"})
-    assert list(Checkpoints(begun))
+    assert list(Checkpoints(again.trial_folder(1)))
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
