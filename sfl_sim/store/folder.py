@@ -133,7 +133,8 @@ class RunFolder:
         return any(self._closed())
 
     def _closed(self) -> list[Path]:
-        return sorted(path.parent for path in self.staging.glob(f"{TRIALS}/*/{SUMMARY}"))
+        paths = self.staging.glob(f"{TRIALS}/*/{SUMMARY}")
+        return sorted(path.parent for path in paths if path.parent.name.isdecimal())
 
     def join(self, name: str, additions: Mapping[int, Mapping[str, Any]]) -> None:
         """Join the closed trials into the run's tables, in the staging folder.
