@@ -116,7 +116,7 @@ class Participation:
         n_stays = sum(there.stays_by(now_s) for there in presence)
         if n_stays > max(MAX_STAYS, MAX_STAYS_A_CLIENT * len(presence)):
             raise ScenarioError(
-                f"stays are too short for a run that takes {now_s:.6g} s and more: {n_stays:.3g} of them would be listed",
+                f"stays are too short for a run that takes {now_s:.6g} s and more: {n_stays:.3g} would be listed",
                 key=Presence.key, allowed=f"{MAX_STAYS:,}, or {MAX_STAYS_A_CLIENT:,} a client",
             )  # fmt: skip
 
