@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
-from sfl_sim.report import figures, gantt, labels, round_view
+from sfl_sim.report import figures, gantt, labels, round_view, style
 from sfl_sim.report.comparison import compare, machine_in_words, settings_in_words, values_table
 from sfl_sim.report.display import plural
 from sfl_sim.report.exits import exit_panels
@@ -80,6 +80,7 @@ def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) ->
         gantt_ops=gantt.MAX_OPS,
         gantt_clients=gantt.MAX_CLIENTS,
         drawn_variants=round_view.MAX_VARIANTS,
+        max_looks=style.MAX_LOOKS,
     )
 
 
