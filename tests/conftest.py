@@ -69,7 +69,7 @@ def without_pages(request, monkeypatch):
     if request.node.get_closest_marker("pages"):
         return
 
-    def leave_out(runs, out):
+    def leave_out(runs, out, parts):
         out.write_text("left out")
         return out
 

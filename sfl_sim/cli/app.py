@@ -58,13 +58,18 @@ class Interrupted(Exception):
 
 
 def conclude(outcome: Outcome, page: str, table: Callable[[Path], RenderableType] | None) -> None:
-    """Print the table of a study's results, if wanted, and the path of its page.
+    """Print the table of a study's results, if wanted, and the path of its page, or of its folder if it has none.
 
     Raises Interrupted if the study was.
     """
     if table:
-        Terminal().print(table(outcome.folder))
-    say(outcome.folder / page)
+        try:
+            shown = table(outcome.folder)
+        except Exception as error:  # the results are stored, whatever is shown of them
+            say(f"warning: the table of results is left out: {type(error).__name__}: {error}", err=True)
+        else:
+            Terminal().print(shown)
+    say(outcome.folder / page if (outcome.folder / page).exists() else outcome.folder)
     if outcome.status == "interrupted":
         raise Interrupted
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 
 from sfl_sim.engine.experiment import Round
+from sfl_sim.errors import MAX_FOUND, OutputError, ScenarioError, in_one_line
 from sfl_sim.store import Failure
 
 
@@ -78,6 +81,21 @@ Notify = Callable[[News], None]
 
 def silent(news: News) -> None:
     """Ignore all news."""
+
+
+@contextmanager
+def optional(what: str, notify: Notify) -> Iterator[None]:
+    """Do something without which a study is whole, such as drawing: if it fails, warn that it is left out.
+
+    Errors of the disk and of the input are raised all the same.
+    """
+    try:
+        yield
+    except (OSError, OutputError, ScenarioError):
+        raise
+    except Exception as error:
+        why = in_one_line(shorten(f"{type(error).__name__}: {error}", MAX_FOUND, placeholder=" …"))
+        notify(Warned(None, f"{what} is left out: {why}"))
 
 
 def brief(news: News) -> News:

@@ -21,6 +21,9 @@ from sfl_sim.sim.dropouts import Dropout
 from sfl_sim.store.columns import LOSS_COLUMNS, PRESENCE_COLUMNS
 from sfl_sim.system.presence import Presence
 
+MAX_STAYS, MAX_STAYS_A_CLIENT = 10_000_000, 10_000
+"""Stays of clients in a run, in all and on average per client, beyond which listing them takes too long."""
+
 
 def check_survival(scenario: Scenario, method: Method) -> None:
     """Check that the method can lose clients, or end rounds by a deadline, as the scenario says; or ScenarioError."""
@@ -85,6 +88,7 @@ class Participation:
         """
         if not self.is_tracked:
             return {}
+        self._check_stays()
         lost_now = self.clock.events.records.take_dropouts()
         self.dropouts += lost_now
         lost = {each.client for each in lost_now}
@@ -100,13 +104,21 @@ class Participation:
         rows = [{**each._asdict(), "returned_s": self._returned_s(each)} for each in self.dropouts]
         tables = {"losses": pd.DataFrame(rows, columns=LOSS_COLUMNS)}
         if presence is not None:
-            stays = [
-                {"client": client, "from_s": from_s, "until_s": until_s}
-                for client, there in enumerate(presence)
-                for from_s, until_s in there.intervals(0.0, self.clock.now_s)
-            ]
-            tables["presence"] = pd.DataFrame(stays, columns=PRESENCE_COLUMNS)
+            stays = [np.array(there.intervals(0.0, self.clock.now_s)).reshape(-1, 2) for there in presence]
+            clients = np.repeat(np.arange(len(stays)), [len(each) for each in stays])
+            columns = clients, *np.concatenate(stays).T
+            tables["presence"] = pd.DataFrame(dict(zip(PRESENCE_COLUMNS, columns, strict=True)))
         return tables
+
+    def _check_stays(self) -> None:
+        """Check that the stays until now can be listed; otherwise raises ScenarioError."""
+        presence, now_s = self._presence or (), self.clock.now_s
+        n_stays = sum(there.stays_by(now_s) for there in presence)
+        if n_stays > max(MAX_STAYS, MAX_STAYS_A_CLIENT * len(presence)):
+            raise ScenarioError(
+                f"stays are too short for a run that takes {now_s:.6g} s and more: {n_stays:.3g} would be listed",
+                key=Presence.key, allowed=f"{MAX_STAYS:,}, or {MAX_STAYS_A_CLIENT:,} a client",
+            )  # fmt: skip
 
     @property
     def _presence(self) -> Sequence[Presence] | None:

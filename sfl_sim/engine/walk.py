@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.engine.participation import Participation
+from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import Flow
 from sfl_sim.sim.array_clock import Turns
 from sfl_sim.sim.clock import Clock
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 SETUP, FINISH = "setup", "finish"
 """Names of the flows that run once, before the first round and after the last."""
+
+
+LONGEST_S = 2.0**43
+"""Simulated time, of 279,000 years, from which on a clock with 53 bits does not tell milliseconds apart."""
 
 
 class WalkedRound(NamedTuple):
@@ -41,6 +46,13 @@ class WalkedRound(NamedTuple):
     ops: NDArray[np.void]
     times: int = 1
     is_aside: bool = False
+
+
+def _check_time(now_s: float) -> None:
+    """Check that the clock still tells one instant from the next; otherwise raises ScenarioError."""
+    if not now_s < LONGEST_S:
+        problem = f"devices, links or server are too slow: simulated time has come to {now_s:.3g} s"
+        raise ScenarioError(problem, allowed=f"less than {LONGEST_S:.3g} s")
 
 
 class Walk:
@@ -94,6 +106,7 @@ class Walk:
         for what, flow in self._flows(number, clients):
             clock.run(flow, number, like=what if is_regular else None, in_round=what not in (SETUP, FINISH))
         clock.events.executor.finish()
+        _check_time(clock.now_s)
         return WalkedRound(number, tuple(method.took_part(clients)), started_s, clock.now_s, clock.events.take_rows())
 
     def alike(self) -> list[WalkedRound]:
@@ -120,6 +133,7 @@ class Walk:
                     continue
                 began_s = now_s
                 ops, now_s = plan.run(began_s, number, turns)
+                _check_time(now_s)
                 if len(ops):
                     found[key] = WalkedRound(number, clients, began_s, now_s, ops, is_aside=what in (SETUP, FINISH))
         return list(found.values())

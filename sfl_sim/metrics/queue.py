@@ -47,9 +47,18 @@ def work_by_label(jobs: pd.DataFrame, label_samples: pd.DataFrame, edges_s: NDAr
     """
     samples = pd.concat([label_samples, label_samples.sum().rename(-1).to_frame().T])
     shares = samples.div(samples.sum(axis=1).clip(lower=1), axis=0)
-    work = np.zeros((len(samples), len(edges_s) - 1))
-    for client, own in jobs.sort_values("started_s").groupby("client"):
-        times_s = own[["started_s", "ended_s"]].to_numpy().ravel()
-        done = np.repeat(np.r_[0.0, own["macs"].cumsum()], 2)[1:-1]
-        work[samples.index.get_loc(client)] = np.diff(np.interp(edges_s, times_s, done))
-    return pd.DataFrame(shares.to_numpy().T @ work, index=samples.columns)
+    started_s, ended_s = jobs["started_s"].to_numpy(dtype=float), jobs["ended_s"].to_numpy(dtype=float)
+    first = np.searchsorted(edges_s, started_s, side="right") - 1
+    pieces = np.maximum(np.searchsorted(edges_s, ended_s), first + 1) - first
+    job = np.repeat(np.arange(len(jobs)), pieces)  # a row for each job and each stretch in which it is served
+    stretch = np.arange(len(job)) - np.repeat(pieces.cumsum() - pieces - first, pieces)
+    job, stretch = (of[(stretch >= 0) & (stretch < len(edges_s) - 1)] for of in (job, stretch))
+    within_s = np.minimum(ended_s[job], edges_s[stretch + 1]) - np.maximum(started_s[job], edges_s[stretch])
+    lasts_s = (ended_s - started_s)[job]
+    part = np.divide(within_s, lasts_s, out=np.ones(len(job)), where=lasts_s > 0)
+    macs = part * jobs["macs"].to_numpy(dtype=float)[job]
+    work = [
+        np.bincount(stretch, macs * share.loc[jobs["client"]].to_numpy()[job], len(edges_s) - 1)
+        for _, share in shares.items()
+    ]
+    return pd.DataFrame(work, index=samples.columns)

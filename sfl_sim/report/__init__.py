@@ -1,7 +1,7 @@
 '''Pages made from stored tables; they compute no science.
 
 How to add a figure to the page of a run: write a function that returns its panel, in a file of this package, and enter
-it in the list of `page.panels`. All of a new file `uploads.py`, for example:
+it in the list of `page._sections`. All of a new file `uploads.py`, for example:
 
     """Panel on uploads: how much the clients send in a round."""
 
@@ -24,9 +24,10 @@ it in the list of `page.panels`. All of a new file `uploads.py`, for example:
         caption = "What all clients together send to the server (medians over seeds)."
         return [Panel("Uploads", caption, [("Bytes sent up in a round", figure)])]
 
-In `page.panels`, the line `*upload_panels(frames),` stands where the section shall stand. Legend, layout, escaping and
-`--export` follow by themselves. `Frames` holds the tables of the run folders (docs/output.md), `figures` draws marks in
-the look of the page, `display` writes numbers with units, and a `Panel` takes tables as well (`table.py`).
+In `page._sections`, the line `"Uploads": lambda: upload_panels(frames),` stands where the section shall stand. Legend,
+layout, escaping and `--export` follow by themselves. `Frames` holds the tables of the run folders (docs/output.md),
+`figures` draws marks in the look of the page, `display` writes numbers with units, and a `Panel` takes tables as well
+(`table.py`).
 
 A figure of the round that is shown takes `views` beside `frames` (`round_view.RoundView`: `ops`, `training`,
 `duration_s`, times from the round's start). What a figure counts is a function in `sfl_sim/metrics/`, with a test of

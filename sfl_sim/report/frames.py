@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,12 +15,12 @@ from sfl_sim.report import style
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from markupsafe import Markup
-
     from sfl_sim.report.load import Run
 
 
 T = TypeVar("T")
+TABLES = ("summary", "rounds", "labels", "confusion", "clients", "layers", "representations")
+"""Tables of `Frames`, all with the column `variant`."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,25 @@ class Frames:
 
     @cached_property
     def typical_round(self) -> int:
-        """The round that is drawn in detail, as `metrics.typical.typical_round` chooses it."""
-        first_seeds = pd.concat(
-            self.rounds[(self.rounds["variant"] == v.label) & (self.rounds["seed"] == v.seed)] for v in self.variants
-        )
-        return typical_round(first_seeds)
+        """The round that is drawn in detail, as `metrics.typical.typical_round` chooses it for the first variants."""
+        first = {variant.label: variant.seed for variant in self.variants[: style.MAX_LOOKS]}
+        return typical_round(self.rounds[self.rounds["seed"] == self.rounds["variant"].map(first)])
+
+    @cached_property
+    def n_variants(self) -> int:
+        """The number of all variants, those included that are not drawn."""
+        return sum(run.rounds["variant"].nunique() for run in self.runs)
+
+    @cached_property
+    def drawn(self) -> Frames:
+        """What figures show: the first `style.MAX_LOOKS` variants, which look different, and those they refer to."""
+        if len(self.variants) <= style.MAX_LOOKS:
+            return self
+        first = {variant.label for variant in self.variants[: style.MAX_LOOKS]}
+        shown = first | set(self.summary.loc[self.summary["variant"].isin(first), "reference"])
+        variants = [variant for variant in self.variants if variant.label in shown]
+        tables = {name: table[table["variant"].isin(shown)] for name in TABLES if len(table := getattr(self, name))}
+        return replace(self, variants=variants, **tables)
 
 
 def label_ranks(labels: pd.DataFrame) -> pd.Series:
@@ -115,13 +129,19 @@ def distinct(tables: Iterable[tuple[T, pd.DataFrame]]) -> list[tuple[list[T], pd
 def merge(runs: Sequence[Run]) -> Frames:
     """Put the variants of `runs` side by side. Names are escaped here, once, for pages and Plotly alike."""
     variants: list[Variant] = []
-    tables: dict[str, list[pd.DataFrame]] = {
-        table: [] for table in ("summary", "rounds", "labels", "confusion", "clients", "layers", "representations")
-    }
+    tables: dict[str, list[pd.DataFrame]] = {table: [] for table in TABLES}
     for run, title in zip(runs, titles(runs), strict=True):
         names = list(run.rounds["variant"].unique())
         labels = {name: escape(_label(name, names, title)) for name in names}
-        variants += [_variant(run, name, labels[name], len(variants) + i) for i, name in enumerate(names)]
+        methods = run.summary.drop_duplicates("variant").set_index("variant")["method"].to_dict()
+        seeds = run.rounds.groupby("variant")["seed"].min().to_dict()
+        variants += [
+            Variant(
+                label=labels[name], method=str(methods[name]), order=_order(run, name), seed=int(seeds[name]),
+                **style.look(index), run=run, name=name,
+            )
+            for index, name in enumerate(names, start=len(variants))
+        ]  # fmt: skip
         for table, frames in tables.items():
             frame: pd.DataFrame = getattr(run, table)
             frame = frame[frame["variant"].isin(names)]
@@ -157,18 +177,6 @@ def _label(name: str, names: Sequence[str], title: str) -> str:
     if not title:
         return name
     return title if len(names) == 1 else f"{title}: {name}"
-
-
-def _variant(run: Run, name: str, label: Markup, index: int) -> Variant:
-    return Variant(
-        label=label,
-        method=str(run.summary.loc[run.summary["variant"] == name, "method"].iloc[0]),
-        order=_order(run, name),
-        seed=int(run.rounds.loc[run.rounds["variant"] == name, "seed"].min()),
-        **style.look(index),
-        run=run,
-        name=name,
-    )
 
 
 def _order(run: Run, name: str) -> str | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames, Variant
     from sfl_sim.report.results import Numbers
 
-MIN_VARIANTS = 3
+MIN_VARIANTS, MAX_NAMED = 3, 8
 TOLD = ["accuracy", "performance_gap", "simulated_s"]
 OF_A_ROUND = "time of a round"
 PALE = 0.45
@@ -106,6 +106,8 @@ def choice(frames: Frames) -> list[Markup]:
     if found is None or found.middle["best"].equals(np.isfinite(found.middle["time_s"])):
         return []
     names = [variant.html for variant in frames.variants if found.middle["best"].get(variant.label, False)]
+    if len(names) > MAX_NAMED:
+        names[MAX_NAMED:] = [Markup("one of {} more").format(len(names) - MAX_NAMED)]
     late = np.isinf(found.middle["time_s"]).any()
     if len(names) == 1:
         those = " of those that reach it" if late else ""

@@ -25,7 +25,7 @@ ORDER_SETTINGS = ("max_wait_s", "burst")
 """Keys beside `server.order` that say more of an order, and that arrival order has not."""
 MAX_COMPARISONS = 3
 
-MAX_FAILURES = 5
+MAX_ALIKE = 5
 ADAPTIVE = ("window_ratio", "clp", "printed")
 """Rules of KoReA-SFL by which the proportion of replay follows the gradient norm."""
 
@@ -46,7 +46,7 @@ def _leaders(frames: Frames, found: list[Found]) -> list[Markup]:
     sentences = [_first_to_target(aim) for aim in goals[:MAX_COMPARISONS]]
     if len(goals) > MAX_COMPARISONS:
         sentences.append(escape(f"{plural(len(goals) - MAX_COMPARISONS, 'more target')} below."))
-    return sentences if any(aim.ranking() for aim in goals) else [*sentences, _most_accurate(found)]
+    return sentences if any(aim.ranking for aim in goals) else [*sentences, _most_accurate(found)]
 
 
 def _fastest(found: list[Found]) -> Markup:
@@ -61,7 +61,7 @@ def _fastest(found: list[Found]) -> Markup:
 
 
 def _first_to_target(aim: Aim) -> Markup:
-    ranking = aim.ranking()
+    ranking = aim.ranking
     if not ranking:
         return escape(f"The target of {aim.name} is not reached.")
     first, *others = ranking
@@ -198,24 +198,32 @@ def _warnings(run: Run) -> list[str]:
     if changed := changed_files(run.folder):
         texts.append(f"{', '.join(changed)} is not what the run has written, by its SHA256SUMS: figures may be wrong.")
     diverged = run.rounds[run.rounds["accuracy"].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
-    for (variant, seed), rounds in diverged.groupby(["variant", "seed"], sort=False):
-        texts.append(
-            f"{variant} with seed {seed} diverged in round {rounds['round'].min()}. Its loss is no longer a "
-            "number, and its accuracy is that of guessing; a smaller learning rate may help."
-        )
+    found = [
+        f"{variant} with seed {seed} diverged in round {rounds['round'].min()}. Its loss is no longer a "
+        "number, and its accuracy is that of guessing; a smaller learning rate may help."
+        for (variant, seed), rounds in diverged.groupby(["variant", "seed"], sort=False)
+    ]
+    texts += _first(found, "more diverged; rounds.parquet has the losses of all.")
     skipped = run.rounds[run.rounds["skipped"] > 0]
-    for (variant, seed), rounds in skipped.groupby(["variant", "seed"], sort=False):
-        texts.append(
-            f"{variant} with seed {seed} left out {plural(rounds['skipped'].sum(), 'update')} with gradients that were "
-            f"no finite numbers, the first in round {rounds['round'].min()} (train.on_nan: skip); a smaller learning "
-            "rate may help."
-        )
+    found = [
+        f"{variant} with seed {seed} left out {plural(rounds['skipped'].sum(), 'update')} with gradients that were "
+        f"no finite numbers, the first in round {rounds['round'].min()} (train.on_nan: skip); a smaller learning "
+        "rate may help."
+        for (variant, seed), rounds in skipped.groupby(["variant", "seed"], sort=False)
+    ]
+    texts += _first(found, "more left out updates; rounds.parquet has their numbers.")
     if run.rounds["accuracy"].isna().all() and "repriced_from" not in run.manifest:
         texts.append(
             "timing-only. Nothing was trained, so there is no accuracy; time and bytes are those of a training run"
             f"{_unread(run)}."
         )
     return texts
+
+
+def _first(texts: list[str], more: str) -> list[str]:
+    """Give the first `MAX_ALIKE` texts that say the same of different runs, and the number of those left out."""
+    n_more = len(texts) - MAX_ALIKE
+    return [*texts[:MAX_ALIKE], f"{n_more:,} {more}"] if n_more > 0 else texts
 
 
 def _repriced(run: Run) -> list[str]:
@@ -256,13 +264,12 @@ def _unfinished(run: Run) -> list[str]:
             f"{status} after round {run.rounds['round'].max()} of {planned}. What follows is what was stored "
             "until then; variants and seeds may have reached different rounds."
         )
-    for one in failed[:MAX_FAILURES]:
+    found = []
+    for one in failed:
         mine = (run.rounds["variant"] == one["variant"]) & (run.rounds["seed"] == one["seed"])
         what = f"What follows has its first {plural(mine.sum(), 'round')}." if mine.any() else "It is not shown."
-        texts.append(f"{one['variant']} with seed {one['seed']} failed: {one['error']}. {what}")
-    if len(failed) > MAX_FAILURES:
-        texts.append(f"{len(failed) - MAX_FAILURES} more failed; manifest.json lists them all.")
-    return texts
+        found.append(f"{one['variant']} with seed {one['seed']} failed: {one['error']}. {what}")
+    return texts + _first(found, "more failed; manifest.json lists them all.")
 
 
 def _unread(run: Run) -> str:

@@ -5,16 +5,18 @@ Everything that a template is given is escaped, but for `Markup`: names become `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import MAX_FOUND, ScenarioError, in_one_line
 from sfl_sim.report import style
 from sfl_sim.report.load import flat
 from sfl_sim.report.table import Cell, Table
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
+T = TypeVar("T")
 PLOT_CONFIG = {
     "responsive": True,
     "displaylogo": False,
@@ -55,6 +58,46 @@ class Panel:
         return [_entry(name, trace) for name, trace in traces.items()]
 
 
+def _ignore(*_: object) -> None:
+    """Tell nobody."""
+
+
+@dataclass
+class Parts:
+    """The parts of a page, made one after another: one that fails is left out with a sentence, and the others are made.
+
+    Attributes:
+        forgiven: errors that do not stop the page.
+        warn: called with the sentence on each part that is left out.
+        count: called with the number of parts that have been made, and of all.
+        left_out: the sentences.
+    """
+
+    forgiven: type[Exception] = MemoryError
+    warn: Callable[[str], object] = _ignore
+    count: Callable[[int, int], object] = _ignore
+    left_out: list[str] = field(default_factory=list)
+
+    def make(self, name: str, part: Callable[[], T], otherwise: T) -> T:
+        """Make a part of the page; gives `otherwise` if that fails."""
+        try:
+            return part()
+        except self.forgiven as error:
+            why = in_one_line(shorten(f"{type(error).__name__}: {error}", MAX_FOUND, placeholder=" …"))
+            self.left_out.append(f"{name} is left out: {why}. The numbers are in the tables beside the page.")
+            self.warn(self.left_out[-1])
+            return otherwise
+
+    def make_all(self, parts: Mapping[str, Callable[[], list[T]]]) -> list[T]:
+        """Make all of these parts, and count them."""
+        made: list[T] = []
+        for number, (name, part) in enumerate(parts.items()):
+            self.count(number, len(parts))
+            made += self.make(name, part, [])
+        self.count(len(parts), len(parts))
+        return made
+
+
 class Entry(NamedTuple):
     """An entry of a legend: the style (CSS) and the glyph of its mark, and its name."""
 
@@ -82,6 +125,7 @@ def write_page(
     headlines: Sequence[str] = (),
     warnings: Sequence[str] = (),
     panels: Iterable[Panel] = (),
+    parts: Parts | None = None,
     **more: object,
 ) -> Path:
     """Write a page to the file `out` and return its path.
@@ -94,6 +138,7 @@ def write_page(
         headlines: what was found, a sentence or a few each.
         warnings: what a reader must know before believing the rest.
         panels: the sections.
+        parts: makes the figures.
         more: what else the template asks for.
 
     Raises:
@@ -101,10 +146,14 @@ def write_page(
     """
     ids = count(1)
 
+    parts = parts or Parts()
+
     def plot(figure: go.Figure) -> Markup:
         figure.update_layout(showlegend=False)
         div_id = f"figure-{next(ids)}"
-        return Markup(figure.to_html(config=PLOT_CONFIG, include_plotlyjs=False, full_html=False, div_id=div_id))
+        draw = partial(figure.to_html, config=PLOT_CONFIG, include_plotlyjs=False, full_html=False, div_id=div_id)
+        text = parts.make("A figure", draw, "")
+        return Markup(text) if text else Markup('<p class="caption">{}</p>').format(parts.left_out[-1])
 
     content = {"title": title, "about": about, "headlines": headlines, "warnings": warnings, "panels": list(panels)}
     page = _templates().get_template(f"{template}.html.j2")

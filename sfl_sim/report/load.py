@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sfl_sim.errors import ScenarioError
@@ -108,10 +109,21 @@ class Run:
         resolved = {variant.name: variant.scenario.model_dump() for variant in reversed(variants)}
         return {name: flat(resolved.get(name, self.scenario)) for name in self.summary["variant"].unique()}
 
-    def ops(self, columns: Sequence[str], **where: object) -> pd.DataFrame:
-        """The rows of the large table in which each column named in `where` has the value given there."""
-        filters = [(column, "==", value) for column, value in where.items()]
-        return pd.read_parquet(self.folder / "ops.parquet", columns=list(columns), filters=filters)
+    def ops(self, columns: Sequence[str], variant: str, **where: object) -> pd.DataFrame:
+        """The rows of a variant in the large table in which each column named in `where` has the value given there.
+
+        Only row groups that may hold the variant are read; pyarrow's filters read all, since names are a dictionary.
+        """
+        wanted = {"variant": variant, **where}
+        with pq.ParquetFile(self.folder / "ops.parquet") as file:
+            place = file.schema_arrow.get_field_index("variant")
+            about = [file.metadata.row_group(group).column(place) for group in range(file.num_row_groups)]
+            groups = [group for group, column in enumerate(about) if _may_hold(column.statistics, variant)]
+            rows = file.read_row_groups(groups, columns=[*dict.fromkeys([*columns, *wanted])])
+        for column, value in wanted.items():
+            rows = rows.filter(pc.equal(rows[column], value))
+        found: pd.DataFrame = rows.select(list(columns)).to_pandas()
+        return found
 
     def answers(self, variant: str) -> pd.DataFrame:
         """Read the answers of the models of `variant` to the clients' own test sets; no rows if none were recorded."""
@@ -135,6 +147,11 @@ class Run:
         if not path.exists():
             return pd.DataFrame(columns=list(columns))
         return pd.read_parquet(path, filters=[("variant", "==", variant), ("seed", "==", seed)])
+
+
+def _may_hold(statistics: pq.Statistics | None, value: str) -> bool:
+    """Return False if a column with these statistics surely lacks the value."""
+    return statistics is None or not statistics.has_min_max or statistics.min <= value <= statistics.max
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
-from sfl_sim.report import figures, gantt, labels, round_view
+from sfl_sim.report import figures, gantt, labels, round_view, style
 from sfl_sim.report.comparison import compare, machine_in_words, settings_in_words, values_table
 from sfl_sim.report.display import plural
 from sfl_sim.report.exits import exit_panels
@@ -15,7 +17,7 @@ from sfl_sim.report.frames import merge
 from sfl_sim.report.frontier import frontier_panels
 from sfl_sim.report.gantt import gantt_panel
 from sfl_sim.report.headline import headline, warnings
-from sfl_sim.report.html_page import write_page
+from sfl_sim.report.html_page import Parts, write_page
 from sfl_sim.report.labels import label_panels
 from sfl_sim.report.learning import accuracy_panels
 from sfl_sim.report.load import load
@@ -29,34 +31,46 @@ from sfl_sim.report.table import Cell, Table
 from sfl_sim.report.world import cut_panels, fleet_panel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from sfl_sim.report.frames import Frames
     from sfl_sim.report.html_page import Panel
+    from sfl_sim.report.round_view import RoundView
 
 MAX_OPEN_ROWS = 8
 """A table of differences that is longer than this has to be opened."""
 
 
-def write_report(runs: Sequence[Path], out: Path) -> Path:
+def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) -> Path:
     """Write the report on one run, or on several side by side, to the file `out` and return its path.
+
+    Args:
+        runs: the folders.
+        out: the page.
+        parts: makes the parts of the page; by default, all but those that need too much memory must succeed.
 
     Raises:
         ScenarioError: a folder holds no complete run, or the page cannot be written.
     """
     frames = merge([load(folder) for folder in dict.fromkeys(runs)])
-    paper = paper_table(frames)
+    parts = parts or Parts()
+    headlines = parts.make("The summary", lambda: headline(frames), list[Markup]())
+    results = parts.make("The table of results", lambda: _results(frames), list[Table]())
+    paper = parts.make("The table computed as in the paper", lambda: paper_table(frames), None)
+    shown = panels(frames, parts)
     return write_page(
         out,
         "run",
         title=frames.title,
         about=_about(frames),
-        headlines=headline(frames),
-        warnings=warnings(frames),
-        panels=panels(frames),
+        headlines=headlines,
+        warnings=warnings(frames) + parts.left_out,
+        panels=shown,
+        parts=parts,
         comparison=_comparison(frames),
-        results=[results_table(frames), *([paper] if paper else [])],
+        notes=_notes(frames),
+        results=[*results, *([paper] if paper else [])],
         runs=frames.runs,
         digests=_digests(frames),
         last_rounds=LAST_ROUNDS,
@@ -66,36 +80,71 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
         gantt_ops=gantt.MAX_OPS,
         gantt_clients=gantt.MAX_CLIENTS,
         drawn_variants=round_view.MAX_VARIANTS,
+        max_looks=style.MAX_LOOKS,
     )
 
 
-def panels(frames: Frames) -> list[Panel]:
+def panels(frames: Frames, parts: Parts | None = None) -> list[Panel]:
     """List the sections of the page in reading order: what was learned, what it cost, one round in detail, the world.
 
-    New figures are entered here: the docstring of `sfl_sim.report` shows how. A function `..._panels` returns an empty
-    list for runs without its data.
+    New figures are entered in `_sections`: the docstring of `sfl_sim.report` shows how.
     """
-    views = round_views(frames)
-    return [
-        *learned_panels(frames),
-        breakdown_panel(frames),
-        *participation_panels(frames),
-        *staleness_panels(frames),
-        *replay_panels(frames),
-        *queue_panels(frames, views),
-        gantt_panel(frames, views),
-        path_panel(frames, views),
-        *cut_panels(frames),
-        *holdings_panels(frames),
-        fleet_panel(frames),
-    ]
+    return (parts or Parts()).make_all(
+        {f"The section “{name}”": section for name, section in _sections(frames.drawn).items()}
+    )
 
 
-def learned_panels(frames: Frames) -> list[Panel]:
-    """List the sections on accuracy, forgetting and their costs; none if nothing was trained."""
+def _sections(frames: Frames) -> dict[str, Callable[[], list[Panel]]]:
+    """List what makes each section of the page. A function `..._panels` gives none for runs without its data."""
+
+    @cache
+    def views() -> list[RoundView]:
+        return round_views(frames)
+
+    return {
+        **_learned(frames),
+        "Where the time goes": lambda: [breakdown_panel(frames)],
+        "Availability and dropouts": lambda: participation_panels(frames),
+        "Staleness": lambda: staleness_panels(frames),
+        "Replay": lambda: replay_panels(frames),
+        "The server's queue": lambda: queue_panels(frames, views()),
+        "One round, operation by operation": lambda: [gantt_panel(frames, views())],
+        "Why a round takes so long": lambda: [path_panel(frames, views())],
+        "Where to cut": lambda: cut_panels(frames),
+        "Labels held by each client": lambda: holdings_panels(frames),
+        "The fleet": lambda: [fleet_panel(frames)],
+    }
+
+
+def _learned(frames: Frames) -> dict[str, Callable[[], list[Panel]]]:
+    """List what makes the sections on accuracy, forgetting and their costs; none if nothing was trained."""
     if frames.timing_only:
+        return {}
+    return {
+        "Accuracy": lambda: accuracy_panels(frames),
+        "Early exits": lambda: exit_panels(frames),
+        "Labels": lambda: label_panels(frames),
+        "What less forgetting costs in time": lambda: frontier_panels(frames),
+    }
+
+
+def _results(frames: Frames) -> list[Table]:
+    """Tabulate the results of the variants that are drawn and, folded, of all if these are more."""
+    drawn = results_table(frames.drawn)
+    if frames.drawn is frames:
+        return [drawn]
+    return [drawn, replace(results_table(frames), title=f"All {frames.n_variants:,} variants", folded=True)]
+
+
+def _notes(frames: Frames) -> list[str]:
+    """Say what is not drawn."""
+    if frames.drawn is frames:
         return []
-    return [*accuracy_panels(frames), *exit_panels(frames), *label_panels(frames), *frontier_panels(frames)]
+    return [
+        f"Drawn are {len(frames.drawn.variants)} of the {frames.n_variants:,} variants: the first ones of the grid, as "
+        "many as can be told apart. The results of all can be opened below, and all numbers are in the tables beside "
+        "this page. A scenario with others of these variants draws them, and takes their results from this run."
+    ]
 
 
 def _about(frames: Frames) -> str:
@@ -124,7 +173,8 @@ def _digests(frames: Frames) -> Table:
         [Cell(Markup(row["variant"])), Cell(str(row["seed"])), *(_digest(row[name]) for name in digests)]
         for row in frames.summary.to_dict("records")
     ]
-    return Table(["Variant", "Seed", "Timeline", "Weights"], rows)
+    titles = ["Variant", "Seed", "Timeline", "Weights"]
+    return Table(titles, rows, title=f"Digests of {plural(len(rows), 'run')}", folded=frames.drawn is not frames)
 
 
 def _digest(text: object) -> Cell:

@@ -54,7 +54,8 @@ def results_table(frames: Frames) -> Table:
 
 def of_each(found: pd.DataFrame, variants: Sequence[Variant]) -> list[tuple[Variant, pd.DataFrame]]:
     """The variants, each with its rows of a frame."""
-    return [(variant, found[found["variant"] == variant.label]) for variant in variants]
+    rows = dict(list(found.groupby("variant", observed=True)))
+    return [(variant, rows.get(variant.label, found.head(0))) for variant in variants]
 
 
 def paper_table(frames: Frames) -> Table | None:

@@ -148,8 +148,8 @@ def _label_samples(frames: Frames, variant: Variant) -> pd.DataFrame:
 
 def drawn(frames: Frames) -> str:
     """Say in a caption that only the first variants are drawn; empty if all are."""
-    n_variants = len(frames.variants)
-    return f"; the first {MAX_VARIANTS} of {n_variants} variants" if n_variants > MAX_VARIANTS else ""
+    n_variants = frames.n_variants
+    return f"; the first {MAX_VARIANTS} of {n_variants:,} variants" if n_variants > MAX_VARIANTS else ""
 
 
 def queue_panels(frames: Frames, views: list[RoundView]) -> list[Panel]:

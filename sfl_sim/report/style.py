@@ -11,6 +11,8 @@ from sfl_sim.store.columns import BREAKDOWN
 # Okabe and Ito (2008) without yellow, which is lost on white: strong colours, for variants only.
 VARIANT_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("solid", "dash", "dot")
+MAX_LOOKS = len(VARIANT_COLOURS) * len(DASHES)
+"""Number of variants that can be told apart, and so are drawn."""
 SYMBOLS = dict(zip(DASHES, ("circle", "diamond", "square"), strict=True))
 GLYPHS = {"circle": "●", "diamond": "◆", "square": "■", "triangle-down": "▼", "triangle-up": "▲", "star": "★"}
 """Plotly's symbols as they look in text."""
@@ -67,7 +69,7 @@ class Named:
 
     @property
     def symbol(self) -> str:
-        """Mark in figures; no other of the first 21 has this mark in this colour."""
+        """Mark in figures; no other of the first `MAX_LOOKS` has this mark in this colour."""
         return SYMBOLS[self.dash]
 
     @property

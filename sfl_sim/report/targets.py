@@ -80,10 +80,16 @@ class Aim:
 
     def seeds(self, variant: Variant) -> pd.DataFrame:
         """The rows of the summary of a variant, by seed."""
-        return self.summary[self.summary["variant"] == variant.label].set_index("seed", drop=False)
+        return self._seeds[variant.label]
 
+    @cached_property
+    def _seeds(self) -> dict[str, pd.DataFrame]:
+        rows = self.summary.set_index("seed", drop=False)
+        return {str(label): own for label, own in rows.groupby("variant")}
+
+    @cached_property
     def ranking(self) -> list[Variant]:
-        """List the variants that reach the target, the fastest first."""
+        """The variants that reach the target, the fastest first."""
         time_s = {variant.label: TIME.median(self.seeds(variant)) for variant in self.variants}
         reaching = [variant for variant in self.variants if math.isfinite(time_s[variant.label])]
         return sorted(reaching, key=lambda variant: time_s[variant.label])
@@ -91,7 +97,7 @@ class Aim:
     @cached_property
     def baseline(self) -> Variant | None:
         """Variant that the others are compared with: the reference, or else the slowest that reaches the target."""
-        return self.reference or next(reversed(self.ranking()), None)
+        return self.reference or next(reversed(self.ranking), None)
 
     def ratios(self, variant: Variant, leg: Leg) -> pd.Series:
         """Divide, by seed, what the baseline needs by what a variant needs: 0 or infinite if only one gets there.

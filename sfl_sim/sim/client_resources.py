@@ -48,8 +48,8 @@ class ClientResources:
         up_s = self._uplink_free_s[src] if src >= 0 else requested_s
         down_s = self._downlink_free_s[dst] if dst >= 0 else requested_s
         started_s = max(requested_s, up_s, down_s)
-        taken_s, latency_s = self.prices.transfer_s(src, dst, started_s, size_bytes)
         lost_s = self.dropouts.message_at_s(src, dst, requested_s) if self.dropouts.are_possible else inf
+        taken_s, latency_s = self.prices.transfer_s(src, dst, started_s, size_bytes, lost_s)
         lasts_s = taken_s + latency_s
         if started_s + lasts_s <= lost_s:
             self._take_links(src, dst, started_s + taken_s)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import simpy
 
-from sfl_sim.errors import StuckError
+from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import SERVER, Lost, On, Send, Value
 from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.dropouts import Dropout
@@ -18,9 +18,10 @@ from sfl_sim.sim.recording import Recording
 from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.sim.shared_links import SharedLinks
 from sfl_sim.sim.station import Job, Station
+from sfl_sim.system.presence import Presence
 
-LOSSES_A_CLIENT = 1_000
-"""Maximum of lost operations per client and round: beyond it, clients stay too briefly for the round ever to end."""
+MAX_LOSSES, MAX_LOSSES_A_CLIENT = 10_000, 100
+"""Lost operations in a round, in all and on average per client, beyond which clients stay too briefly for it to end."""
 
 Row = tuple[Any, ...]
 """One operation, in the order of `OP_DTYPE`."""
@@ -198,14 +199,18 @@ class Operations:
     def _lose(self, client: int, lost_s: float, row: Row) -> Lost:
         """Record that the operation of this `row` is lost; gives the error to throw into the flow that yielded it.
 
-        Raises StuckError if a round loses more than it can ever make good.
+        Raises ScenarioError if a round loses more than it can ever make good.
         """
         node, kind, round, step = row[:4]
         self.records.rows.append(row)
         self.records.dropouts.append(Dropout(round, client, lost_s, node, kind, step, self.dropouts.cause))
         self._n_lost += 1
-        if self._n_lost > LOSSES_A_CLIENT * len(self.prices.fleet.macs_per_s):
-            raise StuckError(f"round {round} has lost {self._n_lost} operations and does not end: stays are too short")
+        if self._n_lost > max(MAX_LOSSES, MAX_LOSSES_A_CLIENT * len(self.prices.fleet.macs_per_s)):
+            raise ScenarioError(
+                f"stays are too short: round {round} has lost {self._n_lost:,} operations by {lost_s:.6g} s and does "
+                "not end; clients must stay for as long as they take to train and to send",
+                key=Presence.key,
+            )
         return Lost(client)
 
     def _until(self, at_s: float) -> Iterator[simpy.Event]:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from sfl_sim.errors import NonsenseError
 from sfl_sim.ops import NODE_NAMES, On, State, Value, Work, describe
 from sfl_sim.system.fleet import Fleet
-from sfl_sim.system.links import Pieces, joint_transfer_s, moved_bytes, slowest
+from sfl_sim.system.links import Pieces, RateTrace, joint_transfer_s, moved_bytes, slowest
+from sfl_sim.system.presence import Presence
 
 
 class Computing(NamedTuple):
@@ -98,10 +99,12 @@ class Prices:
             raise NonsenseError(f"{payload!r} cannot be sent: these are no bytes")
         return self.include_model_exchange or not isinstance(payload, State)
 
-    def transfer_s(self, src: int, dst: int, start_s: float, size_bytes: int) -> tuple[float, float]:
+    def transfer_s(
+        self, src: int, dst: int, start_s: float, size_bytes: int, lost_s: float = inf
+    ) -> tuple[float, float]:
         """Give the seconds for which a message occupies the links from `src` to `dst`, and the latency after them.
 
-        Links stand still while their client is away.
+        Links stand still while their client is away. The seconds may be infinite if they would not end by `lost_s`.
         """
         fleet = self.fleet
         if src < 0:
@@ -111,10 +114,19 @@ class Prices:
         else:
             taken_s = joint_transfer_s([fleet.uplinks[src], fleet.downlinks[dst]], start_s, size_bytes)
         if fleet.presence is not None:
-            until_s = min(fleet.presence[client].until_s(start_s) for client in (src, dst) if client >= 0)
-            if start_s + taken_s > until_s:
-                taken_s = joint_transfer_s(self._links(src, dst), start_s, size_bytes)
+            presences = [fleet.presence[client] for client in (src, dst) if client >= 0]
+            if start_s + taken_s > min(there.until_s(start_s) for there in presences):
+                taken_s = self._interrupted_s(src, dst, start_s, size_bytes, taken_s, lost_s)
         return taken_s, self.latency_s(src, dst)
+
+    def _interrupted_s(
+        self, src: int, dst: int, start_s: float, size_bytes: int, taken_s: float, lost_s: float
+    ) -> float:
+        """Give the seconds of a message that would take `taken_s` if its clients did not go away meanwhile."""
+        match links := self._links(src, dst):
+            case [RateTrace(pattern=None), Presence() as there] if 0 < there.share * there.period_s < taken_s:
+                return there.done_s(start_s, taken_s) - start_s  # however many stays it takes
+        return joint_transfer_s(links, start_s, size_bytes, lost_s)
 
     def latency_s(self, src: int, dst: int) -> float:
         """Give the latency of a message, in addition to the time of its bytes."""

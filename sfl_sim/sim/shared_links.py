@@ -14,9 +14,8 @@ from typing import Any
 
 import simpy
 
-from sfl_sim.errors import ScenarioError
 from sfl_sim.sim.station import LAST
-from sfl_sim.system.links import BITS_PER_BYTE, MAX_CLOSED_PIECES
+from sfl_sim.system.links import BITS_PER_BYTE
 from sfl_sim.system.topology import Topology
 
 SAME_INSTANT = 1e-12
@@ -194,17 +193,14 @@ def max_min_rates(
 
 def _joined(pieces: RatePieces) -> RatePieces:
     """Generate the pieces, with consecutive pieces of rate 0 joined to one."""
-    closed, closed_s = 0, -inf
+    closed_s: float | None = None
     for ends_s, rate_bps in pieces:
-        if rate_bps:
-            if closed:
-                yield closed_s, 0.0
-            yield ends_s, rate_bps
-            closed = 0
-        else:
-            closed, closed_s = closed + 1, ends_s
-            if closed > MAX_CLOSED_PIECES:
-                problem = "the links of one transfer are never open at the same time"
-                raise ScenarioError(problem, key="clients.network.trace")
-    if closed:
+        if not rate_bps:
+            closed_s = ends_s
+            continue
+        if closed_s is not None:
+            yield closed_s, 0.0
+            closed_s = None
+        yield ends_s, rate_bps
+    if closed_s is not None:
         yield closed_s, 0.0

@@ -15,6 +15,7 @@ from sfl_sim.engine.walk import Walk
 from sfl_sim.metrics.typical import typical_round
 from sfl_sim.ops import Work
 from sfl_sim.report.round_view import MAX_VARIANTS
+from sfl_sim.report.style import MAX_LOOKS
 from sfl_sim.scenario.load import Study, Variant
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.system.cost import Processor
@@ -75,9 +76,11 @@ def retimed(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataF
     first: dict[str, int] = {}
     for number in sorted(closed, key=lambda number: study.variants[number].scenario.seed):
         first.setdefault(study.variants[number].name, number)
-    chosen = typical_round(pd.concat(closed[number][1].assign(variant=name) for name, number in first.items()))
-    drawn = sorted(first.values())[:MAX_VARIANTS]
-    rows = [row for number in drawn for row in _of_cell(study.variants[number], closed[number][1], chosen)]
+    drawn = sorted(first.values())[:MAX_LOOKS]
+    chosen = typical_round(pd.concat(closed[number][1].assign(variant=number) for number in drawn))
+    rows = [
+        row for number in drawn[:MAX_VARIANTS] for row in _of_cell(study.variants[number], closed[number][1], chosen)
+    ]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

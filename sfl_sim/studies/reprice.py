@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,9 @@ class Repricing:
             source = {"folder": str(self.folder.resolve()), "scenario": self.digest}
             return {"repriced_from": source, "repriced": [asdict(verdict) for verdict in verdicts]}
 
-        return launch(study, Settings(timing_only=True), folder, work=work, join=join, page=write_pages)
+        return launch(
+            study, Settings(timing_only=True), folder, work=work, join=join, page=partial(write_pages, notify=notify)
+        )
 
 
 def _walk(number: int, retracing: Retracing, variant: Variant, trial: TrialWriter, notify: Notify) -> Verdict:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from sfl_sim.engine.cache_key import code_version, names_own_code, trial_key
-from sfl_sim.engine.news import Counted, Notify
+from sfl_sim.engine.news import Counted, Notify, optional
 from sfl_sim.engine.trial import Settings, uninterrupted
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.scenario.concerns import NOT_LEARNED, Aside
@@ -176,7 +176,8 @@ class ServedStudy:
         def page(staged: Path) -> None:
             from sfl_sim.report.serving import write_serving  # plotly is imported when the first trial has been served
 
-            write_serving(staged, staged / "serving.html")
+            with optional("serving.html", notify):
+                write_serving(staged, staged / "serving.html")
 
         return launch(study, self.settings, folder, work=work, join=join, page=page)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from sfl_sim.engine.cache_key import names_own_code, trial_key
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.news import Notify, Planned, Reused, Warned
+from sfl_sim.engine.news import Counted, Notify, Planned, Reused, Warned, optional, silent
 from sfl_sim.engine.processes import check_backend, run_trials
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
@@ -96,15 +97,16 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
             raise error
         from sfl_sim.studies.bottlenecks import retimed  # with it comes plotly
 
-        helping = retimed(study, folder.closed())
-        if len(helping):
-            helping.to_parquet(folder.staging / "retimed.parquet", index=False)
+        with optional("retimed.parquet", notify):
+            helping = retimed(study, folder.closed())
+            if len(helping):
+                helping.to_parquet(folder.staging / "retimed.parquet", index=False)
 
     def join() -> dict[str, Any]:
         folder.join(study.name, ways(study, folder.closed()))
         return {"failed": list(map(asdict, folder.failures()))}
 
-    return launch(study, settings, folder, work=work, join=join, page=write_pages)
+    return launch(study, settings, folder, work=work, join=join, page=partial(write_pages, notify=notify))
 
 
 def planned(study: Study) -> Planned:
@@ -112,13 +114,21 @@ def planned(study: Study) -> Planned:
     return Planned([(study.title(variant), variant.scenario.train.rounds) for variant in study.variants])
 
 
-def write_pages(folder: Path) -> None:
-    """Write the report on the run in a folder, and its trace for Perfetto."""
-    from sfl_sim.report.page import write_report  # plotly is imported when the first round has long begun
+def write_pages(folder: Path, notify: Notify = silent) -> None:
+    """Write the report on the run in a folder, and its trace for Perfetto; what cannot be made is left out."""
+    from sfl_sim.report.html_page import Parts  # plotly is imported when the first round has long begun
+    from sfl_sim.report.page import write_report
     from sfl_sim.report.perfetto import write_trace
 
-    write_trace(folder)
-    write_report([folder], folder / "report.html")
+    parts = Parts(
+        Exception,
+        warn=lambda sentence: notify(Warned(None, sentence)),
+        count=lambda done, total: notify(Counted("writing the report", "section", done, total)),
+    )
+    with optional("trace.json.gz", notify):
+        write_trace(folder)
+    with optional("report.html", notify):
+        write_report([folder], folder / "report.html", parts)
 
 
 def _taken(study: Study, keys: Sequence[str], folder: RunFolder, without: Container[int]) -> dict[int, Path]:

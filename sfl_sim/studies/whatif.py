@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.engine.news import Counted, Notify
+from sfl_sim.engine.news import Counted, Notify, optional
 from sfl_sim.engine.trial import Settings
 from sfl_sim.report.whatif import write_whatif
 from sfl_sim.scenario.load import Study, digest
@@ -63,9 +63,12 @@ def run_whatif(
         return {}
 
     settings = Settings(timing_only=True, jobs=jobs)
-    return launch(
-        study, settings, folder, work=work, join=join, page=lambda place: write_whatif(place, place / "whatif.html")
-    )
+
+    def page(place: Path) -> None:
+        with optional("whatif.html", notify):
+            write_whatif(place, place / "whatif.html")
+
+    return launch(study, settings, folder, work=work, join=join, page=page)
 
 
 def _write(

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from sfl_sim.errors import ScenarioError
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 BITS_PER_BYTE = 8.0
 SAME = 1e-12
 """Relative difference up to which two numbers of bits count as equal."""
-MAX_CLOSED_PIECES = 100_000
-"""Number of pieces at rate 0 after which links count as never open together; a pattern has about a hundred."""
+MAX_PIECES = 300_000
+"""Number of pieces after which a walk over links ends in an error, after a second or two; a pattern has about a hundred
+pieces, and a client that comes and goes a few a day."""
 
 
 class Pattern:
@@ -70,6 +71,7 @@ class RateTrace:
     mean_bps: float
     pattern: Pattern | None = None
     phase_s: float = 0.0
+    key: ClassVar[str] = "clients.network.trace"
 
     def transfer_s(self, start_s: float, size_bytes: float) -> float:
         """Invert the integral of the rate: the seconds until the last bit of a transfer begun at `start_s` has left.
@@ -100,33 +102,40 @@ class RateTrace:
 
 
 class Pieces(Protocol):
-    """Piecewise constant rate, of a link or of the presence of a client."""
+    """Piecewise constant rate, of a link or of the presence of a client.
+
+    Attributes:
+        key: key of the scenario that decides on the pieces.
+    """
+
+    key: ClassVar[str]
 
     def pieces(self, start_s: float) -> Iterator[tuple[float, float]]:
         """Yield the constant pieces from `start_s` on: when each ends (the last: inf), and its rate in bit/s."""
 
 
-def joint_transfer_s(links: Sequence[Pieces], start_s: float, size_bytes: float) -> float:
+def joint_transfer_s(links: Sequence[Pieces], start_s: float, size_bytes: float, until_s: float = math.inf) -> float:
     """Return the seconds until the last bit has passed several links at once, always at the rate of the slowest.
+
+    Of a transfer that ends after `until_s` they may be infinite.
 
     The links may have different periods, so the pieces are walked one by one: over links that vary, the cost grows
     with the number of pieces that the transfer lasts.
 
     Raises:
-        ScenarioError: the links are never open at the same time.
+        ScenarioError: the links are never open at the same time, or the walk is longer than `MAX_PIECES`.
     """
     if not size_bytes:
         return 0.0
-    now_s, bits, closed_pieces = start_s, BITS_PER_BYTE * size_bytes, 0
+    now_s, bits = start_s, BITS_PER_BYTE * size_bytes
     for end_s, rate_bps in slowest(links, start_s):
         passing = rate_bps * (end_s - now_s)
         if bits <= passing * (1 + SAME):  # rounding alone must not send the last bit behind a closed piece
             return now_s - start_s + bits / rate_bps
         now_s, bits = end_s, bits - passing
-        closed_pieces = 0 if rate_bps else closed_pieces + 1
-        if closed_pieces > MAX_CLOSED_PIECES:
-            break
-    raise ScenarioError("the links of one transfer are never open at the same time", key="clients.network.trace")
+        if now_s > until_s:
+            return math.inf
+    raise ScenarioError("the links of one transfer are never open at the same time", key=links[-1].key)
 
 
 def moved_bytes(links: Sequence[Pieces], start_s: float, end_s: float) -> float:
@@ -141,10 +150,14 @@ def moved_bytes(links: Sequence[Pieces], start_s: float, end_s: float) -> float:
 
 
 def slowest(links: Sequence[Pieces], start_s: float) -> Iterator[tuple[float, float]]:
-    """Yield the constant pieces of the smallest of the rates, as `Pieces.pieces` does."""
+    """Yield the constant pieces of the smallest of the rates, as `Pieces.pieces` does.
+
+    Raises:
+        ScenarioError: there are more than `MAX_PIECES`.
+    """
     walks = [link.pieces(start_s) for link in links]
     pieces = [next(walk) for walk in walks]
-    while True:
+    for _ in range(MAX_PIECES):
         closed_until_s = max((end_s for end_s, rate_bps in pieces if not rate_bps), default=None)
         end_s = min(end_s for end_s, _ in pieces) if closed_until_s is None else closed_until_s
         yield end_s, min(rate_bps for _, rate_bps in pieces)
@@ -155,3 +168,8 @@ def slowest(links: Sequence[Pieces], start_s: float) -> Iterator[tuple[float, fl
                 walks[i] = link.pieces(end_s)
             if pieces[i][0] <= end_s:
                 pieces[i] = next(walks[i])
+    raise ScenarioError(
+        f"a transfer that began at {start_s:.6g} s is not over at {end_s:.6g} s, after {MAX_PIECES:,} changes of its "
+        "links or of its clients' presence: they are open too briefly for its bytes, or never open at the same time",
+        key=links[-1].key,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,6 +29,7 @@ class Presence:
     """
 
     __slots__ = ("_before_s", "_begins_s", "_ends_s", "period_s", "share")
+    key: ClassVar[str] = "clients.availability.profile"
 
     def __init__(self, intervals: Iterable[tuple[float, float]], period_s: float, phase_s: float = 0.0) -> None:
         period_s, phase_s = _exact(period_s), _exact(phase_s)
@@ -99,6 +100,10 @@ class Presence:
             present = now_s < end_s
             now_s = end_s if present else begin_s
             yield now_s, inf if present else 0.0
+
+    def stays_by(self, at_s: float) -> float:
+        """Return how often the client has come from the start of the run to `at_s`, about."""
+        return len(self._begins_s) * (1 if self.share == 1 else at_s / self.period_s)
 
     def intervals(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
         """List the intervals in which the client is present, clipped to [start_s, end_s)."""

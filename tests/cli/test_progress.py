@@ -60,3 +60,7 @@ def test_the_quiet_are_warned_alone(printed):
     warning = Warned(1, "no checkpoint can be used")
     lines = printed(PLANNED, Began(0), warning, ended(0, 20), Counted("what if", "point", 1, 2), quiet=True)
     assert lines == ["[hydra]  warning: no checkpoint can be used"]
+
+
+def test_a_warning_about_the_whole_study_names_no_trial(printed):
+    assert printed(PLANNED, Warned(None, "report.html is left out")) == ["warning: report.html is left out"]

@@ -6,6 +6,7 @@ import pytest
 from sfl_sim.engine.build import build_clock
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.walk import Walk
+from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import SERVER, Value, send
 from sfl_sim.scenario.load import parse
 from sfl_sim.sim.trace import NotPlannable
@@ -53,6 +54,27 @@ def test_setup_comes_before_the_first_round_and_finish_after_the_last():
     kinds = [set(walked.ops["kind"]) & {b"setup", b"finish"} for walked in rounds]
     assert kinds == [{b"setup"}, set(), {b"finish"}]
     assert [walked.started_s for walked in rounds[1:]] == [walked.ended_s for walked in rounds[:-1]]
+
+
+def test_a_clock_that_no_longer_tells_instants_apart_is_an_error():
+    """At 1e-9 bit/s a message takes 1e15 s and more, to which a training step of a second adds nothing."""
+    slow = {"count": 4, "network": {"uplink_bps": 1e-9, "downlink_bps": 1e6}}
+    for walk in (lambda run: list(run.walk.rounds()), lambda run: run.walk.alike()):
+        with pytest.raises(ScenarioError, match=r"are too slow: simulated time has come to \d.*e\+\d\d s"):
+            walk(experiment(clients=slow))
+
+
+def test_more_stays_than_can_be_listed_are_an_error(monkeypatch, tmp_path):
+    """Every client comes back every 4 ms, and the first round takes seconds."""
+    monkeypatch.setattr("sfl_sim.engine.participation.MAX_STAYS", 100)
+    monkeypatch.setattr("sfl_sim.engine.participation.MAX_STAYS_A_CLIENT", 25)
+    profile = tmp_path / "brief.csv"
+    profile.write_text("client,start_s,end_s,period_s\na,0,0.002,0.004\n")
+    run = experiment(clients={"count": 4, "availability": {"profile": str(profile), "lost": "wait"}})
+    with pytest.raises(
+        ScenarioError, match=r"^clients\.availability\.profile: stays are too short .*allowed: 100, or 25"
+    ):
+        list(run.rounds())
 
 
 def test_rounds_that_are_alike_are_one_and_what_happens_once_is_apart():

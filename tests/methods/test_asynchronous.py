@@ -8,7 +8,7 @@ import torch
 from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
 from torch.nn.functional import cross_entropy
 
-from sfl_sim.errors import StuckError
+from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.asynchronous import AsynchronousOptions
 from sfl_sim.methods.fedbuff import AddDifferences
@@ -245,8 +245,11 @@ def test_what_is_served_in_the_end_is_cut_as_the_host_s(host):
 
 def test_where_nobody_stays_for_a_visit_the_run_says_so_instead_of_going_on_for_ever(monkeypatch):
     """Everybody is there for 0.25 s at a time, and no visit takes less than 1 s."""
-    monkeypatch.setattr("sfl_sim.sim.operations.LOSSES_A_CLIENT", 20)
+    monkeypatch.setattr("sfl_sim.sim.operations.MAX_LOSSES", 0)
+    monkeypatch.setattr("sfl_sim.sim.operations.MAX_LOSSES_A_CLIENT", 20)
     presence = [Presence([(0.0, 0.25)], 0.5)] * 3
     world = replace(by_hand(), presence=presence)
-    with pytest.raises(StuckError, match="stays are too short"):
+    with pytest.raises(
+        ScenarioError, match=r"^clients\.availability\.profile: stays are too short: round 1 has lost 61 "
+    ):
         rounds_of("fedbuff", {"buffer": 2}, 1, world=world, dropouts=Dropouts("drop", presence))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -57,6 +59,26 @@ def test_a_job_of_no_client_is_a_job_of_all() -> None:
     work = work_by_label(jobs((-1, 0.0, 1.0, 9.0)), HELD, np.array([0.0, 1.0]))
 
     assert work[0].to_dict() == {"cat": 6.0, "dog": 3.0}
+
+
+def test_work_before_and_after_the_given_time_does_not_count_and_work_in_no_time_does() -> None:
+    work = work_by_label(jobs((0, -1.0, 1.0, 8.0), (0, 1.0, 1.0, 2.0), (1, 1.0, 3.0, 6.0)), HELD, np.array([0.0, 1, 2]))
+
+    assert work.sum().tolist() == [4.0, 2.0 + 3.0]
+
+
+def test_many_clients_with_a_job_each_take_memory_for_the_jobs_alone() -> None:
+    n = 3000
+    held = pd.DataFrame(np.eye(10, dtype=int)[np.arange(n) % 10])
+    turns = np.arange(n)
+    served = pd.DataFrame({"client": turns, "started_s": turns, "ended_s": turns + 1, "macs": 1.0})
+    tracemalloc.start()
+    work = work_by_label(served, held, np.arange(n + 1.0))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert work.sum(axis=1).tolist() == [n / 10] * 10
+    assert peak_bytes < 8 * n * n / 10
 
 
 @settings(max_examples=50, deadline=None)

@@ -361,7 +361,7 @@ def full_disk(*args):
 def run_here(tmp_path, monkeypatch, every_round, capsys):
     """Run the small scenario from the command line; its exit code and what it says."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sfl_sim.report.page.write_report", lambda folders, out: out.write_text("a page"))
+    monkeypatch.setattr("sfl_sim.report.page.write_report", lambda folders, out, parts: out.write_text("a page"))
     (tmp_path / "killed.yaml").write_text(yaml.safe_dump(SMALL))
 
     def run(*options):

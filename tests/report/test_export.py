@@ -23,7 +23,7 @@ from sfl_sim.report import paper, style
 from sfl_sim.report.export import export_runs, tables
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.page import learned_panels, panels
+from sfl_sim.report.page import panels
 
 
 def test_results_are_medians_and_deviations_of_the_seeds(run_folder: Path) -> None:
@@ -182,7 +182,7 @@ def test_figures_are_drawn_with_title_axes_and_legend(
     pytest.importorskip("kaleido")
     if not hasattr(plotly.io, "write_images"):
         pytest.skip("this plotly is older than kaleido 1")
-    monkeypatch.setattr(paper, "panels", lambda frames: learned_panels(frames)[1:2])
+    monkeypatch.setattr(paper, "panels", lambda frames: panels(frames)[1:2])
 
     paper.draw(frames, tmp_path, ["svg", "pdf"])
 

@@ -15,6 +15,7 @@ from synthetic_run import Setting, World, write_run
 from sfl_sim import report
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.frames import Frames, merge
+from sfl_sim.report.html_page import Parts
 from sfl_sim.report.load import load
 from sfl_sim.report.page import panels, write_report
 
@@ -70,6 +71,88 @@ def page(run_folder: Path) -> Page:
 
 def test_every_section_stands_in_its_place(page: Page) -> None:
     assert page.titles == [ALWAYS[0], *TRAINED, FRONTIER, *ALWAYS[1:]]
+
+
+def test_of_a_large_grid_as_much_is_drawn_as_can_be_told_apart_and_the_page_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if there were a single colour: drawn are the first variant and the one whose accuracy is its target."""
+    monkeypatch.setattr("sfl_sim.report.style.MAX_LOOKS", 1)
+    variants = tuple(Setting(f"lr={n}", "splitfed_v2", "fcfs", 0.9, 0.1) for n in range(4))
+    world = World(variants=variants, seeds=(0,), clients=2, rounds=2, batches=1, reference="lr=3")
+    folder = write_run(tmp_path / "grid", world)
+    frames = merge([load(folder)])
+
+    page = Page(write_report([folder], folder / "report.html"))
+
+    assert "Drawn are 2 of the 4 variants" in page.text
+    assert [variant.name for variant in frames.drawn.variants] == ["lr=0", "lr=3"]
+    assert frames.drawn.typical_round == frames.typical_round
+    drawn, all_results = page.text[page.text.index("Results") :].split("All 4 variants")
+    assert "lr=0" in drawn
+    assert "lr=1" not in drawn
+    assert all_results.count("lr=1") == all_results.count("lr=2") == 2  # in the table, and among the digests
+
+
+def test_a_page_of_few_variants_draws_them_all_and_folds_nothing(frames: Frames, page: Page) -> None:
+    assert frames.drawn is frames
+    assert "Drawn are" not in page.text
+    assert "All 3 variants" not in page.text
+
+
+def failing(error: Exception) -> Any:
+    def section(*_: object, **__: object) -> Any:
+        raise error
+
+    return section
+
+
+TOO_LARGE = MemoryError("Unable to allocate 74.5 GiB for an array with shape (100001, 99999)")
+
+
+@pytest.mark.parametrize(
+    ("part", "named", "titles"),
+    [
+        ("queue_panels", "The section “The server's queue”", ["The server's queue"]),
+        ("headline", "The summary", []),
+        ("results_table", "The table of results", []),
+    ],
+)
+def test_what_takes_too_much_memory_is_left_out_with_a_sentence_and_all_else_is_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, part: str, named: str, titles: list[str]
+) -> None:
+    monkeypatch.setattr(f"sfl_sim.report.page.{part}", failing(TOO_LARGE))
+
+    page = Page(write_report([folder], folder / "report.html"))
+
+    assert f"{named} is left out: MemoryError: Unable to allocate 74.5 GiB" in page.text
+    assert page.titles == [title for title in [ALWAYS[0], *TRAINED, *ALWAYS[1:]] if title not in titles]
+
+
+def test_a_figure_that_cannot_be_written_is_a_sentence_in_its_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plotly.graph_objects.Figure.to_html", failing(TOO_LARGE))
+    assert "A figure is left out: MemoryError" in Page(write_report([folder], folder / "report.html")).text
+
+
+def test_every_other_error_is_raised_unless_a_run_is_to_be_published(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    counted: list[tuple[int, int]] = []
+    monkeypatch.setattr("sfl_sim.report.page.fleet_panel", failing(KeyError("uplink\nbps")))
+    with pytest.raises(KeyError):
+        write_report([folder], folder / "report.html")
+
+    parts = Parts(Exception, told.append, lambda *numbers: counted.append(numbers))
+    page = Page(write_report([folder], folder / "report.html", parts))
+
+    (sentence,) = told
+    assert sentence.startswith("The section “The fleet” is left out: KeyError: 'uplink\\nbps'")
+    assert sentence in page.text
+    assert "The fleet" not in page.titles
+    assert counted == [(number, counted[0][1]) for number in range(counted[0][1] + 1)]
 
 
 def test_it_opens_offline(page: Page) -> None:
@@ -200,7 +283,7 @@ def test_a_folder_without_a_run_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_the_example_that_tells_how_to_add_a_figure_works(frames: Frames) -> None:
-    example = re.search(r"for example:\n\n(.*)\n\nIn `page.panels`", inspect.getdoc(report) or "", re.S)
+    example = re.search(r"for example:\n\n(.*)\n\nIn `page._sections`", inspect.getdoc(report) or "", re.S)
     assert example is not None
     names: dict[str, Any] = {}
     exec(dedent(example[1]), names)

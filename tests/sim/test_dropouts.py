@@ -376,6 +376,27 @@ def test_who_is_present_is_known_at_once_or_waited_for():
     assert simulator.now_s == 5.5
 
 
+BRIEFLY = Presence([(0, 2 / 1024)], 4 / 1024)
+"""There for 2 ms every 4 ms, about."""
+
+
+def test_a_message_takes_as_many_short_stays_as_it_needs_at_once(monkeypatch):
+    """1,000 bytes at 1 byte a second need 512,000 stays, which nobody walks through one by one."""
+    monkeypatch.setattr("sfl_sim.system.links.MAX_PIECES", 100)
+    simulator = world([BRIEFLY], policy="wait")
+    simulator.run(sending(1000, 0, SERVER), 1)
+    assert simulator.now_s == 2000 - 2 / 1024
+
+
+def test_of_a_message_that_is_lost_only_the_way_until_then_is_walked(monkeypatch):
+    monkeypatch.setattr("sfl_sim.system.links.MAX_PIECES", 100)
+    for policy, deadline_s in (("drop", inf), ("deadline", 0.1)):
+        simulator, log = world([BRIEFLY, BRIEFLY], policy, deadline_s=deadline_s), []
+        simulator.run(caught(sending(1000, 0, 1), log), 1)
+        assert log
+        assert simulator.now_s == (2 / 1024 if policy == "drop" else 0.1)
+
+
 def test_whoever_waits_for_those_that_never_come_is_told_so():
     def flow():
         return (yield present([0]))

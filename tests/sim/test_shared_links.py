@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from small_world import fleet, simulate, task
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.sim import shared_links as sharing
 from sfl_sim.sim.shared_links import SharedLinks, max_min_rates
 from sfl_sim.system.links import Pattern, RateTrace, joint_transfer_s, slowest
 from sfl_sim.system.topology import Topology
@@ -187,7 +186,7 @@ def test_nothing_to_move_takes_no_time():
 
 
 def test_links_that_are_never_open_at_the_same_time_are_an_error(monkeypatch):
-    monkeypatch.setattr(sharing, "MAX_CLOSED_PIECES", 100)
+    monkeypatch.setattr("sfl_sim.system.links.MAX_PIECES", 100)
     first, second = (RateTrace(1.0, Pattern([0.0, 1.0, 2.0], rates)) for rates in ([2.0, 0.0], [0.0, 2.0]))
     with pytest.raises(ScenarioError, match="never open at the same time"):
         World(bottleneck(2, 8.0), {0: first}, {1: second}).run((0.0, 0, 1, 1))

@@ -141,14 +141,24 @@ def test_ctrl_c_before_the_first_point_leaves_nothing(tmp_path, monkeypatch):
 
 def test_a_page_that_cannot_be_written_leaves_nothing_in_the_way_of_other_questions(tmp_path, monkeypatch):
     def broken(folder, page):
-        raise RuntimeError("page")
+        raise ScenarioError("no room for a page")
 
     with monkeypatch.context() as patched:
         patched.setattr(whatif_study, "write_whatif", broken)
-        with pytest.raises(RuntimeError, match="page"):
+        with pytest.raises(ScenarioError, match="no room"):
             ask(tmp_path, "model.cut=1,2")
     assert not list(tmp_path.iterdir())
     assert ask(tmp_path, "model.cut=1,3")[0].status == "complete"
+
+
+def test_a_page_that_cannot_be_drawn_costs_no_tables(tmp_path, monkeypatch):
+    def broken(folder, page):
+        raise MemoryError("too large")
+
+    monkeypatch.setattr(whatif_study, "write_whatif", broken)
+    folder = ask(tmp_path, "model.cut=1,2")[0].folder
+    assert (folder / "points.parquet").exists()
+    assert not (folder / "whatif.html").exists()
 
 
 @pytest.mark.parametrize(

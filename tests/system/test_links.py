@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.system.links import Pattern, RateTrace, joint_transfer_s
+from sfl_sim.system.presence import Presence
 
 FloatArray = npt.NDArray[np.float64]
 MODEST = settings(max_examples=80, deadline=None)
@@ -208,10 +209,25 @@ def test_a_long_transfer_waits_through_any_number_of_closed_stretches() -> None:
     assert joint_finish_s([every_other_second, RateTrace(8.0)], 0.0, 110_000) == 219_999
 
 
-def test_links_that_are_never_open_together_are_an_error_and_no_endless_loop() -> None:
+def test_links_that_are_never_open_together_are_an_error_and_no_endless_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfl_sim.system.links.MAX_PIECES", 1000)
     even, odd = Pattern([0, 1, 2], [8, 0]), Pattern([0, 1, 2], [0, 8])
     with pytest.raises(ScenarioError, match="never open at the same time"):
         joint_finish_s([RateTrace(4.0, even), RateTrace(4.0, odd)], 0.0, 1)
+
+
+def test_a_transfer_over_links_that_blink_too_briefly_for_it_names_the_key_that_the_scenario_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sfl_sim.system.links.MAX_PIECES", 1000)
+    blinking, brief = Pattern([0, 1, 2], [8, 0]), Presence([(0.0, 0.002)], 0.004)
+    for links, key in (
+        ([RateTrace(4.0, blinking), RateTrace(8.0)], "clients.network.trace"),
+        ([RateTrace(4.0, blinking), brief], "clients.availability.profile"),
+    ):
+        with pytest.raises(ScenarioError, match="after 1,000 changes of its links") as caught:
+            joint_finish_s(links, 0.0, 10_000)
+        assert caught.value.key == key
 
 
 @pytest.mark.parametrize("pieces", [2, 9, 10, 11])
