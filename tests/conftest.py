@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,16 @@ def staged_data() -> Path:
     with FileLock(cache / "unpack.lock"):  # others wait; unpacking again what is there costs nothing
         subprocess.run([sys.executable, UNPACK, cache], check=True, stdout=subprocess.DEVNULL)
     return cache
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_out(request, monkeypatch):
+    """Let whatever a page or a study would leave out fail the test, but for tests marked `leaves_out`."""
+    if request.node.get_closest_marker("leaves_out"):
+        return
+    monkeypatch.setattr("sfl_sim.report.html_page.Parts.make", lambda parts, name, part, otherwise: part())
+    for study in ("serve", "train", "whatif"):
+        monkeypatch.setattr(f"sfl_sim.studies.{study}.optional", lambda what, notify: nullcontext())
 
 
 @pytest.fixture
