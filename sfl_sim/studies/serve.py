@@ -15,6 +15,7 @@ import pandas as pd
 
 from sfl_sim.engine.cache_key import code_version, names_own_code, trial_key
 from sfl_sim.engine.news import Counted, Notify
+from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.trial import Settings, uninterrupted
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.scenario.concerns import NOT_LEARNED, Aside
@@ -121,6 +122,7 @@ class ServedStudy:
         self.study = served(study)
         self.settings = settings
         self.training = training(self.study)
+        check_unused(self.training)
         _refuse_what_is_idle(self.study)
         self._fleets: dict[tuple[str, int], ServedFleet] = {}
         for variant in self.study.variants:

@@ -13,6 +13,7 @@ from sfl_sim.engine.cache_key import names_own_code, trial_key
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Notify, Planned, Reused, Warned
 from sfl_sim.engine.processes import check_backend, run_trials
+from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import Study, digest
@@ -51,6 +52,7 @@ def check(study: Study, device: torch.device | None = None) -> None:
                 experiment.check_device(device)
         except ScenarioError as error:
             raise variant.places.located(error) from error
+    check_unused(study)
     references(study)
 
 

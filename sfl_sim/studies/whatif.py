@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from sfl_sim.engine.news import Counted, Notify
+from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.trial import Settings
 from sfl_sim.report.whatif import write_whatif
 from sfl_sim.scenario.load import Study, digest
@@ -40,6 +41,7 @@ def run_whatif(
     """
     began_s = time.monotonic()
     check_limits(study)
+    check_unused(study)
     question = Question.of(study, axes)
     told = {"overlay": overlay_table(question, runs)} if runs else {}
     asked = json.dumps([(axis.key, axis.values) for axis in question.axes] + [str(run) for run in runs])
