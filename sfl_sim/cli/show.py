@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from sfl_sim.cli.app import AllowCode, Debug, Device, Overrides, Runs, ScenarioFile, Terminal, app, say
+from sfl_sim.cli.app import AllowCode, Debug, Device, Overrides, Runs, ScenarioFile, Terminal, app, place_of_page, say
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.scenario.shipped import scenario_file
 
@@ -35,11 +35,11 @@ def report(
 
     if format and not export:
         raise ScenarioError("needs a folder: --export DIR", key="--format")
+    page = place_of_page(out) if out else export / "report.html" if export else _page_of(runs, "report.html")
     with blamed_on(*runs):
         if export:
             say(export_runs(runs, export, format or ["csv"]))
-            out = out or export / "report.html"
-        say(write_report(runs, out or _page_of(runs, "report.html")))
+        say(write_report(runs, page))
 
 
 @app.command()
@@ -71,7 +71,7 @@ def landscape(
     from sfl_sim.cli.progress import progress
     from sfl_sim.studies.landscape import Extent, survey
 
-    page = out or _page_of(runs, "landscape.html")
+    page = place_of_page(out) if out else _page_of(runs, "landscape.html")
     with progress(Terminal(stderr=True)) as notify, blamed_on(*runs):
         survey(runs, page, Extent(points, plane_points, span, samples), device, notify)
     say(page)
@@ -116,9 +116,11 @@ def partition(
     from sfl_sim.scenario.load import load
     from sfl_sim.studies.partition_preview import preview
 
-    found = preview(load(scenario_file(scenario), overrides))
+    study = load(scenario_file(scenario), overrides)
+    page = place_of_page(out or Path("reports", f"{study.name}-partition.html"))
+    found = preview(study)
     Terminal().print(preview_in_terminal(found))
-    say(write_preview(found, out or Path("reports", f"{found.name}-partition.html")))
+    say(write_preview(found, page))
 
 
 @app.command()

@@ -507,3 +507,23 @@ def test_what_has_been_run_is_said_to_be_taken_unless_a_fresh_run_is_asked_for(s
     assert {line.partition("  ")[0] for line in rest} == {"fedavg"}
     sfl_sim(scenario, "--timing-only", "--fresh")
     assert "taken from" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("", "cannot be written: Is a directory"),
+        ("folder", "cannot be written: Is a directory"),
+        ("pipe", "cannot be written: Is no regular file"),  # it would be replaced, as /dev/null would
+        ("tiny.yaml/page.html", "cannot be written: File exists"),
+        ("x" * 300, "cannot be written: File name too long"),
+        (os.fsdecode(b"\xff"), "is not UTF-8 text"),
+    ],
+)
+def test_a_page_that_cannot_be_written_there_is_refused_first(place, line, scenario, tmp_path, capsys, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr("sfl_sim.studies.partition_preview.preview", lambda study: pytest.fail("too late"))
+    sfl_sim("partition", scenario, "--out", place, code=2)
+    assert capsys.readouterr().err.startswith(f"sfl-sim: --out: {line} (found ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe", "tiny.yaml"]
