@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -59,8 +60,8 @@ def mlflow(
 def landscape(
     runs: Runs,
     out: Annotated[Path | None, typer.Option(help="The page; by default landscape.html in the only run.")] = None,
-    points: Annotated[int, typer.Option(help="Points of the line through each model; odd.")] = 25,
-    plane_points: Annotated[int, typer.Option(help="Points along each side of the plane; odd.")] = 15,
+    points: Annotated[int, typer.Option(max=9999, help="Points of the line through each model; odd.")] = 25,
+    plane_points: Annotated[int, typer.Option(max=999, help="Points along each side of the plane; odd.")] = 15,
     span: Annotated[float, typer.Option(help="Extent of line and plane, in lengths of the model's filters.")] = 1.0,
     samples: Annotated[int, typer.Option(min=1, help="Number of test samples on which the loss is measured.")] = 1000,
     device: Device = "auto",
@@ -152,7 +153,7 @@ def model(
     from sfl_sim.scenario.sections import Model
 
     usual_shape, usual_labels = usual_data(name)
-    shape = _shape(input_shape) if input_shape else usual_shape
+    shape = usual_shape if input_shape is None else _shape(input_shape)
     chosen = find_model(Model(factory=name, name=None) if ":" in name else Model(name=name))
     net = network(chosen, shape, n_labels or usual_labels)
     table = layers_in_terminal(layer_table(net).assign(model=name), shape, net.n_labels)
@@ -161,7 +162,7 @@ def model(
 
 def _shape(text: str) -> tuple[int, ...]:
     sizes = text.split("x")
-    if not all(size.isdecimal() and int(size) for size in sizes):
+    if not all(re.fullmatch("[0-9]{1,9}", size) and int(size) for size in sizes):
         raise ScenarioError("is not the shape of a sample", key="--input", found=text, allowed="such as 3x32x32 or 80")
     return tuple(map(int, sizes))
 
