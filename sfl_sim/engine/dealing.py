@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.data.datasets import Dataset, load
-from sfl_sim.data.partition import partition
+from sfl_sim.data.partition import check_clients, partition
 from sfl_sim.data.samples import Samples
 from sfl_sim.data.testsets import client_test_sets
 from sfl_sim.rng import stream
@@ -24,9 +24,10 @@ def deal_data(scenario: Scenario) -> tuple[Dataset, list[Ints]]:
     dataset = dataset_of(scenario.data)
     owners = None if dataset.owners is None else dataset.owners.numpy()
     samples = Samples(dataset.y_train.numpy(), dataset.n_labels, owners)
-    how = scenario.data.partition.model_dump()
-    rng = stream(scenario.seed, "partition")
-    return dataset, partition(how.pop("kind"), samples, scenario.clients.count, rng, **how)
+    count, how = scenario.clients.count, scenario.data.partition.model_dump()
+    if count is not None:
+        check_clients(count, samples)
+    return dataset, partition(how.pop("kind"), samples, count, stream(scenario.seed, "partition"), **how)
 
 
 def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]:

@@ -14,6 +14,8 @@ from sfl_sim.errors import ScenarioError
 MOST = 10_000_000
 """Largest number of clients, rounds, samples, requests, ...: more than any study has, and arrays of so many fit in
 memory, times and 32-bit columns."""
+SEEDS = 2**31
+"""Number of the seeds."""
 SMALLEST, LARGEST = 1e-30, 1e30
 """Range of the size of numbers other than 0, in which times and rates computed from them are finite."""
 FAR = (MOST, SMALLEST, LARGEST)
@@ -21,7 +23,7 @@ FAR = (MOST, SMALLEST, LARGEST)
 
 Natural = Annotated[int, Field(ge=0, le=MOST)]
 Count = Annotated[int, Field(ge=1, le=MOST)]
-Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 Positive = Annotated[float, Field(gt=0, ge=SMALLEST, le=LARGEST)]
 NonNegative = Annotated[float, Field(ge=0, le=LARGEST)]
 Probability = Annotated[float, Field(ge=0, le=1)]

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
+from sfl_sim.scenario.fields import SEEDS
 from sfl_sim.scenario.grid import names, names_without, points, set_keys
 from sfl_sim.scenario.places import Place, Places
 from sfl_sim.scenario.problems import problems
@@ -172,6 +173,9 @@ def _study(base: Scenario, places: Places, name: str) -> Study:
                 "too many runs: configurations of the grid times repeats", key="grid" if len(grid) > 1 else "repeats",
                 allowed=f"at most {MAX_RUNS}",
             )  # fmt: skip
+        if base.seed + base.repeats > SEEDS:
+            allowed = f"at most {SEEDS - base.repeats:,} with so many repeats"
+            raise ScenarioError("is too large", key="seed", found=base.seed, allowed=allowed)
         variant_names = names(grid, base.method.name)
     except ScenarioError as error:
         raise places.located(error) from None

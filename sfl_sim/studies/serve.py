@@ -23,7 +23,7 @@ from sfl_sim.scenario.grid import names_without, points
 from sfl_sim.scenario.load import Study, Variant, digest, served, training
 from sfl_sim.scenario.serving import Serving
 from sfl_sim.store import RunFolder, read_manifest, write_served
-from sfl_sim.studies.launch import Outcome, check_limits, launch, place_of
+from sfl_sim.studies.launch import Outcome, launch, place_of
 from sfl_sim.studies.served_fleet import ServedFleet
 from sfl_sim.studies.train import run_study
 from sfl_sim.studies.trained import ELSEWHERE, TrainedRun
@@ -118,7 +118,6 @@ class ServedStudy:
     """
 
     def __init__(self, study: Study, settings: Settings) -> None:
-        check_limits(study)
         self.study = served(study)
         self.settings = settings
         self.training = training(self.study)
