@@ -129,6 +129,11 @@ class Work(NamedTuple):
             macs, by_kind, n_ops = macs + work.macs, (conv, depthwise, dense, attention), n_ops + work.n_ops
         return cls(macs, by_kind, n_ops)
 
+    def of_batch(self, n: int) -> Work:
+        """Return the work of `n` such steps as one batch, which calls each layer once."""
+        conv, depthwise, dense, attention = self.by_kind
+        return Work(n * self.macs, (n * conv, n * depthwise, n * dense, n * attention), self.n_ops)
+
 
 class Step(Protocol):
     """Step of a node that may change a state, and has a price before it runs.

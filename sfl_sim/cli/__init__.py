@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -47,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise SystemExit(2) from error  # the help has been shown
         _fail(getattr(error, "format_message", error.__str__)(), 2)
     except Exception as error:
-        _fail(f"failed: {error}", 1, error if debug else None)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            _fail(str(ScenarioError("File name too long", found=error.filename)), 2, error if debug else None)
+        _fail(f"failed: {str(error) or type(error).__name__}", 1, error if debug else None)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -12,7 +13,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from sfl_sim.errors import in_one_line
+from sfl_sim.errors import ScenarioError, in_one_line
 
 if TYPE_CHECKING:
     from sfl_sim.studies.launch import Outcome  # imports torch
@@ -51,6 +52,24 @@ def say(text: object, *, err: bool = False) -> None:
 
 def _harmless(text: str) -> str:
     return text if text.isprintable() else re.sub(r"[^\n\u00a0]+", lambda part: in_one_line(part[0]), text)
+
+
+def place_of_page(page: Path) -> Path:
+    """Return the path of a page. Raises ScenarioError, before anything is computed, if it cannot be written there."""
+    try:
+        str(page).encode()  # pyarrow takes no other path for the table beside it
+        if page.exists() and not page.is_file():  # a device would be replaced by the page
+            raise OSError(errno.EINVAL, "Is a directory" if page.is_dir() else "Is no regular file")
+        part = page.with_name(page.name + ".part")
+        page.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)  # a link would be followed
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise ScenarioError(f"cannot be written: {error.strerror}", key="--out", found=str(page)) from error
+    except UnicodeEncodeError as error:
+        raise ScenarioError("is not UTF-8 text", key="--out", found=str(page)) from error
+    return page
 
 
 class Interrupted(Exception):

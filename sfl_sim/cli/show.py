@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from sfl_sim.cli.app import AllowCode, Debug, Device, Overrides, Runs, ScenarioFile, Terminal, app, say
+from sfl_sim.cli.app import AllowCode, Debug, Device, Overrides, Runs, ScenarioFile, Terminal, app, place_of_page, say
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.scenario.shipped import scenario_file
 
@@ -35,11 +36,11 @@ def report(
 
     if format and not export:
         raise ScenarioError("needs a folder: --export DIR", key="--format")
+    page = place_of_page(out) if out else export / "report.html" if export else _page_of(runs, "report.html")
     with blamed_on(*runs):
         if export:
             say(export_runs(runs, export, format or ["csv"]))
-            out = out or export / "report.html"
-        say(write_report(runs, out or _page_of(runs, "report.html")))
+        say(write_report(runs, page))
 
 
 @app.command()
@@ -59,8 +60,8 @@ def mlflow(
 def landscape(
     runs: Runs,
     out: Annotated[Path | None, typer.Option(help="The page; by default landscape.html in the only run.")] = None,
-    points: Annotated[int, typer.Option(help="Points of the line through each model; odd.")] = 25,
-    plane_points: Annotated[int, typer.Option(help="Points along each side of the plane; odd.")] = 15,
+    points: Annotated[int, typer.Option(max=9999, help="Points of the line through each model; odd.")] = 25,
+    plane_points: Annotated[int, typer.Option(max=999, help="Points along each side of the plane; odd.")] = 15,
     span: Annotated[float, typer.Option(help="Extent of line and plane, in lengths of the model's filters.")] = 1.0,
     samples: Annotated[int, typer.Option(min=1, help="Number of test samples on which the loss is measured.")] = 1000,
     device: Device = "auto",
@@ -71,7 +72,7 @@ def landscape(
     from sfl_sim.cli.progress import progress
     from sfl_sim.studies.landscape import Extent, survey
 
-    page = out or _page_of(runs, "landscape.html")
+    page = place_of_page(out) if out else _page_of(runs, "landscape.html")
     with progress(Terminal(stderr=True)) as notify, blamed_on(*runs):
         survey(runs, page, Extent(points, plane_points, span, samples), device, notify)
     say(page)
@@ -116,9 +117,11 @@ def partition(
     from sfl_sim.scenario.load import load
     from sfl_sim.studies.partition_preview import preview
 
-    found = preview(load(scenario_file(scenario), overrides))
+    study = load(scenario_file(scenario), overrides)
+    page = place_of_page(out or Path("reports", f"{study.name}-partition.html"))
+    found = preview(study)
     Terminal().print(preview_in_terminal(found))
-    say(write_preview(found, out or Path("reports", f"{found.name}-partition.html")))
+    say(write_preview(found, page))
 
 
 @app.command()
@@ -150,7 +153,7 @@ def model(
     from sfl_sim.scenario.sections import Model
 
     usual_shape, usual_labels = usual_data(name)
-    shape = _shape(input_shape) if input_shape else usual_shape
+    shape = usual_shape if input_shape is None else _shape(input_shape)
     chosen = find_model(Model(factory=name, name=None) if ":" in name else Model(name=name))
     net = network(chosen, shape, n_labels or usual_labels)
     table = layers_in_terminal(layer_table(net).assign(model=name), shape, net.n_labels)
@@ -159,7 +162,7 @@ def model(
 
 def _shape(text: str) -> tuple[int, ...]:
     sizes = text.split("x")
-    if not all(size.isdecimal() and int(size) for size in sizes):
+    if not all(re.fullmatch("[0-9]{1,9}", size) and int(size) for size in sizes):
         raise ScenarioError("is not the shape of a sample", key="--input", found=text, allowed="such as 3x32x32 or 80")
     return tuple(map(int, sizes))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import hashlib
 import json
 import os
+import stat
 import zlib
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -106,19 +107,40 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _fingerprint(sources: Sequence[Path]) -> str:
-    """Hash the names, sizes and times of all files, relative to their sources."""
+    """Hash the names, sizes and times of all files, relative to their sources.
+
+    Raises OSError for what is neither a file nor a folder, such as a pipe, and would be read for ever.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for source in sources:
         for file in _files(source):
-            with contextlib.suppress(OSError):  # a link to nowhere
-                stat = os.stat(file)
-                name = os.fsencode(os.path.relpath(file, source))
-                digest.update(name + f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+            try:
+                about = os.stat(file)
+            except OSError:  # a link to nowhere
+                continue
+            if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
+                raise OSError(errno.EINVAL, "is neither a file nor a folder", file)
+            name = os.fsencode(os.path.relpath(file, source))
+            digest.update(name + f"\0{about.st_size}\0{about.st_mtime_ns}\0".encode())
     return digest.hexdigest()
 
 
 def _files(source: Path) -> Iterator[str]:
     yield str(source)
+    for folder, names in walk(source):
+        yield from (os.path.join(folder, name) for name in names)
+
+
+def walk(source: Path) -> Iterator[tuple[str, list[str]]]:
+    """Generate the folders below `source` and itself, each with the sorted names of its files.
+
+    Links are followed, but no folder is entered twice: they may lead back. Those that are not entered count as files.
+    """
+    entered = {os.path.realpath(source)}
     for folder, folders, names in os.walk(source, followlinks=True):
-        folders.sort()
-        yield from (os.path.join(folder, name) for name in sorted(names))
+        new = {name: os.path.realpath(os.path.join(folder, name)) for name in sorted(folders)}
+        folders.clear()
+        for name, real in new.items():
+            (names if real in entered else folders).append(name)
+            entered.add(real)
+        yield folder, sorted(names)

@@ -67,7 +67,12 @@ def load(
             raise ScenarioError(f"not an option of {name}", key=f"data.{option}", found=str(value))
     if "download" in accepted:
         given["download"] = download
-    data = loader(**given)
+    try:
+        data = loader(**given)
+    except OSError as error:
+        key = next((key for key in ("path", "root") if key in given), "name")
+        found = str(error.filename or given.get(key, name))
+        raise ScenarioError(f"cannot be read: {error.strerror or error}", key=f"data.{key}", found=found) from error
     for part, samples in (("training", data.y_train), ("test", data.y_test)):
         if not len(samples):
             raise ScenarioError(f"no {part} samples", key="data.name", found=name)

@@ -28,7 +28,12 @@ CHUNK_BYTES = 1 << 20
 
 def data_root(root: str | Path | None) -> Path:
     """Return the folder of all data sets: `root`, or else $SFL_SIM_DATA, or else ~/.cache/sfl-sim."""
-    return Path(root or os.environ.get("SFL_SIM_DATA") or "~/.cache/sfl-sim").expanduser()
+    return Path(os.path.expanduser(root or os.environ.get("SFL_SIM_DATA") or "~/.cache/sfl-sim"))
+
+
+def own_path(path: str | Path) -> Path:
+    """Return the absolute path, without links, of a user's own file or folder; ~ is the home folder."""
+    return Path(os.path.realpath(os.path.expanduser(path)))
 
 
 @dataclass(frozen=True)

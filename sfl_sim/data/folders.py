@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from sfl_sim.data.cache import cached
+from sfl_sim.data.cache import cached, walk
 from sfl_sim.data.dataset import Dataset, measured, split_off_test
-from sfl_sim.data.download import Remote, data_root, fetch_folder
+from sfl_sim.data.download import Remote, data_root, fetch_folder, own_path
 from sfl_sim.data.transforms import channels_first
 from sfl_sim.errors import ScenarioError
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""Endings of names of files that are images, in any case."""
 PARTS = {"train", "val", "valid", "validation", "test"}
 """Names of folders that are not classes."""
 
@@ -74,9 +76,9 @@ def image_folder(path: str | Path | None = None, image_size: int | None = None) 
         ScenarioError: no path, fewer than two classes, unequal classes in train and test, one of them
             without the other, an unreadable file, or files of unequal size without an `image_size`.
     """
-    if path is None:
+    if not path:
         raise ScenarioError("image_folder needs the folder of the images", key="data.path")
-    folder = Path(path).expanduser().resolve()
+    folder = own_path(path)
 
     def read() -> Dataset:
         if (folder / "train").is_dir() and (folder / "test").is_dir():
@@ -124,15 +126,21 @@ def list_images(folder: Path, key: str) -> tuple[list[Path], Tensor, list[str]]:
     Raises:
         ScenarioError: with this `key`, if there are fewer than two classes, or no images.
     """
-    from torchvision.datasets import ImageFolder
+    names = sorted(path.name for path in folder.glob("*") if path.is_dir())
+    images = [_images_below(folder / name) for name in names]
+    if empty := [name for name, files in zip(names, images, strict=True) if not files]:
+        raise ScenarioError(f"no images ({', '.join(IMAGES)}) in these folders of {folder}", key=key, found=empty)
+    if len(names) < 2:
+        raise ScenarioError(f"{folder} holds {'only one class' if names else 'no class folders'}", key=key, found=names)
+    labels = np.repeat(np.arange(len(names)), [len(files) for files in images])
+    return [file for files in images for file in files], torch.from_numpy(labels), names
 
-    try:
-        listed = ImageFolder(folder)
-    except OSError as error:
-        raise ScenarioError(f"no class folders with images: {error}", key=key) from error
-    if len(listed.classes) < 2:
-        raise ScenarioError(f"{folder} holds only one class", key=key, found=listed.classes[0])
-    return [Path(file) for file, _ in listed.samples], torch.tensor(listed.targets), listed.classes
+
+def _images_below(folder: Path) -> list[Path]:
+    """List the images in a folder and in those below it: folder by folder, by name."""
+    return [
+        Path(root, name) for root, names in sorted(walk(folder)) for name in names if name.lower().endswith(IMAGES)
+    ]  # fmt: skip
 
 
 def read_images(files: Sequence[Path], image_size: int | None, key: str) -> Tensor:

@@ -44,7 +44,17 @@ def partition(
             raise ScenarioError(
                 f"not an option of {kind}", key="data.partition", found=option, allowed=defaults or "none"
             )
-    return function(samples, n_clients or _usual_clients(kind, samples, defaults | options), rng, **options)
+    if n_clients is None:
+        n_clients = _usual_clients(kind, samples, defaults | options)
+        check_clients(n_clients, samples)
+    return function(samples, n_clients, rng, **options)
+
+
+def check_clients(n_clients: int, samples: Samples) -> None:
+    """Raise ScenarioError if there are more clients than samples."""
+    if n_clients > len(samples):
+        allowed = f"1 to {len(samples)}, the training samples"
+        raise ScenarioError("more clients than samples", key="clients.count", found=n_clients, allowed=allowed)
 
 
 def _usual_clients(kind: str, samples: Samples, options: Mapping[str, int]) -> int:

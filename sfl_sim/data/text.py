@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sfl_sim.data.cache import cached
 from sfl_sim.data.dataset import TEST_SHARE, XY, Dataset, drawn, joined
-from sfl_sim.data.download import data_root
+from sfl_sim.data.download import data_root, own_path
 from sfl_sim.data.leaf import read_leaf
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LENGTH = 80
 """Characters of a sequence, whose next character is the label."""
+MAX_TEXT_BYTES = 20_000_000
+"""Largest size of a text: its samples take a hundred times as much memory."""
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """Characters of LEAF, 80 of them; a token is an index into them. Any other character counts as a space."""
 
@@ -44,7 +46,7 @@ def shakespeare(
             docs/methods/partitions.md#natural). None keeps all.
     """
     folder = data_root(root) / "shakespeare"
-    play = Path(path).expanduser().resolve() if path else None
+    play = own_path(path) if path else None
 
     def read() -> Dataset:
         if play:
@@ -89,6 +91,8 @@ def _tokens(text: str) -> NDArray[np.uint8]:
 
 def _read_play(file: Path) -> tuple[dict[str, XY], dict[str, XY]]:
     try:
+        if not 0 < file.stat().st_size <= MAX_TEXT_BYTES:  # files that end never have no size
+            raise OSError(f"not of 1 to {MAX_TEXT_BYTES:,} bytes")
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"cannot be read: {error}", key="data.path", found=str(file)) from error

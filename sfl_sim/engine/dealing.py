@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.data.datasets import Dataset, load
-from sfl_sim.data.partition import partition
+from sfl_sim.data.partition import check_clients, partition
 from sfl_sim.data.samples import Samples
 from sfl_sim.data.testsets import client_test_sets
-from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 from sfl_sim.scenario.data import Data
 from sfl_sim.scenario.sections import Scenario
@@ -26,9 +25,8 @@ def deal_data(scenario: Scenario) -> tuple[Dataset, list[Ints]]:
     owners = None if dataset.owners is None else dataset.owners.numpy()
     samples = Samples(dataset.y_train.numpy(), dataset.n_labels, owners)
     count, how = scenario.clients.count, scenario.data.partition.model_dump()
-    if count is not None and count > len(samples):
-        allowed = f"1 to {len(samples)}, the training samples"
-        raise ScenarioError("more clients than samples", key="clients.count", found=count, allowed=allowed)
+    if count is not None:
+        check_clients(count, samples)
     return dataset, partition(how.pop("kind"), samples, count, stream(scenario.seed, "partition"), **how)
 
 

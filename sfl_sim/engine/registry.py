@@ -18,10 +18,12 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, Method, MethodOptions
 from sfl_sim.models.network import Builder
 from sfl_sim.models.zoo import MODELS, as_builder
+from sfl_sim.scenario.load import Study, value_of
 from sfl_sim.scenario.own_code import require_permission
 from sfl_sim.scenario.presets import PRESETS
 from sfl_sim.scenario.problems import mismatch
 from sfl_sim.scenario.schema import members
+from sfl_sim.scenario.sections import Method as MethodSection
 from sfl_sim.scenario.sections import Model, Scenario
 from sfl_sim.scenario.shipped import scenario_names
 from sfl_sim.sim.orders import ORDERS, Order, Roster
@@ -90,6 +92,28 @@ def method_options(kind: type[Method], scenario: Scenario) -> Any:
         schema = kind.Options.model_json_schema()
         wanted = members(schema["properties"][key], schema)
         raise mismatch(f"method.{key}", scenario.method.options[key], wanted) from error
+
+
+def check_unused(study: Study) -> None:
+    """Check names and options of the method that the grid of a study replaces in every variant: nothing else does.
+
+    Raises ScenarioError if there is no such name, nor can it be that of a file or of code, or no such option.
+    """
+    base, variants = study.base, [variant.scenario for variant in study.variants]
+    try:
+        for key, known in choices().items():
+            name = value_of(base, key)
+            if not isinstance(name, str) or name in known or re.search("[./:]", name):
+                continue
+            if all(value_of(variant, key) != name for variant in variants):
+                raise ScenarioError("unknown name, which no variant uses", key=key, found=name, allowed=known)
+        options = base.method.options.items()
+        idle = {key: value for key, value in options if all(v.method.options.get(key) != value for v in variants)}
+        if idle:
+            method = MethodSection(name=base.method.name, **idle)
+            method_options(find_method(method.name), base.model_copy(update={"method": method}))
+    except ScenarioError as error:
+        raise study.places.located(error) from error
 
 
 def choices() -> dict[str, list[str]]:

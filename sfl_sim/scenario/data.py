@@ -123,7 +123,7 @@ class Data(Section):
     """Data set."""
     path: str | None = None
     """image_folder: root directory of the images. shakespeare: a text with speaker headings instead of LEAF's files."""
-    image_size: Count | None = None
+    image_size: Annotated[Count, Field(le=4096)] | None = None
     """image_folder: height and width in pixels that images are resized to; null keeps them as they are."""
     root: Annotated[str | None, Concern.RECORDING] = None
     """Folder of data sets and their cache; null means $SFL_SIM_DATA, or else ~/.cache/sfl-sim."""

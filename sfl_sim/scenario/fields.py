@@ -6,18 +6,41 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, JsonValue, model_validator
 from pydantic_core import CoreSchema
 
 from sfl_sim.errors import ScenarioError
 
-Natural = Annotated[int, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
+MOST = 10_000_000
+"""Largest number of clients, rounds, samples, requests, ...: more than any study has, and arrays of so many fit in
+memory, times and 32-bit columns."""
+SEEDS = 2**31
+"""Number of the seeds."""
+SMALLEST, LARGEST = 1e-30, 1e30
+"""Range of the size of numbers other than 0, in which times and rates computed from them are finite."""
+FAR = (MOST, SMALLEST, LARGEST)
+"""Bounds that errors tell only to those who overstep them."""
+
+Natural = Annotated[int, Field(ge=0, le=MOST)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
+Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
+Positive = Annotated[float, Field(gt=0, ge=SMALLEST, le=LARGEST)]
+NonNegative = Annotated[float, Field(ge=0, le=LARGEST)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 PerClient = Annotated[list[Positive], Field(min_length=1)]
+
+
+def _is_in_bounds(option: JsonValue) -> JsonValue:
+    for value in option if isinstance(option, list) else [option]:
+        most = MOST if isinstance(value, int) else LARGEST
+        if isinstance(value, int | float) and not abs(value) <= most:
+            raise ScenarioError("number out of range", found=value, allowed=f"{-most:,} to {most:,}")
+    return option
+
+
+Option = Annotated[JsonValue, AfterValidator(_is_in_bounds)]
+"""An option of a method, which knows its type; its numbers, also in a list, are bounded as all others are."""
 
 
 class Concern(Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
+from sfl_sim.scenario.fields import SEEDS
 from sfl_sim.scenario.grid import names, names_without, points, set_keys
 from sfl_sim.scenario.places import Place, Places
 from sfl_sim.scenario.problems import problems
@@ -42,11 +43,12 @@ class Variant:
 
 @dataclass(frozen=True)
 class Study:
-    """A scenario and its variants: every point of its grid, each with all seeds."""
+    """A scenario and its variants: every point of its grid, each with all seeds; and where its own keys were given."""
 
     name: str
     base: Scenario
     variants: tuple[Variant, ...]
+    places: Places = field(default=Places(), repr=False, compare=False)
 
     def title(self, variant: Variant) -> str:
         """Return the name of one of the variants, with its seed where there are several."""
@@ -54,7 +56,7 @@ class Study:
 
     def located(self, error: ScenarioError) -> ScenarioError:
         """Add file and line of its key to an error; of several variants, those that gave the value found."""
-        culprits = (v for v in self.variants if _value(v.scenario, error.key) == error.found)
+        culprits = (v for v in self.variants if value_of(v.scenario, error.key) == error.found)
         return next(culprits, self.variants[0]).places.located(error)
 
 
@@ -69,11 +71,12 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     values, places = yaml_text.read(path)
     layer = dict(map(_override, overrides))
     base = _validated(values, places)
-    places = places.over(dict.fromkeys(layer, _COMMAND_LINE))
+    given = {key: replace(_COMMAND_LINE) for key in layer}
+    places = places.over(given)
     base = changed(base, layer, places)
     study = _study(base, places, path.stem)
-    for key in layer:
-        if not any(variant.places.of(key) == _COMMAND_LINE for variant in study.variants):
+    for key, place in given.items():
+        if not any(variant.places.of(key) is place for variant in study.variants):
             raise ScenarioError(
                 "has no effect, since the grid sets it in every variant; override the grid, as in --set 'grid={...}'",
                 key=key,
@@ -115,7 +118,7 @@ def served(study: Study) -> Study:
         return scenario.model_copy(update={"serving": scenario.serving or Serving()})
 
     variants = (Variant(v.name, with_serving(v.scenario), v.places) for v in study.variants)
-    return Study(study.name, with_serving(study.base), tuple(variants))
+    return replace(study, base=with_serving(study.base), variants=tuple(variants))
 
 
 def training(study: Study) -> Study:
@@ -130,10 +133,10 @@ def training(study: Study) -> Study:
     for number, name in enumerate(names_without(grid, study.base.method.name, _is_of_serving)):
         first.setdefault(name, number)
     usual = {"serving": Serving()}
-    return Study(
-        study.name,
-        study.base.model_copy(update=usual | {"grid": _grid_of_training(study.base.grid, first.values())}),
-        tuple(
+    return replace(
+        study,
+        base=study.base.model_copy(update=usual | {"grid": _grid_of_training(study.base.grid, first.values())}),
+        variants=tuple(
             Variant(name, variant.scenario.model_copy(update=usual), variant.places)
             for name, number in first.items()
             for variant in study.variants[number * study.base.repeats :][: study.base.repeats]
@@ -160,15 +163,19 @@ def _grid_of_training(grid: Grid, numbers: Iterable[int]) -> Grid:
 
 
 def _study(base: Scenario, places: Places, name: str) -> Study:
-    base = base.model_copy(update={"name": base.name or name})
+    name = name if base.name is None else base.name
+    base = base.model_copy(update={"name": name})
     try:
-        _check_name(base.name or name)
+        _check_name(name)
         grid = list(islice(points(base.grid), MAX_RUNS + 1))
         if len(grid) * base.repeats > MAX_RUNS:
             raise ScenarioError(
                 "too many runs: configurations of the grid times repeats", key="grid" if len(grid) > 1 else "repeats",
                 allowed=f"at most {MAX_RUNS}",
             )  # fmt: skip
+        if base.seed + base.repeats > SEEDS:
+            allowed = f"at most {SEEDS - base.repeats:,} with so many repeats"
+            raise ScenarioError("is too large", key="seed", found=base.seed, allowed=allowed)
         variant_names = names(grid, base.method.name)
     except ScenarioError as error:
         raise places.located(error) from None
@@ -182,13 +189,13 @@ def _study(base: Scenario, places: Places, name: str) -> Study:
             Variant(variant_name, scenario.model_copy(update={"seed": seed}), above)
             for seed in range(base.seed, base.seed + base.repeats)
         ]
-    return Study(base.name or name, base, tuple(variants))
+    return Study(name, base, tuple(variants), places)
 
 
 def _check_name(name: str) -> None:
     """Check that a name can be that of a folder and does not lead out of reports/; otherwise raises ScenarioError."""
-    if Path(name).name != name or name.startswith(".") or len(name) > MAX_NAME or not name.isprintable():
-        allowed = f"up to {MAX_NAME} characters without a slash, not starting with a dot"
+    if Path(name).name != name or name.startswith(".") or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        allowed = f"1 to {MAX_NAME} characters without a slash, not starting with a dot"
         raise ScenarioError("cannot name a folder", key="name", found=name, allowed=allowed)
 
 
@@ -224,7 +231,8 @@ def _override(text: str) -> tuple[str, Any]:
         raise ScenarioError(error.problem, key=key, found=value, file=_COMMAND_LINE.file) from None
 
 
-def _value(scenario: Scenario, key: str | None) -> Any:
+def value_of(scenario: Scenario, key: str | None) -> Any:
+    """Return the value of a dotted key; None if there is no such key."""
     value: Any = scenario.model_dump()
     for step in (key or "").split("."):
         value = value.get(step) if isinstance(value, dict) else None

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.fields import FAR
 from sfl_sim.scenario.schema import Schema, json_schema, members
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ _NOUNS = {
     "object": "a mapping",
 }
 _BOUNDS = {
-    "minimum": "of at least {:g}",
-    "exclusiveMinimum": "above {:g}",
-    "maximum": "at most {:g}",
-    "exclusiveMaximum": "below {:g}",
+    "exclusiveMinimum": "above {:,}",
+    "minimum": "of at least {:,}",
+    "maximum": "at most {:,}",
+    "exclusiveMaximum": "below {:,}",
 }
 
 
@@ -61,7 +62,8 @@ def _problem(detail: ErrorDetails, given: object) -> ScenarioError:
     key = ".".join(spot.path)
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, ScenarioError):
-        return ScenarioError(cause.problem, key=f"{key}.{cause.key}", found=cause.found, allowed=cause.allowed)
+        key = f"{key}.{cause.key}" if cause.key else key
+        return ScenarioError(cause.problem, key=key, found=cause.found, allowed=cause.allowed)
     if detail["type"] in ("extra_forbidden", "invalid_key") or detail["loc"][-1:] == ("[key]",):
         return ScenarioError("unknown key", key=key, found=spot.path[-1], allowed=spot.siblings or None)
     if detail["type"] == "missing":
@@ -76,7 +78,7 @@ def _problem(detail: ErrorDetails, given: object) -> ScenarioError:
 def mismatch(key: str | None, found: object, schemas: list[Schema]) -> ScenarioError:
     """Describe a value that fits none of `schemas`."""
     words = [choice for schema in schemas for choice in _choices(schema)]
-    wanted = list(dict.fromkeys(_in_words(schema) for schema in schemas if not _choices(schema)))
+    wanted = list(dict.fromkeys(_in_words(schema, found) for schema in schemas if not _choices(schema)))
     if isinstance(found, str) and words:
         return ScenarioError("unknown choice", key=key, found=found, allowed=[*words, *wanted])
     problem = "must be " + " or ".join([*wanted, *map(repr, words)])
@@ -88,11 +90,21 @@ def mismatch(key: str | None, found: object, schemas: list[Schema]) -> ScenarioE
     return ScenarioError(problem, key=key, found=found, allowed=f"the keys {', '.join(keys)}" if keys else None)
 
 
-def _in_words(schema: Schema) -> str:
+def _in_words(schema: Schema, found: object = None) -> str:
     noun = _NOUNS.get(schema.get("type", ""), "text, a number, true or false, null, a list or a mapping")
-    bounds = " and ".join(text.format(schema[bound]) for bound, text in _BOUNDS.items() if bound in schema)
+    bounds = " and ".join(
+        text.format(schema[kind]) for kind, text in _BOUNDS.items() if kind in schema and _is_told(kind, schema, found)
+    )
     items = f"with one or more items, each {_in_words(schema['items'])}" if "minItems" in schema else ""
     return " ".join(part for part in (noun, bounds, items) if part)
+
+
+def _is_told(kind: str, schema: Schema, found: object) -> bool:
+    """Return True for a bound that somebody may meet; a far one only if `found` is beyond it."""
+    bound = schema[kind]
+    if bound not in FAR:
+        return True
+    return isinstance(found, int | float) and (0 < found < bound if kind == "minimum" else found > bound)
 
 
 def _choices(schema: Schema) -> list[str]:

@@ -17,13 +17,14 @@ from sfl_sim.scenario.data import Data
 from sfl_sim.scenario.fields import (
     Concern,
     Count,
-    Natural,
     NonNegative,
+    Option,
     PerClient,
     Positive,
     PositiveShare,
     Rated,
     Section,
+    Seed,
 )
 from sfl_sim.scenario.own_code import hand_over
 from sfl_sim.scenario.power import Power
@@ -180,7 +181,7 @@ class Method(Section):
     """The training method; all keys but `name` are the method's own options."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
+    __pydantic_extra__: dict[str, Option] = Field(init=False)
 
     name: str = "splitfed_v2"
     """Training method."""
@@ -269,7 +270,7 @@ class Report(Section):
     exits_every: Count | None = None
     """Interval in rounds at which clients with early exits are evaluated as if training ended then; null evaluates
     after the last round only."""
-    representations: Annotated[int, Field(ge=10)] | None = None
+    representations: Annotated[Count, Field(ge=10)] | None = None
     """Number of test samples whose inputs to the last layer, after training, the report shows in two dimensions
     (t-SNE); null for none."""
     snapshots: Snapshots | None = None
@@ -281,7 +282,7 @@ class Scenario(Section):
 
     name: Annotated[str | None, Concern.SHOWING] = None
     """Name of the experiment; null means the file's name."""
-    seed: Annotated[Natural, Concern.DEALING] = 0
+    seed: Annotated[Seed, Concern.DEALING] = 0
     """Seed of every source of randomness."""
     repeats: Annotated[Count, Concern.SHOWING] = 1
     """Number of runs of every variant, with the seeds seed, seed + 1, ..."""

@@ -14,10 +14,10 @@ _FOLDERS = (_PACKAGE / "scenarios", _PACKAGE.parent / "scenarios")  # in a wheel
 def scenario_file(name: str | Path) -> Path:
     """Find a file, or else the shipped scenario of that name, such as forgetting/table3."""
     path = Path(name)
-    parts = path.with_suffix("").parts
+    parts = (*path.parts[:-1], path.stem)
     shipped = _files()
     file = shipped.get("/".join(parts[1:] if parts[:1] == ("scenarios",) else parts))
-    if os.path.isfile(path) or (file is None and os.path.exists(path)):  # a run's folder of that name is not meant
+    if os.path.isfile(path) or (file is None and os.path.exists(name)):  # a run's folder of that name is not meant
         return path
     if file is None:
         raise ScenarioError("no such file, nor a scenario that comes with sfl-sim", found=str(name), allowed=shipped)

@@ -24,7 +24,9 @@ def read_text(path: Path, max_bytes: int, key: str | None = None) -> str:
         if path.exists() and not os.path.isfile(path):
             raise error("cannot be read: Is a directory" if path.is_dir() else "cannot be read: Is no regular file")
         with path.open("rb") as file:
-            raw = file.read(max_bytes + 1)
+            raw = (
+                file.read(max_bytes + 1) if os.path.getsize(path) else b""
+            )  # some of /proc never end, and have no size
     except (OSError, ValueError) as reason:  # a ValueError tells of a name that no file can have
         if isinstance(reason, ScenarioError):
             raise
@@ -32,7 +34,10 @@ def read_text(path: Path, max_bytes: int, key: str | None = None) -> str:
     if len(raw) > max_bytes:
         raise error("is too large", found=f"{os.path.getsize(path)} bytes", allowed=f"at most {max_bytes}")
     try:
-        return raw.decode("utf-8-sig")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as reason:
         line = raw.count(b"\n", 0, reason.start) + 1
         raise error("is not UTF-8 text", found=raw[reason.start : reason.end], line=line) from None
+    if "\0" in text:
+        raise error("is not text", found="\0", line=1 + text.count("\n", 0, text.index("\0")))
+    return text

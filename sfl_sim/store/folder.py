@@ -50,6 +50,8 @@ class RunFolder:
             raise ScenarioError("a run needs a folder of its own", key="--out", found=str(out))
         self.staging = _staging(out)
         try:
+            _refuse_link(out)
+            str(out).encode()  # tables and pages that name it are UTF-8
             out.parent.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(out)
             try:
@@ -59,6 +61,8 @@ class RunFolder:
                 raise
         except OSError as error:
             raise ScenarioError(f"cannot write there: {error.strerror}", key="--out", found=str(out)) from error
+        except UnicodeEncodeError as error:
+            raise ScenarioError("is not UTF-8 text", key="--out", found=str(out)) from error
 
     def _open(self, resume: bool) -> None:
         if not self.out.exists() and read_manifest(self._replaced).get("scenario") == self.digest:

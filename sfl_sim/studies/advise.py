@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from sfl_sim.engine.news import Counted, Notify
+from sfl_sim.engine.registry import check_unused
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.display import plural
 from sfl_sim.scenario.grid import points
@@ -75,6 +76,7 @@ def find_advice(study: Study, criteria: Criteria, notify: Notify) -> Advice:
     Raises ScenarioError for a scenario without a cut to choose, and for criteria that no cut meets.
     """
     check_accuracy(criteria.accuracy, criteria.runs)
+    check_unused(study)
     if any(key == CUT or key.startswith(f"{CUT}.") for point in points(study.base.grid) for key in point):
         raise ScenarioError("the scenario's grid sets it; leave it out there, as in --set 'grid={...}'", key=CUT)
     count = _Count(notify)

@@ -25,7 +25,7 @@ def read_bytes(text: str) -> int:
 
     Raises ScenarioError for anything else.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip())
     if match is None or match[2].upper() not in _UNITS or not float(match[1]):
         raise ScenarioError("is no size of a memory", file=MEMORY, found=text, allowed="such as 256MB, 1.5GB or 64000")
     return int(float(match[1]) * _UNITS[match[2].upper()])

@@ -28,6 +28,7 @@ from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.landscape import write_landscape
 from sfl_sim.report.load import load as load_run
 from sfl_sim.rng import stream
+from sfl_sim.scenario.fields import LARGEST
 from sfl_sim.scenario.load import Variant, load
 from sfl_sim.store import write_file
 from sfl_sim.training.alternatives import replicas_by_name
@@ -59,8 +60,8 @@ class Extent:
                 raise ScenarioError(
                     "no line with the model in its middle", key=key, found=number, allowed="3, 5, 7, ..."
                 )
-        if not 0 < self.span < np.inf:
-            raise ScenarioError("is no length", key="--span", found=self.span, allowed="more than 0")
+        if not 0 < self.span <= LARGEST:
+            raise ScenarioError("is no length", key="--span", found=self.span, allowed=f"above 0, up to {LARGEST:g}")
 
     @property
     def line(self) -> list[tuple[float, float]]:

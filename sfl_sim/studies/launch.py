@@ -16,12 +16,11 @@ import torch
 
 from sfl_sim.engine.cache_key import code_version
 from sfl_sim.engine.trial import Settings, uninterrupted
-from sfl_sim.errors import OutputError, ScenarioError
+from sfl_sim.errors import OutputError
 from sfl_sim.scenario.load import Study, dump_study
 from sfl_sim.store import RunFolder, free_folder, writing
 from sfl_sim.training.hardware import keep_freed_memory, pick_device
 
-MAX_NUMBER = 2**31
 PACKAGES = ["sfl-sim", "torch", "torchvision", "numpy", "simpy", "pandas", "pyarrow", "plotly"]
 """Packages whose versions a manifest contains."""
 
@@ -98,13 +97,6 @@ def launch(
     if failure and status == "failed":
         raise failure
     return outcome
-
-
-def check_limits(study: Study) -> None:
-    """Check that seeds and rounds are whole numbers of 32 bits; otherwise raises ScenarioError."""
-    for key, number in [("seed", study.base.seed + study.base.repeats), ("train.rounds", study.base.train.rounds)]:
-        if number > MAX_NUMBER:
-            raise study.located(ScenarioError("is too large", key=key, allowed=f"less than {MAX_NUMBER}"))
 
 
 def manifest(study: Study, settings: Settings, status: str, began_s: float) -> dict[str, Any]:

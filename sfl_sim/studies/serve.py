@@ -15,6 +15,7 @@ import pandas as pd
 
 from sfl_sim.engine.cache_key import code_version, names_own_code, trial_key
 from sfl_sim.engine.news import Counted, Notify, optional
+from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.trial import Settings, uninterrupted
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.scenario.concerns import NOT_LEARNED, Aside
@@ -22,7 +23,7 @@ from sfl_sim.scenario.grid import names_without, points
 from sfl_sim.scenario.load import Study, Variant, digest, served, training
 from sfl_sim.scenario.serving import Serving
 from sfl_sim.store import RunFolder, read_manifest, write_served
-from sfl_sim.studies.launch import Outcome, check_limits, launch, place_of
+from sfl_sim.studies.launch import Outcome, launch, place_of
 from sfl_sim.studies.served_fleet import ServedFleet
 from sfl_sim.studies.train import run_study
 from sfl_sim.studies.trained import ELSEWHERE, TrainedRun
@@ -117,10 +118,10 @@ class ServedStudy:
     """
 
     def __init__(self, study: Study, settings: Settings) -> None:
-        check_limits(study)
         self.study = served(study)
         self.settings = settings
         self.training = training(self.study)
+        check_unused(self.training)
         _refuse_what_is_idle(self.study)
         self._fleets: dict[tuple[str, int], ServedFleet] = {}
         for variant in self.study.variants:

@@ -21,7 +21,7 @@ from sfl_sim.methods import requests as rules
 from sfl_sim.methods.requests import EarlyExit, draw_rows
 from sfl_sim.metrics import exits
 from sfl_sim.metrics.serving import request_rows, summary
-from sfl_sim.ops import Flow, Work
+from sfl_sim.ops import Flow
 from sfl_sim.rng import stream
 from sfl_sim.scenario.data import RhoOod
 from sfl_sim.scenario.sections import Scenario
@@ -141,8 +141,7 @@ class ServedFleet:
         """Give the server's maximum rate at this mix of requests, in full batches; None if it has nothing to do."""
         if offloaded.empty or math.isinf(self.workers):
             return None
-        work = [each.server_work for each in self.deployed]
-        batches = [Work.total([one] * batch)._replace(n_ops=one.n_ops) for one in work]
+        batches = [each.server_work.of_batch(batch) for each in self.deployed]
         service_s = np.array([self.fleet.server.seconds(each) / batch for each in batches])
         return float(self.workers / service_s[offloaded].mean())
 

@@ -14,11 +14,12 @@ from sfl_sim.engine.cache_key import names_own_code, trial_key
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Counted, Notify, Planned, Reused, Warned, optional, silent
 from sfl_sim.engine.processes import check_backend, run_trials
+from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import Study, digest
 from sfl_sim.store import Failure, RunFolder, Wanted, damaged, keys_of, read_manifest, runs_beside, take
-from sfl_sim.studies.launch import Outcome, Unfinished, check_limits, launch, place_of
+from sfl_sim.studies.launch import Outcome, Unfinished, launch, place_of
 from sfl_sim.studies.targets import references, ways
 from sfl_sim.training.hardware import pick_device
 
@@ -52,6 +53,7 @@ def check(study: Study, device: torch.device | None = None) -> None:
                 experiment.check_device(device)
         except ScenarioError as error:
             raise variant.places.located(error) from error
+    check_unused(study)
     references(study)
 
 
@@ -62,7 +64,6 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     training, and TrialsFailed after the finished trials have been published.
     """
     device = pick_device(settings.device)
-    check_limits(study)
     check_backend(settings)
     check_checkpoints(study, settings)
     check(study, None if settings.timing_only else device)

@@ -13,12 +13,13 @@ from typing import Any
 import pandas as pd
 
 from sfl_sim.engine.news import Counted, Notify, optional
+from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.trial import Settings
 from sfl_sim.report.whatif import write_whatif
 from sfl_sim.scenario.load import Study, digest
 from sfl_sim.scenario.vary import Axis
 from sfl_sim.store import RunFolder
-from sfl_sim.studies.launch import Outcome, check_limits, launch, place_of
+from sfl_sim.studies.launch import Outcome, launch, place_of
 from sfl_sim.studies.whatif_points import Found, Refused, evaluate
 from sfl_sim.studies.whatif_question import Question
 from sfl_sim.studies.whatif_tables import overlay_table, point_tables, servers_table
@@ -39,7 +40,7 @@ def run_whatif(
     Raises ScenarioError for bad input.
     """
     began_s = time.monotonic()
-    check_limits(study)
+    check_unused(study)
     question = Question.of(study, axes)
     told = {"overlay": overlay_table(question, runs)} if runs else {}
     asked = json.dumps([(axis.key, axis.values) for axis in question.axes] + [str(run) for run in runs])

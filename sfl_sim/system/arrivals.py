@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.text_files import MAX_TABLE_BYTES, read_text
 
+COLUMNS = ["time_s", "client"]
 LATEST_S = 1e10
 """Latest time in a trace: three hundred years, up to which a clock of 64-bit floats resolves microseconds."""
 
@@ -47,6 +48,7 @@ def bursts(
     The rates (N,) are those of requests: a client has `size` times fewer bursts.
     """
     begins_s, clients = poisson(np.asarray(rates_per_s) / size, -(-n_requests // size), rng)
+    size = min(size, n_requests)  # none of the first requests comes later in its burst
     times_s = np.add.outer(begins_s, spacing_s * np.arange(size)).ravel()
     first = np.argsort(times_s, kind="stable")[:n_requests]
     return Arrivals(times_s[first], clients.repeat(size)[first])
@@ -60,7 +62,10 @@ def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:
     """
     try:
         text = read_text(Path(path), MAX_TABLE_BYTES, key).rstrip()
-        table = pd.read_csv(StringIO(text), usecols=["time_s", "client"], skip_blank_lines=False, skipinitialspace=True)
+        rows = pd.read_csv(StringIO(text), header=None, dtype=str, skip_blank_lines=False, skipinitialspace=True)
+        heading = rows.iloc[0].tolist()
+        if any(heading.count(column) != 1 for column in COLUMNS):
+            raise ValueError(f"the columns {', '.join(map(str, heading))}")
     except ScenarioError:
         raise
     except ValueError as reason:
@@ -68,6 +73,7 @@ def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:
             "cannot be read as a trace of requests",
             key=key, file=str(path), found=str(reason), allowed="CSV with the columns time_s, client",
         ) from reason  # fmt: skip
+    table = rows[1:].set_axis(heading, axis=1)[COLUMNS]
     numbers = table.apply(pd.to_numeric, errors="coerce")
     times_s, clients = numbers["time_s"].to_numpy(np.float64), numbers["client"].to_numpy(np.float64)
     checks = {
@@ -79,7 +85,7 @@ def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:
             row = int(fits.argmin())
             raise ScenarioError(
                 f"column {column!r} cannot be used",
-                key=key, file=str(path), line=row + 2, found=str(table[column][row]), allowed=allowed,
+                key=key, file=str(path), line=row + 2, found=str(table[column].iloc[row]), allowed=allowed,
             )  # fmt: skip
     order = np.argsort(times_s, kind="stable")
     return Arrivals(times_s[order], clients[order].astype(np.int64))

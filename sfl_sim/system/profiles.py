@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.fields import LARGEST, SMALLEST
 from sfl_sim.scenario.text_files import MAX_TABLE_BYTES, read_text
 
 FloatArray = npt.NDArray[np.float64]
@@ -24,8 +25,6 @@ PerClient = float | Sequence[float]
 """A setting that holds for all clients, or one for each."""
 
 MAX_ROWS = 500_000
-SMALLEST, LARGEST = 1e-30, 1e30
-"""Range of the size of numbers other than 0, in which times and rates computed from them are finite."""
 
 
 def available(kind: str) -> list[str]:
@@ -128,6 +127,8 @@ def read_table(path: Path, needed: Sequence[str], key: str) -> Table:
         raise error("has too many rows", found=len(rows), allowed=f"at most {MAX_ROWS}")
 
     heading_line, heading = rows.pop(0) if rows else (None, [])
+    if twice := next((name for name in heading if name and heading.count(name) > 1), None):
+        raise error(f"column {twice!r} is given twice", line=heading_line, found=heading)
     for column in needed:
         if column not in heading:
             columns = ", ".join(needed)
@@ -169,6 +170,8 @@ def _cells(line: str) -> list[str]:
 
 def _number(cell: str) -> float:
     try:
-        return float(cell)
+        return (
+            float(cell) if cell.isascii() and "_" not in cell else np.nan
+        )  # Python reads 2_0 and digits of any script
     except ValueError:
         return np.nan

@@ -31,7 +31,9 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name).device
+        number = torch.zeros(1, device=name)
+        number.item()  # `meta` has none
+        return number.device
     except (RuntimeError, AssertionError) as error:
         reason = "there is no such device"
         if name.startswith("cuda"):  # torch says what is missing; for other names it lists all types of devices

@@ -436,6 +436,8 @@ def test_the_layers_of_a_model_of_the_zoo_without_saying_for_which_data(capsys):
         (["lenet"], "did you mean 'lenet5'?"),
         (["lenet5", "--input", "28"], "cannot take inputs of shape 28"),
         (["lenet5", "--input", "3x0"], "--input: is not the shape of a sample (found '3x0'"),
+        (["lenet5", "--input", "٣x٣x٣"], "--input: is not the shape of a sample (found '٣x٣x٣'"),
+        (["lenet5", "--input", ""], "--input: is not the shape of a sample (found ''"),
     ],
 )
 def test_a_model_that_cannot_be_shown_is_one_line(arguments, line, capsys):
@@ -507,3 +509,37 @@ def test_what_has_been_run_is_said_to_be_taken_unless_a_fresh_run_is_asked_for(s
     assert {line.partition("  ")[0] for line in rest} == {"fedavg"}
     sfl_sim(scenario, "--timing-only", "--fresh")
     assert "taken from" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("", "cannot be written: Is a directory"),
+        ("folder", "cannot be written: Is a directory"),
+        ("pipe", "cannot be written: Is no regular file"),  # it would be replaced, as /dev/null would
+        ("tiny.yaml/page.html", "cannot be written: File exists"),
+        ("x" * 300, "cannot be written: File name too long"),
+        (os.fsdecode(b"\xff"), "is not UTF-8 text"),
+    ],
+)
+def test_a_page_that_cannot_be_written_there_is_refused_first(place, line, scenario, tmp_path, capsys, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr("sfl_sim.studies.partition_preview.preview", lambda study: pytest.fail("too late"))
+    sfl_sim("partition", scenario, "--out", place, code=2)
+    assert capsys.readouterr().err.startswith(f"sfl-sim: --out: {line} (found ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe", "tiny.yaml"]
+
+
+@pytest.mark.parametrize("command", ["report", "landscape", "reprice"])
+def test_a_run_whose_name_no_file_can_have_is_one_short_line(command, capsys):
+    sfl_sim(command, "x" * 5000, code=2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("sfl-sim: File name too long (found 'xxx")
+    assert len(line) < 300
+
+
+def test_an_error_without_words_is_named(capsys, monkeypatch):
+    monkeypatch.setattr("sfl_sim.engine.registry.catalogue", lambda: (_ for _ in ()).throw(MemoryError))
+    sfl_sim("list", "methods", code=1)
+    assert capsys.readouterr().err == "sfl-sim: failed: MemoryError\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sfl_sim.data.cache import FOLDER, cached
+from sfl_sim.data.cache import FOLDER, cached, walk
 from sfl_sim.data.dataset import Dataset
 
 
@@ -181,3 +181,20 @@ def test_runs_side_by_side_share_one_copy_until_they_write(reader):
     assert smaps(reader.file)["Anonymous:"] > 100
     assert reader().x_train.max() == 0  # writing has not reached the file
     assert reader.times == 1
+
+
+def test_a_link_that_leads_back_is_entered_once_and_a_changed_one_noticed(reader, source):
+    for name in "ab":
+        (source / name).symlink_to(".")  # two of them make 2 ^ 40 paths before the system says that these are too many
+    assert [names for _, names in walk(source)] == [["a", "b", "pixels.bin"]]
+    reader(), reader()
+    (source / "b").unlink()
+    reader()
+    assert reader.times == 2
+
+
+def test_what_would_be_read_for_ever_is_not_begun(reader, source):
+    os.mkfifo(source / "pipe")
+    with pytest.raises(OSError, match="is neither a file nor a folder"):
+        reader()
+    assert reader.times == 0

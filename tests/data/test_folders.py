@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from well_formed import assert_well_formed
 
 from sfl_sim.data.datasets import load
+from sfl_sim.data.folders import list_images
 from sfl_sim.errors import ScenarioError
 
 GREY, RED, GREEN, BLUE = 90, (255, 0, 0), (0, 255, 0), (0, 0, 255)
@@ -243,3 +245,37 @@ def test_a_folder_that_lacks_a_part_of_tiny_imagenet_is_refused(tmp_path):
 def test_a_missing_set_says_what_to_download(tmp_path, name, archive):
     with pytest.raises(ScenarioError, match=f"{name} is not in {tmp_path} and .*download is off: download .*{archive}"):
         load(name, root=tmp_path, download=False)
+
+
+def test_links_that_lead_back_do_not_multiply_images(tmp_path):
+    for name in ("cats", "dogs"):
+        save(tmp_path / name / "deep" / "1.png", RED)
+        save(tmp_path / name / "2.png", GREEN)
+        for link in ("again", "and again"):
+            (tmp_path / name / link).symlink_to(tmp_path / name)
+    files, labels, _ = list_images(tmp_path, "data.path")
+    assert [file.relative_to(tmp_path).as_posix() for file in files] == [
+        "cats/2.png", "cats/deep/1.png", "dogs/2.png", "dogs/deep/1.png"
+    ]  # fmt: skip
+    assert labels.tolist() == [0, 0, 1, 1]
+
+
+def test_a_class_without_images_is_named(tmp_path):
+    save(tmp_path / "a" / "1.png", RED)
+    (tmp_path / "b").mkdir()
+    with pytest.raises(ScenarioError, match=r"data.path: no images \(.jpg, .*found \['b'\]"):
+        list_images(tmp_path, "data.path")
+
+
+@pytest.mark.parametrize("odd", ["x" * 5000, "pipe", "/dev/zero", "nowhere"])
+def test_what_is_no_folder_is_refused_at_once(odd, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ScenarioError, match=r"data\.path: "):
+        load("image_folder", path=tmp_path / odd)
+
+
+def test_a_pipe_among_images_is_named(tmp_path):
+    save(tmp_path / "a" / "1.png", RED)
+    os.mkfifo(tmp_path / "a" / "2.png")
+    with pytest.raises(ScenarioError, match=r"data\.path: .*is neither a file nor a folder .*2\.png"):
+        load("image_folder", path=tmp_path)

@@ -63,7 +63,7 @@ def test_unknown_partition_and_option_are_named():
 
 
 def test_a_client_left_empty_is_named():
-    parts = partition("iid", samples_of([2, 2]), 5, stream(0, "partition"))
+    parts = np.array_split(np.arange(4), 5)
     with pytest.raises(ScenarioError, match="client 4 of 5") as failure:
         check_none_empty(parts)
     assert failure.value.key == "data.partition"
@@ -105,6 +105,12 @@ def test_natural_draws_as_many_owners_as_there_are_to_be_clients():
         drawn.append([int(OWNED.owners[part[0]]) for part in parts])
     assert all(owners == sorted(set(owners)) for owners in drawn)
     assert len(set(map(tuple, drawn))) > 5
+
+
+@pytest.mark.parametrize("kind", ["dominant_label", "sharding"])
+def test_more_clients_than_samples_are_refused_before_they_are_made(kind):
+    with pytest.raises(ScenarioError, match=r"more clients than samples \(found 20000000; allowed: 1 to 40, "):
+        dealt(kind, samples_of([20, 20]), phi=10**7)
 
 
 def test_natural_says_what_is_missing_and_which_sets_have_it():

@@ -1,6 +1,7 @@
 """Shakespeare: LEAF's files, any text with speaker headings, and the real tinyshakespeare."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,13 @@ def test_tinyshakespeare_gives_every_role_2000_characters():
     assert torch.bincount(data.test_owners).tolist() == [400] * 90
     assert {"ROMEO", "JULIET", "Nurse"} < set(data.owner_names)
     assert int(data.y_train.bincount().argmax()) == ALPHABET.index(" ")
+
+
+@pytest.mark.parametrize("odd", ["/dev/zero", "pipe", "empty", "huge", "x" * 5000, "/proc/self"])
+def test_what_is_no_text_of_a_sensible_size_is_refused_at_once(odd, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty").touch()
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(10**11)
+    with pytest.raises(ScenarioError, match=r"data\.path: cannot be read: "):
+        load("shakespeare", root=tmp_path, path=tmp_path / odd)

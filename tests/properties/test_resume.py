@@ -268,7 +268,7 @@ def test_what_an_earlier_code_or_data_have_made_is_not_gone_on_with(what, tmp_pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("SFL_SIM_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("sfl_sim.report.page.write_report", lambda folders, out: out.write_text("a page"))
+    monkeypatch.setattr("sfl_sim.report.page.write_report", lambda folders, out, parts: out.write_text("a page"))
 
     def in_another_process(version):
         sys.modules.pop("my_nets", None)
@@ -375,7 +375,7 @@ def run_here(tmp_path, monkeypatch, every_round, capsys):
     return run
 
 
-def no_room_for_a_page(folders, out):
+def no_room_for_a_page(folders, out, parts):
     """Raise as `write_report` does on a full disk."""
     try:
         full_disk()

@@ -110,6 +110,7 @@ def failing(error: Exception) -> Any:
 TOO_LARGE = MemoryError("Unable to allocate 74.5 GiB for an array with shape (100001, 99999)")
 
 
+@pytest.mark.leaves_out
 @pytest.mark.parametrize(
     ("part", "named", "titles"),
     [
@@ -129,6 +130,7 @@ def test_what_takes_too_much_memory_is_left_out_with_a_sentence_and_all_else_is_
     assert page.titles == [title for title in [ALWAYS[0], *TRAINED, *ALWAYS[1:]] if title not in titles]
 
 
+@pytest.mark.leaves_out
 def test_a_figure_that_cannot_be_written_is_a_sentence_in_its_place(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_figure_that_cannot_be_written_is_a_sentence_in_its_place(
     assert "A figure is left out: MemoryError" in Page(write_report([folder], folder / "report.html")).text
 
 
+@pytest.mark.leaves_out
 def test_every_other_error_is_raised_unless_a_run_is_to_be_published(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_scenario_without_a_name_has_that_of_its_file(write):
     assert parse({}).name == "scenario"
     assert parse({}, name="mine").variants[0].scenario.name == "mine"
     assert parse({"name": "yours"}, name="mine").name == "yours"
+    assert refused(write("name: ''")).startswith("a.yaml:1: name: cannot name a folder (found ''; allowed: 1 to 100 ")
 
 
 def test_without_a_grid_the_method_names_the_variant(write):
@@ -92,6 +93,12 @@ def test_repeats_are_seeds_that_share_the_name():
         ("cut=2", 9),
     ]
     assert study.base.repeats == 3
+
+
+def test_every_seed_of_a_study_is_one_that_a_scenario_may_have():
+    assert parse({"seed": 2**31 - 3, "repeats": 3}).variants[-1].scenario.seed == 2**31 - 1
+    with pytest.raises(ScenarioError, match=r"seed: is too large \(found 2147483646; allowed: at most 2,147,483,645 "):
+        parse({"seed": 2**31 - 2, "repeats": 3})
 
 
 def test_a_list_of_grids_gives_each_method_its_own_options():
@@ -183,6 +190,9 @@ def test_an_option_that_the_grid_overrides_everywhere_is_refused(write):
         == "--set: server.order: has no effect, since the grid sets it in every variant; "
         "override the grid, as in --set 'grid={...}'"
     )
+
+    said = refused(write("seed: 1"), "server.order=lifo", "grid={server.order: [fcfs, cyclic]}")
+    assert said.startswith("--set: server.order: has no effect")
 
     file = write("grid: [{server.order: cyclic}, {model.cut: 2}]")
     assert [v.scenario.server.order for v in load(file, ["server.order=lifo"]).variants] == ["cyclic", "lifo"]
@@ -324,10 +334,10 @@ def test_in_a_list_of_grids_the_one_that_gave_the_value_is_located(write):
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 shares = st.floats(0, 1, exclude_min=True)
 rates = st.floats(1e-3, 1e12) | st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=3)
-counts = st.integers(1, 10**9)
+counts = st.integers(1, 10**7)
 options = st.dictionaries(
     texts.filter(bool).filter(lambda key: key != "name"),
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    st.none() | st.booleans() | st.integers(-(10**7), 10**7) | st.floats(-1e30, 1e30) | texts,
     max_size=3,
 )
 
@@ -338,7 +348,7 @@ def section(**keys):
 
 scenarios = section(
     name=st.text("aß_-. ", min_size=1).filter(lambda name: not name.startswith(".")),
-    seed=st.integers(0),
+    seed=st.integers(0, 2**31 - 3),
     repeats=st.integers(1, 3),
     data=section(
         name=texts,
@@ -355,7 +365,7 @@ scenarios = section(
     ),
     server=section(workers=counts | st.just("unlimited"), burst=counts | st.sampled_from(["all", None])),
     method=options,
-    train=section(lr=st.floats(1e-300, 1e300), drop_last=st.booleans()),
+    train=section(lr=st.floats(1e-30, 1e30), drop_last=st.booleans()),
     grid=section(**{"model.cut": st.lists(counts, min_size=1, max_size=2, unique=True), "server.order": texts}),
     report=section(target_accuracy=shares | st.none()),
 ).map(lambda values: values | {"name": values.get("name", "study")})

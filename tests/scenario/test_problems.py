@@ -74,7 +74,17 @@ def said(values):
             "clients.participation: must be a number above 0 and at most 1 (found 1.5)",
         ),
         ({"train": {"momentum": 1}}, "train.momentum: must be a number of at least 0 and below 1 (found 1)"),
-        ({"train": {"lr": float("inf")}}, "train.lr: must be a finite number above 0 (found inf)"),
+        (
+            {"train": {"rounds": 10**9}},
+            "train.rounds: must be a whole number of at least 1 and at most 10,000,000 (found 1000000000)",
+        ),
+        ({"train": {"lr": 5e-324}}, "train.lr: must be a number above 0 and of at least 1e-30 (found 5e-324)"),
+        ({"train": {"lr": -1}}, "train.lr: must be a number above 0 (found -1)"),
+        (
+            {"method": {"buffer": 10**8}},
+            "method.buffer: number out of range (found 100000000; allowed: -10,000,000 to 10,000,000)",
+        ),
+        ({"train": {"lr": float("inf")}}, "train.lr: must be a finite number above 0 and at most 1e+30 (found inf)"),
         (
             {"server": {"workers": 0}},
             "server.workers: must be a whole number of at least 1 or 'unlimited' (found 0)",

@@ -86,9 +86,9 @@ def test_a_scenario_cannot_be_changed():
 @pytest.mark.parametrize(
     ("key", "inside", "outside"),
     [
-        ("seed", [0, 10**30], [-1, 1.0, True, "1", None]),
+        ("seed", [0, 2**31 - 1], [-1, 1.0, True, "1", None, 2**31]),
         ("repeats", [1], [0]),
-        ("data.image_size", [None, 1], [0]),
+        ("data.image_size", [None, 1, 4096], [0, 4097]),
         ("data.download", [True, False], [0, 1, "yes", None]),
         (
             "data.partition",
@@ -102,7 +102,25 @@ def test_a_scenario_cannot_be_changed():
             [1, "block3", "2", 0.15, {"by": "client", "values": [2, "block3", 0.5]}, {"by": "round", "values": [2]}],
             [0, 1.0, 0.0, "", True, None, [1, 2], {"by": "client"}, {"by": "device_speed", "values": []}],
         ),
-        ("clients.count", [None, 1], [0, True]),
+        ("clients.count", [None, 1, 10**7], [0, True, 10**7 + 1]),
+        ("train.local_epochs", [1], [2**63]),
+        ("serving.requests", [None, 1], [2**31]),
+        ("serving.batch.max_size", [1], [2**63]),
+        (
+            "serving.arrivals",
+            [{"kind": "bursts", "rate_per_s": 1, "size": 5}],
+            [{"kind": "bursts", "rate_per_s": 1, "size": 2**63}],
+        ),
+        ("method.buffer", [1, [1, 2], "all", None, True, -3, 0.5], [10**30, [1, 10**30], 1e300, math.inf, math.nan]),
+        (
+            "clients.network.shared",
+            [{"access_points": 1, "backhaul_bps": 1e-30}],
+            [
+                {"access_points": 1, "backhaul_bps": 5e-324},
+                {"access_points": 1, "capacity_bps": {"up": 1e31, "down": 1}},
+            ],
+        ),
+        ("server.max_wait_s", [0, 1e-30, 1e30], [-1.0, 1e31]),
         ("clients.participation", [1, 1e-9], [0, 1.5, True, math.nan]),
         ("clients.network.latency_s", [0], [-1e-9, math.inf]),
         ("server.speedup", [1e-9], [0, math.inf, "fast"]),

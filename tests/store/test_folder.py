@@ -1,6 +1,7 @@
 """The run folder: readable at every moment, and never over a different run."""
 
 import json
+import os
 import shutil
 import subprocess
 from itertools import count
@@ -354,11 +355,19 @@ def test_a_link_in_the_place_of_the_folder_is_neither_followed_nor_emptied(tmp_p
     with pytest.raises(ScenarioError, match="is a link"):
         RunFolder(tmp_path / "run", "digest")
     (tmp_path / "run.partial").unlink()
-    (tmp_path / "run").symlink_to(tmp_path / "precious")
-    folder = RunFolder(tmp_path / "run", "digest")
-    fill(folder)
-    finish(folder)
+    for target in ("precious", "nowhere"):  # before anything is simulated for it
+        (tmp_path / "run").symlink_to(tmp_path / target)
+        with pytest.raises(ScenarioError, match=r"--out: is a link, .* \(found .*run"):
+            RunFolder(tmp_path / "run", "digest")
+        (tmp_path / "run").unlink()
     assert list((tmp_path / "precious").iterdir()) == []
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_place_that_tables_cannot_name_is_refused(tmp_path):
+    with pytest.raises(ScenarioError, match="--out: is not UTF-8 text"):
+        RunFolder(tmp_path / os.fsdecode(b"run\xff"), "digest")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_killed_run_of_another_scenario_left_is_passed_over(tmp_path):

@@ -200,6 +200,8 @@ def test_sizes_have_decimal_units(text, size):
     ("arguments", "says"),
     [
         (["--memory", "256MiB"], "--memory: is no size"),
+        (["--memory", "٣MB"], "--memory: is no size"),
+        (["--memory", "9" * 400], "--memory: is no size"),
         (["--accuracy", "0.6"], "--accuracy: needs runs"),
         (["--accuracy", "60", "--run", "."], "--accuracy: is a share"),
         (["--run", "."], "--run: says nothing without"),

@@ -148,6 +148,8 @@ def test_the_command_leaves_a_page_and_a_table_in_the_run(ours, capsys):
         (["{run}", "--points", "4"], "--points: no line with the model in its middle (found 4; allowed: 3, 5, 7, ...)"),
         (["{run}", "--plane-points", "1"], "--plane-points: "),
         (["{run}", "--span", "0"], "--span: is no length"),
+        (["{run}", "--span", "1e308"], "--span: is no length"),
+        (["{run}", "--points", "999999999"], "Invalid value for '--points': "),
         (["{run}", "--device", "abacus"], "--device: "),
     ],
 )

@@ -274,7 +274,7 @@ def test_some_clients_may_never_ask_and_large_fleets_get_more_requests():
     assert 0 not in set(rows["client"])
 
 
-@pytest.mark.parametrize("rate_per_s", [1e308, 1e-320, [0.0, 0.0, 0.0]])
+@pytest.mark.parametrize("rate_per_s", [1e20, 1e-20, [0.0, 0.0, 0.0]])
 def test_absurd_rates_are_refused(rate_per_s):
     with pytest.raises(ScenarioError, match=r"serving\.arrivals\.rate_per_s: .* out of range"):
         fleet().check(section(arrivals={"rate_per_s": rate_per_s}), timing_only=False)
@@ -347,3 +347,9 @@ def test_when_phones_are_there_to_train_does_not_matter_to_requests():
     asked = section(requests=50)
     alike = [phones(**others).serve(asked, None, nothing)[0] for others in ({}, away)]
     pd.testing.assert_frame_equal(*alike)
+
+
+def test_a_batch_may_be_larger_than_any_list():
+    small, large = (section(requests=10, batch={"max_size": size}) for size in (8, 10**7))
+    rates = [fleet().serve(serving, None, nothing)[1]["capacity_per_s"] for serving in (small, large)]
+    assert rates[0] == pytest.approx(rates[1])  # devices without a cost per call gain nothing

@@ -11,8 +11,9 @@ from sfl_sim.api import Results
 from sfl_sim.cli import main
 from sfl_sim.engine.news import Ended, Warned
 from sfl_sim.engine.trial import Settings
-from sfl_sim.scenario.load import parse
-from sfl_sim.studies.train import run_study
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.load import load, parse
+from sfl_sim.studies.train import check, run_study
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -127,6 +128,7 @@ def test_a_run_that_finds_nothing_to_resume_says_so(tmp_path, monkeypatch):
     assert warned(0.2, tmp_path / "there") == [f"nothing to resume: a new run begins in {tmp_path / 'there'}"]
 
 
+@pytest.mark.leaves_out
 def test_a_page_or_a_table_that_cannot_be_made_costs_no_results(sfl_sim, monkeypatch, capsys, tmp_path):
     """Neither page nor trace, nor what would help, nor the table in the terminal; the run is there all the same."""
 
@@ -143,3 +145,35 @@ def test_a_page_or_a_table_that_cannot_be_made_costs_no_results(sfl_sim, monkeyp
     assert warned == [f"{each} is left out: MemoryError: Unable to allocate 74.5 GiB" for each in what]
     assert told.out == "run\n"
     assert {"rounds.parquet", "ops.parquet", "summary.json"} <= {path.name for path in (tmp_path / "run").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("sections", "line"),
+    [
+        (
+            {"method": {"name": "splitfedv9"}, "grid": {"method.name": ["fedavg", "splitfed_v2"]}},
+            r"s.yaml:16: method.name: unknown name, which no variant uses \(found 'splitfedv9'; .*",
+        ),
+        (
+            {
+                "method": {"name": "fedbuff", "bufer": 3},
+                "grid": {"method": [{"name": "fedavg"}, {"name": "splitfed_v2"}]},
+            },
+            "s.yaml:16: method.bufer: unknown key of fedbuff .*did you mean 'buffer'",
+        ),
+        (
+            {"method": {"name": "fedbuff", "buffer": -3}, "grid": {"method.buffer": [1, 2]}},
+            "s.yaml:16: method.buffer: must be a whole number of at least 1 ",
+        ),
+    ],
+)
+def test_what_the_grid_replaces_in_every_variant_is_checked_too(sections, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO | sections, sort_keys=True))
+    with pytest.raises(ScenarioError, match=line):
+        check(load("s.yaml"))
+
+
+def test_the_grid_may_replace_what_is_fine_by_itself():
+    check(parse(SCENARIO | {"method": {"name": "hydra", "cut2": 2}, "grid": {"method": [{"name": "fedavg"}]}}))
+    check(parse(SCENARIO | {"method": {"name": "fedavg", "buffer": 2}, "grid": {"method.name": ["fedbuff"]}}))

@@ -151,6 +151,7 @@ def test_a_page_that_cannot_be_written_leaves_nothing_in_the_way_of_other_questi
     assert ask(tmp_path, "model.cut=1,3")[0].status == "complete"
 
 
+@pytest.mark.leaves_out
 def test_a_page_that_cannot_be_drawn_costs_no_tables(tmp_path, monkeypatch):
     def broken(folder, page):
         raise MemoryError("too large")

@@ -86,7 +86,7 @@ def main(jobs):
     torch.set_num_threads(1)
     code_version()  # once for all jobs, as is what the first experiment of a process takes
     Experiment(parse(jobs[0]["scenario"]).variants[0].scenario, device=None)
-    page.write_report = lambda folders, out: out.write_text("a page")  # which would take seconds
+    page.write_report = lambda folders, out, parts: out.write_text("a page")  # which would take seconds
     sfl_sim.engine.checkpointing.SHARE = 1e9  # a checkpoint after every round, whatever it takes
     signals = []
     for job in jobs:

@@ -38,6 +38,12 @@ def test_bursts_that_overlap_are_merged_in_time_and_the_first_requests_count():
     assert np.array_equal(some_s, all_s[:-1])
 
 
+def test_of_a_burst_that_is_larger_than_all_requests_only_those_are_drawn():
+    times_s, clients = bursts([1.0], 3, stream(0, "arrivals"), size=10**7, spacing_s=2.0)
+    assert np.diff(times_s).tolist() == pytest.approx([2.0, 2.0])
+    assert clients.tolist() == [0, 0, 0]
+
+
 def test_equal_streams_bring_equal_requests():
     one, other = (bursts(RATES, 50, stream(3, "arrivals"), size=2, spacing_s=0.1) for _ in range(2))
     assert np.array_equal(one.times_s, other.times_s)
@@ -68,6 +74,10 @@ def test_blanks_after_commas_and_blank_lines_at_the_end_do_not_matter(tmp_path):
         ("time_s,client\n1,0\n2,3\n", "csv:3: trace: column 'client' .*found '3'; allowed: 0 to 2"),
         ("time_s,client\n1,0\n2,0.5\n", "csv:3: trace: column 'client' .*found '0.5'"),
         ("time_s,client\n1,0\n\n2,1\n", "csv:3: trace: column 'time_s'"),
+        ("time_s,client\n1,0\n2_0,1\n", "csv:3: trace: column 'time_s' .*found '2_0'"),
+        ("time_s,client\nTrue,0\nFalse,1\n", "csv:2: trace: column 'time_s' .*found 'True'"),
+        ("time_s,client\n1,500,0\n2,0,1\n", "csv: trace: cannot be read .*Expected 2 fields in line 2, saw 3"),
+        ("time_s,client,client\n1,0,1\n", "csv: trace: cannot be read .*found 'the columns time_s, client, client'"),
         ("time_s\n1\n", "csv: trace: cannot be read .*client"),
         ("", "csv: trace: cannot be read"),
     ],

@@ -134,6 +134,12 @@ KEYS = {
         ("device;ms_per_frame\na;1\n", ":1", "column 'device' is missing (found ['device;ms_per_frame']; "),
         ("# source: me\n" + DEVICES, ":2", "no row follows the column names (allowed: 1 row or more)"),
         (DEVICES + "a,1,1\nb,2\n", ":3", "row of another width (found 2; allowed: 3 cells)"),
+        (
+            "# mine\ndevice,ms_per_frame,reference_macs,ms_per_frame\na,1,1,2\n",
+            ":2",
+            "column 'ms_per_frame' is given twice (found ['device', 'ms_per_frame', 'reference_macs', 'ms_per_frame'])",
+        ),
+        (DEVICES + "a,1,1\nb\0b,2,1\n", ":3", r"is not text (found '\x00')"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path: Path, text: str, place: str, problem: str) -> None:
@@ -150,6 +156,8 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str, place: str, prob
         ("devices", "a,1,1\nb,fast,1", 3, "ms_per_frame", "fast", "a number"),
         ("devices", "a,nan,1", 2, "ms_per_frame", "nan", "a number"),
         ("devices", "a,,1", 2, "ms_per_frame", "", "a number"),
+        ("devices", "a,2_0,1", 2, "ms_per_frame", "2_0", "a number"),
+        ("devices", "a,٣,1", 2, "ms_per_frame", "٣", "a number"),
         ("devices", "a,0,1", 2, "ms_per_frame", "0", "a number above 0"),
         ("devices", "a,1,-3", 2, "reference_macs", "-3", "a number above 0"),
         ("network", "0,5,5\n1.5,6,6", 3, "quantile", "1.5", "0 to 1"),

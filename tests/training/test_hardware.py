@@ -15,7 +15,7 @@ def test_auto_is_a_gpu_if_there_is_one():
     assert pick_device("cpu") == torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", ["gpu", "CPU", "cpu:x"])
+@pytest.mark.parametrize("name", ["gpu", "CPU", "cpu:x", "meta"])
 def test_an_unknown_device_is_one_short_line(name):
     with pytest.raises(ScenarioError) as error:
         pick_device(name)
