@@ -24,9 +24,8 @@ def read_text(path: Path, max_bytes: int, key: str | None = None) -> str:
         if path.exists() and not os.path.isfile(path):
             raise error("cannot be read: Is a directory" if path.is_dir() else "cannot be read: Is no regular file")
         with path.open("rb") as file:
-            raw = (
-                file.read(max_bytes + 1) if os.path.getsize(path) else b""
-            )  # some of /proc never end, and have no size
+            # Some files of /proc never end, and have no size.
+            raw = file.read(max_bytes + 1) if os.path.getsize(path) else b""
     except (OSError, ValueError) as reason:  # a ValueError tells of a name that no file can have
         if isinstance(reason, ScenarioError):
             raise

@@ -170,8 +170,7 @@ def _cells(line: str) -> list[str]:
 
 def _number(cell: str) -> float:
     try:
-        return (
-            float(cell) if cell.isascii() and "_" not in cell else np.nan
-        )  # Python reads 2_0 and digits of any script
+        # Python reads 2_0 and digits of any script.
+        return float(cell) if cell.isascii() and "_" not in cell else np.nan
     except ValueError:
         return np.nan
