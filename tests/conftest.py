@@ -80,7 +80,7 @@ def without_pages(request, monkeypatch):
     if request.node.get_closest_marker("pages"):
         return
 
-    def leave_out(runs, out, parts):
+    def leave_out(runs, out, parts=None):
         out.write_text("left out")
         return out
 

@@ -211,12 +211,11 @@ def test_a_report_that_cannot_be_written_leaves_the_earlier_one_whole(scenario, 
     sfl_sim(scenario, "-q", "--timing-only", "--out", "run")
     before = (tmp_path / "run" / "report.html").read_bytes()
 
-    def full(path, text, **_):
-        path.write_bytes(text[:100].encode())
+    def full(descriptor):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("pathlib.Path.write_text", full)
+        patch.setattr("sfl_sim.store.files.os.fsync", full)
         sfl_sim("report", "run", code=2)
     assert "cannot be written: No space left on device" in capsys.readouterr().err
     assert (tmp_path / "run" / "report.html").read_bytes() == before
