@@ -35,7 +35,7 @@ def _is_in_bounds(option: JsonValue) -> JsonValue:
     for value in option if isinstance(option, list) else [option]:
         most = MOST if isinstance(value, int) else LARGEST
         if isinstance(value, int | float) and not abs(value) <= most:
-            raise ScenarioError("number out of range", found=value, allowed=f"{-most:,} to {most:,}")
+            raise ScenarioError("must be a number within bounds", found=value, allowed=f"{-most:,} to {most:,}")
     return option
 
 

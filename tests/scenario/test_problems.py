@@ -82,7 +82,7 @@ def said(values):
         ({"train": {"lr": -1}}, "train.lr: must be a number above 0 (found -1)"),
         (
             {"method": {"buffer": 10**8}},
-            "method.buffer: number out of range (found 100000000; allowed: -10,000,000 to 10,000,000)",
+            "method.buffer: must be a number within bounds (found 100000000; allowed: -10,000,000 to 10,000,000)",
         ),
         ({"train": {"lr": float("inf")}}, "train.lr: must be a finite number above 0 and at most 1e+30 (found inf)"),
         (
