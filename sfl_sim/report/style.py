@@ -80,6 +80,11 @@ class Named:
 
 
 def look(index: int) -> dict[str, str]:
-    """Colour and dash of the variant with this number: the dash changes when all colours are taken."""
+    """Colour and dash of the variant with this number: the dash changes when all colours are taken.
+
+    From `MAX_LOOKS` on all variants look alike, and unlike those before.
+    """
     turn, place = divmod(index, len(VARIANT_COLOURS))
-    return {"colour": VARIANT_COLOURS[place], "dash": DASHES[turn % len(DASHES)]}
+    if index >= MAX_LOOKS:
+        return {"colour": MUTED, "dash": DASHES[0]}
+    return {"colour": VARIANT_COLOURS[place], "dash": DASHES[turn]}

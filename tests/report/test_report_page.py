@@ -14,6 +14,7 @@ from synthetic_run import Setting, World, write_run
 
 from sfl_sim import report
 from sfl_sim.errors import ScenarioError
+from sfl_sim.report import style
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.html_page import Parts
 from sfl_sim.report.load import load
@@ -88,6 +89,7 @@ def test_of_a_large_grid_as_much_is_drawn_as_can_be_told_apart_and_the_page_says
     assert "Drawn are 2 of the 4 variants" in page.text
     assert [variant.name for variant in frames.drawn.variants] == ["lr=0", "lr=3"]
     assert frames.drawn.typical_round == frames.typical_round
+    assert {variant.colour for variant in frames.variants[1:]} == {style.MUTED}, "no other variant's colour"
     drawn, all_results = page.text[page.text.index("Results") :].split("All 4 variants")
     assert "lr=0" in drawn
     assert "lr=1" not in drawn
