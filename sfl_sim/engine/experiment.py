@@ -107,6 +107,12 @@ class Experiment:
             torch.manual_seed(seed)  # for networks of a user's own that draw while they run
             self.evaluator = Evaluator(self, device)
 
+    @property
+    def unheld_labels(self) -> list[str]:
+        """Names of the labels of which no client holds a training sample."""
+        held = self.counts.any(axis=0)
+        return [name for name, is_held in zip(self.dataset.label_names, held, strict=True) if not is_held]
+
     def replace_method(self, method: Method) -> None:
         """Use another method object from now on."""
         self.method = method

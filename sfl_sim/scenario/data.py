@@ -43,12 +43,14 @@ class Sharding(Section):
 
 
 class LabelShards(Section):
-    """Partition in which every client draws some of 100 shards of the samples sorted by label."""
+    """Partition in which every client draws some shards of the samples sorted by label."""
 
     kind: Literal["label_shards"] = "label_shards"
     """Kind of partition."""
     shards: Count = 2
     """Number of shards per client."""
+    n_shards: Count = 100
+    """Number of shards into which the samples are cut; those that no client draws are not trained on."""
 
 
 class Dirichlet(Section):

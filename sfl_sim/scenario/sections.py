@@ -146,7 +146,7 @@ class Clients(Section):
     """The clients."""
 
     count: Annotated[Count | None, Concern.DEALING] = None
-    """Number of clients; null means phi x labels with dominant_label and sharding, 100 / shards with label_shards, all
+    """Number of clients; null means phi x labels with dominant_label and sharding, n_shards / shards with label_shards, all
     owners with natural, else 10."""
     participation: PositiveShare = 1.0
     """Share of the clients that take part in a round."""
