@@ -110,8 +110,7 @@ class Experiment:
     @property
     def unheld_labels(self) -> list[str]:
         """Names of the labels of which no client holds a training sample."""
-        held = self.counts.any(axis=0)
-        return [name for name, is_held in zip(self.dataset.label_names, held, strict=True) if not is_held]
+        return [self.dataset.label_names[label] for label in np.flatnonzero(self.counts.sum(axis=0) == 0)]
 
     def replace_method(self, method: Method) -> None:
         """Use another method object from now on."""

@@ -146,8 +146,8 @@ class Clients(Section):
     """The clients."""
 
     count: Annotated[Count | None, Concern.DEALING] = None
-    """Number of clients; null means phi x labels with dominant_label and sharding, n_shards / shards with label_shards, all
-    owners with natural, else 10."""
+    """Number of clients; null means phi x labels with dominant_label and sharding, n_shards / shards with label_shards,
+    all owners with natural, else 10."""
     participation: PositiveShare = 1.0
     """Share of the clients that take part in a round."""
     compute: Annotated[Compute, Concern.WORLD] = Compute()
