@@ -57,6 +57,23 @@ def lenet5(shape: Shape, n_labels: int) -> nn.Sequential:
     )
 
 
+def cnn7(shape: Shape, n_labels: int) -> nn.Sequential:
+    """Four convolutions and three linear layers, on the image averaged to 16x16: for studies of exits on a CPU.
+
+    As in HARMONY's models, the first three convolutions are less than a tenth of the parameters.
+    """
+    channels, _, _ = image(shape, at_least=4)
+    return named(
+        conv1=nn.Sequential(nn.AdaptiveAvgPool2d(16), *_conv(channels, 16)),
+        conv2=_conv(16, 16, pool=2),
+        conv3=_conv(16, 32),
+        conv4=_conv(32, 32, pool=2),
+        fc1=_fc(32 * 4 * 4, 128),
+        fc2=_fc(128, 64),
+        fc3=nn.Linear(64, n_labels),
+    )
+
+
 def cnn8(shape: Shape, n_labels: int) -> nn.Sequential:
     """HARMONY's 8-layer CNN, 5 convolutions and 3 fully connected layers: 3,868,170 parameters for 28x28 grey images.
 
