@@ -126,7 +126,7 @@ def paired(differences: np.ndarray) -> str:
     mean, error = differences.mean(), differences.std(ddof=1) / math.sqrt(n)
     half = error * t.ppf(0.975, n - 1)
     text = f", paired {mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
-    if abs(mean) > half or not mean:
+    if abs(mean) > half:
         return text
     needed = next((m for m in range(n + 1, 1000) if t.ppf(0.975, m - 1) * error * math.sqrt(n / m) < abs(mean)), None)
     return f"{text}, {needed or 'over 1,000'} seeds would decide"
