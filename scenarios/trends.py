@@ -114,8 +114,10 @@ class Claim:
     def __str__(self) -> str:
         left, right = (f"{name} {spread(figures)}" for name, figures in (self.left, self.right))
         ours, theirs = self.turned
-        seeds = "" if "~" in self.sign else f", {(ours > theirs).sum()} of {len(ours)} seeds"
-        return f"{left} {self.sign} {right} ({self.verdict}{seeds}{paired(self.left[1] - self.right[1])})"
+        if "~" in self.sign:
+            return f"{left} {self.sign} {right} ({self.verdict})"
+        seeds = f"{(ours > theirs).sum()} of {len(ours)} seeds{paired(self.left[1] - self.right[1])}"
+        return f"{left} {self.sign} {right} ({self.verdict}, {seeds})"
 
 
 def paired(differences: np.ndarray) -> str:
