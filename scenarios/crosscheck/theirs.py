@@ -1,0 +1,35 @@
+"""Others' code as modules: imported from their checkout with stand-ins for what it lacks, then forgotten."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+
+@contextmanager
+def within(checkout: Path, stand_ins: Mapping[str, Any], argv: Sequence[object] = ()) -> Iterator[None]:
+    """Let imports find `checkout` and the `stand_ins`, in an empty working folder, with `argv`, and print nothing."""
+    checkout = checkout.resolve()
+    with (
+        patch.object(sys, "path", [str(checkout), *sys.path]),
+        patch.object(sys, "argv", ["main", *map(str, argv)]),
+        patch.object(sys, "dont_write_bytecode", True),
+        patch.dict(os.environ),
+        TemporaryDirectory() as folder,
+        chdir(folder),
+        redirect_stdout(io.StringIO()),
+    ):
+        sys.modules.update(stand_ins)
+        try:
+            yield
+        finally:
+            for name, module in [*sys.modules.items()]:
+                if name in stand_ins or str(checkout) in str(getattr(module, "__file__", "")):
+                    del sys.modules[name]
