@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from scenarios.crosscheck import hydra
+from scenarios.crosscheck import hydra, mergesfl
 from scenarios.crosscheck.report import HEADER
 
-AUTHORS = (hydra,)
+AUTHORS = (hydra, mergesfl)
 
 
 def main(checkouts: list[str]) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from scenarios.crosscheck.ours import Loader, Ours, copied, normed
 from scenarios.crosscheck.report import Found
-from scenarios.crosscheck.theirs import within
+from scenarios.crosscheck.theirs import module_of, within
 from sfl_sim.metrics.accuracy import backward_transfer, performance_gap
 from sfl_sim.models import replica
 
@@ -168,12 +168,12 @@ class Driven:
             three = ours.part(0, cut), ours.part(cut, cut2), ours.part(cut2)
             return three, ([ours.part(0, cut) for _ in n], [ours.part(cut2) for _ in n])
 
-        return _module("get_models", get_model=get_model, get_model_threesplit=get_model_threesplit)
+        return module_of("get_models", get_model=get_model, get_model_threesplit=get_model_threesplit)
 
     def _data(self) -> ModuleType:
         loaders = [Loader(self.ours, client, _named) for client in range(self.ours.n_clients)]
         test = Tests(map(_named, self.ours.test_batches()))
-        return _module("get_data", get_data_partition=lambda *given: (loaders, loaders, test, "iid"))
+        return module_of("get_data", get_data_partition=lambda *given: (loaders, loaders, test, "iid"))
 
     def _prepare(self, script: Any, utils: Any, policy: str | None) -> None:
         script.logging = MagicMock()  # they empty the root logger's handlers and open a file
@@ -252,12 +252,6 @@ class Tests(list[Any]):
 def _named(batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
     images, labels = batch
     return {"img": images, "image": images, "label": labels}  # Hydra's evaluation takes every data set for another
-
-
-def _module(name: str, **contents: Any) -> ModuleType:
-    module = ModuleType(name)
-    vars(module).update(contents)
-    return module
 
 
 def _summed_as_theirs(ours: Ours) -> Any:

@@ -94,7 +94,7 @@ class Ours:
         scenario = self.experiment.scenario.model
         make = {made.__name__: made for made in (plain, normed)}[str(scenario.factory).rpartition(":")[2]]
         module = make(tuple(images.shape[1:]), self.experiment.dataset.n_labels)[start:stop]
-        module = module.double().to(memory_format=torch.channels_last)
+        module = module.double().to(memory_format=torch.channels_last)  # as ours: sums are rounded by layout
         module.load_state_dict({key: self.initial[key] for key in floats(module)}, strict=False)
         return module
 
