@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from scenarios.crosscheck import hydra, mergesfl
+from scenarios.crosscheck import hydra, mergesfl, multisfl
 from scenarios.crosscheck.report import HEADER
 
-AUTHORS = (hydra, mergesfl)
+AUTHORS = (hydra, mergesfl, multisfl)
 
 
 def main(checkouts: list[str]) -> None:

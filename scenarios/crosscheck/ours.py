@@ -38,6 +38,26 @@ def normed(shape: tuple[int, ...], n_labels: int) -> nn.Sequential:
     )
 
 
+def late_normed(shape: tuple[int, ...], n_labels: int) -> nn.Sequential:
+    """Make four layers, the second with batch norm, which can do with a single sample."""
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(shape[0], 4, 3, padding=1), nn.Tanh()),
+        nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()),
+        nn.Sequential(nn.Linear(4 * shape[1] * shape[2], 8), nn.Tanh()),
+        nn.Linear(8, n_labels),
+    )
+
+
+def early_normed(shape: tuple[int, ...], n_labels: int) -> nn.Sequential:
+    """Make four layers, the first with batch norm."""
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(shape[0], 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Tanh(), nn.Flatten()),
+        nn.Sequential(nn.Linear(4 * shape[1] * shape[2], 8), nn.Tanh()),
+        nn.Linear(8, n_labels),
+    )
+
+
 SCENARIO: dict[str, Any] = {
     "data": {"name": "synthetic", "shape": [1, 4, 4], "n_labels": 10, "samples": 400, "separation": 4.0,
              "partition": {"kind": "dominant_label", "p": 0.8}},
@@ -92,7 +112,9 @@ class Ours:
         """Make a module of the layers `start` to `stop`, with our initial weights."""
         images = self.experiment.dataset.x_train
         scenario = self.experiment.scenario.model
-        make = {made.__name__: made for made in (plain, normed)}[str(scenario.factory).rpartition(":")[2]]
+        make = {made.__name__: made for made in (plain, normed, early_normed, late_normed)}[
+            str(scenario.factory).rpartition(":")[2]
+        ]
         module = make(tuple(images.shape[1:]), self.experiment.dataset.n_labels)[start:stop]
         module = module.double().to(memory_format=torch.channels_last)  # as ours: sums are rounded by layout
         module.load_state_dict({key: self.initial[key] for key in floats(module)}, strict=False)
@@ -106,16 +128,17 @@ class Ours:
             for i in range(0, len(dataset.y_test), size)
         ]
 
-    def epochs(self, client: int) -> Iterator[list[Batch]]:
-        """Yield the batches of a client, epoch by epoch through all rounds."""
-        return chain.from_iterable(self.data.epochs(client, round) for round in range(1, self.train.rounds + 1))
+    def epochs(self, client: int, from_round: int = 1) -> Iterator[list[Batch]]:
+        """Yield the batches of a client, epoch by epoch through all rounds from `from_round` on."""
+        rounds = range(from_round, self.train.rounds + 1)
+        return chain.from_iterable(self.data.epochs(client, round) for round in rounds)
 
 
 class Loader:
     """One client's data loader: every pass over it that is begun gives the batches of our next local epoch."""
 
-    def __init__(self, ours: Ours, client: int, form: Any = tuple) -> None:
-        self.epochs = ours.epochs(client)
+    def __init__(self, ours: Ours, client: int, form: Any = tuple, from_round: int = 1) -> None:
+        self.epochs = ours.epochs(client, from_round)
         self.n_batches = ours.data.n_batches(client) // ours.train.local_epochs
         self.form = form
 
