@@ -22,6 +22,8 @@ AUTHORS = (hydra, mergesfl, multisfl)
 
 def main(checkouts: list[str]) -> None:
     """Print a table for each checkout."""
+    if not checkouts:
+        raise SystemExit(__doc__)
     torch.set_num_threads(1)
     for checkout in map(Path, checkouts):
         authors = next((authors for authors in AUTHORS if (checkout / authors.MARK).exists()), None)

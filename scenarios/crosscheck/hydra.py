@@ -17,9 +17,9 @@ from unittest.mock import MagicMock, patch
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from scenarios.crosscheck.ours import Loader, Ours, copied, normed
+from scenarios.crosscheck.ours import Loader, Ours, State, copied, normed
 from scenarios.crosscheck.report import Found
 from scenarios.crosscheck.theirs import module_of, within
 from sfl_sim.metrics.accuracy import backward_transfer, performance_gap
@@ -86,6 +86,10 @@ def cases() -> Iterator[Case]:
         oddity = "" if method is V2 else "theirs: with momentum only the last client's part-1 and head are optimised"
         ours = {"method": method, "server": {"order": "cyclic"}, "train": nesterov}
         yield Case(f"{method['name']}, cyclic, Nesterov's momentum", script, ours, "cyclic", oddity)
+    oddity = "theirs: in the first round heads are in training mode when accuracy is evaluated"
+    iid = {"data": {"partition": {"kind": "iid"}}, "clients": {"count": 10}, "model": {"factory": normed}}
+    ours = {"method": HYDRA | {"cut2": 2}, "server": {"order": "cyclic"}, **iid}
+    yield Case("hydra, batch norm in the heads, IID, cyclic", "run_hydra", ours, "cyclic", oddity)
     for n_heads, given in ((5, SUPERCLASSES), (2, [[2, 3, 4, 5, 6, 7], [0, 1, 8, 9]])):
         method = HYDRA | {"grouping": "superclass", "superclasses": given}
         for order, policy in (("cyclic", "cyclic"), ("random_job", None)):
@@ -113,7 +117,8 @@ def compare(checkout: Path) -> Iterator[Found]:
             with patch.object(replica, "weighted_sum", _summed_as_theirs(ours)):
                 ours = Ours(**case.ours)
         run = Driven(checkout, case, ours)
-        yield Found.between(case.title, ours, run.models, run.gaps, case.oddity, run.served if case.policy else None)
+        figures, served = [*zip(run.accuracies, run.gaps, strict=True)], run.served if case.policy else None
+        yield Found.between(case.title, ours, run.models, figures, case.oddity, served)
     yield from _metrics(checkout)
 
 
@@ -122,13 +127,14 @@ class Driven:
 
     Attributes:
         models: the model after every round.
-        gaps: their performance gap of every round.
+        accuracies, gaps: their accuracy and performance gap of every round.
         served: of every round, the clients in the order of their steps at the server.
     """
 
     def __init__(self, checkout: Path, case: Case, ours: Ours) -> None:
         self.ours = ours
-        self.models: list[dict[str, Tensor]] = []
+        self.models: list[State] = []
+        self.accuracies: list[float] = []
         self.gaps: list[float] = []
         self.served: list[list[int]] = [[]]
         # their networks (`models/`) are not in the repository, and their data sets want a download
@@ -154,7 +160,7 @@ class Driven:
         return given
 
     def _models(self) -> ModuleType:
-        ours, cut, cut2 = self.ours, self.ours.cut, 3
+        ours, cut = self.ours, self.ours.cut
 
         def get_model(*given: Any, is_fl: bool = False, is_fl3: bool = False, **others: Any) -> Any:
             n = range(given[3])
@@ -164,7 +170,7 @@ class Driven:
             return (both, part1s, [ours.part(cut) for _ in n]) if is_fl3 else (both, part1s)
 
         def get_model_threesplit(*given: Any, **others: Any) -> Any:
-            n = range(given[4])
+            n, cut2 = range(given[4]), ours.method.options.cut2
             three = ours.part(0, cut), ours.part(cut, cut2), ours.part(cut2)
             return three, ([ours.part(0, cut) for _ in n], [ours.part(cut2) for _ in n])
 
@@ -181,10 +187,8 @@ class Driven:
         if hasattr(script, "teams"):  # which maps clients, in the belief that client c is the one of label c
             script.teams = {len(set(self.ours.method.groups)): self.ours.method.groups}
         utils.bw_score = lambda scores, ll: None  # which fails: it takes one round's accuracies for those of 100
-        for name in ("test", "test_hydra", "test_per_target_multihead", "test_per_target_fl3"):
-            setattr(utils, name, self._copying(getattr(utils, name)))
-        for name in ("test_per_target", "test_per_target_hydra", "test_per_target_multihead", "test_per_target_fl3"):
-            setattr(utils, name, self._measuring(getattr(utils, name)))
+        for name in [name for name in vars(utils) if name.startswith("test")]:
+            setattr(utils, name, self._recorded(getattr(utils, name)))
         for name in ("Client", "Client_usplit"):
             if client := getattr(script, name, None):
                 client.next_job = self._noting(client.next_job)
@@ -206,29 +210,21 @@ class Driven:
                     waiting.append(client)
                 yield place
 
-    def _copying(self, test: Any) -> Any:
-        def copying(*given: Any, **others: Any) -> Any:
-            first, second, third = given[:3]
-            if isinstance(first, list):  # clients, each with a part-1 of its own
-                model = {f"client{c.id}.{key}": x for c in first for key, x in copied(c.model).items()} | copied(second)
-            elif isinstance(second, list):
-                heads = {f"client{i}.{key}": x for i, head in enumerate(second) for key, x in copied(head).items()}
-                model = copied(first) | heads
-            else:
-                model = copied(*(part for part in (first, second, third) if hasattr(part, "state_dict")))
-            self.models.append(model)
-            self.served.append([])
-            return test(*given, **others)
+    def _recorded(self, test: Any) -> Any:
+        """Wrap an evaluation; the first of a round notes the model, as it is before."""
 
-        return copying
-
-    def _measuring(self, test: Any) -> Any:
-        def measuring(*given: Any, **others: Any) -> Any:
+        def recorded(*given: Any, **others: Any) -> Any:
+            model = _model(*given[:3])
             result = test(*given, **others)
-            self.gaps.append(float(result[0]))
+            if len(result) != 3:  # loss and accuracy; or PG, accuracies by label, accuracy and BW
+                self.models.append(model)
+                self.served.append([])
+                self.accuracies.append(result[1] if len(result) == 2 else result[2])
+            if len(result) != 2:  # PG, accuracies by label and BW, after one of the former
+                self.gaps.append(float(result[0]))
             return result
 
-        return measuring
+        return recorded
 
     def _noting(self, next_job: Any) -> Any:
         def noting(client: Any) -> Any:
@@ -247,6 +243,19 @@ class Tests(list[Any]):
     def dataset(self) -> range:
         """Something as long as the test set."""
         return range(sum(len(batch["label"]) for batch in self))
+
+
+def _model(first: Any, second: Any, third: Any) -> State:
+    """Copy what an evaluation is given: parts of a model, some of them for each client."""
+    if isinstance(first, list):
+        return _of_clients([client.model for client in first]) | copied(second)
+    if isinstance(second, list):
+        return copied(first) | _of_clients(second)
+    return copied(*(part for part in (first, second, third) if isinstance(part, nn.Module)))
+
+
+def _of_clients(parts: Sequence[nn.Module]) -> State:
+    return {f"client{c}.{key}": tensor for c, part in enumerate(parts) for key, tensor in copied(part).items()}
 
 
 def _named(batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:

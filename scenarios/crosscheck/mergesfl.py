@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from scenarios.crosscheck.ours import Ours, copied, normed
+from scenarios.crosscheck.ours import Ours, State, copied, normed
 from scenarios.crosscheck.report import Found
 from scenarios.crosscheck.theirs import module_of, within
 from sfl_sim.models import replica
@@ -57,7 +57,7 @@ class Driven:
 
     def __init__(self, checkout: Path, ours: Ours) -> None:
         self.ours = ours
-        self.models: list[dict[str, Tensor]] = []
+        self.models: list[State] = []
         ranks = range(ours.n_clients + 1)
         self.lines: dict[tuple[int, int], Queue[bytes]] = {line: Queue() for line in product(ranks, ranks)}
         self.loaders = [self._rounds(client) for client in range(ours.n_clients)]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scenarios.crosscheck.ours import Loader, Ours, copied, early_normed, late_normed, normed
+from scenarios.crosscheck.ours import Loader, Ours, State, copied, early_normed, late_normed, normed
 from scenarios.crosscheck.report import Found
 from scenarios.crosscheck.theirs import module_of, within
 from sfl_sim.data.batches import Batch
@@ -86,7 +86,7 @@ class Driven:
 
     def __init__(self, checkout: Path, ours: Ours, noted: Noted) -> None:
         self.ours, self.noted = ours, noted
-        self.models: list[dict[str, Tensor]] = []
+        self.models: list[State] = []
         self.histories: list[Floats] = []
         self.users = {client: [*map(int, share)] for client, share in enumerate(ours.data.shares)}
         self.args = SimpleNamespace(
@@ -130,12 +130,13 @@ class Driven:
 
     def _requests(self) -> Iterator[float]:
         rng, n_labels = np.random.default_rng(0), self.args.num_classes
+        others = self.ours.experiment.counts[1:].sum(axis=0)
         self.module.SAMPLE_BUDGET, self.module.print = 0.5, _nothing
         for _ in range(100):
             self.run.cumulative_label_distributions[0] = sv = rng.integers(0, 50, n_labels) / 4
             _, given = type(self.run).selectHelpers(self.run, 0, 0)
             q = knowledge_request(sv, request_size(len(self.users[0]), 0.5, n_labels), "floor")
-            yield float(np.abs(np.sum(given, axis=0) - q).max())
+            yield float(np.abs(np.sum(given, axis=0) - np.minimum(q, others)).max())
 
     def _proportions(self) -> Iterator[float]:
         p = self.module.SAMPLE_BUDGET = 0.01

@@ -14,7 +14,7 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.scenario.load import parse
 from sfl_sim.training.alternatives import replicas_by_name
 
-State = Mapping[str, Tensor]
+State = dict[str, Tensor]
 """Parameters and running statistics by name: the layer's index in the uncut network, then its own names."""
 
 
