@@ -47,6 +47,7 @@ class Case:
         ours: our settings, by section of the scenario.
         policy: their own order of the same name; None: our order is imposed on theirs, by their random choice.
         oddity: why the two differ, if they do.
+        mended: heads that are evaluated are put back into training mode.
         same_sums: our averages are summed in the order of theirs, as x / n and not as x times 1 / n.
     """
 
@@ -55,6 +56,7 @@ class Case:
     ours: dict[str, dict[str, Any]]
     policy: str | None = None
     oddity: str = ""
+    mended: bool = False
     same_sums: bool = False
 
 
@@ -103,6 +105,8 @@ def cases() -> Iterator[Case]:
     for name, script in others.items():
         ours = {"method": {"name": name}, "model": UNEQUAL["model"], "train": {"weight_decay": 0.01}}
         yield Case(f"{name}, batch norm, weight decay", script, ours, oddity=oddities.get(name, ""))
+        if name == "multihead":
+            yield Case(f"{name}, batch norm, weight decay, theirs mended", script, ours, mended=True)
     ours = {"method": {"name": "fedavg"}, "model": UNEQUAL["model"], "train": {"weight_decay": 0.01, "lr_decay": 1.0}}
     yield Case("fedavg, batch norm, weight decay, constant rate", "run_fl", ours)
     ours = {"method": {"name": "multihead"}, "train": {"weight_decay": 0.01}}
@@ -132,30 +136,35 @@ class Driven:
     """
 
     def __init__(self, checkout: Path, case: Case, ours: Ours) -> None:
-        self.ours = ours
+        self.ours, self.case = ours, case
         self.models: list[State] = []
         self.accuracies: list[float] = []
         self.gaps: list[float] = []
         self.served: list[list[int]] = [[]]
         # their networks (`models/`) are not in the repository, and their data sets want a download
         stand_ins = {"get_models": self._models(), "get_data": self._data()}
-        with within(checkout, stand_ins, self._arguments(case)):
+        with within(checkout, stand_ins, self._arguments()):
             script, utils = import_module(case.script), import_module("my_utils")
-            self._prepare(script, utils, case.policy)
+            self._prepare(script, utils)
             script.main()
         self.served.pop()
 
-    def _arguments(self, case: Case) -> list[object]:
+    def _arguments(self) -> list[object]:
         train, method = self.ours.train, self.ours.method.options
         given: list[object] = ["--num_clients", self.ours.n_clients, "--batch_size", train.batch_size]
         given += ["--training_lr", train.lr, "--decay_rate", train.lr_decay, "--min_lr", train.lr_min]
         given += ["--epoch", train.rounds, "--local_epoch", train.local_epochs, "--weight_decay", train.weight_decay]
         given += ["--momentum", train.momentum or -1]
-        if case.script in ("run_sfl", "run_hydra", "test_hydra_heads"):
-            given += ["--policy", case.policy or "random", "--phi", self.ours.experiment.scenario.server.burst or 1]
-        if case.script == "test_hydra_heads":
+        if self.case.script in ("run_sfl", "run_hydra", "test_hydra_heads"):
+            given += [
+                "--policy",
+                self.case.policy or "random",
+                "--phi",
+                self.ours.experiment.scenario.server.burst or 1,
+            ]
+        if self.case.script == "test_hydra_heads":
             given += ["--num_heads", len(method.superclasses)]
-        if case.script == "run_mergesfl":
+        if self.case.script == "run_mergesfl":
             given += ["--phi", 1]
         return given
 
@@ -181,9 +190,9 @@ class Driven:
         test = Tests(map(_named, self.ours.test_batches()))
         return module_of("get_data", get_data_partition=lambda *given: (loaders, loaders, test, "iid"))
 
-    def _prepare(self, script: Any, utils: Any, policy: str | None) -> None:
+    def _prepare(self, script: Any, utils: Any) -> None:
         script.logging = MagicMock()  # they empty the root logger's handlers and open a file
-        script.random = SimpleNamespace(randint=self._draw(policy))
+        script.random = SimpleNamespace(randint=self._draw())
         if hasattr(script, "teams"):  # which maps clients, in the belief that client c is the one of label c
             script.teams = {len(set(self.ours.method.groups)): self.ours.method.groups}
         utils.bw_score = lambda scores, ll: None  # which fails: it takes one round's accuracies for those of 100
@@ -193,9 +202,9 @@ class Driven:
             if client := getattr(script, name, None):
                 client.next_job = self._noting(client.next_job)
 
-    def _draw(self, policy: str | None) -> Any:
-        """Give our draws for theirs: the cyclic list, or with no `policy` the places of our jobs in their queue."""
-        draws = iter(self.ours.experiment.cyclic) if policy else self._places()
+    def _draw(self) -> Any:
+        """Give our draws for theirs: the cyclic list, or with no policy the places of our jobs in their queue."""
+        draws = iter(self.ours.experiment.cyclic) if self.case.policy else self._places()
         return lambda low, high: next(draws)
 
     def _places(self) -> Iterator[int]:
@@ -216,6 +225,9 @@ class Driven:
         def recorded(*given: Any, **others: Any) -> Any:
             model = _model(*given[:3])
             result = test(*given, **others)
+            if self.case.mended:
+                for head in given[1]:
+                    head.train()
             if len(result) != 3:  # loss and accuracy; or PG, accuracies by label, accuracy and BW
                 self.models.append(model)
                 self.served.append([])
