@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from scenarios.crosscheck import hydra, mergesfl, multisfl
+from scenarios.crosscheck import fednar, hydra, mergesfl, multisfl
 from scenarios.crosscheck.report import HEADER
 
-AUTHORS = (hydra, mergesfl, multisfl)
+AUTHORS = (hydra, mergesfl, multisfl, fednar)
 
 
 def main(checkouts: list[str]) -> None:

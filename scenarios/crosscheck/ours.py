@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -54,6 +55,16 @@ def early_normed(shape: tuple[int, ...], n_labels: int) -> nn.Sequential:
         nn.Sequential(nn.Conv2d(shape[0], 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()),
         nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Tanh(), nn.Flatten()),
         nn.Sequential(nn.Linear(4 * shape[1] * shape[2], 8), nn.Tanh()),
+        nn.Linear(8, n_labels),
+    )
+
+
+def whole(shape: tuple[int, ...], n_labels: int) -> nn.Sequential:
+    """Make four layers of which the first has no weights, so that all are at the server if the cut comes after it."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Sequential(nn.Linear(math.prod(shape), 8), nn.Tanh()),
+        nn.Sequential(nn.Linear(8, 8), nn.Tanh()),
         nn.Linear(8, n_labels),
     )
 
@@ -112,7 +123,7 @@ class Ours:
         """Make a module of the layers `start` to `stop`, with our initial weights."""
         images = self.experiment.dataset.x_train
         scenario = self.experiment.scenario.model
-        make = {made.__name__: made for made in (plain, normed, early_normed, late_normed)}[
+        make = {made.__name__: made for made in (plain, normed, early_normed, late_normed, whole)}[
             str(scenario.factory).rpartition(":")[2]
         ]
         module = make(tuple(images.shape[1:]), self.experiment.dataset.n_labels)[start:stop]
