@@ -151,6 +151,8 @@ class Data(Section):
     """Number of test samples to use; null means all."""
     augment: Annotated[bool, Concern.LEARNING] = False
     """Random crop and horizontal flip of the training images."""
+    std: Annotated[tuple[Positive, ...] | None, Field(strict=False), Concern.LEARNING] = None
+    """Standard deviation of each channel, of pixels from 0 to 1, by which images are divided; null: the data set's."""
     partition: Partition = Iid()
     """Partition of the training samples among the clients."""
     test: Annotated[TestSets, Concern.LEARNING] = GlobalTest()
