@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import count, islice, pairwise
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from sfl_sim.ops import Value
 from sfl_sim.rng import stream
 
 CROP_PADDING = 4
+Rest = Literal["keep", "drop", "carry"]
 
 
 def check_augmentable(dataset: Dataset) -> None:
@@ -76,6 +78,10 @@ class _Epoch:
         return self.images.prepare(self.x[start:stop]), self.y[start:stop]
 
 
+_Piece = tuple[_Epoch, int, int]
+"""Samples of an epoch, from the first number to the second in its order."""
+
+
 class Batch(Value):
     """Mini-batch of a client, whose size is known at once and whose samples are gathered when a step loads them.
 
@@ -83,20 +89,20 @@ class Batch(Value):
     timing-only runs.
     """
 
-    __slots__ = ("_epoch", "_start")
+    __slots__ = ("_pieces",)
 
     def __init__(
-        self, client: int, samples: int, step: int, epoch: _Epoch | None, start: int, drawn: tuple[object, ...]
+        self, client: int, samples: int, step: int, pieces: Sequence[_Piece], drawn: tuple[object, ...]
     ) -> None:
         super().__init__("batch", samples=samples, step=step, content=drawn)
         self.maker = client
-        self._epoch = epoch
-        self._start = start
+        self._pieces = pieces
 
     def load(self) -> tuple[Tensor, Tensor]:
         """Gather the samples: images (n, C, H, W) or tokens (n, T), and labels (n,)."""
-        assert self._epoch is not None, "a timing-only batch has no samples"
-        return self._epoch.slice(self._start, self._start + self.samples)
+        assert self._pieces, "a timing-only batch has no samples"
+        x, y = zip(*(epoch.slice(start, stop) for epoch, start, stop in self._pieces), strict=True)
+        return (x[0], y[0]) if len(x) == 1 else (torch.cat(x), torch.cat(y))
 
 
 @dataclass(frozen=True)
@@ -107,24 +113,27 @@ class ClientData:
         shares: each client's sample indices into the training set.
         batch_size: samples of a mini-batch.
         local_epochs: passes over its samples that a client makes in a round.
-        drop_last: drop an incomplete last mini-batch of an epoch.
+        rest: treatment of the samples of an epoch that do not fill a mini-batch: a mini-batch of their own (`keep`),
+            none (`drop`), or they come first in the next epoch (`carry`): a client with n samples then has
+            T = max(1, floor(local_epochs n / batch_size)) full mini-batches of the concatenated epochs
+            (docs/methods/README.md#data-order).
         seed: seed of the run.
         images: source of the samples; None in timing-only runs.
 
     Raises:
-        ScenarioError: with `drop_last`, a client has fewer samples than one mini-batch.
+        ScenarioError: the rest is dropped, and a client has fewer samples than one mini-batch.
     """
 
     shares: Sequence[NDArray[np.int64]]
     batch_size: int
     local_epochs: int = 1
-    drop_last: bool = False
+    rest: Rest = "keep"
     seed: int = 0
     images: Images | None = None
 
     def __post_init__(self) -> None:
         for client, share in enumerate(self.shares):
-            if not self._sizes(len(share)):
+            if not self.n_batches(client):
                 raise ScenarioError(
                     f"client {client} has {len(share)} samples, fewer than one whole batch (train.drop_last)",
                     key="train.batch_size", found=self.batch_size, allowed=f"1 to {len(share)}",
@@ -133,10 +142,10 @@ class ClientData:
     def check_no_single(self) -> None:
         """Raise ScenarioError if a mini-batch holds a single sample, which batch norm cannot normalise."""
         for client in range(len(self)):
-            if 1 in self._sizes(self.samples(client)):
+            if any(stop - start == 1 for start, stop in islice(self._bounds(client), self.n_batches(client))):
                 raise ScenarioError(
                     f"client {client} has {self.samples(client)} samples, so one of its batches holds a single sample, "
-                    "which batch norm cannot train on; set train.drop_last or another size",
+                    "which batch norm cannot train on; set train.drop_last, train.batches full or another size",
                     key="train.batch_size", found=self.batch_size,
                 )  # fmt: skip
 
@@ -149,36 +158,51 @@ class ClientData:
 
     def seen(self, client: int) -> int:
         """Count the training samples in the client's mini-batches of a round, repeated ones included."""
-        return self.local_epochs * sum(self._sizes(self.samples(client)))
+        return sum(stop - start for start, stop in islice(self._bounds(client), self.n_batches(client)))
 
-    def n_batches(self, client: int) -> int:
+    def n_batches(self, client: int, batch_size: int | None = None) -> int:
         """Count the client's mini-batches of a round, B_c (docs/methods/README.md#symbols)."""
-        return self.local_epochs * len(self._sizes(self.samples(client)))
+        samples, size = self.samples(client), batch_size or self.batch_size
+        if self.rest == "carry":
+            return max(1, self.local_epochs * samples // size)
+        return self.local_epochs * (samples // size if self.rest == "drop" else -(-samples // size))
 
     def mean_batches(self, clients: Sequence[int]) -> int:
         """Average the number of mini-batches of a round over `clients`, rounded to the nearest integer."""
         return int(sum(map(self.n_batches, clients)) / len(clients) + 0.5)
 
-    def epochs(self, client: int, round: int, batch_size: int | None = None) -> Iterator[list[Batch]]:
-        """Yield a list of mini-batches for each local epoch of the round; every epoch has its own random streams.
-
-        With another `batch_size` than the run's, the same samples in the same order are cut into other mini-batches.
-        """
-        return islice(self._endless(client, round, batch_size), self.local_epochs)
+    def epochs(self, client: int, round: int) -> Iterator[list[Batch]]:
+        """Yield a list of the mini-batches of each local epoch of the round; every epoch has its own random streams."""
+        batches, n = self.batches(client, round), self.n_batches(client)
+        ends = [epoch * n // self.local_epochs for epoch in range(self.local_epochs + 1)]
+        yield from (list(islice(batches, end - start)) for start, end in pairwise(ends))
 
     def _endless(
         self, client: int, round: int, batch_size: int | None = None, draws: tuple[str, str] = ("batches", "augment")
-    ) -> Iterator[list[Batch]]:
+    ) -> Iterator[Batch]:
         """Yield the mini-batches of one epoch after another; `draws` names the streams of order and augmentation."""
-        sizes = self._sizes(self.samples(client), batch_size)
-        for number in count():
-            epoch = self._epoch(client, round, number, draws) if self.images else None
-            starts = np.cumsum([0, *sizes[:-1]])
-            first, drawn = number * len(sizes), (*draws, round, batch_size)
-            yield [
-                Batch(client, size, first + i, epoch, int(start), drawn)
-                for i, (size, start) in enumerate(zip(sizes, starts, strict=True))
-            ]
+        samples, drawn = self.samples(client), (*draws, round, batch_size)
+        epochs: dict[int, _Epoch] = {}
+        for step, (start, stop) in enumerate(self._bounds(client, batch_size)):
+            pieces = []
+            if self.images:
+                numbers = range(start // samples, -(-stop // samples))
+                epochs = {n: epochs[n] if n in epochs else self._epoch(client, round, n, draws) for n in numbers}
+                begins = [n * samples for n in numbers]
+                pieces = [(epochs[b // samples], max(start - b, 0), min(stop - b, samples)) for b in begins]
+            yield Batch(client, stop - start, step, pieces, drawn)
+
+    def _bounds(self, client: int, batch_size: int | None = None) -> Iterator[tuple[int, int]]:
+        """Yield the first and the end of each mini-batch among a client's samples, epoch after epoch without end."""
+        samples, size = self.samples(client), batch_size or self.batch_size
+        if self.rest == "carry":
+            size = min(size, self.local_epochs * samples)
+            yield from ((start, start + size) for start in count(step=size))
+        for epoch in count():
+            for start in range(0, samples, size):
+                stop = min(start + size, samples)
+                if stop - start == size or self.rest == "keep":
+                    yield epoch * samples + start, epoch * samples + stop
 
     def _epoch(self, client: int, round: int, number: int, draws: tuple[str, str]) -> _Epoch:
         assert self.images is not None
@@ -186,36 +210,32 @@ class ClientData:
         return _Epoch(self.images, ordering.permutation(self.shares[client]), augmenting)
 
     def batches(self, client: int, round: int, batch_size: int | None = None) -> Iterator[Batch]:
-        """Yield the round's mini-batches one after another."""
-        for epoch in self.epochs(client, round, batch_size):
-            yield from epoch
+        """Yield the round's mini-batches one after another.
+
+        With another `batch_size` than the run's, the same samples in the same order are cut into other mini-batches.
+        """
+        return self.steps(client, round, self.n_batches(client, batch_size), batch_size)
 
     def others(self, client: int, round: int) -> Iterator[Batch]:
         """Yield as many mini-batches of the same sizes and samples as `batches` does, in an independent order."""
         draws = ("other batches", "other batches, augmented")
-        for epoch in islice(self._endless(client, round, draws=draws), self.local_epochs):
-            yield from epoch
+        return islice(self._endless(client, round, draws=draws), self.n_batches(client))
 
     def some(self, client: int, counts: NDArray[np.int64], draw: str, *ids: int) -> Batch:
         """Draw one batch with `counts[l]` of the client's samples of each label l, in random order.
 
         `draw` and `ids` name the random stream.
         """
-        epoch = None
+        pieces, n = [], int(counts.sum())
         if self.images:
             order = stream(self.seed, draw, *ids).permutation(self.shares[client])
             order = order[_first_of_each(self.images.labels[order], counts)]
-            epoch = _Epoch(self.images, order, stream(self.seed, f"{draw}, augmented", *ids))
-        return Batch(client, int(counts.sum()), -1, epoch, 0, (draw, *ids, *counts.tolist()))
+            pieces = [(_Epoch(self.images, order, stream(self.seed, f"{draw}, augmented", *ids)), 0, n)]
+        return Batch(client, n, -1, pieces, (draw, *ids, *counts.tolist()))
 
     def steps(self, client: int, round: int, n: int, batch_size: int | None = None) -> Iterator[Batch]:
         """Yield exactly `n` mini-batches, over as many epochs as that takes; the first ones are those of `batches`."""
-        return islice(chain.from_iterable(self._endless(client, round, batch_size)), n)
-
-    def _sizes(self, samples: int, batch_size: int | None = None) -> list[int]:
-        size = batch_size or self.batch_size
-        whole, rest = divmod(samples, size)
-        return [size] * whole + ([rest] if rest and not self.drop_last else [])
+        return islice(self._endless(client, round, batch_size), n)
 
 
 def _first_of_each(labels: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.bool_]:

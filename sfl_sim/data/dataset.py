@@ -105,6 +105,15 @@ def measured(data: Dataset) -> Dataset:
     return replace(data, mean=mean.float(), std=std.float())
 
 
+def with_std(data: Dataset, std: Sequence[float]) -> Dataset:
+    """Replace the standard deviation of each channel; raises ScenarioError for tokens or another number of channels."""
+    if data.std is None:
+        raise ScenarioError("text is not normalised", key="data.std", found=list(std), allowed="null")
+    if len(std) != len(data.std):
+        raise ScenarioError(f"has one number for each of {len(data.std)} channels", key="data.std", found=list(std))
+    return replace(data, std=torch.tensor(std))
+
+
 def drawn(names: Sequence[str], n: int | None, set_name: str) -> list[str]:
     """Draw `n` of the owners at random, the same in every run, sorted by name; None keeps all.
 

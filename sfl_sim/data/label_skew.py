@@ -13,9 +13,6 @@ from sfl_sim.errors import ScenarioError
 
 Bools = NDArray[np.bool_]
 
-N_SHARDS = 100
-"""Number of shards into which `label_shards` cuts the sorted samples."""
-
 NOBODY = -1
 
 
@@ -69,21 +66,23 @@ def sharding(
     return deal(by_label, _dominant_counts(by_label, p, _dominance(n_labels, dominants, phi)))
 
 
-def label_shards(samples: Samples, n_clients: int, rng: np.random.Generator, *, shards: int = 2) -> list[Ints]:
-    """Shards, Shard-k: each client draws `shards` of 100 equal shards of the samples sorted by label (HARMONY).
+def label_shards(
+    samples: Samples, n_clients: int, rng: np.random.Generator, *, shards: int = 2, n_shards: int = 100
+) -> list[Ints]:
+    """Shards, Shard-k: each client draws `shards` of `n_shards` equal shards of the samples sorted by label (HARMONY).
 
     Shards that no client draws stay unused (docs/methods/partitions.md#label-shards).
 
     Raises:
-        ScenarioError: the clients draw more than 100 shards.
+        ScenarioError: the clients draw more shards than there are.
     """
-    if shards * n_clients > N_SHARDS:
+    if shards * n_clients > n_shards:
         raise ScenarioError(
-            f"{n_clients} clients cannot draw {shards} of {N_SHARDS} shards each", key="data.partition.shards",
-            found=shards, allowed=f"shards x clients up to {N_SHARDS}",
+            f"{n_clients} clients cannot draw {shards} of {n_shards} shards each", key="data.partition.shards",
+            found=shards, allowed=f"shards x clients up to {n_shards}",
         )  # fmt: skip
-    cut = np.array_split(np.concatenate(samples.by_label(rng)), N_SHARDS)
-    drawn = rng.permutation(N_SHARDS)[: shards * n_clients].reshape(n_clients, shards)
+    cut = np.array_split(np.concatenate(samples.by_label(rng)), n_shards)
+    drawn = rng.permutation(n_shards)[: shards * n_clients].reshape(n_clients, shards)
     return [np.concatenate([cut[shard] for shard in sorted(own)]) for own in drawn]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from sfl_sim.data.dirichlet import dirichlet, quantity_skew
-from sfl_sim.data.label_skew import N_SHARDS, dominant_label, label_shards, sharding
+from sfl_sim.data.label_skew import dominant_label, label_shards, sharding
 from sfl_sim.data.samples import Ints, Samples
 from sfl_sim.errors import ScenarioError
 
@@ -63,7 +63,7 @@ def _usual_clients(kind: str, samples: Samples, options: Mapping[str, int]) -> i
         case "dominant_label" | "sharding":
             return options["phi"] * samples.n_labels
         case "label_shards":
-            return max(1, N_SHARDS // options["shards"])
+            return max(1, options["n_shards"] // options["shards"])
         case "natural":
             return len(np.unique(_owners(samples)))
     return USUAL_CLIENTS

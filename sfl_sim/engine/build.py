@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sfl_sim.data.batches import ClientData, Images, check_augmentable
+from sfl_sim.data.batches import ClientData, Images, Rest, check_augmentable
 from sfl_sim.data.datasets import Dataset
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.participation import round_size
@@ -101,7 +101,8 @@ def _client_data(
     if augment:
         check_augmentable(dataset)
     images = device and Images(dataset, device, net.dtype, net.channels_last, augment)
-    data = ClientData(shares, train.batch_size, train.local_epochs, train.drop_last, scenario.seed, images or None)
+    rest: Rest = "carry" if train.batches == "full" else "drop" if train.drop_last else "keep"
+    data = ClientData(shares, train.batch_size, train.local_epochs, rest, scenario.seed, images or None)
     if net.needs_batches_of_two:
         data.check_no_single()
     return data

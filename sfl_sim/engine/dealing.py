@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfl_sim.data.dataset import with_std
 from sfl_sim.data.datasets import Dataset, load
 from sfl_sim.data.partition import check_clients, partition
 from sfl_sim.data.samples import Samples
@@ -43,5 +44,6 @@ def dataset_of(data: Data) -> Dataset:
 
 
 @lru_cache(maxsize=2)
-def _load(**options: Any) -> Dataset:
-    return load(**options)
+def _load(std: tuple[float, ...] | None, **options: Any) -> Dataset:
+    dataset = load(**options)
+    return dataset if std is None else with_std(dataset, std)

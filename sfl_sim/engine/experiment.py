@@ -107,6 +107,11 @@ class Experiment:
             torch.manual_seed(seed)  # for networks of a user's own that draw while they run
             self.evaluator = Evaluator(self, device)
 
+    @property
+    def unheld_labels(self) -> list[str]:
+        """Names of the labels of which no client holds a training sample."""
+        return [self.dataset.label_names[label] for label in np.flatnonzero(self.counts.sum(axis=0) == 0)]
+
     def replace_method(self, method: Method) -> None:
         """Use another method object from now on."""
         self.method = method

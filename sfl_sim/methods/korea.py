@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import ceil, inf, isfinite
 from statistics import fmean
 from typing import Annotated, Literal
 
@@ -175,7 +175,7 @@ class Korea(Method, survives=True):
                 q = self.lacking(branch, c)
                 draw = round, branch.number
                 candidates = stream(self.task.seed, "korea assistants", *draw).permutation(others[others != c])
-                n_batches = self.data.n_batches(c) // self.data.local_epochs
+                n_batches = ceil(self.data.n_batches(c) / self.data.local_epochs)
                 request = Request(self.task, q, candidates, n_batches, draw, self.assistants)
                 if request.shares:
                     self.requests[c] = request

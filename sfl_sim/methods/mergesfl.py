@@ -54,8 +54,8 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.times_chosen: Counter[int] = Counter()
-        if self.options.batch_regulation == "time" and task.network.needs_batches_of_two and not self.data.drop_last:
-            problem = "needs train.drop_last: the rest of a regulated batch may be one sample, too few for batch norm"
+        if self.options.batch_regulation == "time" and task.network.needs_batches_of_two and self.data.rest == "keep":
+            problem = "needs train.drop_last or full train.batches: one sample, left over, is too few for batch norm"
             raise ScenarioError(problem, key="method.batch_regulation", found="time")
 
     def setup(self) -> Flow:

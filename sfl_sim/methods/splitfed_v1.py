@@ -82,8 +82,8 @@ class SplitFedV1(Surrogates, regular=True, survives=True):
         if number == 1:
             visit.part1 = yield send(part1, AGGREGATOR, c)
         visit.part2 = yield send(part2, SERVER, SERVER)
-        stretch = islice(batches, visit.n_batches // self.n_stretches(visit))
-        yield from self.batches(c, visit.part1, visit.part2, stretch, round)
+        start, end = (n * visit.n_batches // self.n_stretches(visit) for n in (number - 1, number))
+        yield from self.batches(c, visit.part1, visit.part2, islice(batches, end - start), round)
         if last:
             yield from self.upload(c, visit)
 

@@ -29,6 +29,11 @@ def resnet18(shape: Shape, n_labels: int) -> nn.Sequential:
     return _resnet("resnet18", shape, n_labels)
 
 
+def resnet18_7x7(shape: Shape, n_labels: int) -> nn.Sequential:
+    """ResNet-18 with the 7x7 stem and the pooling for images of every size, as 12 layers."""
+    return _resnet("resnet18", shape, n_labels, small=False)
+
+
 def resnet34(shape: Shape, n_labels: int) -> nn.Sequential:
     """ResNet-34 (He et al. 2016) as 20 layers: stem, pool, 16 basic blocks, pool, classifier."""
     return _resnet("resnet34", shape, n_labels)
@@ -44,17 +49,21 @@ def resnet101(shape: Shape, n_labels: int) -> nn.Sequential:
     return _resnet("resnet101", shape, n_labels)
 
 
-def _resnet(name: str, shape: Shape, n_labels: int) -> nn.Sequential:
-    """Build a ResNet; images below 64 pixels get the CIFAR stem: a 3x3 convolution of stride 1 and no pooling."""
+def _resnet(name: str, shape: Shape, n_labels: int, small: bool | None = None) -> nn.Sequential:
+    """Build a ResNet.
+
+    If `small`, by default for images below 64 pixels, it has the CIFAR stem: a 3x3 convolution of stride 1, no pooling.
+    """
     from torchvision.models import get_model  # torchvision takes a second to import
 
     channels, _, _ = image(shape)
+    small = is_small(shape) if small is None else small
     net = get_model(name, num_classes=n_labels)
-    conv = stem(net.conv1, channels, kaiming_fan_out, small=is_small(shape))
+    conv = stem(net.conv1, channels, kaiming_fan_out, small=small)
     blocks = [*net.layer1, *net.layer2, *net.layer3, *net.layer4]
     return named(
         stem=nn.Sequential(conv, net.bn1, net.relu),
-        pool=nn.Identity() if is_small(shape) else net.maxpool,
+        pool=nn.Identity() if small else net.maxpool,
         **{f"block{i}": block for i, block in enumerate(blocks, start=1)},
         avgpool=nn.Sequential(net.avgpool, nn.Flatten()),
         fc=net.fc,

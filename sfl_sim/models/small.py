@@ -31,6 +31,17 @@ def cnn_small(shape: Shape, n_labels: int) -> nn.Sequential:
     )
 
 
+def cnn_patches(shape: Shape, n_labels: int) -> nn.Sequential:
+    """Two convolutions without overlap and two linear layers, on the image averaged to 16x16: for studies on a CPU."""
+    channels, _, _ = image(shape, at_least=4)
+    return named(
+        conv1=nn.Sequential(nn.AdaptiveAvgPool2d(16), nn.Conv2d(channels, 24, 4, stride=4), nn.ReLU()),
+        conv2=nn.Sequential(nn.Conv2d(24, 48, 2, stride=2), nn.ReLU()),
+        fc1=_fc(48 * 2 * 2, 48),
+        fc2=nn.Linear(48, n_labels),
+    )
+
+
 def lenet5(shape: Shape, n_labels: int) -> nn.Sequential:
     """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling: 5 layers; 28x28 inputs are padded to 32x32."""
     channels, height, width = image(shape, at_least=12)
@@ -43,6 +54,23 @@ def lenet5(shape: Shape, n_labels: int) -> nn.Sequential:
         fc1=_fc(features, 120),
         fc2=_fc(120, 84),
         fc3=nn.Linear(84, n_labels),
+    )
+
+
+def cnn7(shape: Shape, n_labels: int) -> nn.Sequential:
+    """Four convolutions and three linear layers, on the image averaged to 16x16: for studies of exits on a CPU.
+
+    As in HARMONY's models, the first three convolutions are less than a tenth of the parameters.
+    """
+    channels, _, _ = image(shape, at_least=4)
+    return named(
+        conv1=nn.Sequential(nn.AdaptiveAvgPool2d(16), *_conv(channels, 16)),
+        conv2=_conv(16, 16, pool=2),
+        conv3=_conv(16, 32),
+        conv4=_conv(32, 32, pool=2),
+        fc1=_fc(32 * 4 * 4, 128),
+        fc2=_fc(128, 64),
+        fc3=nn.Linear(64, n_labels),
     )
 
 

@@ -23,14 +23,16 @@ from sfl_sim.models.densenet import densenet121, densenet161, densenet169
 from sfl_sim.models.layers import Shape
 from sfl_sim.models.mobilenet import mobilenet_v1, mobilenet_v2
 from sfl_sim.models.network import Builder, Network, in_one_line
-from sfl_sim.models.resnet import resnet8, resnet18, resnet20, resnet34, resnet50, resnet101, resnet_small
-from sfl_sim.models.small import cnn8, cnn_small, lenet5
+from sfl_sim.models.resnet import resnet8, resnet18, resnet18_7x7, resnet20, resnet34, resnet50, resnet101, resnet_small
+from sfl_sim.models.small import cnn7, cnn8, cnn_patches, cnn_small, lenet5
 from sfl_sim.models.transformer import char_transformer, vit_s16
 from sfl_sim.models.vgg import vgg11_bn, vgg16_bn
 
 MODELS: dict[str, Builder] = {
     "cnn_small": cnn_small,
+    "cnn_patches": cnn_patches,
     "lenet5": lenet5,
+    "cnn7": cnn7,
     "cnn8": cnn8,
     "mobilenet_v1": mobilenet_v1,
     "mobilenet_v2": mobilenet_v2,
@@ -38,6 +40,7 @@ MODELS: dict[str, Builder] = {
     "resnet8": resnet8,
     "resnet20": resnet20,
     "resnet18": resnet18,
+    "resnet18_7x7": resnet18_7x7,
     "resnet34": resnet34,
     "resnet50": resnet50,
     "resnet101": resnet101,

@@ -197,6 +197,7 @@ def _warnings(run: Run) -> list[str]:
     texts = [*_repriced(run), *_unfinished(run)]
     if changed := changed_files(run.folder):
         texts.append(f"{', '.join(changed)} is not what the run has written, by its SHA256SUMS: figures may be wrong.")
+    texts += _first(_unheld(run), "more seeds leave labels without a holder; clients.parquet has all.")
     diverged = run.rounds[run.rounds["accuracy"].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
     found = [
         f"{variant} with seed {seed} diverged in round {rounds['round'].min()}. Its loss is no longer a "
@@ -218,6 +219,20 @@ def _warnings(run: Run) -> list[str]:
             f"{_unread(run)}."
         )
     return texts
+
+
+def _unheld(run: Run) -> list[str]:
+    """Sentences on the labels of which no client holds a training sample."""
+    names = run.labels.drop_duplicates("label").set_index("label")["label_name"]
+    found: dict[tuple[Any, str], str] = {}
+    for (variant, seed), clients in run.clients.dropna(subset="label_samples").groupby(["variant", "seed"], sort=False):
+        absent = np.flatnonzero(np.sum(list(clients["label_samples"]), axis=0) == 0)
+        if len(absent):
+            told = ", ".join(str(names.get(label, label)) for label in absent)
+            found.setdefault(
+                (seed, told), f"no client of {variant} with seed {seed} holds a training sample of {told}."
+            )
+    return list(found.values())
 
 
 def _first(texts: list[str], more: str) -> list[str]:

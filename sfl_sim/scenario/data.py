@@ -43,12 +43,14 @@ class Sharding(Section):
 
 
 class LabelShards(Section):
-    """Partition in which every client draws some of 100 shards of the samples sorted by label."""
+    """Partition in which every client draws some shards of the samples sorted by label."""
 
     kind: Literal["label_shards"] = "label_shards"
     """Kind of partition."""
     shards: Count = 2
     """Number of shards per client."""
+    n_shards: Count = 100
+    """Number of shards into which the samples are cut; those that no client draws are not trained on."""
 
 
 class Dirichlet(Section):
@@ -149,6 +151,8 @@ class Data(Section):
     """Number of test samples to use; null means all."""
     augment: Annotated[bool, Concern.LEARNING] = False
     """Random crop and horizontal flip of the training images."""
+    std: Annotated[tuple[Positive, ...] | None, Field(strict=False), Concern.LEARNING] = None
+    """Standard deviation of each channel, of pixels from 0 to 1, by which images are divided; null: the data set's."""
     partition: Partition = Iid()
     """Partition of the training samples among the clients."""
     test: Annotated[TestSets, Concern.LEARNING] = GlobalTest()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.fields import Section
 from sfl_sim.scenario.sections import Scenario
 
 
@@ -21,15 +22,25 @@ def expand(scenario: Scenario) -> Scenario:
 
 
 def hydra_code(scenario: Scenario) -> Scenario:
-    """Hydra's released code: one client per label in cyclic order, and the partition's phi as its burst."""
+    """Hydra's released code: one client per label in cyclic order, the partition's phi as its burst, uniform averages.
+
+    A scenario that was stored names `train.agg_weights` in any case, so this key is not refused but replaced.
+    """
     partition = scenario.data.partition
     phi = getattr(partition, "phi", None)
     if phi is None:
         raise ScenarioError("has no phi, which is the burst of server.order hydra_code", key="data.partition.kind",
                             found=partition.kind, allowed=["dominant_label", "sharding"])  # fmt: skip
     _check_left_to("hydra_code", "clients.count", scenario.clients.count)
-    one_each = scenario.data.model_copy(update={"partition": partition.model_copy(update={"phi": 1})})
-    return _cyclic(scenario.model_copy(update={"data": one_each}), phi)
+    changes: dict[str, Section] = {
+        "data": scenario.data.model_copy(update={"partition": partition.model_copy(update={"phi": 1})}),
+        "train": scenario.train.model_copy(update={"agg_weights": "uniform"}),
+    }
+    if scenario.method.name == "hydra":
+        if (found := scenario.method.options.get("head_weights")) != "uniform":
+            _check_left_to("hydra_code", "method.head_weights", found)
+        changes["method"] = scenario.method.model_copy(update={"head_weights": "uniform"})
+    return _cyclic(scenario.model_copy(update=changes), phi)
 
 
 def client_level(scenario: Scenario) -> Scenario:

@@ -146,8 +146,8 @@ class Clients(Section):
     """The clients."""
 
     count: Annotated[Count | None, Concern.DEALING] = None
-    """Number of clients; null means phi x labels with dominant_label and sharding, 100 / shards with label_shards, all
-    owners with natural, else 10."""
+    """Number of clients; null means phi x labels with dominant_label and sharding, n_shards / shards with label_shards,
+    all owners with natural, else 10."""
     participation: PositiveShare = 1.0
     """Share of the clients that take part in a round."""
     compute: Annotated[Compute, Concern.WORLD] = Compute()
@@ -213,8 +213,10 @@ class Train(Section):
     """Momentum of SGD; Adam has its default betas (0.9 and 0.999)."""
     weight_decay: NonNegative = 0.0
     """L2 penalty, or AdamW's decay."""
+    batches: Literal["epochs", "full"] = "epochs"
+    """Mini-batches: those of each epoch by itself, or full ones, which are cut out of all local epochs in a row."""
     drop_last: bool = False
-    """Leave out a client's last mini-batch if it is not full."""
+    """Leave out the last mini-batch of a client's epoch if it is not full."""
     agg_weights: Literal["samples", "uniform"] = "samples"
     """Weights of the clients in the aggregation: their numbers of samples, or equal ones."""
     precision: Literal["float32", "float64", "bf16", "tf32"] = "float32"
@@ -230,6 +232,12 @@ class Train(Section):
     on_nan: Literal["stop", "skip"] = "stop"
     """Treatment of a loss that is not finite: the run stops and names the operation, or updates with gradients that are
     not finite are left out and counted."""
+
+    @model_validator(mode="after")
+    def _drops_what_there_is(self) -> Train:
+        if self.batches == "full" and self.drop_last:
+            raise ScenarioError("has no effect where batches is full", key="drop_last", found=True, allowed="false")
+        return self
 
     @model_validator(mode="after")
     def _has_the_momentum_that_it_needs(self) -> Train:

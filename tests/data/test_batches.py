@@ -20,7 +20,34 @@ def data(sizes, batch_size, augment=False, **more):
 
 def test_an_incomplete_last_batch_is_kept_or_dropped():
     assert [b.samples for b in data([10], 4).batches(0, 1)] == [4, 4, 2]
-    assert [b.samples for b in data([10], 4, drop_last=True).batches(0, 1)] == [4, 4]
+    assert [b.samples for b in data([10], 4, rest="drop").batches(0, 1)] == [4, 4]
+
+
+@settings(deadline=None, max_examples=40)
+@given(samples=st.integers(1, 30), batch_size=st.integers(1, 12), local_epochs=st.integers(1, 5))
+def test_full_batches_are_cut_out_of_the_epochs_in_a_row(samples, batch_size, local_epochs):
+    """T = max(1, floor(E n / B)) of one size, which hold what the epochs hold, in their order."""
+    source = data([3, samples], batch_size, local_epochs=local_epochs, rest="carry")
+    batches = list(source.batches(1, 4))
+    assert len(batches) == source.n_batches(1) == max(1, local_epochs * samples // batch_size)
+    assert {batch.samples for batch in batches} == {min(batch_size, local_epochs * samples)}
+    assert source.seen(1) == sum(batch.samples for batch in batches)
+    by_epoch = list(source.epochs(1, 4))
+    assert len(by_epoch) == local_epochs
+    steps = [batch.step for epoch in by_epoch for batch in epoch]
+    assert steps == [batch.step for batch in batches] == list(range(len(batches)))
+    whole = data([3, samples], samples, local_epochs=local_epochs)
+    in_a_row = torch.cat([batch.load()[0] for batch in whole.batches(1, 4)])
+    found = torch.cat([batch.load()[0] for batch in batches])
+    assert torch.equal(found, in_a_row[: len(found)])
+    further = list(source.steps(1, 4, len(batches) + 2))
+    assert [batch.samples for batch in further] == [batches[0].samples] * len(further)
+
+
+def test_full_batches_are_those_of_the_epochs_where_these_have_no_rest():
+    full, plain = (data([12], 4, augment=True, local_epochs=3, rest=rest) for rest in ("carry", "keep"))
+    for one, other in zip(full.batches(0, 1), plain.batches(0, 1), strict=True):
+        assert all(map(torch.equal, one.load(), other.load()))
 
 
 def test_steps_count_through_all_local_epochs():
@@ -122,7 +149,7 @@ def test_samples_do_not_depend_on_when_a_batch_is_loaded():
 
 def test_a_client_without_a_whole_batch_is_named():
     with pytest.raises(ScenarioError, match=r"train\.batch_size: client 1 has 3 samples, fewer than one whole batch"):
-        data([10, 3], 4, drop_last=True)
+        data([10, 3], 4, rest="drop")
 
 
 def test_a_batch_of_one_sample_is_refused_for_batch_norm():

@@ -187,6 +187,12 @@ def test_more_than_100_shards_cannot_be_drawn():
     assert failure.value.key == "data.partition.shards"
 
 
+def test_a_small_fleet_holds_all_labels_if_there_are_as_many_shards_as_it_draws():
+    counts = dealt("label_shards", samples_of([100] * 10), 20, shards=2, n_shards=40)
+    assert set(counts.sum(axis=1)) == {50}
+    assert counts.sum(axis=0).tolist() == [100] * 10
+
+
 def test_one_label_alone_cannot_be_dominant() -> None:
     with pytest.raises(ScenarioError, match="needs more labels than one"):
         dealt("dominant_label", samples_of([20]))

@@ -99,6 +99,7 @@ def test_more_workers_matter_where_clients_have_states_of_their_own():
         ("train.weight_decay", 0.01),
         ("train.precision", "float64"),
         ("data.augment", True),
+        ("data.std", [0.5]),
         ("data.partition", {"kind": "dominant_label", "p": 0.5}),
     ],
 )
@@ -232,6 +233,25 @@ def test_a_text_cannot_be_augmented_not_even_in_time_alone():
     }
     with pytest.raises(ScenarioError, match="text has no crops"):
         experiment(text)
+
+
+def test_images_are_divided_by_the_standard_deviation_that_is_given():
+    images = experiment({"data.std": [0.25]}, CPU).method.data.images
+    own = experiment({}, CPU).method.data.images
+    x = images.x[:3]
+    torch.testing.assert_close(images.prepare(x), own.prepare(x) * own.std / 0.25)
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        ({"shape": [3, 8, 8], "std": [0.2]}, r"data\.std: has one number for each of 3 channels \(found \[0\.2\]\)"),
+        ({"shape": [12], "std": [0.2]}, r"data\.std: text is not normalised"),
+    ],
+)
+def test_a_standard_deviation_of_other_channels_or_of_text_is_refused(data, line):
+    with pytest.raises(ScenarioError, match=line):
+        experiment({"data": {"name": "synthetic", "samples": 100, **data}, "model": {"name": "char_transformer"}})
 
 
 def test_what_happens_once_belongs_to_the_first_round_and_leaves_its_breakdown_whole():

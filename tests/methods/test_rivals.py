@@ -191,9 +191,9 @@ def flat_batch_norm(shape, n_labels):
 
 def test_batch_norm_needs_regulated_batches_of_two():
     work = task([8, 8], build=flat_batch_norm, sample_s={0: 1.0, 1: 9.0}.get)
-    with pytest.raises(ScenarioError, match=r"^method\.batch_regulation: needs train\.drop_last"):
+    with pytest.raises(ScenarioError, match=r"^method\.batch_regulation: needs train\.drop_last or full"):
         simulate("mergesfl", work, options={"batch_regulation": "time"})
-    whole = replace(work, data=replace(work.data, drop_last=True))
+    whole = replace(work, data=replace(work.data, rest="drop"))
     method, *_ = simulate("mergesfl", whole, options={"batch_regulation": "time"})
     assert method.batch_sizes([0, 1]) == {0: 4, 1: 2}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from synthetic_run import Setting, World, write_run
 
@@ -180,6 +181,18 @@ def test_variants_that_failed_are_named_with_their_errors_and_the_rest_is_told(
     assert first.endswith(f"What follows has its first {rounds} rounds.")
     assert second == "heterogeneous_bw: variant 0 with seed 0 failed: killed. It is not shown."
     assert last == "heterogeneous_bw: 5 more failed; manifest.json lists them all."
+
+
+def test_labels_that_no_client_holds_are_named_once_a_seed(frames_of: FramesOf, small: World) -> None:
+    (run,) = frames_of(small).runs
+    counts = [np.array([3, 0] + [1] * (run.labels["label"].nunique() - 2))] * len(run.clients)
+    name = run.labels.set_index("label")["label_name"][1].iloc[0]
+
+    found = warnings(merge([replace(run, clients=run.clients.assign(label_samples=counts))]))
+
+    assert [text.partition(" with ")[2] for text in found] == [
+        f"seed {seed} holds a training sample of {name}." for seed in run.clients["seed"].unique()
+    ]
 
 
 def test_a_complete_run_warns_of_nothing(frames: Frames) -> None:

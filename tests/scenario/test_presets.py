@@ -50,6 +50,21 @@ def test_hydra_s_code_has_one_client_a_label_and_phi_as_its_burst():
     assert ops.tobytes() == same.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("method", "head_weights"),
+    [({"name": "hydra", "cut2": 2}, "uniform"), ({"name": "hydra", "cut2": 2, "head_weights": "uniform"}, "uniform"),
+     ({"name": "splitfed_v2"}, None)],
+)  # fmt: skip
+def test_hydra_s_code_averages_uniformly(method, head_weights):
+    """Unequal clients weigh the same in it, and so do heads."""
+    uneven = {**BALANCED, "samples": 50, "partition": {"kind": "dominant_label", "p": 0.5, "phi": 2}}
+    given = {**scenario("hydra_code", data=uneven), "method": method}
+    run = Experiment(parse(read_value(dump_study(parse(given)))).variants[0].scenario, None)
+    assert len({len(share) for share in run.shares}) > 1
+    assert run.method.task.shares(range(3)) == [1 / 3] * 3
+    assert getattr(run.method.options, "head_weights", None) == head_weights
+
+
 def test_client_level_is_the_cyclic_order_with_whole_rounds_as_bursts():
     assert labels_served(scenario("client_level", phi=1))[:4] == [labels_served(scenario("cyclic", phi=1))[0]] * 4
     assert timed(scenario("client_level"))[1].tobytes() == timed(scenario("cyclic", burst="all"))[1].tobytes()
@@ -73,6 +88,10 @@ def test_the_partition_that_is_shown_is_the_one_that_the_preset_runs():
     ("values", "line"),
     [
         (scenario("hydra_code", data={"partition": {"kind": "iid"}}), r"data\.partition\.kind: has no phi, .*'iid'"),
+        (
+            {**scenario("hydra_code"), "method": {"name": "hydra", "head_weights": "samples"}},
+            r"method\.head_weights: cannot be given together with server\.order hydra_code, .*\(found 'samples'\)",
+        ),
         (scenario("hydra_code", burst=2), r"server\.burst: cannot be given together with server\.order hydra_code"),
         (scenario("client_level", burst=2), r"server\.burst: cannot be given together with server\.order client_level"),
         (scenario("hydra_code", clients={"count": 3}), r"clients\.count: cannot be given together .*\(found 3\)"),

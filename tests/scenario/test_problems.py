@@ -9,7 +9,7 @@ from sfl_sim.scenario.problems import problems
 from sfl_sim.scenario.sections import Scenario
 
 TRAIN = (
-    "rounds, batch_size, local_epochs, lr, lr_decay, lr_min, optimizer, momentum, weight_decay, drop_last, "
+    "rounds, batch_size, local_epochs, lr, lr_decay, lr_min, optimizer, momentum, weight_decay, batches, drop_last, "
     "agg_weights, precision, compile, executor, max_graphs, on_nan"
 )
 
@@ -116,7 +116,7 @@ def said(values):
         (
             {"data": {"partition": "iid"}},
             "data.partition: must be a mapping (found 'iid'; allowed: the keys kind, p, phi, balance, "
-            "dominants, shards, alpha, by, min_size, beta)",
+            "dominants, shards, n_shards, alpha, by, min_size, beta)",
         ),
         ({"model": "cnn_small"}, "model: must be a mapping (found 'cnn_small'; allowed: the keys name, factory, cut)"),
         ({"model": None}, "model: must be a mapping, but is empty (allowed: the keys name, factory, cut)"),

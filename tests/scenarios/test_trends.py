@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.trends import Claim, Table, chain, one_against, spread, verdict
+from scenarios.trends import Claim, Table, chain, one_against, paired, spread, verdict
 
 NEVER = np.inf
 
@@ -87,6 +87,15 @@ def written(folder, status="complete", **columns):
     (folder / "manifest.json").write_text(json.dumps({"status": status}))
     (folder / "summary.json").write_text(json.dumps({"variants": seeds}))
     return Table(folder)
+
+
+def test_paired_differences_come_with_their_interval():
+    """Of +2, +4 and +6: 4 ± t(0.975, 2) 2 / sqrt(3) = 4 ± 4.97; with four seeds, 4 ± 3.18."""
+    claim = Claim(("a", np.array([12.0, 24, 36])), ">", ("b", np.array([10.0, 20, 30])))
+    assert str(claim).endswith("3 of 3 seeds, paired +4.0 [-1.0, +9.0], 4 seeds would decide)")
+    claim = Claim(("a", np.array([12.0, 23, 32])), ">", ("b", np.array([10.0, 20, 30])))
+    assert str(claim).endswith("3 of 3 seeds, paired +2.3 [+0.9, +3.8])")
+    assert paired(np.array([1.0, -1.0])) == ", paired +0.0 [-12.7, +12.7], over 1,000 seeds would decide"
 
 
 def test_a_table_gives_figures_by_seed_and_infinity_for_a_missed_target(tmp_path):

@@ -177,3 +177,15 @@ def test_what_the_grid_replaces_in_every_variant_is_checked_too(sections, line, 
 def test_the_grid_may_replace_what_is_fine_by_itself():
     check(parse(SCENARIO | {"method": {"name": "hydra", "cut2": 2}, "grid": {"method": [{"name": "fedavg"}]}}))
     check(parse(SCENARIO | {"method": {"name": "fedavg", "buffer": 2}, "grid": {"method.name": ["fedbuff"]}}))
+
+
+def test_labels_that_no_client_holds_are_told(tmp_path):
+    def warned(n_shards):
+        told = []
+        data = SCENARIO["data"] | {"partition": {"kind": "label_shards", "n_shards": n_shards}}
+        run_study(parse(SCENARIO | {"data": data}), tmp_path / str(n_shards), Settings(timing_only=True), told.append)
+        return [news.problem for news in told if isinstance(news, Warned)]
+
+    assert warned(6) == []
+    (problem,) = warned(40)
+    assert problem.startswith("no client holds a sample of ")
