@@ -67,6 +67,11 @@ def _shortened(text: str) -> str:
     return text if len(text) <= MAX_FOUND else f"{text[:MAX_FOUND]}…"
 
 
+def in_short(error: BaseException) -> str:
+    """Return the type and the message of an error that is no user's mistake, in one short line."""
+    return f"{type(error).__name__}: {_shortened(in_one_line(' '.join(str(error).split())))}"
+
+
 class OutputError(RuntimeError):
     """Error in writing a run, with place and reason (exit code 1). Files written before are kept as they are."""
 
@@ -81,8 +86,7 @@ def blamed_on(*folders: object) -> Iterator[None]:
     except (OSError, LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):  # a disk, not a file
             raise
-        problem = f"is damaged: {type(error).__name__}: {_shortened(' '.join(str(error).split()))}"
-        raise ScenarioError(problem, key="run", found=", ".join(map(str, folders))) from error
+        raise ScenarioError(f"is damaged: {in_short(error)}", key="run", found=", ".join(map(str, folders))) from error
 
 
 class NonsenseError(RuntimeError):

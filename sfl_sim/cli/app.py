@@ -13,7 +13,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from sfl_sim.errors import ScenarioError, in_one_line
+from sfl_sim.errors import ScenarioError, in_one_line, in_short
 
 if TYPE_CHECKING:
     from sfl_sim.studies.launch import Outcome  # imports torch
@@ -85,7 +85,7 @@ def conclude(outcome: Outcome, page: str, table: Callable[[Path], RenderableType
         try:
             shown = table(outcome.folder)
         except Exception as error:  # the results are stored, whatever is shown of them
-            say(f"warning: the table of results is left out: {type(error).__name__}: {error}", err=True)
+            say(f"warning: the table of results is left out: {in_short(error)}", err=True)
         else:
             Terminal().print(shown)
     say(outcome.folder / page if (outcome.folder / page).exists() else outcome.folder)

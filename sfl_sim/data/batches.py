@@ -142,7 +142,8 @@ class ClientData:
     def check_no_single(self) -> None:
         """Raise ScenarioError if a mini-batch holds a single sample, which batch norm cannot normalise."""
         for client in range(len(self)):
-            if any(stop - start == 1 for start, stop in islice(self._bounds(client), self.n_batches(client))):
+            samples, size = self.samples(client), self._size(client)
+            if size == 1 or (self.rest == "keep" and samples % size == 1):
                 raise ScenarioError(
                     f"client {client} has {self.samples(client)} samples, so one of its batches holds a single sample, "
                     "which batch norm cannot train on; set train.drop_last, train.batches full or another size",
@@ -158,7 +159,9 @@ class ClientData:
 
     def seen(self, client: int) -> int:
         """Count the training samples in the client's mini-batches of a round, repeated ones included."""
-        return sum(stop - start for start, stop in islice(self._bounds(client), self.n_batches(client)))
+        if self.rest == "keep":
+            return self.local_epochs * self.samples(client)
+        return self.n_batches(client) * self._size(client)
 
     def n_batches(self, client: int, batch_size: int | None = None) -> int:
         """Count the client's mini-batches of a round, B_c (docs/methods/README.md#symbols)."""
@@ -192,11 +195,15 @@ class ClientData:
                 pieces = [(epochs[b // samples], max(start - b, 0), min(stop - b, samples)) for b in begins]
             yield Batch(client, stop - start, step, pieces, drawn)
 
+    def _size(self, client: int, batch_size: int | None = None) -> int:
+        """Samples of a full mini-batch; with `carry`, no more than the client has in a round."""
+        size = batch_size or self.batch_size
+        return min(size, self.local_epochs * self.samples(client)) if self.rest == "carry" else size
+
     def _bounds(self, client: int, batch_size: int | None = None) -> Iterator[tuple[int, int]]:
         """Yield the first and the end of each mini-batch among a client's samples, epoch after epoch without end."""
-        samples, size = self.samples(client), batch_size or self.batch_size
+        samples, size = self.samples(client), self._size(client, batch_size)
         if self.rest == "carry":
-            size = min(size, self.local_epochs * samples)
             yield from ((start, start + size) for start in count(step=size))
         for epoch in count():
             for start in range(0, samples, size):

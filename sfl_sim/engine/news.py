@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from textwrap import shorten
 
 from sfl_sim.engine.experiment import Round
-from sfl_sim.errors import MAX_FOUND, OutputError, ScenarioError, in_one_line
+from sfl_sim.errors import OutputError, ScenarioError, in_short
 from sfl_sim.store import Failure
 
 
@@ -94,8 +93,7 @@ def optional(what: str, notify: Notify) -> Iterator[None]:
     except (OSError, OutputError, ScenarioError):
         raise
     except Exception as error:
-        why = in_one_line(shorten(f"{type(error).__name__}: {error}", MAX_FOUND, placeholder=" …"))
-        notify(Warned(None, f"{what} is left out: {why}"))
+        notify(Warned(None, f"{what} is left out: {in_short(error)}"))
 
 
 def brief(news: News) -> News:

@@ -23,15 +23,16 @@ def own_sources(module: str) -> dict[str, str]:
     package = module.partition(".")[0]
     try:
         spec = find_spec(package) if package else None
-        places = [*(spec.submodule_search_locations or []), spec.origin] if spec else []
-    except (ImportError, ValueError):  # a script has no spec
-        places = [getattr(sys.modules.get(package), "__file__", None)]
-        module = Path(places[0]).stem if places[0] else module
-    if not places[:1]:
-        return {}
-    if places[0] is None:
-        return {module: uuid4().hex}
-    root = Path(places[0]).parent
+    except ValueError:  # a script or a notebook has no spec
+        place = getattr(sys.modules[package], "__file__", None)
+        if place is None:
+            return {module: uuid4().hex}
+        module = Path(place).stem
+    else:
+        if spec is None:
+            return {}
+        place = next(iter(spec.submodule_search_locations or [str(spec.origin)]))
+    root = Path(place).parent
     inside = (f"{package}/", f"{package}.py") if str(root) in sysconfig.get_paths().values() else ""
     found: dict[str, str] = {}
     waiting = _with_packages({module})

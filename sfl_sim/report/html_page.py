@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from sfl_sim.errors import MAX_FOUND, ScenarioError, in_one_line
+from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.report import style
 from sfl_sim.report.load import flat
 from sfl_sim.report.table import Cell, Table
@@ -83,8 +82,9 @@ class Parts:
         try:
             return part()
         except self.forgiven as error:
-            why = in_one_line(shorten(f"{type(error).__name__}: {error}", MAX_FOUND, placeholder=" …"))
-            self.left_out.append(f"{name} is left out: {why}. The numbers are in the tables beside the page.")
+            self.left_out.append(
+                f"{name} is left out: {in_short(error)}. The numbers are in the tables beside the page."
+            )
             self.warn(self.left_out[-1])
             return otherwise
 
@@ -145,7 +145,6 @@ def write_page(
         ScenarioError: the page cannot be written.
     """
     ids = count(1)
-
     parts = parts or Parts()
 
     def plot(figure: go.Figure) -> Markup:

@@ -197,7 +197,7 @@ class RunFolder:
     def discard(self) -> None:
         """Remove the staging folder, unless it contains checkpoints from which the run can be resumed."""
         if not any(self.staging.glob(f"{TRIALS}/*/{CHECKPOINTS}/*/")):
-            shutil.rmtree(self.staging, ignore_errors=True)
+            remove(self.staging)
         self.release()
 
     def release(self) -> None:

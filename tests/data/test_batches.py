@@ -1,5 +1,7 @@
 """Mini-batches: sizes, order, augmentation, and what cannot be cut into batches."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,27 @@ def test_full_batches_are_cut_out_of_the_epochs_in_a_row(samples, batch_size, lo
     assert torch.equal(found, in_a_row[: len(found)])
     further = list(source.steps(1, 4, len(batches) + 2))
     assert [batch.samples for batch in further] == [batches[0].samples] * len(further)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    samples=st.integers(1, 20), batch_size=st.integers(1, 8), local_epochs=st.integers(1, 4),
+    rest=st.sampled_from(["keep", "drop", "carry"]),
+)  # fmt: skip
+def test_what_is_counted_is_what_is_dealt(samples, batch_size, local_epochs, rest):
+    """Mini-batches, samples, and whether one of them is alone in its mini-batch."""
+    batch_size = min(batch_size, samples) if rest == "drop" else batch_size
+    source = data([samples], batch_size, local_epochs=local_epochs, rest=rest)
+    sizes = [batch.samples for batch in source.batches(0, 1)]
+    assert (source.n_batches(0), source.seen(0)) == (len(sizes), sum(sizes))
+    with pytest.raises(ScenarioError, match="holds a single sample") if 1 in sizes else nullcontext():
+        source.check_no_single()
+
+
+def test_many_epochs_are_counted_without_being_dealt():
+    source = ClientData([np.arange(10)] * 1000, 4, local_epochs=10_000_000)
+    source.check_no_single()
+    assert source.seen(0) == 100_000_000
 
 
 def test_full_batches_are_those_of_the_epochs_where_these_have_no_rest():
