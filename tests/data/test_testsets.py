@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from small_partitions import assert_disjoint, quick, samples_of, seeds
 
@@ -53,6 +55,7 @@ def test_rho_is_not_rounded_to_binary():
 
 @quick
 @given(holdings, st.lists(st.integers(1, 30), min_size=6, max_size=6), st.floats(0, 2), seeds)
+@example(np.array([[0, 1], [0, 1]]), [3, 9], 0.3333333333333333, 0)  # 2.9999999999999997 samples: two
 def test_a_test_set_holds_all_own_labels_and_rho_times_as_many_samples_of_others(held, n_test, rho, seed):
     n_test = np.array(n_test[: held.shape[1]])
     try:
@@ -62,8 +65,9 @@ def test_a_test_set_holds_all_own_labels_and_rho_times_as_many_samples_of_others
     for own, row, seen in zip(parts, counts, held > 0, strict=True):
         assert len(np.unique(own)) == len(own)
         assert np.array_equal(row[seen], n_test[seen])
-        assert row[~seen].sum() <= rho * n_test[seen].sum()
-        each = int(rho * n_test[seen].sum() / max(1, (~seen).sum()) + 1e-9)
+        of_others = Fraction(str(rho)) * int(n_test[seen].sum())  # as rho is written, not as its binary value
+        each = of_others // max(1, (~seen).sum())
+        assert row[~seen].sum() <= of_others
         assert np.array_equal(row[~seen], np.minimum(each, n_test[~seen]))
 
 
