@@ -11,7 +11,9 @@ from typing import Any
 
 from sfl_sim.data.builtin import digits, synthetic
 from sfl_sim.data.dataset import Dataset
+from sfl_sim.data.download import Absent
 from sfl_sim.data.folders import cinic10, image_folder, tiny_imagenet
+from sfl_sim.data.known import KNOWN, without_pixels
 from sfl_sim.data.leaf import femnist
 from sfl_sim.data.speech import speech_commands
 from sfl_sim.data.text import shakespeare
@@ -41,6 +43,7 @@ def load(
     name: str,
     *,
     download: bool = True,
+    pixels: bool = True,
     train_samples: int | None = None,
     test_samples: int | None = None,
     **options: Any,
@@ -50,6 +53,7 @@ def load(
     Args:
         name: a key of `DATASETS`.
         download: download published files that are missing.
+        pixels: False if labels suffice: of a published set whose files are missing (`KNOWN`), the images are black.
         train_samples, test_samples: keep so many, stratified and the same in every run; None keeps all.
         options: keyword arguments of the data set's function; None stands for its default.
 
@@ -66,9 +70,13 @@ def load(
         if option not in accepted:
             raise ScenarioError(f"not an option of {name}", key=f"data.{option}", found=str(value))
     if "download" in accepted:
-        given["download"] = download
+        given["download"] = download and (pixels or name not in KNOWN)
     try:
         data = loader(**given)
+    except Absent:
+        if pixels or name not in KNOWN:
+            raise
+        data = without_pixels(name, given.get("superclasses"))
     except OSError as error:
         key = next((key for key in ("path", "root") if key in given), "name")
         found = str(error.filename or given.get(key, name))

@@ -93,9 +93,13 @@ def locked(target: Path) -> FileLock:
     return FileLock(target.with_name(f".{target.name}.lock"))
 
 
-def absent(name: str, place: Path, reason: str, remedy: str) -> ScenarioError:
+class Absent(ScenarioError):
+    """Failure to find the files of a data set."""
+
+
+def absent(name: str, place: Path, reason: str, remedy: str) -> Absent:
     """Make the error for a data set that is missing."""
-    return ScenarioError(
+    return Absent(
         f"{name} is not in {place} and {reason}: {remedy} to that folder, "
         "or set SFL_SIM_DATA or data.root to one that has it",
         key="data.name",

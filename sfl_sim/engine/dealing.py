@@ -20,9 +20,12 @@ from sfl_sim.scenario.sections import Scenario
 Ints = NDArray[np.int64]
 
 
-def deal_data(scenario: Scenario) -> tuple[Dataset, list[Ints]]:
-    """Give the data set, and each client's training samples by the scenario's partition; a client may get none."""
-    dataset = dataset_of(scenario.data)
+def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list[Ints]]:
+    """Give the data set, and each client's training samples by the scenario's partition; a client may get none.
+
+    Without `pixels`, a published set that is not on this machine has black images (`sfl_sim.data.known`).
+    """
+    dataset = dataset_of(scenario.data, pixels=pixels)
     owners = None if dataset.owners is None else dataset.owners.numpy()
     samples = Samples(dataset.y_train.numpy(), dataset.n_labels, owners)
     count, how = scenario.clients.count, scenario.data.partition.model_dump()
@@ -38,9 +41,9 @@ def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]
     return client_test_sets(how.pop("kind"), samples, counts, stream(scenario.seed, "test sets"), **how)
 
 
-def dataset_of(data: Data) -> Dataset:
-    """Load the data set, once per process for all variants that want the same."""
-    return _load(**data.model_dump(exclude={"partition", "test", "augment"}))
+def dataset_of(data: Data, *, pixels: bool = True) -> Dataset:
+    """Load the data set, once per process for all variants that want the same; `pixels` as in `deal_data`."""
+    return _load(pixels=pixels, **data.model_dump(exclude={"partition", "test", "augment"}))
 
 
 @lru_cache(maxsize=2)

@@ -81,7 +81,7 @@ class Experiment:
     def __init__(self, scenario: Scenario, device: torch.device | None, provenance: Provenance | None = None) -> None:
         self.scenario = scenario = expand(scenario)
         self.device = device
-        self.dataset, self.shares = deal_data(scenario)
+        self.dataset, self.shares = deal_data(scenario, pixels=device is not None)
         check_none_empty(self.shares)
         seed, dataset = scenario.seed, self.dataset
         self.label_order = label_order(dataset.n_labels, stream(seed, "label order"))

@@ -96,7 +96,8 @@ def _from_last_checkpoint(number: int, variant: Variant, place: Path, settings: 
     def warn(problem: str) -> None:
         notify(Warned(number, problem))
 
-    key = trial_key(variant.scenario, settings.meaning)  # before files and code can change under what is computed
+    # before files and code can change under what is computed
+    key = trial_key(variant.scenario, settings.meaning, pixels=not settings.timing_only)
     for resume in resume_points(Checkpoints(place), key, warn):
         try:
             _run_trial(number, variant, place, settings, notify, key, resume, warn)

@@ -59,7 +59,7 @@ def _identity(scenario: Scenario) -> str:
 
 def _partition(variant: Variant, name: list[str]) -> Partition:
     try:
-        dataset, shares = deal_data(variant.scenario)
+        dataset, shares = deal_data(variant.scenario, pixels=False)
     except ScenarioError as error:
         raise variant.places.located(error) from error
     counts = label_counts(dataset.y_train.numpy(), shares, dataset.n_labels)

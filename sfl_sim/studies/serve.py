@@ -157,7 +157,8 @@ class ServedStudy:
         served_from = f"served-{answers.digest if answers else 'timing'}"
         identity = f"{digest(study)}-{served_from}"
         keys = [
-            trial_key(self.trained(v).scenario, served_from + _serving(v).model_dump_json()) for v in study.variants
+            trial_key(self.trained(v).scenario, served_from + _serving(v).model_dump_json(), pixels=answers is not None)
+            for v in study.variants
         ]
         folder = RunFolder(place_of(study, out, identity, "-serving", keys), identity, keys, resume=True)
         series = names_without(list(points(study.base.grid)), study.base.method.name, lambda key: key == RATE)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from sfl_sim.engine.cache_key import names_own_code, trial_key
+from sfl_sim.engine.dealing import dataset_of
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Counted, Notify, Planned, Reused, Warned, optional, silent
 from sfl_sim.engine.processes import check_backend, run_trials
@@ -46,6 +47,8 @@ def check(study: Study, device: torch.device | None = None) -> None:
     """
     for variant in study.variants:
         try:
+            if device is not None:
+                dataset_of(variant.scenario.data)  # with pixels, which an experiment without a device does not need
             experiment = Experiment(variant.scenario, device=None)
             if variant.scenario.serving or variant.scenario.report.representations:
                 experiment.method.deployed(0)
@@ -68,7 +71,9 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     check_checkpoints(study, settings)
     check(study, None if settings.timing_only else device)
     identity = f"{digest(study)}-{settings.meaning}"
-    keys = [trial_key(variant.scenario, settings.meaning) for variant in study.variants]
+    keys = [
+        trial_key(variant.scenario, settings.meaning, pixels=not settings.timing_only) for variant in study.variants
+    ]
     place = place_of(study, out, identity, keys=keys)
     complete = {"scenario": identity, "status": "complete"}.items() <= read_manifest(place).items()
     if settings.resume and complete and keys_of(place) == keys and not damaged(place):
