@@ -10,7 +10,7 @@ import pandas as pd
 
 from sfl_sim.report import figures, style
 from sfl_sim.report.display import over_seeds, percent, plural
-from sfl_sim.report.figures import BANDS, LINES, MAX_NARROW_BANDS
+from sfl_sim.report.figures import MAX_NARROW_BANDS
 from sfl_sim.report.headline import warnings
 from sfl_sim.report.html_page import Panel, write_page
 from sfl_sim.report.table import Column, Table, by_variant
@@ -52,6 +52,7 @@ def write_landscape(frames: Frames, points: pd.DataFrame, out: Path) -> Path:
         out,
         "landscape",
         title=frames.title,
+        kind="loss landscape",
         about=f"around the models of the last round; loss on {plural(points['samples'].max(), 'test sample')}",
         warnings=warnings(frames),
         panels=[_line_panel(lines), _plane_panel(planes)],
@@ -64,7 +65,8 @@ def _of(variant: Variant, points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line_panel(lines: Slices) -> Panel:
-    drawn = BANDS if len(lines) <= MAX_NARROW_BANDS else LINES
+    n_seeds = max(points["seed"].nunique() for _, points in lines)
+    drawn = figures.over_seeds(n_seeds, len(lines) <= MAX_NARROW_BANDS)
     return Panel(
         "Along a random direction",
         (

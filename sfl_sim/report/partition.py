@@ -77,7 +77,7 @@ def write_preview(preview: Preview, out: Path) -> Path:
     """
     held = distinct((escape(p.name), p.counts.rename(columns=escape)) for p in preview.partitions)
     return write_page(
-        out, "preview", title=preview.name, about=preview.common, panels=[holdings_panel(held)],
+        out, "preview", title=preview.name, kind="partition", about=preview.common, panels=[holdings_panel(held)],
         table=preview_table(preview), notes=_notes(preview),
     )  # fmt: skip
 

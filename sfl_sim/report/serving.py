@@ -47,8 +47,8 @@ def write_serving(folder: Path, out: Path) -> Path:
     served = load_serving(folder)
     panels = [*latency_panels(served), *load_panels(served), *accuracy_panels(served), *rule_panels(served)]
     return write_page(
-        out, "serving", title=served.name, about=_about(served), headlines=headline(served), warnings=warnings(served),
-        panels=panels, results=_results(served),
+        out, "serving", title=served.name, kind="serving", about=_about(served), headlines=headline(served),
+        warnings=warnings(served), panels=panels, results=_results(served),
     )  # fmt: skip
 
 

@@ -49,12 +49,13 @@ def write_whatif(folder: Path, out: Path) -> Path:
         out,
         "whatif",
         title=whatif.name,
+        kind="what-if",
         about=_about(whatif),
         headlines=headline(whatif),
         warnings=warnings(whatif),
         panels=panels(whatif),
         rounds=plural(whatif.about["rounds"], "round") if whatif.about["rounds"] else "all rounds",
-        whatif=whatif,
+        runs=[whatif],
     )
 
 
