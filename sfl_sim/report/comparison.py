@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -206,16 +206,17 @@ def _more(frames: Frames, column: Column, ours: Variant, theirs: Variant) -> Cel
     if not {ours.label, theirs.label} <= set(numbers):
         return Cell("–")
     more = (numbers[theirs.label] - numbers[ours.label]).dropna()
-    text = points if column.key in POINTS else column.text
-    n_seeds = frames.summary.loc[frames.summary["variant"] == theirs.label, "seed"].nunique()
     if more.empty:
         return Cell("–")
+    text = points if column.key in POINTS else column.text
+    n_seeds = len(frames.summary[frames.summary["variant"] == theirs.label])
+    told = [
+        replace(column, text=text).spread(more),
+        f"{len(more)} of {plural(n_seeds, 'seed')}" * (len(more) < n_seeds),
+    ]
     middle = float(more.median())
     sign = "+" if middle > 0 else "−" if middle < 0 else ""
-    below = [f"± {text(more.std())}"] * (more.nunique() > 1) + [f"{len(more)} of {plural(n_seeds, 'seed')}"] * (
-        len(more) < n_seeds
-    )
-    return Cell(sign + text(abs(middle)), ", ".join(below))
+    return Cell(sign + text(abs(middle)), ", ".join(filter(None, told)))
 
 
 def values_table(found: Comparison, values: Values) -> Table:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 T = TypeVar("T")
+PLOTLY = "plotly.min.js"
+"""Name of the file that pages of one folder share."""
 PLOT_CONFIG = {
     "responsive": True,
     "displaylogo": False,
@@ -182,6 +184,23 @@ def write_page(
     except OSError as error:
         raise ScenarioError(f"cannot be written: {error.strerror}", key="report", found=str(out)) from error
     return out
+
+
+def share_plotly(page: Path) -> None:
+    """Move Plotly, nearly all of a page's size, out of it into a file beside it that other pages there can use.
+
+    Raises:
+        ScenarioError: one of them cannot be written.
+    """
+    script = get_plotlyjs()
+    text = page.read_text(encoding="utf-8")
+    text = text.replace(f"<script>\n{script}\n</script>", f'<script src="{PLOTLY}"></script>', 1)
+    text = text.replace("script-src 'unsafe-inline'", "script-src 'unsafe-inline' 'self' file:", 1)
+    try:
+        write_file(page.with_name(PLOTLY), script.encode())
+        write_file(page, text.encode())
+    except OSError as error:
+        raise ScenarioError(f"cannot be written: {error.strerror}", key="--plotly", found=str(page.parent)) from error
 
 
 def facts(manifest: Mapping[str, Any]) -> Table:

@@ -137,7 +137,7 @@ class Run:
         return pd.read_parquet(path, filters=[("variant", "==", variant)]) if path.exists() else pd.DataFrame()
 
     def retimed(self, variant: str, seed: int) -> pd.DataFrame:
-        """Read the times of a round in other worlds: columns round, change, before_s, after_s; no rows if unknown."""
+        """Read the times of a round with other systems: columns round, change, before_s, after_s; no rows if unknown."""
         return self._of("retimed", ["round", "change", "before_s", "after_s"], variant, seed)
 
     def losses(self, variant: str, seed: int) -> pd.DataFrame:

@@ -169,7 +169,7 @@ def _kind(frames: Frames) -> str:
 
 
 def _setup(frames: Frames) -> str:
-    settings = [settings for run in frames.runs for settings in run.settings.values()]
+    settings = [own for run in frames.runs for own in run.settings.values()]
     return setup_in_words(settings, frames.clients.groupby("variant", sort=False)["client"].nunique())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -102,6 +103,17 @@ def _numbers(partition: Partition) -> list[Cell]:
     return list(map(Cell, texts))
 
 
+def _alike(names: Sequence[str], n_tables: int) -> str:
+    """Say whose the same partition is: its only owner's, or that it is the same for all, or for some."""
+    first, *others = names
+    if not others:
+        return first
+    noun = "seed" if all(re.fullmatch(r"seed \d+", name) for name in names) else "variant"
+    if n_tables == 1:
+        return f"Same for all {plural(len(names), noun)}"
+    return first + f" and {plural(len(others), 'more ' + noun)}"
+
+
 def _notes(preview: Preview) -> list[str]:
     """List what the table does not say: how to read it, what is not used, what is not shown."""
     notes = [READING]
@@ -125,10 +137,7 @@ def holdings_panels(frames: Frames) -> list[Panel]:
 
 def holdings_panel(held: Sequence[tuple[list[Markup], pd.DataFrame]]) -> Panel:
     """Heat maps of label counts (clients x labels), each with the names of the variants that have it."""
-    drawn = [
-        (names[0] + (f" and {len(names) - 1} alike" if len(names) > 1 else ""), holdings(counts))
-        for names, counts in held
-    ]
+    drawn = [(_alike(names, len(held)), holdings(counts)) for names, counts in held]
     return Panel("Labels held by each client", HOLDINGS, drawn, columns=min(len(drawn), 2))
 
 

@@ -127,7 +127,7 @@ def _slack(view: RoundView) -> tuple[Cell, Cell]:
 
 
 def help_table(views: Sequence[RoundView]) -> Table | None:
-    """Tabulate how long the rounds would take in other worlds; None if none was timed again."""
+    """Tabulate how long the rounds would take in other system configurations; None if none was timed again."""
     rows = []
     for view in views:
         retimed = view.retimed.set_index("change")

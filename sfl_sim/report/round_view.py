@@ -106,7 +106,7 @@ class RoundView:
 
     @cached_property
     def retimed(self) -> pd.DataFrame:
-        """Times of a round in other worlds: columns round, change, before_s, after_s; no rows if unknown."""
+        """Times of a round with other systems: columns round, change, before_s, after_s; no rows if unknown."""
         return self.variant.run.retimed(self.variant.name, self.variant.seed)
 
     @property

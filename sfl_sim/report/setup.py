@@ -27,11 +27,11 @@ def setup_in_words(settings: Sequence[Mapping[str, Any]], n_clients: Iterable[in
         return text.format(known) if known else ""
 
     numbers = "/".join(f"{number:,}" for number in dict.fromkeys(n_clients))
-    parts = [
-        ["Data: " + said("data.name", "data.factory"), said("data.partition")],
-        ["model: " + said("model.name", "model.factory"), said("model.cut", text="cut {}")],
-        [
-            f"clients: {numbers or said('clients.count')}",
+    parts = {
+        "data": [said("data.name", "data.factory"), said("data.partition")],
+        "model": [said("model.name", "model.factory"), said("model.cut", text="cut {}")],
+        "clients": [
+            numbers or said("clients.count"),
             said("clients.participation", text="a share of {} in each round", usual=1.0),
             said("clients.compute.profile", "clients.compute.macs_per_s", text="devices {}"),
             said("clients.compute.scale", text="their speed × {}", usual=1.0),
@@ -40,19 +40,27 @@ def setup_in_words(settings: Sequence[Mapping[str, Any]], n_clients: Iterable[in
             said("clients.network.trace", text="trace {}"),
             said("clients.availability.profile", text="availability {}"),
         ],
-        [
-            "server: " + said("server.workers", text="workers {}"),
+        "server": [
+            said("server.workers", text="workers {}"),
             said("server.speedup", text="compute ratio {}"),
             said("server.order", text="order {}"),
         ],
-        [
-            "training: " + said("train.rounds", text="{} rounds"),
+        "training": [
+            said("train.rounds", text="{} rounds"),
             said("train.batch_size", text="mini-batches of {}"),
             said("train.local_epochs", text="{} local epochs", usual=1),
             said("train.lr", text="learning rate {}"),
         ],
-    ]
-    return "; ".join(", ".join(filter(None, part)) for part in parts) + "."
+        "requests": [
+            said("serving.requests"),
+            said("serving.arrivals.kind"),
+            said("serving.threshold.kind", text="threshold {}"),
+            said("serving.batch.max_size", text="batches of at most {}"),
+        ],
+    }
+    told = {name: ", ".join(filter(None, words)) for name, words in parts.items()}
+    line = "; ".join(f"{name}: {words}" for name, words in told.items() if words)
+    return line[:1].upper() + line[1:]
 
 
 def _text(settings: Mapping[str, Any], key: str, usual: object) -> str:

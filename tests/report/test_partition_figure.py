@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
+from markupsafe import Markup
 from read_table import in_words
 from rich.console import Console
 
@@ -138,3 +139,13 @@ def test_the_page_opens_offline_and_names_are_text_and_never_markup(tmp_path: Pa
     assert "<b>" not in own.replace("\\u003c", "<")
     assert "://" not in own.replace("http://www.w3.org", "")
     assert own.count("js-plotly-plot") + own.count("plotly-graph-div") >= 2
+
+
+def test_a_partition_that_all_seeds_share_is_drawn_once_and_says_so() -> None:
+    seeds = [Markup(f"seed {seed}") for seed in range(3)]
+
+    (alone,) = holdings_panel([(seeds, COUNTS)]).figures
+    (first, second) = holdings_panel([(seeds[:2], COUNTS), (seeds[2:], COUNTS.iloc[1:])]).figures
+
+    assert alone[0] == "Same for all 3 seeds"
+    assert (first[0], second[0]) == ("seed 0 and 1 more seed", "seed 2")
