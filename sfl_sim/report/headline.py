@@ -74,6 +74,8 @@ def told_by_seeds(ours: pd.Series, theirs: pd.Series, doing: str = "is ahead") -
     if ours.max() < theirs.min():
         return ""
     pairs = pd.concat({"ours": ours, "theirs": theirs}, axis="columns", join="inner")
+    if pairs.empty:
+        return " The ranges over seeds overlap."
     ahead = int((pairs["ours"] < pairs["theirs"]).sum())
     if (pairs["ours"] == pairs["theirs"]).all():
         return " Both are equal with every seed." if len(pairs) > 1 else " Both are equal."
@@ -116,7 +118,9 @@ def _fastest(frames: Frames, found: list[Found]) -> Markup:
 def _first_to_target(aim: Aim) -> Markup:
     ranking = aim.ranking
     if not ranking:
-        return escape(f"The target of {aim.name} is not reached.")
+        return escape(
+            f"The target of {aim.name} is {'reached by no variant' if _some(aim) else 'not reached'}{_some(aim)}."
+        )
     first, *others = ranking
     sentence = first.html + (
         f" reaches {aim.name} {'first, ' if len(aim.variants) > 1 else ''}after "
@@ -125,7 +129,7 @@ def _first_to_target(aim: Aim) -> Markup:
     )
     sentence += _times_as_fast(aim, first)
     if not others:
-        return sentence + ("; no other variant reaches it." if len(aim.variants) > 1 else ".")
+        return sentence + (f"; no other variant reaches it{_some(aim)}." if len(aim.variants) > 1 else ".")
     second = others[0]
     needed = duration(TIME.median(aim.seeds(second))) + _reaching(aim, second)
     ours_s, theirs_s = (TIME.of_seeds(aim.seeds(each))["high"] for each in (first, second))
@@ -140,6 +144,12 @@ def _reaching(aim: Aim, variant: Variant) -> str:
     seeds = aim.seeds(variant)
     reached = int(seeds[TIME.key].notna().sum())
     return "" if reached == len(seeds) else f" (with {reached} of {plural(len(seeds), 'seed')})"
+
+
+def _some(aim: Aim) -> str:
+    """Qualify a sentence on those that do not reach the target, if some of their seeds do."""
+    others = (aim.seeds(variant) for variant in aim.variants if variant not in aim.ranking)
+    return " with more than half of its seeds" if any(seeds[TIME.key].notna().any() for seeds in others) else ""
 
 
 def _times_as_fast(aim: Aim, variant: Variant) -> Markup:

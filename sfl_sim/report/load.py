@@ -137,7 +137,7 @@ class Run:
         return pd.read_parquet(path, filters=[("variant", "==", variant)]) if path.exists() else pd.DataFrame()
 
     def retimed(self, variant: str, seed: int) -> pd.DataFrame:
-        """Read the times of a round with other systems: columns round, change, before_s, after_s; no rows if unknown."""
+        """Read times of a round with other systems: columns round, change, before_s, after_s; no rows if unknown."""
         return self._of("retimed", ["round", "change", "before_s", "after_s"], variant, seed)
 
     def losses(self, variant: str, seed: int) -> pd.DataFrame:
@@ -166,7 +166,8 @@ def settings_by_variant(scenario: dict[str, Any]) -> dict[str, dict[str, Any]]:
         variants = parse(scenario).variants
     except ScenarioError:
         variants = ()
-    return {variant.name: flat(variant.scenario.model_dump()) for variant in reversed(variants)}
+    first = {variant.name: variant for variant in reversed(variants)}
+    return {name: flat(first[name].scenario.model_dump()) for name in dict.fromkeys(v.name for v in variants)}
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ARROW = "\u00a0→ "
 MAX_TOLD = 4
+TIMES = ["before_s", "after_s", "to_accuracy_before_s"]
 NOTE = (
     "Medians over seeds. Before: the system configuration in which the run was trained. After: the changed one. Where "
     "clients would be served in another order, what is learned is not known without training."
@@ -27,12 +28,15 @@ NOTE = (
 def changes(run: Run) -> str:
     """The settings that were changed: clients.network.scale 1 → 4; empty of runs that were not repriced."""
     source = run.manifest.get("repriced_from") or {}
-    told = [f"{key} {was}{ARROW}{now}" for key, (was, now) in source.get("changes", {}).items()]
-    return ", ".join(told)
+    told = [[key, *(text.removesuffix(".0") for text in texts)] for key, texts in source.get("changes", {}).items()]
+    return ", ".join(f"{key} {was}{ARROW}{now}" for key, was, now in told)
 
 
 def verdicts(frames: Frames) -> pd.DataFrame:
-    """One row per variant and seed of a repriced run; `to_accuracy_after_s` beside what the manifest has."""
+    """One row per variant and seed of a repriced run: `reason` (null if what it learned holds), times before and after.
+
+    `to_accuracy_before_s` and `time_to_accuracy_s` are those to the target.
+    """
     labels = {(variant.run.folder, variant.name): variant.label for variant in frames.variants}
     found = [
         verdict | {"variant": labels[run.folder, verdict["variant"]]}
@@ -41,9 +45,8 @@ def verdicts(frames: Frames) -> pd.DataFrame:
         if (run.folder, verdict["variant"]) in labels
     ]
     summary = frames.summary[["variant", "seed", "time_to_accuracy_s"]]
-    table = pd.DataFrame(found).merge(summary, on=["variant", "seed"], how="left")
-    times = ["before_s", "after_s", "to_accuracy_before_s", "time_to_accuracy_s"]
-    return table.astype(dict.fromkeys(times, float))
+    table = pd.DataFrame(found, columns=["variant", "seed", "reason", *TIMES]).merge(summary, how="left")
+    return table.astype(dict.fromkeys([*TIMES, "time_to_accuracy_s"], float))
 
 
 def before_and_after(frames: Frames) -> list[Markup]:

@@ -12,12 +12,15 @@ CHOICES = ("kind", "by", "profile", "name")
 MAX_VALUES = 3
 
 
-def setup_in_words(settings: Sequence[Mapping[str, Any]], n_clients: Iterable[int] = ()) -> str:
+def setup_in_words(
+    settings: Sequence[Mapping[str, Any]], n_clients: Iterable[int] = (), with_requests: bool = False
+) -> str:
     """Say which data, model, clients and server were simulated, and for how long.
 
     Args:
         settings: of each variant, flat, by dotted key; where variants differ, up to three values are named.
         n_clients: the number of clients of each variant, where the scenario leaves it to the data.
+        with_requests: whether the trained model was served.
     """
 
     def said(*keys: str, text: str = "{}", usual: object = None) -> str:
@@ -53,10 +56,12 @@ def setup_in_words(settings: Sequence[Mapping[str, Any]], n_clients: Iterable[in
         ],
         "requests": [
             said("serving.requests"),
-            said("serving.arrivals.kind"),
+            said("serving.arrivals.kind", text="arrivals {}"),
             said("serving.threshold.kind", text="threshold {}"),
             said("serving.batch.max_size", text="batches of at most {}"),
-        ],
+        ]
+        if with_requests
+        else [],
     }
     told = {name: ", ".join(filter(None, words)) for name, words in parts.items()}
     line = "; ".join(f"{name}: {words}" for name, words in told.items() if words)

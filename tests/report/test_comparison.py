@@ -172,11 +172,12 @@ def test_the_page_warns_only_where_there_is_something_to_warn_about(small_folder
 def test_the_differences_of_two_runs_are_taken_seed_by_seed(run_folder: Path) -> None:
     run = load(run_folder)
     more = run.summary["seed"].map({0: 0.01, 1: 0.03})
-    other = replace(run, summary=run.summary.assign(accuracy=run.summary["accuracy"] + more, simulated_s=1.0))
+    summary = run.summary.assign(accuracy=run.summary["accuracy"] + more, simulated_s=1.0)
+    other = replace(run, folder=Path("other"), summary=summary)
 
     (table,) = difference_tables(merge([run, other]))
 
-    assert table.title == f"Differences: {other.folder} − {run.folder}"
+    assert table.title == f"Differences: other − {run.folder}"
     row = read(table)["hydra, cyclic"]
     assert row["Accuracy (points)"] == ("+2.0", "± 1.4")
     assert row["Simulated time"][0].startswith("−")

@@ -56,6 +56,7 @@ def test_thinning_keeps_both_ends_and_the_order(rows: int, limit: int) -> None:
     assert thinned[:1] + thinned[-1:] == list(frame["x"])[:1] + list(frame["x"])[-1:]
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_the_spread_of_a_few_seeds_is_their_range_and_of_more_the_standard_deviation(seeds: list[float]) -> None:
     frame = pd.DataFrame({"round": 1, "accuracy": seeds})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_run import World, write_run
 
@@ -193,6 +193,7 @@ def test_where_one_runs_for_months_and_others_for_hours_time_is_logarithmic(fram
     assert 2 < len(at_s) < 7
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=6))
 def test_axes_are_common_unless_they_differ_more_than_five_times(lengths: list[float]) -> None:
     found = figures.extents(lengths)

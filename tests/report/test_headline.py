@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from read_table import read
 from synthetic_run import Setting, World, write_run
@@ -57,6 +57,7 @@ def test_it_says_how_many_times_faster_than_the_baseline_that_is(frames: Frames)
 SEEDS = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=5)
 
 
+@settings(max_examples=60, deadline=None)
 @given(SEEDS)
 def test_a_lead_is_told_without_doubt_only_if_no_seed_of_the_one_comes_near_one_of_the_other(
     seeds: list[tuple[int, int]],
@@ -98,6 +99,16 @@ def test_a_seed_that_misses_the_target_is_told_beside_the_time(frames_of: Frames
     (sentence,) = headline(replace(frames, summary=summary))
 
     assert "after 20 s of simulated time and 3 rounds (with 2 of 3 seeds)" in plain(sentence)
+
+
+def test_that_no_other_variant_reaches_the_target_is_qualified_where_one_of_its_seeds_does(frames: Frames) -> None:
+    never = [np.nan, np.nan]
+    seconds = {"splitfed_v2, fcfs": [10.0, 20.0], "splitfed_v2, cyclic": [30.0, np.nan], "hydra, cyclic": never}
+    nobody = seconds | {"splitfed_v2, fcfs": never}
+
+    assert to_target(frames, seconds).endswith("no other variant reaches it with more than half of its seeds.")
+    assert to_target(frames, seconds | {"splitfed_v2, cyclic": never}).endswith("no other variant reaches it.")
+    assert to_target(frames, nobody).endswith("is reached by no variant with more than half of its seeds.")
 
 
 def test_the_best_accuracy_is_doubted_where_seeds_disagree(frames_of: FramesOf, small: World) -> None:

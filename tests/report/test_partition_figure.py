@@ -74,7 +74,7 @@ def test_a_report_shows_each_distinct_partition_once_with_the_names_of_its_label
 
     (first, figure), (second, other) = panel.figures
     assert "splitfed_v2, fcfs" in first
-    assert first.endswith("and 1 alike")
+    assert first.endswith("and 1 more variant")
     assert second == holding.variants[2].html
     assert set(drawn(figure).index) == set(holding.labels["label_name"])
     assert not drawn(figure).equals(drawn(other))
