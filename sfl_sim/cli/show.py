@@ -23,7 +23,7 @@ from sfl_sim.cli.app import (
     place_of_page,
     say,
     say_page,
-)  # fmt: skip
+)
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.scenario.shipped import scenario_file
 

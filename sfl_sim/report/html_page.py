@@ -195,7 +195,7 @@ def share_plotly(page: Path) -> None:
     script = get_plotlyjs()
     text = page.read_text(encoding="utf-8")
     text = text.replace(f"<script>\n{script}\n</script>", f'<script src="{PLOTLY}"></script>', 1)
-    text = text.replace("script-src 'unsafe-inline'", "script-src 'unsafe-inline' 'self' file:", 1)
+    text = text.replace("script-src 'unsafe-inline';", "script-src 'unsafe-inline' 'self' file:;", 1)
     try:
         write_file(page.with_name(PLOTLY), script.encode())
         write_file(page, text.encode())

@@ -68,7 +68,7 @@ def _about(served: Served) -> str:
 
 def _setup(served: Served) -> str:
     settings = settings_by_variant(read_value(served.scenario_text)) if served.scenario_text else {}
-    return setup_in_words(list(settings.values()), with_requests=True)
+    return setup_in_words(list(settings.values()), served=True)
 
 
 def _results(served: Served) -> list[Table]:

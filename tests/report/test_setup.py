@@ -14,7 +14,7 @@ def test_the_line_of_setup_says_what_was_simulated_and_what_varied() -> None:
     line = setup_in_words(list(settings_by_variant(scenario).values()), [10, 10])
 
     assert line.startswith("Data: digits, dominant_label p=0.95")
-    assert "model: cnn_small, cut 1; clients: 10, devices 1e+09, links mobiperf;" in line
+    assert "model: cnn_small, cut 1; clients: 10, devices 1e+09 MAC/s, links mobiperf;" in line
     assert "server: workers 1/2" in line
     assert "training: 15 rounds, mini-batches of several values, learning rate 0.05" in line
 
