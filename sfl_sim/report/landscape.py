@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 TOLERATED_RISE = math.log(2)
 UNDERTRAINED = 0.5
-"""Share of the loss of guessing that a model has at most lost once it is trained."""
+"""A model whose loss is more than this share of that of guessing has learned little."""
 MAX_RISE = 3.0
 """Largest rise in the figure, so that one steep variant does not press the others flat."""
 LEVELS = 16

@@ -106,10 +106,7 @@ def panels(frames: Frames, parts: Parts | None = None) -> list[Panel]:
 
 
 def _sections(frames: Frames) -> dict[str, Callable[[], list[Panel]]]:
-    """List what makes each section of the page. A function `..._panels` gives none for runs without its data.
-
-    From the queue on they are details, which a reader opens.
-    """
+    """List what makes each section of the page. A function `..._panels` gives none for runs without its data."""
 
     @cache
     def views() -> list[RoundView]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,9 +84,11 @@ def write_preview(preview: Preview, out: Path) -> Path:
 
 
 def preview_table(preview: Preview) -> Table:
-    """The partitions in numbers, one a row."""
+    """The partitions in numbers, those that are alike in one row."""
     titles = ["Partition", "Clients", "Empty", "Samples", "Labels", "Divergence"]
-    return Table(titles, [_numbers(partition) for partition in preview.partitions], words=["Partition"])
+    alike = distinct((partition, partition.counts) for partition in preview.partitions)
+    known = [replace(own[0], name=_alike([each.name for each in own], len(alike))) for own, _ in alike]
+    return Table(titles, [_numbers(partition) for partition in known], words=["Partition"])
 
 
 def _numbers(partition: Partition) -> list[Cell]:

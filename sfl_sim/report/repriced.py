@@ -85,7 +85,7 @@ def repriced_table(frames: Frames) -> Table | None:
                 Cell(variant.html, plural(len(seeds), "seed")),
                 Cell(_known(before_s) + ARROW + _known(after_s)),
                 Cell(factor(before_s / after_s) if before_s > 0 and after_s > 0 else "–"),
-                Cell(ARROW.join(map(_known, to_target))),
+                Cell(ARROW.join(map(_known, to_target)) if to_target.notna().any() else "–"),
                 Cell("holds" if hold == len(seeds) else "must be trained", f"holds with {hold} of {len(seeds)}"),
             ]
         )

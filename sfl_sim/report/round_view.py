@@ -31,6 +31,7 @@ ASSISTING = ["request", "recall", "knowledge"]
 MAX_POINTS = 1500
 BINS = 400
 ALIKE = 1e-3
+"""Share of a round that cannot be seen in a figure of it."""
 READABLE = 0.5
 FIGURE_PX = 190
 PLOT_PX, GAP_PX = 112, 12
@@ -78,12 +79,9 @@ class RoundView:
     def looks_like(self, other: RoundView) -> bool:
         """Return True if the eye cannot tell both apart: no operation differs by a thousandth of the round."""
         ours, theirs = (view.ops[view.ops["client"] >= 0] for view in (self, other))
-        what, times = ["node", "kind", "step", "client"], ["requested_s", "started_s", "ended_s"]
-        same_work = len(ours) == len(theirs) and (ours[what].astype(str).to_numpy() == theirs[what].astype(str)).all(
-            axis=None
-        )
-        return bool(
-            same_work
+        what, times = (["node", "kind", "step", "client"], ["requested_s", "started_s", "ended_s"])
+        return (
+            np.array_equal(ours[what].astype(str), theirs[what].astype(str))
             and np.allclose(ours[times], theirs[times], rtol=0, atol=ALIKE * self.duration_s)
             and math.isclose(self.mean_waiting, other.mean_waiting, rel_tol=ALIKE, abs_tol=ALIKE)
             and self.label_samples.equals(other.label_samples)

@@ -108,12 +108,11 @@ def _best(served: Served) -> list[Markup]:
     quickest = by_p95[0]
     whom = names[quickest] + (" is the quickest: it" if len(middle) > 1 else "")
     sentences = [escape(f"At {served.shown_rate}, ") + whom + f" {told(quickest)}{sure(by_p95, 'p95_s', 1)}"]
-    by_accuracy = sorted(middle, key=lambda label: -middle[label]["accuracy"])
-    right = by_accuracy[0]
-    if served.knows_accuracy and right != quickest:
-        sentences.append(
-            "The most accurate is " + names[right] + f": it {told(right)}{sure(by_accuracy, 'accuracy', -1)}"
-        )
+    known = (label for label in middle if not math.isnan(middle[label]["accuracy"]))
+    by_accuracy = sorted(known, key=lambda label: -middle[label]["accuracy"])
+    if by_accuracy and (right := by_accuracy[0]) != quickest:
+        which = "The most accurate is " + names[right]
+        sentences.append(which + f": it {told(right)}{sure(by_accuracy, 'accuracy', -1)}")
     return sentences
 
 

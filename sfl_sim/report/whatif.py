@@ -95,7 +95,9 @@ def _about(whatif: WhatIf) -> Markup:
 
 def _setup(whatif: WhatIf) -> str:
     settings = settings_by_variant(read_value(whatif.scenario_text))
-    return setup_in_words(list(settings.values()), [whatif.clients["client"].nunique()])
+    varied = any(axis.key == "clients.count" for axis in whatif.axes)
+    n_clients = [] if varied or whatif.clients.empty else [whatif.clients["client"].nunique()]
+    return setup_in_words(list(settings.values()), n_clients)
 
 
 def whatif_in_terminal(folder: Path) -> TerminalTable:

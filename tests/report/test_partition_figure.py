@@ -17,7 +17,14 @@ from sfl_sim.report import partition
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.page import panels
-from sfl_sim.report.partition import Partition, Preview, holdings_panel, preview_in_terminal, write_preview
+from sfl_sim.report.partition import (
+    Partition,
+    Preview,
+    holdings_panel,
+    preview_in_terminal,
+    preview_table,
+    write_preview,
+)
 from sfl_sim.report.results import results_table
 
 if TYPE_CHECKING:
@@ -147,5 +154,7 @@ def test_a_partition_that_all_seeds_share_is_drawn_once_and_says_so() -> None:
     (alone,) = holdings_panel([(seeds, COUNTS)]).figures
     (first, second) = holdings_panel([(seeds[:2], COUNTS), (seeds[2:], COUNTS.iloc[1:])]).figures
 
+    table = preview_table(Preview("study", "", [Partition(str(seed), COUNTS, 40) for seed in seeds], 0))
     assert alone[0] == "Same for all 3 seeds"
+    assert [row[0].text for row in table.rows] == ["Same for all 3 seeds"]
     assert (first[0], second[0]) == ("seed 0 and 1 more seed", "seed 2")

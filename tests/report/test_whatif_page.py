@@ -62,6 +62,7 @@ def test_all_cuts_at_all_bandwidths_with_a_run_have_every_section(page: str) -> 
     assert sections_of(page) == SECTIONS
     assert page.count('class="plotly-graph-div"') == 1 + 4 + 2 + 2 + 2 + 2 + 2
     assert page.count('<p class="headline">') == 3
+    assert " – what-if</title>" in page
 
 
 def test_it_says_which_cut_is_the_best_what_it_saves_and_where_that_changes(folder: Path) -> None:
@@ -130,6 +131,13 @@ def test_of_a_third_axis_one_value_is_drawn_and_all_are_in_the_table(tmp_path: P
     page = page_of(write_whatif(tmp_path / "three", replace(SMALL, axes=axes)))
     assert "All of it at bandwidth ×1, workers 4." in page  # none is the scenario's own: the middle one
     assert len(re.findall(r'<th scope="row">bandwidth ×[\d.]+ · workers \d', page)) == 10
+
+
+def test_the_line_of_setup_has_the_number_of_clients_unless_it_is_varied(tmp_path: Path) -> None:
+    for axes, told in (((FEW_CUTS,), "clients: 6, "), ((FEW_CUTS, Vary("clients.count", (6, 9))), "clients: 9, ")):
+        folder = write_whatif(tmp_path / told, replace(SMALL, axes=axes))
+        (folder / "scenario.yaml").write_text("{name: a, data: {name: digits}, clients: {count: 9, compute: 1e9}}")
+        assert told in page_of(folder)
 
 
 def test_without_cuts_the_first_axis_takes_their_place(tmp_path: Path) -> None:
