@@ -205,6 +205,19 @@ def test_it_says_what_an_order_costs(frames: Frames) -> None:
     assert share == pytest.approx(100 * more, abs=0.6)
 
 
+def test_what_an_order_costs_is_doubted_where_seeds_disagree(frames: Frames) -> None:
+    run_s = {"splitfed_v2, fcfs": {0: 100.0, 1: 100.0}, "splitfed_v2, cyclic": {0: 150.0, 1: 90.0}}
+    told = [
+        run_s.get(name, {}).get(seed, 1.0)
+        for name, seed in zip(frames.summary["variant"], frames.summary["seed"], strict=True)
+    ]
+
+    cost = plain(headline(replace(frames, summary=frames.summary.assign(simulated_s=told)))[1])
+
+    assert "takes 20 % more simulated time than arrival order" in cost
+    assert "But only 1 of 2 seeds agree that it takes more time" in cost
+
+
 def test_an_order_is_compared_whatever_its_settings(frames_of: FramesOf, small: World) -> None:
     bounded = Setting("splitfed_v2, bounded_wait, max_wait_s=10", "splitfed_v2", "bounded_wait", 0.8, 0.1)
 
