@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -29,6 +29,10 @@ ScenarioFile = Annotated[str, typer.Argument(help="A YAML file, or the name of a
 Overrides = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")]
 Runs = Annotated[list[Path], typer.Argument(help="Folders of earlier runs, shown side by side.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Plotly = Annotated[
+    Literal["embedded", "directory"],
+    typer.Option(help="Where the 5 MB that draw figures are: in the page, or once beside all pages of a folder."),
+]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="Allow a scenario to run your own Python code.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 
@@ -76,7 +80,18 @@ class Interrupted(Exception):
     """Ctrl-C was pressed; finished rounds have been kept."""
 
 
-def conclude(outcome: Outcome, page: str, table: Callable[[Path], RenderableType] | None) -> None:
+def say_page(page: Path, plotly: str) -> None:
+    """Print the path of a page, after what pages can share has been moved out of it if that is wanted."""
+    if plotly == "directory":
+        from sfl_sim.report.html_page import share_plotly  # plotly takes a while
+
+        share_plotly(page)
+    say(page)
+
+
+def conclude(
+    outcome: Outcome, page: str, table: Callable[[Path], RenderableType] | None, plotly: str = "embedded"
+) -> None:
     """Print the table of a study's results, if wanted, and the path of its page, or of its folder if it has none.
 
     Raises Interrupted if the study was.
@@ -88,7 +103,10 @@ def conclude(outcome: Outcome, page: str, table: Callable[[Path], RenderableType
             say(f"warning: the table of results is left out: {in_short(error)}", err=True)
         else:
             Terminal().print(shown)
-    say(outcome.folder / page if (outcome.folder / page).exists() else outcome.folder)
+    if (outcome.folder / page).exists():
+        say_page(outcome.folder / page, plotly)
+    else:
+        say(outcome.folder)
     if outcome.status == "interrupted":
         raise Interrupted
 

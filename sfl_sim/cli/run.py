@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sfl_sim.cli.app import AllowCode, Debug, Device, Overrides, ScenarioFile, Terminal, app, conclude
+from sfl_sim.cli.app import AllowCode, Debug, Device, Overrides, Plotly, ScenarioFile, Terminal, app, conclude
 from sfl_sim.scenario.shipped import scenario_file
 
 
@@ -36,6 +36,7 @@ def run(
         typer.Option(help="The cluster's address: auto or ray://...; by default, Ray is started on this machine."),
     ] = None,
     device: Device = "auto",
+    plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the report.")] = False,
     allow_code: AllowCode = False,
     debug: Debug = False,
@@ -64,7 +65,7 @@ def run(
             outcome, failure = error.outcome, error
     from sfl_sim.report.terminal import results_in_terminal
 
-    conclude(outcome, "report.html", None if quiet else results_in_terminal)
+    conclude(outcome, "report.html", None if quiet else results_in_terminal, plotly)
     if failure:
         raise failure
 
@@ -82,6 +83,7 @@ def serve(
         bool, typer.Option("--timing-only", help="Serve without training, with exits drawn at random.")
     ] = False,
     device: Device = "auto",
+    plotly: Plotly = "embedded",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
     allow_code: AllowCode = False,
     debug: Debug = False,
@@ -98,4 +100,4 @@ def serve(
         outcome = study.run(run, out, notify)
     from sfl_sim.report.terminal import served_in_terminal
 
-    conclude(outcome, "serving.html", None if quiet else served_in_terminal)
+    conclude(outcome, "serving.html", None if quiet else served_in_terminal, plotly)

@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from sfl_sim.cli.app import AllowCode, Debug, Device, Overrides, Runs, ScenarioFile, Terminal, app, place_of_page, say
+from sfl_sim.cli.app import (
+    AllowCode,
+    Debug,
+    Device,
+    Overrides,
+    Plotly,
+    Runs,
+    ScenarioFile,
+    Terminal,
+    app,
+    place_of_page,
+    say,
+    say_page,
+)
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.scenario.shipped import scenario_file
 
@@ -28,6 +41,7 @@ def report(
     format: Annotated[
         list[str] | None, typer.Option(help="Formats of the export: csv (default), parquet, svg, pdf, or csv,svg ...")
     ] = None,
+    plotly: Plotly = "embedded",
     debug: Debug = False,
 ) -> None:
     """Write the report of stored runs again, or one page for several; export what it shows."""
@@ -40,7 +54,7 @@ def report(
     with blamed_on(*runs):
         if export:
             say(export_runs(runs, export, format or ["csv"]))
-        say(write_report(runs, page))
+        say_page(write_report(runs, page), plotly)
 
 
 @app.command()
@@ -65,6 +79,7 @@ def landscape(
     span: Annotated[float, typer.Option(help="Extent of line and plane, in lengths of the model's filters.")] = 1.0,
     samples: Annotated[int, typer.Option(min=1, help="Number of test samples on which the loss is measured.")] = 1000,
     device: Device = "auto",
+    plotly: Plotly = "embedded",
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
@@ -75,7 +90,7 @@ def landscape(
     page = place_of_page(out) if out else _page_of(runs, "landscape.html")
     with progress(Terminal(stderr=True)) as notify, blamed_on(*runs):
         survey(runs, page, Extent(points, plane_points, span, samples), device, notify)
-    say(page)
+    say_page(page, plotly)
 
 
 def _page_of(runs: list[Path], name: str) -> Path:
@@ -110,6 +125,7 @@ def partition(
     scenario: ScenarioFile,
     overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The page; by default reports/<name>-partition.html.")] = None,
+    plotly: Plotly = "embedded",
     debug: Debug = False,
 ) -> None:
     """Show which training samples each client holds, without training."""
@@ -121,7 +137,7 @@ def partition(
     page = place_of_page(out or Path("reports", f"{study.name}-partition.html"))
     found = preview(study)
     Terminal().print(preview_in_terminal(found))
-    say(write_preview(found, page))
+    say_page(write_preview(found, page), plotly)
 
 
 @app.command()

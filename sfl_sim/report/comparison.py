@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from sfl_sim.report.display import listed, plural
+from sfl_sim.report.display import listed, plural, points
 from sfl_sim.report.frames import titles
 from sfl_sim.report.load import flat
+from sfl_sim.report.results import columns_for
 from sfl_sim.report.table import Cell, Table
+from sfl_sim.report.targets import TIME, aims
 from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of
 from sfl_sim.scenario.fields import Concern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from sfl_sim.report.frames import Frames, Variant
     from sfl_sim.report.load import Run
+    from sfl_sim.report.table import Column
 
 Values = dict[str, list[str]]
 """Settings as text: for each dotted key the values of all runs."""
@@ -33,6 +37,10 @@ CHOICES = ("name", "kind", "profile", "order")
 """Keys whose choice decides which of their neighbours matter, or have any value at all."""
 NONE = ("–", "null")
 MAX_NAMED = 4
+POINTS = {"accuracy": "Accuracy (points)", "client_accuracy": "Client accuracy (points)",
+          "hybrid_accuracy": "Hybrid accuracy (points)"}  # fmt: skip
+"""Columns of shares, whose differences are points."""
+DIFFERENCES = "Seed by seed, then the median ± standard deviation over the seeds that both runs have."
 
 
 @dataclass(frozen=True)
@@ -162,6 +170,53 @@ def _named(keys: Sequence[str]) -> Markup:
 
 def _code(key: str) -> Markup:
     return Markup("<code>{}</code>").format(key)
+
+
+def difference_tables(frames: Frames) -> list[Table]:
+    """Tabulate what each run has more than the first one, by variant: medians over the seeds that both have."""
+    first, *others = zip(frames.runs, titles(frames.runs), strict=True)
+    columns = [*columns_for(frames), *([TIME] if any(aim.target for aim in aims(frames)) else [])]
+    tables = []
+    for run, title in others:
+        rows = [
+            [
+                Cell(theirs.name if theirs.name == ours.name else theirs.html),
+                *(_more(frames, each, ours, theirs) for each in columns),
+            ]
+            for ours, theirs in _pairs(frames, first[0], run)
+        ]
+        if rows:
+            names = [POINTS.get(column.key, column.title) for column in columns]
+            tables.append(Table(["Variant", *names], rows, f"Differences: {title} − {first[1]}", DIFFERENCES))
+    return tables
+
+
+def _pairs(frames: Frames, one: Run, other: Run) -> list[tuple[Variant, Variant]]:
+    """The variants of two runs that have the same name, or the only ones of both."""
+    ours, theirs = ([each for each in frames.variants if each.run is run] for run in (one, other))
+    if len(ours) == len(theirs) == 1:
+        return [(ours[0], theirs[0])]
+    by_name = {variant.name: variant for variant in ours}
+    return [(by_name[each.name], each) for each in theirs if each.name in by_name]
+
+
+def _more(frames: Frames, column: Column, ours: Variant, theirs: Variant) -> Cell:
+    """How much more the second has than the first, seed by seed: the median, and how far it spreads."""
+    numbers = frames.summary.pivot_table(index="seed", columns="variant", values=column.key)
+    if not {ours.label, theirs.label} <= set(numbers):
+        return Cell("–")
+    more = (numbers[theirs.label] - numbers[ours.label]).dropna()
+    if more.empty:
+        return Cell("–")
+    text = points if column.key in POINTS else column.text
+    n_seeds = len(frames.summary[frames.summary["variant"] == theirs.label])
+    told = [
+        replace(column, text=text).spread(more),
+        f"{len(more)} of {plural(n_seeds, 'seed')}" * (len(more) < n_seeds),
+    ]
+    middle = float(more.median())
+    sign = "+" if middle > 0 else "−" if middle < 0 else ""
+    return Cell(sign + text(abs(middle)), ", ".join(filter(None, told)))
 
 
 def values_table(found: Comparison, values: Values) -> Table:

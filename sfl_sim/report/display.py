@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 TIME_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
 NBSP = "\u00a0"  # a number and its unit stay on one line
+ENOUGH_SEEDS = 5
+"""Number of seeds from which on their standard deviation is drawn; that of fewer is hardly known."""
 PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
@@ -77,10 +79,15 @@ def plural(number: float, noun: str) -> str:
 
 
 def over_seeds(frame: pd.DataFrame, by: str, columns: Sequence[str]) -> pd.DataFrame:
-    """Compute by value of `by` the median of each column, and it ± standard deviation: `<column>_low`, `_high`."""
+    """Compute by value of `by` the median of each column over seeds, and its spread: `<column>_low`, `_high`.
+
+    These are the least and the most of a few seeds, and the median ± standard deviation of `ENOUGH_SEEDS` or more.
+    """
     groups = frame.groupby(by)[list(columns)]
-    middle, spread = groups.median(), groups.std().fillna(0.0)
-    return pd.concat([middle, (middle - spread).add_suffix("_low"), (middle + spread).add_suffix("_high")], axis=1)
+    middle, low, high = groups.median(), groups.min(), groups.max()
+    if groups.size().max() >= ENOUGH_SEEDS:
+        low, high = middle - groups.std(), middle + groups.std()
+    return pd.concat([middle, low.add_suffix("_low"), high.add_suffix("_high")], axis=1)
 
 
 def thin(frame: pd.DataFrame, limit: int) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from sfl_sim.metrics.exits import achieved, at_rho, trade_off
 from sfl_sim.report import display, figures, style
-from sfl_sim.report.figures import BANDS, LINES, MAX_NARROW_BANDS
+from sfl_sim.report.figures import MAX_NARROW_BANDS
 from sfl_sim.report.frames import label_names
 from sfl_sim.report.html_page import Panel
 from sfl_sim.report.learning import over_time
@@ -73,7 +73,8 @@ def _exits_panel(frames: Frames) -> list[Panel]:
     if frames.rounds.dropna(subset="hybrid_accuracy").groupby(["variant", "seed"]).size().max() > 1:
         over = over_time(frames, frames.variants, "hybrid_accuracy")
         drawn.append(("Hybrid accuracy against simulated time", over))
-    caption = EXITS.format(unseen=UNSEEN if unseen else "", bands=BANDS if len(found) <= MAX_NARROW_BANDS else LINES)
+    bands = figures.over_seeds(frames.n_seeds, len(found) <= MAX_NARROW_BANDS)
+    caption = EXITS.format(unseen=UNSEEN if unseen else "", bands=bands)
     return [Panel("Early exits", caption, drawn, len(drawn), [exits_table(found)])]
 
 

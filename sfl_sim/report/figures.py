@@ -26,15 +26,20 @@ MAX_BANDS = 4
 """Largest number of variants whose wide bands over each other can still be told apart."""
 MAX_NARROW_BANDS = 8
 """The same for narrow bands."""
-LINES = "lines: medians over seeds"
-BANDS = f"{LINES}; bands: ± standard deviation"
-"""Explanation of what `medians` draws, for captions."""
 MAX_TICKS, WIDE = 7, 5
 """Limits of axes: at most so many ticks; logarithmic if the largest number is so many times the least."""
 MAX_NAMES = 20
 """Names beside the rows of a heat map, at most."""
 ROW_PX, PHONE_LETTERS = 62, 32
 WHITE_EDGE = {"color": "#FFFFFF", "width": 1.2}
+
+
+def over_seeds(n_seeds: int, with_bands: bool = True) -> str:
+    """Explain in a caption what `medians` draws."""
+    if n_seeds == 1:
+        return "one seed"
+    bands = "least to most" if n_seeds < display.ENOUGH_SEEDS else "± standard deviation"
+    return "lines: medians over seeds" + (f"; bands: {bands}" if with_bands else "")
 
 
 def canvas(height_px: float, **grid: Any) -> go.Figure:
@@ -89,7 +94,7 @@ def medians(
     with_band: bool = True,
     **place: Any,
 ) -> None:
-    """Draw the median of a share over seeds in percent, and ± standard deviation around it if seeds differ.
+    """Draw the median of a share over seeds in percent, and around it how far they spread, if they differ.
 
     Args:
         figure: to draw on.
@@ -99,7 +104,7 @@ def medians(
         y: a column of shares in [0, 1]; the band ends there.
         by: the column of groups; default `x`.
         hover: Plotly's template.
-        with_band: whether the standard deviation is drawn.
+        with_band: whether the spread is drawn.
         place: row and column of the subplot.
     """
     curve = display.thin(display.over_seeds(rows, by or x, [x, y]), MAX_POINTS)
@@ -128,8 +133,14 @@ def spans(figure: go.Figure, started: pd.Series, ended: pd.Series, level: Any, *
     figure.add_scatter(**{"x": x.ravel(), "y": y, "mode": "lines", "line": line, "hoverinfo": "skip"} | look)
 
 
+def extents(lengths: Sequence[float]) -> list[float]:
+    """Where the axes of figures end: all at the longest, or each at its own if they differ more than `WIDE` times."""
+    longest = max(lengths)
+    return list(lengths) if longest > WIDE * min(lengths) else [longest] * len(lengths)
+
+
 def bars(parts_s: Mapping[str, pd.Series], title: str, whole: str, row_px: float = ROW_PX) -> go.Figure:
-    """Seconds by resource, one stacked bar for each text, which stands over its bar.
+    """Seconds by resource, or shares if sums differ by much: a stacked bar for each text, which stands over its bar.
 
     Not beside it: long names would leave no room for the bar on a phone.
 
@@ -141,14 +152,17 @@ def bars(parts_s: Mapping[str, pd.Series], title: str, whole: str, row_px: float
     """
     table_s = pd.DataFrame(list(parts_s.values()))
     totals_s = table_s.sum(axis="columns")
-    unit, unit_s = display.time_unit(totals_s.max())
+    unit, length_s = display.time_unit(totals_s.max())
+    units_s = pd.Series(length_s, totals_s.index)
+    if len(set(extents(list(totals_s)))) > 1:
+        title, unit, units_s = f"share of the {whole}", "%", totals_s / 100
     figure = canvas(90 + row_px * len(table_s))
     for part in table_s:
         figure.add_bar(
-            y=list(range(len(table_s))), x=(table_s[part] / unit_s).to_numpy(), orientation="h", width=0.36,
+            y=list(range(len(table_s))), x=(table_s[part] / units_s).to_numpy(), orientation="h", width=0.36,
             name=style.RESOURCE_NAMES[str(part)], marker_color=style.RESOURCE_COLOURS[str(part)],
             customdata=(100 * table_s[part] / totals_s.clip(lower=np.finfo(float).tiny)).to_numpy(),
-            hovertemplate=f"%{{x:.3~g}} {unit}, %{{customdata:.0f}} % of the {whole}",
+            hovertemplate=f"%{{x:.3~g}} {unit}{'' if unit == '%' else ', %{customdata:.0f} %'} of the {whole}",
         )  # fmt: skip
     for row, text in enumerate(parts_s):
         figure.add_annotation(
@@ -156,7 +170,7 @@ def bars(parts_s: Mapping[str, pd.Series], title: str, whole: str, row_px: float
         )
     figure.update_layout(barmode="stack")
     figure.update_yaxes(showticklabels=False, showgrid=False, range=[len(table_s) - 0.7, -0.75])
-    return figure.update_xaxes(title=f"{title} ({unit})")
+    return figure.update_xaxes(title=f"{title} ({unit})", range=[0, 100] if unit == "%" else None)
 
 
 def on_a_phone(named: Named) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 from markupsafe import escape
@@ -13,7 +13,7 @@ from sfl_sim.metrics.typical import typical_round
 from sfl_sim.report import style
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from sfl_sim.report.load import Run
 
@@ -87,6 +87,11 @@ class Frames:
         return typical_round(self.rounds[self.rounds["seed"] == self.rounds["variant"].map(first)])
 
     @cached_property
+    def n_seeds(self) -> int:
+        """The number of seeds."""
+        return int(self.summary["seed"].nunique())
+
+    @cached_property
     def n_variants(self) -> int:
         """The number of all variants, those included that are not drawn."""
         return sum(run.rounds["variant"].nunique() for run in self.runs)
@@ -97,10 +102,17 @@ class Frames:
         if len(self.variants) <= style.MAX_LOOKS:
             return self
         first = {variant.label for variant in self.variants[: style.MAX_LOOKS]}
-        shown = first | set(self.summary.loc[self.summary["variant"].isin(first), "reference"])
-        variants = [variant for variant in self.variants if variant.label in shown]
-        tables = {name: table[table["variant"].isin(shown)] for name in TABLES if len(table := getattr(self, name))}
-        return replace(self, variants=variants, **tables)
+        return self._of(first | set(self.summary.loc[self.summary["variant"].isin(first), "reference"]))
+
+    @cached_property
+    def holding(self) -> Frames:
+        """Those variants whose results of training hold: all but those that a repriced run would have to train."""
+        doubtful = {variant.label for variant in self.variants if variant.name in variant.run.doubtful}
+        return self._of({variant.label for variant in self.variants} - doubtful) if doubtful else self
+
+    def _of(self, labels: Collection[str]) -> Frames:
+        tables = {name: table[table["variant"].isin(labels)] for name in TABLES if len(table := getattr(self, name))}
+        return replace(self, variants=[each for each in self.variants if each.label in labels], **tables)
 
 
 def label_ranks(labels: pd.DataFrame) -> pd.Series:
@@ -112,6 +124,16 @@ def label_names(frames: Frames, variant: Variant) -> pd.Series:
     """The labels' names by their numbers, in the cyclic order of the first seed; none if nothing was trained."""
     labels = frames.labels.query("variant == @variant.label and seed == @variant.seed").drop_duplicates("label")
     return labels.assign(rank=label_ranks(labels)).sort_values("rank").set_index("label")["label_name"]
+
+
+def client_names(frames: Frames, variant: Variant) -> dict[Any, str]:
+    """The names of the first seed's clients by their numbers: label 2, client 27, or cat, client 3."""
+    clients = frames.clients.query("variant == @variant.label and seed == @variant.seed").set_index("client")
+    names = label_names(frames, variant).to_dict()
+    labels = {client: str(names.get(label, label)) for client, label in clients["dominant_label"].items()}
+    return {
+        client: f"{f'label {label}' if label.isdigit() else label}, client {client}" for client, label in labels.items()
+    }
 
 
 def distinct(tables: Iterable[tuple[T, pd.DataFrame]]) -> list[tuple[list[T], pd.DataFrame]]:

@@ -44,8 +44,8 @@ class Frontier:
 
     Attributes:
         cost: what `time_s` is: the time to the target, or of a round if no common target is ever reached.
-        seeds: one row per variant and seed: variant, time_s (infinite if the target is not reached), gap in points,
-            and `paced_s`: the time divided by the pace of the seed.
+        seeds: one row per variant and seed: variant, seed, time_s (infinite if the target is not reached), gap in
+            points, and `paced_s`: the time divided by the pace of the seed.
         middle: medians of time_s and gap by variant, and `best`: whether the variant is on the Pareto front.
     """
 
@@ -58,6 +58,15 @@ class Frontier:
         """True if a seed does not reach the target."""
         return bool(np.isinf(self.seeds["time_s"]).any())
 
+    @property
+    def told_by_seeds(self) -> str:
+        """How many seeds have the same variants on their front, as the end of a sentence; empty if all have."""
+        of_all = set(self.middle.index[self.middle["best"]])
+        fronts = [set(rows.loc[_on_front(rows), "variant"]) for _, rows in self.seeds.groupby("seed")]
+        agreeing = fronts.count(of_all)
+        told = f" (by medians; {agreeing} of {len(fronts)} seeds alone say the same)"
+        return "" if agreeing == len(fronts) else told
+
 
 def frontier(frames: Frames) -> Frontier | None:
     """The variants between time and forgetting; None for fewer than three whose forgetting is known."""
@@ -67,14 +76,19 @@ def frontier(frames: Frames) -> Frontier | None:
         cost, time_s = f"time to {accuracy(aim)} accuracy", known["time_to_accuracy_s"].fillna(math.inf)
     else:
         cost, time_s = OF_A_ROUND, known["simulated_s"] / known["rounds"]
-    seeds = pd.DataFrame({"variant": known["variant"], "time_s": time_s, "gap": 100 * known["performance_gap"]})
+    seeds = known[["variant", "seed"]].assign(time_s=time_s, gap=100 * known["performance_gap"])
     seeds["paced_s"] = seeds["time_s"] / _pace(known)
     middle = seeds.groupby("variant")[["time_s", "gap"]].median()
     if len(middle) < MIN_VARIANTS:
         return None
-    read_s = middle["time_s"].map(lambda time_s: float(f"{time_s:.3g}"))  # what reads the same is the same
-    best = np.isfinite(read_s) & non_dominated(read_s, middle["gap"])
-    return Frontier(cost, seeds, middle.assign(best=best))
+    return Frontier(cost, seeds, middle.assign(best=_on_front(middle)))
+
+
+def _on_front(places: pd.DataFrame) -> pd.Series[bool]:
+    """Whether no other of the places is at least as good in time and gap, and better in one of them."""
+    read_s = places["time_s"].map(lambda time_s: float(f"{time_s:.3g}"))  # what reads the same is the same
+    on_front: pd.Series[bool] = np.isfinite(read_s) & non_dominated(read_s, places["gap"])
+    return on_front
 
 
 def _pace(summary: pd.DataFrame) -> pd.Series:
@@ -111,12 +125,15 @@ def choice(frames: Frames) -> list[Markup]:
     late = np.isinf(found.middle["time_s"]).any()
     if len(names) == 1:
         those = " of those that reach it" if late else ""
-        return [names[0] + f" has both the shortest {found.cost} and the smallest performance gap{those}."]
+        return [
+            names[0]
+            + f" has both the shortest {found.cost} and the smallest performance gap{those}{found.told_by_seeds}."
+        ]
     others = " that reaches it" if late else ""
     return [
         escape(f"To trade {found.cost} against performance gap, choose ")
         + display.listed(names, "or")
-        + f": every other variant{others} is at best as good as one of these in both."
+        + f": every other variant{others} is at best as good as one of these in both{found.told_by_seeds}."
     ]
 
 

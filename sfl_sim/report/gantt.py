@@ -12,7 +12,7 @@ from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import label_ranks
 from sfl_sim.report.html_page import Panel
-from sfl_sim.report.round_view import drawn
+from sfl_sim.report.round_view import OWN_AXES, drawn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,8 +48,8 @@ CAPTION = (
 
 
 def gantt_panel(frames: Frames, views: Sequence[RoundView]) -> Panel:
-    """The charts of the first variants, on one scale."""
-    until_s = first_sight_s(views)
+    """The charts of the first variants, on one scale unless they differ by much."""
+    ends_s = first_sights_s(views)
     clients = max(frames.rounds.loc[frames.rounds["round"] == frames.typical_round, "participants"])
     assisting = max(len(view.assistants) for view in views)
     helpers = min(assisting, MAX_ASSISTANTS)
@@ -62,13 +62,13 @@ def gantt_panel(frames: Frames, views: Sequence[RoundView]) -> Panel:
         if helpers
         else "",
     )
-    charts = [(view.variant.html, gantt(frames, view, until_s)) for view in views]
-    return Panel("One round, operation by operation", caption, charts)
+    charts = [(view.html, gantt(frames, view, end_s)) for view, end_s in zip(views, ends_s, strict=True)]
+    return Panel("One round, operation by operation", caption + (OWN_AXES if len(set(ends_s)) > 1 else ""), charts)
 
 
-def first_sight_s(views: Sequence[RoundView]) -> float:
-    """Seconds that all charts show at first, so that they compare: some batches of each client, or the round."""
-    return max(_first_sight_s(view) for view in views)
+def first_sights_s(views: Sequence[RoundView]) -> list[float]:
+    """Seconds that each chart shows at first: some batches of each client, or the round; alike if they compare."""
+    return figures.extents([_first_sight_s(view) for view in views])
 
 
 def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
@@ -179,9 +179,9 @@ def _clients(frames: Frames, view: RoundView) -> pd.DataFrame:
     colour = sample_colorscale(style.TURN_SCALE, list(rank / max(rank.max(), 1)))
     name = [names.get(label, f"label {label}") for label in dominant]
     text = [
-        f"<i>{label} · {client}</i>"
+        f"<i>{view.names[client]}</i>"
         if client in view.assistants
-        else f"{label} · {client} <span style='color:{c}'>■</span>"
-        for label, client, c in zip(name, dominant.index, colour, strict=True)
+        else f"{view.names[client]} <span style='color:{c}'>■</span>"
+        for client, c in zip(dominant.index, colour, strict=True)
     ]
     return pd.DataFrame({"colour": colour, "label": name, "text": text}, dominant.index)

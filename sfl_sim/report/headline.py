@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from markupsafe import Markup, escape
 
+from sfl_sim.report import participation
 from sfl_sim.report.display import duration, percent, plural, points
+from sfl_sim.report.frames import titles
 from sfl_sim.report.frontier import choice
+from sfl_sim.report.repriced import before_and_after, repriced_warnings
 from sfl_sim.report.results import medians
 from sfl_sim.report.targets import ROUNDS, TIME, Aim, aims, factor
 from sfl_sim.store import changed_files
@@ -33,51 +37,119 @@ Found = tuple["Variant", "Numbers"]
 
 
 def headline(frames: Frames) -> list[Markup]:
-    """Give the headlines, the most important first, each of at most three sentences."""
-    middle = medians(frames).to_dict("index")
-    found: list[Found] = [(variant, middle[variant.label]) for variant in frames.variants]
-    return _leaders(frames, found) + _order_costs(frames, found) + choice(frames)
+    """Give the headlines, the most important first, each of a few sentences.
+
+    Of several runs none is on orders: their table of differences compares them. Of a repriced run they are on those
+    variants whose results of training hold.
+    """
+    repriced, shown = before_and_after(frames), frames.holding
+    if not shown.variants:
+        return [*repriced, Markup("No variant is sure to learn the same as before: all must be trained again.")]
+    middle = medians(shown).to_dict("index")
+    found: list[Found] = [(variant, middle[variant.label]) for variant in shown.variants]
+    sentences = _leaders(shown, found) + ([] if len(frames.runs) > 1 else _order_costs(shown, found)) + choice(shown)
+    if sentences and len(shown.variants) < len(frames.variants):
+        number = f"{len(shown.variants)} of {plural(len(frames.variants), 'variant')}"
+        sentences[0] = escape(f"What was learned is known to hold for {number}. Of these: ") + sentences[0]
+    return repriced + sentences
 
 
 def _leaders(frames: Frames, found: list[Found]) -> list[Markup]:
     if frames.timing_only:
-        return [_fastest(found)]
+        return [_fastest(frames, found)]
     goals = [aim for aim in aims(frames) if aim.target is not None]
     sentences = [_first_to_target(aim) for aim in goals[:MAX_COMPARISONS]]
     if len(goals) > MAX_COMPARISONS:
         sentences.append(escape(f"{plural(len(goals) - MAX_COMPARISONS, 'more target')} below."))
-    return sentences if any(aim.ranking for aim in goals) else [*sentences, _most_accurate(found)]
+    return sentences if any(aim.ranking for aim in goals) else [*sentences, _most_accurate(frames, found)]
 
 
-def _fastest(found: list[Found]) -> Markup:
-    (first, least_s), *others = sorted(((v, _round_s(numbers)) for v, numbers in found), key=lambda pair: pair[1])
-    sentence = first.html + f" takes {duration(least_s)} of simulated time per round"
+def told_by_seeds(ours: pd.Series, theirs: pd.Series, doing: str = "is ahead") -> str:
+    """Say how sure a lead in the medians is; nothing if the ranges over seeds lie apart.
+
+    Args:
+        ours, theirs: a number for each seed, of the one that leads and of the next; less is better.
+        doing: what the leader does.
+    """
+    if ours.max() < theirs.min():
+        return ""
+    pairs = pd.concat({"ours": ours, "theirs": theirs}, axis="columns", join="inner")
+    if pairs.empty:
+        return " The ranges over seeds overlap."
+    ahead = int((pairs["ours"] < pairs["theirs"]).sum())
+    if (pairs["ours"] == pairs["theirs"]).all():
+        return " Both are equal with every seed." if len(pairs) > 1 else " Both are equal."
+    how_many = f"all {ahead}" if ahead == len(pairs) else f"{ahead} of {len(pairs)}"
+    return f" The ranges over seeds overlap: seed by seed, the first {doing} with {how_many}."
+
+
+def _by_seed(frames: Frames, variant: Variant, numbers: pd.Series) -> pd.Series:
+    """Those of the numbers, a column like one of the summary, that belong to a variant, by seed."""
+    own = frames.summary["variant"] == variant.label
+    return numbers[own].set_axis(frames.summary.loc[own, "seed"])
+
+
+def _fastest(frames: Frames, found: list[Found]) -> Markup:
+    ranked = sorted(((v, _round_s(numbers)) for v, numbers in found), key=lambda pair: pair[1])
+    (first, least_s), *others = ranked
+    lost = dict(participation.costs(frames).groupby("variant")["lost_share"].median())
+
+    def dropping(variant: Variant) -> str:
+        """Say how many participants it loses, where it may lose any: what was lost is not learned."""
+        share = lost.get(variant.label)
+        if share is None:
+            return ""
+        return f" ({percent(share, 0)} of its participants drop out)" if share else " (none drop out)"
+
+    sentence = first.html + f" takes {duration(least_s)} of simulated time per round{dropping(first)}"
     if not others:
         return sentence + "."
     last, most_s = others[-1]
     if duration(most_s) == duration(least_s):
         return escape(f"Every variant takes {duration(least_s)} of simulated time per round.")
-    return sentence + ", the least of all; " + last.html + f" takes the most, {duration(most_s)}."
+    round_s = frames.summary["simulated_s"] / frames.summary["rounds"]
+    next_s = _by_seed(frames, others[0][0], round_s)
+    sure = told_by_seeds(_by_seed(frames, first, round_s), next_s, "is faster than the next")
+    return (
+        sentence + ", the least of all; " + last.html + f" takes the most, {duration(most_s)}{dropping(last)}." + sure
+    )
 
 
 def _first_to_target(aim: Aim) -> Markup:
     ranking = aim.ranking
     if not ranking:
-        return escape(f"The target of {aim.name} is not reached.")
+        return escape(
+            f"The target of {aim.name} is {'reached by no variant' if _some(aim) else 'not reached'}{_some(aim)}."
+        )
     first, *others = ranking
     sentence = first.html + (
         f" reaches {aim.name} {'first, ' if len(aim.variants) > 1 else ''}after "
         f"{duration(TIME.median(aim.seeds(first)))} of simulated time and "
-        f"{plural(ROUNDS.median(aim.seeds(first)), 'round')}"
+        f"{plural(ROUNDS.median(aim.seeds(first)), 'round')}{_reaching(aim, first)}"
     )
     sentence += _times_as_fast(aim, first)
     if not others:
-        return sentence + ("; no other variant reaches it." if len(aim.variants) > 1 else ".")
+        return sentence + (f"; no other variant reaches it{_some(aim)}." if len(aim.variants) > 1 else ".")
     second = others[0]
-    needed = duration(TIME.median(aim.seeds(second)))
+    needed = duration(TIME.median(aim.seeds(second))) + _reaching(aim, second)
+    ours_s, theirs_s = (TIME.of_seeds(aim.seeds(each))["high"] for each in (first, second))
+    sure = told_by_seeds(ours_s, theirs_s)
     if second is aim.baseline:  # which the sentence has just named
-        return sentence + f"; that one needs {needed}."
-    return sentence + "; the next is " + second.html + f" after {needed}."
+        return sentence + f"; that one needs {needed}." + sure
+    return sentence + "; the next is " + second.html + f" after {needed}." + sure
+
+
+def _reaching(aim: Aim, variant: Variant) -> str:
+    """Say how many seeds reach the target, if not all do."""
+    seeds = aim.seeds(variant)
+    reached = int(seeds[TIME.key].notna().sum())
+    return "" if reached == len(seeds) else f" (with {reached} of {plural(len(seeds), 'seed')})"
+
+
+def _some(aim: Aim) -> str:
+    """Qualify a sentence on those that do not reach the target, if some of their seeds do."""
+    others = (aim.seeds(variant) for variant in aim.variants if variant not in aim.ranking)
+    return " with more than half of its seeds" if any(seeds[TIME.key].notna().any() for seeds in others) else ""
 
 
 def _times_as_fast(aim: Aim, variant: Variant) -> Markup:
@@ -91,7 +163,7 @@ def _times_as_fast(aim: Aim, variant: Variant) -> Markup:
     return escape(f", {at_least}{factor(low)} as fast as ") + baseline.html + of_whom
 
 
-def _most_accurate(found: list[Found]) -> Markup:
+def _most_accurate(frames: Frames, found: list[Found]) -> Markup:
     measured = [(variant, numbers) for variant, numbers in found if not math.isnan(numbers["accuracy"])]
     (first, best), *others = sorted(measured, key=lambda pair: -pair[1]["accuracy"])
     sentence = first.html + (
@@ -101,7 +173,9 @@ def _most_accurate(found: list[Found]) -> Markup:
     if not others:
         return sentence + "."
     second, its = others[0]
-    return sentence + "; the next is " + second.html + f" with {percent(its['accuracy'])}."
+    ours, theirs = (_by_seed(frames, each, -frames.summary["accuracy"]) for each in (first, second))
+    sentence += "; the next is " + second.html + f" with {percent(its['accuracy'])}."
+    return sentence + told_by_seeds(ours, theirs)
 
 
 @dataclass(frozen=True)
@@ -109,13 +183,14 @@ class OrderCost:
     """A variant beside the one that differs from it in serving in arrival order.
 
     `change` is how much more simulated time the order takes, as a share: the median over seeds, each of which has
-    clients of its own, alike in both variants.
+    clients of its own, alike in both variants. `doubts` says what the seeds do not agree on.
     """
 
     variant: Variant
     ours: Numbers
     arrival: Numbers
     change: float
+    doubts: str
 
 
 def _order_costs(frames: Frames, found: list[Found]) -> list[Markup]:
@@ -136,8 +211,9 @@ def _order_costs(frames: Frames, found: list[Found]) -> list[Markup]:
     for variant, numbers in found:
         if variant.order not in (None, ARRIVAL_ORDER) and rest(variant) in arrival:
             free, its = arrival[rest(variant)]
-            change = float((round_s[variant.label] / round_s[free.label]).median() - 1)
-            costs.append(OrderCost(variant, numbers, its, change))
+            change = (round_s[variant.label] / round_s[free.label]).dropna() - 1
+            doubts = _doubts(frames, variant, free, change)
+            costs.append(OrderCost(variant, numbers, its, float(change.median()), doubts))
     if len(costs) <= MAX_COMPARISONS:
         return [escape(_order_cost(cost)) for cost in costs]
     by_method: dict[str, list[OrderCost]] = {}
@@ -147,6 +223,23 @@ def _order_costs(frames: Frames, found: list[Found]) -> list[Markup]:
         escape(_order_cost(max(alike, key=lambda cost: cost.change), of_several=len(alike) > 1))
         for alike in by_method.values()
     ]
+
+
+def _doubts(frames: Frames, variant: Variant, free: Variant, change: pd.Series) -> str:
+    """Say in a sentence what seeds disagree on, or which ranges over seeds overlap; nothing if there is no doubt."""
+    doubts = []
+    agreeing = int((change * change.median() > 0).sum())
+    if change.median() and agreeing < len(change):
+        doubts.append(f"only {agreeing} of {plural(len(change), 'seed')} agree that it takes "
+                      f"{'more' if change.median() > 0 else 'less'} time")  # fmt: skip
+    overlapping = []
+    for name, column in (("accuracies", "accuracy"), ("performance gaps", "performance_gap")):
+        one, other = (_by_seed(frames, each, frames.summary[column]).dropna() for each in (variant, free))
+        if len(one) > 1 and one.max() >= other.min() and other.max() >= one.min():
+            overlapping.append(name)
+    if overlapping:
+        doubts.append(f"the {' and the '.join(overlapping)} of both overlap over seeds")
+    return f" But {', and '.join(doubts)}." if doubts else ""
 
 
 def _words(variant: Variant) -> tuple[list[str], list[str]]:
@@ -170,10 +263,11 @@ def _order_cost(cost: OrderCost, of_several: bool = False) -> str:
     )
     ours, arrival = cost.ours, cost.arrival
     if math.isnan(ours["accuracy"]) or math.isnan(arrival["accuracy"]):
-        return sentence + "."
+        return f"{sentence}.{cost.doubts}"
     return (
         f"{sentence}; it ends with {percent(ours['accuracy'])} accuracy against {percent(arrival['accuracy'])}, and a "
         f"performance gap of {points(ours['performance_gap'])} against {points(arrival['performance_gap'])} points."
+        f"{cost.doubts}"
     )
 
 
@@ -189,12 +283,16 @@ def _compared(change: float) -> str:
 
 
 def warnings(frames: Frames) -> list[str]:
-    """The sentences on all runs, with the name of its run before each."""
-    return [f"{run.name}: {text}" for run in frames.runs for text in _warnings(run)]
+    """The sentences on all runs, each once, with the names of its runs before it."""
+    told: dict[str, list[str]] = {}
+    for run, title in zip(frames.runs, titles(frames.runs), strict=True):
+        for text in _warnings(run):
+            told.setdefault(text, []).append(title or run.name)
+    return [f"{', '.join(names)}: {text}" for text, names in told.items()]
 
 
 def _warnings(run: Run) -> list[str]:
-    texts = [*_repriced(run), *_unfinished(run)]
+    texts = [*repriced_warnings(run), *_unfinished(run)]
     if changed := changed_files(run.folder):
         texts.append(f"{', '.join(changed)} is not what the run has written, by its SHA256SUMS: figures may be wrong.")
     texts += _first(_unheld(run), "more seeds leave labels without a holder; clients.parquet has all.")
@@ -239,34 +337,6 @@ def _first(texts: list[str], more: str) -> list[str]:
     """Give the first `MAX_ALIKE` texts that say the same of different runs, and the number of those left out."""
     n_more = len(texts) - MAX_ALIKE
     return [*texts[:MAX_ALIKE], f"{n_more:,} {more}"] if n_more > 0 else texts
-
-
-def _repriced(run: Run) -> list[str]:
-    """Sentences on a run whose times are not of the world where it was trained."""
-    source = run.manifest.get("repriced_from")
-    if source is None:
-        return []
-    texts = [
-        (
-            f"repriced from {source['folder']}. Times are those of the system configuration below, in which "
-            "nothing was trained; accuracies are those of that run."
-        )
-    ]
-    doubtful: dict[str, list[dict[str, Any]]] = {}
-    for verdict in run.manifest["repriced"]:
-        if verdict["reason"] is not None:
-            doubtful.setdefault(verdict["variant"], []).append(verdict)
-    for variant, (first, *others) in doubtful.items():
-        more = f", and {plural(len(others), 'more seed')}" if others else ""
-        texts.append(f"{variant} (seed {first['seed']}{more}) {_doubt(first)}")
-    return texts
-
-
-def _doubt(verdict: dict[str, Any]) -> str:
-    if not verdict["rounds"]:
-        return f"is left out: {verdict['reason']}."
-    held = f" What it learned holds for {plural(verdict['valid_rounds'], 'round')}." if verdict["valid_rounds"] else ""
-    return f"must be trained with this system configuration to know what it learns: {verdict['reason']}.{held}"
 
 
 def _unfinished(run: Run) -> list[str]:

@@ -5,6 +5,7 @@ Everything that a template is given is escaped, but for `Markup`: names become `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 T = TypeVar("T")
+PLOTLY = "plotly.min.js"
+"""Name of the file that pages of one folder share."""
 PLOT_CONFIG = {
     "responsive": True,
     "displaylogo": False,
@@ -38,7 +41,7 @@ PLOT_CONFIG = {
 class Panel:
     """Section of a page: a title, a caption that says what to see, figures with their headings, and tables below.
 
-    Texts are escaped unless they are `Markup`.
+    Texts are escaped unless they are `Markup`. A `folded` section shows its title until a reader opens it.
     """
 
     title: str
@@ -46,6 +49,7 @@ class Panel:
     figures: Sequence[tuple[str, go.Figure]] = ()
     columns: int = 1
     tables: Sequence[Table] = ()
+    folded: bool = False
 
     @property
     def legend(self) -> list[Entry]:
@@ -121,11 +125,15 @@ def write_page(
     template: str,
     *,
     title: str,
+    kind: str = "page",
     about: str = "",
+    setup: str = "",
     headlines: Sequence[str] = (),
     warnings: Sequence[str] = (),
     panels: Iterable[Panel] = (),
     parts: Parts | None = None,
+    runs: Sequence[object] = (),
+    digests: Table | None = None,
     **more: object,
 ) -> Path:
     """Write a page to the file `out` and return its path.
@@ -134,11 +142,15 @@ def write_page(
         out: an earlier page there stays whole until the new one is.
         template: the name of a file `templates/<template>.html.j2`.
         title: of the page.
-        about: one line below it.
+        kind: what page it is, in a word or two, for the tab and the line below the title.
+        about: the rest of that line.
+        setup: one more line: what was simulated.
         headlines: what was found, a sentence or a few each.
         warnings: what a reader must know before believing the rest.
         panels: the sections.
         parts: makes the figures.
+        runs: what has a name, the text of a scenario and a manifest; shown at the end, folded.
+        digests: of these runs.
         more: what else the template asks for.
 
     Raises:
@@ -154,9 +166,18 @@ def write_page(
         text = parts.make("A figure", draw, "")
         return Markup(text) if text else Markup('<p class="caption">{}</p>').format(parts.left_out[-1])
 
-    content = {"title": title, "about": about, "headlines": headlines, "warnings": warnings, "panels": list(panels)}
+    sections: list[tuple[str, str]] = []
+
+    def enter(heading: str) -> str:
+        """Enter a section in the contents, and give the name by which they lead there."""
+        sections.append((f"section-{len(sections) + 1}", heading))
+        return sections[-1][0]
+
     page = _templates().get_template(f"{template}.html.j2")
-    text = page.render(content | more, plot=plot, plotly=Markup(get_plotlyjs()))
+    text = page.render(
+        title=title, kind=kind, about=about, setup=setup, headlines=headlines, warnings=warnings, panels=list(panels),
+        runs=runs, digests=digests, plot=plot, enter=enter, sections=sections, plotly=Markup(get_plotlyjs()), **more,
+    )  # fmt: skip
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_file(out, text.encode())
@@ -165,10 +186,38 @@ def write_page(
     return out
 
 
+def share_plotly(page: Path) -> None:
+    """Move Plotly, nearly all of a page's size, out of it into a file beside it that other pages there can use.
+
+    Raises:
+        ScenarioError: one of them cannot be written.
+    """
+    script = get_plotlyjs()
+    text = page.read_text(encoding="utf-8")
+    text = text.replace(f"<script>\n{script}\n</script>", f'<script src="{PLOTLY}"></script>', 1)
+    text = text.replace("script-src 'unsafe-inline';", "script-src 'unsafe-inline' 'self' file:;", 1)
+    try:
+        write_file(page.with_name(PLOTLY), script.encode())
+        write_file(page, text.encode())
+    except OSError as error:
+        raise ScenarioError(f"cannot be written: {error.strerror}", key="--plotly", found=str(page.parent)) from error
+
+
 def facts(manifest: Mapping[str, Any]) -> Table:
     """Tabulate a manifest: how and where something was done."""
     rows = [[Cell(key), Cell(str(value))] for key, value in flat(manifest).items()]
     return Table(["Key", "Value"], rows, words=["Value"])
+
+
+def told_in(terms: str, content: str) -> Markup:
+    """Keep those entries of a list of terms that are needed to read the content of a page.
+
+    They are of the form `<dt data-if="word|other">...</dt><dd>...</dd>`; one without words is always needed.
+    """
+    told = content.lower()
+    found = re.findall(r'<dt(?: data-if="([^"]*)")?>(.*?)</dt><dd>(.*?)</dd>', terms, re.DOTALL)
+    needed = [entry for words, *entry in found if any(word in told for word in words.split("|"))]
+    return Markup("\n").join(Markup("<dt>{}</dt><dd>{}</dd>".format(*entry)) for entry in needed)
 
 
 def _templates() -> Environment:
@@ -176,5 +225,5 @@ def _templates() -> Environment:
         loader=PackageLoader("sfl_sim.report"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    templates.filters["facts"] = facts
+    templates.filters |= {"facts": facts, "told_in": told_in}
     return templates

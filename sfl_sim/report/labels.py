@@ -10,7 +10,7 @@ import pandas as pd
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report import display, figures, style
-from sfl_sim.report.figures import BANDS, MAX_BANDS, MAX_NAMES
+from sfl_sim.report.figures import MAX_BANDS, MAX_NAMES
 from sfl_sim.report.frames import label_names, label_ranks
 from sfl_sim.report.html_page import Panel
 from sfl_sim.report.round_view import MAX_VARIANTS, drawn
@@ -60,9 +60,10 @@ def _between_rounds(frames: Frames) -> list[Panel]:
         if len(trained) <= MAX_BANDS
         else [(variant.html, accuracy_by_rank(frames, [variant])) for variant in trained]
     )
-    last = f"{LAST}(per seed the median of the last {LAST_ROUNDS} rounds; {BANDS})."
+    spread = figures.over_seeds(frames.n_seeds)
+    last = f"{LAST}(per seed the median of the last {LAST_ROUNDS} rounds; {spread})."
     return [
-        Panel("Which labels are forgotten", f"{HISTORY}({BANDS}; colours: medians).", history, min(len(history), 3)),
+        Panel("Which labels are forgotten", f"{HISTORY}({spread}; colours: medians).", history, min(len(history), 3)),
         Panel("Accuracy of the labels in the last rounds", last, by_rank, columns=min(len(by_rank), 4)),
     ]
 

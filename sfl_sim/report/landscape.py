@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from sfl_sim.report import figures, style
 from sfl_sim.report.display import over_seeds, percent, plural
-from sfl_sim.report.figures import BANDS, LINES, MAX_NARROW_BANDS
-from sfl_sim.report.headline import warnings
+from sfl_sim.report.figures import MAX_NARROW_BANDS
+from sfl_sim.report.headline import told_by_seeds, warnings
 from sfl_sim.report.html_page import Panel, write_page
+from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Column, Table, by_variant
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     Slices = Sequence[tuple[Variant, pd.DataFrame]]  # the points of each variant
 
 TOLERATED_RISE = math.log(2)
+UNDERTRAINED = 0.5
+"""A model whose loss is more than this share of that of guessing has learned little."""
 MAX_RISE = 3.0
 """Largest rise in the figure, so that one steep variant does not press the others flat."""
 LEVELS = 16
@@ -48,15 +52,54 @@ def write_landscape(frames: Frames, points: pd.DataFrame, out: Path) -> Path:
         [(variant, _of(variant, rows)) for variant in frames.variants]
         for rows in (points[points["slice"] == "line"], points[points["slice"] == "plane"])
     )
+    doubtful = undertrained(frames, lines)
     return write_page(
         out,
         "landscape",
         title=frames.title,
+        kind="loss landscape",
         about=f"around the models of the last round; loss on {plural(points['samples'].max(), 'test sample')}",
-        warnings=warnings(frames),
+        setup=setup_in_words([own for run in frames.runs for own in run.settings.values()]),
+        headlines=headline([(variant, points) for variant, points in lines if variant.label not in doubtful]),
+        warnings=[*warnings(frames), *doubtful.values()],
         panels=[_line_panel(lines), _plane_panel(planes)],
         length=f"{points['alpha'].max() - points['alpha'].min():g}",
     )
+
+
+def headline(lines: Slices) -> list[Markup]:
+    """Say which minimum is the widest, and how accurate its model is."""
+    models = [(variant, _models(points)) for variant, points in lines]
+    known = [(variant, own) for variant, own in models if own["width"].notna().any()]
+    ranked = sorted(known, key=lambda pair: -pair[1]["width"].median())
+    if not ranked:
+        return []
+
+    def told(own: pd.DataFrame) -> str:
+        return f"{own['width'].median():.2f}, at {percent(own['accuracy'].median())} accuracy"
+
+    (first, its), *others = ranked
+    if not others:
+        return [Markup("The minimum of {} has a width of {}.").format(first.html, told(its))]
+    (last, narrow), (_, second) = others[-1], others[0]
+    sentence = Markup("{} has the widest minimum, {}; {} has the narrowest, {}.")
+    sure = told_by_seeds(-its["width"], -second["width"], "is wider than the next")
+    return [sentence.format(first.html, told(its), last.html, told(narrow)) + sure]
+
+
+def undertrained(frames: Frames, lines: Slices) -> dict[str, str]:
+    """Warn, by label, of each variant that has learned so little that its width means nothing."""
+    n_labels = frames.labels.groupby("variant")["label"].nunique()
+    texts = {}
+    for variant, points in lines:
+        loss, guessing = _models(points)["loss"].median(), math.log(n_labels.get(variant.label, 1))
+        if loss > UNDERTRAINED * guessing > 0:
+            texts[str(variant.label)] = (
+                f"{variant.name} is hardly trained: its loss is {loss:.2f}, and that of guessing {guessing:.2f}. A "
+                "model that has learned little has little to lose: its width does not tell how good its minimum is, "
+                "and the sentences above leave it out."
+            )
+    return texts
 
 
 def _of(variant: Variant, points: pd.DataFrame) -> pd.DataFrame:
@@ -64,7 +107,8 @@ def _of(variant: Variant, points: pd.DataFrame) -> pd.DataFrame:
 
 
 def _line_panel(lines: Slices) -> Panel:
-    drawn = BANDS if len(lines) <= MAX_NARROW_BANDS else LINES
+    n_seeds = max(points["seed"].nunique() for _, points in lines)
+    drawn = figures.over_seeds(n_seeds, len(lines) <= MAX_NARROW_BANDS)
     return Panel(
         "Along a random direction",
         (

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from sfl_sim.report import display, figures
 from sfl_sim.report.display import percent
-from sfl_sim.report.figures import BANDS, LINES, MAX_BANDS, MAX_NARROW_BANDS
+from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS
 from sfl_sim.report.html_page import Panel
 from sfl_sim.report.targets import BYTES, ROUNDS, TIME, Leg, aims, target_table
 
@@ -46,7 +46,7 @@ TARGET = (
 
 def accuracy_panels(frames: Frames) -> list[Panel]:
     """Accuracy, a panel for each target, and forgetting."""
-    bands = BANDS if len(frames.variants) <= MAX_BANDS else LINES
+    bands = figures.over_seeds(frames.n_seeds, len(frames.variants) <= MAX_BANDS)
     gaps = [
         ("Performance gap against simulated time", over_time(frames, frames.variants, "performance_gap")),
         ("Performance gap against rounds", over_rounds(frames, frames.variants, "performance_gap")),
@@ -67,7 +67,7 @@ def _accuracy(frames: Frames, aim: Aim) -> Panel:
         drawn.append(("Client accuracy against rounds", over_rounds(frames, aim.variants, "client_accuracy")))
     columns = 2 if len(drawn) == 4 else 3
     again = AGAIN + (BEFORE_EXITS if frames.summary["hybrid_accuracy"].notna().any() else "")
-    bands = f"({BANDS if len(aim.variants) <= MAX_NARROW_BANDS else LINES})."
+    bands = f"({figures.over_seeds(frames.n_seeds, len(aim.variants) <= MAX_NARROW_BANDS)})."
     if aim.target is None:
         return Panel("Accuracy", f"{again} {bands}", drawn, columns)
     caption = _compared(aim) + again + TARGET + bands

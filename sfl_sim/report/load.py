@@ -96,18 +96,24 @@ class Run:
         """The scenario's name."""
         return str(self.scenario.get("name", self.folder.name))
 
+    @property
+    def verdicts(self) -> list[dict[str, Any]]:
+        """What repricing has found of each variant and seed; empty if this is no repriced run."""
+        return list(self.manifest.get("repriced") or [])
+
+    @cached_property
+    def doubtful(self) -> set[str]:
+        """The variants of a repriced run of which a seed would have to be trained again."""
+        return {verdict["variant"] for verdict in self.verdicts if verdict["reason"] is not None}
+
     @cached_property
     def settings(self) -> dict[str, dict[str, Any]]:
         """Settings of each variant, by dotted key, with the defaults of this version.
 
         The seed is the first. Of a scenario that this version does not understand, what it says of all variants.
         """
-        try:
-            variants = parse(self.scenario).variants
-        except ScenarioError:
-            variants = ()
-        resolved = {variant.name: variant.scenario.model_dump() for variant in reversed(variants)}
-        return {name: flat(resolved.get(name, self.scenario)) for name in self.summary["variant"].unique()}
+        known = settings_by_variant(self.scenario)
+        return {name: known.get(name) or flat(self.scenario) for name in self.summary["variant"].unique()}
 
     def ops(self, columns: Sequence[str], variant: str, **where: object) -> pd.DataFrame:
         """The rows of a variant in the large table in which each column named in `where` has the value given there.
@@ -131,7 +137,7 @@ class Run:
         return pd.read_parquet(path, filters=[("variant", "==", variant)]) if path.exists() else pd.DataFrame()
 
     def retimed(self, variant: str, seed: int) -> pd.DataFrame:
-        """Read the times of a round in other worlds: columns round, change, before_s, after_s; no rows if unknown."""
+        """Read times of a round with other systems: columns round, change, before_s, after_s; no rows if unknown."""
         return self._of("retimed", ["round", "change", "before_s", "after_s"], variant, seed)
 
     def losses(self, variant: str, seed: int) -> pd.DataFrame:
@@ -152,6 +158,16 @@ class Run:
 def _may_hold(statistics: pq.Statistics | None, value: str) -> bool:
     """Return False if a column with these statistics surely lacks the value."""
     return statistics is None or not statistics.has_min_max or statistics.min <= value <= statistics.max
+
+
+def settings_by_variant(scenario: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Resolve a scenario: the settings of each variant, with its first seed; none if this version cannot read it."""
+    try:
+        variants = parse(scenario).variants
+    except ScenarioError:
+        variants = ()
+    first = {variant.name: variant for variant in reversed(variants)}
+    return {name: flat(first[name].scenario.model_dump()) for name in dict.fromkeys(v.name for v in variants)}
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

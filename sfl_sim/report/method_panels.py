@@ -8,7 +8,7 @@ import pandas as pd
 from plotly.colors import hex_to_rgb
 
 from sfl_sim.report import display, figures
-from sfl_sim.report.figures import BANDS, LINES, MAX_NARROW_BANDS, MAX_POINTS
+from sfl_sim.report.figures import MAX_NARROW_BANDS, MAX_POINTS
 from sfl_sim.report.html_page import Panel
 from sfl_sim.report.results import of_each
 from sfl_sim.report.table import Column, by_variant
@@ -45,7 +45,7 @@ STALENESS_CAPTION = (
     "An asynchronous server does not wait for clients. While a client trains, updates of other clients "
     "change the global model. The number of these newer versions is the staleness of the client's "
     "update; the staler an update is, the less it counts. The solid line is the mean staleness of a "
-    f"round's updates, the dotted line the largest ({LINES})."
+    "round's updates, the dotted line the largest ({lines})."
 )
 
 
@@ -54,7 +54,7 @@ def replay_panels(frames: Frames) -> list[Panel]:
     variants = replaying(frames)
     if not variants:
         return []
-    bands = BANDS if len(variants) <= MAX_NARROW_BANDS else LINES
+    bands = figures.over_seeds(frames.n_seeds, len(variants) <= MAX_NARROW_BANDS)
     drawn = [
         ("Proportion of replay", proportion(frames, variants)),
         ("Replayed samples", samples(frames, variants)),
@@ -153,10 +153,11 @@ def staleness_panels(frames: Frames) -> list[Panel]:
     variants = asynchronous(frames)
     if not variants:
         return []
+    caption = STALENESS_CAPTION.format(lines=figures.over_seeds(frames.n_seeds, with_bands=False))
     drawn = [("Staleness of the updates of a round", staleness(frames, variants))]
     rows = of_each(staleness_of_runs(frames), variants)
     table = by_variant(STALENESS_COLUMNS, rows, ranked=False)  # fresher updates are fewer, or wait
-    return [Panel("Staleness of updates", STALENESS_CAPTION, drawn, tables=[table])]
+    return [Panel("Staleness of updates", caption, drawn, tables=[table])]
 
 
 def asynchronous(frames: Frames) -> list[Variant]:

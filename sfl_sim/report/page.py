@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report import figures, gantt, labels, round_view, style
-from sfl_sim.report.comparison import compare, machine_in_words, settings_in_words, values_table
+from sfl_sim.report.comparison import compare, difference_tables, machine_in_words, settings_in_words, values_table
 from sfl_sim.report.display import plural
 from sfl_sim.report.exits import exit_panels
 from sfl_sim.report.frames import merge
@@ -24,9 +24,11 @@ from sfl_sim.report.load import load
 from sfl_sim.report.method_panels import replay_panels, staleness_panels
 from sfl_sim.report.participation import participation_panels
 from sfl_sim.report.partition import holdings_panels
+from sfl_sim.report.repriced import changes, repriced_table
 from sfl_sim.report.results import paper_table, results_table
 from sfl_sim.report.round_time import breakdown_panel, path_panel
 from sfl_sim.report.round_view import queue_panels, round_views
+from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Table
 from sfl_sim.report.world import cut_panels, fleet_panel
 
@@ -38,6 +40,11 @@ if TYPE_CHECKING:
     from sfl_sim.report.html_page import Panel
     from sfl_sim.report.round_view import RoundView
 
+DETAILS = {
+    "Labels in the order of service", "The server's queue", "One round, operation by operation",
+    "Why a round takes so long", "Where to cut", "Labels held by each client", "The fleet",
+}  # fmt: skip
+"""Titles of the panels that a reader opens."""
 MAX_OPEN_ROWS = 8
 """A table of differences that is longer than this has to be opened."""
 
@@ -58,12 +65,15 @@ def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) ->
     headlines = parts.make("The summary", lambda: headline(frames), list[Markup]())
     results = parts.make("The table of results", lambda: _results(frames), list[Table]())
     paper = parts.make("The table computed as in the paper", lambda: paper_table(frames), None)
+    changed = ", ".join(filter(None, map(changes, frames.runs)))
     shown = panels(frames, parts)
     return write_page(
         out,
         "run",
-        title=frames.title,
+        title=frames.title + (f": {changed}" if changed else ""),
+        kind=_kind(frames),
         about=_about(frames),
+        setup=_setup(frames),
         headlines=headlines,
         warnings=warnings(frames) + parts.left_out,
         panels=shown,
@@ -89,9 +99,10 @@ def panels(frames: Frames, parts: Parts | None = None) -> list[Panel]:
 
     New figures are entered in `_sections`: the docstring of `sfl_sim.report` shows how.
     """
-    return (parts or Parts()).make_all(
+    made = (parts or Parts()).make_all(
         {f"The section “{name}”": section for name, section in _sections(frames.drawn).items()}
     )
+    return [replace(panel, folded=True) if panel.title in DETAILS else panel for panel in made]
 
 
 def _sections(frames: Frames) -> dict[str, Callable[[], list[Panel]]]:
@@ -129,11 +140,12 @@ def _learned(frames: Frames) -> dict[str, Callable[[], list[Panel]]]:
 
 
 def _results(frames: Frames) -> list[Table]:
-    """Tabulate the results of the variants that are drawn and, folded, of all if these are more."""
-    drawn = results_table(frames.drawn)
+    """Tabulate what differs between runs, what repricing changed, the results of the variants drawn, and of all."""
+    tables = [*difference_tables(frames), repriced_table(frames), results_table(frames.drawn)]
+    drawn = [table for table in tables if table]
     if frames.drawn is frames:
-        return [drawn]
-    return [drawn, replace(results_table(frames), title=f"All {frames.n_variants:,} variants", folded=True)]
+        return drawn
+    return [*drawn, replace(results_table(frames), title=f"All {frames.n_variants:,} variants", folded=True)]
 
 
 def _notes(frames: Frames) -> list[str]:
@@ -145,6 +157,17 @@ def _notes(frames: Frames) -> list[str]:
         "many as can be told apart. The results of all can be opened below, and all numbers are in the tables beside "
         "this page. A scenario with others of these variants draws them, and takes their results from this run."
     ]
+
+
+def _kind(frames: Frames) -> str:
+    if len(frames.runs) > 1:
+        return f"comparison of {plural(len(frames.runs), 'run')}"
+    return "report of a repriced run" if frames.runs[0].verdicts else "report"
+
+
+def _setup(frames: Frames) -> str:
+    settings = [own for run in frames.runs for own in run.settings.values()]
+    return setup_in_words(settings, frames.clients.groupby("variant", sort=False)["client"].nunique())
 
 
 def _about(frames: Frames) -> str:

@@ -98,7 +98,7 @@ def drawings(shown: Sequence[Panel]) -> Iterator[Drawing]:
 
 def file_name(title: str, heading: str) -> str:
     """Words of the panel and of the variant, or else of the heading: nothing that depends on what was measured."""
-    variant = re.search("<b>(.*)</b>", heading)
+    variant = re.search("<b>(.*?)</b>", heading)
     return re.sub(r"[^a-z0-9]+", "-", html.unescape(f"{title} {variant[1] if variant else heading}").lower()).strip("-")
 
 

@@ -207,7 +207,7 @@ def present(frames: Frames, sight: Sight) -> go.Figure:
 
 
 def lost(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
-    """Participants that have got lost since the beginning, as a share of all who took part, seeds together."""
+    """Participants that have dropped out since the beginning, as a share of all who took part, seeds together."""
     figure = figures.canvas(280)
     for variant in variants:
         rows = frames.rounds[frames.rounds["variant"] == variant.label]

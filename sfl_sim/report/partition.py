@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,15 +78,17 @@ def write_preview(preview: Preview, out: Path) -> Path:
     """
     held = distinct((escape(p.name), p.counts.rename(columns=escape)) for p in preview.partitions)
     return write_page(
-        out, "preview", title=preview.name, about=preview.common, panels=[holdings_panel(held)],
+        out, "preview", title=preview.name, kind="partition", about=preview.common, panels=[holdings_panel(held)],
         table=preview_table(preview), notes=_notes(preview),
     )  # fmt: skip
 
 
 def preview_table(preview: Preview) -> Table:
-    """The partitions in numbers, one a row."""
+    """The partitions in numbers, those that are alike in one row."""
     titles = ["Partition", "Clients", "Empty", "Samples", "Labels", "Divergence"]
-    return Table(titles, [_numbers(partition) for partition in preview.partitions], words=["Partition"])
+    alike = distinct((partition, partition.counts) for partition in preview.partitions)
+    known = [replace(own[0], name=_alike([each.name for each in own], len(alike))) for own, _ in alike]
+    return Table(titles, [_numbers(partition) for partition in known], words=["Partition"])
 
 
 def _numbers(partition: Partition) -> list[Cell]:
@@ -100,6 +103,17 @@ def _numbers(partition: Partition) -> list[Cell]:
         f"{np.nanmean(divergence):.3f} · {np.nanmax(divergence):.3f}",
     ]
     return list(map(Cell, texts))
+
+
+def _alike(names: Sequence[str], n_tables: int) -> str:
+    """Say whose the same partition is: its only owner's, or that it is the same for all, or for some."""
+    first, *others = names
+    if not others:
+        return first
+    noun = "seed" if all(re.fullmatch(r"seed \d+", name) for name in names) else "variant"
+    if n_tables == 1:
+        return f"Same for all {plural(len(names), noun)}"
+    return first + f" and {plural(len(others), 'more ' + noun)}"
 
 
 def _notes(preview: Preview) -> list[str]:
@@ -125,10 +139,7 @@ def holdings_panels(frames: Frames) -> list[Panel]:
 
 def holdings_panel(held: Sequence[tuple[list[Markup], pd.DataFrame]]) -> Panel:
     """Heat maps of label counts (clients x labels), each with the names of the variants that have it."""
-    drawn = [
-        (names[0] + (f" and {len(names) - 1} alike" if len(names) > 1 else ""), holdings(counts))
-        for names, counts in held
-    ]
+    drawn = [(_alike(names, len(held)), holdings(counts)) for names, counts in held]
     return Panel("Labels held by each client", HOLDINGS, drawn, columns=min(len(drawn), 2))
 
 

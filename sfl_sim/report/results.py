@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 SHARES = ["accuracy", "client_accuracy", "performance_gap"]
 """Numbers that are known after every round."""
 TO_TARGET = ["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
-RESULTS = "Medians over seeds, ± standard deviation; the best of each column is shaded."
 PAPER = (
     f"In each round the median over seeds, then median ± standard deviation over the last {LAST_ROUNDS} "
     "rounds; Hydra's tables seem to be made like this. The ± tells how much that median still changes "
@@ -49,7 +48,9 @@ def results_table(frames: Frames) -> Table:
         rounds = plural(seeds["rounds"].median(), "round")
         about = f"{variant.method} · {plural(len(seeds), 'seed')} · {rounds}"
         rows.append([Cell(variant.html, about), *(column.cell(seeds) for column in columns)])
-    return Table(["Variant", *(column.title for column in columns)], rows, note=RESULTS)
+    seeds_in_words = "Medians over seeds, ± standard deviation" if frames.n_seeds > 1 else "One seed, of unknown spread"
+    note = f"{seeds_in_words}; the best of each column is shaded."
+    return Table(["Variant", *(column.title for column in columns)], rows, note=note)
 
 
 def of_each(found: pd.DataFrame, variants: Sequence[Variant]) -> list[tuple[Variant, pd.DataFrame]]:

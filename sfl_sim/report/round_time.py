@@ -96,7 +96,7 @@ def path_table(views: Sequence[RoundView]) -> Table:
     rows = []
     for view in views:
         cells = [_part(seconds, view.duration_s) for seconds in spent_s[view.variant.label]]
-        rows.append([Cell(view.variant.html), *cells, _most(view), *_slack(view)])
+        rows.append([Cell(view.html), *cells, _most(view), *_slack(view)])
     return Table(["Variant", *titles, "Most on it", "Median slack", "Most slack"], rows)
 
 
@@ -109,7 +109,7 @@ def _most(view: RoundView) -> Cell:
     """The client on most of the path, and the next two."""
     spent_s = view.critical.seconds_by("client").drop(-1, errors="ignore").head(3)
     shares = {
-        f"client {c}": display.percent(s / view.duration_s, 0)
+        view.names[c]: display.percent(s / view.duration_s, 0)
         for c, s in spent_s.items()
         if s > LITTLE * view.duration_s
     }
@@ -123,11 +123,11 @@ def _slack(view: RoundView) -> tuple[Cell, Cell]:
     least, most = display.duration(slack_s.min()), display.duration(slack_s.max())
     if not slack_s.any():
         return Cell(least, "no client has any"), Cell("–")
-    return Cell(display.duration(slack_s.median()), f"{least} to {most}"), Cell(f"client {slack_s.idxmax()}", most)
+    return Cell(display.duration(slack_s.median()), f"{least} to {most}"), Cell(view.names[slack_s.idxmax()], most)
 
 
 def help_table(views: Sequence[RoundView]) -> Table | None:
-    """Tabulate how long the rounds would take in other worlds; None if none was timed again."""
+    """Tabulate how long the rounds would take in other system configurations; None if none was timed again."""
     rows = []
     for view in views:
         retimed = view.retimed.set_index("change")
@@ -136,7 +136,7 @@ def help_table(views: Sequence[RoundView]) -> Table | None:
             best_s = after_s.min()
             cells = [_changed(seconds, now_s, best_s) for seconds in after_s]
             now = Cell(display.duration(now_s), f"round {retimed['round'].iloc[0]}")
-            rows.append([Cell(view.variant.html), now, *cells])
+            rows.append([Cell(view.html), now, *cells])
     titles = ["Variant", "As it is", *CHANGES.values()]
     return Table(titles, rows, title="What would help") if rows else None
 

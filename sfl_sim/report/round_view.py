@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from sfl_sim.metrics.critical_path import CriticalPath, critical_path
 from sfl_sim.metrics.queue import held_idle, queue_length, work_by_label
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent
-from sfl_sim.report.frames import label_names
+from sfl_sim.report.frames import client_names, label_names
 from sfl_sim.report.html_page import Panel
 from sfl_sim.report.method_panels import replaying
 
@@ -29,6 +30,8 @@ ASSISTING = ["request", "recall", "knowledge"]
 """Kinds of operations of clients that give features to others: what is asked, done and sent."""
 MAX_POINTS = 1500
 BINS = 400
+ALIKE = 1e-3
+"""Share of a round that cannot be seen in a figure of it."""
 READABLE = 0.5
 FIGURE_PX = 190
 PLOT_PX, GAP_PX = 112, 12
@@ -43,18 +46,21 @@ QUEUE = (
     "Red marks show what a fixed scheduling policy costs: jobs wait, but the server is idle until the "
     "client whose turn it is arrives. {by_clock}(Round {round}, a typical one, of the first seed{drawn}.)"
 )
+OWN_AXES = " Rounds differ by much in length, so each figure has a time axis of its own."
 BY_CLOCK = "The strip above shows the labels of the same jobs over time, where single jobs are wide enough to see. "
 
 
 @dataclass(frozen=True)
 class RoundView:
-    """The operations of the round that is drawn, of one variant and seed; times are seconds since its start.
+    """The operations of the round that is drawn, of one seed of a variant; times are seconds since its start.
 
     Attributes:
         ops: columns node, kind, step, client, requested_s, started_s, ended_s, macs.
         mean_waiting: jobs in the server's queue, averaged over the time of the whole run.
         label_samples: (the round's clients x labels in the cyclic order) how many samples of each label they hold;
             without columns if unknown.
+        names: of the round's clients: label 2, client 27.
+        alike: further variants with the same round.
     """
 
     variant: Variant
@@ -62,6 +68,24 @@ class RoundView:
     ops: pd.DataFrame
     mean_waiting: float
     label_samples: pd.DataFrame
+    names: dict[Any, str]
+    alike: tuple[Variant, ...] = ()
+
+    @property
+    def html(self) -> Markup:
+        """The names of all variants whose round this is."""
+        return display.listed([variant.html for variant in (self.variant, *self.alike)])
+
+    def looks_like(self, other: RoundView) -> bool:
+        """Return True if the eye cannot tell both apart: no operation differs by a thousandth of the round."""
+        ours, theirs = (view.ops[view.ops["client"] >= 0] for view in (self, other))
+        what, times = (["node", "kind", "step", "client"], ["requested_s", "started_s", "ended_s"])
+        return (
+            np.array_equal(ours[what].astype(str), theirs[what].astype(str))
+            and np.allclose(ours[times], theirs[times], rtol=0, atol=ALIKE * self.duration_s)
+            and math.isclose(self.mean_waiting, other.mean_waiting, rel_tol=ALIKE, abs_tol=ALIKE)
+            and self.label_samples.equals(other.label_samples)
+        )
 
     @cached_property
     def queue(self) -> pd.DataFrame:
@@ -80,7 +104,7 @@ class RoundView:
 
     @cached_property
     def retimed(self) -> pd.DataFrame:
-        """Times of a round in other worlds: columns round, change, before_s, after_s; no rows if unknown."""
+        """Times of a round with other systems: columns round, change, before_s, after_s; no rows if unknown."""
         return self.variant.run.retimed(self.variant.name, self.variant.seed)
 
     @property
@@ -119,8 +143,15 @@ class RoundView:
 
 
 def round_views(frames: Frames) -> list[RoundView]:
-    """The typical round of each of the first variants."""
-    return [_view(frames, variant) for variant in frames.variants[:MAX_VARIANTS]]
+    """The typical round of each of the first variants; one that looks like an earlier one is entered there."""
+    views: list[RoundView] = []
+    for view in (_view(frames, variant) for variant in frames.variants[:MAX_VARIANTS]):
+        same = next((i for i, other in enumerate(views) if other.looks_like(view)), None)
+        if same is None:
+            views.append(view)
+        else:
+            views[same] = replace(views[same], alike=(*views[same].alike, view.variant))
+    return views
 
 
 def _view(frames: Frames, variant: Variant) -> RoundView:
@@ -134,7 +165,7 @@ def _view(frames: Frames, variant: Variant) -> RoundView:
     run_s = rounds["ended_s"].max() - rounds["started_s"].min()
     held = _label_samples(frames, variant)
     held = held[held.index.isin(ops["client"])]
-    return RoundView(variant, ended_s - started_s, ops, float(waited_s / run_s), held)
+    return RoundView(variant, ended_s - started_s, ops, float(waited_s / run_s), held, client_names(frames, variant))
 
 
 def _label_samples(frames: Frames, variant: Variant) -> pd.DataFrame:
@@ -158,19 +189,21 @@ def queue_panels(frames: Frames, views: list[RoundView]) -> list[Panel]:
     panels = []
     if told := [view for view in views if len(view.training) and view.label_samples.size]:
         replayed = ". Replayed samples are not shown" if replaying(frames) else ""
-        orders = [(view.variant.html, service_order(view)) for view in told]
+        orders = [(view.html, service_order(view)) for view in told]
         caption = ORDER.format(replayed=replayed, **about)
         panels.append(Panel("Labels in the order of service", caption, orders, columns=min(len(told), 2)))
-    longest_s = max(view.duration_s for view in views)
+    ends_s = figures.extents([view.duration_s for view in views])
     most_waiting = max([1, *(view.queue["waiting"].max() for view in views if len(view.queue))])
-    by_clock = BY_CLOCK if any(tells_labels(view, longest_s) for view in views) else ""
-    queues = [(_held(view), server_queue(view, longest_s, most_waiting)) for view in views]
-    return [*panels, Panel("The server's queue", QUEUE.format(by_clock=by_clock, **about), queues)]
+    shown = list(zip(views, ends_s, strict=True))
+    by_clock = BY_CLOCK if any(tells_labels(view, end_s) for view, end_s in shown) else ""
+    queues = [(_held(view), server_queue(view, end_s, most_waiting)) for view, end_s in shown]
+    caption = QUEUE.format(by_clock=by_clock, **about) + (OWN_AXES if len(set(ends_s)) > 1 else "")
+    return [*panels, Panel("The server's queue", caption, queues)]
 
 
 def _held(view: RoundView) -> Markup:
     held_s = (view.held["ended_s"] - view.held["started_s"]).sum()
-    return view.variant.html + f": held idle for {percent(held_s / view.duration_s, 0)} of the round"
+    return view.html + f": held idle for {percent(held_s / view.duration_s, 0)} of the round"
 
 
 def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Figure:
@@ -180,7 +213,7 @@ def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Fig
 
     Args:
         view: the round.
-        longest_s: the longest of the rounds that are compared, which sets the common time axis.
+        longest_s: the end of the time axis: that of the longest of the rounds that are compared, or of this one.
         most_waiting: the longest of their queues, which sets the common height.
     """
     unit, unit_s = display.time_unit(longest_s)

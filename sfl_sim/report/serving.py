@@ -10,11 +10,15 @@ from markupsafe import Markup, escape
 
 from sfl_sim.metrics.serving import Saturation, saturation
 from sfl_sim.report.display import duration, percent, plural
+from sfl_sim.report.headline import told_by_seeds
 from sfl_sim.report.html_page import write_page
+from sfl_sim.report.load import settings_by_variant
 from sfl_sim.report.serving_accuracy import accuracy_panels
 from sfl_sim.report.serving_latency import latency_panels, load_panels, rule_panels
 from sfl_sim.report.serving_load import load_serving, rate
+from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Column, Table
+from sfl_sim.scenario.yaml_text import read_value
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -47,8 +51,9 @@ def write_serving(folder: Path, out: Path) -> Path:
     served = load_serving(folder)
     panels = [*latency_panels(served), *load_panels(served), *accuracy_panels(served), *rule_panels(served)]
     return write_page(
-        out, "serving", title=served.name, about=_about(served), headlines=headline(served), warnings=warnings(served),
-        panels=panels, results=_results(served),
+        out, "serving", title=served.name, kind="serving", about=_about(served), headlines=headline(served),
+        setup=_setup(served), warnings=warnings(served), panels=panels, results=_results(served),
+        runs=[served] if served.scenario_text else [],
     )  # fmt: skip
 
 
@@ -59,6 +64,11 @@ def _about(served: Served) -> str:
     return (
         f"{variants}, {seeds}, {plural(trials['requests'].sum(), 'request')}, of which the first {warm_up} do not count"
     )
+
+
+def _setup(served: Served) -> str:
+    settings = settings_by_variant(read_value(served.scenario_text)) if served.scenario_text else {}
+    return setup_in_words(list(settings.values()), served=True)
 
 
 def _results(served: Served) -> list[Table]:
@@ -78,24 +88,31 @@ def headline(served: Served) -> list[Markup]:
 
 def _best(served: Served) -> list[Markup]:
     """The quickest at the rate of the details, and the most accurate, if that is another one."""
-    numbers = ["p50_s", "p95_s", "accuracy", "offload_probability"]
+    numbers = ["p95_s", "accuracy", "offload_probability"]
     middle = served.at_rate.groupby("series")[numbers].median().to_dict("index")
     names: dict[Hashable, Markup] = {series.label: series.html for series in served.series}
 
     def told(label: Hashable) -> str:
         own = middle[label]
-        accuracy = f", with {percent(own['accuracy'])} accuracy" if served.knows_accuracy else ""
-        return (
-            f"answers 95 % of its requests within {duration(own['p95_s'])} and half of them within "
-            f"{duration(own['p50_s'])}{accuracy}, {percent(own['offload_probability'], 0)} of them at the server"
-        )
+        right = f", {percent(own['accuracy'])} of all correctly" if served.knows_accuracy else ""
+        offloaded = percent(own["offload_probability"], 0)
+        return f"answers 95 % of its requests within {duration(own['p95_s'])}{right}; the server answers {offloaded}."
 
-    quickest = min(middle, key=lambda label: middle[label]["p95_s"])
+    def sure(ranked: list[Hashable], column: str, sign: int) -> str:
+        """Say what the seeds tell of the lead of the first."""
+        by_seed = sign * served.at_rate.pivot_table(index="seed", columns="series", values=column)
+        first, *others = map(str, ranked)
+        return told_by_seeds(by_seed[first], by_seed[others[0]]) if others else ""
+
+    by_p95 = sorted(middle, key=lambda label: middle[label]["p95_s"])
+    quickest = by_p95[0]
     whom = names[quickest] + (" is the quickest: it" if len(middle) > 1 else "")
-    sentences = [escape(f"At {served.shown_rate} ") + whom + f" {told(quickest)}."]
-    right = max(middle, key=lambda label: middle[label]["accuracy"])
-    if served.knows_accuracy and right != quickest:
-        sentences.append("The most accurate is " + names[right] + f": it {told(right)}.")
+    sentences = [escape(f"At {served.shown_rate}, ") + whom + f" {told(quickest)}{sure(by_p95, 'p95_s', 1)}"]
+    known = (label for label in middle if not math.isnan(middle[label]["accuracy"]))
+    by_accuracy = sorted(known, key=lambda label: -middle[label]["accuracy"])
+    if by_accuracy and (right := by_accuracy[0]) != quickest:
+        which = "The most accurate is " + names[right]
+        sentences.append(which + f": it {told(right)}{sure(by_accuracy, 'accuracy', -1)}")
     return sentences
 
 

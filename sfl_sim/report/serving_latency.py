@@ -42,7 +42,7 @@ PALE = 0.3
 LOAD = (
     "The rate is that of all clients together. Hollow marks: the system is saturated, and latencies grow "
     "with the length of the run. A bar ends at the highest rate without saturation, and its pale end at "
-    "the lowest rate with it (medians over seeds, ± standard deviation)."
+    "the lowest rate with it ({seeds})."
 )
 EQ12 = (
     " HARMONY's Eq. (12) has no queues. A value of 1 means that the simulated latency is as it predicts, "
@@ -155,7 +155,8 @@ def load_panels(served: Served) -> list[Panel]:
     """Latency, and what follows the load, against the rate, if several were tried."""
     if not served.is_sweep:
         return []
-    caption, drawn = LOAD, [("p95, and the rate at which each variant is saturated", p95(served))]
+    seeds = figures.over_seeds(served.trials["seed"].nunique()).replace("bands", "error bars")
+    caption, drawn = LOAD.format(seeds=seeds), [("p95, and the rate at which each variant is saturated", p95(served))]
     if served.trials["latency_eq12"].notna().all():
         drawn.append(("Simulated mean latency over Eq. (12)", eq12(served)))
         caption += EQ12
@@ -223,12 +224,13 @@ def _add_line(figure: go.Figure, series: Series, trials: pd.DataFrame, column: s
     curve = display.over_seeds(trials, "rate_per_s", [column])
     share = trials.groupby("rate_per_s")["falls_behind"].mean()
     behind = share >= 0.5
-    spread = (curve[f"{column}_high"] - curve[column]).to_numpy()
+    ends = {"width": 0, "thickness": 1.2, "visible": len(trials) > len(curve)}
+    above, below = ((curve[f"{column}_{end}"] - curve[column]).abs().to_numpy() for end in ("high", "low"))
     edge = {"color": series.colour, "width": 1.6}
     figures.lines(
         figure, series, curve.index, curve[column], f"{hover} at %{{x:.4~g}}/s%{{text}}", mode="lines+markers",
         marker={"color": np.where(behind, "#FFFFFF", series.colour), "symbol": series.symbol, "size": 8, "line": edge},
-        error_y={"array": spread, "thickness": 1.2, "width": 0, "visible": bool(spread.any())},
+        error_y={"array": above, "arrayminus": below, **ends},
         text=np.select([behind, share.isna()], [", saturated", ", too few requests to tell"], ""),
         **place,
     )  # fmt: skip

@@ -63,6 +63,7 @@ class Served:
             `falls_behind` 0 or 1, NaN where too few requests came to tell.
         groups: a row per variant, seed and group of clients.
         interrupted: whether requests of some trials are missing.
+        scenario_text: empty if it was not stored.
     """
 
     folder: Path
@@ -71,6 +72,8 @@ class Served:
     groups: pd.DataFrame
     series: list[Series]
     interrupted: bool
+    manifest: dict[str, Any]
+    scenario_text: str
 
     @cached_property
     def knows_accuracy(self) -> bool:
@@ -155,8 +158,9 @@ def load_serving(folder: Path) -> Served:
     """
     with reading(folder, FILES, "holds no served requests"):
         stored = read_json(folder / "serving.json")
-        manifest = folder / "manifest.json"
-        status = read_json(manifest)["status"] if manifest.is_file() else "complete"
+        manifest, scenario = folder / "manifest.json", folder / "scenario.yaml"
+        about = read_json(manifest) if manifest.is_file() else {"status": "complete"}
+        text = scenario.read_text(encoding="utf-8") if scenario.is_file() else ""
         if not stored["cells"]:
             raise ScenarioError(f"{folder} has nothing to report: no request was served")
         trials = pd.DataFrame([{key: trial[key] for key in TRIAL} for trial in stored["cells"]])
@@ -165,7 +169,8 @@ def load_serving(folder: Path) -> Served:
         for parts, prefix in (("parts_s", ""), ("tail_parts_s", "tail_")):
             trials[[f"{prefix}{part}_s" for part in PARTS]] = pd.DataFrame(trials.pop(parts).tolist())[list(PARTS)]
         trials["series"] = trials["series"].map(escape)
-        return Served(folder, str(stored["scenario"]), trials, groups, _series(trials), status != "complete")
+        interrupted = about["status"] != "complete"
+        return Served(folder, str(stored["scenario"]), trials, groups, _series(trials), interrupted, about, text)
 
 
 def _groups(trials: pd.DataFrame) -> pd.DataFrame:

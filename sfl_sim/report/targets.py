@@ -134,7 +134,11 @@ class Aim:
 
 
 def aims(frames: Frames) -> list[Aim]:
-    """The targets on the page, each with the variants that were trained for it, in their order."""
+    """The targets on the page, each with the variants that were trained for it, in their order.
+
+    Left out are those of a repriced run that would have to be trained again.
+    """
+    frames = frames.holding
     trained = set(frames.rounds.dropna(subset="accuracy")["variant"])
     labels: dict[str, Variant] = {variant.label: variant for variant in frames.variants if variant.label in trained}
     told = frames.summary.drop_duplicates("variant").set_index("variant").to_dict("index")

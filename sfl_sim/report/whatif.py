@@ -11,13 +11,16 @@ from markupsafe import Markup, escape
 from sfl_sim.report import style
 from sfl_sim.report.display import capitalised, data_size, duration, listed, percent, plural, prefixed
 from sfl_sim.report.html_page import write_page
+from sfl_sim.report.load import settings_by_variant
 from sfl_sim.report.round_time import NOTHING
+from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Table
 from sfl_sim.report.whatif_clients import class_panels, cost_panels
 from sfl_sim.report.whatif_load import ALIKE, PARTS, load_whatif
 from sfl_sim.report.whatif_map import best_by_column, field, map_panels, reigns
 from sfl_sim.report.whatif_overlay import first_to_target, overlay_panels
 from sfl_sim.report.whatif_rounds import elsewhere_panels, round_panels, server_panels
+from sfl_sim.scenario.yaml_text import read_value
 from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
@@ -49,12 +52,14 @@ def write_whatif(folder: Path, out: Path) -> Path:
         out,
         "whatif",
         title=whatif.name,
+        kind="what-if",
         about=_about(whatif),
+        setup=_setup(whatif),
         headlines=headline(whatif),
         warnings=warnings(whatif),
         panels=panels(whatif),
         rounds=plural(whatif.about["rounds"], "round") if whatif.about["rounds"] else "all rounds",
-        whatif=whatif,
+        runs=[whatif],
     )
 
 
@@ -84,8 +89,15 @@ def _about(whatif: WhatIf) -> Markup:
     how = ", ".join(f"{number:,} by {name}" for name, number in evaluated.items() if number)
     return Markup(" × ").join(grid) + (
         f", {plural(len(whatif.series), 'variant')}, {plural(whatif.n_seeds, 'seed')}: "
-        f"{plural(len(whatif.points), 'point')} in {duration(wall_s)} ({how}). Timing-only: nothing was trained"
+        f"{plural(len(whatif.points), 'configuration')} in {duration(wall_s)} ({how}). Timing-only: nothing was trained"
     )
+
+
+def _setup(whatif: WhatIf) -> str:
+    settings = settings_by_variant(read_value(whatif.scenario_text))
+    varied = any(axis.key == "clients.count" for axis in whatif.axes)
+    n_clients = [] if varied or whatif.clients.empty else [whatif.clients["client"].nunique()]
+    return setup_in_words(list(settings.values()), n_clients)
 
 
 def whatif_in_terminal(folder: Path) -> TerminalTable:

@@ -237,10 +237,15 @@ def _axis(column: str, stored: dict[str, Any], tables: dict[str, pd.DataFrame]) 
         column,
         stored["key"],
         values=[values[i] for i in order],
-        names=[escape(stored["names"][i]) for i in order],
+        names=[escape(_name(stored["key"], values[i], stored["names"][i])) for i in order],
         base=None if base is None else int(rank[base]),
         shown=int(rank[len(values) // 2 if base is None else base]),
     )
+
+
+def _name(key: str, value: Any, name: str) -> str:
+    """The name of a value; that of a cut has its number before it, since scenarios and tables know it by both."""
+    return f"{value} {name}" if key == CUT and str(value) != name else name
 
 
 def _series(names: list[str], tables: dict[str, pd.DataFrame]) -> list[style.Named]:

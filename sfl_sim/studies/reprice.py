@@ -130,6 +130,13 @@ class Repricing:
                 raise variant.places.located(error) from None
         check(self.study)
 
+    @property
+    def changes(self) -> dict[str, list[str]]:
+        """Both values of every key that some variant has changed, as text; of variants that differ, the last's."""
+        pairs = zip(self.recorded, self.study.variants, strict=True)
+        changed = [differences(was.scenario, variant.scenario, NOT_LEARNED) for was, variant in pairs]
+        return {key: list(map(str, values)) for each in changed for key, values in each.items()}
+
     def run(self, out: Path | None, notify: Notify) -> Outcome:
         """Walk all trials into the folder `out` (default: `reports/<name>-repriced`, or the next free number).
 
@@ -155,7 +162,7 @@ class Repricing:
 
         def join() -> dict[str, Any]:
             folder.join(study.name, ways(study, folder.closed()))
-            source = {"folder": str(self.folder.resolve()), "scenario": self.digest}
+            source = {"folder": str(self.folder.resolve()), "scenario": self.digest, "changes": self.changes}
             return {"repriced_from": source, "repriced": [asdict(verdict) for verdict in verdicts]}
 
         return launch(

@@ -459,6 +459,9 @@ def test_the_report_of_stored_runs_can_be_made_again_and_side_by_side(scenario, 
     sfl_sim("report", "a", "b", code=2)
     sfl_sim("report", "a", "b", "--out", "both.html")
     assert (tmp_path / "both.html").stat().st_size > 1e6
+    sfl_sim("report", "a", "b", "--out", "both.html", "--plotly", "directory")
+    assert (tmp_path / "both.html").stat().st_size < 1e6 < (tmp_path / "plotly.min.js").stat().st_size
+    sfl_sim("report", "a", "--plotly", "elsewhere", code=2)
     sfl_sim("report", "nowhere", code=2)
 
 

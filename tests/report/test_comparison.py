@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from read_table import read
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.comparison import Comparison, compare, machine_in_words, settings_in_words
-from sfl_sim.report.load import Run
+from sfl_sim.report.comparison import Comparison, compare, difference_tables, machine_in_words, settings_in_words
+from sfl_sim.report.frames import merge
+from sfl_sim.report.load import Run, load
 from sfl_sim.report.page import write_report
 from sfl_sim.scenario.load import parse
 
@@ -164,3 +167,19 @@ def test_the_page_warns_only_where_there_is_something_to_warn_about(small_folder
     assert "The runs differ in <code>server.speedup</code> alone." in compared
     assert warned not in alone + compared
     assert warned in mixed
+
+
+def test_the_differences_of_two_runs_are_taken_seed_by_seed(run_folder: Path) -> None:
+    run = load(run_folder)
+    more = run.summary["seed"].map({0: 0.01, 1: 0.03})
+    summary = run.summary.assign(accuracy=run.summary["accuracy"] + more, simulated_s=1.0)
+    other = replace(run, folder=Path("other"), summary=summary)
+
+    (table,) = difference_tables(merge([run, other]))
+
+    assert table.title == f"Differences: other − {run.folder}"
+    row = read(table)["hydra, cyclic"]
+    assert row["Accuracy (points)"] == ("+2.0", "± 1.4")
+    assert row["Simulated time"][0].startswith("−")
+    assert set(read(table)) == set(run.summary["variant"])
+    assert difference_tables(merge([run])) == []

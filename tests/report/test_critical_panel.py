@@ -26,8 +26,8 @@ def test_the_table_says_what_the_path_is_made_of_and_who_is_on_it_and_who_is_not
         *parts, most_on_it, slack, most_slack = row.values()
         percents = [float(share.removesuffix(" %")) for _, share in parts if share]
         assert sum(percents) == pytest.approx(100, abs=len(percents) / 2)
-        assert most_on_it[0].startswith(f"client {found.seconds_by('client').drop(-1).idxmax()}:")
-        assert most_slack[0] == f"client {found.slack_s.idxmax()}"
+        assert most_on_it[0].startswith(f"{view.names[found.seconds_by('client').drop(-1).idxmax()]}:")
+        assert most_slack[0] == view.names[found.slack_s.idxmax()]
         assert slack[1] == f"0 s to {most_slack[1]}"
 
 

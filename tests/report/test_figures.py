@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from synthetic_run import World, write_run
 
-from sfl_sim.report import labels, learning, round_time, world
+from sfl_sim.report import figures, labels, learning, round_time, world
 from sfl_sim.report.frames import Frames, label_ranks, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.round_view import MAX_POINTS, round_views, server_queue
@@ -28,7 +30,7 @@ def test_accuracy_is_the_median_over_seeds_in_percent(frames: Frames) -> None:
     assert line.y == pytest.approx(100 * expected.to_numpy())
 
 
-def test_bands_are_the_standard_deviation_over_seeds_on_both_sides_of_the_median(frames: Frames) -> None:
+def test_bands_of_two_seeds_go_from_one_to_the_other(frames: Frames) -> None:
     first = frames.variants[0]
     rounds = frames.rounds[frames.rounds["variant"] == first.label].groupby("round")
     drawn = {
@@ -38,9 +40,8 @@ def test_bands_are_the_standard_deviation_over_seeds_on_both_sides_of_the_median
 
     for column, figure in drawn.items():
         band = next(figure.select_traces({"fill": "toself"}))
-        middle, spread = rounds[column].median(), rounds[column].std()
 
-        outline = np.concatenate([middle + spread, (middle - spread)[::-1]])
+        outline = np.concatenate([rounds[column].max(), rounds[column].min()[::-1]])
         assert band.y == pytest.approx(100 * outline.clip(0, 1))
 
 
@@ -190,3 +191,21 @@ def test_where_one_runs_for_months_and_others_for_hours_time_is_logarithmic(fram
     known_s = {"1 min": 60, "10 min": 600, "1 h": 3600, "6 h": 21600, "1 d": 86400, "1 week": 604800}
     assert at_s == pytest.approx({text: known_s[text] for text in at_s})
     assert 2 < len(at_s) < 7
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=6))
+def test_axes_are_common_unless_they_differ_more_than_five_times(lengths: list[float]) -> None:
+    found = figures.extents(lengths)
+
+    assert found == (lengths if max(lengths) > 5 * min(lengths) else [max(lengths)] * len(lengths))
+
+
+def test_bars_that_differ_by_much_are_shares(frames: Frames) -> None:
+    slow, fast = pd.Series({"device": 90.0, "queue": 10.0}), pd.Series({"device": 1.0, "queue": 1.0})
+
+    seconds, shares = (figures.bars({"a": slow, "b": other}, "time", "round") for other in (slow / 2, fast))
+
+    assert seconds.layout.xaxis.title.text == "time (s)"
+    assert shares.layout.xaxis.title.text == "share of the round (%)"
+    assert [list(bar.x) for bar in shares.data] == [[90, 50], [10, 50]]

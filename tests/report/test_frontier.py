@@ -164,6 +164,17 @@ def test_a_time_that_reads_the_same_wins_nobody_a_place_on_the_front(told: Told)
     assert frontier(frames).middle["best"].to_dict() == {ARRIVAL: False, CYCLIC: True, HYDRA: False}
 
 
+def test_a_front_that_single_seeds_do_not_share_is_told_so(told: Told) -> None:
+    """By medians all but one are on the front; in the second seed that one is quicker than all others."""
+    agreed = {ARRIVAL: [8, 12], CYCLIC: [20, 20], HYDRA: [30, 30]}
+
+    (sure,) = choice(told(agreed, GAPS))
+    (unsure,) = choice(told(agreed | {HYDRA: [50, 10]}, GAPS))
+
+    assert sure.endswith("in both.")
+    assert unsure.endswith("in both (by medians; 1 of 2 seeds alone say the same).")
+
+
 def test_one_who_is_best_in_both_leaves_no_choice(told: Told) -> None:
     (sentence,) = choice(told({ARRIVAL: [9, 9], CYCLIC: [8, 8], HYDRA: [30, 30]}, GAPS))
 

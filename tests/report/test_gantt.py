@@ -53,7 +53,7 @@ def test_clients_stand_in_the_cyclic_order(frames: Frames) -> None:
 
     _, *lanes = gantt(frames, view, until_s=100.0).layout.yaxis.ticktext
 
-    assert position.loc[[text.split(" · ")[0] for text in lanes], "position"].tolist() == list(range(10))
+    assert position.loc[[text.split(", ")[0] for text in lanes], "position"].tolist() == list(range(10))
 
 
 def test_the_critical_path_is_a_line_under_bars_from_the_start_of_the_round_to_its_end(frames: Frames) -> None:
@@ -66,7 +66,7 @@ def test_the_critical_path_is_a_line_under_bars_from_the_start_of_the_round_to_i
     assert line.x[-1] == pytest.approx(view.duration_s)
     assert np.diff(line.x)[::2].sum() == pytest.approx(view.duration_s, rel=1e-5)
     assert np.abs(np.diff(line.x)[1::2]).max() == 0  # it goes over to another lane in no time
-    lanes = {text.split("·")[1].split()[0]: lane for lane, text in enumerate(figure.layout.yaxis.ticktext[1:])}
+    lanes = {text.split(", client ")[1].split()[0]: lane for lane, text in enumerate(figure.layout.yaxis.ticktext[1:])}
     clients = {int(client) for client, lane in lanes.items() if np.isclose(line.y - lane, UNDER_THE_BAR).any()}
     assert clients == set(view.critical.path["client"]) - {-1}
 

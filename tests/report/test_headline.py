@@ -7,12 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from read_table import read
 from synthetic_run import Setting, World, write_run
 
 from sfl_sim.report.frames import Frames, merge
-from sfl_sim.report.headline import headline, warnings
+from sfl_sim.report.headline import headline, told_by_seeds, warnings
 from sfl_sim.report.load import load
+from sfl_sim.report.repriced import repriced_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +54,130 @@ def test_it_says_how_many_times_faster_than_the_baseline_that_is(frames: Frames)
     assert ", 2.00× as fast as splitfed_v2, cyclic, of whose best accuracy the target is 80 %;" in share
 
 
+SEEDS = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_a_lead_is_told_without_doubt_only_if_no_seed_of_the_one_comes_near_one_of_the_other(
+    seeds: list[tuple[int, int]],
+) -> None:
+    ours, theirs = (pd.Series(numbers, dtype=float) for numbers in zip(*seeds, strict=True))
+    ahead = sum(one < other for one, other in seeds)
+
+    told = told_by_seeds(ours, theirs)
+
+    assert (told == "") == (max(ours) < min(theirs))
+    if told and ahead:
+        assert told.endswith(f"is ahead with {'all ' if ahead == len(seeds) else ''}{ahead}"
+                             f"{'' if ahead == len(seeds) else f' of {len(seeds)}'}.")  # fmt: skip
+    if all(one == other for one, other in seeds):
+        assert "equal" in told
+
+
+def to_target(frames: Frames, seconds: dict[str, list[float]]) -> str:
+    """The first headline when seeds 0 and 1 of these variants reach the target after so many seconds."""
+    told = [seconds[name][seed] for name, seed in frames.summary[["variant", "seed"]].itertuples(index=False)]
+    return plain(headline(replace(frames, summary=frames.summary.assign(time_to_accuracy_s=told)))[0])
+
+
+def test_a_first_place_that_another_seed_would_give_away_is_told_with_its_doubt(frames: Frames) -> None:
+    apart = {"splitfed_v2, fcfs": [10.0, 20.0], "splitfed_v2, cyclic": [30.0, 40.0], "hydra, cyclic": [50.0, 60.0]}
+    crossed = apart | {"splitfed_v2, cyclic": [12.0, 19.0]}
+    late = apart | {"splitfed_v2, fcfs": [10.0, 20.0], "splitfed_v2, cyclic": [30.0, np.nan]}
+
+    assert "seed" not in to_target(frames, apart)
+    assert "The ranges over seeds overlap: seed by seed, the first is ahead with 1 of 2." in to_target(frames, crossed)
+    assert "no seed" not in to_target(frames, late)
+
+
+def test_a_seed_that_misses_the_target_is_told_beside_the_time(frames_of: FramesOf) -> None:
+    alone = World(variants=World().variants[:1], seeds=(0, 1, 2), clients=3, rounds=4)
+    frames = frames_of(alone)
+    summary = frames.summary.assign(time_to_accuracy_s=[10.0, 20.0, np.nan], rounds_to_accuracy=[2.0, 3.0, np.nan])
+
+    (sentence,) = headline(replace(frames, summary=summary))
+
+    assert "after 20 s of simulated time and 3 rounds (with 2 of 3 seeds)" in plain(sentence)
+
+
+def test_that_no_other_variant_reaches_the_target_is_qualified_where_one_of_its_seeds_does(frames: Frames) -> None:
+    never = [np.nan, np.nan]
+    seconds = {"splitfed_v2, fcfs": [10.0, 20.0], "splitfed_v2, cyclic": [30.0, np.nan], "hydra, cyclic": never}
+    nobody = seconds | {"splitfed_v2, fcfs": never}
+
+    assert to_target(frames, seconds).endswith("no other variant reaches it with more than half of its seeds.")
+    assert to_target(frames, seconds | {"splitfed_v2, cyclic": never}).endswith("no other variant reaches it.")
+    assert to_target(frames, nobody).endswith("is reached by no variant with more than half of its seeds.")
+
+
+def test_the_best_accuracy_is_doubted_where_seeds_disagree(frames_of: FramesOf, small: World) -> None:
+    frames = frames_of(replace(small, seeds=(0, 1)))
+    accuracy = {"splitfed_v2, fcfs": [0.5, 0.7], "splitfed_v2, cyclic": [0.4, 0.6]}
+    told = [accuracy[name][seed] for name, seed in frames.summary[["variant", "seed"]].itertuples(index=False)]
+
+    sentences = headline(replace(frames, summary=frames.summary.assign(accuracy=told)))
+
+    assert plain(sentences[1]).endswith("The ranges over seeds overlap: seed by seed, the first is ahead with all 2.")
+    assert "But the accuracies" in plain(sentences[2])
+
+
+def test_a_timing_only_run_tells_lost_clients_beside_the_time(frames_of: FramesOf, small: World) -> None:
+    frames = frames_of(replace(small, trained=False))
+    fast = frames.summary.groupby("variant")["simulated_s"].median().idxmin()
+    rounds = frames.rounds.assign(present=4.0, lost_device_s=0.0, lost_bytes=0.0)
+    rounds["lost"] = np.where(rounds["variant"] == fast, 2.0, 0.0)
+
+    first, *_ = headline(replace(frames, rounds=rounds))
+
+    assert "per round (50 % of its participants drop out), the least of all; " in plain(first)
+    assert plain(first).endswith("(none drop out).")
+
+
+def repriced(frames: Frames, doubtful: str | None) -> Frames:
+    """As if this run had been repriced, with another bandwidth, and one variant would have to be trained."""
+    verdicts = [
+        {"variant": name, "seed": int(seed), "rounds": 30, "valid_rounds": 30 * (name != doubtful),
+         "reason": "round 1: client 1 would be served before client 0" if name == doubtful else None,
+         "before_s": 200.0 + seed, "after_s": 100.0, "to_accuracy_before_s": 50.0}
+        for name, seed in frames.summary[["variant", "seed"]].itertuples(index=False)
+    ]  # fmt: skip
+    source = {"folder": "reports/run", "scenario": "0", "changes": {"clients.network.scale": ["1.0", "4.0"]}}
+    (run,) = frames.runs
+    return merge([replace(run, manifest=run.manifest | {"repriced_from": source, "repriced": verdicts})])
+
+
+def test_a_repriced_page_speaks_only_of_variants_whose_learning_holds(frames: Frames) -> None:
+    fastest = frames.summary.groupby("variant")["time_to_accuracy_s"].median().idxmin()
+
+    change, first, *_ = [plain(text) for text in headline(repriced(frames, doubtful=fastest))]
+    _, all_hold, *_ = [plain(text) for text in headline(repriced(frames, doubtful=None))]
+
+    assert change.startswith("With clients.network.scale 1 → 4, simulated time changes: splitfed_v2, fcfs from 3 min")
+    assert first.startswith("What was learned is known to hold for 2 of 3 variants. Of these: ")
+    assert f"{fastest} reaches" not in first
+    assert all_hold.startswith(f"{fastest} reaches 70 % accuracy first")
+
+
+def test_the_table_of_a_repriced_run_has_before_and_after(frames: Frames) -> None:
+    table = repriced_table(repriced(frames, doubtful="hydra, cyclic"))
+
+    assert table is not None
+    first, _, last = read(table).values()
+    assert first["Simulated time"][0] == "3 min 20 s → 1 min 40 s"
+    assert first["Times as fast"][0] == "2.00×"
+    assert (first["What it learned"][0], last["What it learned"][0]) == ("holds", "must be trained")
+    assert repriced_table(frames) is None
+
+
+def test_what_two_runs_are_warned_about_alike_is_said_once(tmp_path: Path, small: World) -> None:
+    worlds = [replace(small, name=name, trained=False) for name in ("one", "two")]
+
+    (warning,) = warnings(merge([load(write_run(tmp_path / world.name, world)) for world in worlds]))
+
+    assert warning.startswith("one, two: timing-only.")
+
+
 def test_of_many_targets_the_first_few_are_told(eight: Frames) -> None:
     targets = eight.summary["variant"].rank(method="dense") / 20  # 5 % to 40 %
     frames = replace(eight, summary=eight.summary.assign(target_accuracy=targets, time_to_accuracy_s=1.0))
@@ -74,6 +203,19 @@ def test_it_says_what_an_order_costs(frames: Frames) -> None:
     assert cost.startswith("With splitfed_v2, serving in cyclic order takes ")
     share = float(re.search(r"takes ([\d.]+) % more simulated time than arrival order", cost)[1])
     assert share == pytest.approx(100 * more, abs=0.6)
+
+
+def test_what_an_order_costs_is_doubted_where_seeds_disagree(frames: Frames) -> None:
+    run_s = {"splitfed_v2, fcfs": {0: 100.0, 1: 100.0}, "splitfed_v2, cyclic": {0: 150.0, 1: 90.0}}
+    told = [
+        run_s.get(name, {}).get(seed, 1.0)
+        for name, seed in zip(frames.summary["variant"], frames.summary["seed"], strict=True)
+    ]
+
+    cost = plain(headline(replace(frames, summary=frames.summary.assign(simulated_s=told)))[1])
+
+    assert "takes 20 % more simulated time than arrival order" in cost
+    assert "But only 1 of 2 seeds agree that it takes more time" in cost
 
 
 def test_an_order_is_compared_whatever_its_settings(frames_of: FramesOf, small: World) -> None:

@@ -101,9 +101,12 @@ def stored_run(folder: Path, **more: Any) -> Path:
 
 
 FAILED = {"status": "failed", "failed": [{"variant": "x", "seed": 0, "round": 1, "error": "RuntimeError: no"}]}
-VERDICT = {"variant": "y", "seed": 0, "rounds": 2, "valid_rounds": 1, "reason": "clients arrive in another order",
-           "before_s": 1.0, "after_s": 2.0, "to_accuracy_before_s": None}  # fmt: skip
-REPRICED = {"repriced_from": {"folder": "reports/run", "scenario": "0"}, "repriced": [VERDICT]}
+VERDICT = {
+    "variant": "splitfed_v2, fcfs", "seed": 0, "rounds": 2, "valid_rounds": 1,
+    "reason": "clients arrive in another order", "before_s": 1.0, "after_s": 2.0, "to_accuracy_before_s": None,
+}  # fmt: skip
+CHANGES = {"clients.network.scale": ["1", "4"]}
+REPRICED = {"repriced_from": {"folder": "reports/run", "scenario": "0", "changes": CHANGES}, "repriced": [VERDICT]}
 
 
 def pages(place: Path) -> Iterator[Path]:

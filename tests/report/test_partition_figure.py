@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
+from markupsafe import Markup
 from read_table import in_words
 from rich.console import Console
 
@@ -16,7 +17,14 @@ from sfl_sim.report import partition
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.page import panels
-from sfl_sim.report.partition import Partition, Preview, holdings_panel, preview_in_terminal, write_preview
+from sfl_sim.report.partition import (
+    Partition,
+    Preview,
+    holdings_panel,
+    preview_in_terminal,
+    preview_table,
+    write_preview,
+)
 from sfl_sim.report.results import results_table
 
 if TYPE_CHECKING:
@@ -73,7 +81,7 @@ def test_a_report_shows_each_distinct_partition_once_with_the_names_of_its_label
 
     (first, figure), (second, other) = panel.figures
     assert "splitfed_v2, fcfs" in first
-    assert first.endswith("and 1 alike")
+    assert first.endswith("and 1 more variant")
     assert second == holding.variants[2].html
     assert set(drawn(figure).index) == set(holding.labels["label_name"])
     assert not drawn(figure).equals(drawn(other))
@@ -138,3 +146,15 @@ def test_the_page_opens_offline_and_names_are_text_and_never_markup(tmp_path: Pa
     assert "<b>" not in own.replace("\\u003c", "<")
     assert "://" not in own.replace("http://www.w3.org", "")
     assert own.count("js-plotly-plot") + own.count("plotly-graph-div") >= 2
+
+
+def test_a_partition_that_all_seeds_share_is_drawn_once_and_says_so() -> None:
+    seeds = [Markup(f"seed {seed}") for seed in range(3)]
+
+    (alone,) = holdings_panel([(seeds, COUNTS)]).figures
+    (first, second) = holdings_panel([(seeds[:2], COUNTS), (seeds[2:], COUNTS.iloc[1:])]).figures
+
+    table = preview_table(Preview("study", "", [Partition(str(seed), COUNTS, 40) for seed in seeds], 0))
+    assert alone[0] == "Same for all 3 seeds"
+    assert [row[0].text for row in table.rows] == ["Same for all 3 seeds"]
+    assert (first[0], second[0]) == ("seed 0 and 1 more seed", "seed 2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -114,3 +115,24 @@ def test_a_model_that_diverged_has_a_dash(frames: Frames, points: pd.DataFrame, 
     page = write_landscape(frames, points.assign(loss=points["loss"].mask(lost)), tmp_path / "page.html")
     row = page.read_text(encoding="utf-8").split("<tbody><tr>")[1].split("</tr>")[0]
     assert row.count("<td>–") == 2
+
+
+def test_the_widest_minimum_is_told_among_models_that_are_trained(
+    frames: Frames, points: pd.DataFrame, tmp_path: Path
+) -> None:
+    """The first is the flattest and hardly better than guessing: it is warned of, and not praised."""
+    first, second, third = frames.variants
+    raw = points["loss"].where(points["variant"] != first.name, points["loss"] / 100 + 2)
+
+    def told(loss: pd.Series) -> tuple[list[str], list[str]]:
+        page = write_landscape(frames, points.assign(loss=loss), tmp_path / "page.html").read_text(encoding="utf-8")
+        return tuple(re.findall(f'<p class="{css}">(.*?)</p>', page) for css in ("headline", "warning"))
+
+    (headline,), warned = told(points["loss"])
+    assert f"<b>{first.name}</b> has the widest minimum" in headline
+    assert f"<b>{third.name}</b> has the narrowest" in headline
+    assert warned == []
+    (headline,), (warning,) = told(raw)
+    assert f"<b>{second.name}</b> has the widest minimum" in headline
+    assert first.name not in headline
+    assert warning.startswith(f"{first.name} is hardly trained: its loss is 2.0")

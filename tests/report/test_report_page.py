@@ -16,7 +16,7 @@ from sfl_sim import report
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report import style
 from sfl_sim.report.frames import Frames, merge
-from sfl_sim.report.html_page import Parts
+from sfl_sim.report.html_page import Parts, share_plotly
 from sfl_sim.report.load import load
 from sfl_sim.report.page import panels, write_report
 
@@ -61,7 +61,7 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._open and self._open[-1] == "h2":
             self.titles.append(data)
-        if not {"script", "style"} & set(self._open):
+        if not {"script", "style", "nav"} & set(self._open):
             self.text += data
 
 
@@ -160,8 +160,50 @@ def test_every_other_error_is_raised_unless_a_run_is_to_be_published(
     assert counted == [(number, counted[0][1]) for number in range(counted[0][1] + 1)]
 
 
+def test_the_contents_lead_to_every_section(page: Page) -> None:
+    names = re.findall('<section id="(.*?)"', page.source)
+
+    assert page.loads == [f"#{name}" for name in names]
+    assert len(names) == len(page.titles)
+
+
+def test_details_are_folded_below_where_the_time_goes(page: Page) -> None:
+    folded = re.findall("<details><summary><h2>(.*?)</h2>", page.source)
+
+    below = page.titles[page.titles.index("Where the time goes") + 1 :]
+    assert folded == [title.replace("'", "&#39;") for title in below if title != "Settings"]
+
+
+def test_the_glossary_has_the_words_of_the_page_alone(page: Page, tmp_path: Path, small: World) -> None:
+    timing = Page(write_report([write_run(tmp_path / "run", replace(small, trained=False))], tmp_path / "report.html"))
+
+    for word in ("Performance gap (PG)", "Backward transfer (BW)"):
+        assert f"<dt>{word}</dt>" in page.source
+        assert f"<dt>{word}</dt>" not in timing.source
+    assert "<dt>Waiting for assistants</dt>" not in page.source
+    assert "<dt>Straggler wait</dt>" in timing.source
+
+
+def test_the_tab_says_what_page_it_is_and_figures_and_tables_have_names(page: Page) -> None:
+    assert "<title>heterogeneous_bw – report</title>" in page.source
+    assert 'role="img" aria-label="Figure: Accuracy against rounds"' in page.source
+    assert page.source.count('<div class="scroll" role="region" aria-label="') == page.source.count("<table")
+
+
+def test_pages_of_a_folder_can_share_plotly(folder: Path, tmp_path: Path) -> None:
+    page = write_report([folder], tmp_path / "report.html")
+    share_plotly(page)
+    share_plotly(page)  # again: nothing is left to do
+
+    assert (tmp_path / "plotly.min.js").read_text(encoding="utf-8") == get_plotlyjs()
+    text = page.read_text(encoding="utf-8")
+    assert '<script src="plotly.min.js"></script>' in text
+    assert "script-src 'unsafe-inline' 'self' file:;" in text
+    assert len(text) < 1_000_000
+
+
 def test_it_opens_offline(page: Page) -> None:
-    assert page.loads == []
+    assert {link[0] for link in page.loads} == {"#"}, "nothing but the contents, which lead to places on the page"
     assert "link" not in page.tags
     assert "iframe" not in page.tags
     assert not re.search(r"@import|url\(", page.source.replace(get_plotlyjs(), ""))

@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
+from synthetic_run import World, write_run
 
 from sfl_sim.metrics.queue import queue_length
+from sfl_sim.report.frames import Frames, merge
+from sfl_sim.report.load import load
 from sfl_sim.report.round_view import round_views
 
 if TYPE_CHECKING:
-    from sfl_sim.report.frames import Frames
+    from pathlib import Path
 
 
 def test_only_a_fixed_order_holds_the_server(frames: Frames) -> None:
@@ -65,3 +68,23 @@ def test_mini_batches_wait_for_features_from_their_arrival_until_the_server_is_a
 
     assert helped[["client", "started_s", "ended_s"]].to_numpy().tolist() == [[3, 2.0, 7.0]]
     assert alone.empty
+
+
+def test_rounds_that_look_the_same_are_drawn_once(tmp_path: Path, small: World) -> None:
+    """Two methods in arrival order differ in what is learned, not in time; the cyclic order differs in time."""
+    fcfs, cyclic, _ = World().variants
+    world = replace(small, variants=(fcfs, replace(fcfs, name="splitfed_v1", method="splitfed_v1"), cyclic))
+
+    first, second = round_views(merge([load(write_run(tmp_path, world))]))
+
+    assert [each.name for each in (first.variant, *first.alike)] == ["splitfed_v2, fcfs", "splitfed_v1"]
+    assert "splitfed_v1</b>" in first.html
+    assert second.variant.name == "splitfed_v2, cyclic"
+    assert not first.looks_like(second)
+
+
+def test_clients_are_called_by_their_label_and_number(frames: Frames) -> None:
+    numbered = replace(frames, labels=frames.labels.assign(label_name=frames.labels["label"].astype(str)))
+
+    assert round_views(frames)[0].names[3] == "cat, client 3"
+    assert round_views(numbered)[0].names[3] == "label 3, client 3"

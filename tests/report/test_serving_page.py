@@ -59,6 +59,18 @@ def test_it_says_who_is_quick_and_when_who_falls_behind(page: str) -> None:
     assert "· saturated" in page
 
 
+def test_the_settings_are_there_where_they_were_stored(tmp_path: Path) -> None:
+    folder = write_served(tmp_path / "stored", replace(World(), seeds=(0,), requests=100))
+    (folder / "scenario.yaml").write_text("{name: doors, data: {name: digits}, serving: {requests: 100}}")
+
+    page = page_of(folder)
+
+    assert "Data: digits, " in page
+    assert "requests: 100, arrivals poisson" in page
+    assert "<h2>Settings</h2>" in page
+    assert "<title>Doors &amp; &lt;windows&gt; – serving</title>" in page
+
+
 def test_one_variant_at_one_rate_has_no_load_figure_and_no_choice_of_thresholds(tmp_path: Path) -> None:
     world = replace(World(), methods=World().methods[:1], rules=(Rule("oracle"),), rates=(20.0,), seeds=(0,))
     page = page_of(write_served(tmp_path / "one", world))

@@ -70,7 +70,7 @@ def test_the_parts_of_a_bar_add_up_to_the_median_and_the_star_is_at_the_least(fo
 
 def test_the_own_cut_is_bold_and_cuts_that_are_not_pareto_are_pale(whatif: WhatIf) -> None:
     names = list(whatif_rounds.stacked(whatif, whatif.series[0]).layout.yaxis.ticktext)
-    assert names[1] == "<b>pw1</b>"
+    assert names[1] == "<b>2 pw1</b>"
     pale = [whatif_rounds.PALE_NAME in name for name in names]
     assert pale == [
         not pareto and layer != 2 for layer, pareto in zip(LAYERS["layer"][:25], LAYERS["pareto"], strict=False)
@@ -219,7 +219,7 @@ def test_what_is_no_longer_valid_is_hollow_and_what_never_gets_there_says_so(wha
     assert list(marks.marker.color)[:3] == [whatif.series[0].colour] * 3
     assert marks.marker.color[3] == "#FFFFFF"
     accuracy = whatif_overlay.accuracy_by_round(whatif).data[0]
-    assert list(accuracy.text) == [CUTS.names[cut] for cut in (1, 6, 10, 18)]
+    assert list(accuracy.text) == [f"{CUTS.values[cut]} {CUTS.names[cut]}" for cut in (1, 6, 10, 18)]
 
 
 def test_the_first_to_the_target_is_among_the_valid(whatif: WhatIf) -> None:
@@ -228,7 +228,7 @@ def test_the_first_to_the_target_is_among_the_valid(whatif: WhatIf) -> None:
         time_to_accuracy_s=whatif.overlay["time_to_accuracy_s"].mask(~whatif.overlay["valid"], 1.0)
     )
     (sentence,) = whatif_overlay.first_to_target(replace(whatif, overlay=quick))
-    assert "<b>dw6</b> of splitfed_v2" in sentence
+    assert "<b>11 dw6</b> of splitfed_v2" in sentence
 
 
 def test_a_world_that_is_not_among_the_values_is_drawn_at_the_middle_one(tmp_path: Path) -> None:

@@ -62,22 +62,23 @@ def test_all_cuts_at_all_bandwidths_with_a_run_have_every_section(page: str) -> 
     assert sections_of(page) == SECTIONS
     assert page.count('class="plotly-graph-div"') == 1 + 4 + 2 + 2 + 2 + 2 + 2
     assert page.count('<p class="headline">') == 3
+    assert " – what-if</title>" in page
 
 
 def test_it_says_which_cut_is_the_best_what_it_saves_and_where_that_changes(folder: Path) -> None:
     points = pd.read_parquet(folder / "points.parquet").query("axis_1 == 2").set_index("axis_0")["round_s"]
     best, second = points.nsmallest(2).index
-    name = CUTS.names[best]
+    name = f"{CUTS.values[best]} {CUTS.names[best]}"
     where, changes, trained = headlines_of(folder)
 
     assert where.startswith(f"Cutting after {name} takes the least time, {points[best]:.0f} s a round")
-    assert f"{1 - points[best] / points[0]:.0%}".replace("%", " %") + " less than dw1 (the shallowest)" in where
-    assert "less than dw13 (the deepest)" in where
-    assert "less than pw1 (the scenario’s own)" in where
-    assert f"The second best, {CUTS.names[second]}, takes" in where
+    assert f"{1 - points[best] / points[0]:.0%}".replace("%", " %") + " less than 1 dw1 (the shallowest)" in where
+    assert "less than 25 dw13 (the deepest)" in where
+    assert "less than 2 pw1 (the scenario’s own)" in where
+    assert f"The second best, {CUTS.values[second]} {CUTS.names[second]}, takes" in where
     assert re.search(r"The largest part of the average client’s round there is straggler wait, \d\d %", where)
-    assert re.search(rf"dw12 below about ×0\.\d+, {name} from there to about ×\d\.\d and dw2 above", changes)
-    assert "dw6 is the first to reach 60 % accuracy" in trained
+    assert re.search(rf"23 dw12 below about ×0\.\d+, {name} from there to about ×\d\.\d and 3 dw2 above", changes)
+    assert "11 dw6 is the first to reach 60 % accuracy" in trained
 
 
 def test_the_page_is_whole_without_the_network_and_names_are_no_tags(tmp_path: Path) -> None:
@@ -96,9 +97,9 @@ def test_the_page_is_whole_without_the_network_and_names_are_no_tags(tmp_path: P
 
 def test_the_table_has_the_best_cut_of_every_bandwidth(page: str) -> None:
     table = page.split("<h2>Where the best cut changes</h2>")[1].split("</table>")[0]
-    best = re.findall(r'<tr><th scope="row">bandwidth ×([\d.]+)(?:<small>(.*?)</small>)?</th><td>(\w+)<', table)
+    best = re.findall(r'<tr><th scope="row">bandwidth ×([\d.]+)(?:<small>(.*?)</small>)?</th><td>([\w ]+)<', table)
     assert [(name, cut) for name, _, cut in best] == [
-        ("0.1", "dw12"), ("0.3", "dw12"), ("1", "dw6"), ("3", "dw6"), ("10", "dw2")
+        ("0.1", "23 dw12"), ("0.3", "23 dw12"), ("1", "11 dw6"), ("3", "11 dw6"), ("10", "3 dw2")
     ]  # fmt: skip
     assert [own for _, own, _ in best] == ["", "", "the scenario’s own", "", ""]
 
@@ -132,6 +133,13 @@ def test_of_a_third_axis_one_value_is_drawn_and_all_are_in_the_table(tmp_path: P
     assert len(re.findall(r'<th scope="row">bandwidth ×[\d.]+ · workers \d', page)) == 10
 
 
+def test_the_line_of_setup_has_the_number_of_clients_unless_it_is_varied(tmp_path: Path) -> None:
+    for axes, told in (((FEW_CUTS,), "clients: 6, "), ((FEW_CUTS, Vary("clients.count", (6, 9))), "clients: 9, ")):
+        folder = write_whatif(tmp_path / told, replace(SMALL, axes=axes))
+        (folder / "scenario.yaml").write_text("{name: a, data: {name: digits}, clients: {count: 9, compute: 1e9}}")
+        assert told in page_of(folder)
+
+
 def test_without_cuts_the_first_axis_takes_their_place(tmp_path: Path) -> None:
     axes = (Vary("server.speedup", (1000.0, 10.0, 100.0), base=2), BANDWIDTHS)
     folder = write_whatif(tmp_path / "speedup", replace(SMALL, axes=axes))
@@ -146,7 +154,7 @@ def test_without_cuts_the_first_axis_takes_their_place(tmp_path: Path) -> None:
 def test_several_seeds_have_a_spread_and_say_how_many_agree(tmp_path: Path) -> None:
     folder = write_whatif(tmp_path / "seeds", replace(SMALL, seeds=(0, 1, 2)))
     assert re.search(r"\(median of 3 seeds, ± \S+ m?s; the best with (all|\d) of them\)", headlines_of(folder)[0])
-    row = next(row for row in read(best_points(load_whatif(folder))).values() if row["Best cut"][0] == "dw6")
+    row = next(row for row in read(best_points(load_whatif(folder))).values() if row["Best cut"][0] == "11 dw6")
     assert row["A round"][1].startswith("± ")
 
 
@@ -159,7 +167,10 @@ def test_of_several_variants_each_headline_is_short_and_says_whose_it_is(tmp_pat
 def test_cuts_within_one_percent_are_as_good(tmp_path: Path) -> None:
     folder = write_whatif(tmp_path / "tie", replace(SMALL, axes=(FEW_CUTS,)))
     points = pd.read_parquet(folder / "points.parquet")
-    for other, told in ((1.009, "Within 1 %, dw12 is as good."), (1.02, "The second best, dw12, takes 2 % more.")):
+    for other, told in (
+        (1.009, "Within 1 %, 23 dw12 is as good."),
+        (1.02, "The second best, 23 dw12, takes 2 % more."),
+    ):
         points.assign(round_s=[90.0, 50.0, 10.0, 10.0 * other]).to_parquet(folder / "points.parquet")
         assert told in headlines_of(folder)[0]
 
@@ -167,7 +178,7 @@ def test_cuts_within_one_percent_are_as_good(tmp_path: Path) -> None:
 def test_the_scenario_s_own_cut_may_be_the_best(tmp_path: Path) -> None:
     axes = (replace(FEW_CUTS, base=2),)
     folder = write_whatif(tmp_path / "own", replace(SMALL, axes=axes))
-    assert headlines_of(folder)[0].startswith("Cutting after dw6, the scenario’s own, takes the least time")
+    assert headlines_of(folder)[0].startswith("Cutting after 11 dw6, the scenario’s own, takes the least time")
 
 
 def test_unknown_power_and_memory_are_said_and_not_drawn(tmp_path: Path) -> None:
@@ -209,8 +220,8 @@ def test_the_terminal_has_the_best_cut_of_every_bandwidth_and_what_the_own_one_c
     printed = io.StringIO()
     Console(file=printed, width=80).print(whatif_in_terminal(folder))
     title, *rows = printed.getvalue().replace("\u00a0", " ").splitlines()
-    assert title.split() == ["Bandwidth", "Best", "cut", "Round", "pw1", "instead"]
-    assert [row.split()[:2] for row in rows] == [
-        ["0.1", "dw12"], ["0.3", "dw12"], ["1", "dw6"], ["3", "dw6"], ["10", "dw2"]
+    assert title.split() == ["Bandwidth", "Best", "cut", "Round", "2", "pw1", "instead"]
+    assert [row.split()[:3] for row in rows] == [
+        ["0.1", "23", "dw12"], ["0.3", "23", "dw12"], ["1", "11", "dw6"], ["3", "11", "dw6"], ["10", "3", "dw2"]
     ]  # fmt: skip
     assert all(row.rstrip().endswith("×") for row in rows)

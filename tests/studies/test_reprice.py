@@ -99,6 +99,8 @@ def test_learning_holds_if_and_only_if_training_in_the_other_world_gives_the_sam
     there, here = summaries(run), summaries(fresh)
     holds = {name for name, verdict in verdicts(repriced).items() if verdict["reason"] is None}
     assert holds == {name for name in there if there[name]["weights_digest"] == here[name]["weights_digest"]}
+    source = json.loads((repriced / "manifest.json").read_text())["repriced_from"]
+    assert set(source["changes"]) == {setting.partition("=")[0] for setting in ELSEWHERE}
     in_doubt = {"splitfed_v2", "hydra", "mergesfl, time", "korea, fixed, patience_s=0.05", "korea, patience_s=0.05"}
     in_doubt |= ASYNCHRONOUS
     assert set(there) - holds == in_doubt
