@@ -13,7 +13,7 @@ import pandas as pd
 
 from sfl_sim.engine.news import silent
 from sfl_sim.engine.trial import Settings
-from sfl_sim.scenario.load import Study, load, parse, training
+from sfl_sim.scenario.load import Overrides, Study, load, parse, read_overrides, training
 from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.shipped import scenario_file
@@ -121,12 +121,14 @@ class WhatIf:
 def run(
     scenario: str | Path | Scenario | Mapping[str, Any],
     *,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
+    data: Any = None,
     out: str | Path | None = None,
     jobs: int = 1,
     timing_only: bool = False,
     device: str = "auto",
     threads: int | None = None,
+    resume: bool = False,
     fresh: bool = False,
     backend: str = "local",
     address: str | None = None,
@@ -135,13 +137,16 @@ def run(
     """Run a scenario as the command line does, silently.
 
     Args:
-        scenario: a YAML file, the name of a shipped scenario, a `Scenario`, or a mapping as in the YAML file.
-        overrides: `key=value` texts, for a file or a shipped scenario.
+        scenario: a YAML file, the name of a shipped scenario, a `Scenario`, or a mapping as in the YAML file, whose
+            values may be Python objects: arrays and frames for lists, and your own model, method, order, ...
+        overrides: `key=value` texts, or a mapping from dotted keys to values, which may be Python objects.
+        data: data of your own: (x_train, y_train, x_test, y_test) as arrays or tensors, or two torch data sets.
         out: the run's folder; by default `reports/<name>`, or the next free number.
         jobs: variants and seeds to run side by side.
         timing_only: simulate time without training.
         device: auto, cpu or cuda.
         threads: intra-op threads of a run; all cores unless given.
+        resume: go on with an interrupted run of the same scenario, as `--resume` does.
         fresh: run what other runs in reports/ (or beside `out`) have finished, too.
         backend: local, or ray.
         address: of a Ray cluster, auto or ray://...; None starts Ray here.
@@ -152,16 +157,16 @@ def run(
         TrialsFailed: variants failed; what the others gave is in the folder of its `outcome`.
     """
     threads = threads or Settings.threads
-    settings = Settings(timing_only, device, jobs, threads, reuse=not fresh, backend=backend, address=address)
+    settings = Settings(timing_only, device, jobs, threads, resume, not fresh, backend, address)
     with permitted(Permission(allow_code)):
-        study = training(_study(scenario, overrides))
+        study = training(_study(scenario, overrides, data))
         return Results(run_study(study, Path(out) if out else None, settings, silent).folder)
 
 
 def serve(
     scenario: str | Path | Scenario | Mapping[str, Any],
     *,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     out: str | Path | None = None,
     run: str | Path | None = None,
     timing_only: bool = False,
@@ -210,7 +215,7 @@ def whatif(
     scenario: str | Path | Scenario | Mapping[str, Any],
     vary: Mapping[str, Sequence[Any] | str],
     *,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     runs: Sequence[str | Path] = (),
     out: str | Path | None = None,
     jobs: int = 1,
@@ -239,7 +244,7 @@ def whatif(
 def advise(
     scenario: str | Path | Scenario | Mapping[str, Any],
     *,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     per_client: bool = False,
     memory_bytes: int | None = None,
     accuracy: float | None = None,
@@ -263,5 +268,10 @@ def advise(
         return find_advice(training(_study(scenario, overrides)), criteria, silent)
 
 
-def _study(scenario: str | Path | Scenario | Mapping[str, Any], overrides: Sequence[str]) -> Study:
-    return load(scenario_file(scenario), overrides) if isinstance(scenario, str | Path) else parse(scenario)
+def _study(scenario: str | Path | Scenario | Mapping[str, Any], overrides: Overrides, data: Any = None) -> Study:
+    layer = read_overrides(overrides)
+    if data is not None:
+        layer["data.factory"] = data() if callable(data) else data
+    if isinstance(scenario, str | Path):
+        return load(scenario_file(scenario), layer)
+    return parse(scenario, overrides=layer)
