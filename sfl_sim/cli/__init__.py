@@ -17,7 +17,7 @@ import typer
 
 from sfl_sim.cli import ask, run, show  # noqa: F401  (they register their commands)
 from sfl_sim.cli.app import Interrupted, app, say
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, own_place
 from sfl_sim.scenario.own_code import Permission, permitted
 
 INTERRUPTED = 130
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _fail(str(ScenarioError("File name too long", found=error.filename)), 2, error if debug else None)
-        _fail(f"failed: {str(error) or type(error).__name__}", 1, error if debug else None)
+        _fail(f"failed: {str(error) or type(error).__name__}{own_place(error)}", 1, error if debug else None)
 
 
 @contextmanager

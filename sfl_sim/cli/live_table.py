@@ -71,10 +71,11 @@ class Progress:
         match news:
             case Began():
                 row.state, row.began_s = "running", row.changed_s
-            case Ended(_, round):
+            case Ended(_, round, stopped):
                 row.done = round.row["round"]
+                row.rounds = row.done if stopped else row.rounds
                 row.state = "done" if row.done == row.rounds else "running"
-                row.simulated, row.news = duration(round.row["ended_s"]), learned(round)
+                row.simulated, row.news = duration(round.row["ended_s"]), stopped or learned(round)
             case Reused(_, run):
                 row.state, row.news = "taken", f"from {run}"
             case Failed(_, why):

@@ -59,11 +59,12 @@ def _lines(planned: Planned, console: Console) -> Iterator[Notify]:
 
     def notify(news: News) -> None:
         match news:
-            case Ended(trial, round):
+            case Ended(trial, round, stopped):
                 of, done = planned.trials[trial][1], round.row["round"]
-                if done != of and done % -(-of // LINES_PER_TRIAL):
+                if done != of and not stopped and done % -(-of // LINES_PER_TRIAL):
                     return
                 told = [f"round {done}/{of}", f"{duration(round.row['ended_s'])} simulated", learned(round)]
+                told += [f"stopped: {stopped}"] if stopped else []
             case Began(trial, after) if after:
                 told = [f"goes on after round {after}"]
             case Reused(trial, run):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sfl_sim.data.dataset import Dataset, measured
-from sfl_sim.errors import ScenarioError, in_short
+from sfl_sim.errors import ScenarioError, in_short, own_place
 
 KEY = "data.factory"
 FORMS = "(x_train, y_train, x_test, y_test) as arrays or tensors, or (train, test) as torch data sets"
@@ -35,7 +35,7 @@ def as_dataset(given: Any) -> Dataset:
     try:
         made = given() if callable(given) else given
     except Exception as error:  # a user's function may raise anything
-        raise ScenarioError(f"fails with {in_short(error)}", key=KEY) from error
+        raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=KEY) from error
     if isinstance(made, Dataset):
         return made
     if not isinstance(made, Sequence) or len(made) not in (2, 4):
@@ -47,7 +47,7 @@ def as_dataset(given: Any) -> Dataset:
     except ScenarioError:
         raise
     except Exception as error:  # a user's data set may raise anything, too
-        raise ScenarioError(f"cannot be read: {in_short(error)}", key=KEY, allowed=FORMS) from error
+        raise ScenarioError(f"cannot be read: {in_short(error)}{own_place(error)}", key=KEY, allowed=FORMS) from error
     _check_labels("training", x_train, y_train)
     _check_labels("test", x_test, y_test)
     if _kind(x_train[:0]) != _kind(x_test[:0]):

@@ -14,7 +14,7 @@ from torch import nn
 
 from sfl_sim.data.datasets import DATASETS
 from sfl_sim.data.partition import PARTITIONS
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, own_place
 from sfl_sim.methods import METHODS, Method, MethodOptions
 from sfl_sim.models.network import Builder
 from sfl_sim.models.zoo import MODELS, as_builder
@@ -46,8 +46,8 @@ def named(name: str, table: Mapping[str, Any], key: str) -> Any:
     require_permission(name, key)
     try:
         return attrgetter(thing)(importlib.import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ScenarioError(f"cannot be imported: {error}", key=key, found=name) from error
+    except Exception as error:  # a user's module may raise anything
+        raise ScenarioError(f"cannot be imported: {error}{own_place(error)}", key=key, found=name) from error
 
 
 def find_model(model: Model) -> str | Builder | nn.Sequential:

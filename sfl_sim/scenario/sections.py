@@ -186,6 +186,23 @@ class Method(Section):
         return dict(self.__pydantic_extra__)
 
 
+class Stop(Section):
+    """Rules by which training ends before its last round; the first that applies ends it."""
+
+    accuracy: PositiveShare | None = None
+    """Test accuracy with which training ends; none in a run that times only."""
+    time_s: Positive | None = None
+    """Simulated seconds after which no further round begins."""
+    patience: Count | None = None
+    """Number of rounds in a row without a better test accuracy with which training ends."""
+
+    @model_validator(mode="after")
+    def _has_a_rule(self) -> Stop:
+        if self.accuracy is None and self.time_s is None and self.patience is None:
+            raise ScenarioError("must not be empty without time_s and patience", key="accuracy")
+        return self
+
+
 class _OrName:
     """Marks a section in whose place its name may stand."""
 
@@ -205,6 +222,11 @@ class Train(Section):
 
     rounds: Count = 100
     """Number of rounds."""
+    stop: Stop | None = None
+    """Rules by which training ends earlier: a section; null: after the last round."""
+    on_round_end: str | None = None
+    """Function of your own: package.module:look, where look(round, experiment) is called after every round, and ends
+    training by returning true. From Python also the function itself."""
     batch_size: Count = 64
     """Number of samples per mini-batch."""
     local_epochs: Count = 1
@@ -289,6 +311,9 @@ class Report(Section):
     representations: Annotated[Count, Field(ge=10)] | None = None
     """Number of test samples whose inputs to the last layer, after training, the report shows in two dimensions
     (t-SNE); null for none."""
+    metrics: dict[str, str] = Field(default={})
+    """Metrics of your own, by the column of rounds.parquet that each fills: package.module:metric, where
+    metric(logits, labels) gives a number for all test samples. From Python also the functions themselves."""
     snapshots: Snapshots | None = None
     """Confusion matrices on the test set within rounds, without effect on training; null for none."""
 

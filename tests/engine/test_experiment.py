@@ -210,7 +210,7 @@ def test_what_is_kept_of_an_interrupted_run_is_its_last_whole_round():
 
             run.memory.run = stops
         else:
-            run.evaluator.of_model = lambda _: (_ for _ in ()).throw(Pressed())
+            run.evaluator.of_model = lambda *_, **__: (_ for _ in ()).throw(Pressed())
         with pytest.raises(Pressed):
             next(rounds)
         assert run.weights_digest() == one.weights_digest()

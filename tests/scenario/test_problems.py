@@ -9,7 +9,8 @@ from sfl_sim.scenario.problems import problems
 from sfl_sim.scenario.sections import Scenario
 
 TRAIN = (
-    "rounds, batch_size, local_epochs, lr, lr_decay, lr_min, optimizer, momentum, weight_decay, batches, drop_last, "
+    "rounds, stop, on_round_end, batch_size, local_epochs, lr, lr_decay, lr_min, optimizer, momentum, weight_decay, "
+    "batches, drop_last, "
     "agg_weights, precision, compile, executor, max_graphs, on_nan"
 )
 
