@@ -498,19 +498,19 @@ def test_a_variant_that_fails_does_not_stop_the_others_and_its_error_is_in_the_r
     assert "lr=0.2 with seed 0 failed: RuntimeError: no &lt;more&gt;. What follows has its first 1 round." in page
     (tmp_path / "poison").unlink()
     sfl_sim(scenario, *sets, "--resume")
-    assert "lr=0.1  taken from reports/tiny\n" in capsys.readouterr().err
+    assert "lr=0.1  reused from reports/tiny\n" in capsys.readouterr().err
     assert [v["rounds"] for v in summary(tmp_path / "reports" / "tiny")] == [2, 2]
 
 
-def test_what_has_been_run_is_said_to_be_taken_unless_a_fresh_run_is_asked_for(scenario, capsys):
+def test_what_has_been_run_is_said_to_be_reused_unless_a_fresh_run_is_asked_for(scenario, capsys):
     sfl_sim(scenario, "--timing-only")
     capsys.readouterr()
     sfl_sim(scenario, "--timing-only", "--set", "grid={method.name: [splitfed_v1, fedavg]}")
     first, *rest = capsys.readouterr().err.splitlines()
-    assert first == "splitfed_v1  taken from reports/tiny"
+    assert first == "splitfed_v1  reused from reports/tiny"
     assert {line.partition("  ")[0] for line in rest} == {"fedavg"}
     sfl_sim(scenario, "--timing-only", "--fresh")
-    assert "taken from" not in capsys.readouterr().err
+    assert "reused from" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -102,10 +102,10 @@ def test_one_s_own_function_sees_every_round_and_may_end_training(tmp_path):
 
     summary, rounds = ran(tmp_path / "run", train=TRAIN | {"on_round_end": look})
     assert summary["stopped"] == "on_round_end says so"
-    assert [(number, accuracy) for number, accuracy, _ in seen] == list(
-        rounds[["round", "accuracy"]].itertuples(index=False, name=None)
-    )
-    assert all(tensors for *_, tensors in seen)
+    numbers, accuracies, tensors = zip(*seen, strict=True)
+    assert list(numbers) == rounds["round"].to_list()
+    assert list(accuracies) == rounds["accuracy"].to_list()
+    assert all(tensors)
 
 
 def test_one_s_own_metric_is_a_column(tmp_path):
@@ -113,9 +113,10 @@ def test_one_s_own_metric_is_a_column(tmp_path):
         assert len(logits) == len(labels) == 20
         return logits.softmax(1).max(1).values.mean()
 
-    metrics = {
-        "metrics": {"surest": surest, "right": lambda logits, labels: (logits.argmax(1) == labels).float().mean()}
-    }
+    def right(logits, labels):
+        return (logits.argmax(1) == labels).float().mean()
+
+    metrics = {"metrics": {"surest": surest, "right": right}}
     _, rounds = ran(tmp_path / "run", report=metrics)
     assert rounds["right"].to_numpy() == pytest.approx(rounds["accuracy"].to_numpy(), abs=1e-6)
     assert rounds["surest"].between(0.1, 1).all()
