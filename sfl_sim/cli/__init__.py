@@ -39,7 +39,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         with _modules_from_here(allowed), permitted(Permission(everything=allowed)):
             if app(arguments, standalone_mode=False) == INTERRUPTED:  # newer versions of typer catch Ctrl-C themselves
                 raise KeyboardInterrupt
-    except (Interrupted, KeyboardInterrupt, typer.Abort):
+    except Interrupted:
+        hint = "; the same command with --resume goes on from there" if arguments[0] == "run" else ""
+        _fail(f"interrupted{hint}", INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", INTERRUPTED)
     except ScenarioError as error:
         _fail(str(error), 2, error if debug else None)
