@@ -76,11 +76,13 @@ def in_short(error: BaseException) -> str:
 
 
 def own_place(error: BaseException) -> str:
-    """Return the file and the line of a user's own code where an error was raised, in brackets; else an empty text."""
+    """Return the place in a user's own code where an error was raised, as `, at FILE:LINE`; else an empty text."""
     theirs = (str(Path(__file__).parent), "<frozen", *sysconfig.get_paths().values())
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(theirs):
-            return f" ({frame.filename}:{frame.lineno})"
+            file = Path(frame.filename)
+            here = Path.cwd()
+            return f", at {file.relative_to(here) if file.is_relative_to(here) else file}:{frame.lineno}"
     return ""
 
 

@@ -109,8 +109,10 @@ def _from_last_checkpoint(number: int, variant: Variant, place: Path, settings: 
 
 def failure_of(variant: Variant, error: BaseException, round: int | None = None) -> Failure:
     """Make the record of a variant with a seed that failed, with the error in one line."""
-    message = shorten(f"{type(error).__name__}: {error}", MAX_ERROR, placeholder=" …").removesuffix(":")
-    return Failure(variant.name, variant.scenario.seed, round, message + own_place(error))
+    place = own_place(error)
+    most = max(0, MAX_ERROR - len(place))
+    message = shorten(f"{type(error).__name__}: {error}", most, placeholder=" …").removesuffix(":")
+    return Failure(variant.name, variant.scenario.seed, round, message + place)
 
 
 def _run_trial(

@@ -32,7 +32,7 @@ SHOWN = {
     "simulated_s": "Simulated time",
 }
 """Columns that fit into 80 letters, with short titles; the report shows all."""
-PG = "PG (performance gap): the accuracy of the best label minus the mean over labels."
+PG = "PG (performance gap): best label's accuracy minus the mean over labels."
 BOUND = "Lower bound: for any cuts per client and any scheduling policy, with links at their best rate."
 
 

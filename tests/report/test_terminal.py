@@ -43,7 +43,7 @@ def test_the_target_and_the_performance_gap_are_explained_once(run_folder: Path)
     text = " ".join(" ".join(printed(run_folder)).split())
 
     assert text.count("Target: 70 % accuracy.") == 1
-    assert text.count("PG (performance gap): the accuracy of the best label minus the mean over labels.") == 1
+    assert text.count("PG (performance gap): best label's accuracy minus the mean over labels.") == 1
 
 
 def test_seeds_that_have_ended_differently_have_no_median(folder: Path) -> None:
