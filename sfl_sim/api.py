@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sfl_sim.cli.app import Terminal
 from sfl_sim.cli.progress import progress as show_progress
+from sfl_sim.data.own import as_dataset
 from sfl_sim.engine.experiment import Experiment, Round
 from sfl_sim.engine.news import Notify, silent
 from sfl_sim.engine.trial import Settings
@@ -242,7 +243,7 @@ def run(
     threads = threads or Settings.threads
     settings = Settings(timing_only, device, jobs, threads, resume, not fresh, backend, address)
     with permitted(Permission(allow_code)):
-        given = {"data.factory": data() if callable(data) else data, "train.on_round_end": on_round_end}
+        given = {"data.factory": None if data is None else as_dataset(data), "train.on_round_end": on_round_end}
         study = training(_study(scenario, overrides, {key: each for key, each in given.items() if each is not None}))
         with _shown(progress) as notify:
             return Results(run_study(study, Path(out) if out else None, settings, notify).folder)

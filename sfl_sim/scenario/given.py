@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from sfl_sim.scenario.own_code import CODE, DATA, hand_over, keep_object
 
 SAMPLES, HOLDINGS = "data.factory", "data.partition"
-"""Keys at which a list is data: samples with their labels, or the sample indices of each client."""
+"""Keys at which an object is data: samples with their labels, or a list of the sample indices of each client."""
 OBJECTS = {SAMPLES, "model.factory", "method", "method.name", "server.order", "train.on_round_end"}
 """Keys at which an object may stand for a text, besides the metrics."""
 METRICS = "report.metrics."
@@ -33,7 +33,7 @@ def spelled(value: Any, key: str = "") -> Any:
     """
     if key == HOLDINGS and isinstance(value, list | tuple):
         return {"kind": "indices", "file": _kept(value, "indices", DATA)}
-    if key == SAMPLES and isinstance(value, tuple | list):
+    if key == SAMPLES and not (value is None or isinstance(value, str) or callable(value)):
         return _kept(value, "samples", DATA)
     if isinstance(value, Mapping):
         return {name: _below(inner, key, name) for name, inner in value.items()}
