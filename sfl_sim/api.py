@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
+from safetensors.torch import load_file
+from torch import Tensor
 
-from sfl_sim.engine.news import silent
+from sfl_sim.cli.app import Terminal
+from sfl_sim.cli.progress import progress as show_progress
+from sfl_sim.data.own import as_dataset
+from sfl_sim.engine.experiment import Experiment, Round
+from sfl_sim.engine.news import Notify, silent
 from sfl_sim.engine.trial import Settings
-from sfl_sim.scenario.load import Study, load, parse, training
+from sfl_sim.errors import ScenarioError
+from sfl_sim.report.results import results_figure
+from sfl_sim.scenario.load import Overrides, Study, parse, read_overrides, training
+from sfl_sim.scenario.load import load as load_scenario
 from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.shipped import scenario_file
@@ -24,6 +34,9 @@ from sfl_sim.studies.serve import ServedStudy
 from sfl_sim.studies.train import TrialsFailed, run_study
 from sfl_sim.studies.whatif import run_whatif
 
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
 __all__ = [
     "Advice",
     "Results",
@@ -32,6 +45,7 @@ __all__ = [
     "TrialsFailed",
     "WhatIf",
     "advise",
+    "load",
     "reprice",
     "run",
     "serve",
@@ -55,6 +69,9 @@ class Results:
 
     folder: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder))
+
     rounds = _table("rounds", "One row per variant, seed and round.")
     labels = _table("labels", "One row per variant, seed, round and label.")
     clients = _table("clients", "One row per variant, seed and client: its device, links, data and cut.")
@@ -65,6 +82,55 @@ class Results:
     def summary(self) -> pd.DataFrame:
         """Headline figures: one row per variant and seed."""
         return pd.json_normalize(json.loads((self.folder / "summary.json").read_text())["variants"])
+
+    def plot(self, against: Literal["time", "rounds", "bytes"] = "time") -> go.Figure:
+        """Draw the accuracy of each variant against simulated time, rounds or bytes, as its page does.
+
+        A timing-only run has no accuracy: there it is the time of a round by resource.
+        """
+        return results_figure(self.folder, against)
+
+    def state_dict(
+        self, variant: str | None = None, seed: int | None = None, client: int | None = None
+    ) -> dict[str, Tensor]:
+        """Return the global model after training, as PyTorch's `load_state_dict` takes it.
+
+        Args:
+            variant: name of the variant; None: the only one.
+            seed: None: the first one.
+            client: the client whose part-1 it shall have, for methods that keep one for each (splitfed_v3, ...).
+
+        Raises:
+            ScenarioError: there is no such model.
+        """
+        tensors = load_file(self._model(variant, seed))
+        parts: dict[str, dict[str, Tensor]] = {}  # of all clients, and of each client
+        for name, tensor in tensors.items():
+            layer = name.partition(".")[2]
+            owner = layer.partition(".")[0] if layer.startswith(("client", "initial.")) else ""
+            parts.setdefault(owner, {})[layer.removeprefix(f"{owner}.")] = tensor
+        common = parts.pop("", {})
+        wanted = next(iter(parts)) if len(parts) == 1 and client is None else f"client{client}"
+        if parts and wanted not in parts:
+            allowed = [owner.removeprefix("client") for owner in parts]
+            raise ScenarioError("must say whose of several part-1s", key="client", found=client, allowed=allowed)
+        return common | parts.get(wanted, {})
+
+    def _model(self, variant: str | None, seed: int | None) -> Path:
+        """Find the file of a trial's model."""
+        files = {}
+        for path in sorted((self.folder / "checkpoints").glob("*.json")):
+            about = json.loads(path.read_text())
+            files[about["variant"], about["seed"]] = path.with_suffix(".safetensors")
+        names = list(dict.fromkeys(name for name, _ in files))
+        if variant is None and len(names) == 1:
+            (variant,) = names
+        seeds = [each for name, each in files if name == variant]
+        if not seeds:
+            raise ScenarioError("has no model: name a variant", key="variant", found=variant, allowed=names or "none")
+        if seed is not None and seed not in seeds:
+            raise ScenarioError("was not trained", key="seed", found=seed, allowed=seeds)
+        return files[variant, min(seeds) if seed is None else seed]
 
 
 @dataclass(frozen=True)
@@ -118,33 +184,56 @@ class WhatIf:
     )
 
 
+def load(folder: str | Path) -> Results | Served | WhatIf:
+    """Open the folder of a run, of a serving or of a what-if.
+
+    Raises ScenarioError if it is none of them.
+    """
+    if Path(folder, "summary.json").exists():
+        return Results(Path(folder))
+    if Path(folder, "serving.json").exists():
+        return Served(Path(folder))
+    if Path(folder, "whatif.json").exists():
+        return WhatIf(Path(folder))
+    raise ScenarioError("is not the folder of a run, a serving or a what-if", key="folder", found=str(folder))
+
+
 def run(
     scenario: str | Path | Scenario | Mapping[str, Any],
     *,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
+    data: Any = None,
+    on_round_end: Callable[[Round, Experiment], object] | None = None,
     out: str | Path | None = None,
     jobs: int = 1,
     timing_only: bool = False,
     device: str = "auto",
     threads: int | None = None,
+    resume: bool = False,
     fresh: bool = False,
     backend: str = "local",
     address: str | None = None,
+    progress: bool | None = None,
     allow_code: bool = False,
 ) -> Results:
-    """Run a scenario as the command line does, silently.
+    """Run a scenario as the command line does.
 
     Args:
-        scenario: a YAML file, the name of a shipped scenario, a `Scenario`, or a mapping as in the YAML file.
-        overrides: `key=value` texts, for a file or a shipped scenario.
+        scenario: a YAML file, the name of a shipped scenario, a `Scenario`, or a mapping as in the YAML file, whose
+            values may be Python objects: arrays and frames for lists, and your own model, method, order, ...
+        overrides: `key=value` texts, or a mapping from dotted keys to values, which may be Python objects.
+        data: data of your own: (x_train, y_train, x_test, y_test) as arrays or tensors, or two torch data sets.
+        on_round_end: function of your own that is called after every round, and ends training by returning true.
         out: the run's folder; by default `reports/<name>`, or the next free number.
         jobs: variants and seeds to run side by side.
         timing_only: simulate time without training.
         device: auto, cpu or cuda.
         threads: intra-op threads of a run; all cores unless given.
+        resume: go on with an interrupted run of the same scenario, as `--resume` does.
         fresh: run what other runs in reports/ (or beside `out`) have finished, too.
         backend: local, or ray.
         address: of a Ray cluster, auto or ray://...; None starts Ray here.
+        progress: show the progress of all variants; None: in a notebook alone.
         allow_code: let code of your own run that the scenario names by its path; a function handed over may run anyway.
 
     Raises:
@@ -152,16 +241,18 @@ def run(
         TrialsFailed: variants failed; what the others gave is in the folder of its `outcome`.
     """
     threads = threads or Settings.threads
-    settings = Settings(timing_only, device, jobs, threads, reuse=not fresh, backend=backend, address=address)
+    settings = Settings(timing_only, device, jobs, threads, resume, not fresh, backend, address)
     with permitted(Permission(allow_code)):
-        study = training(_study(scenario, overrides))
-        return Results(run_study(study, Path(out) if out else None, settings, silent).folder)
+        given = {"data.factory": None if data is None else as_dataset(data), "train.on_round_end": on_round_end}
+        study = training(_study(scenario, overrides, {key: each for key, each in given.items() if each is not None}))
+        with _shown(progress) as notify:
+            return Results(run_study(study, Path(out) if out else None, settings, notify).folder)
 
 
 def serve(
     scenario: str | Path | Scenario | Mapping[str, Any],
     *,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     out: str | Path | None = None,
     run: str | Path | None = None,
     timing_only: bool = False,
@@ -210,7 +301,7 @@ def whatif(
     scenario: str | Path | Scenario | Mapping[str, Any],
     vary: Mapping[str, Sequence[Any] | str],
     *,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     runs: Sequence[str | Path] = (),
     out: str | Path | None = None,
     jobs: int = 1,
@@ -239,7 +330,7 @@ def whatif(
 def advise(
     scenario: str | Path | Scenario | Mapping[str, Any],
     *,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     per_client: bool = False,
     memory_bytes: int | None = None,
     accuracy: float | None = None,
@@ -263,5 +354,21 @@ def advise(
         return find_advice(training(_study(scenario, overrides)), criteria, silent)
 
 
-def _study(scenario: str | Path | Scenario | Mapping[str, Any], overrides: Sequence[str]) -> Study:
-    return load(scenario_file(scenario), overrides) if isinstance(scenario, str | Path) else parse(scenario)
+def _study(
+    scenario: str | Path | Scenario | Mapping[str, Any], overrides: Overrides, given: Mapping[str, Any] | None = None
+) -> Study:
+    layer = read_overrides(overrides) | dict(given or {})
+    if isinstance(scenario, str | Path):
+        return load_scenario(scenario_file(scenario), layer)
+    return parse(scenario, overrides=layer)
+
+
+@contextmanager
+def _shown(wanted: bool | None) -> Iterator[Notify]:
+    """Yield a `Notify` that shows the progress of a study, if that is wanted."""
+    console = Terminal(stderr=True)
+    if console.is_jupyter if wanted is None else wanted:
+        with show_progress(console) as notify:
+            yield notify
+    else:
+        yield silent

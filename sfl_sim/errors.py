@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 import errno
+import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 MAX_FOUND = 200
 """Number of characters of a value, or of a name, that an error shows."""
@@ -70,6 +73,17 @@ def _shortened(text: str) -> str:
 def in_short(error: BaseException) -> str:
     """Return the type and the message of an error that is no user's mistake, in one short line."""
     return f"{type(error).__name__}: {_shortened(in_one_line(' '.join(str(error).split())))}"
+
+
+def own_place(error: BaseException) -> str:
+    """Return the place in a user's own code where an error was raised, as `, at FILE:LINE`; else an empty text."""
+    theirs = (str(Path(__file__).parent), "<frozen", *sysconfig.get_paths().values())
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(theirs):
+            file = Path(frame.filename)
+            here = Path.cwd()
+            return f", at {file.relative_to(here) if file.is_relative_to(here) else file}:{frame.lineno}"
+    return ""
 
 
 class OutputError(RuntimeError):

@@ -20,6 +20,7 @@ UNPACK = Path(__file__).parents[2] / "shared" / "data" / "unpack"
 SLOW = {
     "cli/test_cli", "data/test_two_processes", "docs/test_notebook", "docs/test_readme",
     "engine/test_evaluation", "engine/test_experiment", "engine/test_processes", "engine/test_snapshots",
+    "engine/test_stopping",
     "methods/test_client_cuts", "methods/test_early_exits", "methods/test_exit_prices", "methods/test_smofi",
     "metrics/test_critical_path", "models/test_exits", "models/test_zoo", "properties/test_confined",
     "properties/test_fuzz", "properties/test_harmony_twin", "properties/test_identities",
@@ -33,8 +34,8 @@ SLOW = {
     "report/test_whatif_figures", "report/test_whatif_page", "scenario/test_own_code", "store/test_earlier",
     "studies/test_advise", "studies/test_landscape", "studies/test_reprice", "studies/test_serve",
     "studies/test_served_fleet", "studies/test_train", "studies/test_whatif", "studies/test_whatif_tables",
-    "system/test_availability", "system/test_cost", "training/test_batched", "training/test_compiling",
-    "training/test_provenance",
+    "system/test_availability", "system/test_cost", "tests/test_api", "training/test_batched",
+    "training/test_compiling", "training/test_provenance",
 }  # fmt: skip
 """Test modules that take some three seconds or more: `make quick` leaves them out."""
 

@@ -17,7 +17,7 @@ import typer
 
 from sfl_sim.cli import ask, run, show  # noqa: F401  (they register their commands)
 from sfl_sim.cli.app import Interrupted, app, say
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, own_place
 from sfl_sim.scenario.own_code import Permission, permitted
 
 INTERRUPTED = 130
@@ -39,7 +39,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         with _modules_from_here(allowed), permitted(Permission(everything=allowed)):
             if app(arguments, standalone_mode=False) == INTERRUPTED:  # newer versions of typer catch Ctrl-C themselves
                 raise KeyboardInterrupt
-    except (Interrupted, KeyboardInterrupt, typer.Abort):
+    except Interrupted:
+        hint = "; the same command with --resume goes on from there" if arguments[0] == "run" else ""
+        _fail(f"interrupted{hint}", INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", INTERRUPTED)
     except ScenarioError as error:
         _fail(str(error), 2, error if debug else None)
@@ -50,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _fail(str(ScenarioError("File name too long", found=error.filename)), 2, error if debug else None)
-        _fail(f"failed: {str(error) or type(error).__name__}", 1, error if debug else None)
+        _fail(f"failed: {str(error) or type(error).__name__}{own_place(error)}", 1, error if debug else None)
 
 
 @contextmanager

@@ -34,7 +34,10 @@ def whatif(
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    """Time the rounds of a scenario, without training, at all combinations of what varies."""
+    """Time the rounds of a scenario, without training, at all combinations of what varies.
+
+    Example: sfl-sim whatif cuts/mobilenet_v1 --vary model.cut=all --vary clients.network.scale=0.25,1,4
+    """
     from sfl_sim.cli.progress import progress
     from sfl_sim.scenario.load import load, training
     from sfl_sim.scenario.vary import read_axes
@@ -58,7 +61,10 @@ def reprice(
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    """Walk a run again in another world, without training, and say what of its learning holds there."""
+    """Walk a run again in another world, without training, and say what of its learning holds there.
+
+    Example: sfl-sim reprice reports/heterogeneous_bw --set clients.network.scale=4
+    """
     from sfl_sim.cli.progress import progress
     from sfl_sim.studies.reprice import Repricing
 
@@ -85,7 +91,10 @@ def advise(
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    """Choose the cuts with the shortest rounds, by the clock alone."""
+    """Choose the cuts with the shortest rounds, by the clock alone.
+
+    Example: sfl-sim advise cuts/mobilenet_v1 --memory 100MB
+    """
     from sfl_sim.cli.progress import progress
     from sfl_sim.report.terminal import advice_in_terminal, advised_settings
     from sfl_sim.scenario.load import load, training

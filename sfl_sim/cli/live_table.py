@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import time
 from collections import Counter
@@ -19,9 +20,11 @@ from sfl_sim.engine.news import Began, Ended, Failed, News, Notify, Planned, Reu
 from sfl_sim.report.display import duration
 
 REFRESHES_PER_S = 2
+NOTEBOOK_ROWS, NOTEBOOK_COLUMNS = 20, 100
+"""Size of the table in a notebook."""
 FRAME_LINES = 4
 """Lines of the screen that are no rows: the heading, the counts, the command above and the cursor below."""
-STATES = {"running": "bold", "failed": "red", "done": "green", "taken": "cyan", "waiting": "dim"}
+STATES = {"running": "bold", "failed": "red", "done": "green", "reused": "cyan", "waiting": "dim"}
 """States of a trial, the most important first, and their styles."""
 
 Clock = Callable[[], float]
@@ -71,12 +74,13 @@ class Progress:
         match news:
             case Began():
                 row.state, row.began_s = "running", row.changed_s
-            case Ended(_, round):
+            case Ended(_, round, stopped):
                 row.done = round.row["round"]
+                row.rounds = row.done if stopped else row.rounds
                 row.state = "done" if row.done == row.rounds else "running"
-                row.simulated, row.news = duration(round.row["ended_s"]), learned(round)
+                row.simulated, row.news = duration(round.row["ended_s"]), stopped or learned(round)
             case Reused(_, run):
-                row.state, row.news = "taken", f"from {run}"
+                row.state, row.news = "reused", f"from {run}"
             case Failed(_, why):
                 row.state, row.news = "failed", str(why)
 
@@ -118,7 +122,7 @@ class Progress:
         for row in self.shown(n_rows):
             left_s = row.left_s(now_s)
             left = "" if left_s is None else duration(round(left_s))
-            rounds = "" if row.state == "taken" else f"{row.done}/{row.rounds}"
+            rounds = "" if row.state == "reused" else f"{row.done}/{row.rounds}"
             texts = row.name, row.state, rounds, row.simulated, left, row.news
             table.add_row(*map(Text, texts), style=STATES[row.state])
         return Group(table, self.counts())
@@ -133,3 +137,30 @@ def live_table(planned: Planned, console: Console) -> Iterator[Notify]:
         refresh_per_second=REFRESHES_PER_S,
     ):  # fmt: skip
         yield progress.notify
+
+
+@contextmanager
+def notebook_table(planned: Planned, console: Console) -> Iterator[Notify]:
+    """Yield a `Notify` that keeps the table of the planned trials up to date below the cell of a notebook."""
+    from IPython.display import display  # every notebook has it
+
+    progress = Progress([Row(name, rounds) for name, rounds in planned.trials])
+    shown_s = -math.inf
+
+    def picture() -> dict[str, str]:
+        text = Console(file=io.StringIO(), width=NOTEBOOK_COLUMNS, force_jupyter=False)
+        with text.capture() as drawn:
+            text.print(progress.table(NOTEBOOK_ROWS))
+        return {"text/plain": drawn.get()}
+
+    handle = display(picture(), raw=True, display_id=True)
+
+    def notify(news: News) -> None:
+        nonlocal shown_s
+        progress.notify(news)
+        if time.monotonic() - shown_s > 1 / REFRESHES_PER_S:
+            handle.update(picture(), raw=True)
+            shown_s = time.monotonic()
+
+    yield notify
+    handle.update(picture(), raw=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from sfl_sim.cli.live_table import learned, live_table
+from sfl_sim.cli.live_table import learned, live_table, notebook_table
 from sfl_sim.engine.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused, Warned, silent
 from sfl_sim.engine.trial import Settings
 from sfl_sim.report.display import duration
@@ -38,7 +38,7 @@ def progress(console: Console, quiet: bool = False) -> Iterator[Notify]:
                 case Planned(trials):
                     names[:] = [name for name, _ in trials]
                     if not quiet:
-                        turn_to(live_table(news, console) if console.is_terminal else _lines(news, console))
+                        turn_to(_display(console)(news, console))
                 case Warned(trial, problem):
                     _say(console, f"{'' if trial is None else names[trial] + '  '}warning: {problem}")
                 case Counted() if not (quiet or is_counting):
@@ -47,6 +47,12 @@ def progress(console: Console, quiet: bool = False) -> Iterator[Notify]:
             show(news)
 
         yield notify
+
+
+def _display(console: Console) -> Callable[[Planned, Console], AbstractContextManager[Notify]]:
+    if console.is_jupyter:
+        return notebook_table
+    return live_table if console.is_terminal else _lines
 
 
 def _say(console: Console, line: str) -> None:
@@ -59,15 +65,16 @@ def _lines(planned: Planned, console: Console) -> Iterator[Notify]:
 
     def notify(news: News) -> None:
         match news:
-            case Ended(trial, round):
+            case Ended(trial, round, stopped):
                 of, done = planned.trials[trial][1], round.row["round"]
-                if done != of and done % -(-of // LINES_PER_TRIAL):
+                if done != of and not stopped and done % -(-of // LINES_PER_TRIAL):
                     return
                 told = [f"round {done}/{of}", f"{duration(round.row['ended_s'])} simulated", learned(round)]
+                told += [f"stopped: {stopped}"] if stopped else []
             case Began(trial, after) if after:
                 told = [f"goes on after round {after}"]
             case Reused(trial, run):
-                told = [f"taken from {run}"]
+                told = [f"reused from {run}"]
             case Failed(trial, why):
                 told = [f"failed: {why}"]
             case _:

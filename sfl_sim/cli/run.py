@@ -41,7 +41,10 @@ def run(
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    """Run a scenario and write its report."""
+    """Run a scenario and write its report.
+
+    Example: sfl-sim run heterogeneous_bw --set train.rounds=5 --jobs 2
+    """
     from sfl_sim.cli.progress import progress, show_calibration
     from sfl_sim.engine.trial import Settings
     from sfl_sim.scenario.load import load, training
@@ -88,7 +91,10 @@ def serve(
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    """Serve requests with the trained model of a scenario, and write the report of latency and accuracy."""
+    """Serve requests with the trained model of a scenario, and write the report of latency and accuracy.
+
+    Example: sfl-sim serve serving/fleet --timing-only
+    """
     from sfl_sim.cli.progress import progress
     from sfl_sim.engine.trial import Settings
     from sfl_sim.scenario.load import load

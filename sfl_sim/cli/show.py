@@ -27,6 +27,9 @@ from sfl_sim.cli.app import (
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.scenario.shipped import scenario_file
 
+PAGES = ("report.html", "serving.html", "whatif.html")
+"""Pages of a run, a serving and a what-if."""
+
 
 @app.command()
 def report(
@@ -44,7 +47,10 @@ def report(
     plotly: Plotly = "embedded",
     debug: Debug = False,
 ) -> None:
-    """Write the report of stored runs again, or one page for several; export what it shows."""
+    """Write the report of stored runs again, or one page for several; export what it shows.
+
+    Example: sfl-sim report reports/first reports/second --out both.html
+    """
     from sfl_sim.report.export import export_runs
     from sfl_sim.report.page import write_report
 
@@ -63,7 +69,10 @@ def mlflow(
     store: Annotated[str, typer.Option(metavar="DIR", help="A folder, or the URI of a tracking server.")] = "mlruns",
     debug: Debug = False,
 ) -> None:
-    """Log stored runs in MLflow, one run for each variant and seed."""
+    """Log stored runs in MLflow, one run for each variant and seed.
+
+    Example: sfl-sim mlflow reports/heterogeneous_bw --store mlruns
+    """
     from sfl_sim.report.mlflow_log import log_runs
 
     with blamed_on(*runs):
@@ -83,7 +92,10 @@ def landscape(
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    """Show how flat the loss is around the final models of stored runs."""
+    """Show how flat the loss is around the final models of stored runs.
+
+    Example: sfl-sim landscape reports/heterogeneous_bw
+    """
     from sfl_sim.cli.progress import progress
     from sfl_sim.studies.landscape import Extent, survey
 
@@ -106,7 +118,10 @@ def validate(
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    """Check a scenario, its data and its profiles without running it."""
+    """Check a scenario, its data and its profiles without running it.
+
+    Example: sfl-sim validate mine.yaml
+    """
     from sfl_sim.engine.trial import Settings
     from sfl_sim.scenario.load import load, training
     from sfl_sim.studies.serve import ServedStudy
@@ -121,14 +136,56 @@ def validate(
 
 
 @app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("scenario.yaml"),
+    debug: Debug = False,
+) -> None:
+    """Write a scenario to begin with: every key with its default and its meaning.
+
+    Example: sfl-sim init mine.yaml
+    """
+    from sfl_sim.scenario.template import template
+
+    try:
+        with file.open("x", encoding="utf-8") as new:
+            new.write(template(str(file)))
+    except OSError as error:
+        raise ScenarioError(f"cannot be written: {error.strerror}", key="FILE", found=str(file)) from error
+    say(file)
+
+
+@app.command("open")
+def open_(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, a serving or a what-if; or its name in reports/.")],
+    debug: Debug = False,
+) -> None:
+    """Open the page of a run in the browser.
+
+    Example: sfl-sim open reports/heterogeneous_bw
+    """
+    import webbrowser
+
+    places = [folder / page for folder in (run, Path("reports") / run) for page in PAGES]
+    page = next((place for place in places if place.is_file()), None)
+    if page is None:
+        raise ScenarioError("has no page", key="RUN", found=str(run), allowed="a folder with " + ", ".join(PAGES))
+    webbrowser.open(page.resolve().as_uri())
+    say(page)
+
+
+@app.command()
 def partition(
     scenario: ScenarioFile,
     overrides: Overrides = [],
     out: Annotated[Path | None, typer.Option(help="The page; by default reports/<name>-partition.html.")] = None,
     plotly: Plotly = "embedded",
+    allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    """Show which training samples each client holds, without training."""
+    """Show which training samples each client holds, without training.
+
+    Example: sfl-sim partition heterogeneous_bw --set data.partition.p=0.5
+    """
     from sfl_sim.report.partition import preview_in_terminal, write_preview
     from sfl_sim.scenario.load import load
     from sfl_sim.studies.partition_preview import preview
@@ -142,7 +199,10 @@ def partition(
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of scenarios, for editors."""
+    """Print the JSON Schema of scenarios, for editors.
+
+    Example: sfl-sim schema > scenario.schema.json
+    """
     from sfl_sim.engine.registry import choices
     from sfl_sim.methods import METHODS
     from sfl_sim.scenario.schema import json_schema
@@ -161,7 +221,10 @@ def model(
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    """Show what the layers of a model cost, and where it is best cut."""
+    """Show what the layers of a model cost, and where it is best cut.
+
+    Example: sfl-sim model mobilenet_v1 --input 3x32x32
+    """
     from sfl_sim.engine.layer_table import layer_table, usual_data
     from sfl_sim.engine.registry import find_model
     from sfl_sim.models.zoo import network
@@ -188,7 +251,10 @@ def list_(
     what: Annotated[str, typer.Argument(help="methods, models, datasets, partitions, orders, profiles or scenarios.")],
     debug: Debug = False,
 ) -> None:
-    """List what comes with sfl-sim, with a line of explanation each."""
+    """List what comes with sfl-sim, with a line of explanation each.
+
+    Example: sfl-sim list methods
+    """
     from sfl_sim.engine.registry import catalogue
 
     entries = catalogue()

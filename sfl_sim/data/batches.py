@@ -23,13 +23,15 @@ Rest = Literal["keep", "drop", "carry"]
 
 
 def check_augmentable(dataset: Dataset) -> None:
-    """Raise ScenarioError for text, which cannot be cropped and flipped."""
+    """Raise ScenarioError for samples that are no images, which cannot be cropped and flipped."""
     if dataset.mean is None:
-        raise ScenarioError("text has no crops and flips", key="data.augment", found=True, allowed="false")
+        raise ScenarioError(
+            "text and floating samples have no crops and flips", key="data.augment", found=True, allowed="false"
+        )
 
 
 class Images:
-    """Training samples (images or sequences of tokens) as uint8 on the device that trains.
+    """Training samples on the device that trains: images or sequences of tokens as uint8, or floating ones.
 
     Raises:
         ScenarioError: `augment` is set for tokens.
@@ -50,7 +52,13 @@ class Images:
         self.augment = augment
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Normalise uint8 images (n, C, H, W) to floating ones, or convert uint8 tokens (n, T) to int64."""
+        """Normalise uint8 images (n, C, H, W) to floating ones, or convert uint8 tokens (n, T) to int64.
+
+        Floating samples of a user's own change their type and memory format alone.
+        """
+        if x.is_floating_point():
+            channels_last = self.channels_last and x.ndim == 4
+            return x.to(self.dtype, memory_format=torch.channels_last if channels_last else torch.preserve_format)
         if self.mean is None or self.std is None:
             return x.long()
         return normalise(x, self.mean, self.std, self.dtype, self.channels_last)

@@ -31,10 +31,11 @@ class Dataset:
 
     Attributes:
         name: name in `DATASETS`.
-        x_train, x_test: uint8 (N, C, H, W) images, or uint8 (N, T) tokens 0 .. n_labels - 1.
+        x_train, x_test: uint8 (N, C, H, W) images, uint8 (N, T) tokens 0 .. n_labels - 1, or float32 samples (N, ...)
+            of a user's own, which are not normalised.
         y_train, y_test: int64 (N,), labels 0 .. n_labels - 1.
         label_names: name of each label.
-        mean, std: float32 (C,), for normalisation, of pixel values in [0, 1]; None for tokens.
+        mean, std: float32 (C,), for normalisation, of pixel values in [0, 1]; None but for images.
         owners, test_owners: int64 (N,), the person who wrote or spoke each sample, as index into `owner_names`; None
             if unknown, and for test samples of people without training samples.
         owner_names: name of each owner.
@@ -106,9 +107,14 @@ def measured(data: Dataset) -> Dataset:
 
 
 def with_std(data: Dataset, std: Sequence[float]) -> Dataset:
-    """Replace the standard deviation of each channel; raises ScenarioError for tokens or another number of channels."""
+    """Replace the standard deviation of each channel.
+
+    Raises ScenarioError for samples that are not normalised, or another number of channels.
+    """
     if data.std is None:
-        raise ScenarioError("text is not normalised", key="data.std", found=list(std), allowed="null")
+        raise ScenarioError(
+            "only images of whole numbers are normalised", key="data.std", found=list(std), allowed="null"
+        )
     if len(std) != len(data.std):
         raise ScenarioError(f"has one number for each of {len(data.std)} channels", key="data.std", found=list(std))
     return replace(data, std=torch.tensor(std))

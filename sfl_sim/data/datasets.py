@@ -42,6 +42,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 def load(
     name: str,
     *,
+    loader: Callable[..., Dataset] | None = None,
     download: bool = True,
     pixels: bool = True,
     train_samples: int | None = None,
@@ -51,7 +52,8 @@ def load(
     """Load the data set `name`.
 
     Args:
-        name: a key of `DATASETS`.
+        name: a key of `DATASETS`, or any name for what a `loader` gives.
+        loader: gives the data set; None: the function of that name.
         download: download published files that are missing.
         pixels: False if labels suffice: of a published set whose files are missing (`KNOWN`), the images are black.
         train_samples, test_samples: keep so many, stratified and the same in every run; None keeps all.
@@ -61,9 +63,9 @@ def load(
         ScenarioError: unknown name, an option that the data set does not have, missing or unreadable files,
             more samples wanted than there are, or no training or test samples at all.
     """
-    if name not in DATASETS:
+    if loader is None and name not in DATASETS:
         raise ScenarioError("unknown data set", key="data.name", found=name, allowed=DATASETS)
-    loader = DATASETS[name]
+    loader = loader or DATASETS[name]
     accepted = inspect.signature(loader).parameters
     given = {option: value for option, value in options.items() if value is not None}
     for option, value in given.items():

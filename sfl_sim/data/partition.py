@@ -8,6 +8,7 @@ in docs/methods/partitions.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -57,15 +58,17 @@ def check_clients(n_clients: int, samples: Samples) -> None:
         raise ScenarioError("more clients than samples", key="clients.count", found=n_clients, allowed=allowed)
 
 
-def _usual_clients(kind: str, samples: Samples, options: Mapping[str, int]) -> int:
+def _usual_clients(kind: str, samples: Samples, options: Mapping[str, Any]) -> int:
     """Return the number of clients of a partition if the scenario gives none."""
     match kind:
         case "dominant_label" | "sharding":
-            return options["phi"] * samples.n_labels
+            return int(options["phi"] * samples.n_labels)
         case "label_shards":
-            return max(1, options["n_shards"] // options["shards"])
+            return max(1, int(options["n_shards"] // options["shards"]))
         case "natural":
             return len(np.unique(_owners(samples)))
+        case "indices":
+            return len(options["holdings"])
     return USUAL_CLIENTS
 
 
@@ -90,6 +93,28 @@ def natural(samples: Samples, n_clients: int, rng: np.random.Generator) -> list[
     return [holdings[owner] for owner in np.sort(rng.choice(len(holdings), n_clients, replace=False))]
 
 
+def indices(samples: Samples, n_clients: int, rng: np.random.Generator, *, holdings: Sequence[Any] = ()) -> list[Ints]:
+    """Indices of your own: those of the training samples of each client, which may overlap; from a file or Python.
+
+    Raises:
+        ScenarioError: there is not one array for each client, or not of indices into the training samples.
+    """
+    key, allowed = "data.partition.file", f"whole numbers from 0 to {len(samples) - 1}"
+    if len(holdings) != n_clients:
+        problem = "must be the number of arrays in data.partition, or left out"
+        raise ScenarioError(problem, key="clients.count", found=n_clients, allowed=[len(holdings)])
+    parts = []
+    for client, given in enumerate(holdings):
+        part = np.asarray(given)
+        if part.ndim != 1 or (part.size and part.dtype.kind not in "iu"):
+            raise ScenarioError(f"client {client} has no list of indices", key=key, found=given, allowed=allowed)
+        part = part.astype(np.int64)
+        if len(outside := part[(part < 0) | (part >= len(samples))]):
+            raise ScenarioError(f"client {client} has no such sample", key=key, found=int(outside[0]), allowed=allowed)
+        parts.append(part)
+    return parts
+
+
 PARTITIONS: dict[str, Callable[..., list[Ints]]] = {
     "iid": iid,
     "dominant_label": dominant_label,
@@ -98,6 +123,7 @@ PARTITIONS: dict[str, Callable[..., list[Ints]]] = {
     "dirichlet": dirichlet,
     "quantity_skew": quantity_skew,
     "natural": natural,
+    "indices": indices,
 }
 
 

@@ -81,7 +81,8 @@ def build_method(
 
 def _network(scenario: Scenario, dataset: Dataset) -> Network:
     shape, precision = tuple(dataset.x_train.shape[1:]), PRECISIONS[scenario.train.precision]
-    net = network(find_model(scenario.model), shape, dataset.n_labels, precision.weights)
+    tokens = dataset.mean is None and not dataset.x_train.is_floating_point()
+    net = network(find_model(scenario.model), shape, dataset.n_labels, precision.weights, tokens=tokens)
     return net.called(_calling(scenario.train))
 
 

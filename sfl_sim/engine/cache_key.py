@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from sfl_sim.data.dataset import Dataset
 from sfl_sim.engine.dealing import dataset_of
 from sfl_sim.engine.own_sources import own_sources
 from sfl_sim.scenario.concerns import without
 from sfl_sim.scenario.fields import Concern
+from sfl_sim.scenario.own_code import texts
 from sfl_sim.scenario.sections import Scenario
 
 PACKAGES = ["torch", "torchvision", "numpy", "scipy", "pandas", "simpy", "scikit-learn", "fvcore"]
@@ -50,7 +49,7 @@ def trial_key(scenario: Scenario, meaning: str, *, pixels: bool = True) -> str:
     Without `pixels`, a published data set need not be on this machine (`dealing.deal_data`).
     """
     values = without(scenario, NOT_STORED) | {"is served": scenario.serving is not None}
-    named = {text: Path(os.path.expanduser(text)) for text in _texts(values)}
+    named = {text: Path(os.path.expanduser(text)) for text in texts(values)}
     files = {text: _content(path) for text, path in named.items() if os.path.isfile(path)}
     own = {text: own_sources(text.partition(":")[0]) for text in named if ":" in text}
     content = [values, _digest(dataset_of(scenario.data, pixels=pixels)), files, own, code_version(), meaning]
@@ -59,22 +58,13 @@ def trial_key(scenario: Scenario, meaning: str, *, pixels: bool = True) -> str:
 
 
 def names_own_code(scenario: Scenario) -> bool:
-    """Return True if a scenario names a user's own code, as package.module:thing."""
-    return any(":" in text for text in _texts(without(scenario, NOT_STORED)))
+    """Return True if a scenario names a user's own code: package.module:thing, or an object passed from Python."""
+    return any(":" in text for text in texts(without(scenario, NOT_STORED)))
 
 
 @lru_cache(maxsize=2)
 def _digest(dataset: Dataset) -> str:
     return dataset.digest()
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Generate all texts in nested mappings and lists, without the keys."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _texts(part)
 
 
 def _content(path: Path) -> str:

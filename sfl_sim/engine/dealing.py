@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 from sfl_sim.data.dataset import with_std
 from sfl_sim.data.datasets import Dataset, load
+from sfl_sim.data.own import as_dataset, read_indices
 from sfl_sim.data.partition import check_clients, partition
 from sfl_sim.data.samples import Samples
 from sfl_sim.data.testsets import client_test_sets
+from sfl_sim.engine.registry import named
 from sfl_sim.rng import stream
-from sfl_sim.scenario.data import Data
+from sfl_sim.scenario.data import Data, Indices, Partition
+from sfl_sim.scenario.own_code import find_object, is_object
 from sfl_sim.scenario.sections import Scenario
 
 Ints = NDArray[np.int64]
@@ -28,10 +31,19 @@ def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list
     dataset = dataset_of(scenario.data, pixels=pixels)
     owners = None if dataset.owners is None else dataset.owners.numpy()
     samples = Samples(dataset.y_train.numpy(), dataset.n_labels, owners)
-    count, how = scenario.clients.count, scenario.data.partition.model_dump()
+    count, how = scenario.clients.count, _holdings(scenario.data.partition)
     if count is not None:
         check_clients(count, samples)
     return dataset, partition(how.pop("kind"), samples, count, stream(scenario.seed, "partition"), **how)
+
+
+def _holdings(how: Partition) -> dict[str, Any]:
+    """Return the partition's kind and options; of a user's own, the indices themselves."""
+    if not isinstance(how, Indices):
+        return how.model_dump()
+    key = "data.partition.file"
+    found = find_object(how.file, key) if is_object(how.file) else read_indices(how.file, key)
+    return {"kind": how.kind, "holdings": found}
 
 
 def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]:
@@ -47,6 +59,7 @@ def dataset_of(data: Data, *, pixels: bool = True) -> Dataset:
 
 
 @lru_cache(maxsize=2)
-def _load(std: tuple[float, ...] | None, **options: Any) -> Dataset:
-    dataset = load(**options)
+def _load(name: str | None, factory: str | None, std: tuple[float, ...] | None, **options: Any) -> Dataset:
+    own = None if factory is None else named(factory, {}, "data.factory")
+    dataset = load(name or "own data", loader=None if factory is None else lambda: as_dataset(own), **options)
     return dataset if std is None else with_std(dataset, std)

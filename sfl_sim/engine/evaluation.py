@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,12 +13,16 @@ from torch import Tensor
 
 from sfl_sim.data.batches import Images
 from sfl_sim.data.datasets import Dataset
+from sfl_sim.engine.registry import named
 from sfl_sim.engine.round_tables import answer_table, label_rows, learned
+from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
 from sfl_sim.metrics import exits
 from sfl_sim.metrics.representations import laid_out, silhouettes
+from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
+from sfl_sim.store.columns import ATTENDANCE_COLUMNS, BREAKDOWN, REPLAY_COLUMNS, ROUND_COLUMNS, STALENESS_COLUMNS
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.deployed import answers_of_clients, representations
 from sfl_sim.training.eager import Eager
@@ -49,20 +53,29 @@ class Evaluator:
         assert images is not None
         return images
 
-    def of_model(self, model: Model) -> Evaluation:
+    def of_model(self, model: Model, keeps_logits: bool = False) -> Evaluation:
         """Evaluate a global model."""
-        return evaluate(model, self._x, self._y, self.experiment.dataset.n_labels, self._images.prepare)
+        n_labels = self.experiment.dataset.n_labels
+        return evaluate(model, self._x, self._y, n_labels, self._images.prepare, keeps_logits)
 
     def of_round(self, number: int) -> tuple[dict[str, Any], list[dict[str, Any]], Tables]:
         """Give figures for the row of a finished round, its rows of labels.parquet, and tables after the last round."""
         experiment = self.experiment
-        found = self.of_model(experiment.method.model())
-        figures, tables = self._of_clients(number)
+        found = self.of_model(experiment.method.model(), keeps_logits=bool(experiment.metrics))
+        figures, tables = self.of_clients(number, is_last=number == experiment.scenario.train.rounds)
+        figures |= self._by_own_metrics(found)
         skipped = {"skipped": experiment.on_nan.take()} if experiment.on_nan.skips else {}
         labels = label_rows(number, found, experiment.dataset.label_names, experiment.label_order)
         return {**learned(found, experiment.test_sets), **figures, **skipped}, labels, tables
 
-    def _of_clients(self, number: int) -> tuple[dict[str, float | None], Tables]:
+    def _by_own_metrics(self, found: Evaluation) -> dict[str, float]:
+        """Give the columns that the user's own metrics fill."""
+        if found.logits is None:
+            return {}
+        logits, labels = found.logits.cpu(), self.experiment.dataset.y_test
+        return {name: float(metric(logits, labels)) for name, metric in self.experiment.metrics.items()}
+
+    def of_clients(self, number: int, is_last: bool) -> tuple[dict[str, float | None], Tables]:
         """Give figures of the clients' own models for the round's row, and their tables after the last round.
 
         Before the last round, these are the models that the clients would have if training ended now; they are made
@@ -70,7 +83,6 @@ class Evaluator:
         """
         experiment, scenario = self.experiment, self.experiment.scenario
         method, report = experiment.method, scenario.report
-        is_last = number == scenario.train.rounds
         figures: dict[str, float | None] = {}
         tables: Tables = {}
         if is_last or (method.has_exits and report.exits_every and number % report.exits_every == 0):
@@ -88,6 +100,21 @@ class Evaluator:
                     scenario.seed,
                 )  # fmt: skip
         return figures, tables if is_last else {}
+
+
+def own_metrics(scenario: Scenario) -> dict[str, Callable[[Tensor, Tensor], float]]:
+    """Return the user's own metrics by name. Raises ScenarioError if one cannot be called, or has a taken name."""
+    taken = [*ROUND_COLUMNS, *(f"{part}_s" for part in BREAKDOWN), *exits.HEADLINE, "performance_gap", "client_joule",
+             *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, "skipped", "variant", "seed"]  # fmt: skip
+    found = {}
+    for name, path in scenario.report.metrics.items():
+        key = f"report.metrics.{name}"
+        if name in taken or not name.isidentifier():
+            raise ScenarioError("cannot name a column of your own", key=key, found=name)
+        found[name] = named(path, {}, key)
+        if not callable(found[name]):
+            raise ScenarioError("is no function", key=key, found=path)
+    return found
 
 
 def client_answers(

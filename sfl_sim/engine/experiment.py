@@ -16,11 +16,12 @@ from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_count
 from sfl_sim.engine.build import build_clock, build_executor, build_method, build_world
 from sfl_sim.engine.checkpointing import ResumePoint, StoredRound
 from sfl_sim.engine.dealing import deal_data, deal_tests
-from sfl_sim.engine.evaluation import Evaluator
+from sfl_sim.engine.evaluation import Evaluator, own_metrics
 from sfl_sim.engine.layer_table import layer_table
 from sfl_sim.engine.participation import check_survival
 from sfl_sim.engine.round_tables import client_table, round_row
 from sfl_sim.engine.snapshots import Snapshots, check_snapshots
+from sfl_sim.engine.stopping import Stopping
 from sfl_sim.engine.walk import Walk, WalkedRound
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
@@ -74,6 +75,8 @@ class Experiment:
         server_model_bytes: maximum of the bytes of models that the main server has held at once; None if the method
             does not say.
         joule: (C,) energy that each client's battery has spent in whole rounds; None if the power is unknown.
+        stopping: decides after each round whether training ends early; None if nothing asks for that.
+        stopped: why it has ended early; None if it has not.
 
     Raises ScenarioError if the scenario cannot be used, before any training.
     """
@@ -88,9 +91,12 @@ class Experiment:
         self.counts = label_counts(dataset.y_train.numpy(), self.shares, dataset.n_labels)
         self.test_sets = deal_tests(scenario, dataset, self.counts)
         self.cyclic = cyclic_clients(self.counts, self.label_order)
+        self.stopping = Stopping(scenario.train) if scenario.train.stop or scenario.train.on_round_end else None
+        self.stopped: str | None = None
         self.fleet = build_world(scenario, len(self.shares))
         self.method = build_method(scenario, dataset, self.shares, self.counts, self.fleet, device)
         check_snapshots(scenario, self.method)
+        self.metrics = own_metrics(scenario)
         check_survival(scenario, self.method)
         self.executor = provenance or build_executor(scenario.train, device, self.on_nan)
         self.memory: Replay | None = None
@@ -142,7 +148,13 @@ class Experiment:
             round = self._round(walked, known, snapshots.take() if snapshots else None)
             if resume:
                 resume.check(walked.number, self.timeline_digest)
+            if self.stopping:
+                self.stopped = self.stopping.why(round, self, is_new=known is None)
+                if self.stopped and walked.number < self.scenario.train.rounds:
+                    round = self._finished(walked, round)
             yield round
+            if self.stopped:
+                return
 
     def _snapshots(self, n_known: int) -> Snapshots | None:
         """Make the snapshots of the rounds after the first `n_known`, if the scenario asks for any."""
@@ -179,6 +191,26 @@ class Experiment:
         power = self.fleet.power
         joule = None if power is None else op_joule(walked.ops, power, self.fleet.presence)
         return Round(row, labels, walked.ops, confusion, tables, joule)
+
+    def _finished(self, walked: WalkedRound, round: Round) -> Round:
+        """Complete a round that turned out to be the last one with what follows the last one."""
+        ops = self.walk.finish(walked.number)
+        whole = walked._replace(ended_s=self.walk.clock.now_s, ops=np.concatenate([walked.ops, ops]))
+        timed = round_row(*whole[:5])
+        row = dict(round.row) | {column: value for column, value in timed.items() if value is not None}
+        tables: dict[str, pd.DataFrame] = {}
+        if self.device is not None:
+            figures, tables = self.evaluator.of_clients(walked.number, is_last=True)
+            row |= figures
+            self._model = [part.snapshot() for part in self.method.model()]
+        self._timeline.update(ops.tobytes())
+        joule, power = round.joule, self.fleet.power
+        if power is not None and self.joule is not None:
+            period = ops, power, walked.clients, walked.ended_s, whole.ended_s, self.fleet.presence
+            self.joule += client_joule(*period)
+            row["client_joule"] += client_joule(*period).sum() / len(walked.clients)
+            joule = op_joule(whole.ops, power, self.fleet.presence)
+        return Round(row, round.labels, whole.ops, round.confusion, tables, joule)
 
     def _row(self, walked: WalkedRound) -> dict[str, Any]:
         """Make the columns of a finished round's row that need the clock alone."""

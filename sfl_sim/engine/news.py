@@ -29,10 +29,11 @@ class Began:
 
 @dataclass(frozen=True)
 class Ended:
-    """A trial has finished a round."""
+    """A trial has finished a round, and perhaps `stopped` early with it, for a reason."""
 
     trial: int
     round: Round
+    stopped: str | None = None
 
 
 @dataclass(frozen=True)

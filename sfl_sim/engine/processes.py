@@ -10,8 +10,9 @@ import os
 import pickle
 import queue
 import signal
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.managers import SyncManager
@@ -23,6 +24,7 @@ from sfl_sim.engine.trial import Settings, attempt
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import Variant
 from sfl_sim.scenario.own_code import Permission, permission, permitted
+from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import Failure, RunFolder, read_failure, write_failure
 
 BACKENDS = ("local", "ray")
@@ -66,6 +68,7 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
 
     Each worker is a pool of one process: a pool of several would be lost with the first of them that is killed.
     """
+    given = given_to_processes(variant.scenario for variant in variants.values())
     context = multiprocessing.get_context("spawn")
     waiting = list(variants)
 
@@ -86,7 +89,7 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
                 return
             number = waiting.pop(0)
             place = folder.trial_folder(number)
-            task = number, variants[number], place, settings, permission(), news, stop
+            task = number, variants[number], place, settings, given, news, stop
             running[worker.submit(_apart, *task)] = number, worker
 
         try:
@@ -115,6 +118,19 @@ def _side_by_side(variants: Mapping[int, Variant], folder: RunFolder, settings: 
         finally:
             for worker in workers:
                 worker.shutdown(cancel_futures=True)
+
+
+def given_to_processes(scenarios: Iterable[Scenario]) -> Permission:
+    """Return the permission and the objects that other processes need to run these scenarios.
+
+    Raises ScenarioError if they cannot get them, or would run the user's whole script, which they import first.
+    """
+    main = sys.modules["__main__"]
+    script = Path(getattr(main, "__file__", None) or "")
+    if main.__spec__ is None and script.is_file() and b"__name__" not in script.read_bytes():
+        problem = 'needs `if __name__ == "__main__":` around the call, since other processes import the script'
+        raise ScenarioError(problem, key="jobs", file=str(script))
+    return permission(*(scenario.model_dump() for scenario in scenarios))
 
 
 def _apart(

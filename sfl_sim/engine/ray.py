@@ -56,10 +56,12 @@ def on_ray(variants: Mapping[int, Variant], folder: RunFolder, settings: Setting
         _require_room(ray, **resources)
         from ray.util.queue import Queue
 
+        given = permission(*(variant.scenario.model_dump() for variant in variants.values()))
+
         news = Queue(actor_options={"num_cpus": 0})
         task = ray.remote(max_retries=0, **resources)(_elsewhere)
         places = [os.path.abspath(place) for place in sys.path]
-        same = replace(settings, device=device), permission(), news, code_version(), places
+        same = replace(settings, device=device), given, news, code_version(), places
         running = {task.remote(number, variant, *same): number for number, variant in variants.items()}
         try:
             while running:

@@ -14,12 +14,12 @@ from torch import nn
 
 from sfl_sim.data.datasets import DATASETS
 from sfl_sim.data.partition import PARTITIONS
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, own_place
 from sfl_sim.methods import METHODS, Method, MethodOptions
 from sfl_sim.models.network import Builder
 from sfl_sim.models.zoo import MODELS, as_builder
 from sfl_sim.scenario.load import Study, value_of
-from sfl_sim.scenario.own_code import require_permission
+from sfl_sim.scenario.own_code import find_object, is_object, require_permission
 from sfl_sim.scenario.presets import PRESETS
 from sfl_sim.scenario.problems import mismatch
 from sfl_sim.scenario.schema import members
@@ -37,6 +37,8 @@ def named(name: str, table: Mapping[str, Any], key: str) -> Any:
     """
     if name in table:
         return table[name]
+    if is_object(name):
+        return find_object(name, key)
     module, colon, thing = name.partition(":")
     if not colon:
         problem = f"{'no such name, nor' if table else 'is not'} a package.module:name of your own"
@@ -44,8 +46,8 @@ def named(name: str, table: Mapping[str, Any], key: str) -> Any:
     require_permission(name, key)
     try:
         return attrgetter(thing)(importlib.import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ScenarioError(f"cannot be imported: {error}", key=key, found=name) from error
+    except Exception as error:  # a user's module may raise anything
+        raise ScenarioError(f"cannot be imported: {error}{own_place(error)}", key=key, found=name) from error
 
 
 def find_model(model: Model) -> str | Builder | nn.Sequential:
@@ -119,6 +121,7 @@ def check_unused(study: Study) -> None:
 def choices() -> dict[str, list[str]]:
     """Return the names that come with sfl-sim, by the scenario key that takes them."""
     return {
+        "method": list(METHODS),
         "method.name": list(METHODS),
         "report.target_accuracy.of": list(METHODS),
         "model.name": list(MODELS),

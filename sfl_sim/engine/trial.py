@@ -20,7 +20,7 @@ from sfl_sim.engine.cache_key import trial_key
 from sfl_sim.engine.checkpointing import CheckpointWriter, ResumePoint, StoredRound, resume_points
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Began, Ended, Notify, Warned
-from sfl_sim.errors import OutputError
+from sfl_sim.errors import OutputError, own_place
 from sfl_sim.metrics.accuracy import headline
 from sfl_sim.metrics.exits import HEADLINE
 from sfl_sim.scenario.data import RhoOod
@@ -109,8 +109,10 @@ def _from_last_checkpoint(number: int, variant: Variant, place: Path, settings: 
 
 def failure_of(variant: Variant, error: BaseException, round: int | None = None) -> Failure:
     """Make the record of a variant with a seed that failed, with the error in one line."""
-    message = shorten(f"{type(error).__name__}: {error}", MAX_ERROR, placeholder=" …").removesuffix(":")
-    return Failure(variant.name, variant.scenario.seed, round, message)
+    place = own_place(error)
+    most = max(0, MAX_ERROR - len(place))
+    message = shorten(f"{type(error).__name__}: {error}", most, placeholder=" …").removesuffix(":")
+    return Failure(variant.name, variant.scenario.seed, round, message + place)
 
 
 def _run_trial(
@@ -149,8 +151,8 @@ def _run_trial(
             with uninterrupted():
                 trial.add_round(round.row, round.labels, round.ops, round.confusion, round.joule)
                 trial.add_final(round.final)
-                notify(Ended(number, round))
-                if writer and writer.rounds < round.row["round"] < scenario.train.rounds:
+                notify(Ended(number, round, experiment.stopped))
+                if writer and not experiment.stopped and writer.rounds < round.row["round"] < scenario.train.rounds:
                     writer.after_round(StoredRound(round.row, round.labels, round.confusion))
     except Exception as error:
         if experiment.is_walking and not isinstance(error, CheckpointMismatch):
@@ -178,6 +180,7 @@ def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment) -> 
         "method_options": experiment.method.options.model_dump(mode="json"),
         "seed": scenario.seed,
         "rounds": len(rounds),
+        **({} if experiment.stopping is None else {"stopped": experiment.stopped}),
         "simulated_s": float(rounds["ended_s"].iloc[-1]),
         **headline(rounds, trial.labels),
         **_last(rounds, HEADLINE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -102,12 +102,22 @@ class Walk:
             begin(number, clients)
         method, clock = self.experiment.method, self.clock
         started_s = clock.now_s
+        ops = self._run(number, self._flows(number, clients))
+        return WalkedRound(number, tuple(method.took_part(clients)), started_s, clock.now_s, ops)
+
+    def finish(self, number: int) -> NDArray[np.void]:
+        """Run what follows the last round, after one that was not expected to be the last; gives its operations."""
+        return self._run(number, [(FINISH, self.experiment.method.finish)])
+
+    def _run(self, number: int, flows: Iterable[tuple[Hashable, Callable[[], Flow]]]) -> NDArray[np.void]:
+        """Run flows one after another, and give their operations."""
+        method, clock = self.experiment.method, self.clock
         is_regular = isinstance(clock.events.executor, Timing) and method.regular and not method.task.round_cuts
-        for what, flow in self._flows(number, clients):
+        for what, flow in flows:
             clock.run(flow, number, like=what if is_regular else None, in_round=what not in (SETUP, FINISH))
         clock.events.executor.finish()
         _check_time(clock.now_s)
-        return WalkedRound(number, tuple(method.took_part(clients)), started_s, clock.now_s, clock.events.take_rows())
+        return clock.events.take_rows()
 
     def alike(self) -> list[WalkedRound]:
         """Give all rounds by the array clock, equal rounds as one, and setup and finish apart from them.

@@ -97,5 +97,5 @@ def exit_network(net: Network, cut: int) -> Network:
         layers.add_module("exit", exit_head(net, cut))
         return layers
 
-    small = Network(net.name, build, net.input_shape, net.n_labels, net.dtype, net.channels_last)
+    small = Network(net.name, build, net.input_shape, net.n_labels, net.dtype, net.channels_last, net.tokens)
     return small.called(net.calling)

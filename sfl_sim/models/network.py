@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.calling import Calling
@@ -27,10 +27,11 @@ class Network:
     Args:
         name: name in messages.
         build: builds an `nn.Sequential` whose children are the layers.
-        input_shape: shape of one sample, without the batch dimension; of one dimension for a sequence of tokens.
+        input_shape: shape of one sample, without the batch dimension.
         n_labels: number of labels.
         dtype: floating type of weights and activations.
         channels_last: lay 4-d weights and images out as NHWC, which is exact and faster on CPUs (1.1 to 1.5 times).
+        tokens: whether a sample is a sequence of tokens, int64; None: if it has one dimension.
 
     Attributes:
         layers: prices of the layers.
@@ -48,18 +49,20 @@ class Network:
         n_labels: int,
         dtype: torch.dtype = torch.float32,
         channels_last: bool = True,
+        tokens: bool | None = None,
     ) -> None:
         self.name = name
         self.input_shape = tuple(input_shape)
         self.n_labels = n_labels
         self.dtype = dtype
+        self.tokens = len(self.input_shape) == 1 if tokens is None else tokens
         self.channels_last = channels_last and len(self.input_shape) == 3
         self.calling = Calling()
         self._build = build
         try:
             module = self._module(seed=0)
-            self.layers = price(module, self.input_shape)
-            self.needs_batches_of_two = not _trains_on_one_sample(module, self.input_shape)
+            self.layers = price(module, self.input_shape, self.tokens)
+            self.needs_batches_of_two = not _trains_on(one_sample(module, self.input_shape, self.tokens), module)
         except ScenarioError:
             raise
         except Exception as error:  # a user's own layers may do anything
@@ -76,13 +79,14 @@ class Network:
 
     def needs_batches_of_two_before(self, cut: int) -> bool:
         """Return True if the layers up to `cut` have a batch norm that cannot normalise a single sample."""
-        return not _trains_on_one_sample(self._module(seed=0)[:cut], self.input_shape)
+        module = self._module(seed=0)[:cut]
+        return not _trains_on(one_sample(module, self.input_shape, self.tokens), module)
 
     @property
     def draws(self) -> bool:
         """True if a training pass draws random numbers, so that its result depends on the passes before it."""
         module = self._module(seed=0).train()
-        x = one_sample(module, self.input_shape)
+        x = one_sample(module, self.input_shape, self.tokens)
         with torch.random.fork_rng(devices=[]):
             before = torch.get_rng_state()
             module(torch.cat([x, x]))
@@ -179,10 +183,10 @@ def in_one_line(error: Exception) -> str:
     return text if isinstance(error, RuntimeError | ValueError) and text else f"{type(error).__name__}: {text}"
 
 
-def _trains_on_one_sample(module: nn.Module, input_shape: tuple[int, ...]) -> bool:
+def _trains_on(sample: Tensor, module: nn.Module) -> bool:
     """Return False if a batch norm then gets a single value per channel, which it cannot normalise."""
     try:
-        module.train()(one_sample(module, input_shape))
+        module.train()(sample)
     except ValueError as error:
         if "more than 1 value per channel" in str(error):
             return False

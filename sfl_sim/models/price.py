@@ -63,15 +63,15 @@ class Layer:
         return math.prod(self.out_shape)
 
 
-def one_sample(module: nn.Module, input_shape: tuple[int, ...]) -> Tensor:
-    """Make a batch of one sample of zeros: int64 tokens if its shape has one dimension, else of the weights' type."""
-    tokens = len(input_shape) == 1
+def one_sample(module: nn.Module, input_shape: tuple[int, ...], tokens: bool | None = None) -> Tensor:
+    """Make a batch of one sample of zeros: int64 tokens, by default if its shape has one dimension, or numbers."""
+    tokens = len(input_shape) == 1 if tokens is None else tokens
     return torch.zeros(1, *input_shape, dtype=torch.int64 if tokens else next(module.parameters()).dtype)
 
 
-def price(module: nn.Sequential, input_shape: tuple[int, ...]) -> tuple[Layer, ...]:
+def price(module: nn.Sequential, input_shape: tuple[int, ...], tokens: bool | None = None) -> tuple[Layer, ...]:
     """Price every child of `module` with one traced sample. Puts the module into eval mode."""
-    x = one_sample(module, input_shape)
+    x = one_sample(module, input_shape, tokens)
     own = _own_macs(module, x)
     layers = []
     with torch.no_grad():

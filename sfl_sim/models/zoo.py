@@ -60,6 +60,7 @@ def network(
     n_labels: int,
     dtype: torch.dtype = torch.float32,
     channels_last: bool = True,
+    tokens: bool | None = None,
 ) -> Network:
     """Make the network of a model's name, or of a user's own model as `as_builder` takes it.
 
@@ -67,26 +68,27 @@ def network(
         model: a key of `MODELS`, or a user's own model.
         input_shape: shape of one sample, without the batch dimension.
         n_labels: number of labels.
-        dtype, channels_last: as for `Network`.
+        dtype, channels_last, tokens: as for `Network`.
 
     Raises:
         ScenarioError: there is no such model, it does not take such samples, or its output is not a score per label.
     """
     key = model if isinstance(model, Hashable) else as_builder(model)
-    return _network(key, input_shape, n_labels, dtype, channels_last)
+    return _network(key, input_shape, n_labels, dtype, channels_last, tokens)
 
 
 @lru_cache(maxsize=16)  # pricing traces the model, and all variants and seeds of a study want the same
 def _network(
-    model: str | Builder | nn.Sequential, input_shape: Shape, n_labels: int, dtype: torch.dtype, channels_last: bool
-) -> Network:
+    model: str | Builder | nn.Sequential, input_shape: Shape, n_labels: int, dtype: torch.dtype, channels_last: bool,
+    tokens: bool | None,
+) -> Network:  # fmt: skip
     if not isinstance(model, str):
         name, build = getattr(model, "__name__", type(model).__name__), as_builder(model)
     elif model in MODELS:
         name, build = model, MODELS[model]
     else:
         raise ScenarioError("no such model", key="model.name", found=model, allowed=MODELS)
-    net = Network(name, build, input_shape, n_labels, dtype, channels_last)
+    net = Network(name, build, input_shape, n_labels, dtype, channels_last, tokens)
     if net.layers[-1].out_shape != (n_labels,):
         raise ScenarioError(
             f"the last layer of {name} must give a score for each label",
@@ -99,8 +101,9 @@ def as_builder(model: object) -> Builder:
     """Make a builder of a user's own model.
 
     Args:
-        model: a factory `make(input_shape, n_labels) -> nn.Sequential`, which is also called on torch's meta device; or
-            an `nn.Sequential`, whose weights are then the initial ones. Every build is a separate model.
+        model: a factory `make(input_shape, n_labels)` or `make()` of an `nn.Sequential`, which is also called on
+            torch's meta device; or an `nn.Sequential`, whose weights are then the initial ones. Every build is a
+            separate model.
 
     Raises:
         ScenarioError: `model` is neither. The builder raises it if the factory fails, or if its result cannot be
@@ -109,15 +112,15 @@ def as_builder(model: object) -> Builder:
     if isinstance(model, nn.Sequential):
         layers = _plain(model)
         return lambda input_shape, n_labels: copy.deepcopy(layers).to(torch.get_default_device())
-    if isinstance(model, nn.Module) or not callable(model) or not _takes_two(model):
+    if isinstance(model, nn.Module) or not callable(model) or not (_takes(model, (), 0) or _takes(model)):
         raise ScenarioError(
             "is no model", key="model.factory", found=model,
-            allowed="an nn.Sequential, or a function (input_shape, n_labels) that makes one",
+            allowed="an nn.Sequential, or a function of (input_shape, n_labels), or of nothing, that makes one",
         )  # fmt: skip
 
     def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
         try:
-            made = model(input_shape, n_labels)
+            made = model(input_shape, n_labels) if _takes(model, input_shape, n_labels) else model()
         except Exception as error:
             raise ScenarioError(
                 f"fails with {in_one_line(error)}", key="model.factory", found=getattr(model, "__name__", model)
@@ -127,9 +130,9 @@ def as_builder(model: object) -> Builder:
     return build
 
 
-def _takes_two(function: Callable[..., object]) -> bool:
+def _takes(function: Callable[..., object], *arguments: object) -> bool:
     try:
-        inspect.signature(function).bind((), 0)
+        inspect.signature(function).bind(*arguments)
     except (TypeError, ValueError):  # it takes something else, or does not say what
         return False
     return True

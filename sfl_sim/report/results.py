@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, paper_like
 from sfl_sim.report.display import data_size, duration, percent, plural, points, prefixed
-from sfl_sim.report.load import SUMMARY_NUMBERS
+from sfl_sim.report.frames import merge
+from sfl_sim.report.load import SUMMARY_NUMBERS, load
 from sfl_sim.report.table import Cell, Column, Table
+from sfl_sim.report.targets import aims
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
-    from typing import Any
+    from pathlib import Path
+    from typing import Any, Literal
+
+    import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames, Variant
 
@@ -51,6 +57,25 @@ def results_table(frames: Frames) -> Table:
     seeds_in_words = "Medians over seeds, ± standard deviation" if frames.n_seeds > 1 else "One seed, of unknown spread"
     note = f"{seeds_in_words}; the best of each column is shaded."
     return Table(["Variant", *(column.title for column in columns)], rows, note=note)
+
+
+def results_figure(folder: Path, against: Literal["time", "rounds", "bytes"]) -> go.Figure:
+    """Draw the accuracy of the run in `folder`, towards its first target; of a timing-only run the time of a round.
+
+    Raises ScenarioError if the folder holds no run, or nothing can be drawn against what is asked for.
+    """
+    from sfl_sim.report import learning  # with it comes plotly
+    from sfl_sim.report.round_time import round_breakdown
+
+    axes = {
+        "time": learning.accuracy_over_time, "rounds": learning.accuracy_over_rounds,
+        "bytes": learning.accuracy_over_bytes,
+    }  # fmt: skip
+    if against not in axes:
+        raise ScenarioError("nothing is drawn against it", key="against", found=against, allowed=axes)
+    frames = merge([load(folder)])
+    figure = round_breakdown(frames) if frames.timing_only else axes[against](frames, aims(frames)[0])
+    return figure.update_layout(showlegend=True)
 
 
 def of_each(found: pd.DataFrame, variants: Sequence[Variant]) -> list[tuple[Variant, pd.DataFrame]]:

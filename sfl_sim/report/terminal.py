@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table as TerminalTable
 
+    from sfl_sim.report.frames import Frames
+
 SHOWN = {
     "accuracy": "Accuracy",
     "performance_gap": "PG (points)",
@@ -30,6 +32,7 @@ SHOWN = {
     "simulated_s": "Simulated time",
 }
 """Columns that fit into 80 letters, with short titles; the report shows all."""
+PG = "PG (performance gap): best label's accuracy minus the mean over labels."
 BOUND = "Lower bound: for any cuts per client and any scheduling policy, with links at their best rate."
 
 
@@ -39,14 +42,42 @@ def results_in_terminal(folder: Path) -> TerminalTable:
     known = [*columns_for(frames), *([TIME] if any(aim.target for aim in aims(frames)) else [])]
     by_key = {column.key: column for column in known}
     columns = [by_key[key] for key in SHOWN if key in by_key]
-    about = [] if frames.timing_only else [f"Accuracy and PG: medians of the last {LAST_ROUNDS} rounds."]
+    about = [] if frames.timing_only else [f"Accuracy and PG: medians of the last {LAST_ROUNDS} rounds.", PG]
+    if TIME in columns:
+        about.append(_targets(frames))
     if frames.summary["seed"].nunique() > 1:
         about.append("Over seeds: median ± standard deviation.")
+    unequal = _ended_differently(folder)
     rows = []
     for variant, seeds in of_each(frames.summary, frames.variants):
+        if variant.name in unequal:
+            rows.append([Cell(variant.name, unequal[variant.name]), *(Cell("–") for _ in columns)])
+            continue
         number = plural(len(seeds), "seed") if len(seeds) > 1 else ""
         rows.append([Cell(variant.name, number), *(column.cell(seeds) for column in columns)])
+    if unequal:
+        about.append("–: seeds with unequal numbers of rounds have no median; --resume runs the rest.")
     return Table(["Variant", *(SHOWN[column.key] for column in columns)], rows, note="\n".join(about)).in_terminal()
+
+
+def _targets(frames: Frames) -> str:
+    """Name the targets, and what they are shares of."""
+    told = []
+    for aim in aims(frames):
+        of = f", {percent(aim.share, 0)} of the best of {aim.reference.name}" if aim.reference else ""
+        told += [f"{aim.name}{of}"] if aim.target is not None else []
+    return f"Target: {'; '.join(told)}."
+
+
+def _ended_differently(folder: Path) -> dict[str, str]:
+    """Find the variants whose seeds have unequal numbers of rounds, not by `train.stop`; says how many each has."""
+    found: dict[str, list[int]] = {}
+    for summary in read_json(folder / "summary.json")["variants"]:
+        if not summary.get("stopped"):
+            found.setdefault(summary["name"], []).append(summary["rounds"])
+    return {
+        name: f"{', '.join(map(str, rounds))} rounds" for name, rounds in found.items() if len(set(rounds)) > 1
+    }  # fmt: skip
 
 
 def served_in_terminal(folder: Path) -> TerminalTable:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.fields import Concern, Count, Natural, NonNegative, Positive, Probability, Section
 
 
@@ -85,8 +87,19 @@ class ByOwner(Section):
     """Kind of partition."""
 
 
+class Indices(Section):
+    """Partition of your own."""
+
+    kind: Literal["indices"] = "indices"
+    """Kind of partition."""
+    file: Annotated[str, Field(min_length=1)]
+    """File with the indices into the training samples that each client holds: JSON (a list of lists), or npz (an array
+    for each client). From Python also a list of arrays, in place of the whole section."""
+
+
 Partition = Annotated[
-    Iid | DominantLabel | Sharding | LabelShards | Dirichlet | QuantitySkew | ByOwner, Field(discriminator="kind")
+    Iid | DominantLabel | Sharding | LabelShards | Dirichlet | QuantitySkew | ByOwner | Indices,
+    Field(discriminator="kind"),
 ]
 
 
@@ -121,8 +134,11 @@ TestSets = Annotated[GlobalTest | RhoOod | OutOfClient, Field(discriminator="kin
 class Data(Section):
     """The data set and how it is split over the clients."""
 
-    name: str = "digits"
+    name: str | None = "digits"
     """Data set."""
+    factory: str | None = None
+    """Data of your own: package.module:make, where make() gives (x_train, y_train, x_test, y_test) as arrays or
+    tensors, or two torch data sets. From Python also the data themselves."""
     path: str | None = None
     """image_folder: root directory of the images. shakespeare: a text with speaker headings instead of LEAF's files."""
     image_size: Annotated[Count, Field(le=4096)] | None = None
@@ -157,3 +173,16 @@ class Data(Section):
     """Partition of the training samples among the clients."""
     test: Annotated[TestSets, Concern.LEARNING] = GlobalTest()
     """Test sets of the clients' own, besides the global one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _factory_yields_no_name(cls, value: object) -> object:
+        return {"name": None, **value} if isinstance(value, Mapping) and value.get("factory") is not None else value
+
+    @model_validator(mode="after")
+    def _is_one_data_set(self) -> Data:
+        if self.name is not None and self.factory is not None:
+            raise ScenarioError("cannot be given together with a name", key="factory")
+        if self.name is None and self.factory is None:
+            raise ScenarioError("must not be empty without a factory", key="name")
+        return self

@@ -28,7 +28,9 @@ Positive = Annotated[float, Field(gt=0, ge=SMALLEST, le=LARGEST)]
 NonNegative = Annotated[float, Field(ge=0, le=LARGEST)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
-PerClient = Annotated[list[Positive], Field(min_length=1)]
+Table = Annotated[str, Field(min_length=1)]
+"""CSV file with a row for each client, and a column of the key's name."""
+PerClient = Annotated[list[Positive], Field(min_length=1)] | Table
 
 
 def _is_in_bounds(option: JsonValue) -> JsonValue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.fields import SEEDS
+from sfl_sim.scenario.given import spelled
 from sfl_sim.scenario.grid import names, names_without, points, set_keys
 from sfl_sim.scenario.places import Place, Places
 from sfl_sim.scenario.problems import problems
@@ -22,7 +23,7 @@ from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.serving import Serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from sfl_sim.scenario.grid import Grid, Point
 
@@ -30,6 +31,8 @@ MAX_NAME = 100
 MAX_RUNS = 10_000
 """Maximum of variants of a study, each seed counted."""
 _COMMAND_LINE = Place("--set")
+Overrides = Sequence[str] | Mapping[str, Any]
+"""Texts KEY=VALUE, or values by dotted key, which may be Python objects."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Study:
         return next(culprits, self.variants[0]).places.located(error)
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
+def load(path: str | Path, overrides: Overrides = ()) -> Study:
     """Return the study that a YAML file describes, after overrides such as `train.lr=0.1`.
 
     Raises:
@@ -69,12 +72,30 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     """
     path = Path(path)
     values, places = yaml_text.read(path)
-    layer = dict(map(_override, overrides))
-    base = _validated(values, places)
+    return _overridden(_validated(values, places), places, path.stem, overrides)
+
+
+def parse(values: Mapping[str, Any] | Scenario, name: str = "scenario", overrides: Overrides = ()) -> Study:
+    """Return the study that a mapping, perhaps with Python objects, or a scenario describes, after overrides.
+
+    Args:
+        values: the mapping or the scenario.
+        name: its name if it has none.
+        overrides: as for `load`.
+
+    Raises:
+        ScenarioError: the mapping or an override cannot be used; names the dotted key.
+    """
+    places = Places()
+    return _overridden(_validated(spelled(values), places), places, name, overrides)
+
+
+def _overridden(base: Scenario, places: Places, name: str, overrides: Overrides) -> Study:
+    """Return the study of a scenario after overrides, each of which must have an effect."""
+    layer = read_overrides(overrides)
     given = {key: replace(_COMMAND_LINE) for key in layer}
     places = places.over(given)
-    base = changed(base, layer, places)
-    study = _study(base, places, path.stem)
+    study = _study(changed(base, layer, places) if layer else base, places, name)
     for key, place in given.items():
         if not any(variant.places.of(key) is place for variant in study.variants):
             raise ScenarioError(
@@ -85,14 +106,9 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Study:
     return study
 
 
-def parse(values: Mapping[str, Any] | Scenario, name: str = "scenario") -> Study:
-    """Return the study that a mapping or a scenario describes; `name` is its name if it has none.
-
-    Raises:
-        ScenarioError: the mapping cannot be used; names the dotted key.
-    """
-    places = Places()
-    return _study(_validated(values, places), places, name)
+def read_overrides(overrides: Overrides) -> dict[str, Any]:
+    """Return the values of overrides by dotted key. Raises ScenarioError for a text that is no KEY=VALUE."""
+    return dict(overrides if isinstance(overrides, Mapping) else map(_override, overrides))
 
 
 def dump(scenario: Scenario) -> str:
@@ -206,7 +222,7 @@ def changed(base: Scenario, layer: Mapping[str, Any], places: Places) -> Scenari
         ScenarioError: a key or a value cannot be used.
     """
     try:
-        values = set_keys(base.model_dump(), layer)
+        values = set_keys(base.model_dump(), {key: spelled(value, key) for key, value in layer.items()})
     except ScenarioError as error:
         raise places.located(error) from None
     return _validated(values, places)

@@ -16,13 +16,15 @@ class Power(Section):
     watts: ClassVar = ("uplink_w", "downlink_w")
 
     compute_w: Positive | PerClient
-    """Watts while a device computes: one number for all clients, or a list of one for each."""
+    """Watts while a device computes: one number for all clients, a list of one for each, or a CSV file."""
     radio: str | None = None
     """Power of the radio while it sends or receives: a power profile's name or file."""
     uplink_w: Positive | PerClient | None = None
-    """Watts while a client sends, instead of a radio: one number for all clients, or a list of one for each."""
+    """Watts while a client sends, instead of a radio: one number for all clients, a list of one for each, or a CSV
+    file."""
     downlink_w: Positive | PerClient | None = None
-    """Watts while a client receives, instead of a radio: one number for all clients, or a list of one for each."""
+    """Watts while a client receives, instead of a radio: one number for all clients, a list of one for each, or a CSV
+    file."""
     idle_w: NonNegative = 0.0
     """Watts while a client that takes part in a round waits."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sfl_sim.errors import ScenarioError
@@ -36,6 +36,8 @@ _BOUNDS = {
 }
 
 
+MAX_ELSEWHERE = 3
+"""Maximum of keys in other sections that an unknown key may have been."""
 _MAX_EXPLAINED = 100
 """Maximum of errors of a scenario that are explained: in a long list, every value may be wrong."""
 
@@ -65,7 +67,8 @@ def _problem(detail: ErrorDetails, given: object) -> ScenarioError:
         key = f"{key}.{cause.key}" if cause.key else key
         return ScenarioError(cause.problem, key=key, found=cause.found, allowed=cause.allowed)
     if detail["type"] in ("extra_forbidden", "invalid_key") or detail["loc"][-1:] == ("[key]",):
-        return ScenarioError("unknown key", key=key, found=spot.path[-1], allowed=spot.siblings or None)
+        allowed = [*spot.siblings, *_elsewhere(spot.path[-1])] if spot.siblings else None
+        return ScenarioError("unknown key", key=key, found=spot.path[-1], allowed=allowed)
     if detail["type"] == "missing":
         return ScenarioError("is missing", key=f"{key}.{detail['loc'][-1]}")
     if detail["type"].startswith("union_tag"):
@@ -139,6 +142,19 @@ def _section(schemas: list[Schema], kind: object) -> Schema:
         return kind is None or bool(schema.get("properties", {}).get("kind", {}).get("const", kind) == kind)
 
     return next((schema for schema in schemas if schema.get("type") == "object" and fits(schema)), {})
+
+
+def _elsewhere(name: str) -> list[str]:
+    """List the dotted keys of that name in all sections, if they are few."""
+    found = [key for key in _keys(_scenario_schema(), "") if key.rpartition(".")[2] == name]
+    return found if len(found) <= MAX_ELSEWHERE else []
+
+
+def _keys(node: Schema, prefix: str) -> Iterator[str]:
+    for member in members(node, _scenario_schema()):
+        for name, inner in member.get("properties", {}).items():
+            yield f"{prefix}{name}"
+            yield from _keys(inner, f"{prefix}{name}.")
 
 
 @functools.cache

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, JsonValue, model_validator
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_before_validator_function
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.availability import Availability
@@ -25,8 +27,9 @@ from sfl_sim.scenario.fields import (
     Rated,
     Section,
     Seed,
+    Table,
 )
-from sfl_sim.scenario.own_code import hand_over
+from sfl_sim.scenario.given import spelled
 from sfl_sim.scenario.power import Power
 from sfl_sim.scenario.serving import Serving
 from sfl_sim.scenario.topology import Shared
@@ -51,7 +54,8 @@ class Model(Section):
     name: str | None = "cnn_small"
     """Network."""
     factory: str | None = None
-    """Network of your own: package.module:make, where make(input_shape, n_labels) gives an nn.Sequential, or is one."""
+    """Network of your own: package.module:make, where make(input_shape, n_labels) or make() gives an nn.Sequential, or
+    is one. From Python also the object itself."""
     cut: Cut | ClientCuts = 1
     """The layer after which the server takes over from the clients: its index, its name, or its relative depth, a
     number between 0 and 1; or a section, for clients or rounds that differ."""
@@ -60,7 +64,7 @@ class Model(Section):
     @classmethod
     def _factory_yields_no_name(cls, value: object) -> object:
         if isinstance(value, Mapping) and value.get("factory") is not None:
-            return {"name": None, **value, "factory": _path_of(value["factory"])}
+            return {"name": None, **value}
         return value
 
     @model_validator(mode="after")
@@ -70,18 +74,6 @@ class Model(Section):
         if self.name is None and self.factory is None:
             raise ScenarioError("must not be empty without a factory", key="name")
         return self
-
-
-def _path_of(factory: object) -> object:
-    """Turn a function given from Python into its path, by which every process of a run can import it."""
-    if not callable(factory):
-        return factory
-    name = getattr(factory, "__qualname__", "<")
-    if "<" in name:
-        raise ScenarioError("must be a function at the top level of a module, or package.module:thing", key="factory")
-    path = f"{factory.__module__}:{name}"
-    hand_over(path)
-    return path
 
 
 class Throttling(Section):
@@ -104,7 +96,7 @@ class Compute(Rated):
     profile: str | None = "ai_benchmark"
     """Measured devices that the clients are drawn from: a profile's name or file."""
     macs_per_s: Positive | PerClient | None = None
-    """Multiply-accumulates per second: one rate for all clients, or a list of one for each."""
+    """Multiply-accumulates per second: one rate for all clients, a list of one for each, or a CSV file."""
     scale: Positive = 1.0
     """Factor on every device's rate."""
     cost: str | None = None
@@ -128,13 +120,15 @@ class Network(Rated):
     profile: str | None = "mobiperf"
     """Measured links that the clients are drawn from: a profile's name or file."""
     uplink_bps: Positive | PerClient | None = None
-    """Bits per second from client to server: one rate for all clients, or a list of one for each."""
+    """Bits per second from client to server: one rate for all clients, a list of one for each, or a CSV file with a
+    row for each and a column of this name."""
     downlink_bps: Positive | PerClient | None = None
-    """Bits per second from server to client: one rate for all clients, or a list of one for each."""
+    """Bits per second from server to client: one rate for all clients, a list of one for each, or a CSV file."""
     trace: str | None = None
     """Variation of the rates over time: a trace's name or file; null keeps them constant."""
-    latency_s: NonNegative = 0.0
-    """Seconds that every message takes on top of its bytes."""
+    latency_s: NonNegative | Annotated[list[NonNegative], Field(min_length=1)] | Table = 0.0
+    """Seconds that every message takes on top of its bytes: one number for all clients, a list of one for each, or a
+    CSV file."""
     scale: Positive = 1.0
     """Factor on every link's rate."""
     shared: Shared | None = None
@@ -192,11 +186,47 @@ class Method(Section):
         return dict(self.__pydantic_extra__)
 
 
+class Stop(Section):
+    """Rules by which training ends before its last round; the first that applies ends it."""
+
+    accuracy: PositiveShare | None = None
+    """Test accuracy with which training ends; none in a run that times only."""
+    time_s: Positive | None = None
+    """Simulated seconds after which no further round begins."""
+    patience: Count | None = None
+    """Number of rounds in a row without a better test accuracy with which training ends."""
+
+    @model_validator(mode="after")
+    def _has_a_rule(self) -> Stop:
+        if self.accuracy is None and self.time_s is None and self.patience is None:
+            raise ScenarioError("must not be empty without time_s and patience", key="accuracy")
+        return self
+
+
+class _OrName:
+    """Marks a section in whose place its name may stand."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_before_validator_function(
+            lambda value: {"name": value} if isinstance(value, str) else value, handler(source)
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
+
+
 class Train(Section):
     """Settings of training."""
 
     rounds: Count = 100
     """Number of rounds."""
+    stop: Stop | None = None
+    """Rules by which training ends earlier: a section; null: after the last round."""
+    on_round_end: str | None = None
+    """Function of your own: package.module:look, where look(round, experiment) is called after every round, and ends
+    training by returning true. From Python also the function itself."""
     batch_size: Count = 64
     """Number of samples per mini-batch."""
     local_epochs: Count = 1
@@ -281,12 +311,20 @@ class Report(Section):
     representations: Annotated[Count, Field(ge=10)] | None = None
     """Number of test samples whose inputs to the last layer, after training, the report shows in two dimensions
     (t-SNE); null for none."""
+    metrics: dict[str, str] = Field(default={})
+    """Metrics of your own, by the column of rounds.parquet that each fills: package.module:metric, where
+    metric(logits, labels) gives a number for all test samples. From Python also the functions themselves."""
     snapshots: Snapshots | None = None
     """Confusion matrices on the test set within rounds, without effect on training; null for none."""
 
 
 class Scenario(Section):
     """A simulated experiment, or a grid of them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spell_out_objects(cls, values: object) -> object:
+        return spelled(values)
 
     name: Annotated[str | None, Concern.SHOWING] = None
     """Name of the experiment; null means the file's name."""
@@ -302,8 +340,8 @@ class Scenario(Section):
     """The clients."""
     server: Server = Server()
     """The server and its queue."""
-    method: Method = Method()
-    """The training method and its own options."""
+    method: Annotated[Method, _OrName] = Method()
+    """The training method and its own options: a section, or the method's name."""
     train: Train = Train()
     """Settings of training."""
     grid: Annotated[dict[str, JsonValue] | list[dict[str, JsonValue]], Concern.SHOWING] = Field(default={})
@@ -315,6 +353,8 @@ class Scenario(Section):
 
 
 EXCLUDES = {
+    "data.name": ("factory",),
+    "data.factory": ("name",),
     "model.name": ("factory",),
     "model.factory": ("name",),
     "clients.compute.profile": Compute.rates,

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sfl_sim.store.files import damaged, read_json, read_manifest, seal, write_json
 from sfl_sim.store.tables import OF_ALL_TRIALS, TABLES, Key, deal
-from sfl_sim.store.trial import SUMMARY
+from sfl_sim.store.trial import SUMMARY, is_whole
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
         here = {
             number: found[trial.key]
             for number, trial in wanted.items()
-            if number not in taken and trial.key in found and found[trial.key].summary.get("rounds") == trial.rounds
+            if number not in taken and trial.key in found and is_whole(found[trial.key].summary, trial.rounds)
         }
         if not here or damaged(run):
             continue

@@ -15,7 +15,7 @@ from sfl_sim.store.checkpoints import CHECKPOINTS, Checkpoints
 from sfl_sim.store.files import SUMS, damaged, read_json, read_manifest, remove, seal, settle, write_json
 from sfl_sim.store.lock import Lock
 from sfl_sim.store.tables import SERVING_TABLES, TABLES, concatenate
-from sfl_sim.store.trial import FAILURE, SUMMARY, TRACEBACK, Failure, clear, read_failure
+from sfl_sim.store.trial import FAILURE, SUMMARY, TRACEBACK, Failure, clear, is_whole, read_failure
 
 TRIALS = "cells"
 """Name of the folder of the trials while a run is under way."""
@@ -110,10 +110,18 @@ class RunFolder:
                 key="--out", found=str(folder),
             )  # fmt: skip
 
-    def finished(self, number: int, summary: Mapping[str, Any]) -> bool:
-        """Return True if trial `number` has been closed with these entries in its summary, and has not failed."""
+    def finished(self, number: int, summary: Mapping[str, Any], rounds: int | None = None) -> bool:
+        """Return True if trial `number` has been closed with these entries in its summary, and has not failed.
+
+        Args:
+            number: of the trial.
+            summary: the entries.
+            rounds: number of its rounds, unless it has stopped as its scenario says; None: any.
+        """
         trial = self.trial_folder(number)
-        return summary.items() <= read_json(trial / SUMMARY).items() and not (trial / FAILURE).exists()
+        found = read_json(trial / SUMMARY)
+        is_it = all(key in found and found[key] == value for key, value in summary.items())
+        return is_it and (rounds is None or is_whole(found, rounds)) and not (trial / FAILURE).exists()
 
     def trial_folder(self, number: int) -> Path:
         """Return the folder of trial `number` while the run is under way."""

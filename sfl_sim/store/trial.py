@@ -201,6 +201,11 @@ def read_failure(folder: Path) -> Failure | None:
     return Failure(**found) if found else None
 
 
+def is_whole(summary: Mapping[str, Any], rounds: int) -> bool:
+    """Return True if a trial has run all its rounds, or has stopped as its scenario says."""
+    return bool(summary.get("rounds") == rounds or summary.get("stopped"))
+
+
 def rounds_of(folder: Path) -> int:
     """Return the number of rounds of the trial in `folder`; 0 if it has not been closed."""
     return int(read_json(folder / SUMMARY).get("rounds", 0))

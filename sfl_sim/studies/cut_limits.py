@@ -12,6 +12,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
 from sfl_sim.scenario.concerns import Aside, differences
 from sfl_sim.scenario.sections import ClientCuts, Scenario
+from sfl_sim.store import is_whole
 from sfl_sim.studies.trained import ELSEWHERE, TrainedRun
 
 MEMORY, ACCURACY, RUN = "--memory", "--accuracy", "--run"
@@ -61,7 +62,7 @@ def recorded_accuracy(scenario: Scenario, network: Network, runs: Sequence[Path]
                 nearest = differ
             if differ or isinstance(cut, ClientCuts) or summary is None:
                 continue
-            if summary["accuracy"] is not None and summary["rounds"] == variant.scenario.train.rounds:
+            if summary["accuracy"] is not None and is_whole(summary, variant.scenario.train.rounds):
                 found.setdefault(network.cut_at(cut), []).append(summary["accuracy"])
     if nearest:
         key, (there, wanted) = next(iter(nearest.items()))

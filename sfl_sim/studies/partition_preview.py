@@ -68,12 +68,12 @@ def _partition(variant: Variant, name: list[str]) -> Partition:
 
 def _words(scenario: Scenario) -> list[str]:
     """Return the settings that decide the partition, in words: data, partition with its options, number of clients."""
-    changed = scenario.data.model_dump(exclude={"name", "partition"}, exclude_defaults=True)
+    changed = scenario.data.model_dump(exclude={"name", "factory", "partition"}, exclude_defaults=True)
     data = {key: value for key, value in changed.items() if concern_of(f"data.{key}") is Concern.DEALING}
     how = scenario.data.partition.model_dump(exclude_none=True)
     kind = how.pop("kind")
     clients = [] if scenario.clients.count is None else [f"{scenario.clients.count} clients"]
-    return [scenario.data.name, *_settings(data), kind, *_settings(how), *clients]
+    return [scenario.data.name or str(scenario.data.factory), *_settings(data), kind, *_settings(how), *clients]
 
 
 def _settings(values: Mapping[str, Any]) -> list[str]:

@@ -129,8 +129,8 @@ class Retracing:
         self.valid_rounds = 0
         self._numbers: dict[bytes, float] = {}
         self._unread = iter(recorded.reads.get("value", ()))
-        self._own_walk = TracedRounds(scenario, self._as_recorded)
-        self._other_walk = TracedRounds(elsewhere, self._as_known)
+        self._own_walk = TracedRounds(self._to_its_end(scenario), self._as_recorded)
+        self._other_walk = TracedRounds(self._to_its_end(elsewhere), self._as_known)
         self.experiment = self._other_walk.experiment
 
     def rounds(self) -> Iterator[Round]:
@@ -155,6 +155,13 @@ class Retracing:
                     yield self._completed(other, recorded, row)
         if self._own_walk.experiment.timeline_digest != self.recorded.summary["timeline_digest"]:
             raise self.recorded.unwalkable("it was made by other code or from other data")
+
+    def _to_its_end(self, scenario: Scenario) -> Scenario:
+        """Return the scenario with the rounds after which the recorded training stopped, if it stopped early."""
+        ended: dict[str, Any] = {"stop": None, "on_round_end": None}
+        if self.recorded.summary.get("stopped"):
+            ended["rounds"] = self.recorded.summary["rounds"]
+        return scenario.model_copy(update={"train": scenario.train.model_copy(update=ended)})
 
     def _as_recorded(self, lineage: bytes) -> float:
         number = next(self._unread, None)

@@ -22,7 +22,7 @@ from sfl_sim.scenario.concerns import NOT_LEARNED, Aside
 from sfl_sim.scenario.grid import names_without, points
 from sfl_sim.scenario.load import Study, Variant, digest, served, training
 from sfl_sim.scenario.serving import Serving
-from sfl_sim.store import RunFolder, read_manifest, write_served
+from sfl_sim.store import RunFolder, is_whole, read_manifest, write_served
 from sfl_sim.studies.launch import Outcome, launch, place_of
 from sfl_sim.studies.served_fleet import ServedFleet
 from sfl_sim.studies.train import run_study
@@ -72,10 +72,11 @@ class Answers:
         seed, rounds = stored.scenario.seed, stored.scenario.train.rounds
         rows = [("variant", "==", stored.name), ("seed", "==", seed)]
         with blamed_on(self.folder):
-            done = int((self._run.summary_of(stored) or {"rounds": 0})["rounds"])
+            summary = self._run.summary_of(stored) or {"rounds": 0}
             answers = pd.read_parquet(self.folder / "answers.parquet", filters=rows)
-        if done < rounds or answers.empty:
-            problem = f"has no answers of {stored.name} (seed {seed}), trained for {done} of {rounds} rounds"
+        if not is_whole(summary, rounds) or answers.empty:
+            done = f"{summary['rounds']} of {rounds} rounds"
+            problem = f"has no answers of {stored.name} (seed {seed}), trained for {done}"
             raise ScenarioError(problem, key="--run", found=str(self.folder))
         return Answered(stored.name, answers)
 

@@ -88,9 +88,12 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
         notify(planned(study))
         for number, names in folder.damaged.items():
             notify(Warned(number, f"it is run again, since {', '.join(names)} is not what was written"))
-        ends = [{"name": v.name, "rounds": v.scenario.train.rounds, "key": key}
-                for v, key in zip(study.variants, keys, strict=True)]  # fmt: skip
-        kept = dict.fromkeys((n for n, end in enumerate(ends) if folder.finished(n, end)), place)
+        trials = enumerate(zip(study.variants, keys, strict=True))
+        kept = {
+            n: place
+            for n, (v, key) in trials
+            if folder.finished(n, {"name": v.name, "key": key}, v.scenario.train.rounds)
+        }
         if settings.reuse:
             kept |= _taken(study, keys, folder, without=kept)
         for number, run in kept.items():

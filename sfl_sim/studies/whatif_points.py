@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 
 from sfl_sim.engine.build import server_workers
-from sfl_sim.engine.processes import end_with_parent
+from sfl_sim.engine.processes import end_with_parent, given_to_processes
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.concerns import NOT_LEARNED, without
 from sfl_sim.scenario.fields import Concern
-from sfl_sim.scenario.own_code import Forbidden, Permission, permission, permitted
+from sfl_sim.scenario.own_code import Forbidden, Permission, permitted
 from sfl_sim.scenario.presets import PRESETS
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.vary import Point
@@ -64,7 +64,7 @@ def evaluate(points: Sequence[Point], jobs: int = 1) -> Iterator[Answer]:
         for group in groups.values():
             yield from _walk(group)
         return
-    given = permission()
+    given = given_to_processes(point.variant.scenario for point in points)
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), end_with_parent) as pool:
         try:
             for future in as_completed([pool.submit(_walk_apart, group, given) for group in groups.values()]):

@@ -21,8 +21,8 @@ from sfl_sim.scenario.fields import LARGEST, SMALLEST
 from sfl_sim.scenario.text_files import MAX_TABLE_BYTES, read_text
 
 FloatArray = npt.NDArray[np.float64]
-PerClient = float | Sequence[float]
-"""A setting that holds for all clients, or one for each."""
+PerClient = float | Sequence[float] | str
+"""A setting that holds for all clients, or one for each, or the CSV file with a column of them."""
 
 MAX_ROWS = 500_000
 
@@ -90,8 +90,12 @@ def per_client(value: PerClient, n: int, key: str, *, zero_allowed: bool = False
     """Expand `value` to n numbers above 0 (or 0, if that is allowed), one per client.
 
     Raises:
-        ScenarioError: with `key`, if a list does not have n entries or a number is out of range.
+        ScenarioError: with `key`, if a file cannot be read, a list or a column does not have n entries, or a number is
+            out of range.
     """
+    if isinstance(value, str):
+        column = key.rpartition(".")[2]
+        value = read_table(Path(value).expanduser(), [column], key).numbers(column).tolist()
     values = np.asarray(value, dtype=float)
     if values.ndim and values.shape != (n,):
         raise ScenarioError("a list needs one entry per client", key=key, found=values.size, allowed=f"{n} entries")

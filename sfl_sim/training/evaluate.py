@@ -24,11 +24,13 @@ class Evaluation:
         hits: (N,), True for test samples that were answered correctly.
         confusion: (L, L), numbers of samples by true label (row) and answer (column).
         loss: mean cross-entropy.
+        logits: (N, L), if they were wanted.
     """
 
     hits: NDArray[np.bool_]
     confusion: NDArray[np.int64]
     loss: float
+    logits: Tensor | None = None
 
     @property
     def correct(self) -> NDArray[np.int64]:
@@ -56,22 +58,31 @@ class Evaluation:
         return float(np.mean([self.hits[own].mean() for own in test_sets])) if test_sets else None
 
 
-def evaluate(model: Model, x: Tensor, y: Tensor, n_labels: int, prepare: Callable[[Tensor], Tensor]) -> Evaluation:
+def evaluate(
+    model: Model,
+    x: Tensor,
+    y: Tensor,
+    n_labels: int,
+    prepare: Callable[[Tensor], Tensor],
+    keeps_logits: bool = False,
+) -> Evaluation:
     """Evaluate the parts of `model`, one after another, on uint8 test samples x (N, ...) with labels y (N,).
 
     Nothing is changed: no gradient, no batch-norm update, no random number. A GPU is awaited once, at the end.
     """
-    answers, losses = [], []
+    answers, losses, kept = [], [], []
     with torch.inference_mode():
         for start in range(0, len(x), BATCH):
             out = logits(model, prepare(x[start : start + BATCH]))
             target = y[start : start + BATCH]
+            kept += [out] if keeps_logits else []
             answers.append(out.argmax(dim=1))
             losses.append(cross_entropy(out, target, reduction="sum"))
         answer = torch.cat(answers)
         confusion = torch.bincount(y * n_labels + answer, minlength=n_labels**2).view(n_labels, n_labels)
         loss = float(torch.stack(losses).sum() / len(x))
-    return Evaluation((answer == y).cpu().numpy(), confusion.cpu().numpy(), loss)
+    hits, by_label = (answer == y).cpu().numpy(), confusion.cpu().numpy()
+    return Evaluation(hits, by_label, loss, torch.cat(kept) if keeps_logits else None)
 
 
 def logits(model: Model, x: Tensor) -> Tensor:

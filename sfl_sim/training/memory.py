@@ -63,7 +63,7 @@ def _kept_bytes(network: Network) -> NDArray[np.int64]:
 
     for layer in dict.fromkeys(whole.part.skeleton):
         layer.register_forward_hook(after_layer)
-    dtype = torch.int64 if len(network.input_shape) == 1 else network.dtype  # tokens
+    dtype = torch.int64 if network.tokens else network.dtype
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         for samples in SAMPLES:
             kept.clear()

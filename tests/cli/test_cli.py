@@ -5,18 +5,24 @@ import importlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
+from typer.main import get_command
 
 from sfl_sim.api import run
 from sfl_sim.cli import main
+from sfl_sim.cli.app import app
 from sfl_sim.engine.registry import catalogue
 from sfl_sim.methods import METHODS
+from sfl_sim.scenario.load import load
+from sfl_sim.scenario.sections import Scenario
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -171,7 +177,7 @@ def test_ctrl_c_leaves_a_readable_partial_run_and_resume_finishes_it(scenario, t
         process.send_signal(signal.SIGINT)
         rest = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert rest.rstrip().endswith("sfl-sim: interrupted")
+    assert rest.rstrip().endswith("sfl-sim: interrupted; the same command with --resume goes on from there")
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["status"] == "interrupted"
     rounds = pd.read_parquet(tmp_path / "run" / "rounds.parquet").groupby("variant", sort=False).size()
     assert rounds.iloc[0] == 12
@@ -287,6 +293,7 @@ def test_the_help_and_bare_sfl_sim(capsys):
         ("data.test={kind: rho_ood, rho: 0.001}", "data.test.rho: no client gets a test sample of a label"),
         ("train.batch_size=1000 train.drop_last=true", "fewer than one whole batch"),
         ("roundz=3", "roundz: "),
+        ("rounds=3", "did you mean 'train.rounds'?"),
         ("train.rounds=many", "train.rounds: "),
     ],
 )
@@ -491,26 +498,27 @@ def test_a_variant_that_fails_does_not_stop_the_others_and_its_error_is_in_the_r
     sets.append("--allow-code")
     sfl_sim(scenario, *sets, code=1)
     printed = capsys.readouterr()
-    assert "lr=0.2  failed: RuntimeError: no <more> (round 2)" in printed.err
+    assert re.search(r"lr=0\.2  failed: RuntimeError: no <more>, at .*small_study\.py:43 \(round 2\)", printed.err)
     assert printed.err.splitlines()[-1].startswith("sfl-sim: failed: 1 of 2 runs failed: lr=0.2 (seed 0): ")
     assert printed.out.rstrip().endswith("reports/tiny/report.html")
     page = (tmp_path / "reports" / "tiny" / "report.html").read_text()
-    assert "lr=0.2 with seed 0 failed: RuntimeError: no &lt;more&gt;. What follows has its first 1 round." in page
+    assert "lr=0.2 with seed 0 failed: RuntimeError: no &lt;more&gt;, at " in page
+    assert "small_study.py:43. What follows has its first 1 round." in page
     (tmp_path / "poison").unlink()
     sfl_sim(scenario, *sets, "--resume")
-    assert "lr=0.1  taken from reports/tiny\n" in capsys.readouterr().err
+    assert "lr=0.1  reused from reports/tiny\n" in capsys.readouterr().err
     assert [v["rounds"] for v in summary(tmp_path / "reports" / "tiny")] == [2, 2]
 
 
-def test_what_has_been_run_is_said_to_be_taken_unless_a_fresh_run_is_asked_for(scenario, capsys):
+def test_what_has_been_run_is_said_to_be_reused_unless_a_fresh_run_is_asked_for(scenario, capsys):
     sfl_sim(scenario, "--timing-only")
     capsys.readouterr()
     sfl_sim(scenario, "--timing-only", "--set", "grid={method.name: [splitfed_v1, fedavg]}")
     first, *rest = capsys.readouterr().err.splitlines()
-    assert first == "splitfed_v1  taken from reports/tiny"
+    assert first == "splitfed_v1  reused from reports/tiny"
     assert {line.partition("  ")[0] for line in rest} == {"fedavg"}
     sfl_sim(scenario, "--timing-only", "--fresh")
-    assert "taken from" not in capsys.readouterr().err
+    assert "reused from" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -545,3 +553,44 @@ def test_an_error_without_words_is_named(capsys, monkeypatch):
     monkeypatch.setattr("sfl_sim.engine.registry.catalogue", lambda: (_ for _ in ()).throw(MemoryError))
     sfl_sim("list", "methods", code=1)
     assert capsys.readouterr().err == "sfl-sim: failed: MemoryError\n"
+
+
+def test_a_new_scenario_has_every_key_with_its_default_and_is_not_overwritten(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sfl_sim("init", "mine.yaml")
+    assert capsys.readouterr().out == "mine.yaml\n"
+    assert load("mine.yaml").base.model_copy(update={"name": None}) == Scenario()
+    text = Path("mine.yaml").read_text()
+    for key in ("cut", "uplink_bps", "max_wait_s", "stop", "on_nan"):
+        assert re.search(rf"^ *(# )?{key}:", text, re.MULTILINE)
+    Path("mine.yaml").write_text(text.replace("  # macs_per_s:", "  macs_per_s: 1e9").replace("profile: ai_b", "# "))
+    assert load("mine.yaml").base.clients.compute.macs_per_s == 1e9
+    sfl_sim("init", "mine.yaml", code=2)
+    assert "FILE: cannot be written: File exists (found 'mine.yaml')" in capsys.readouterr().err
+
+
+def test_the_page_of_a_run_is_opened_by_folder_or_by_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    for page in ("reports/mine/report.html", "asked/whatif.html"):
+        Path(page).parent.mkdir(parents=True)
+        Path(page).touch()
+    for folder in ("mine", "reports/mine", "asked"):
+        sfl_sim("open", folder)
+    assert opened == [(tmp_path / page).as_uri() for page in ("reports/mine/report.html",) * 2 + ("asked/whatif.html",)]
+    sfl_sim("open", "nothing", code=2)
+    assert "RUN: has no page (found 'nothing'" in capsys.readouterr().err
+
+
+COMMANDS = {command.name or command.callback.__name__.rstrip("_"): command for command in app.registered_commands}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_has_an_example_that_it_understands(name, capsys):
+    sfl_sim(name, "--help")
+    assert "Example: sfl-sim" in capsys.readouterr().out
+    example = re.search(r"Example: sfl-sim (.*)", COMMANDS[name].callback.__doc__)[1]
+    said, *arguments = shlex.split(example.partition(" > ")[0])
+    assert said == name
+    get_command(app).commands[name].make_context(name, arguments)

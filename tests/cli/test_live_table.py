@@ -51,12 +51,12 @@ def test_it_says_what_every_variant_is_at(clock):
     assert printed(progress) == [
         "Variant Round Simulated Left",
         "first running 1/4 1 min 25 s accuracy 0.500",
-        "second taken from reports/small",
+        "second reused from reports/small",
         "third failed 0/4 RuntimeError: no [bold]more (round 1)",
         "fourth running 0/4",
         "fifth waiting 0/4",
-        "2 running · 1 failed · 1 taken · 1 waiting · about 2 min 45 s left",
-    ]  # 15 s for a round; 3 + 4 + 4 rounds are left, none of what failed or was taken
+        "2 running · 1 failed · 1 reused · 1 waiting · about 2 min 45 s left",
+    ]  # 15 s for a round; 3 + 4 + 4 rounds are left, none of what failed or was reused
 
 
 def test_a_round_that_is_late_is_not_there_in_less_than_no_time(clock):

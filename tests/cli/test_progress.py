@@ -46,7 +46,7 @@ def test_whatever_else_becomes_of_a_trial_is_one_too(printed):
     news = Began(0, after=3), Reused(0, Path("reports/earlier")), Failed(1, failure)
     assert printed(PLANNED, *news) == [
         "fedavg  goes on after round 3",
-        "fedavg  taken from reports/earlier",
+        "fedavg  reused from reports/earlier",
         "[hydra]  failed: RuntimeError: no (round 2)",
     ]
 

@@ -198,5 +198,5 @@ def test_tokens_stay_whole_numbers():
 
 
 def test_tokens_have_no_crops_and_flips():
-    with pytest.raises(ScenarioError, match=r"data\.augment: text has no crops and flips"):
+    with pytest.raises(ScenarioError, match=r"have no crops and flips"):
         Images(load("synthetic", shape=(12,), samples=40), torch.device("cpu"), torch.float32, False, augment=True)

@@ -210,7 +210,7 @@ def test_what_is_kept_of_an_interrupted_run_is_its_last_whole_round():
 
             run.memory.run = stops
         else:
-            run.evaluator.of_model = lambda _: (_ for _ in ()).throw(Pressed())
+            run.evaluator.of_model = lambda *_, **__: (_ for _ in ()).throw(Pressed())
         with pytest.raises(Pressed):
             next(rounds)
         assert run.weights_digest() == one.weights_digest()
@@ -231,7 +231,7 @@ def test_a_text_cannot_be_augmented_not_even_in_time_alone():
         "data": {"name": "synthetic", "shape": [12], "samples": 100, "augment": True},
         "model": {"name": "char_transformer"},
     }
-    with pytest.raises(ScenarioError, match="text has no crops"):
+    with pytest.raises(ScenarioError, match="have no crops"):
         experiment(text)
 
 
@@ -246,7 +246,7 @@ def test_images_are_divided_by_the_standard_deviation_that_is_given():
     ("data", "line"),
     [
         ({"shape": [3, 8, 8], "std": [0.2]}, r"data\.std: has one number for each of 3 channels \(found \[0\.2\]\)"),
-        ({"shape": [12], "std": [0.2]}, r"data\.std: text is not normalised"),
+        ({"shape": [12], "std": [0.2]}, r"data\.std: only images of whole numbers are normalised"),
     ],
 )
 def test_a_standard_deviation_of_other_channels_or_of_text_is_refused(data, line):

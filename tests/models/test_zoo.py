@@ -287,7 +287,7 @@ linear = nn.Linear(4, 4)
         ({}, "is no model .*found {}"),
         (7, "is no model .*found 7; allowed: an nn.Sequential, or a function"),
         (nn.Linear(4, 3), "is no model"),
-        (lambda: nn.Sequential(), "is no model"),
+        (lambda one: nn.Sequential(), "is no model"),
         (lambda shape, n_labels: nn.Linear(4, 3), "is not an nn.Sequential .*found 'Linear'"),
         (Doubled(nn.Linear(4, 3)), "is not an nn.Sequential .*found 'Doubled'"),
         (nn.Sequential(linear, nn.ReLU(), linear, nn.Linear(4, 3)), "uses the same weights in two layers"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -36,3 +37,29 @@ def test_a_variant_has_its_medians_and_below_them_the_spread_over_seeds(run_fold
 
 def test_one_seed_has_no_spread(small_folder: Path) -> None:
     assert "±" not in "".join(printed(small_folder))
+
+
+def test_the_target_and_the_performance_gap_are_explained_once(run_folder: Path) -> None:
+    text = " ".join(" ".join(printed(run_folder)).split())
+
+    assert text.count("Target: 70 % accuracy.") == 1
+    assert text.count("PG (performance gap): best label's accuracy minus the mean over labels.") == 1
+
+
+def test_seeds_that_have_ended_differently_have_no_median(folder: Path) -> None:
+    """One of them was interrupted; where `train.stop` has ended them, they are as long as they should be."""
+    stored = json.loads((folder / "summary.json").read_text())
+    first = stored["variants"][0]
+    stored["variants"] += [first | {"seed": 1, "rounds": 3}]
+    (folder / "summary.json").write_text(json.dumps(stored))
+    lines = printed(folder)
+
+    row = next(number for number, line in enumerate(lines) if line.startswith(first["name"]))
+    assert "%" not in lines[row]
+    assert lines[row + 1].startswith("4, 3 rounds")
+    assert "have no median" in " ".join(lines)
+
+    for seed in stored["variants"]:
+        seed["stopped"] = "an accuracy of 0.7 is reached"
+    (folder / "summary.json").write_text(json.dumps(stored))
+    assert "%" in printed(folder)[row]

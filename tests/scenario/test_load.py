@@ -252,7 +252,7 @@ TOP = "name, seed, repeats, data, model, clients, server, method, train, grid, r
         (
             "data:\n  partition:\n    p: 0.5\n",
             "a.yaml:2: data.partition.kind: is missing (allowed: iid, dominant_label, sharding, label_shards, "
-            "dirichlet, quantity_skew, natural)",
+            "dirichlet, quantity_skew, natural, indices)",
         ),
         (
             "grid:\n  model.cut: [1, 2]\n  server.orders: [fcfs]\n",

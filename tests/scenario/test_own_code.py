@@ -182,3 +182,25 @@ def test_what_lies_where_the_command_is_called_is_imported_by_none_of_its_proces
     root = {"PYTHONPATH": str(Path(sfl_sim.__file__).parents[1])}
     subprocess.run([sys.executable, script, *question], check=True, capture_output=True, env=os.environ | root)
     assert not (place / "has run").exists()
+
+
+BROKEN = """\
+from sfl_sim.methods.fedavg import FedAvg
+
+class Mine(FedAvg):
+    def round(self, round, clients):
+        yield from super().round(round, clients)
+        return 1 / 0
+"""
+
+
+def test_an_error_in_code_of_one_s_own_names_file_and_line(place, capsys):
+    (place / "broken.py").write_text(BROKEN)
+    assert refused(write(SCENARIO | {"method": "broken:Mine"}), "--allow-code", "-q") == 1
+    assert "ZeroDivisionError: division by zero, at broken.py:6 (round 1)" in capsys.readouterr().err
+    (place / "halting.py").write_text("import os\n\nnothing_of_that_name")
+    assert refused(write(SCENARIO | {"method": "halting:Mine"}), "--allow-code", "-q") == 2
+    line = "cannot be imported: name 'nothing_of_that_name' is not defined, at halting.py:3"
+    assert line in capsys.readouterr().err
+    for module in ("broken", "halting"):
+        sys.modules.pop(module, None)

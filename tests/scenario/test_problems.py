@@ -9,7 +9,8 @@ from sfl_sim.scenario.problems import problems
 from sfl_sim.scenario.sections import Scenario
 
 TRAIN = (
-    "rounds, batch_size, local_epochs, lr, lr_decay, lr_min, optimizer, momentum, weight_decay, batches, drop_last, "
+    "rounds, stop, on_round_end, batch_size, local_epochs, lr, lr_decay, lr_min, optimizer, momentum, weight_decay, "
+    "batches, drop_last, "
     "agg_weights, precision, compile, executor, max_graphs, on_nan"
 )
 
@@ -63,8 +64,8 @@ def said(values):
         ({"model": {"name": "lenet5", "factory": "nets:make"}}, "model.factory: cannot be given together with a name"),
         ({"model": {"name": None}}, "model.name: must not be empty without a factory"),
         (
-            {"model": {"factory": lambda shape, n_labels: None}},
-            "model.factory: must be a function at the top level of a module, or package.module:thing",
+            {"server": {"workers": len}},
+            "server.workers: must be a whole number of at least 1 or 'unlimited' (found <built-in function len>)",
         ),
         ({"model": {"name": 7}}, "model.name: must be text or null (found 7)"),
         ({"data": {"path": 7}}, "data.path: must be text or null (found 7)"),
@@ -101,13 +102,13 @@ def said(values):
         (
             {"data": {"partition": {"kind": "dirichlett"}}},
             "data.partition.kind: unknown kind (found 'dirichlett'; allowed: iid, dominant_label, sharding, "
-            "label_shards, dirichlet, quantity_skew, natural; "
+            "label_shards, dirichlet, quantity_skew, natural, indices; "
             "did you mean 'dirichlet'?)",
         ),
         (
             {"data": {"partition": {"p": 0.5}}},
             "data.partition.kind: is missing (allowed: iid, dominant_label, sharding, label_shards, dirichlet, "
-            "quantity_skew, natural)",
+            "quantity_skew, natural, indices)",
         ),
         (
             {"data": {"test": {"kind": "rho_ood"}}},
@@ -116,7 +117,7 @@ def said(values):
         (
             {"data": {"partition": "iid"}},
             "data.partition: must be a mapping (found 'iid'; allowed: the keys kind, p, phi, balance, "
-            "dominants, shards, n_shards, alpha, by, min_size, beta)",
+            "dominants, shards, n_shards, alpha, by, min_size, beta, file)",
         ),
         ({"model": "cnn_small"}, "model: must be a mapping (found 'cnn_small'; allowed: the keys name, factory, cut)"),
         ({"model": None}, "model: must be a mapping, but is empty (allowed: the keys name, factory, cut)"),
@@ -132,7 +133,7 @@ def said(values):
         (
             {"clients": {"compute": {"macs_per_s": []}}},
             "clients.compute.macs_per_s: must be a number above 0 or a list with one or more items, "
-            "each a number above 0 or null (found [])",
+            "each a number above 0 or text or null (found [])",
         ),
         (
             {"clients": {"compute": {"macs_per_s": 1, "profile": "phones"}}},

@@ -96,7 +96,7 @@ def test_a_scenario_cannot_be_changed():
             [{}, {"kind": "iid", "p": 1}],
         ),
         ("model.name", ["lenet5"], [None, 1]),
-        ("model.factory", [None, "nets:make", len], [1, lambda shape, n_labels: None]),
+        ("model.factory", [None, "nets:make", len, lambda: None], [1, {}]),
         (
             "model.cut",
             [1, "block3", "2", 0.15, {"by": "client", "values": [2, "block3", 0.5]}, {"by": "round", "values": [2]}],

@@ -1,0 +1,111 @@
+"""Data of a user's own: arrays, tensors or torch data sets, as a `Dataset`; and a partition that a user has made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sfl_sim.data.dataset import Dataset, measured
+from sfl_sim.errors import ScenarioError, in_short, own_place
+
+KEY = "data.factory"
+FORMS = "(x_train, y_train, x_test, y_test) as arrays or tensors, or (train, test) as torch data sets"
+
+
+def as_dataset(given: Any) -> Dataset:
+    """Make a data set of what a user gives, or of what the user's function returns.
+
+    Samples of whole numbers from 0 to 255 are images (N, C, H, W) or (N, H, W), which are normalised by channel, or
+    tokens (N, T); floating samples of any shape go into the network as they are. Labels may be whole numbers or texts:
+    they are numbered in their order, and keep their values (or a torch data set's `classes`) as names.
+
+    Args:
+        given: as in `FORMS`, or a `Dataset`, or a function without arguments that returns one of them.
+
+    Raises:
+        ScenarioError: it is none of that, the function fails, or samples and labels do not fit together.
+    """
+    try:
+        made = given() if callable(given) else given
+    except Exception as error:  # a user's function may raise anything
+        raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=KEY) from error
+    if isinstance(made, Dataset):
+        return made
+    if not isinstance(made, Sequence) or len(made) not in (2, 4):
+        raise ScenarioError("is no data set", key=KEY, found=type(made).__name__, allowed=FORMS)
+    try:
+        parts = made if len(made) == 4 else [column for samples in made for column in _columns(samples)]
+        x_train, x_test = _samples(parts[0]), _samples(parts[2])
+        y_train, y_test = np.asarray(parts[1]), np.asarray(parts[3])
+    except ScenarioError:
+        raise
+    except Exception as error:  # a user's data set may raise anything, too
+        raise ScenarioError(f"cannot be read: {in_short(error)}{own_place(error)}", key=KEY, allowed=FORMS) from error
+    _check_labels("training", x_train, y_train)
+    _check_labels("test", x_test, y_test)
+    if _kind(x_train[:0]) != _kind(x_test[:0]):
+        problem = "has training and test samples of unequal shapes or types"
+        raise ScenarioError(problem, key=KEY, found=f"{_kind(x_train)} and {_kind(x_test)}")
+    values, numbers = np.unique(np.concatenate([y_train, y_test]), return_inverse=True)
+    y = torch.from_numpy(numbers.astype(np.int64))
+    classes = getattr(made[0], "classes", None)
+    names = tuple(str(classes[value] if classes else value) for value in values.tolist())
+    data = Dataset("own data", x_train, y[: len(y_train)], x_test, y[len(y_train) :], names)
+    return measured(data) if len(x_train) and x_train.ndim == 4 and not x_train.is_floating_point() else data
+
+
+def read_indices(file: str, key: str) -> list[Any]:
+    """Read the sample indices of each client from a JSON file (a list of lists) or an npz file (an array for each).
+
+    Raises:
+        ScenarioError: the file cannot be read.
+    """
+    path = Path(file).expanduser()
+    try:
+        if path.suffix == ".npz":
+            with np.load(path) as arrays:
+                return [arrays[name] for name in arrays.files]
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"cannot be read: {in_short(error)}", key=key, found=file) from error
+    if not isinstance(found, list):
+        raise ScenarioError("is not a list of lists", key=key, found=file)
+    return found
+
+
+def _columns(samples: Any) -> tuple[Tensor, list[Any]]:
+    """Gather the samples (N, ...) and the labels of a torch data set."""
+    x, y = zip(*(samples[i] for i in range(len(samples))), strict=True)
+    return torch.stack([torch.as_tensor(np.asarray(one)) for one in x]), [np.asarray(label).item() for label in y]
+
+
+def _samples(given: Any) -> Tensor:
+    """Convert samples to float32, or to uint8 where they are whole numbers; grey images (N, H, W) get a channel."""
+    x = given.detach().cpu() if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
+    if x.is_floating_point():
+        return x.float()
+    if x.ndim not in (2, 3, 4) or (x.numel() and not 0 <= int(x.min()) <= int(x.max()) <= 255):
+        problem = "has samples of whole numbers that are neither images nor tokens; make them floating"
+        raise ScenarioError(
+            problem, key=KEY, found=_kind(x), allowed="(N, C, H, W), (N, H, W) or (N, T), from 0 to 255"
+        )
+    return (x.unsqueeze(1) if x.ndim == 3 else x).to(torch.uint8)
+
+
+def _check_labels(part: str, x: Tensor, y: NDArray[Any]) -> None:
+    if y.shape != (len(x),):
+        problem = f"needs one label for each {part} sample"
+        raise ScenarioError(problem, key=KEY, found=y.shape, allowed=[(len(x),)])
+    if y.dtype.kind not in "biuUS":
+        raise ScenarioError("has labels that are neither whole numbers nor texts", key=KEY, found=str(y.dtype))
+
+
+def _kind(x: Tensor) -> str:
+    return f"{'x'.join(map(str, x.shape))} {str(x.dtype).removeprefix('torch.')}"

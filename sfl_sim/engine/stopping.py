@@ -1,0 +1,57 @@
+"""Early end of a training: by the rules of `train.stop`, or by a user's own function after each round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sfl_sim.engine.registry import named
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.sections import Train
+
+if TYPE_CHECKING:
+    from sfl_sim.engine.experiment import Experiment, Round
+
+
+class Stopping:
+    """Decides after each round whether it was the last.
+
+    Rounds that a resumed run takes over are counted, but not shown to the user's function again.
+
+    Args:
+        train: settings of training.
+
+    Raises ScenarioError if the scenario names a function that cannot be called.
+    """
+
+    def __init__(self, train: Train) -> None:
+        self.rules = train.stop
+        self._best, self._best_round = -1.0, 0
+        self._own: Callable[[Round, Experiment], object] | None = None
+        if train.on_round_end is not None:
+            self._own = named(train.on_round_end, {}, "train.on_round_end")
+            if not callable(self._own):
+                raise ScenarioError("is no function", key="train.on_round_end", found=train.on_round_end)
+
+    def why(self, round: Round, experiment: Experiment, is_new: bool) -> str | None:
+        """Return why training ends with this round; None if it goes on."""
+        reason = self._by_rules(round.row)
+        if self._own is not None and is_new and self._own(round, experiment):
+            return "on_round_end says so"
+        return reason
+
+    def _by_rules(self, row: Any) -> str | None:
+        rules, accuracy = self.rules, row["accuracy"]
+        if rules is None:
+            return None
+        if rules.time_s is not None and row["ended_s"] >= rules.time_s:
+            return f"{rules.time_s:g} s have passed"
+        if accuracy is None:
+            return None
+        if accuracy > self._best:
+            self._best, self._best_round = accuracy, row["round"]
+        if rules.accuracy is not None and accuracy >= rules.accuracy:
+            return f"an accuracy of {rules.accuracy:g} is reached"
+        if rules.patience is not None and row["round"] - self._best_round >= rules.patience:
+            return f"no better accuracy in {rules.patience} rounds"
+        return None

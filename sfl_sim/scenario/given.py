@@ -1,0 +1,137 @@
+"""Python objects as values of a scenario: arrays become lists, and all else a text that stands for the object."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import sys
+import sysconfig
+from collections.abc import Mapping
+from operator import attrgetter
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+from uuid import uuid4
+
+from pydantic import BaseModel
+
+from sfl_sim.scenario.own_code import CODE, DATA, hand_over, keep_object
+
+SAMPLES, HOLDINGS = "data.factory", "data.partition"
+"""Keys at which an object is data: samples with their labels, or a list of the sample indices of each client."""
+OBJECTS = {SAMPLES, "model.factory", "method", "method.name", "server.order", "train.on_round_end"}
+"""Keys at which an object may stand for a text, besides the metrics."""
+METRICS = "report.metrics."
+
+
+def spelled(value: Any, key: str = "") -> Any:
+    """Return `value`, given at a dotted key of a scenario, as YAML could hold it.
+
+    Arrays, tensors and the columns of a frame become lists. A function or class at the top level of a module becomes
+    its path; any other object a text with its digest, under which this process keeps it.
+    """
+    if key == HOLDINGS and isinstance(value, list | tuple):
+        return {"kind": "indices", "file": _kept(value, "indices", DATA)}
+    if key == SAMPLES and not (value is None or isinstance(value, str) or callable(value)):
+        return _kept(value, "samples", DATA)
+    if isinstance(value, Mapping):
+        return {name: _below(inner, key, name) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [spelled(inner, key) for inner in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "columns") and hasattr(value, "to_dict"):
+        return value.to_dict("list")
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    is_plain = value is None or isinstance(value, str | int | float | BaseModel)
+    if is_plain or not (key in OBJECTS or key.startswith(METRICS)):
+        return value
+    return _path_of(value) or _kept(value, getattr(value, "__name__", type(value).__name__).strip("<>"), CODE)
+
+
+def _below(value: Any, key: str, name: Any) -> Any:
+    """Spell out the value at a key of a section; a list at a key of the grid holds the key's values."""
+    if key == "grid" and isinstance(value, list):
+        return [spelled(choice, str(name)) for choice in value]
+    return spelled(value, str(name) if key in ("", "grid") else f"{key}.{name}")
+
+
+def _path_of(thing: object) -> str | None:
+    """Return the path by which every process can import a function or class; None if there is no such path."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    home = sys.modules.get(str(module))
+    if not (callable(thing) and name) or (module == "__main__" and not hasattr(home, "__file__")):  # in a notebook
+        return None
+    try:
+        if attrgetter(name)(home) is not thing:
+            return None
+    except AttributeError:
+        return None
+    path = f"{module}:{name}"
+    hand_over(path)
+    return path
+
+
+def _kept(thing: object, name: str, kind: str) -> str:
+    text = f"{kind}{name}-{_digest(thing)}"
+    keep_object(text, thing)
+    return text
+
+
+class _Digester(pickle.Pickler):
+    """Writes an object's content for a digest: tensors by their numbers, a user's own code by its instructions."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Return what is written for a part of the object."""
+        if type(thing).__module__.partition(".")[0] == "torch" and hasattr(thing, "detach"):
+            return _content, (str(thing.dtype), tuple(thing.shape), thing.detach().cpu().contiguous().numpy())
+        if isinstance(thing, FunctionType) and _is_own(thing):
+            cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+            return _content, (_instructions(thing.__code__), thing.__defaults__, thing.__kwdefaults__, cells)
+        if isinstance(thing, type) and _is_own(thing):
+            methods = {name: each for name, each in vars(thing).items() if isinstance(each, FunctionType)}
+            return _content, (thing.__bases__, {name: _instructions(each.__code__) for name, each in methods.items()})
+        return NotImplemented
+
+
+def _is_own(thing: Any) -> bool:
+    """Return True for a function or class that neither Python, nor sfl-sim, nor an installed package has brought."""
+    place = getattr(sys.modules.get(thing.__module__), "__file__", None)
+    if thing.__module__.partition(".")[0] in ("builtins", "sfl_sim"):
+        return False
+    if place is None or "<" in thing.__qualname__:
+        return True
+    return not any(Path(place).is_relative_to(installed) for installed in sysconfig.get_paths().values())
+
+
+def _content(*parts: object) -> None:
+    """Stand for content in the stream of a digest, which is never read."""
+
+
+def _instructions(code: CodeType) -> tuple[object, ...]:
+    inner = tuple(_instructions(part) if isinstance(part, CodeType) else repr(part) for part in code.co_consts)
+    return code.co_code, code.co_names, inner
+
+
+class _Hash:
+    """A file that keeps only the digest of what is written."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.blake2b(digest_size=6)
+
+    def write(self, content: Any) -> None:
+        self.digest.update(content)
+
+
+def _digest(thing: object) -> str:
+    """Return 12 hex digits, equal for equal contents as far as they are known; else equal to no other."""
+    hashed = _Hash()
+    digester = _Digester(hashed, protocol=5)
+    digester.fast = True  # without references to earlier parts, which differ where equal texts are two objects
+    try:
+        digester.dump(thing)
+    except Exception:  # objects of users may refuse in any way
+        return uuid4().hex[:12]
+    return hashed.digest.hexdigest()

@@ -1,0 +1,104 @@
+"""Data of a user's own: what may be given, and what a slip is told in one line."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from sfl_sim.data.own import as_dataset, read_indices
+from sfl_sim.data.partition import partition
+from sfl_sim.data.samples import Samples
+from sfl_sim.errors import ScenarioError
+from sfl_sim.rng import stream
+
+RNG = np.random.default_rng(0)
+GREY = RNG.integers(0, 256, (8, 4, 4)).astype(np.uint8)
+TABLE = RNG.standard_normal((8, 5))
+CLASSES = np.array([0, 1, 2, 0, 1, 2, 0, 1])
+
+
+def test_grey_images_get_their_channel_and_are_normalised_like_others():
+    data = as_dataset((GREY, CLASSES, GREY[:2], CLASSES[:2]))
+    assert data.x_train.shape == (8, 1, 4, 4)
+    assert data.x_train.dtype == torch.uint8
+    assert data.mean == pytest.approx(GREY.mean() / 255)
+    assert data.label_names == ("0", "1", "2")
+
+
+def test_a_table_of_numbers_goes_in_as_it_is():
+    data = as_dataset((TABLE, CLASSES, torch.from_numpy(TABLE[:2]), torch.tensor([1, 2])))
+    assert data.mean is None
+    assert torch.equal(data.x_train, torch.from_numpy(TABLE).float())
+    assert data.y_test.tolist() == [1, 2]
+
+
+def test_labels_are_numbered_in_their_order_and_keep_their_names():
+    data = as_dataset((TABLE, np.array(list("cabcabca")), TABLE[:1], np.array(["d"])))
+    assert data.label_names == ("a", "b", "c", "d")
+    assert data.y_train.tolist() == [2, 0, 1, 2, 0, 1, 2, 0]
+    assert data.y_test.tolist() == [3]
+
+
+def test_torch_data_sets_are_gathered_with_the_names_of_their_classes():
+    train = TensorDataset(torch.from_numpy(TABLE), torch.from_numpy(CLASSES))
+    train.classes = ["cat", "dog", "owl"]
+    data = as_dataset(lambda: (train, TensorDataset(torch.from_numpy(TABLE[:3]), torch.from_numpy(CLASSES[:3]))))
+    assert data.label_names == ("cat", "dog", "owl")
+    assert data.x_train.shape == (8, 5)
+    assert data.y_test.tolist() == [0, 1, 2]
+
+
+def broken():
+    return 1 / 0
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (broken, "fails with ZeroDivisionError"),
+        ((TABLE, CLASSES), r"cannot be read: .*allowed: \(x_train, y_train, x_test, y_test\)"),
+        (TABLE, "is no data set .*found 'ndarray'"),
+        ((TABLE, CLASSES[:3], TABLE, CLASSES), r"needs one label for each training sample .*found \(3,\)"),
+        ((TABLE, CLASSES, TABLE, CLASSES / 2), "neither whole numbers nor texts .*found 'float64'"),
+        ((TABLE, CLASSES, TABLE[:, 1:], CLASSES), "training and test samples of unequal shapes"),
+        ((1000 + CLASSES[:, None], CLASSES, TABLE, CLASSES), "neither images nor tokens; make them floating"),
+    ],
+)  # fmt: skip
+def test_a_slip_is_one_line(given, problem):
+    with pytest.raises(ScenarioError, match=f"data.factory: .*{problem}"):
+        as_dataset(given)
+
+
+def dealt(holdings, count=None):
+    return partition("indices", Samples(CLASSES, 3), count, stream(0, "partition"), holdings=holdings)
+
+
+def test_a_partition_of_one_s_own_is_dealt_as_it_is(tmp_path):
+    holdings = [[0, 3], np.array([5], dtype=np.int32), [5, 6, 7]]
+    (tmp_path / "parts.json").write_text(json.dumps([[0, 3], [5], [5, 6, 7]]))
+    np.savez(tmp_path / "parts.npz", *holdings)
+    for given in (holdings, *(read_indices(str(tmp_path / f"parts.{kind}"), "key") for kind in ("json", "npz"))):
+        assert [part.tolist() for part in dealt(given)] == [[0, 3], [5], [5, 6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("holdings", "count", "problem"),
+    [
+        ([[0], [8]], None, "client 1 has no such sample .*found 8; allowed: whole numbers from 0 to 7"),
+        ([[0], [0.5]], None, "client 1 has no list of indices"),
+        ([[0], 1], None, "client 1 has no list of indices"),
+        ([[0], [1]], 3, "clients.count: must be the number of arrays .*found 3; allowed: 2"),
+    ],
+)  # fmt: skip
+def test_indices_that_cannot_be_used_are_one_line(holdings, count, problem):
+    with pytest.raises(ScenarioError, match=problem):
+        dealt(holdings, count)
+
+
+@pytest.mark.parametrize("text", ["{}", "[[1"])
+def test_a_file_that_holds_no_indices_is_named(text, tmp_path):
+    (tmp_path / "parts.json").write_text(text)
+    with pytest.raises(ScenarioError, match=r"data.partition.file: .*found '.*parts.json'"):
+        read_indices(str(tmp_path / "parts.json"), "data.partition.file")

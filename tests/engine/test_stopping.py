@@ -1,0 +1,136 @@
+"""Training that ends early is training with as many rounds, however it was told to end."""
+
+import json
+
+import pandas as pd
+import pytest
+from small_study import SCENARIO, study
+
+from sfl_sim.engine import checkpointing
+from sfl_sim.engine.news import Ended
+from sfl_sim.engine.trial import Settings
+from sfl_sim.errors import ScenarioError
+from sfl_sim.studies.train import run_study
+
+pytestmark = pytest.mark.usefixtures("without_pages")
+
+TRAINING = Settings(device="cpu", threads=1)
+TRAIN = SCENARIO["train"] | {"rounds": 5}
+POWER = SCENARIO["clients"] | {"power": {"compute_w": 2.0, "uplink_w": 1.0, "downlink_w": 1.0, "idle_w": 0.5}}
+
+
+def ran(out, settings=TRAINING, notify=lambda news: None, **sections):
+    """Run a study of one trial; gives its summary and its rounds."""
+    folder = run_study(study(**sections), out, settings, notify).folder
+    return json.loads((folder / "summary.json").read_text())["variants"][0], pd.read_parquet(folder / "rounds.parquet")
+
+
+def stopping(**rules):
+    return TRAIN | {"stop": rules}
+
+
+@pytest.mark.parametrize("settings", [TRAINING, Settings(timing_only=True, threads=1)])
+@pytest.mark.parametrize("method", ["splitfed_v2", "harmony"])
+def test_a_run_that_stops_is_to_the_bit_one_with_as_many_rounds(method, settings, tmp_path):
+    """Also where clients download and adapt their models after the last round."""
+    two = {"method": {"name": method}, "clients": POWER}
+    short, rounds = ran(tmp_path / "short", settings, train=TRAIN | {"rounds": 2}, **two)
+    time_s = rounds["started_s"].iloc[-1] + 1e-9
+    stopped, stopped_rounds = ran(tmp_path / "stopped", settings, train=stopping(time_s=time_s), **two)
+    assert stopped["stopped"] == f"{time_s:g} s have passed"
+    for figure in ("rounds", "timeline_digest", "weights_digest", "hybrid_accuracy", "bytes_down", "simulated_s"):
+        assert stopped[figure] == short[figure]
+    assert stopped["joule"] == pytest.approx(short["joule"])
+    pd.testing.assert_frame_equal(stopped_rounds, rounds)
+    answers = [place / "answers.parquet" for place in (tmp_path / "short", tmp_path / "stopped")]
+    assert [place.exists() for place in answers] == [method == "harmony" and settings is TRAINING] * 2
+
+
+def test_patience_counts_the_rounds_without_a_better_accuracy(tmp_path):
+    train = stopping(patience=2) | {"rounds": 40, "lr": 0.3}
+    summary, rounds = ran(tmp_path / "run", train=train)
+    accuracy = rounds["accuracy"].to_numpy()
+    assert summary["stopped"] == "no better accuracy in 2 rounds"
+    assert accuracy[-3] == accuracy.max() > accuracy[-2:].max() - 1e-12
+    assert all(accuracy[n : n + 2].max() > accuracy[:n].max() for n in range(1, len(accuracy) - 2))
+
+
+def test_an_accuracy_ends_training_with_the_round_that_reaches_it_but_no_run_that_times_only(tmp_path):
+    _, rounds = ran(tmp_path / "all", train=TRAIN | {"lr": 0.3})
+    train = stopping(accuracy=rounds["accuracy"].iloc[2]) | {"lr": 0.3}
+    summary, stopped = ran(tmp_path / "stopped", train=train)
+    reached = (rounds["accuracy"] >= train["stop"]["accuracy"]).to_numpy().argmax()
+    assert summary["rounds"] == len(stopped) == reached + 1
+    assert ran(tmp_path / "timed", Settings(timing_only=True), train=train)[0]["rounds"] == 5
+
+
+class Pressed:
+    """Ctrl-C after so many rounds."""
+
+    def __init__(self, rounds):
+        self.rounds = rounds
+
+    def __call__(self, news):
+        if isinstance(news, Ended) and news.round.row["round"] == self.rounds:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_is_resumed_stops_where_it_would_have_stopped_and_is_then_complete(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpointing, "SHARE", 1e9)  # a checkpoint after every round
+    train = stopping(patience=2) | {"rounds": 40, "lr": 0.3}
+    whole, _ = ran(tmp_path / "whole", train=train)
+    ran(tmp_path / "run", notify=Pressed(whole["rounds"] - 1), train=train)
+    resume = Settings(device="cpu", threads=1, resume=True)
+    began = []
+    resumed, rounds = ran(tmp_path / "run", resume, began.append, train=train)
+    assert len(rounds) == whole["rounds"]
+    assert {key: resumed[key] for key in ("stopped", "weights_digest", "timeline_digest")} == {
+        key: whole[key] for key in ("stopped", "weights_digest", "timeline_digest")
+    }
+    assert any(getattr(news, "after", 0) == whole["rounds"] - 2 for news in began)
+    news = []
+    ran(tmp_path / "run", resume, news.append, train=train)
+    assert not news  # nothing is left to do
+
+
+def test_one_s_own_function_sees_every_round_and_may_end_training(tmp_path):
+    seen = []
+
+    def look(round, experiment):
+        seen.append((round.row["round"], round.row["accuracy"], len(experiment.weights())))
+        return round.row["round"] == 2
+
+    summary, rounds = ran(tmp_path / "run", train=TRAIN | {"on_round_end": look})
+    assert summary["stopped"] == "on_round_end says so"
+    numbers, accuracies, tensors = zip(*seen, strict=True)
+    assert list(numbers) == rounds["round"].to_list()
+    assert list(accuracies) == rounds["accuracy"].to_list()
+    assert all(tensors)
+
+
+def test_one_s_own_metric_is_a_column(tmp_path):
+    def surest(logits, labels):
+        assert len(logits) == len(labels) == 20
+        return logits.softmax(1).max(1).values.mean()
+
+    def right(logits, labels):
+        return (logits.argmax(1) == labels).float().mean()
+
+    metrics = {"metrics": {"surest": surest, "right": right}}
+    _, rounds = ran(tmp_path / "run", report=metrics)
+    assert rounds["right"].to_numpy() == pytest.approx(rounds["accuracy"].to_numpy(), abs=1e-6)
+    assert rounds["surest"].between(0.1, 1).all()
+    assert "surest" not in ran(tmp_path / "timed", Settings(timing_only=True), report=metrics)[1]
+
+
+@pytest.mark.parametrize(
+    ("sections", "problem"),
+    [
+        ({"train": TRAIN | {"stop": {}}}, "train.stop.accuracy: must not be empty without time_s and patience"),
+        ({"train": TRAIN | {"on_round_end": "os:sep"}}, "train.on_round_end: names code of your own"),
+        ({"report": {"metrics": {"accuracy": len}}}, "report.metrics.accuracy: cannot name a column of your own"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_one_line(sections, problem, tmp_path):
+    with pytest.raises(ScenarioError, match=problem):
+        ran(tmp_path / "run", **sections)

@@ -1,0 +1,142 @@
+"""Python objects stand in for the values of a scenario."""
+
+import subprocess
+import sys
+import threading
+from types import ModuleType
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from sfl_sim.engine.processes import given_to_processes
+from sfl_sim.engine.registry import named
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario import own_code
+from sfl_sim.scenario.given import spelled
+from sfl_sim.scenario.load import dump, parse
+from sfl_sim.scenario.own_code import permitted
+
+
+def net(seed=0, width=3):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 10))
+
+
+def text_of(model):
+    return spelled(model, "model.factory")
+
+
+def test_arrays_tensors_and_frames_are_lists():
+    frame = pd.DataFrame({"uplink_bps": [1e6, 2e6], "downlink_bps": [3e6, 4e6]})
+    given = parse({"clients": {"count": 2, "compute": np.array([1e9])[0], "network": frame, "power": {
+        "compute_w": torch.tensor([1.0, 2.0]), "radio": "lte"}}}).base.clients  # fmt: skip
+    assert given.compute.macs_per_s == 1e9
+    assert given.network.uplink_bps == [1e6, 2e6]
+    assert given.power.compute_w == [1.0, 2.0]
+
+
+def test_a_function_of_a_module_is_its_path_and_other_objects_are_kept_under_a_text():
+    assert text_of(net) == f"{__name__}:net"
+    model = net()
+    assert named(text_of(model), {}, "model.factory") is model
+    local = lambda: model  # noqa: E731
+    assert named(text_of(local), {}, "model.factory") is local
+
+
+def test_a_stored_scenario_holds_the_text():
+    scenario = parse({"model": {"factory": net()}}).base
+    assert f"factory: {scenario.model.factory}" in dump(scenario)
+
+
+def test_equal_contents_have_equal_texts_and_others_have_others():
+    assert text_of(net()) == text_of(net())
+    assert len({text_of(model) for model in (net(), net(1), net(width=4))}) == 3
+    assert text_of(lambda: net(1)) == text_of(lambda: net(1)) != text_of(lambda: net(2))
+
+    def make(width):
+        return lambda: net(width=width)
+
+    assert text_of(make(3)) == text_of(make(3)) != text_of(make(4))
+
+
+def test_a_text_does_not_depend_on_the_process():
+    code = "from torch import nn; import torch; from sfl_sim.scenario.given import spelled\n"
+    code += "class Mine(nn.Linear):\n    def forward(self, x): return 2 * x\n"
+    code += "torch.manual_seed(0)\nprint(spelled(nn.Sequential(Mine(2, 2)), 'model.factory'))"
+    texts = {subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)}
+    assert len(texts) == 1
+
+
+def test_what_is_no_content_equals_nothing():
+    thing = nn.Sequential(nn.Linear(2, 2))
+    thing.lock = threading.Lock()
+    assert text_of(thing) != text_of(thing)
+
+
+def test_in_a_grid_every_choice_may_be_an_object():
+    study = parse({"grid": {"model.factory": [net(), net(1)], "clients.compute": np.array([1e9, 2e9])}})
+    assert len(study.variants) == 4
+    assert {variant.scenario.clients.compute.macs_per_s for variant in study.variants} == {1e9, 2e9}
+
+
+def test_overrides_may_be_objects_too():
+    model = net()
+    study = parse({"name": "mine"}, overrides={"model.factory": model, "data.partition": [[0, 1], [2]]})
+    assert named(study.base.model.factory, {}, "model.factory") is model
+    assert study.base.model.name is None
+    assert study.base.data.partition.kind == "indices"
+
+
+def test_an_object_where_no_code_belongs_is_an_error():
+    with pytest.raises(ScenarioError, match=r"train\.rounds: must be a whole number"):
+        parse({"train": {"rounds": lambda: 3}})
+
+
+def test_what_another_program_has_passed_is_told_in_one_line():
+    with pytest.raises(ScenarioError, match=r"model\.factory: .*pass it again \(from Python\)"):
+        named("python:net-0123456789ab", {}, "model.factory")
+
+
+def test_another_process_gets_the_objects_that_its_scenarios_name(monkeypatch):
+    model = net()
+    scenario = parse({"model": {"factory": model}, "data": {"factory": (np.zeros((2, 3)), [0, 1])}}).base
+    sent = given_to_processes([scenario])
+    assert set(sent.objects) == {scenario.model.factory, scenario.data.factory}
+    monkeypatch.setattr(own_code, "_objects", {})  # as there
+    with permitted(sent):
+        there = named(scenario.model.factory, {}, "model.factory")
+        assert set(given_to_processes([scenario]).objects) == set(sent.objects)
+    assert all(map(torch.equal, there.parameters(), model.parameters()))
+
+
+def test_what_cannot_be_sent_says_so_and_how_it_could():
+    scenario = parse({"model": {"factory": lambda: net()}}).base
+    with pytest.raises(ScenarioError, match=r"jobs: cannot be sent .*write it into a module .* or use jobs=1"):
+        given_to_processes([scenario])
+
+
+def test_what_is_made_in_a_notebook_is_not_sent(monkeypatch):
+    notebook = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    exec("def make():\n    pass", vars(notebook))
+    scenario = parse({"model": {"factory": notebook.make}}).base
+    assert scenario.model.factory.startswith("python:make-")
+    with pytest.raises(ScenarioError, match=r"jobs: is made in a notebook, .*or use jobs=1"):
+        given_to_processes([scenario])
+
+
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_script_that_other_processes_would_run_again_is_told(guard, tmp_path, monkeypatch):
+    script = tmp_path / "train.py"
+    script.write_text("if __name__ == '__main__':\n    run()" if guard else "run()")
+    main = ModuleType("__main__")
+    main.__file__ = str(script)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    if guard:
+        given_to_processes([])
+    else:
+        with pytest.raises(ScenarioError, match=r'train\.py: jobs: needs `if __name__ == "__main__":`'):
+            given_to_processes([])

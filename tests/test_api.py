@@ -1,0 +1,162 @@
+"""What a user gets from Python: own data and code in, results out."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+import torch
+from torch import nn
+
+import sfl_sim
+from sfl_sim.cli.live_table import notebook_table
+from sfl_sim.engine.news import Began, Planned
+from sfl_sim.models.small import cnn_small
+
+pytestmark = pytest.mark.usefixtures("without_pages")
+
+RNG = np.random.default_rng(0)
+Y = np.arange(60) % 3
+X = (RNG.standard_normal((60, 5)) + 3 * np.eye(3, 5)[Y]).astype("float32")
+DATA = X[:48], Y[:48], X[48:], Y[48:]
+TABULAR = {
+    "name": "tabular",
+    "model": {"factory": lambda: nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)), "cut": 1},
+    "clients": {"count": 2, "compute": 1e9, "network": {"uplink_bps": 1e6, "downlink_bps": 1e6}},
+    "train": {"rounds": 3, "batch_size": 8, "lr": 0.1},
+}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A run of two variants with two seeds, of which one keeps a part-1 for each client."""
+    grid = {"method.name": ["splitfed_v2", "splitfed_v3"]}
+    scenario = TABULAR | {"model": {"name": "cnn_small"}, "grid": grid, "repeats": 2}
+    digits = {"train_samples": 40, "test_samples": 20}
+    return sfl_sim.run(scenario | {"data": digits}, out=tmp_path_factory.mktemp("stored") / "run")
+
+
+def test_a_table_of_one_s_own_is_learned_by_a_model_of_one_s_own():
+    results = sfl_sim.run(TABULAR, data=DATA, overrides={"train.rounds": 15})
+    assert results.rounds["accuracy"].iloc[-1] > 0.8
+    assert results.layers["model"].str.startswith("python:lambda-").all()
+    torch_sets = [torch.utils.data.TensorDataset(*map(torch.from_numpy, part)) for part in (DATA[:2], DATA[2:])]
+    again = sfl_sim.run(TABULAR, data=lambda: torch_sets, overrides=["train.rounds=15"], out="again")
+    assert again.summary["weights_digest"].equals(results.summary["weights_digest"])
+
+
+def test_what_was_learned_from_one_s_own_data_is_reused_as_long_as_they_are_the_same(capsys):
+    scenario = TABULAR | {"model": {"name": "cnn_small"}}
+    images, places = RNG.integers(0, 256, (60, 1, 8, 8)).astype("uint8"), iter("abc")
+    for change, reused in ((0, False), (0, True), (1, False)):
+        images[0, 0, 0, 0] += change
+        sfl_sim.run(scenario, data=(images[:48], Y[:48], images[48:], Y[48:]), progress=True, out=next(places))
+        assert ("reused from" in capsys.readouterr().err) == reused
+
+
+def test_one_s_own_phones_and_links_come_as_arrays_frames_and_csv(place):
+    links = pd.DataFrame({"uplink_bps": [1e6, 2e6], "downlink_bps": [4e6, 8e6], "latency_s": [0.0, 0.1]})
+    links.to_csv("links.csv", index=False)
+    told = []
+    for network in (links, dict.fromkeys(links, "links.csv"), links.to_dict("list")):
+        clients = {"count": 2, "compute": {"macs_per_s": np.array([1e8, 2e8])}, "network": network}
+        told.append(sfl_sim.run(TABULAR | {"clients": clients}, data=DATA, timing_only=True))
+    assert told[0].clients["latency_s"].to_list() == [0.0, 0.1]
+    assert told[0].clients["macs_per_s"].to_list() == [1e8, 2e8]
+    assert len({run.summary["timeline_digest"].item() for run in told}) == 1
+
+
+def test_a_file_of_links_that_does_not_fit_is_one_line():
+    pd.DataFrame({"uplink_bps": [1e6, -2.0]}).to_csv("links.csv", index=False)
+    network = {"uplink_bps": "links.csv", "downlink_bps": 1e6}
+    with pytest.raises(sfl_sim.ScenarioError, match=r"clients\.network\.uplink_bps: number out of range \(found -2\.0"):
+        sfl_sim.run(TABULAR | {"clients": {"count": 2, "network": network}}, data=DATA, timing_only=True)
+
+
+def test_indices_of_one_s_own_decide_who_holds_what():
+    holdings = [np.flatnonzero(DATA[1] == label) for label in range(3)]
+    scenario = TABULAR | {"clients": {}}
+    results = sfl_sim.run(scenario, data=DATA, overrides={"data.partition": holdings}, timing_only=True)
+    assert np.stack(results.clients["label_samples"]).tolist() == np.diag([16, 16, 16]).tolist()
+
+
+def test_a_scheduling_policy_of_one_s_own_is_a_function():
+    def last_come(roster):
+        return lambda waiting, now_s: list(waiting.values())[-1]
+
+    slow = {"clients": TABULAR["clients"] | {"count": 4}, "server": {"speedup": 1e-6}}
+    slow["grid"] = {"server.order": ["fcfs", last_come]}
+    results = sfl_sim.run(TABULAR | slow, data=DATA, timing_only=True)
+    assert results.summary["timeline_digest"].nunique() == 2
+
+
+def test_a_stored_run_is_opened_by_its_folder(stored, place):
+    assert sfl_sim.load(str(stored.folder)).summary.equals(stored.summary)
+    assert sfl_sim.Results(str(stored.folder)).rounds.equals(stored.rounds)
+    asked = sfl_sim.whatif(TABULAR | {"model": {}}, {"server.workers": [1, 2]}, out="asked")
+    assert sfl_sim.load("asked").points.equals(asked.points)
+    with pytest.raises(sfl_sim.ScenarioError, match="is not the folder of a run, a serving or a what-if"):
+        sfl_sim.load(place)
+
+
+def test_its_accuracy_is_drawn_and_of_a_run_that_times_only_where_time_goes(stored, place):
+    for against, title in (("time", "simulated time"), ("rounds", "round"), ("bytes", "bytes")):
+        figure = stored.plot(against)
+        assert isinstance(figure, go.Figure)
+        assert title in figure.layout.xaxis.title.text
+    with pytest.raises(sfl_sim.ScenarioError, match=r"against: .*allowed: time, rounds, bytes"):
+        stored.plot("energy")
+    timed = sfl_sim.run(TABULAR, data=DATA, timing_only=True)
+    assert timed.plot().data
+
+
+def test_its_weights_go_into_pytorch(stored):
+    net = cnn_small((1, 8, 8), 10)
+    net.load_state_dict(stored.state_dict("splitfed_v2", seed=1))
+    net.load_state_dict(stored.state_dict("splitfed_v3", client=1))
+    other = stored.state_dict("splitfed_v3", client=0)
+    assert not torch.equal(net.state_dict()["conv1.0.weight"], other["conv1.0.weight"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({}, "variant: .*allowed: splitfed_v2, splitfed_v3"),
+        ({"variant": "splitfed_v2", "seed": 7}, "seed: .*found 7; allowed: 0, 1"),
+        ({"variant": "splitfed_v3"}, "client: must say whose .*allowed: 0, 1"),
+    ],
+)
+def test_of_several_models_one_is_named(stored, asked, problem):
+    with pytest.raises(sfl_sim.ScenarioError, match=problem):
+        stored.state_dict(**asked)
+
+
+def test_progress_is_shown_if_asked_for_and_what_is_complete_is_not_run_again(capsys):
+    sfl_sim.run(TABULAR, data=DATA, out="run", progress=True)
+    assert "splitfed_v2  round 3/3" in capsys.readouterr().err
+    sfl_sim.run(TABULAR, data=DATA, out="run", resume=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_notebook_shows_a_table_that_is_kept_up_to_date(monkeypatch):
+    shown = []
+    handle = SimpleNamespace(update=lambda picture, raw: shown.append(picture["text/plain"]))
+
+    def display(picture, raw, display_id):
+        shown.append(picture["text/plain"])
+        return handle
+
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    with notebook_table(Planned([("mine", 3)]), None) as notify:
+        notify(Began(0))
+    assert "waiting" in shown[0]
+    assert "running" in shown[-1]
