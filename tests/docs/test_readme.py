@@ -53,17 +53,6 @@ def test_the_method_of_the_readme_runs(tmp_path, monkeypatch):
     sys.modules.pop("my_methods")
 
 
-def test_the_model_of_the_readme_runs(tmp_path, monkeypatch, capsys):
-    (tmp_path / "my_nets.py").write_text(block("python", "# my_nets.py"))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    for command in re.findall(r"^sfl-sim (.*my_nets.*)$", README, re.MULTILINE):
-        few = ["--set", "repeats=1", "--set", "train.rounds=1", "--timing-only"] if "--set" in command else []
-        main([*command.split(), *few])
-    assert "my_nets:make: 3 layers" in capsys.readouterr().out
-    sys.modules.pop("my_nets")
-
-
 def test_the_python_interface_gives_frames(tmp_path):
     results = sfl_sim.run(
         "heterogeneous_bw", overrides=["train.rounds=1", "repeats=1"], timing_only=True, out=tmp_path / "run"
