@@ -17,6 +17,7 @@ import yaml
 from latex2mathml.converter import convert
 from merm import render_diagram
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -38,6 +39,39 @@ FROM_ROOT = {
 """Pages of the site that lie outside docs/, by their path in the repository."""
 UNITS = {"macs_per_s": "MAC/s", "rate_per_s": "1/s", "_bps": "bit/s", "_s": "s", "_h": "h", "_w": "W"}
 """Units by the end of a key's name; the first that fits."""
+EXAMPLES = {
+    "serving": {"requests": 5000},
+    "data.path": "my_images",
+    "data.image_size": 32,
+    "data.superclasses": True,
+    "data.samples_per_owner": 2000,
+    "data.separation": 5,
+    "data.partition: dominant_label.balance": True,
+    "clients.compute.macs_per_s": 2e9,
+    "clients.network.uplink_bps": 5e6,
+    "clients.network.downlink_bps": [5e6, 1e7],
+    "clients.network.shared.file": "edges.csv",
+    "clients.power.uplink_w": 1.2,
+    "clients.power.downlink_w": 0.9,
+    "train.max_graphs": 8,
+    "serving.rho": 0.5,
+    "serving.priorities": [1, 0],
+    "serving.arrivals: bursts.rate_per_s": 5,
+    "serving.arrivals: trace.file": "requests.csv",
+    "serving.threshold: fixed.entropy": 0.5,
+    "serving.threshold: latency_budget.target_s": 0.2,
+}
+"""Examples of keys that neither a page of this site nor a shipped scenario gives."""
+SCENARIO_INTRO = """# Scenario keys
+
+Every key of a scenario file, with its default, its unit and an example. `sfl-sim schema` prints the same as a JSON
+Schema, with which editors complete and check. A dot leads into a section: `train.rounds` in a grid or after `--set` is
+the key `rounds` of the section `train`. Keys that do not exist, and values that do not fit, are errors."""
+TABLE = "| key | default | what it is | example |\n|---|---|---|---|"
+COMMANDS_INTRO = """# Commands
+
+What `sfl-sim COMMAND --help` says. `sfl-sim SCENARIO.yaml` is short for `sfl-sim run SCENARIO.yaml`.
+Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted."""
 LINK = re.compile(r"(\[[^\]\n]*\])\(([^)#:\s]+\.\w+|[^)#:\s]+/)(#[^)\s]*)?\)")
 
 
@@ -82,7 +116,7 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
     )
     return re.sub(
         r'<div class="arithmatex">\\\[(.*?)\\\]</div>',
-        lambda tex: convert(html.unescape(tex[1].strip()), display="block"),
+        lambda tex: convert(re.sub(r"\\tag\{(.*?)\}", r"\\qquad (\1)", html.unescape(tex[1].strip())), display="block"),
         content,
         flags=re.DOTALL,
     )
@@ -90,7 +124,8 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """Take the shim by which search works in pages that are opened from files from here, not from the network."""
-    return output.replace("https://unpkg.com/iframe-worker/shim", f"{'../' * page.file.src_uri.count('/')}iframe-worker.js")
+    here = "../" * page.file.src_uri.count("/")
+    return output.replace("https://unpkg.com/iframe-worker/shim", f"{here}iframe-worker.js")
 
 
 def diagram(source: str, language: str, css_class: str, options: Any, md: Any, **_: Any) -> str:
@@ -102,19 +137,13 @@ def scenario_page() -> str:
     """Write the reference of scenarios from their JSON Schema: every key, by section."""
     options = {name: method.Options.model_json_schema() for name, method in METHODS.items()}
     schema = json_schema({}, choices())
-    examples = dict(given_keys())
-    lines = [
-        "# Scenario keys", "",
-        "Every key of a scenario file, with its default, its unit and an example. `sfl-sim schema` prints the same as a JSON",
-        "Schema, with which editors complete and check. A dot leads into a section: `train.rounds: 5` in a grid or after",
-        "`--set` is the key `rounds` of the section `train`. Keys that do not exist, and values that do not fit, are errors.",
-    ]  # fmt: skip
-    sections = list(sections_of("", schema, schema))
-    for name, about, keys in sections:
-        lines += ["", f"## {name or 'Top level'}", "", about, "", "| key | default | what it is | example |", "|---|---|---|---|"]
+    examples = EXAMPLES | dict(given_keys())
+    lines = [SCENARIO_INTRO]
+    for name, about, keys in sections_of("", schema, schema):
+        lines += ["", f"## {name or 'Top level'}", "", about, "", TABLE]
         for key, node in keys.items():
-            dotted = f"{name}.{key}".lstrip(".")
-            lines.append(f"| `{key}` | {default_of(node)} | {what_is(key, node, schema)} | {example_of(dotted, node, examples)} |")
+            example = example_of(f"{name}.{key}".lstrip("."), node, examples)
+            lines.append(f"| `{key}` | {default_of(node)} | {what_is(key, node, schema)} | {example} |")
         if name == "method":
             lines += ["", *method_lines(options)]
     return "\n".join(lines)
@@ -166,7 +195,9 @@ def example_of(key: str, node: dict[str, Any], examples: dict[str, Any]) -> str:
             value = not value
         elif allowed := node.get("enum", node.get("anyOf", [{}])[0].get("enum")):
             value = allowed[-1]
-    return code(value) if value not in (None, {}) else ""
+    if value is None:
+        raise PluginError(f"no example of the scenario key {key}: show it on a page, or in EXAMPLES of site_hooks.py")
+    return code(value)
 
 
 def default_of(node: dict[str, Any]) -> str:
@@ -174,7 +205,7 @@ def default_of(node: dict[str, Any]) -> str:
     default = node.get("default", node.get("const"))
     if "default" not in node and default is None:
         return "required"
-    return "see below" if isinstance(default, dict) and len(default) > 1 else code(default)
+    return "see below" if "$ref" in node and isinstance(default, dict) else code(default)
 
 
 def code(value: Any) -> str:
@@ -185,7 +216,10 @@ def code(value: Any) -> str:
 
 def what_is(key: str, node: dict[str, Any], schema: dict[str, Any]) -> str:
     """Return what a key means, its unit, and what it allows."""
-    about = " ".join(node.get("description", "").split())
+    section = schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else {}
+    about = " ".join(node.get("description", section.get("description", "")).split())
+    if not about:
+        raise PluginError(f"the scenario key {key} has no description")
     unit = next((unit for end, unit in UNITS.items() if key.endswith(end)), "")
     allowed = [value for member in members(node, schema) for value in member.get("enum", [])]
     parts = [about, f"Unit: {unit}." if unit else "", f"One of {', '.join(map(code, allowed))}." if allowed else ""]
@@ -194,18 +228,17 @@ def what_is(key: str, node: dict[str, Any], schema: dict[str, Any]) -> str:
 
 def method_lines(options: dict[str, Any]) -> Iterator[str]:
     """Yield what the options of each method are, with their defaults."""
-    yield from ("Options that a method adds to this section:", "", "| method | option | default |", "|---|---|---|")
+    yield "Options that a method adds to this section:\n"
+    yield "| method | options and defaults | what they are |\n|---|---|---|"
     for name, about in catalogue()["methods"].items():
-        for key, node in options[name].get("properties", {}).items():
-            yield f"| [{name}](../methods/{name}.md) | `{key}` | {default_of(node)} |"
+        if keys := options[name].get("properties"):
+            defaults = "<br>".join(f"`{key}` {default_of(node)}" for key, node in keys.items())
+            yield f"| [{name}](../methods/{name}.md) | {defaults} | {about.rpartition('options: ')[2]} |"
 
 
 def commands_page() -> str:
     """Write the reference of commands from the command line itself."""
-    lines = [
-        "# Commands", "", "What `sfl-sim COMMAND --help` says. `sfl-sim SCENARIO.yaml` is short for `sfl-sim run SCENARIO.yaml`.",
-        "Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.",
-    ]  # fmt: skip
+    lines = [COMMANDS_INTRO]
     for name, command in sorted(typer.main.get_command(app).commands.items()):
         lines += ["", f"## sfl-sim {name}", "", command.help or "", "", "| | default | |", "|---|---|---|"]
         for given in command.params:
@@ -224,6 +257,6 @@ def python_page() -> str:
 
 def vocabulary_page() -> str:
     """Write the reference for those who add methods: the same kind of directives."""
-    modules = ["sfl_sim.ops", "sfl_sim.methods.base", "sfl_sim.methods.split", "sfl_sim.training.steps", "sfl_sim.sim.orders"]
+    modules = ("ops", "methods.base", "methods.split", "training.steps", "sim.orders")
     intro = "What a [method](../howto/own-method.md) or a scheduling policy of your own is made of."
-    return "\n\n".join(["# Words for methods of your own", intro, *(f"::: {module}" for module in modules)])
+    return "\n\n".join(["# Words for methods of your own", intro, *(f"::: sfl_sim.{module}" for module in modules)])

@@ -1,4 +1,4 @@
-"""Makes the pictures of the gallery: runs the command of each page, and photographs a figure of the page that it writes.
+"""Makes the pictures of the gallery: runs the command of each page, and photographs a figure of what it writes.
 
     python docs/gallery/make.py [NAME ...]
 
@@ -28,14 +28,15 @@ PATIENCE_S, SETTLE_S = 60, 5
 COLOURS = 64
 """Enough for text and figures, at a third of the bytes."""
 FIND = """(() => {
-  document.querySelectorAll("details").forEach((each) => (each.open = true));
-  const texts = [...document.querySelectorAll("h2, h3, summary")].filter((each) => each.textContent.trim().startsWith(%s));
-  return texts[0].getBoundingClientRect().top + scrollY;
+  const texts = [...document.querySelectorAll("h1, h2, h3, summary")];
+  const heading = texts.find((each) => each.textContent.trim().startsWith(%s));
+  for (let at = heading; at; at = at.parentElement) if (at.tagName == "DETAILS") at.open = true;
+  return heading.getBoundingClientRect().top + scrollY;
 })()"""
 
 
 class Picture(NamedTuple):
-    """A command, the page that it writes below reports/, the heading above the figure, and the height of the picture."""
+    """A command, the page that it writes below reports/, the heading above a figure, and the height of the picture."""
 
     command: str
     page: str
@@ -44,17 +45,22 @@ class Picture(NamedTuple):
 
 
 PICTURES = {
+    "report": Picture("sfl-sim heterogeneous_bw", "heterogeneous_bw/report.html", "heterogeneous_bw", 1000),
     "order": Picture("sfl-sim heterogeneous_bw", "heterogeneous_bw/report.html", "Where the time goes", 450),
     "fleet": Picture("sfl-sim unreliable_fleet", "unreliable_fleet/report.html", "Availability and dropouts", 620),
     "mobilenet": Picture(
         f"sfl-sim whatif cuts/mobilenet_v1 {CUTS}", "cuts_mobilenet_v1-whatif/whatif.html", "At other values", 535
     ),
-    "resnet18": Picture(f"sfl-sim whatif cuts/resnet18 {CUTS}", "cuts_resnet18-whatif/whatif.html", "Time of a round", 530),
+    "resnet18": Picture(
+        f"sfl-sim whatif cuts/resnet18 {CUTS}", "cuts_resnet18-whatif/whatif.html", "Time of a round", 530
+    ),
     "reprice": Picture(
         "sfl-sim reprice reports/heterogeneous_bw --set clients.network.scale=4",
         "heterogeneous_bw-repriced/report.html", "Time to", 580,
     ),
-    "server": Picture("sfl-sim serve serving/fleet --timing-only", "serving_fleet-serving/serving.html", "Under load", 560),
+    "server": Picture(
+        "sfl-sim serve serving/fleet --timing-only", "serving_fleet-serving/serving.html", "Under load", 560
+    ),
     "exits": Picture("sfl-sim serve serving/early_exit", "serving_early_exit-serving/serving.html", "Under load", 560),
     "partition": Picture(
         "sfl-sim partition heterogeneous_bw", "heterogeneous_bw-partition.html", "Labels held by each client", 620

@@ -21,7 +21,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def block(language, containing):
-    blocks = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    blocks = re.findall(rf"```{language}[^\n]*\n(.*?)```", README, re.DOTALL)
     return next(text for text in blocks if containing in text)
 
 

@@ -1,7 +1,7 @@
 """Every command and snippet of the site and of the README runs, in a quick form: one round, one seed, few requests.
 
 The blocks of a page run one after another, in one folder, and share their Python names. A block with `title="FILE"` is
-that file. Other YAML is part of a scenario and is checked. Comments before a block, which readers do not see, are marks:
+that file. Other YAML is part of a scenario and is checked. Comments before a block, which readers do not see, mark it:
 
 - `<!-- not run: REASON -->`
 - `<!-- in full -->`: the block runs as it stands, because the page tells its numbers.
