@@ -54,6 +54,8 @@ EXAMPLES = {
     "clients.power.uplink_w": 1.2,
     "clients.power.downlink_w": 0.9,
     "train.max_graphs": 8,
+    "train.on_round_end": "my_code:look",
+    "report.metrics": {"surest": "my_code:surest"},
     "serving.rho": 0.5,
     "serving.priorities": [1, 0],
     "serving.arrivals: bursts.rate_per_s": 5,
