@@ -261,4 +261,10 @@ def vocabulary_page() -> str:
     """Write the reference for those who add methods: the same kind of directives."""
     modules = ("ops", "methods.base", "methods.split", "training.steps", "sim.orders")
     intro = "What a [method](../howto/own-method.md) or a scheduling policy of your own is made of."
-    return "\n\n".join(["# Words for methods of your own", intro, *(f"::: sfl_sim.{module}" for module in modules)])
+    return "\n\n".join(
+        [
+            "# Words for methods of your own",
+            intro,
+            *(f"::: sfl_sim.{module}" for module in modules),
+        ]
+    )
