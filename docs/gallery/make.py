@@ -25,13 +25,13 @@ CUTS = "--vary model.cut=all --vary clients.network.scale=0.1,0.3,1,3,10,30,100"
 WIDTH_PX = 1100
 PATIENCE_S, SETTLE_S = 60, 5
 """Seconds to wait for the heading, and for figures that were folded."""
-COLOURS = 64
-"""Enough for text and figures, at a third of the bytes."""
+COLOURS = 256
+"""Enough for text and figures, at fewer bytes."""
 FIND = """(() => {
   const texts = [...document.querySelectorAll("h1, h2, h3, summary")];
   const heading = texts.find((each) => each.textContent.trim().startsWith(%s));
   for (let at = heading; at; at = at.parentElement) if (at.tagName == "DETAILS") at.open = true;
-  return heading.getBoundingClientRect().top + scrollY;
+  return heading.getBoundingClientRect().top + scrollY - 16;
 })()"""
 
 
@@ -45,8 +45,8 @@ class Picture(NamedTuple):
 
 
 PICTURES = {
-    "report": Picture("sfl-sim heterogeneous_bw", "heterogeneous_bw/report.html", "heterogeneous_bw", 1000),
-    "order": Picture("sfl-sim heterogeneous_bw", "heterogeneous_bw/report.html", "Where the time goes", 450),
+    "report": Picture("sfl-sim heterogeneous_bw", "heterogeneous_bw/report.html", "heterogeneous_bw", 1440),
+    "order": Picture("sfl-sim heterogeneous_bw", "heterogeneous_bw/report.html", "Where the time goes", 435),
     "fleet": Picture("sfl-sim unreliable_fleet", "unreliable_fleet/report.html", "Availability and dropouts", 620),
     "mobilenet": Picture(
         f"sfl-sim whatif cuts/mobilenet_v1 {CUTS}", "cuts_mobilenet_v1-whatif/whatif.html", "At other values", 535
@@ -56,7 +56,7 @@ PICTURES = {
     ),
     "reprice": Picture(
         "sfl-sim reprice reports/heterogeneous_bw --set clients.network.scale=4",
-        "heterogeneous_bw-repriced/report.html", "Time to", 580,
+        "heterogeneous_bw-repriced/report.html", "Time to", 560,
     ),
     "server": Picture(
         "sfl-sim serve serving/fleet --timing-only", "serving_fleet-serving/serving.html", "Under load", 560
@@ -85,7 +85,7 @@ async def photograph(picture: Picture, to: Path) -> None:
         clip = {"x": 0, "y": top_px, "width": WIDTH_PX, "height": picture.height_px, "scale": 1}
         shot = await tab.send_command("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
     with Image.open(io.BytesIO(base64.b64decode(shot["result"]["data"]))) as image:
-        image.convert("RGB").quantize(COLOURS).save(to, optimize=True)
+        image.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(to, optimize=True)
 
 
 if __name__ == "__main__":
