@@ -46,7 +46,7 @@ EXAMPLES = {
     "data.superclasses": True,
     "data.samples_per_owner": 2000,
     "data.separation": 5,
-    "data.partition: dominant_label.balance": True,
+    "data.partition: dominant_label.balance": "subsample",
     "clients.compute.macs_per_s": 2e9,
     "clients.network.uplink_bps": 5e6,
     "clients.network.downlink_bps": [5e6, 1e7],
