@@ -1,5 +1,5 @@
 # One command runs every check: `make check`. `make bench` runs the benchmarks, which no test times.
-.PHONY: check test quick bench peers-environment format
+.PHONY: check docs test quick bench peers-environment format
 
 check:
 	ruff format --check .
@@ -47,3 +47,7 @@ endif
 peers-environment:
 	python3 -m venv $(PEERS)
 	$(PEERS)/bin/pip install '.[bench]'
+
+# The site of docs/: build/site/index.html, which can be read offline. Needs `pip install '.[docs]'`.
+docs:
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs python -m mkdocs build --strict --quiet

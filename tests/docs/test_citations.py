@@ -1,5 +1,6 @@
 """Every document and file that the repository cites is in it."""
 
+import os
 import re
 from pathlib import Path
 
@@ -16,12 +17,15 @@ PAGE = re.compile(r"(?<![\w./*<>{}-])((?:\.\./)*(?:[\w-]+/)*[\w-]+\.md)\b")
 PATH = re.compile(r"(?<![\w./-])((?:sfl_sim|tests|docs|scenarios|benchmarks|profiles)/[\w./-]+\.\w+)\b")
 OF_OTHERS = {"docs/notebook/benchmark.ipynb", "docs/notebook/parser.ipynb", "benchmark/README.md"}
 """Files of the projects that benchmarks and profiles are taken from."""
+SITE = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+"""Pages of the site, from docs/, some of which are made when it is built."""
 
 
 def is_there(cited, citing):
     """Return whether a path that a file cites exists, seen from the root, the file's folder, docs/ or docs/methods/."""
     places = (ROOT, citing.parent, ROOT / "docs", ROOT / "docs" / "methods")
-    return any((place / cited).exists() for place in places)
+    from_docs = os.path.relpath(citing.parent / cited, ROOT / "docs")
+    return from_docs in SITE or any((place / cited).exists() for place in places)
 
 
 def test_what_files_cite_is_in_the_repository():

@@ -21,7 +21,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def block(language, containing):
-    blocks = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    blocks = re.findall(rf"```{language}[^\n]*\n(.*?)```", README, re.DOTALL)
     return next(text for text in blocks if containing in text)
 
 
@@ -51,17 +51,6 @@ def test_the_method_of_the_readme_runs(tmp_path, monkeypatch):
     assert model_down["round"].unique().tolist() == [1]  # part-1 comes once and stays
     assert results.rounds["accuracy"].iloc[-1] > 0.1
     sys.modules.pop("my_methods")
-
-
-def test_the_model_of_the_readme_runs(tmp_path, monkeypatch, capsys):
-    (tmp_path / "my_nets.py").write_text(block("python", "# my_nets.py"))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    for command in re.findall(r"^sfl-sim (.*my_nets.*)$", README, re.MULTILINE):
-        few = ["--set", "repeats=1", "--set", "train.rounds=1", "--timing-only"] if "--set" in command else []
-        main([*command.split(), *few])
-    assert "my_nets:make: 3 layers" in capsys.readouterr().out
-    sys.modules.pop("my_nets")
 
 
 def test_the_python_interface_gives_frames(tmp_path):

@@ -1,0 +1,125 @@
+"""Every command and snippet of the site and of the README runs, in a quick form: one round, one seed, few requests.
+
+The blocks of a page run one after another, in one folder, and share their Python names. A block with `title="FILE"` is
+that file. Other YAML is part of a scenario and is checked. Comments before a block, which readers do not see, mark it:
+
+- `<!-- not run: REASON -->`
+- `<!-- in full -->`: the block runs as it stands, because the page tells its numbers.
+- `<!-- before: COMMAND -->`: a command of an earlier page, whose results this one uses.
+- `<!-- exits with 2 -->`: its command is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sfl_sim.cli import main
+from sfl_sim.scenario import load as loading
+
+pytestmark = pytest.mark.usefixtures("without_pages")
+
+ROOT = Path(__file__).parents[2]
+STUDIES = ROOT / "docs" / "results"
+"""Pages about studies that take hours; their commands name shipped scenarios, which test_readme.py loads."""
+PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - set(STUDIES.glob("*.md")))]
+BLOCK = re.compile(
+    r"^(?P<marks>(?:<!--[^\n]*-->\n)*)(?P<indent> *)```(?P<language>\w*)(?P<rest>[^\n]*)\n(?P<text>.*?)^(?P=indent)```",
+    re.DOTALL | re.MULTILINE,
+)
+REQUESTS = 100
+
+
+class Block(NamedTuple):
+    """A block of code of a page, with the marks before it."""
+
+    language: str
+    text: str
+    title: str | None
+    marks: dict[str, str]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Return the blocks of a page that can be run, written or checked."""
+    found = []
+    for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        title = re.search(r'title="([^"]+)"', block["rest"])
+        text = re.sub(rf"^{block['indent']}", "", block["text"], flags=re.MULTILINE)
+        marks = dict(re.findall(r"<!-- ([\w ]+)(?:: (.*?))? -->", block["marks"]))
+        found.append(Block(block["language"], text, title and title[1], marks))
+    return [block for block in found if block.title or block.language in ("sh", "python", "yaml")]
+
+
+STORIES = {page.relative_to(ROOT).as_posix(): blocks for page in PAGES if (blocks := blocks_of(page))}
+
+
+def in_short(study):
+    """Let a function that makes studies make them of one round, one seed and few requests."""
+
+    def make(base, *others):
+        changed = {"train": base.train.model_copy(update={"rounds": 1}), "repeats": 1}
+        if base.serving:
+            changed["serving"] = base.serving.model_copy(update={"requests": REQUESTS})
+        return study(base.model_copy(update=changed), *others)
+
+    return make
+
+
+def run_shell(text: str) -> None:
+    """Run the commands of a block: sfl-sim in this process, which is soon done, anything else in a shell."""
+    for command in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(command, comments=True)
+        if words[:1] == ["sfl-sim"] and ">" not in words:
+            main(words[1:])
+        elif words:
+            subprocess.run(command, shell=True, check=True)
+
+
+def cut_is_decided(names):
+    """Check what the page on cuts tells of its own numbers."""
+    assert names["best"]["cut"] == "conv3"
+    assert names["by_cut"].idxmin().to_dict() == {0.1: "conv3", 1.0: "conv3", 10.0: "conv2", 100.0: "conv1"}
+    assert names["trained"].summary["accuracy"].nunique() == 1
+    assert names["points"]["round_s"].round(2).tolist() == [62.17, 35.89, 30.60]
+    assert names["faster"].summary["time_to_accuracy_s"].round().tolist() == [57, 53, 65]
+
+
+DECIDES = {"docs/tutorial/3-where-to-cut.md": cut_is_decided}
+
+
+@pytest.mark.parametrize("page", STORIES)
+def test_what_a_page_shows_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = set(sys.modules)
+    names: dict[str, object] = {}
+    for block in STORIES[page]:
+        if "not run" in block.marks:
+            continue
+        with monkeypatch.context() as patch:
+            if "in full" not in block.marks:
+                patch.setattr(loading, "_study", in_short(loading._study))
+            run_shell(block.marks.get("before", ""))
+            if block.title:
+                Path(block.title).write_text(block.text, encoding="utf-8")
+            elif block.language == "sh":
+                refused = "exits with 2" in block.marks
+                with pytest.raises(SystemExit, match="2") if refused else nullcontext():
+                    run_shell(block.text)
+            elif block.language == "yaml":
+                Path("part.yaml").write_text(block.text, encoding="utf-8")
+                loading.load("part.yaml")
+            else:
+                exec(block.text, names)
+    if page in DECIDES:
+        DECIDES[page](names)
+    for name in set(sys.modules) - modules:
+        if getattr(sys.modules[name], "__file__", None) and tmp_path in Path(sys.modules[name].__file__).parents:
+            del sys.modules[name]
