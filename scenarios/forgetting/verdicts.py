@@ -7,12 +7,10 @@ Run it from the root of the repository. The rule is that of scenarios/trends.py;
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 
-from scenarios.trends import Claim, Figures, Table, alike, chain, one_against, print_verdicts, reports_folder
+from scenarios.trends import Claim, Figures, Table, Trends, alike, chain, judged, one_against, print_verdicts
 
 ACCURACY, GAP, TRANSFER = "accuracy", "performance_gap", "backward_transfer"
 CYCLIC = {f"phi {phi}": f"phi={phi}, hydra_code" for phi in (1, 5, 10)}
@@ -158,7 +156,7 @@ def night_head_trends(night: Table, heads: Table) -> dict[str, list[Claim]]:
     }
 
 
-TRENDS: list[tuple[Callable[..., dict[str, list[Claim]]], list[str]]] = [
+TRENDS: Trends = [
     (order_trends, ["table1"]), (long_stretch_trends, ["stretches"]), (cut_trends, ["fig3"]), (skew_trends, ["table2"]),
     (lambda table: rival_trends(table, RIVALS), ["table3"]), (head_trends, ["table4"]), (night_trends, ["night"]),
     (night_head_trends, ["night", "night_heads"]),
@@ -168,13 +166,7 @@ TRENDS: list[tuple[Callable[..., dict[str, list[Claim]]], list[str]]] = [
 
 def main() -> None:
     """Print a Markdown table; of a scenario that was not run, nothing."""
-    reports = reports_folder()
-    found: dict[str, list[Claim]] = {}
-    for judge, names in TRENDS:
-        tables = [Table(reports / f"forgetting_{name}") for name in names]
-        if all(table.exists for table in tables):
-            found |= judge(*tables)
-    print_verdicts(found, "percent or points")
+    print_verdicts(judged("forgetting", TRENDS), "percent or points")
 
 
 if __name__ == "__main__":
