@@ -74,19 +74,19 @@ def norm_trends(norm: Table) -> dict[str, list[Claim]]:
     return {"(e) adaptive >= fixed > no replay > SFL, with batch norm": chain(norm(ACCURACY, names), ">=", ">", ">")}
 
 
-def pull_trends(table: Table, pull: Table) -> dict[str, list[Claim]]:
-    """Trend (k), our own: adaptive against SFL and against no replay, with branches pulled more strongly."""
-    claims = []
-    for where in ("Dir .1", "Dir .5"):
-        sfl = table(ACCURACY, {f"{where}: SFL": f"{SKEWED[where]}, {SFL}"})
-        for alpha in (0.3, 1.0):
-            setting = f"data.partition.{SKEWED[where]}, method.alpha={alpha}"
-            adaptive, off = (
-                {f"{where}, pull {alpha}: {rule}": f"{setting}, {RULES[rule]}"} for rule in list(RULES)[::2]
-            )
-            korea = pull(ACCURACY, adaptive)
-            claims += chain(korea | sfl, ">") + chain(korea | pull(ACCURACY, off), ">")
-    return {"(k) not in the paper: it gains with a stronger pull, too": claims}
+def pull_trends(pull: Table) -> dict[str, list[Claim]]:
+    """Trend (k), our own: adaptive against no replay and SFL after 100 rounds, with branches pulled more strongly."""
+    found = {}
+    for alpha in (0.1, 0.3, 1.0):
+        claims = []
+        for where in ("Dir .1", "Dir .5"):
+            setting = f"data.partition.{SKEWED[where]}"
+            names = {called: f"korea, method.alpha={alpha}, {RULES[called]}" for called in ("adaptive", "no replay")}
+            variants = {f"{where}: {called}": f"{setting}, {name}" for called, name in (names | {"SFL": SFL}).items()}
+            ours, *others = pull(ACCURACY, variants).items()
+            claims += [Claim(ours, ">", other) for other in others]
+        found[f"(k) not in the paper: adaptive > no replay, > SFL after 100 rounds with a pull of {alpha}"] = claims
+    return found
 
 
 def proportion_trends(table: Table, proportions: Table) -> dict[str, list[Claim]]:
@@ -119,7 +119,7 @@ def participation_trends(participation: Table) -> dict[str, list[Claim]]:
 TRENDS: Trends = [
     (lambda table: comparison_trends("CIFAR-10", table) | ablation_trends(table), ["table"]),
     (lambda table: comparison_trends("Fashion-MNIST", table), ["fashion"]), (norm_trends, ["norm"]),
-    (pull_trends, ["table", "pull"]), (proportion_trends, ["table", "proportions"]), (cut_trends, ["table", "cuts"]),
+    (pull_trends, ["pull"]), (proportion_trends, ["table", "proportions"]), (cut_trends, ["table", "cuts"]),
     (participation_trends, ["participation"]),
 ]  # fmt: skip
 """Judges, and the scenarios that they judge."""

@@ -120,7 +120,7 @@ def test_every_trend_of_hydra_finds_its_variants(tmp_path, capsys, monkeypatch):
 def replayed(name):
     accuracy, is_sfl = KOREA_TREND.get(name), name.endswith("splitfed_v1")
     if accuracy is None:
-        setting = next((setting for setting in KOREA if setting in name), "alpha=0.1")
+        setting = next((setting for setting in KOREA if f".{setting}," in f".{name}"), "alpha=0.1")
         rules = ("window_ratio", "fixed", "off", "splitfed_v1")
         accuracy = KOREA[setting][next(i for i, rule in enumerate(rules) if rule in name)]
     steady, way = (0.04, 3e9) if is_sfl else (0.01, 2e9)
