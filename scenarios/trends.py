@@ -27,7 +27,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -120,6 +120,10 @@ class Claim:
         return f"{left} {self.sign} {right} ({self.verdict}, {seeds})"
 
 
+Trends = Sequence[tuple[Callable[..., dict[str, list[Claim]]], Sequence[str]]]
+"""Functions that judge, and the names of the scenarios whose tables they take."""
+
+
 def paired(differences: np.ndarray) -> str:
     """Text of the mean of paired differences with its 95 % interval; empty if seeds miss the target."""
     n = len(differences)
@@ -165,6 +169,16 @@ def verdict(claims: list[Claim]) -> str:
         return "not judged"
     verdicts = {claim.verdict for claim in claims}
     return "not reproduced" if "fails" in verdicts else "not distinguishable" if "open" in verdicts else "reproduced"
+
+
+def judged(study: str, trends: Trends) -> dict[str, list[Claim]]:
+    """Comparisons by trend of all scenarios of a study that were run."""
+    found: dict[str, list[Claim]] = {}
+    for judge, names in trends:
+        tables = [Table(reports_folder() / f"{study}_{name}") for name in names]
+        if all(table.exists for table in tables):
+            found |= judge(*tables)
+    return found
 
 
 def print_verdicts(found: Mapping[str, list[Claim] | str], units: str) -> None:

@@ -1,4 +1,4 @@
-"""Prints which trends of Hydra's paper hold in the runs of this folder's five tables, with the numbers.
+"""Prints which trends of Hydra's paper hold in the runs of this folder's scenarios, with the numbers.
 
     python -m scenarios.forgetting.verdicts [REPORTS]      (the folder with forgetting_table1, ...; default: reports)
 
@@ -10,9 +10,17 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from scenarios.trends import Claim, Figures, Table, alike, chain, one_against, print_verdicts, reports_folder
+from scenarios.trends import Claim, Figures, Table, Trends, alike, chain, judged, one_against, print_verdicts
 
 ACCURACY, GAP, TRANSFER = "accuracy", "performance_gap", "backward_transfer"
+CYCLIC = {f"phi {phi}": f"phi={phi}, hydra_code" for phi in (1, 5, 10)}
+ORDERS = CYCLIC | {"random": "random_job"}
+RIVALS = {
+    "Hydra": "hydra", "MergeSFL": "mergesfl", "V1": "splitfed_v1", "SplitNN": "splitnn", "multi-head": "multihead",
+    "V3": "splitfed_v3",
+}  # fmt: skip
+"""In the order of the paper's accuracies."""
+BY_GAP = ("Hydra", "V1", "MergeSFL", "V3", "multi-head", "SplitNN")
 
 
 def against(ours: Figures, sign: str, theirs: Figures) -> list[Claim]:
@@ -33,28 +41,37 @@ def places(table: Table, name: str) -> np.ndarray:
     return np.asarray(100 * by_place)
 
 
-def order_trends(table: Table) -> dict[str, list[Claim]]:
-    """Trends (a), (b) and (e), from Table 1."""
-    cyclic = {f"phi {phi}": f"phi={phi}, hydra_code" for phi in (1, 5, 10)}
-    orders = cyclic | {"random": "random_job"}
+def stretch_trends(table: Table, names: dict[str, str], where: str = "") -> dict[str, list[Claim]]:
+    """Trends (a), of V2's variants with growing phi."""
     last_place = []
-    for called, name in of("splitfed_v2", cyclic).items():
+    for called, name in names.items():
         *others, last = places(table, name).T
         best = int(np.argmax([np.median(place) for place in others]))
         last_place.append(Claim((f"{called}: last place", last), ">", (f"place {best + 1}", others[best])))
     return {
-        "(a) the last place is known best (V2)": last_place,
-        "(a) PG grows with phi (V2)": chain(table(GAP, of("splitfed_v2", cyclic)), "<", "<"),
-        "(b) BW: random > cyclic (V2)": one_against("random", ">", table(TRANSFER, of("splitfed_v2", orders))),
+        f"(a) the last place is known best (V2{where})": last_place,
+        f"(a) PG grows with phi (V2{where})": chain(table(GAP, names), "<", "<"),
+    }
+
+
+def order_trends(table: Table) -> dict[str, list[Claim]]:
+    """Trends (a), (b) and (e), from Table 1."""
+    return stretch_trends(table, of("splitfed_v2", CYCLIC)) | {
+        "(b) BW: random > cyclic (V2)": one_against("random", ">", table(TRANSFER, of("splitfed_v2", ORDERS))),
         "(e) Hydra is more accurate than V2": against(
-            table(ACCURACY, of("hydra", orders)), ">", table(ACCURACY, of("splitfed_v2", orders))
+            table(ACCURACY, of("hydra", ORDERS)), ">", table(ACCURACY, of("splitfed_v2", ORDERS))
         ),
         "(e) Hydra has a smaller PG than V2": against(
-            table(GAP, of("hydra", orders)), "<", table(GAP, of("splitfed_v2", orders))
+            table(GAP, of("hydra", ORDERS)), "<", table(GAP, of("splitfed_v2", ORDERS))
         ),
-        "(e) Hydra does not mind phi, accuracy": alike(table(ACCURACY, of("hydra", cyclic))),
-        "(e) Hydra does not mind phi, PG": alike(table(GAP, of("hydra", cyclic))),
+        "(e) Hydra does not mind phi, accuracy": alike(table(ACCURACY, of("hydra", CYCLIC))),
+        "(e) Hydra does not mind phi, PG": alike(table(GAP, of("hydra", CYCLIC))),
     }
+
+
+def long_stretch_trends(table: Table) -> dict[str, list[Claim]]:
+    """Trends (a) once more, with stretches of as many images as in the paper."""
+    return stretch_trends(table, {f"phi {phi}": f"phi={phi}" for phi in (1, 5, 10)}, ", batches of 64")
 
 
 def cut_trends(table: Table) -> dict[str, list[Claim]]:
@@ -85,16 +102,22 @@ def skew_trends(table: Table) -> dict[str, list[Claim]]:
     }
 
 
-def rival_trends(table: Table) -> dict[str, list[Claim]]:
+def rival_trends(table: Table, names: dict[str, str], where: str = "") -> dict[str, list[Claim]]:
     """Trend (f), from Table 3."""
-    names = {
-        "Hydra": "hydra", "MergeSFL": "mergesfl", "V1": "splitfed_v1", "SplitNN": "splitnn", "multi-head": "multihead",
-        "V3": "splitfed_v3",
-    }  # fmt: skip
-    by_gap = {called: names[called] for called in ("Hydra", "V1", "MergeSFL", "V3", "multi-head", "SplitNN")}
+    by_gap = {called: names[called] for called in BY_GAP}
     return {
-        "(f) accuracy of the rivals": chain(table(ACCURACY, names), ">=", ">", ">", ">", ">"),
-        "(f) PG of the rivals": chain(table(GAP, by_gap), "<", "<", "~", "<", "<"),
+        f"(f) accuracy of the rivals{where}": chain(table(ACCURACY, names), ">=", ">", ">", ">", ">"),
+        f"(f) PG of the rivals{where}": chain(table(GAP, by_gap), "<", "<", "~", "<", "<"),
+        f"(f) Hydra is the most accurate{where}": one_against("Hydra", ">", table(ACCURACY, names)),
+        f"(f) Hydra has the smallest PG{where}": one_against("Hydra", "<", table(GAP, names)),
+    }
+
+
+def heads_in_order(accuracies: Figures, gaps: Figures, where: str = "") -> dict[str, list[Claim]]:
+    """Trend (g), of figures with falling numbers of heads."""
+    return {
+        f"(g) more heads are more accurate{where}": chain(accuracies, ">", ">", ">"),
+        f"(g) more heads have a smaller PG{where}": chain(gaps, "<", "<", "<"),
     }
 
 
@@ -102,29 +125,48 @@ def head_trends(table: Table) -> dict[str, list[Claim]]:
     """Trends (g) and (h), from Table 4."""
     heads = {f"{n} heads": f"hydra, superclass, uniform, num_heads={n}" for n in (10, 5, 2)} | {"none": "splitfed_v2"}
     sizes = {"large": "hydra, superclass, uniform, num_heads=10, cut2=2", "small": heads["10 heads"]}
-    return {
-        "(g) more heads are more accurate": chain(table(ACCURACY, heads), ">", ">", ">"),
-        "(g) more heads have a smaller PG": chain(table(GAP, heads), "<", "<", "<"),
-        "(h) large heads have no smaller PG": chain(table(GAP, sizes), ">="),
+    return heads_in_order(table(ACCURACY, heads), table(GAP, heads)) | {
+        "(h) large heads have no smaller PG": chain(table(GAP, sizes), ">=")
     }
 
 
-TRENDS = {
-    "table1": order_trends,
-    "fig3": cut_trends,
-    "table2": skew_trends,
-    "table3": rival_trends,
-    "table4": head_trends,
-}
+def night_trends(night: Table) -> dict[str, list[Claim]]:
+    """Trends (a), (b), (c), (e) and (f) with MobileNetV1."""
+    where = ", MobileNetV1"
+    names = {called: f"{method}, random_job" for called, method in RIVALS.items()}
+    both = night(ACCURACY, names | {"V2": "splitfed_v2, random_job"})
+    gaps = night(GAP, {"Hydra": names["Hydra"], "V2": "splitfed_v2, random_job"})
+    return stretch_trends(night, of("splitfed_v2", CYCLIC), where) | rival_trends(night, names, where) | {
+        f"(b) BW: random > cyclic (V2{where})": one_against("random", ">", night(TRANSFER, of("splitfed_v2", ORDERS))),
+        f"(c) 80 %-DL: V1 > V2{where}": chain({called: both[called] for called in ("V1", "V2")}, ">"),
+        f"(e) Hydra is more accurate than V2{where}": chain({called: both[called] for called in gaps}, ">"),
+        f"(e) Hydra has a smaller PG than V2{where}": chain(gaps, "<"),
+    }  # fmt: skip
+
+
+def night_head_trends(night: Table, heads: Table) -> dict[str, list[Claim]]:
+    """Trends (g) and (h) with MobileNetV1; V2 in the same order is the one without heads."""
+    where = ", MobileNetV1"
+    names = {f"{n} heads": f"num_heads={n}" for n in (10, 5, 2)}
+    none = {"none": "splitfed_v2, phi=10, hydra_code"}
+    sizes = {"large": "num_heads=10, cut2=20", "small": names["10 heads"]}
+    accuracies, gaps = (heads(key, names) | night(key, none) for key in (ACCURACY, GAP))
+    return heads_in_order(accuracies, gaps, where) | {
+        f"(h) large heads have no smaller PG{where}": chain(heads(GAP, sizes), ">=")
+    }
+
+
+TRENDS: Trends = [
+    (order_trends, ["table1"]), (long_stretch_trends, ["stretches"]), (cut_trends, ["fig3"]), (skew_trends, ["table2"]),
+    (lambda table: rival_trends(table, RIVALS), ["table3"]), (head_trends, ["table4"]), (night_trends, ["night"]),
+    (night_head_trends, ["night", "night_heads"]),
+]  # fmt: skip
+"""Judges, and the scenarios that they judge."""
 
 
 def main() -> None:
-    """Print a Markdown table."""
-    reports = reports_folder()
-    found: dict[str, list[Claim]] = {}
-    for name, trends in TRENDS.items():
-        found |= trends(Table(reports / f"forgetting_{name}"))
-    print_verdicts(found, "percent or points")
+    """Print a Markdown table; of a scenario that was not run, nothing."""
+    print_verdicts(judged("forgetting", TRENDS), "percent or points")
 
 
 if __name__ == "__main__":

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scenarios.trends import Claim, Figures, Table, chain, print_verdicts, reports_folder
+from scenarios.trends import Claim, Figures, Table, Trends, chain, judged, print_verdicts
 
 ACCURACY = "accuracy"
-KOREA, SFL = "korea, window_ratio, p0=0.2", "splitfed_v1"
-ABLATION = {"adaptive": KOREA, "fixed": "korea, fixed, p0=0.2", "no replay": "korea, off", "SFL": SFL}
+SFL = "splitfed_v1"
+KOREA = {"CIFAR-10": "korea, window_ratio", "Fashion-MNIST": "korea, window_ratio, p0=0.2"}
 SKEWED = {f"Dir {alpha}": f"alpha=0{alpha}" for alpha in (".1", ".3", ".5")}
 PARTITIONS = SKEWED | {"IID": "iid"}
 PARTICIPANTS = {"5 clients": "participation=0.05", "20": "participation=0.2", "50": "participation=0.5"}
+FIXED = "fixed, p0=0.2"
+RULES = {"adaptive": "window_ratio", "fixed": FIXED, "no replay": "off"}
+"""Of the paper's ablation, whose last is SFL."""
 
 
 def of(method: str, settings: Mapping[str, str]) -> dict[str, str]:
@@ -31,49 +34,65 @@ def pairs(ours: Figures, sign: str, theirs: Figures) -> list[Claim]:
     return [Claim((f"{where}: KoReA", ours[where]), sign, ("SFL", theirs[where])) for where in ours]
 
 
-def comparison_trends(tables: Mapping[str, Table]) -> dict[str, list[Claim]]:
+def comparison_trends(data: str, table: Table) -> dict[str, list[Claim]]:
     """Trends (a) to (d), from Table 1, and (i) and (j), from bytes and time to the target."""
 
-    def figures(method: str, key: str, scale: float = 100) -> Figures:
-        return {
-            f"{data}, {where}": figure
-            for data, table in tables.items()
-            for where, figure in table(key, of(method, PARTITIONS), scale).items()
-        }
+    def both(key: str, scale: float = 100) -> tuple[Figures, Figures]:
+        return table(key, of(KOREA[data], PARTITIONS), scale), table(key, of(SFL, PARTITIONS), scale)
 
     def compared(sign: str, key: str, scale: float = 100) -> list[Claim]:
-        return pairs(figures(KOREA, key, scale), sign, figures(SFL, key, scale))
+        korea, sfl = both(key, scale)
+        return pairs(korea, sign, sfl)
 
-    korea, sfl = figures(KOREA, ACCURACY), figures(SFL, ACCURACY)
-    gains, losses = [], []
-    for data in tables:
-        skewed = [f"{data}, {where}" for where in SKEWED]
-        gains += chain({where: korea[where] - sfl[where] for where in skewed}, ">", ">")
-        ours, theirs = ({data: found[f"{data}, IID"] - found[skewed[0]]} for found in (korea, sfl))
-        losses += pairs(ours, "<", theirs)
-    return {
+    korea, sfl = both(ACCURACY)
+    lost = {called: found["IID"] - found["Dir .1"] for called, found in (("KoReA", korea), ("SFL", sfl))}
+    found = {
         "(a) KoReA is more accurate than SFL": pairs(korea, ">", sfl),
-        "(b) its gain grows with the skew": gains,
+        "(b) its gain grows with the skew": chain({where: korea[where] - sfl[where] for where in SKEWED}, ">", ">"),
         "(c) its curves are smoother": compared("<", "accuracy_spread"),
-        "(d) it loses less from IID to Dir .1": losses,
+        "(d) it loses less from IID to Dir .1": chain(lost, "<"),
         "(i) it needs fewer bytes to 90 % of SFL's best": compared("<", "bytes_to_accuracy", 1e-9),
         "(j) not in the paper: it needs less time to 90 % of SFL's best": compared("<", "time_to_accuracy_s", 1 / 60),
     }
+    return {f"{name} ({data})": claims for name, claims in found.items()}
 
 
 def ablation_trends(table: Table) -> dict[str, list[Claim]]:
-    """Trend (e), from Table 2."""
-    claims = []
+    """Trend (e), from Table 2, and what replay adds to branches."""
+    claims, replays = [], []
     for where, setting in PARTITIONS.items():
-        names = {f"{where}: {called}": f"{setting}, {method}" for called, method in ABLATION.items()}
-        claims += chain(table(ACCURACY, names), ">=", ">", ">")
-    return {"(e) adaptive >= fixed > no replay > SFL": claims}
+        names = {f"{where}: {called}": f"{setting}, korea, {rule}" for called, rule in RULES.items()}
+        figures = table(ACCURACY, names | {f"{where}: SFL": f"{setting}, {SFL}"})
+        claims += chain(figures, ">=", ">", ">")
+        replays += chain({name: figures[name] for name in list(names)[::2]}, ">")
+    return {"(e) adaptive >= fixed > no replay > SFL": claims, "(e) replay helps: adaptive > no replay": replays}
+
+
+def norm_trends(norm: Table) -> dict[str, list[Claim]]:
+    """Trend (e) with batch norm."""
+    names = {called: f"korea, joint_forward=false, {rule}" for called, rule in RULES.items()} | {"SFL": SFL}
+    return {"(e) adaptive >= fixed > no replay > SFL, with batch norm": chain(norm(ACCURACY, names), ">=", ">", ">")}
+
+
+def pull_trends(pull: Table) -> dict[str, list[Claim]]:
+    """Trend (k), our own: adaptive against no replay and SFL after 100 rounds, with branches pulled more strongly."""
+    found = {}
+    for alpha in (0.1, 0.3, 1.0):
+        claims = []
+        for where in ("Dir .1", "Dir .5"):
+            setting = f"data.partition.{SKEWED[where]}"
+            names = {called: f"korea, method.alpha={alpha}, {RULES[called]}" for called in ("adaptive", "no replay")}
+            variants = {f"{where}: {called}": f"{setting}, {name}" for called, name in (names | {"SFL": SFL}).items()}
+            ours, *others = pull(ACCURACY, variants).items()
+            claims += [Claim(ours, ">", other) for other in others]
+        found[f"(k) not in the paper: adaptive > no replay, > SFL after 100 rounds with a pull of {alpha}"] = claims
+    return found
 
 
 def proportion_trends(table: Table, proportions: Table) -> dict[str, list[Claim]]:
     """Trend (f); diminishing returns compare the gains of two equal steps, from 0.1 to 0.3 and from 0.3 to 0.5."""
     names = {p: f"p0={p}" for p in ("0.5", "0.3", "0.1", "0.05")}
-    found = proportions(ACCURACY, names) | table(ACCURACY, {"0.2": f"{SKEWED['Dir .1']}, {ABLATION['fixed']}"})
+    found = proportions(ACCURACY, names) | table(ACCURACY, {"0.2": f"{SKEWED['Dir .1']}, korea, {FIXED}"})
     falling = dict(sorted(found.items(), reverse=True))
     steps = {"from 0.1 to 0.3": found["0.3"] - found["0.1"], "from 0.3 to 0.5": found["0.5"] - found["0.3"]}
     return {
@@ -86,28 +105,31 @@ def proportion_trends(table: Table, proportions: Table) -> dict[str, list[Claim]
 
 def cut_trends(table: Table, cuts: Table) -> dict[str, list[Claim]]:
     """Trend (g)."""
-    found = cuts(ACCURACY, {cut: cut for cut in ("stem", "block2", "block3")})
-    found |= table(ACCURACY, of(KOREA, {"block1": SKEWED["Dir .1"]}))
-    order = {cut: found[cut] for cut in ("stem", "block1", "block2", "block3")}
-    return {"(g) the larger the server's part, the better": chain(order, ">", ">", ">")}
+    shallow = table(ACCURACY, {"conv1": f"{SKEWED['Dir .1']}, korea, {FIXED}"})
+    found = shallow | cuts(ACCURACY, {cut: cut for cut in ("conv2", "fc1")})
+    return {"(g) the larger the server's part, the better": chain(found, ">", ">")}
 
 
 def participation_trends(participation: Table) -> dict[str, list[Claim]]:
     """Trend (h); ten clients are in (a)."""
-    korea, sfl = (participation(ACCURACY, of(method, PARTICIPANTS)) for method in (KOREA, SFL))
+    korea, sfl = (participation(ACCURACY, of(method, PARTICIPANTS)) for method in (KOREA["Fashion-MNIST"], SFL))
     return {"(h) KoReA is more accurate than SFL, however many take part": pairs(korea, ">", sfl)}
 
 
+TRENDS: Trends = [
+    (lambda table: comparison_trends("CIFAR-10", table) | ablation_trends(table), ["table"]),
+    (lambda table: comparison_trends("Fashion-MNIST", table), ["fashion"]), (norm_trends, ["norm"]),
+    (pull_trends, ["pull"]), (proportion_trends, ["table", "proportions"]), (cut_trends, ["table", "cuts"]),
+    (participation_trends, ["participation"]),
+]  # fmt: skip
+"""Judges, and the scenarios that they judge."""
+
+
 def main() -> None:
-    """Print a Markdown table."""
-    reports = reports_folder()
-    table, fashion, proportions, cuts, participation = (
-        Table(reports / f"replay_{name}") for name in ("table", "fashion", "proportions", "cuts", "participation")
-    )
-    found = comparison_trends({"CIFAR-10": table, "Fashion-MNIST": fashion}) | ablation_trends(table)
-    found |= proportion_trends(table, proportions) | cut_trends(table, cuts) | participation_trends(participation)
+    """Print a Markdown table; of a scenario that was not run, nothing."""
     print_verdicts(
-        found, "accuracy and spread in percent or points, bytes in GB, time in minutes; [seeds that get there]"
+        judged("replay", TRENDS),
+        "accuracy and spread in percent or points, bytes in GB, time in minutes; [seeds that get there]",
     )
 
 

@@ -42,6 +42,15 @@ def cnn_patches(shape: Shape, n_labels: int) -> nn.Sequential:
     )
 
 
+def cnn_patches_bn(shape: Shape, n_labels: int) -> nn.Sequential:
+    """`cnn_patches` with batch norm after each convolution."""
+    net = cnn_patches(shape, n_labels)
+    for convolution, width in zip(net, (24, 48), strict=False):
+        assert isinstance(convolution, nn.Sequential)
+        convolution.insert(len(convolution) - 1, nn.BatchNorm2d(width))
+    return net
+
+
 def lenet5(shape: Shape, n_labels: int) -> nn.Sequential:
     """LeNet-5 (LeCun et al. 1998) with ReLU and max pooling: 5 layers; 28x28 inputs are padded to 32x32."""
     channels, height, width = image(shape, at_least=12)

@@ -24,13 +24,14 @@ from sfl_sim.models.layers import Shape
 from sfl_sim.models.mobilenet import mobilenet_v1, mobilenet_v2
 from sfl_sim.models.network import Builder, Network, in_one_line
 from sfl_sim.models.resnet import resnet8, resnet18, resnet18_7x7, resnet20, resnet34, resnet50, resnet101, resnet_small
-from sfl_sim.models.small import cnn7, cnn8, cnn_patches, cnn_small, lenet5
+from sfl_sim.models.small import cnn7, cnn8, cnn_patches, cnn_patches_bn, cnn_small, lenet5
 from sfl_sim.models.transformer import char_transformer, vit_s16
 from sfl_sim.models.vgg import vgg11_bn, vgg16_bn
 
 MODELS: dict[str, Builder] = {
     "cnn_small": cnn_small,
     "cnn_patches": cnn_patches,
+    "cnn_patches_bn": cnn_patches_bn,
     "lenet5": lenet5,
     "cnn7": cnn7,
     "cnn8": cnn8,

@@ -14,8 +14,8 @@ from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import Backward, Forward, Train
 
 CPU = torch.device("cpu")
-INPUTS = {"cnn_small": (1, 8, 8), "cnn_patches": (3, 32, 32), "lenet5": (1, 28, 28), "cnn8": (1, 28, 28),
-          "mobilenet_v1": (3, 32, 32), "resnet18": (3, 32, 32)}  # fmt: skip
+INPUTS = {"cnn_small": (1, 8, 8), "cnn_patches": (3, 32, 32), "cnn_patches_bn": (3, 32, 32), "lenet5": (1, 28, 28),
+          "cnn8": (1, 28, 28), "mobilenet_v1": (3, 32, 32), "resnet18": (3, 32, 32)}  # fmt: skip
 
 
 def batch_for(net, samples=4, seed=0):
@@ -31,7 +31,7 @@ def flattening(shape, n_labels):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, n_labels))
 
 
-@pytest.mark.parametrize("name", ["cnn_small", "cnn_patches", "lenet5", "mobilenet_v1", flattening])
+@pytest.mark.parametrize("name", ["cnn_small", "cnn_patches", "cnn_patches_bn", "lenet5", "mobilenet_v1", flattening])
 def test_a_split_step_is_the_unsplit_step_for_every_cut_to_the_bit(name):
     """Identity I1 (docs/methods/README.md#identities) for three steps with momentum, weight decay and batch norm."""
     net = network(name, INPUTS.get(name, (1, 8, 8)), 10)
