@@ -7,8 +7,6 @@ from typing import Any
 
 import simpy
 
-from sfl_sim.ops import Flow
-
 Callbacks = list[Callable[[Any], None]]
 
 WAITS: Any = object()
@@ -21,11 +19,10 @@ class Branch(simpy.Event):
     Its callbacks are those of the moment: it never waits for two things at once.
 
     Attributes:
-        flow: yields the operations.
-        after: callbacks of its end; None if nobody waits for that.
-        parent: the branch that waits for its end, with others.
+        flow: yields the operations; None if it only waits for a whole round.
+        parent: the branch that waits for its end; None if none does.
         value: what the flow has returned, or the `Lost` that has ended it.
-        is_over: True once its end has been noticed.
+        is_over: True once the flow of a whole round has ended.
         op: the operation under way.
         result: what the operation gives.
         macs: MACs of the operation.
@@ -35,13 +32,12 @@ class Branch(simpy.Event):
     """
 
     __slots__ = (
-        "after", "branches", "callbacks", "flow", "is_over", "lasts_s", "lost_s", "macs", "n_left", "op", "parent",
+        "branches", "callbacks", "flow", "is_over", "lasts_s", "lost_s", "macs", "n_left", "op", "parent",
         "requested_s", "result", "started_s", "value",
     )  # fmt: skip
     _ok = True
     _value = None
     callbacks: Callbacks
-    parent: Branch
     op: Any
     result: Any
     value: Any
@@ -53,7 +49,7 @@ class Branch(simpy.Event):
     branches: list[Branch]
     n_left: int
 
-    def __init__(self, flow: Flow, after: Callbacks | None = None) -> None:
+    def __init__(self, flow: Any = None, parent: Branch | None = None) -> None:
         self.flow = flow
-        self.after = after
+        self.parent = parent
         self.is_over = False

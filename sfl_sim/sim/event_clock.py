@@ -77,9 +77,9 @@ class EventClock:
         self.max_wait_s = max_wait_s
         self.seed = seed
         self.records = Recording()
-        self._begins: Callbacks = [self._go_on]
-        self._counts: Callbacks = [self._one_ended]
-        self._joined: Callbacks = [self._go_on_together]
+        self._begins: Callbacks = [self._begin_branches]
+        self._ended: Callbacks = [self._all_ended]
+        self._joined: Callbacks = [self._join]
         self.after_job: list[Callable[[On], None]] = []
         self._resources = ClientResources(self.prices, self.dropouts, seed)
         self._begin(0.0)
@@ -118,15 +118,19 @@ class EventClock:
         Raises StuckError if flows wait and no event is left, and Lost if `flow` ends with it.
         """
         self._operations.begin_round(round, in_round)
-        branch = self._launch(Branch(flow, [_note_end]))
+        whole = Branch()
+        self._fork(whole, [flow])
         step = self.env.step
         try:
             with rare_garbage_collection():
-                while not branch.is_over:
+                while not whole.is_over:
                     step()
         except EmptySchedule as error:
             raise StuckError(self._who_waits()) from error
-        return _survived(branch.value)
+        value = whole.branches[0].value
+        if isinstance(value, Lost):
+            raise value
+        return value
 
     def serve(self, arrivals: Iterable[tuple[float, Flow]]) -> None:
         """Begin each flow at its instant, in seconds that never fall, and run until all of them have returned.
@@ -163,12 +167,6 @@ class EventClock:
         self.records.add(rows)
         self._begin(until_s)
 
-    def _launch(self, branch: Branch) -> Branch:
-        """Let a branch begin at this instant, before anything else happens."""
-        branch.callbacks = self._begins
-        self.env.schedule(branch, URGENT)
-        return branch
-
     def _go_on(self, branch: Branch, result: Any = None, lost: Lost | None = None) -> None:
         """Carry out a flow's operations one after another until it has to wait, beginning with its last result."""
         flow, handlers = branch.flow, self._handlers
@@ -191,41 +189,48 @@ class EventClock:
 
     def _end(self, branch: Branch, value: Any) -> None:
         branch.value, branch.op, branch.result = value, None, None  # which hold models
-        if branch.after is not None:
-            branch.callbacks = branch.after
-            self.env.schedule(branch)
+        parent = branch.parent
+        if parent is not None:
+            parent.n_left -= 1
+            if not parent.n_left:
+                parent.callbacks = self._ended
+                self.env.schedule(parent)
 
     def _par(self, branch: Branch, op: Par) -> Any:
-        branch.op, branch.n_left = op, len(op.flows)
-        branch.branches = [self._launch(Branch(flow, self._counts)) for flow in op.flows]
-        for one in branch.branches:
-            one.parent = branch
-        if not op.flows:
-            self._join(branch)
+        branch.op = op
+        self._fork(branch, op.flows)
         return WAITS
 
-    def _one_ended(self, ended: Branch) -> None:
-        """Let the branch that waits for several go on once the last of them has ended."""
-        branch = ended.parent
-        branch.n_left -= 1
-        if not branch.n_left:
-            self._join(branch)
+    def _fork(self, branch: Branch, flows: Sequence[Flow]) -> None:
+        """Let flows begin one after another at this instant, before anything else happens."""
+        branch.branches, branch.n_left = [Branch(flow, branch) for flow in flows], len(flows)
+        branch.callbacks = self._begins if flows else self._joined
+        self.env.schedule(branch, URGENT if flows else NORMAL)
+
+    def _begin_branches(self, branch: Branch) -> None:
+        for one in branch.branches:
+            self._go_on(one)
+
+    def _all_ended(self, branch: Branch) -> None:
+        """Let a branch go on all of whose branches have ended, after what was to happen at this instant anyway."""
+        branch.is_over = branch.flow is None
+        if not branch.is_over:
+            branch.callbacks = self._joined
+            self.env.schedule(branch)
 
     def _join(self, branch: Branch) -> None:
-        branch.callbacks = self._joined
-        self.env.schedule(branch)
-
-    def _go_on_together(self, branch: Branch) -> None:
         names, values = branch.op.names, [ended.value for ended in branch.branches]
         del branch.branches
-        if names is not None:
-            results = zip(names, values, strict=True)
-            self._go_on(branch, {name: value for name, value in results if not isinstance(value, Lost)})
-        else:
+        if names is None:
             self._go_on(branch, values, next((value for value in values if isinstance(value, Lost)), None))
+        else:
+            ended = zip(names, values, strict=True)
+            self._go_on(branch, {name: value for name, value in ended if not isinstance(value, Lost)})
 
     def _start(self, _: Branch, op: Start) -> None:
-        self._launch(Branch(op.flow))
+        branch = Branch(op.flow)
+        branch.callbacks = [self._go_on]
+        self.env.schedule(branch, URGENT)
 
     def _present(self, branch: Branch, op: Present) -> Any:
         presence, now_s = self.prices.fleet.presence, self.env.now
@@ -265,17 +270,6 @@ class EventClock:
         ended_s = self.records.last_end_s(self.now_s)  # patience may have ended later
         why = "; ".join(lines) or "no operation is pending"
         return f"round {self._operations.round} is stuck at {ended_s:.3f} s: {why}"
-
-
-def _note_end(branch: Branch) -> None:
-    branch.is_over = True
-
-
-def _survived(value: Any) -> Any:
-    """Return a flow's value; raises the `Lost` that has ended it instead."""
-    if isinstance(value, Lost):
-        raise value
-    return value
 
 
 @contextmanager

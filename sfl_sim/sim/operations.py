@@ -128,30 +128,27 @@ class Operations:
         """Start a step on a device that is free."""
         branch.result.content = self.executor.run(branch.op)
         if not branch.lasts_s:
-            return self._done(branch)
+            self.records.rows += row_bytes(*self._step(branch))
+            return branch.result
         branch.callbacks = self._computed
         self.env.schedule(branch, NORMAL, branch.lasts_s)
         return WAITS
 
     def _end_step(self, branch: Branch) -> None:
-        self.go_on(branch, self._done(branch))
+        self.records.rows += row_bytes(*self._step(branch))
+        self.go_on(branch, branch.result)
 
-    def _done(self, branch: Branch) -> Any:
-        """Record a step on a device; gives its result."""
-        self.records.rows += row_bytes(*self._step(branch, branch.started_s, branch.macs))
-        return branch.result
-
-    def _step(self, branch: Branch, started_s: float, macs: float) -> Row:
+    def _step(self, branch: Branch) -> Row:
         """Make the row of a step on a device that has ended now."""
         op = branch.op
         return (b"client", op.step.name.encode(), self.round, branch.result.step, op.node,
-                branch.requested_s, started_s, self.env.now, macs, 0)  # fmt: skip
+                branch.requested_s, branch.started_s, self.env.now, branch.macs, 0)  # fmt: skip
 
     def _lose_step(self, branch: Branch, lost_s: float) -> Lost:
-        client, started_s = branch.op.node, branch.started_s
-        macs = branch.macs * self.prices.worked_share(client, started_s, lost_s, branch.lasts_s)
+        client = branch.op.node
+        branch.macs *= self.prices.worked_share(client, branch.started_s, lost_s, branch.lasts_s)
         self.server.lose(client)
-        return self._lose(client, lost_s, self._step(branch, started_s, macs))
+        return self._lose(client, lost_s, self._step(branch))
 
     def _bring(self, branch: Branch, op: On, service_s: float) -> Any:
         """Bring a job to the server or the aggregator, which serves it once a worker is free and the order allows."""
@@ -205,7 +202,8 @@ class Operations:
         requested_s = self.env.now
         branch.op, branch.result, branch.requested_s, branch.started_s = op, payload, requested_s, requested_s
         if not self.prices.travels(payload):
-            return self._delivered(branch)
+            self.records.rows += row_bytes(*self._message(branch, payload.size_bytes))
+            return payload
         if self._shared is not None:
             return self._drive(branch, self._share(self._shared, branch))
         started_s, lasts_s, lost_s = self.resources.move(src, dst, requested_s, payload.size_bytes)
@@ -217,12 +215,8 @@ class Operations:
         return WAITS
 
     def _end_message(self, branch: Branch) -> None:
-        self.go_on(branch, self._delivered(branch))
-
-    def _delivered(self, branch: Branch) -> Any:
-        """Record a message that has arrived; gives its payload."""
         self.records.rows += row_bytes(*self._message(branch, branch.result.size_bytes))
-        return branch.result
+        self.go_on(branch, branch.result)
 
     def _message(self, branch: Branch, moved_bytes: float) -> Row:
         """Make the row of a message that has ended now."""
@@ -248,7 +242,8 @@ class Operations:
             raise self._lose_message(branch, lost_s, moved_bytes)
         if latency_s:
             yield self.env.timeout(latency_s)
-        return self._delivered(branch)
+        self.records.rows += row_bytes(*self._message(branch, size_bytes))
+        return branch.result
 
     def _drive(self, branch: Branch, waits: Generator[simpy.Event, Any, Any]) -> Any:
         """Go on with an operation that waits for one event after another."""

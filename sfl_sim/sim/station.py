@@ -181,6 +181,9 @@ class Station:
         self._sequence = 0
         self._deciding = False
         self._ended: Callbacks = [self._release]
+        self._decisions: Callbacks = [self._decide]
+        self._decision = simpy.Event(env)
+        self._decision._ok, self._decision._value = True, None
 
     def rank(self, state: object, policy: Policy, left: dict[int, int]) -> None:
         """Let `policy` pick among the next `left[c]` jobs of each client on `state`; `left` counts down."""
@@ -188,8 +191,9 @@ class Station:
         queue = self._queues.setdefault(state, _Queue())
         queue.policy, queue.left, queue.to_come = policy, left, sum(left.values())
         queue.add = policy.add if isinstance(policy, Sorting) else None
-        for job in queue.ranked.values() if queue.add else ():
-            queue.add(job)
+        if queue.add:
+            for job in queue.ranked.values():
+                queue.add(job)
         self._announced[state] = queue
 
     def serve(self, job: Job) -> None:
@@ -256,10 +260,8 @@ class Station:
     def _decide_soon(self) -> None:
         if not self._deciding:
             self._deciding = True
-            event = simpy.Event(self.env)
-            event._ok, event._value = True, None
-            event.callbacks.append(self._decide)
-            self.env.schedule(event, priority=LAST)
+            self._decision.callbacks = self._decisions
+            self.env.schedule(self._decision, LAST)
 
     def _decide(self, _: simpy.Event) -> None:
         self._deciding = False
