@@ -78,7 +78,10 @@ class Prices:
             result = Value(kind, size_bytes, samples, op.args[0].step)
         if step.aggregates and not self.include_model_exchange:
             return 0, 0.0, result
-        service_s = self.computing_s(node, work, self._samples(op))
+        fleet = self.fleet
+        service_s = (fleet.server if node < 0 else fleet.processors[node]).seconds(work)
+        if fleet.sample_s:
+            service_s += self._samples(op) * fleet.sample_s
         if not 0 <= service_s < inf:
             raise NonsenseError(f"{describe(op)} takes {service_s} s")
         return work.macs, service_s, result
