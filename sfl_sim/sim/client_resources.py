@@ -58,9 +58,8 @@ class ClientResources:
             lost_s = inf
         elif until_s > lost_s:
             until_s = lost_s
-        if (
-            src >= 0 and self._uplink_free_s[src] < until_s
-        ):  # an operation that is lost while it waits frees no busy link
+        # an operation that is lost while it waits frees no busy link
+        if src >= 0 and self._uplink_free_s[src] < until_s:
             self._uplink_free_s[src] = until_s
         if dst >= 0 and self._downlink_free_s[dst] < until_s:
             self._downlink_free_s[dst] = until_s
