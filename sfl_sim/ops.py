@@ -38,7 +38,7 @@ Example: one client's mini-batch in split learning. Any driver can run it, even 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple, Protocol
@@ -160,19 +160,33 @@ class Step(Protocol):
                 return Value("done", step=arg.step)
         return Value("done")
 
+    def shape(self, state: Any, *args: Any) -> Hashable:
+        """Return all that `work` and `out` depend on, so that equal operations are priced once; None asks every time.
+
+        The result must then be a plain `Value` of the mini-batch of the first argument. A class that overrides `work`
+        or `out` must define `shape`, too; otherwise it is not asked.
+        """
+        return None
+
     @abstractmethod
     def run(self, state: Any, *args: Any) -> Any:
         """Run the step and return the result's content. Executors call it in the order of simulated time."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class On:
-    """Operation that runs `step` at `node`, changing `state`."""
+    """Operation that runs `step` at `node`, changing `state`; the flow receives its result."""
 
     node: int
     step: Step
     state: State
     args: tuple[Any, ...]
+
+    def __init__(self, node: int, step: Step, state: State, *args: Any) -> None:
+        self.node = node
+        self.step = step
+        self.state = state
+        self.args = args
 
 
 def describe(op: On) -> str:
@@ -187,7 +201,10 @@ def describe(op: On) -> str:
 
 @dataclass(slots=True)
 class Send:
-    """Operation that moves `payload` from `src` to `dst`. A node that sends to itself makes a copy, in no time."""
+    """Operation that moves `payload` from `src` to `dst`; the flow receives what arrives, a copy if it is a state.
+
+    A node that sends to itself makes a copy, in no time.
+    """
 
     payload: Value
     src: int
@@ -204,28 +221,34 @@ class Par:
 
 @dataclass(slots=True)
 class Start:
-    """Operation that starts `flow` in the background."""
+    """Operation that starts `flow` in the background; it may go on in the next round."""
 
     flow: Flow
 
 
 @dataclass(slots=True)
 class Present:
-    """Operation that waits until at least one of the `clients` is present."""
+    """Operation that waits until at least one of the `clients` is present.
+
+    The flow receives the list of all that are, in the order given.
+    """
 
     clients: Sequence[int]
 
 
 @dataclass(slots=True)
 class Read:
-    """Operation that waits for the number in `value`."""
+    """Operation that waits for the number in `value`; None in a timing-only run, which knows no number."""
 
     value: Value
 
 
 @dataclass(slots=True)
 class Expect:
-    """Announcement of `jobs[c]` training jobs of client c on `state`; the mapping's order is the cyclic order."""
+    """Announcement of `jobs[c]` training jobs of client c on `state` in this round, for the order policy.
+
+    The mapping's order is the cyclic order.
+    """
 
     state: State
     jobs: Mapping[int, int]
@@ -251,17 +274,20 @@ class Event:
 
 @dataclass(slots=True)
 class Occur:
-    """Operation that lets `event` occur."""
+    """Operation that lets `event` occur; flows that wait for it go on."""
 
     event: Event
 
 
 @dataclass(slots=True)
 class Wait:
-    """Operation that waits until all `events` have occurred, but not longer than `at_most_s`."""
+    """Operation that waits until all `events` have occurred: no time if they have, or if there are none.
+
+    After `at_most_s` seconds the flow goes on in any case. It receives True if all of them have occurred.
+    """
 
     events: Sequence[Event]
-    at_most_s: float
+    at_most_s: float = inf
 
 
 class Lost(Exception):
@@ -279,16 +305,6 @@ Op = On | Send | Par | Start | Present | Read | Expect | Occur | Wait
 Flow = Generator[Op, Any, Any]
 
 
-def on(node: int, step: Step, state: State, *args: Any) -> On:
-    """Run `step` at `node` on `state`; the flow receives its `Value`."""
-    return On(node, step, state, args)
-
-
-def send(payload: Value, src: int, dst: int) -> Send:
-    """Move `payload`; the flow receives what arrives (a copy if it is a state)."""
-    return Send(payload, src, dst)
-
-
 def par(flows: Iterable[Flow] | Mapping[Any, Flow]) -> Par:
     """Run `flows` in parallel; the flow receives the list of their return values, in the order given.
 
@@ -299,34 +315,5 @@ def par(flows: Iterable[Flow] | Mapping[Any, Flow]) -> Par:
     return Par(list(flows))
 
 
-def start(flow: Flow) -> Start:
-    """Start `flow` in the background. If it has not ended by the end of the round, it continues in the next one."""
-    return Start(flow)
-
-
-def present(clients: Sequence[int]) -> Present:
-    """Wait until one of `clients` is present; the flow receives the list of all that are, in the order given."""
-    return Present(clients)
-
-
-def read(value: Value) -> Read:
-    """Wait for the number in `value`, which the flow receives; None in a timing-only run, which knows no number."""
-    return Read(value)
-
-
-def expect(state: State, jobs: Mapping[int, int]) -> Expect:
-    """Announce to the order policy how many training jobs each client will bring to `state` this round."""
-    return Expect(state, jobs)
-
-
-def occur(event: Event) -> Occur:
-    """Let `event` occur; flows that wait for it continue."""
-    return Occur(event)
-
-
-def wait(events: Sequence[Event], at_most_s: float = inf) -> Wait:
-    """Wait until all `events` have occurred: no time if they have, or if there are none.
-
-    After `at_most_s` seconds the flow continues in any case. It receives True if all of them have occurred.
-    """
-    return Wait(events, at_most_s)
+on, send, start, present, read, expect, occur, wait = On, Send, Start, Present, Read, Expect, Occur, Wait
+"""The words of flows: each makes its operation."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import wraps
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -101,6 +102,24 @@ class Task:
             return [1 / len(clients)] * len(clients)
         total = sum(self.data.samples(c) for c in clients)
         return [self.data.samples(c) / total for c in clients]
+
+
+Made = TypeVar("Made")
+
+
+def once_a_round(make: Callable[[Any, int], Made]) -> Callable[[Any, int], Made]:
+    """Decorate a function of a method and a round, so that it makes one thing a round: it keeps the latest."""
+    name = f"_{make.__qualname__}"
+
+    @wraps(make)
+    def kept(self: Any, round: int) -> Made:
+        last, made = getattr(self, name, (None, None))
+        if last != round:
+            made = make(self, round)
+            setattr(self, name, (round, made))
+        return made  # type: ignore[return-value]
+
+    return kept
 
 
 class MethodOptions(BaseModel):
@@ -201,6 +220,7 @@ class Method(ABC):
         self.data = task.data
         self.options = options or self.Options()
 
+    @once_a_round
     def optimiser(self, round: int) -> Optimiser:
         """The local optimiser of a round, with a rule of the method if it has one."""
         return self.task.optimiser(round)

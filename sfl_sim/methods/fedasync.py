@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from sfl_sim.methods.asynchronous import Asynchronous, AsynchronousOptions, Update
+from sfl_sim.methods.base import once_a_round
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import Flow, On, on
 from sfl_sim.training.optimisers import Optimiser, Proximal
@@ -34,6 +35,7 @@ class FedAsync(Asynchronous, survives=True):
     Options = FedAsyncOptions
     options: FedAsyncOptions
 
+    @once_a_round
     def optimiser(self, round: int) -> Optimiser:
         """The local optimiser of a round, with the proximal term if there is one."""
         rho = self.options.rho

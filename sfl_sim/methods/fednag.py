@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.base import MethodOptions, Task, once_a_round
 from sfl_sim.methods.surrogates import EqualStepsOptions, Hosted
 from sfl_sim.models.replica import Replica
 from sfl_sim.training.optimisers import Optimiser, Sgd
@@ -35,6 +35,7 @@ class FedNAG(Hosted, regular=True, survives=True):
         equal = [self.data.mean_batches(clients)] * len(clients)
         return equal if self.options.equal_steps else super().n_batches(clients)
 
+    @once_a_round
     def optimiser(self, round: int) -> Optimiser:
         """The host's, with Nesterov's momentum: w <- w - eta (g + beta v)."""
         usual = super().optimiser(round)

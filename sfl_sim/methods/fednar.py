@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sfl_sim.methods.base import MethodOptions
+from sfl_sim.methods.base import MethodOptions, once_a_round
 from sfl_sim.methods.surrogates import Surrogates
 from sfl_sim.training.optimisers import CoClipped, Optimiser
 
@@ -27,6 +27,7 @@ class FedNAR(Surrogates, regular=True, survives=True):
     Options = NarOptions
     options: NarOptions
 
+    @once_a_round
     def optimiser(self, round: int) -> Optimiser:
         """g <- (g + wd w) min(1, M / ||g + wd w||); each part is clipped by its own norm."""
         return replace(super().optimiser(round), rule=CoClipped(self.options.max_norm))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sfl_sim.methods.base import MethodOptions
+from sfl_sim.methods.base import MethodOptions, once_a_round
 from sfl_sim.methods.surrogates import Surrogates
 from sfl_sim.training.optimisers import Optimiser, Proximal
 
@@ -27,6 +27,7 @@ class FedProx(Surrogates, regular=True, survives=True):
     Options = ProxOptions
     options: ProxOptions
 
+    @once_a_round
     def optimiser(self, round: int) -> Optimiser:
         """g <- g + mu (w - w^r); each part adds its own."""
         return replace(super().optimiser(round), rule=Proximal(self.options.mu))

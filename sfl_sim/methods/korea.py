@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.assistants import Assistants, Ints, Request
-from sfl_sim.methods.base import Method, MethodOptions, Task
+from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, par, present, read, send
 from sfl_sim.rng import stream
@@ -264,6 +264,7 @@ class Korea(Method, survives=True):
         yield on(node, Average(), master, branches, [1 / len(branches)] * len(branches))
         yield par(pulled(branch) for branch in branches)
 
+    @once_a_round
     def optimiser(self, round: int) -> Optimiser:
         """The local optimiser, which measures the gradient norm if the proportion follows it."""
         usual = super().optimiser(round)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.ops import SERVER, Event, Flow, State, Value, Work, occur, on, send, start, wait
+from sfl_sim.ops import SERVER, Event, Flow, State, Step, Value, Work, occur, on, send, start, wait
 from sfl_sim.training.deployed import Deployed
 from sfl_sim.training.steps import LABEL_BYTES
 
@@ -170,10 +170,8 @@ class LatencyBudget(_Tracking):
         self._move(client, not in_time)
 
 
-class Infer:
+class Infer(Step):
     """Forward pass whose answer is known beforehand: it only takes time, and gives a value of `size_bytes`."""
-
-    aggregates = False
 
     def __init__(self, name: str, work: Work, gives: str, size_bytes: int) -> None:
         self.name = name

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sfl_sim.data.batches import Batch
-from sfl_sim.methods.base import Method, MethodOptions, Task
+from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Lost, Step, Value, on, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Lost, Step, on, send
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.steps import Backward, Forward, Train
 
@@ -26,14 +26,16 @@ class SplitStep(Method):
         """Train both parts on one mini-batch: SPLITSTEP of docs/methods/README.md#one-split-step."""
         smashed = yield on(c, self.forward, part1, batch)
         smashed = yield send(smashed, c, SERVER)
-        gradient = yield from self.serve(c, part2, smashed, round)
+        gradient = yield on(SERVER, self.server_step(round), part2, smashed)
         gradient = yield send(gradient, SERVER, c)
         yield on(c, self.backward(round), part1, gradient)
 
-    def serve(self, c: int, part2: Replica | Joined, smashed: Value, round: int) -> Flow:
-        """The server's part of a mini-batch; gives the gradient at the cut."""
-        return (yield on(SERVER, Train(self.optimiser(round)), part2, smashed))
+    @once_a_round
+    def server_step(self, round: int) -> Step:
+        """The server's step on the smashed data."""
+        return Train(self.optimiser(round))
 
+    @once_a_round
     def backward(self, round: int) -> Step:
         """The client's step from the gradient at the cut."""
         return Backward(self.optimiser(round))

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.base import MethodOptions, Task, once_a_round
 from sfl_sim.methods.split import SharedServer, SplitMethod
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, expect, on, par
@@ -52,11 +52,13 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True):
         copies = yield par({c: self.client(c, self.part2, round) for c in clients})
         yield from self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
 
+    @once_a_round
     def optimiser(self, round: int) -> Optimiser:
         """The local optimiser of a round, with the penalty if there is one."""
         mu = self.options.l2
         return replace(super().optimiser(round), rule=Proximal(mu) if mu else None)
 
+    @once_a_round
     def backward(self, round: int) -> Backward:
         """The client's step, without the penalty where that is on part-2 alone."""
         return Backward(self.optimiser(round) if self.options.l2_on == "model" else super().optimiser(round))

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.base import MethodOptions, Task, once_a_round
 from sfl_sim.methods.split import SplitStep
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, par, send
@@ -137,6 +137,7 @@ class Hosted(Surrogates):
                 found = getattr(self.options, name)
                 raise ScenarioError(f"is a setting of host: {host}", key=f"method.{name}", found=found)
 
+    @once_a_round
     def optimiser(self, round: int) -> Optimiser:
         """The local optimiser of a round, with the host's rule."""
         rules: dict[str, GradientRule] = {

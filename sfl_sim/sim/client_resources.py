@@ -30,7 +30,8 @@ class ClientResources:
 
     def compute(self, client: int, requested_s: float, service_s: float) -> Slot:
         """Occupy the client's device for `service_s` of work."""
-        started_s = max(requested_s, self._device_free_s[client])
+        free_s = self._device_free_s[client]
+        started_s = free_s if free_s > requested_s else requested_s
         if self._devices is not None:
             service_s = self._devices.seconds(client, started_s, service_s)
         if self.prices.fleet.presence is not None:
@@ -45,25 +46,25 @@ class ClientResources:
 
     def move(self, src: int, dst: int, requested_s: float, size_bytes: int) -> Slot:
         """Occupy the links from `src` to `dst`, once the sender's uplink and the receiver's downlink are free."""
-        up_s = self._uplink_free_s[src] if src >= 0 else requested_s
-        down_s = self._downlink_free_s[dst] if dst >= 0 else requested_s
-        started_s = max(requested_s, up_s, down_s)
+        started_s = requested_s
+        if src >= 0 and self._uplink_free_s[src] > started_s:
+            started_s = self._uplink_free_s[src]
+        if dst >= 0 and self._downlink_free_s[dst] > started_s:
+            started_s = self._downlink_free_s[dst]
         lost_s = self.dropouts.message_at_s(src, dst, requested_s) if self.dropouts.are_possible else inf
         taken_s, latency_s = self.prices.transfer_s(src, dst, started_s, size_bytes, lost_s)
-        lasts_s = taken_s + latency_s
+        lasts_s, until_s = taken_s + latency_s, started_s + taken_s
         if started_s + lasts_s <= lost_s:
-            self._take_links(src, dst, started_s + taken_s)
-            return started_s, lasts_s, inf
-        self._take_links(src, dst, min(started_s + taken_s, lost_s))
-        return min(started_s, lost_s), lasts_s, lost_s
-
-    def pieces(self, src: int, dst: int, start_s: float) -> Iterator[tuple[float, float]]:
-        """Generate the rates of the links from `src` to `dst` from `start_s` on, as `Prices.pieces`."""
-        return self.prices.pieces(src, dst, start_s)
-
-    def _take_links(self, src: int, dst: int, until_s: float) -> None:
-        """Occupy links until `until_s` at least: an operation that is lost while it waits frees no busy link."""
+            lost_s = inf
+        elif until_s > lost_s:
+            until_s = lost_s
+        # an operation that is lost while it waits frees no busy link
         if src >= 0 and self._uplink_free_s[src] < until_s:
             self._uplink_free_s[src] = until_s
         if dst >= 0 and self._downlink_free_s[dst] < until_s:
             self._downlink_free_s[dst] = until_s
+        return (started_s, lasts_s, inf) if lost_s == inf else (min(started_s, lost_s), lasts_s, lost_s)
+
+    def pieces(self, src: int, dst: int, start_s: float) -> Iterator[tuple[float, float]]:
+        """Generate the rates of the links from `src` to `dst` from `start_s` on, as `Prices.pieces`."""
+        return self.prices.pieces(src, dst, start_s)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf
 from typing import Any
 
@@ -13,17 +12,19 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 from simpy.core import EmptySchedule
+from simpy.events import NORMAL, URGENT
 
 from sfl_sim.errors import StuckError
 from sfl_sim.ops import Expect, Flow, Lost, Occur, On, Par, Present, Read, Send, Start, Wait
 from sfl_sim.rng import stream
+from sfl_sim.sim.branch import WAITS, Branch, Callbacks
 from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.events import Events
 from sfl_sim.sim.operations import Executor, Operations
 from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, Order, Roster
 from sfl_sim.sim.prices import Prices
-from sfl_sim.sim.recording import PACKED_ROWS, Recording
+from sfl_sim.sim.recording import Recording
 from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.sim.station import Policy, Station
 from sfl_sim.system.fleet import Fleet
@@ -76,6 +77,9 @@ class EventClock:
         self.max_wait_s = max_wait_s
         self.seed = seed
         self.records = Recording()
+        self._begins: Callbacks = [self._begin_branches]
+        self._ended: Callbacks = [self._all_ended]
+        self._joined: Callbacks = [self._join]
         self.after_job: list[Callable[[On], None]] = []
         self._resources = ClientResources(self.prices, self.dropouts, seed)
         self._begin(0.0)
@@ -84,10 +88,22 @@ class EventClock:
         """Make a new event loop: between two rounds no flow waits, and devices and links are free."""
         self.env = simpy.Environment(now_s)
         self._server = self.station(self.env, self.workers)
-        self._awaiting = Events(self.env)
+        self._awaiting = Events(self.env, self._go_on)
         self._operations = Operations(
-            self.env, self.executor, self.prices, self._resources, self._server, self.records, self.after_job
-        )
+            self.env, self.executor, self.prices, self._resources, self._server, self.records, self.after_job,
+            self._go_on,
+        )  # fmt: skip
+        self._handlers: dict[type, Callable[[Branch, Any], Any]] = {
+            On: self._operations.on,
+            Send: self._operations.send,
+            Par: self._par,
+            Start: self._start,
+            Present: self._present,
+            Read: self._read,
+            Expect: self._expect,
+            Occur: self._awaiting.occur,
+            Wait: self._awaiting.wait,
+        }
 
     @property
     def now_s(self) -> float:
@@ -102,17 +118,19 @@ class EventClock:
         Raises StuckError if flows wait and no event is left, and Lost if `flow` ends with it.
         """
         self._operations.begin_round(round, in_round)
-        self._failure: BaseException | None = None
-        process = self.env.process(self._drive(flow))
+        whole = Branch()
+        self._fork(whole, [flow])
+        step = self.env.step
         try:
             with rare_garbage_collection():
-                while not (process.processed or self._failure):
-                    self.env.step()
+                while not whole.is_over:
+                    step()
         except EmptySchedule as error:
             raise StuckError(self._who_waits()) from error
-        if self._failure:
-            raise self._failure
-        return _survived(process.value)
+        value = whole.branches[0].value
+        if isinstance(value, Lost):
+            raise value
+        return value
 
     def serve(self, arrivals: Iterable[tuple[float, Flow]]) -> None:
         """Begin each flow at its instant, in seconds that never fall, and run until all of them have returned.
@@ -120,34 +138,25 @@ class EventClock:
         All count as round 1. Raises StuckError if flows still wait when no event is left.
         """
         self._operations.begin_round(1)
-        self._failure = None
-        self._go_on(self._arrive(arrivals))
-        with rare_garbage_collection(), suppress(EmptySchedule):
-            while not self._failure:
-                self.env.step()
-        if self._failure:
-            raise self._failure
+        self._arrive(self._coming(arrivals))
+        with rare_garbage_collection():
+            self.env.run()
         if self._awaiting.events or any(self._server.waiting()):
             raise StuckError(self._who_waits())
 
-    def _arrive(self, arrivals: Iterable[tuple[float, Flow]]) -> Iterator[simpy.Event]:
+    def _coming(self, arrivals: Iterable[tuple[float, Flow]]) -> Iterator[float]:
+        """Begin the flows; generates the seconds until the next ones."""
         last_s = self.now_s
         for at_s, flow in arrivals:
             if at_s > last_s:  # the clock may be off by a bit, and what is simultaneous must stay so
-                yield self.env.timeout(max(0.0, at_s - self.env.now))
+                yield max(0.0, at_s - self.env.now)
                 last_s = at_s
-            self._go_on(self._drive(flow))
-            if len(self.records.rows) > PACKED_ROWS:
-                self.records.pack()
+            self._go_on(Branch(flow))
 
-    def _go_on(self, flow: Iterator[simpy.Event], _: simpy.Event | None = None) -> None:
-        """Advance a flow that no other waits for until it has to wait, without the two events of a SimPy process.
-
-        The values of events are not passed on.
-        """
-        event = next(flow, None)
-        if event is not None:
-            event.callbacks.append(partial(self._go_on, flow))
+    def _arrive(self, coming: Iterator[float]) -> None:
+        for seconds in coming:
+            self.env.timeout(seconds).callbacks.append(lambda _: self._arrive(coming))
+            return
 
     def take_rows(self) -> NDArray[np.void]:
         """The operations that have ended since the last call, as an `OP_DTYPE` array in order of their end."""
@@ -158,67 +167,92 @@ class EventClock:
         self.records.add(rows)
         self._begin(until_s)
 
-    def _drive(self, flow: Flow) -> Generator[simpy.Event, Any, Any]:
-        """Carry out a flow's operations one after another; gives its return value, or the `Lost` that has ended it."""
-        operations = self._operations
-        result: Any = None
-        lost: Lost | None = None
-        try:
-            while True:
-                try:
-                    op = flow.send(result) if lost is None else flow.throw(lost)
-                except StopIteration as stop:
-                    return stop.value
-                except Lost as error:
-                    return error.with_traceback(None)  # whose frames hold the client's model, and are held by ours
-                result = lost = None
-                try:
-                    if isinstance(op, On):
-                        result = yield from operations.on_client(op) if op.node >= 0 else operations.on_server(op)
-                    elif isinstance(op, Send):
-                        result = yield from operations.send(op)
-                    elif isinstance(op, Par):
-                        result = yield from self._par(op)
-                    elif isinstance(op, Read):
-                        result = self.executor.read(op.value)
-                        if result is not None:
-                            self.records.reads.append(result)
-                    elif isinstance(op, Wait):
-                        result = yield from self._awaiting.wait(op)
-                    elif isinstance(op, Start):
-                        self.env.process(self._drive(op.flow))
-                    elif isinstance(op, Occur):
-                        self._awaiting.occur(op.event)
-                    elif isinstance(op, Expect):
-                        self._server.rank(op.state.guard, *self.policy(op.jobs, operations.round))
-                    elif isinstance(op, Present):
-                        result = yield from self._present(op)
-                    else:
-                        raise TypeError(f"a flow yielded {op!r}, which is no operation")
-                except Lost as error:
-                    lost = error
-        except Exception as error:  # SimPy passes copies on, made of the arguments alone
-            self._failure = self._failure or error
-            raise
+    def _go_on(self, branch: Branch, result: Any = None, lost: Lost | None = None) -> None:
+        """Carry out a flow's operations one after another until it has to wait, beginning with its last result."""
+        flow, handlers = branch.flow, self._handlers
+        while result is not WAITS:
+            try:
+                op = flow.send(result) if lost is None else flow.throw(lost)
+            except StopIteration as stop:
+                self._end(branch, stop.value)
+                return
+            except Lost as error:
+                self._end(branch, error.with_traceback(None))  # whose frames hold the client's model
+                return
+            handler = handlers.get(type(op))
+            if handler is None:
+                raise TypeError(f"a flow yielded {op!r}, which is no operation")
+            try:
+                result, lost = handler(branch, op), None
+            except Lost as error:
+                result, lost = None, error
 
-    def _par(self, op: Par) -> Generator[simpy.Event, Any, Any]:
-        branches = [self.env.process(self._drive(branch)) for branch in op.flows]
-        yield simpy.AllOf(self.env, branches)
-        values = [branch.value for branch in branches]
-        if op.names is None:
-            return list(map(_survived, values))
-        return {name: value for name, value in zip(op.names, values, strict=True) if not isinstance(value, Lost)}
+    def _end(self, branch: Branch, value: Any) -> None:
+        branch.value, branch.op, branch.result = value, None, None  # which hold models
+        parent = branch.parent
+        if parent is not None:
+            parent.n_left -= 1
+            if not parent.n_left:
+                parent.callbacks = self._ended
+                self.env.schedule(parent)
 
-    def _present(self, op: Present) -> Generator[simpy.Event, Any, list[int]]:
-        presence = self.prices.fleet.presence
+    def _par(self, branch: Branch, op: Par) -> Any:
+        branch.op = op
+        self._fork(branch, op.flows)
+        return WAITS
+
+    def _fork(self, branch: Branch, flows: Sequence[Flow]) -> None:
+        """Let flows begin one after another at this instant, before anything else happens."""
+        branch.branches, branch.n_left = [Branch(flow, branch) for flow in flows], len(flows)
+        branch.callbacks = self._begins if flows else self._joined
+        self.env.schedule(branch, URGENT if flows else NORMAL)
+
+    def _begin_branches(self, branch: Branch) -> None:
+        for one in branch.branches:
+            self._go_on(one)
+
+    def _all_ended(self, branch: Branch) -> None:
+        """Let a branch go on all of whose branches have ended, after what was to happen at this instant anyway."""
+        branch.is_over = branch.flow is None
+        if not branch.is_over:
+            branch.callbacks = self._joined
+            self.env.schedule(branch)
+
+    def _join(self, branch: Branch) -> None:
+        names, values = branch.op.names, [ended.value for ended in branch.branches]
+        del branch.branches
+        if names is None:
+            self._go_on(branch, values, next((value for value in values if isinstance(value, Lost)), None))
+        else:
+            ended = zip(names, values, strict=True)
+            self._go_on(branch, {name: value for name, value in ended if not isinstance(value, Lost)})
+
+    def _start(self, _: Branch, op: Start) -> None:
+        branch = Branch(op.flow)
+        branch.callbacks = [self._go_on]
+        self.env.schedule(branch, URGENT)
+
+    def _present(self, branch: Branch, op: Present) -> Any:
+        presence, now_s = self.prices.fleet.presence, self.env.now
         if presence is None:
             return list(op.clients)
-        while not (present := [c for c in op.clients if presence[c].is_present(self.env.now)]):
-            again_s = min(presence[c].again_s(self.env.now) for c in op.clients)
-            if again_s == inf:
-                raise StuckError(f"round {self._operations.round} waits for clients, none of whom ever comes")
-            yield self.env.timeout(again_s - self.env.now)
-        return present
+        if present := [c for c in op.clients if presence[c].is_present(now_s)]:
+            return present
+        again_s = min(presence[c].again_s(now_s) for c in op.clients)
+        if again_s == inf:
+            raise StuckError(f"round {self._operations.round} waits for clients, none of whom ever comes")
+        branch.callbacks = [lambda _: self._go_on(branch, self._present(branch, op))]
+        self.env.schedule(branch, NORMAL, again_s - now_s)
+        return WAITS
+
+    def _read(self, _: Branch, op: Read) -> float | None:
+        number = self.executor.read(op.value)
+        if number is not None:
+            self.records.reads.append(number)
+        return number
+
+    def _expect(self, _: Branch, op: Expect) -> None:
+        self._server.rank(op.state.guard, *self.policy(op.jobs, self._operations.round))
 
     def policy(self, jobs: Mapping[int, int], round: int) -> tuple[Policy, dict[int, int]]:
         """The order's policy for a round in which each client brings so many `jobs`; it follows the returned count."""
@@ -236,13 +270,6 @@ class EventClock:
         ended_s = self.records.last_end_s(self.now_s)  # patience may have ended later
         why = "; ".join(lines) or "no operation is pending"
         return f"round {self._operations.round} is stuck at {ended_s:.3f} s: {why}"
-
-
-def _survived(value: Any) -> Any:
-    """Return a flow's value; raises the `Lost` that has ended it instead."""
-    if isinstance(value, Lost):
-        raise value
-    return value
 
 
 @contextmanager

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from functools import partial
 from math import inf
 from typing import Any, Protocol
 
 import simpy
+from simpy.events import NORMAL
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import SERVER, Lost, On, Send, Value
+from sfl_sim.sim.branch import WAITS, Branch, Callbacks
 from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.dropouts import Dropout
-from sfl_sim.sim.prices import Prices, is_local, link_of, place_of
-from sfl_sim.sim.recording import Recording
+from sfl_sim.sim.prices import Prices, client_of, is_local, link_of
+from sfl_sim.sim.recording import Recording, Row, row_bytes
 from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.sim.shared_links import SharedLinks
 from sfl_sim.sim.station import Job, Station
@@ -22,9 +24,6 @@ from sfl_sim.system.presence import Presence
 
 MAX_LOSSES, MAX_LOSSES_A_CLIENT = 10_000, 100
 """Lost operations in a round, in all and on average per client, beyond which clients stay too briefly for it to end."""
-
-Row = tuple[Any, ...]
-"""One operation, in the order of `OP_DTYPE`."""
 
 
 class Executor(Protocol):
@@ -50,6 +49,9 @@ class Operations:
     away, unless that loses the operation. The server serves as its station says; the aggregator has as many workers as
     it needs, at the server's rate.
 
+    An operation gives its result, or `WAITS` if the flow has to wait for it: `go_on` then gets the result, or what has
+    been lost. An operation that is lost at once raises `Lost`.
+
     Args:
         env: the event loop.
         executor: carries out what operations compute.
@@ -58,6 +60,7 @@ class Operations:
         server: where jobs wait for a worker.
         records: receives a row for every operation, and the lost operations.
         after_job: called with each operation at the server after its step has run.
+        go_on: lets a branch go on that has waited for an operation.
 
     Attributes:
         round: number of the round that records belong to.
@@ -72,6 +75,7 @@ class Operations:
         server: Station | ServingStation,
         records: Recording,
         after_job: list[Callable[[On], None]],
+        go_on: Callable[..., None],
     ) -> None:
         self.env = env
         self.executor = executor
@@ -80,6 +84,7 @@ class Operations:
         self.aggregator = Station(env, inf)
         self.records = records
         self.after_job = after_job
+        self.go_on = go_on
         self.prices = prices
         self.dropouts = resources.dropouts
         topology = prices.fleet.topology
@@ -87,6 +92,9 @@ class Operations:
         self._watched_s: dict[int, float] = {}
         self._n_lost = 0
         self.round = 0
+        self._device_free: Callbacks = [self._start_late]
+        self._computed: Callbacks = [self._end_step]
+        self._arrived: Callbacks = [self._end_message]
 
     def begin_round(self, round: int, in_round: bool = True) -> None:
         """Count operations to this round from now on; without `in_round`, every client counts as present."""
@@ -94,115 +102,187 @@ class Operations:
         self.dropouts.begin(float(self.env.now), in_round)
         self.resources.prices = self.prices if in_round else self.prices.of_all_present
 
-    def on_client(self, op: On) -> Generator[simpy.Event, Any, Value]:
-        """Run a step on a client's device. Raises Lost."""
-        env, node = self.env, op.node
-        requested_s = env.now
-        macs, service_s = self.prices.service(op)
+    def on(self, branch: Branch, op: On) -> Any:
+        """Run a step on a client's device, or bring it to the server or the aggregator."""
+        node, requested_s = op.node, self.env.now
+        branch.op, branch.requested_s = op, requested_s
+        branch.macs, service_s, branch.result = self.prices.look_up(op)
+        branch.result.maker = node
+        if node < 0:
+            return self._bring(branch, op, service_s)
         started_s, lasts_s, lost_s = self.resources.compute(node, requested_s, service_s)
-        result = op.step.out(op.state, *op.args)
+        branch.started_s, branch.lasts_s = started_s, lasts_s
         if lost_s < inf:
-            yield from self._until(lost_s)
-            macs *= self.prices.worked_share(node, started_s, lost_s, lasts_s)
-            row = ("client", op.step.name, self.round, result.step, node, requested_s, started_s, env.now, macs, 0)
-            self.server.lose(node)
-            raise self._lose(node, lost_s, row)
+            return self._until(lost_s, branch, partial(self._lose_step, branch, lost_s))
         if started_s > requested_s:
-            yield env.timeout(started_s - requested_s)
-            started_s = env.now
-        result.maker = node
-        result.content = self.executor.run(op)
-        if lasts_s:
-            yield env.timeout(lasts_s)
-        self.records.rows.append(
-            ("client", op.step.name, self.round, result.step, node, requested_s, started_s, env.now, macs, 0)
-        )
-        return result
+            branch.callbacks = self._device_free
+            self.env.schedule(branch, NORMAL, started_s - requested_s)
+            return WAITS
+        return self._start(branch)
 
-    def on_server(self, op: On) -> Generator[simpy.Event, Any, Value]:
-        """Run a step at the server or the aggregator, once a worker is free and the order allows. Raises Lost."""
-        requested_s = self.env.now
-        macs, service_s = self.prices.service(op)
-        result = op.step.out(op.state, *op.args)
-        result.maker = op.node
-        node, client = place_of(op)
+    def _start_late(self, branch: Branch) -> None:
+        branch.started_s = self.env.now
+        self.go_on(branch, self._start(branch))
 
-        def begin() -> None:
-            result.content = self.executor.run(op)
-            if op.node == SERVER:
-                for look in self.after_job:
-                    look(op)
+    def _start(self, branch: Branch) -> Any:
+        """Start a step on a device that is free."""
+        branch.result.content = self.executor.run(branch.op)
+        if not branch.lasts_s:
+            self.records.rows += row_bytes(*self._step(branch))
+            return branch.result
+        branch.callbacks = self._computed
+        self.env.schedule(branch, NORMAL, branch.lasts_s)
+        return WAITS
 
-        job = Job(client, op.state.guard, requested_s, service_s, begin, op)
-        lost_s = self.dropouts.at_s(client, requested_s) if self.dropouts.are_possible else inf
-        if lost_s < inf:
-            self._watch(client, lost_s)
-        try:
-            yield (self.server if op.node == SERVER else self.aggregator).serve(job)
-        except Lost:
-            now_s = self.env.now
-            row = (node, op.step.name, self.round, result.step, client, requested_s, now_s, now_s, 0.0, 0)
-            raise self._lose(client, lost_s, row) from None
-        row = (node, op.step.name, self.round, result.step, client, requested_s, job.started_s, self.env.now, macs, 0)
-        if lost_s < self.env.now:
-            raise self._lose(client, lost_s, row)
-        self.records.rows.append(row)
-        return result
+    def _end_step(self, branch: Branch) -> None:
+        self.records.rows += row_bytes(*self._step(branch))
+        self.go_on(branch, branch.result)
 
-    def send(self, op: Send) -> Generator[simpy.Event, Any, Value]:
-        """Move a payload over the links between two nodes. Raises Lost."""
+    def _step(self, branch: Branch) -> Row:
+        """Make the row of a step on a device that has ended now."""
+        op = branch.op
+        return (b"client", op.step.name.encode(), self.round, branch.result.step, op.node,
+                branch.requested_s, branch.started_s, self.env.now, branch.macs, 0)  # fmt: skip
+
+    def _lose_step(self, branch: Branch, lost_s: float) -> Lost:
+        client = branch.op.node
+        branch.macs *= self.prices.worked_share(client, branch.started_s, lost_s, branch.lasts_s)
+        self.server.lose(client)
+        return self._lose(client, lost_s, self._step(branch))
+
+    def _bring(self, branch: Branch, op: On, service_s: float) -> Any:
+        """Bring a job to the server or the aggregator, which serves it once a worker is free and the order allows."""
+        client = client_of(op)
+        job = Job(client, op.state.guard, branch.requested_s, service_s, self, branch)
+        branch.lost_s = inf
+        if self.dropouts.are_possible:
+            branch.lost_s = lost_s = self.dropouts.at_s(client, branch.requested_s)
+            if lost_s < inf:
+                self._watch(client, lost_s)
+        (self.server if op.node == SERVER else self.aggregator).serve(job)
+        return WAITS
+
+    def begin(self, job: Job) -> None:
+        """Run the step of a job whose turn has come."""
+        branch = job.branch
+        op = branch.op
+        branch.result.content = self.executor.run(op)
+        if op.node == SERVER:
+            for look in self.after_job:
+                look(op)
+
+    def served(self, job: Job) -> None:
+        """Record a job that has ended, and go on; its client may have gone away meanwhile."""
+        branch = job.branch
+        row = self._job(job, job.started_s, branch.macs)
+        if branch.lost_s < self.env.now:
+            self.go_on(branch, lost=self._lose(job.client, branch.lost_s, row))
+        else:
+            self.records.rows += row_bytes(*row)
+            self.go_on(branch, branch.result)
+
+    def lost(self, job: Job) -> None:
+        """Record a job that will not be served, because its client has gone away."""
+        branch = job.branch
+        self.go_on(branch, lost=self._lose(job.client, branch.lost_s, self._job(job, self.env.now, 0.0)))
+
+    def _job(self, job: Job, started_s: float, macs: float) -> Row:
+        """Make the row of a job that has ended now."""
+        op = job.branch.op
+        node = b"server" if op.node == SERVER else b"aggregator"
+        return (node, op.step.name.encode(), self.round, job.branch.result.step, job.client,
+                job.arrived_s, started_s, self.env.now, macs, 0)  # fmt: skip
+
+    def send(self, branch: Branch, op: Send) -> Any:
+        """Move a payload over the links between two nodes."""
         src, dst = op.src, op.dst
         payload = self.executor.snapshot(op.payload)
         if is_local(src, dst):
             return payload
-        started_s = requested_s = self.env.now
-        if self.prices.travels(payload):
-            if self._shared is not None:
-                return (yield from self._send_shared(self._shared, op, payload))
-            started_s, lasts_s, lost_s = self.resources.move(src, dst, requested_s, payload.size_bytes)
-            if lost_s < inf:
-                yield from self._until(lost_s)
-                moved_bytes = min(self.prices.moved_bytes(src, dst, started_s, lost_s), payload.size_bytes)
-                raise self._lose_message(op, payload, requested_s, started_s, lost_s, moved_bytes)
-            yield self.env.timeout((started_s - requested_s) + lasts_s)
-        self.records.rows.append(self._message(op, payload, requested_s, started_s, payload.size_bytes))
-        return payload
+        requested_s = self.env.now
+        branch.op, branch.result, branch.requested_s, branch.started_s = op, payload, requested_s, requested_s
+        if not self.prices.travels(payload):
+            self.records.rows += row_bytes(*self._message(branch, payload.size_bytes))
+            return payload
+        if self._shared is not None:
+            return self._drive(branch, self._share(self._shared, branch))
+        started_s, lasts_s, lost_s = self.resources.move(src, dst, requested_s, payload.size_bytes)
+        branch.started_s = started_s
+        if lost_s < inf:
+            return self._until(lost_s, branch, partial(self._lose_moved, branch, lost_s))
+        branch.callbacks = self._arrived
+        self.env.schedule(branch, NORMAL, (started_s - requested_s) + lasts_s)
+        return WAITS
 
-    def _send_shared(self, links: SharedLinks, op: Send, payload: Value) -> Generator[simpy.Event, Any, Value]:
+    def _end_message(self, branch: Branch) -> None:
+        self.records.rows += row_bytes(*self._message(branch, branch.result.size_bytes))
+        self.go_on(branch, branch.result)
+
+    def _message(self, branch: Branch, moved_bytes: float) -> Row:
+        """Make the row of a message that has ended now."""
+        payload = branch.result
+        link, client = link_of(branch.op.src, branch.op.dst)
+        return (link.encode(), payload.kind.encode(), self.round, payload.step, client,
+                branch.requested_s, branch.started_s, self.env.now, 0.0, int(moved_bytes))  # fmt: skip
+
+    def _lose_moved(self, branch: Branch, lost_s: float) -> Lost:
+        src, dst, size_bytes = branch.op.src, branch.op.dst, branch.result.size_bytes
+        moved_bytes = min(self.prices.moved_bytes(src, dst, branch.started_s, lost_s), size_bytes)
+        return self._lose_message(branch, lost_s, moved_bytes)
+
+    def _share(self, links: SharedLinks, branch: Branch) -> Generator[simpy.Event, Any, Any]:
         """Move a payload over shared links: its duration depends on the other messages."""
-        src, dst, requested_s = op.src, op.dst, self.env.now
-        lost_s = self.dropouts.message_at_s(src, dst, requested_s)
-        started_s, moved_bytes = yield from links.transfer(src, dst, payload.size_bytes, lost_s)
+        src, dst, size_bytes = branch.op.src, branch.op.dst, branch.result.size_bytes
+        lost_s = self.dropouts.message_at_s(src, dst, branch.requested_s)
+        branch.started_s, moved_bytes = yield from links.transfer(src, dst, size_bytes, lost_s)
         latency_s = self.prices.latency_s(src, dst)
-        if moved_bytes < payload.size_bytes or self.env.now + latency_s > lost_s:
-            yield from self._until(lost_s)
-            raise self._lose_message(op, payload, requested_s, started_s, lost_s, moved_bytes)
+        if moved_bytes < size_bytes or self.env.now + latency_s > lost_s:
+            if lost_s > self.env.now:
+                yield self.env.timeout(lost_s - self.env.now)
+            raise self._lose_message(branch, lost_s, moved_bytes)
         if latency_s:
             yield self.env.timeout(latency_s)
-        self.records.rows.append(self._message(op, payload, requested_s, started_s, payload.size_bytes))
-        return payload
+        self.records.rows += row_bytes(*self._message(branch, size_bytes))
+        return branch.result
 
-    def _message(self, op: Send, payload: Value, requested_s: float, started_s: float, moved_bytes: float) -> Row:
-        """Make the row of a message that has ended now."""
-        link, client = link_of(op.src, op.dst)
-        return (link, payload.kind, self.round, payload.step, client, requested_s, started_s, self.env.now, 0.0,
-                int(moved_bytes))  # fmt: skip
+    def _drive(self, branch: Branch, waits: Generator[simpy.Event, Any, Any]) -> Any:
+        """Go on with an operation that waits for one event after another."""
+        try:
+            event = next(waits)
+        except StopIteration as stop:
+            return stop.value
+        event.callbacks.append(partial(self._drive_on, branch, waits))
+        return WAITS
 
-    def _lose_message(
-        self, op: Send, payload: Value, requested_s: float, started_s: float, lost_s: float, moved_bytes: float
-    ) -> Lost:
-        ends = [client for client in (op.dst, op.src) if client >= 0]  # the sender has done its part
-        client = min(ends, key=lambda client: self.dropouts.at_s(client, requested_s))
+    def _drive_on(self, branch: Branch, waits: Generator[simpy.Event, Any, Any], _: simpy.Event) -> None:
+        try:
+            result = self._drive(branch, waits)
+        except Lost as lost:
+            self.go_on(branch, lost=lost)
+        else:
+            self.go_on(branch, result)
+
+    def _until(self, lost_s: float, branch: Branch, lose: Callable[[], Lost]) -> Any:
+        """Let the branch wait for the instant at which its operation is lost."""
+        if lost_s <= self.env.now:
+            raise lose()
+        branch.callbacks = [lambda _: self.go_on(branch, lost=lose())]
+        self.env.schedule(branch, NORMAL, lost_s - self.env.now)
+        return WAITS
+
+    def _lose_message(self, branch: Branch, lost_s: float, moved_bytes: float) -> Lost:
+        ends = [client for client in (branch.op.dst, branch.op.src) if client >= 0]  # the sender has done its part
+        client = min(ends, key=lambda client: self.dropouts.at_s(client, branch.requested_s))
         self.server.lose(client)
-        return self._lose(client, lost_s, self._message(op, payload, requested_s, started_s, moved_bytes))
+        return self._lose(client, lost_s, self._message(branch, moved_bytes))
 
     def _lose(self, client: int, lost_s: float, row: Row) -> Lost:
         """Record that the operation of this `row` is lost; gives the error to throw into the flow that yielded it.
 
         Raises ScenarioError if a round loses more than it can ever make good.
         """
-        node, kind, round, step = row[:4]
-        self.records.rows.append(row)
+        node, kind, round, step = row[0].decode(), row[1].decode(), *row[2:4]
+        self.records.rows += row_bytes(*row)
         self.records.dropouts.append(Dropout(round, client, lost_s, node, kind, step, self.dropouts.cause))
         self._n_lost += 1
         if self._n_lost > max(MAX_LOSSES, MAX_LOSSES_A_CLIENT * len(self.prices.fleet.macs_per_s)):
@@ -212,10 +292,6 @@ class Operations:
                 key=Presence.key,
             )
         return Lost(client)
-
-    def _until(self, at_s: float) -> Iterator[simpy.Event]:
-        if at_s > self.env.now:
-            yield self.env.timeout(at_s - self.env.now)
 
     def _watch(self, client: int, lost_s: float) -> None:
         """Schedule one event at `lost_s` that removes the client's waiting jobs from the server's queue."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
 
 from sfl_sim.errors import NonsenseError
-from sfl_sim.ops import NODE_NAMES, On, State, Value, Work, describe
+from sfl_sim.ops import NODE_NAMES, On, State, Step, Value, Work, describe
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.links import Pieces, RateTrace, joint_transfer_s, moved_bytes, slowest
 from sfl_sim.system.presence import Presence
@@ -30,6 +30,15 @@ class Moving(NamedTuple):
     size_bytes: int
 
 
+class _Shapes(dict[type, "dict[Hashable, tuple[Work, str, int, int]] | None"]):
+    """Work, and kind, bytes and samples of the result, by type and shape of a step; None for one without a shape."""
+
+    def __missing__(self, kind: type) -> dict[Hashable, tuple[Work, str, int, int]] | None:
+        last = next(base for base in kind.__mro__ if {"work", "out", "shape"} & vars(base).keys())
+        known = self[kind] = {} if "shape" in vars(last) and last is not Step else None
+        return known
+
+
 @dataclass(frozen=True, slots=True)
 class Prices:
     """The rates of a fleet, applied to operations.
@@ -41,6 +50,7 @@ class Prices:
 
     fleet: Fleet
     include_model_exchange: bool = True
+    _shapes: _Shapes = field(default_factory=_Shapes, repr=False, compare=False)
 
     def computing(self, op: On) -> Computing | None:
         """Give the operation's demand for computing; None if it takes no time here.
@@ -51,18 +61,30 @@ class Prices:
             return None
         return Computing(op.node, _work(op), self._samples(op))
 
-    def service(self, op: On) -> tuple[float, float]:
-        """Give the MACs of the operation that count here, and the seconds that its node computes for them.
+    def look_up(self, op: On) -> tuple[float, float, Value]:
+        """Give the MACs of the operation that count here, the seconds that its node computes for them, and its result.
 
         Raises NonsenseError if these are no numbers of MACs or of seconds.
         """
-        if op.step.aggregates and not self.include_model_exchange:
-            return 0, 0.0
-        work = _work(op)
-        service_s = self.computing_s(op.node, work, self._samples(op))
+        step, node, shapes = op.step, op.node, self._shapes[type(op.step)]
+        if shapes is None:
+            work, result = _work(op), step.out(op.state, *op.args)
+        else:
+            shape = step.shape(op.state, *op.args)
+            if shape not in shapes:
+                out = step.out(op.state, *op.args)
+                shapes[shape] = _work(op), out.kind, out.size_bytes, out.samples
+            work, kind, size_bytes, samples = shapes[shape]
+            result = Value(kind, size_bytes, samples, op.args[0].step)
+        if step.aggregates and not self.include_model_exchange:
+            return 0, 0.0, result
+        fleet = self.fleet
+        service_s = (fleet.server if node < 0 else fleet.processors[node]).seconds(work)
+        if fleet.sample_s:
+            service_s += self._samples(op) * fleet.sample_s
         if not 0 <= service_s < inf:
             raise NonsenseError(f"{describe(op)} takes {service_s} s")
-        return work.macs, service_s
+        return work.macs, service_s, result
 
     def _samples(self, op: On) -> int:
         """Count the node's own samples in the operation, where loading them takes time."""
@@ -108,16 +130,17 @@ class Prices:
         """
         fleet = self.fleet
         if src < 0:
-            taken_s = fleet.downlinks[dst].transfer_s(start_s, size_bytes)
+            taken_s, latency_s = fleet.downlinks[dst].transfer_s(start_s, size_bytes), fleet.latency_s[dst]
         elif dst < 0:
-            taken_s = fleet.uplinks[src].transfer_s(start_s, size_bytes)
+            taken_s, latency_s = fleet.uplinks[src].transfer_s(start_s, size_bytes), fleet.latency_s[src]
         else:
             taken_s = joint_transfer_s([fleet.uplinks[src], fleet.downlinks[dst]], start_s, size_bytes)
+            latency_s = fleet.latency_s[src] + fleet.latency_s[dst]
         if fleet.presence is not None:
             presences = [fleet.presence[client] for client in (src, dst) if client >= 0]
             if start_s + taken_s > min(there.until_s(start_s) for there in presences):
                 taken_s = self._interrupted_s(src, dst, start_s, size_bytes, taken_s, lost_s)
-        return taken_s, self.latency_s(src, dst)
+        return taken_s, latency_s
 
     def _interrupted_s(
         self, src: int, dst: int, start_s: float, size_bytes: int, taken_s: float, lost_s: float
@@ -216,5 +239,12 @@ def place_of(op: On) -> tuple[str, int]:
     """
     if op.node >= 0:
         return "client", op.node
-    maker = next((argument.maker for argument in op.args if isinstance(argument, Value)), None)
-    return NODE_NAMES[op.node], maker if maker is not None and maker >= 0 else -1
+    return NODE_NAMES[op.node], client_of(op)
+
+
+def client_of(op: On) -> int:
+    """Give the client whose job an operation at the server is; -1 if no client made the first value that it takes."""
+    for argument in op.args:
+        if isinstance(argument, Value):
+            return -1 if argument.maker is None else max(argument.maker, -1)
+    return -1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +10,18 @@ from numpy.typing import NDArray
 from sfl_sim.sim.dropouts import Dropout
 from sfl_sim.store.columns import OP_DTYPE, in_order
 
-PACKED_ROWS = 50_000
-"""Number of operations kept as Python objects, which take three times the memory of an array's rows."""
+Row = tuple[bytes, bytes, int, int, int, float, float, float, float, int]
+"""One operation, in the order of `OP_DTYPE`."""
+
+row_bytes = Struct("=10s24siiiddddq").pack
+"""Give the bytes of a `Row` in an array of `OP_DTYPE`."""
 
 
 class Recording:
     """The records of one clock since they were last taken.
 
     Attributes:
-        rows: the latest operations, as tuples in the order of `OP_DTYPE`, until `pack` moves them to an array.
+        rows: the operations, as the bytes of an `OP_DTYPE` array: no Python object is kept of an operation.
         reads: the numbers that flows have read, in the order of reading.
         dropouts: the operations that were lost, in the order in which they were.
     """
@@ -26,20 +29,15 @@ class Recording:
     def __init__(self) -> None:
         self.reads: list[float] = []
         self.dropouts: list[Dropout] = []
-        self.rows: list[tuple[Any, ...]] = []
-        self._packed: list[NDArray[np.void]] = []
-
-    def pack(self) -> None:
-        """Move the latest rows to an array."""
-        self._packed.append(np.array(self.rows, dtype=OP_DTYPE))
-        self.rows.clear()
+        self.rows = bytearray()
+        self._added: list[NDArray[np.void]] = []
 
     def take(self) -> NDArray[np.void]:
         """Give all operations since the last call, as an `OP_DTYPE` array in order of their end."""
-        self.pack()
-        found = np.concatenate([rows for rows in self._packed if len(rows)] or self._packed)
-        self._packed = []
-        return in_order(found)
+        found = [rows for rows in self._parts() if len(rows)]
+        rows = in_order(found[0] if len(found) == 1 else np.concatenate([*found, np.empty(0, OP_DTYPE)]))
+        self.rows, self._added = bytearray(), []
+        return rows
 
     def take_reads(self) -> list[float]:
         """Give the numbers that flows have read since the last call."""
@@ -53,10 +51,11 @@ class Recording:
 
     def add(self, rows: NDArray[np.void]) -> None:
         """Add `rows` that another clock has found."""
-        self.pack()
-        self._packed.append(rows)
+        self._added.append(rows)
 
     def last_end_s(self, otherwise_s: float) -> float:
         """Give the end of the last operation; `otherwise_s` if there is none."""
-        self.pack()
-        return max((float(rows["ended_s"][-1]) for rows in self._packed if len(rows)), default=otherwise_s)
+        return max((float(rows["ended_s"].max()) for rows in self._parts() if len(rows)), default=otherwise_s)
+
+    def _parts(self) -> list[NDArray[np.void]]:
+        return [*self._added, np.frombuffer(self.rows, OP_DTYPE)]

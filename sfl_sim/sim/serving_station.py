@@ -57,12 +57,10 @@ class ServingStation:
         self._deciding = False
         self._wakes_s = inf
 
-    def serve(self, job: Job) -> simpy.Event:
-        """Add a job to the queue; gives an event that occurs when it has been served and its worker is free again."""
-        job.ended = simpy.Event(self.env)
+    def serve(self, job: Job) -> None:
+        """Add a job to the queue, whose customer will be told when it starts and when it has been served."""
         self._arrivals.append(job)
         self._decide_soon()
-        return job.ended
 
     def rank(self, *_: object) -> NoReturn:
         """Raise TypeError: jobs are announced for training only."""
@@ -122,19 +120,18 @@ class ServingStation:
         if not line:
             del self._lines[key]
         self.free -= 1
-        callbacks: _Callbacks = [self._release]
         for job in batch:
             job.started_s = self.env.now
-            job.begin()
-            assert job.ended is not None
-            callbacks += job.ended.callbacks
-            job.ended = None  # its callbacks run at the batch's end
-        self._schedule(callbacks, batch[0].service_s if len(batch) == 1 else self.batch_s([job.op for job in batch]))
+            job.customer.begin(job)
+        lasts_s = batch[0].service_s if len(batch) == 1 else self.batch_s([job.branch.op for job in batch])
+        self._schedule([lambda _: self._release(batch)], lasts_s)
 
-    def _release(self, _: simpy.Event) -> None:
+    def _release(self, batch: list[Job]) -> None:
         self.free += 1
         if self._lines:
             self._decide_soon()
+        for job in batch:
+            job.customer.served(job)
 
     def _schedule(self, callbacks: _Callbacks, delay_s: float, priority: Any = NORMAL) -> None:
         event = simpy.Event(self.env)

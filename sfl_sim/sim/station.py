@@ -3,37 +3,60 @@
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
-from math import inf, nan
+from math import inf
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import simpy
+from simpy.events import NORMAL
 
-from sfl_sim.ops import Lost
+from sfl_sim.sim.branch import Callbacks
 
 LAST: Any = 2
 """SimPy's priorities are 0 and 1: at one instant, an event of priority 2 comes after all the others."""
 
 
-@dataclass(slots=True, eq=False)
-class Job:
-    """A job that a client's flow brings to the server. `client` is -1 if no client brings it.
+class Customer(Protocol):
+    """Whoever brings jobs, and is told what becomes of them."""
 
-    `begin` is called when the service starts, at `started_s`. `op` is the operation, which the price of a batch
-    depends on.
+    def begin(self, job: Job) -> object:
+        """Note that the service of a job starts."""
+
+    def served(self, job: Job) -> object:
+        """Note that a job has been served; its worker and its state are free again."""
+
+    def lost(self, job: Job) -> object:
+        """Note that a job will not be served, because its client has gone away."""
+
+
+class Job(simpy.Event):
+    """A job that a client's flow brings to the server, and the SimPy event of its end.
+
+    Attributes:
+        client: the client; -1 if no client brings it.
+        state: what it changes.
+        arrived_s, service_s, started_s: its arrival, the duration of its service, and the start of that.
+        customer: is told what becomes of it.
+        branch: whose operation it is.
     """
 
-    client: int
-    state: Any
-    arrived_s: float
-    service_s: float
-    begin: Callable[[], None] = lambda: None
-    op: Any = None
-    started_s: float = nan
-    ended: simpy.Event | None = None
+    __slots__ = ("arrived_s", "branch", "callbacks", "client", "customer", "service_s", "started_s", "state")
+    _ok = True
+    _value = None
+    started_s: float
+    callbacks: Callbacks
+
+    def __init__(
+        self, client: int, state: Any, arrived_s: float, service_s: float, customer: Any = None, branch: Any = None
+    ) -> None:
+        self.client = client
+        self.state = state
+        self.arrived_s = arrived_s
+        self.service_s = service_s
+        self.customer = customer
+        self.branch = branch
 
 
 class Hold(NamedTuple):
@@ -57,6 +80,14 @@ class Skipping(Protocol):
         """Stop holding the server for `client`, which brings no more jobs."""
 
 
+@runtime_checkable
+class Sorting(Protocol):
+    """A policy that sorts the jobs itself, and so is told of each job that comes."""
+
+    def add(self, job: Job) -> None:
+        """Note that `job` waits."""
+
+
 def first_come(waiting: Mapping[int, Job], now_s: float) -> Job | None:
     """Choose the job that came first: the policy of arrival order, and of every state that no order ranks."""
     return next(iter(waiting.values()))
@@ -65,30 +96,33 @@ def first_come(waiting: Mapping[int, Job], now_s: float) -> Job | None:
 class _Queue:
     """The jobs that wait to change one state: those that an order ranks, by client, and all others."""
 
-    __slots__ = ("busy", "left", "listed", "others", "policy", "ranked", "to_come", "wake_s")
+    __slots__ = ("add", "busy", "entry", "left", "others", "policy", "ranked", "to_come", "wake_s")
 
     def __init__(self) -> None:
         self.policy: Policy = first_come
+        self.add: Callable[[Job], None] | None = None  # tells the policy of a job
         self.left: dict[int, int] = {}
         self.to_come = 0  # sum of `left`
         self.ranked: OrderedDict[int, Job] = OrderedDict()
-        self.others: deque[Job] = deque()
+        self.others: OrderedDict[Job, None] = OrderedDict()
         self.busy = False
-        self.listed = False  # True while it is in the station's heap
+        self.entry = 0  # number of its entry in the station's heap; 0 while it has none
         self.wake_s = inf  # instant at which it is reconsidered even without an arrival
 
     def join(self, job: Job) -> None:
         """Add a job: announced jobs are ranked by the policy; others are served before them, by arrival."""
         if not self.left.get(job.client):
-            self.others.append(job)
+            self.others[job] = None
         elif job.client in self.ranked:
             raise RuntimeError(f"client {job.client} brings a job to an ordered state before its last one was served")
         else:
             self.ranked[job.client] = job
+            if self.add:
+                self.add(job)
 
     def take(self, now_s: float) -> Choice:
         """Remove and give the next job; None or a `Hold` if the policy holds the server."""
-        choice = self.others.popleft() if self.others else self.policy(self.ranked, now_s)
+        choice = self.others.popitem(last=False)[0] if self.others else self.policy(self.ranked, now_s)
         if isinstance(choice, Job):
             self.busy = True
             if self.ranked.get(choice.client) is choice:
@@ -97,25 +131,27 @@ class _Queue:
                 self.to_come -= 1
         return choice
 
-    def forget(self, client: int) -> list[Job]:
-        """Remove the jobs of `client`, expect no more, and tell the policy; gives the removed jobs."""
-        gone = [job for job in self.others if job.client == client]
-        for job in gone:
-            self.others.remove(job)
-        if client in self.ranked:
-            gone.append(self.ranked.pop(client))
-        if self.left.get(client):
-            self.to_come -= self.left[client]
-            self.left[client] = 0
-            if isinstance(self.policy, Skipping):
-                self.policy.skip(client)
-        return gone
+    def forget(self, job: Job) -> None:
+        """Remove a waiting job."""
+        if job in self.others:
+            del self.others[job]
+        else:
+            del self.ranked[job.client]
+
+    def expect_no_more(self, client: int) -> None:
+        """Expect no announced job of `client`, and tell the policy."""
+        self.to_come -= self.left[client]
+        self.left[client] = 0
+        if isinstance(self.policy, Skipping):
+            self.policy.skip(client)
 
     @property
     def oldest(self) -> Job | None:
         """The waiting job that came first; None if no job waits."""
-        heads = [*islice(self.others, 1), *islice(self.ranked.values(), 1)]
-        return min(heads, key=lambda job: job.arrived_s, default=None)
+        ranked, other = next(iter(self.ranked.values()), None), next(iter(self.others), None)
+        if ranked is None or other is None:
+            return ranked or other
+        return ranked if ranked.arrived_s < other.arrived_s else other
 
     @property
     def forgettable(self) -> bool:
@@ -136,67 +172,82 @@ class Station:
         self.env = env
         self.free = workers
         self._queues: dict[Any, _Queue] = {}
-        self._arrivals: list[Job] = []
+        self._announced: dict[Any, _Queue] = {}  # those whose jobs have been announced
+        self._arrivals: list[
+            Job
+        ] = []  # jobs that have not joined their queue yet, which matters to a free worker alone
+        self._waiting: dict[int, list[Job]] = {}  # jobs in queues, by client
         self._heap: list[tuple[float, int, int, _Queue]] = []
         self._sequence = 0
         self._deciding = False
+        self._ended: Callbacks = [self._release]
+        self._decisions: Callbacks = [self._decide]
+        self._decision = simpy.Event(env)
+        self._decision._ok, self._decision._value = True, None
 
     def rank(self, state: object, policy: Policy, left: dict[int, int]) -> None:
         """Let `policy` pick among the next `left[c]` jobs of each client on `state`; `left` counts down."""
+        self._admit(self.env.now)
         queue = self._queues.setdefault(state, _Queue())
         queue.policy, queue.left, queue.to_come = policy, left, sum(left.values())
+        queue.add = policy.add if isinstance(policy, Sorting) else None
+        if queue.add:
+            for job in queue.ranked.values():
+                queue.add(job)
+        self._announced[state] = queue
 
-    def serve(self, job: Job) -> simpy.Event:
-        """Add a job; gives an event that occurs when it has been served; its worker and its state are free then."""
-        job.ended = simpy.Event(self.env)
-        job.ended.callbacks.append(self._release)
+    def serve(self, job: Job) -> None:
+        """Add a job, whose customer will be told what becomes of it."""
         self._arrivals.append(job)
-        self._decide_soon()
-        return job.ended
+        if self.free:
+            self._decide_soon()
 
     def lose(self, client: int) -> None:
         """Expect no jobs of `client` any more; its waiting jobs end with `Lost`."""
+        self._admit(self.env.now)
         gone = [job for job in self._arrivals if job.client == client]
-        for job in gone:
-            self._arrivals.remove(job)
-        for queue in self._queues.values():
-            if queue.left.get(client) or any(job.client == client for job in (*queue.others, *queue.ranked.values())):
-                gone += queue.forget(client)
-                self._relist(queue)
-        for job in gone:
-            assert job.ended is not None
-            job.ended.callbacks.remove(self._release)
-            job.ended.fail(Lost(client))
-
-    def _relist(self, queue: _Queue) -> None:
-        """Ask the policy again after the waiting jobs have changed."""
-        if queue.listed:
-            self._heap = [entry for entry in self._heap if entry[-1] is not queue]
-            heapq.heapify(self._heap)
-            queue.listed = False
-        self._reconsider(queue)
+        self._arrivals = [job for job in self._arrivals if job.client != client]
+        waited = self._waiting.pop(client, [])
+        queues = {self._queues[job.state]: None for job in waited}
+        for queue in self._announced.values():
+            if queue.left.get(client):
+                queue.expect_no_more(client)
+                queues[queue] = None
+        for job in waited:
+            self._queues[job.state].forget(job)
+        for queue in queues:
+            queue.entry = 0
+            self._reconsider(queue)
+        for job in gone + waited:
+            job.callbacks = [job.customer.lost]
+            self.env.schedule(job)
 
     def _start(self, job: Job) -> None:
-        """Start the service of a job, with one SimPy event for its end."""
+        """Start the service of a job."""
+        waiting = self._waiting[job.client]
+        waiting.remove(job)
+        if not waiting:
+            del self._waiting[job.client]
         self.free -= 1
         job.started_s = self.env.now
-        job.begin()
-        ended, job.ended = job.ended, None  # which would keep each other alive, and all that the job is about
-        assert ended is not None
-        ended._ok, ended._value = True, job
-        self.env.schedule(ended, delay=job.service_s)
+        job.customer.begin(job)
+        job.callbacks = self._ended
+        self.env.schedule(job, NORMAL, job.service_s)
 
-    def _release(self, ended: simpy.Event) -> None:
+    def _release(self, job: Job) -> None:
+        self._admit(self.env.now)
         self.free += 1
-        queue = self._queues[ended._value.state]
+        queue = self._queues[job.state]
         queue.busy = False
         if queue.forgettable:
-            del self._queues[ended._value.state]
+            del self._queues[job.state]
+            self._announced.pop(job.state, None)
         self._reconsider(queue)
+        job.customer.served(job)
 
     def _reconsider(self, queue: _Queue) -> None:
         self._list(queue)
-        if self._heap:
+        if self.free and (self._heap or self._arrivals):
             self._decide_soon()
 
     def waiting(self) -> Iterator[tuple[list[int], int | None]]:
@@ -209,26 +260,41 @@ class Station:
     def _decide_soon(self) -> None:
         if not self._deciding:
             self._deciding = True
-            event = simpy.Event(self.env)
-            event._ok, event._value = True, None
-            event.callbacks.append(self._decide)
-            self.env.schedule(event, priority=LAST)
+            self._decision.callbacks = self._decisions
+            self.env.schedule(self._decision, LAST)
 
     def _decide(self, _: simpy.Event) -> None:
         self._deciding = False
-        if len(self._arrivals) > 1:
-            self._arrivals.sort(key=lambda job: job.client)
-        for job in self._arrivals:
-            self._join(job)
-        self._arrivals.clear()
+        self._admit(inf)
         while self.free and self._heap:
-            queue = heapq.heappop(self._heap)[-1]
-            queue.listed = False
+            _arrived_s, _client, entry, queue = heapq.heappop(self._heap)
+            if entry != queue.entry:
+                continue  # listed anew since
+            queue.entry = 0
             choice = queue.take(self.env.now)
             if isinstance(choice, Job):
                 self._start(choice)
             elif choice is not None:  # if not held until an instant, the next arrival at this state lists it again
                 self._wake(queue, choice.until_s)
+
+    def _admit(self, before_s: float) -> None:
+        """Let the jobs that have arrived before an instant join their queues."""
+        arrivals = self._arrivals
+        if not arrivals or arrivals[0].arrived_s >= before_s:
+            return
+        later = [job for job in arrivals if job.arrived_s >= before_s]
+        del arrivals[len(arrivals) - len(later) :]
+        if len(arrivals) > 1:
+            arrivals.sort(key=attrgetter("arrived_s", "client"))
+        for job in arrivals:
+            queue = self._queues.get(job.state)
+            if queue is None:
+                queue = self._queues[job.state] = _Queue()
+            queue.join(job)
+            self._waiting.setdefault(job.client, []).append(job)
+            if not (queue.busy or queue.entry):
+                self._list(queue)
+        self._arrivals = later
 
     def _wake(self, queue: _Queue, at_s: float) -> None:
         """Ask the queue's policy again at `at_s`, unless its state is being changed then or no job waits for it.
@@ -237,25 +303,17 @@ class Station:
         """
         if self.env.now < at_s < queue.wake_s:
             queue.wake_s = at_s
-            self.env.timeout(at_s - self.env.now, queue).callbacks.append(self._woken)
+            self.env.timeout(at_s - self.env.now).callbacks.append(lambda _: self._woken(queue))
 
-    def _woken(self, wake_up: simpy.Event) -> None:
-        queue: _Queue = wake_up._value
+    def _woken(self, queue: _Queue) -> None:
         queue.wake_s = inf
         self._reconsider(queue)
 
-    def _join(self, job: Job) -> None:
-        queue = self._queues.get(job.state)
-        if queue is None:
-            queue = self._queues[job.state] = _Queue()
-        queue.join(job)
-        self._list(queue)
-
     def _list(self, queue: _Queue) -> None:
-        if queue.busy or queue.listed:
+        """Enter the queue in the heap, with its oldest job, unless its state is being changed or no job waits."""
+        if queue.busy or queue.entry:
             return
         oldest = queue.oldest
         if oldest is not None:
-            queue.listed = True
-            self._sequence += 1
-            heapq.heappush(self._heap, (oldest.arrived_s, oldest.client, self._sequence, queue))
+            self._sequence = queue.entry = self._sequence + 1
+            heapq.heappush(self._heap, (oldest.arrived_s, oldest.client, queue.entry, queue))

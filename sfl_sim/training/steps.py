@@ -55,6 +55,10 @@ class Forward(PartStep):
         per_sample = part1.part.out_numel * part1.part.wire_dtype.itemsize + LABEL_BYTES
         return Value("smashed", batch.samples * per_sample + self.extra_bytes, batch.samples, batch.step)
 
+    def shape(self, part1: Replica, batch: Value) -> Hashable:
+        """Return the part and the samples, and the size of further contents."""
+        return part1.part, batch.samples, self.extra_bytes
+
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, Tensor]:
         """Compute activations (n, ...), detached from the graph, which waits in the replica, and labels (n,)."""
         x, labels = batch.load()
@@ -91,6 +95,10 @@ class Train(PartStep):
         numel = 0 if part.part.first else part.part.in_numel
         return Value("gradients", data.samples * numel * part.part.wire_dtype.itemsize, data.samples, data.step)
 
+    def shape(self, part: Replica | Joined, data: Value, *more: Any) -> Hashable:
+        """Return the part and the samples."""
+        return part.part, data.samples
+
     def run(self, part: Replica | Joined, data: Value, *more: Any) -> Tensor | None:
         """Give the mean loss's gradient at the input (n, ...), evaluated before the step; None for the first part."""
         gradient = self.differentiate(part, data)
@@ -124,6 +132,10 @@ class Backward(PartStep):
     def work(self, part1: Replica, gradients: Value) -> Work:
         """Count the MACs of the backward pass: twice the forward's."""
         return part1.part.work(gradients.samples, passes=2)
+
+    def shape(self, part1: Replica, gradients: Value) -> Hashable:
+        """Return the part and the samples."""
+        return part1.part, gradients.samples
 
     def run(self, part1: Replica, gradients: Value) -> None:
         """Run backward through the graph that `Forward` left, then step."""

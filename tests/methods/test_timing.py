@@ -69,6 +69,12 @@ def test_mergesfl_waits_for_all_before_and_after_every_server_step():
     assert simulator.now_s == pytest.approx(expected_s + models_s + average_s, rel=1e-9)
 
 
+class Given(SimpleNamespace):
+    """A part with the given prices, which is equal to no other."""
+
+    __hash__ = object.__hash__
+
+
 def given_parts(work, macs, cut_macs, cut_numel):
     """The task with parts of given prices instead of those of a real network; fp32, no weights."""
 
@@ -77,7 +83,7 @@ def given_parts(work, macs, cut_macs, cut_numel):
             return Work.of(samples * passes * macs)
 
         empty = {"wire_dtype": torch.float32, "n_parameters": 0, "n_buffers": 0, "size_bytes": 0}
-        return Replica(SimpleNamespace(work=work, **empty, **prices))
+        return Replica(Given(work=work, **empty, **prices))
 
     parts = [part(macs=cut_macs, out_numel=cut_numel, first=True),
              part(macs=macs - cut_macs, in_numel=cut_numel, first=False)]  # fmt: skip

@@ -362,3 +362,24 @@ def test_what_is_no_operation_is_refused():
 
     with pytest.raises(TypeError, match="'train', which is no operation"):
         clock().run(flow(), 1)
+
+
+def test_a_simpy_process_of_ones_own_runs_beside_the_flows():
+    """A meter counts every 2.25 s the operations that have ended since it looked last: at 3 s, 5 s and 7 s one does."""
+    simulator, seen = clock(), []
+
+    def meter(env):
+        while True:
+            yield env.timeout(2.25)
+            seen.append((env.now, len(simulator.take_rows())))
+
+    def flow():
+        state = State("model")
+        yield on(0, Compute(3), state)
+        yield send(Value("smashed", 2), 0, SERVER)
+        yield on(SERVER, Compute(2), state)
+
+    simulator.env.process(meter(simulator.env))
+    simulator.run(flow(), 1)
+    assert simulator.now_s == 7
+    assert seen == [(2.25, 0), (4.5, 1), (6.75, 1)]

@@ -12,7 +12,7 @@ from small_server import Server
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS, Roster, check_burst, check_max_wait
-from sfl_sim.sim.station import Job
+from sfl_sim.sim.station import Job, Sorting
 
 
 def served(order, jobs, burst=1.0, seed=0, **roster):
@@ -22,6 +22,8 @@ def served(order, jobs, burst=1.0, seed=0, **roster):
     sequence = []
     while sum(left.values()):
         waiting = {c: Job(c, state=None, arrived_s=0.0, service_s=1.0) for c, n in left.items() if n}
+        for job in waiting.values() if isinstance(policy, Sorting) else ():
+            policy.add(job)
         client = policy(waiting, 0.0).client
         left[client] -= 1
         sequence.append(client)

@@ -14,7 +14,6 @@ from small_world import fleet
 from sfl_sim.errors import StuckError
 from sfl_sim.ops import SERVER, Event, State, Value, Work, expect, on, par, send, wait
 from sfl_sim.rng import stream
-from sfl_sim.sim import event_clock
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
@@ -225,14 +224,6 @@ def test_any_requests_are_served_once_and_as_who_looks_at_every_second_would(
 
 def test_lanes_without_number_let_nobody_wait():
     assert not waits_s(np.full(9, 0.5), np.full(9, 4.0), server(workers=inf)).any()
-
-
-def test_rows_are_the_same_however_often_they_are_packed(monkeypatch):
-    arrivals = [(float(n), 0, 1.5, State("model")) for n in range(20)]
-    once = served(arrivals, server())
-    monkeypatch.setattr(event_clock, "PACKED_ROWS", 3)
-    simulator = server()
-    assert served(arrivals, simulator).tobytes() == once.tobytes()
 
 
 def test_what_is_simultaneous_stays_so():

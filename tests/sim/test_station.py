@@ -49,7 +49,10 @@ def test_a_strict_order_holds_the_server_and_the_wait_is_seen():
 
 
 class Data:
-    """Data of a job's step."""
+    """Data of a job's step, which nobody waits for."""
+
+    def succeed(self):
+        pass
 
 
 def test_a_job_that_has_been_served_is_forgotten_without_the_garbage_collector():
@@ -58,8 +61,8 @@ def test_a_job_that_has_been_served_is_forgotten_without_the_garbage_collector()
     seen = weakref.ref(data)
 
     def flow(data):
-        job = Job(0, "w2", 0.0, 1.0, begin=lambda: data)
-        yield server.station.serve(job)
+        server.station.serve(Job(0, "w2", 0.0, 1.0, customer=server, branch=data))
+        yield server.env.timeout(0.0)
 
     gc.disable()
     try:

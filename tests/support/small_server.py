@@ -27,9 +27,17 @@ class Server:
             yield from self._bring(client, service_s, "w2")
 
     def _bring(self, client, service_s, state):
-        job = Job(client, state, self.env.now, service_s)
-        yield self.station.serve(job)
+        job = Job(client, state, self.env.now, service_s, customer=self, branch=self.env.event())
+        self.station.serve(job)
+        yield job.branch
         self.seen.append((client, job.arrived_s, job.started_s, self.env.now))
+
+    def begin(self, job):
+        """As a customer of the station: nothing to do."""
+
+    def served(self, job):
+        """Let the client go on."""
+        job.branch.succeed()
 
     def run(self, *flows):
         for flow in flows:

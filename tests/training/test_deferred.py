@@ -107,12 +107,12 @@ def outcome(program, executor):
             kind, index, taken, looked_at = how
             args = [*(values[i % len(values)] for i in taken), [state(i) for i in looked_at]]
             result = Value("result")
-            result.content = executor.run(On(0, steps[kind], state(index), tuple(args)))
+            result.content = executor.run(On(0, steps[kind], state(index), *args))
             values.append(result)
         elif what == "step on two":
             kind, *both = how
             result = Value("result")
-            result.content = executor.run(On(0, steps[kind], Joined(PART, list(map(state, both))), (values[0],)))
+            result.content = executor.run(On(0, steps[kind], Joined(PART, list(map(state, both))), values[0]))
             values.append(result)
         elif what == "copy":
             states.append(executor.snapshot(state(how[0])))

@@ -97,7 +97,7 @@ def test_a_value_that_was_made_of_another_before_either_was_used_has_its_content
     def walk(memory):
         """One result, which another value takes over as its content."""
         first = Value("number", content=torch.tensor(8.0))
-        half = Value("half", content=memory.run(On(0, Halve(), method.whole, (first,))))
+        half = Value("half", content=memory.run(On(0, Halve(), method.whole, first)))
         return Value("the same", content=half.content)
 
     memory = Replay(Eager())
@@ -105,4 +105,4 @@ def test_a_value_that_was_made_of_another_before_either_was_used_has_its_content
     again = Replay(Eager())
     again.walk(stored(memory.image()))
     other = walk(again)
-    assert again.run(On(0, Halve(), method.whole, (other,))) == one.content / 2 == 2.0
+    assert again.run(On(0, Halve(), method.whole, other)) == one.content / 2 == 2.0

@@ -1,0 +1,55 @@
+"""A flow on its way through the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import simpy
+
+Callbacks = list[Callable[[Any], None]]
+
+WAITS: Any = object()
+"""What carrying out an operation gives if the flow has to wait for its result."""
+
+
+class Branch(simpy.Event):
+    """A flow that a clock carries out, and the one SimPy event for which it waits, scheduled again and again.
+
+    Its callbacks are those of the moment: it never waits for two things at once.
+
+    Attributes:
+        flow: yields the operations; None if it only waits for a whole round.
+        parent: the branch that waits for its end; None if none does.
+        value: what the flow has returned, or the `Lost` that has ended it.
+        is_over: True once the flow of a whole round has ended.
+        op: the operation under way.
+        result: what the operation gives.
+        macs: MACs of the operation.
+        requested_s, started_s, lasts_s, lost_s: of the operation: its request, its start, its duration, and the instant
+            at which it is lost.
+        branches, n_left: those of the `par` under way, and the number of them that have not ended.
+    """
+
+    __slots__ = (
+        "branches", "callbacks", "flow", "is_over", "lasts_s", "lost_s", "macs", "n_left", "op", "parent",
+        "requested_s", "result", "started_s", "value",
+    )  # fmt: skip
+    _ok = True
+    _value = None
+    callbacks: Callbacks
+    op: Any
+    result: Any
+    value: Any
+    macs: float
+    requested_s: float
+    started_s: float
+    lasts_s: float
+    lost_s: float
+    branches: list[Branch]
+    n_left: int
+
+    def __init__(self, flow: Any = None, parent: Branch | None = None) -> None:
+        self.flow = flow
+        self.parent = parent
+        self.is_over = False

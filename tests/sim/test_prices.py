@@ -1,0 +1,54 @@
+"""What operations of one shape need and give is asked once."""
+
+from small_world import fleet
+
+from sfl_sim.ops import State, Step, Value, Work, on
+from sfl_sim.sim.prices import Prices
+
+
+class Asked(Step):
+    """A step of one MAC a sample, which counts how often it is asked for its work."""
+
+    name = "asked"
+
+    def __init__(self):
+        self.asked = 0
+
+    def work(self, state, data):
+        self.asked += 1
+        return Work.of(data.samples)
+
+    def out(self, state, data):
+        return Value("result", 8 * data.samples, data.samples, data.step)
+
+    def shape(self, state, data):
+        return data.samples
+
+    def run(self, state, data):
+        return None
+
+
+class Twice(Asked):
+    """Overrides the work alone, so that the shape may say too little."""
+
+    def work(self, state, data):
+        return Work.of(2 * super().work(state, data).macs)
+
+
+def looked_up(step):
+    """MACs, bytes and mini-batch of four operations."""
+    prices, state = Prices(fleet(1)), State("model")
+    found = [prices.look_up(on(0, step, state, Value("data", 0, n, i))) for i, n in enumerate((4, 4, 2, 4))]
+    return [(macs, result.size_bytes, result.step) for macs, _, result in found]
+
+
+def test_a_step_is_asked_once_for_each_shape():
+    step = Asked()
+    assert looked_up(step) == [(4, 32, 0), (4, 32, 1), (2, 16, 2), (4, 32, 3)]
+    assert step.asked == 2
+
+
+def test_a_step_that_overrides_its_work_without_its_shape_is_asked_every_time():
+    step = Twice()
+    assert looked_up(step) == [(8, 32, 0), (8, 32, 1), (4, 16, 2), (8, 32, 3)]
+    assert step.asked == 4
