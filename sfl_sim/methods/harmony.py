@@ -41,8 +41,9 @@ class HarmonyOptions(ExitOptions):
 
     `stochastic_exit`: the view for the alignment ends at a depth drawn up to the client's own (K), else at its own.
     `csa_weight`, `csa_margin`, `csa_l2norm`: the contrastive alignment's weight (0: no alignment, and no such view),
-    its margin, and whether embeddings are divided by their norm: a margin of 1 collapses longer ones. `quantise`: features and embeddings travel as float16. `head`:
-    the last layer is at the clients, which get embeddings, or at the server, which sends answers (`logits`).
+    its margin, and whether embeddings are divided by their norm, without which they collapse. `quantise`:
+    features and embeddings travel as float16. `head`: the last layer is at the clients, which get embeddings, or at the
+    server, which sends answers (`logits`).
     """
 
     inner_steps: Annotated[int, Field(ge=0)] = 5

@@ -317,7 +317,7 @@ def test_splitgp_learns_what_plain_loops_learn(build, options):
         (MLP, DEPTHS, {"inner_steps": 1, "head": "logits", "csa_weight": 3.0, "csa_margin": 2.5, "csa_l2norm": False}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 2, "head": "logits", "quantise": False}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 2, "cross_batch": False}),
-        (BATCH_NORM, DEPTHS, {"inner_steps": 2, "stochastic_exit": False, "csa_l2norm": False}),
+        (BATCH_NORM, DEPTHS, {"inner_steps": 2, "stochastic_exit": False, "csa_weight": 1.0, "csa_l2norm": False}),
         (MLP, DEPTHS, {"inner_steps": 1, "stochastic_exit": False, "theta_average": "trained", "quantise": False}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 2, "csa_weight": 0.0, "theta_average": "trained"}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 0, "csa_margin": 0.3}),
