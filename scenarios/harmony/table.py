@@ -32,6 +32,6 @@ def print_by_rho(table: Answered, rhos: tuple[float | None, ...]) -> None:
 
 
 if __name__ == "__main__":
-    for name in ("table", "cifar10", "drift", "long"):
+    for name in ("table", "ablation", "fifty", "cifar10", "drift"):
         if (table := Answered(reports_folder() / f"harmony_{name}")).exists:
             print_by_rho(table, (None,) if name == "drift" else RHOS)

@@ -11,7 +11,7 @@ from scenarios.tables import print_tables
 from sfl_sim.report.display import points
 from sfl_sim.report.table import Column
 
-SCENARIOS = ("table", "plugins", "one_epoch", "slow", "ablation", "staleness", "cuts", "skew")
+SCENARIOS = ("table", "plugins", "one_epoch", "slow", "resnet", "ablation", "staleness", "cuts", "skew")
 
 if __name__ == "__main__":
     print_tables([f"momentum_{name}" for name in SCENARIOS], [Column("accuracy, %", "best_accuracy", points)])

@@ -91,7 +91,7 @@ def plugin_trends(plugins: Table) -> dict[str, list[Claim] | str]:
 
 
 def contrast_trends(table: Table) -> dict[str, list[Claim] | str]:
-    """Contrasts of our own, each in a run of its own: few mini-batches a round, or a small learning rate."""
+    """Contrasts of our own, each in a run of its own: few mini-batches a round, a small rate, another network."""
     names = {"SMoFi": "smofi", "FedAvg": "splitfed_v1", "FedAvgM": "fedavgm"}
     what = table.folder.name.removeprefix("momentum_")
     return {f"(k) SMoFi is more accurate, too: {what}": one_against("SMoFi", ">", accuracy(table, names))}
@@ -133,8 +133,8 @@ def main() -> None:
     reports = reports_folder()
     trends = [
         (table_trends, ["table"]), (plugin_trends, ["plugins"]), (contrast_trends, ["one_epoch"]),
-        (contrast_trends, ["slow"]), (ablation_trends, ["table", "ablation"]), (staleness_trends, ["staleness"]),
-        (cut_trends, ["table", "cuts"]), (skew_trends, ["skew"]),
+        (contrast_trends, ["slow"]), (contrast_trends, ["resnet"]), (ablation_trends, ["table", "ablation"]),
+        (staleness_trends, ["staleness"]), (cut_trends, ["table", "cuts"]), (skew_trends, ["skew"]),
     ]  # fmt: skip
     found: dict[str, list[Claim] | str] = {}
     for judge, names in trends:

@@ -41,17 +41,18 @@ class HarmonyOptions(ExitOptions):
 
     `stochastic_exit`: the view for the alignment ends at a depth drawn up to the client's own (K), else at its own.
     `csa_weight`, `csa_margin`, `csa_l2norm`: the contrastive alignment's weight (0: no alignment, and no such view),
-    its margin, and whether embeddings are normalised. `quantise`: features and embeddings travel as float16. `head`:
-    the last layer is at the clients, which get embeddings, or at the server, which sends answers (`logits`).
+    its margin, and whether embeddings are divided by their norm, without which they collapse. `quantise`:
+    features and embeddings travel as float16. `head`: the last layer is at the clients, which get embeddings, or at the
+    server, which sends answers (`logits`).
     """
 
     inner_steps: Annotated[int, Field(ge=0)] = 5
     inner_lr: Annotated[float, Field(gt=0)] = 0.05
     cross_batch: bool = True
     stochastic_exit: bool = True
-    csa_weight: Annotated[float, Field(ge=0)] = 1.0
+    csa_weight: Annotated[float, Field(ge=0)] = 20.0
     csa_margin: Annotated[float, Field(ge=0)] = 1.0
-    csa_l2norm: bool = False
+    csa_l2norm: bool = True
     quantise: bool = True
     head: Literal["embedding", "logits"] = "embedding"
 

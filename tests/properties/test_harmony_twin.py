@@ -168,8 +168,8 @@ class Twin:
 
 
 class HarmonyTwin(Twin):
-    def __init__(self, work, inner_steps=5, inner_lr=0.05, cross_batch=True, stochastic_exit=True, csa_weight=1.0,
-                 csa_margin=1.0, csa_l2norm=False, quantise=True, head="embedding", **options):  # fmt: skip
+    def __init__(self, work, inner_steps=5, inner_lr=0.05, cross_batch=True, stochastic_exit=True, csa_weight=20.0,
+                 csa_margin=1.0, csa_l2norm=True, quantise=True, head="embedding", **options):  # fmt: skip
         super().__init__(work, ft_steps=inner_steps, ft_lr=inner_lr, **options)
         self.cross_batch, self.stochastic_exit, self.quantise, self.head = cross_batch, stochastic_exit, quantise, head
         self.csa_weight, self.csa_margin, self.csa_l2norm = csa_weight, csa_margin, csa_l2norm
@@ -314,13 +314,13 @@ def test_splitgp_learns_what_plain_loops_learn(build, options):
         (MLP, DEPTHS, {}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 2, "inner_lr": 0.2, "gamma_loss": 0.3}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 1, "theta_average": "trained", "csa_weight": 3.0, "csa_margin": 2.5}),
-        (MLP, DEPTHS, {"inner_steps": 1, "head": "logits", "csa_weight": 3.0, "csa_margin": 2.5}),
+        (MLP, DEPTHS, {"inner_steps": 1, "head": "logits", "csa_weight": 3.0, "csa_margin": 2.5, "csa_l2norm": False}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 2, "head": "logits", "quantise": False}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 2, "cross_batch": False}),
-        (BATCH_NORM, DEPTHS, {"inner_steps": 2, "stochastic_exit": False, "csa_l2norm": True}),
+        (BATCH_NORM, DEPTHS, {"inner_steps": 2, "stochastic_exit": False, "csa_weight": 1.0, "csa_l2norm": False}),
         (MLP, DEPTHS, {"inner_steps": 1, "stochastic_exit": False, "theta_average": "trained", "quantise": False}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 2, "csa_weight": 0.0, "theta_average": "trained"}),
-        (BATCH_NORM, DEPTHS, {"inner_steps": 0, "csa_l2norm": True, "csa_margin": 0.3}),
+        (BATCH_NORM, DEPTHS, {"inner_steps": 0, "csa_margin": 0.3}),
         (MLP, DEPTHS, {"inner_steps": 0, "csa_weight": 0.0, "quantise": False, "head": "logits"}),
         (BATCH_NORM, [3] * 5, {"inner_steps": 1}),
         (MLP, [2, 5, 1, 2, 5], {"inner_steps": 1, "theta_average": "trained"}),
