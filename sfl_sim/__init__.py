@@ -1,7 +1,7 @@
 """Simulate split federated learning: real PyTorch training in simulated-time order.
 
 results = sfl_sim.run("heterogeneous_bw", overrides=["train.rounds=5"])
-results.rounds.groupby("variant")["accuracy"].last()
+results.rounds.groupby(["variant", "seed"])["accuracy"].last()
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """What a user gets from Python: own data and code in, results out."""
 
+import json
 import sys
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from torch import nn
 
 import sfl_sim
 from sfl_sim.cli.live_table import notebook_table
+from sfl_sim.data.datasets import load
 from sfl_sim.engine.news import Began, Planned
 from sfl_sim.models.small import cnn_small
 
@@ -124,6 +126,18 @@ def test_its_weights_go_into_pytorch(stored):
     net.load_state_dict(stored.state_dict("splitfed_v3", client=1))
     other = stored.state_dict("splitfed_v3", client=0)
     assert not torch.equal(net.state_dict()["conv1.0.weight"], other["conv1.0.weight"])
+
+
+def test_a_stored_model_says_how_images_go_into_it(stored):
+    about = json.loads((stored.folder / "checkpoints" / "0000.json").read_text())
+    net, data = cnn_small((1, 8, 8), 10), load("digits", train_samples=40, test_samples=20)
+    net.load_state_dict(stored.state_dict("splitfed_v2", seed=0))
+    mean, std = (torch.tensor(about[key])[:, None, None] for key in ("mean", "std"))
+    with torch.no_grad():
+        right = net.eval()((data.x_test / 255 - mean) / std).argmax(1) == data.y_test
+    rounds = stored.rounds.query("variant == 'splitfed_v2' and seed == 0")
+    assert right.float().mean().item() == pytest.approx(rounds["accuracy"].iloc[-1])
+    assert about["labels"] == list(data.label_names)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -57,6 +57,12 @@ class Dataset:
     def n_labels(self) -> int:
         """Number of labels, L."""
         return len(self.label_names)
+
+    @property
+    def preparation(self) -> dict[str, Any]:
+        """What it takes to ask a trained model: the labels in their order, and mean and std of images (x / 255)."""
+        mean, std = ([] if each is None else each.tolist() for each in (self.mean, self.std))
+        return {"labels": list(self.label_names), "mean": mean or None, "std": std or None}
 
     def digest(self) -> str:
         """Return 32 hex digits, equal for equal data sets."""

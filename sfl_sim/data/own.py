@@ -38,18 +38,20 @@ def as_dataset(given: Any) -> Dataset:
         raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=KEY) from error
     if isinstance(made, Dataset):
         return made
-    if not isinstance(made, Sequence) or len(made) not in (2, 4):
-        raise ScenarioError("is no data set", key=KEY, found=type(made).__name__, allowed=FORMS)
+    are_arrays = isinstance(made, Sequence) and any(isinstance(part, np.ndarray | Tensor) for part in made)
+    if not isinstance(made, Sequence) or len(made) not in ((4,) if are_arrays else (2, 4)):
+        found = f"{len(made)} arrays" if are_arrays else type(made).__name__
+        raise ScenarioError("is no data set", key=KEY, found=found, allowed=FORMS)
     try:
         parts = made if len(made) == 4 else [column for samples in made for column in _columns(samples)]
-        x_train, x_test = _samples(parts[0]), _samples(parts[2])
         y_train, y_test = np.asarray(parts[1]), np.asarray(parts[3])
+        _check_labels("training", parts[0], y_train)
+        _check_labels("test", parts[2], y_test)
+        x_train, x_test = _samples(parts[0]), _samples(parts[2])
     except ScenarioError:
         raise
     except Exception as error:  # a user's data set may raise anything, too
         raise ScenarioError(f"cannot be read: {in_short(error)}{own_place(error)}", key=KEY, allowed=FORMS) from error
-    _check_labels("training", x_train, y_train)
-    _check_labels("test", x_test, y_test)
     if _kind(x_train[:0]) != _kind(x_test[:0]):
         problem = "has training and test samples of unequal shapes or types"
         raise ScenarioError(problem, key=KEY, found=f"{_kind(x_train)} and {_kind(x_test)}")
@@ -90,6 +92,8 @@ def _samples(given: Any) -> Tensor:
     """Convert samples to float32, or to uint8 where they are whole numbers; grey images (N, H, W) get a channel."""
     x = given.detach().cpu() if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
     if x.is_floating_point():
+        if not x.isfinite().all():
+            raise ScenarioError("has samples with numbers that are not finite", key=KEY, found=_kind(x))
         return x.float()
     if x.ndim not in (2, 3, 4) or (x.numel() and not 0 <= int(x.min()) <= int(x.max()) <= 255):
         problem = "has samples of whole numbers that are neither images nor tokens; make them floating"
@@ -99,10 +103,10 @@ def _samples(given: Any) -> Tensor:
     return (x.unsqueeze(1) if x.ndim == 3 else x).to(torch.uint8)
 
 
-def _check_labels(part: str, x: Tensor, y: NDArray[Any]) -> None:
+def _check_labels(part: str, x: Any, y: NDArray[Any]) -> None:
     if y.shape != (len(x),):
-        problem = f"needs one label for each {part} sample"
-        raise ScenarioError(problem, key=KEY, found=y.shape, allowed=[(len(x),)])
+        problem = f"needs one label for each of {len(x)} {part} samples"
+        raise ScenarioError(problem, key=KEY, found=f"an array {y.shape}", allowed=FORMS)
     if y.dtype.kind not in "biuUS":
         raise ScenarioError("has labels that are neither whole numbers nor texts", key=KEY, found=str(y.dtype))
 

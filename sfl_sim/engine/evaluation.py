@@ -15,7 +15,7 @@ from sfl_sim.data.batches import Images
 from sfl_sim.data.datasets import Dataset
 from sfl_sim.engine.registry import named
 from sfl_sim.engine.round_tables import answer_table, label_rows, learned
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.methods import Method
 from sfl_sim.metrics import exits
 from sfl_sim.metrics.representations import laid_out, silhouettes
@@ -73,7 +73,14 @@ class Evaluator:
         if found.logits is None:
             return {}
         logits, labels = found.logits.cpu(), self.experiment.dataset.y_test
-        return {name: float(metric(logits, labels)) for name, metric in self.experiment.metrics.items()}
+        columns = {}
+        for name, metric in self.experiment.metrics.items():
+            try:
+                columns[name] = float(metric(logits, labels))
+            except Exception as error:  # a user's function may raise anything
+                problem = f"fails with {in_short(error)}{own_place(error)}"
+                raise ScenarioError(problem, key=f"report.metrics.{name}") from error
+        return columns
 
     def of_clients(self, number: int, is_last: bool) -> tuple[dict[str, float | None], Tables]:
         """Give figures of the clients' own models for the round's row, and their tables after the last round.

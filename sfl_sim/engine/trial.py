@@ -21,7 +21,7 @@ from sfl_sim.engine.checkpointing import CheckpointWriter, ResumePoint, StoredRo
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Began, Ended, Notify, Warned
 from sfl_sim.errors import OutputError, own_place
-from sfl_sim.metrics.accuracy import headline
+from sfl_sim.metrics.accuracy import LAST_ROUNDS, headline
 from sfl_sim.metrics.exits import HEADLINE
 from sfl_sim.scenario.data import RhoOod
 from sfl_sim.scenario.load import Variant
@@ -164,8 +164,8 @@ def _run_trial(
                 trial.add_clients(experiment.clients())
                 trial.add_final(experiment.histories())
                 if device is not None:
-                    trial.add_weights(experiment.weights(), {"variant": variant.name, "seed": scenario.seed,
-                                                            "round": len(trial.rounds)})  # fmt: skip
+                    of_model = {"variant": variant.name, "seed": scenario.seed, "round": len(trial.rounds)}
+                    trial.add_weights(experiment.weights(), {**of_model, **experiment.dataset.preparation})
                 trial.close({"key": key} | summary_of(variant, trial, experiment))
     if writer:
         writer.checkpoints.remove()
@@ -182,7 +182,7 @@ def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment) -> 
         "rounds": len(rounds),
         **({} if experiment.stopping is None else {"stopped": experiment.stopped}),
         "simulated_s": float(rounds["ended_s"].iloc[-1]),
-        **headline(rounds, trial.labels),
+        **headline(rounds, trial.labels, 1 if experiment.stopped else LAST_ROUNDS),
         **_last(rounds, HEADLINE),
         "rho": scenario.data.test.rho if isinstance(scenario.data.test, RhoOod) else None,
         "bytes_up": int(rounds["bytes_up"].sum()),

@@ -60,19 +60,20 @@ def paper_like(history: ArrayLike) -> tuple[float, float]:
     return float(last.median()), float(last.std())
 
 
-def headline(rounds: pd.DataFrame, labels: pd.DataFrame) -> dict[str, float | None]:
+def headline(rounds: pd.DataFrame, labels: pd.DataFrame, last_rounds: int = LAST_ROUNDS) -> dict[str, float | None]:
     """Compute the accuracy figures of one run (a variant with a seed) for `summary.json`; None without evaluation.
 
     Args:
         rounds: the run's rows of rounds.parquet, in order.
         labels: the run's rows of labels.parquet.
+        last_rounds: number of last rounds over which figures are medians.
     """
     found: dict[str, float | None] = dict.fromkeys(
         ["accuracy", "client_accuracy", "performance_gap", "accuracy_spread", "backward_transfer", "best_accuracy"]
     )
     if rounds.empty or rounds["accuracy"].isna().all():
         return found
-    last = rounds.filter(["accuracy", "client_accuracy", "performance_gap"]).tail(LAST_ROUNDS).astype(float)
+    last = rounds.filter(["accuracy", "client_accuracy", "performance_gap"]).tail(last_rounds).astype(float)
     found |= {str(column): value for column, value in last.median().dropna().items()}
     if len(last) > 1:
         found["accuracy_spread"] = float(last["accuracy"].std())

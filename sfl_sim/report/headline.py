@@ -296,6 +296,7 @@ def _warnings(run: Run) -> list[str]:
     if changed := changed_files(run.folder):
         texts.append(f"{', '.join(changed)} is not what the run has written, by its SHA256SUMS: figures may be wrong.")
     texts += _first(_unheld(run), "more seeds leave labels without a holder; clients.parquet has all.")
+    texts += _first(_stopped(run), "more stopped early; summary.json says why.")
     diverged = run.rounds[run.rounds["accuracy"].notna() & ~np.isfinite(run.rounds["loss"].astype(float))]
     found = [
         f"{variant} with seed {seed} diverged in round {rounds['round'].min()}. Its loss is no longer a "
@@ -331,6 +332,16 @@ def _unheld(run: Run) -> list[str]:
                 (seed, told), f"no client of {variant} with seed {seed} holds a training sample of {told}."
             )
     return list(found.values())
+
+
+def _stopped(run: Run) -> list[str]:
+    """Sentences on training that has ended before its last round, as the scenario asked."""
+    return [
+        f"{trial['variant']} with seed {trial['seed']} stopped after {plural(trial['rounds'], 'round')}: "
+        f"{trial['stopped']}. Its accuracy and performance gap are those of its last round."
+        for trial in run.summary.to_dict("records")
+        if isinstance(trial.get("stopped"), str)
+    ]
 
 
 def _first(texts: list[str], more: str) -> list[str]:

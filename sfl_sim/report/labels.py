@@ -120,7 +120,8 @@ def accuracy_by_rank(frames: Frames, shown: Sequence[Variant]) -> go.Figure:
     for variant in shown:
         figures.medians(figure, variant, known[known["variant"] == variant.label], "place")
         figure.update_traces(showlegend=others.empty, selector={"name": variant.label})  # else the heading names it
-    figure.update_xaxes(title="place in the cyclic order", tickformat="d")
+    places = {"title": "place in the cyclic order", "dtick": 1 if known["place"].max() <= 10 else None}
+    figure.update_xaxes(places, tickformat="d")
     return figure.update_yaxes(title="accuracy (%)", range=[0, min(108 * known["accuracy"].max(), 100)])
 
 

@@ -43,6 +43,8 @@ def results_in_terminal(folder: Path) -> TerminalTable:
     by_key = {column.key: column for column in known}
     columns = [by_key[key] for key in SHOWN if key in by_key]
     about = [] if frames.timing_only else [f"Accuracy and PG: medians of the last {LAST_ROUNDS} rounds.", PG]
+    if "stopped" in frames.summary and frames.summary["stopped"].notna().any():
+        about.append("Where training stopped early, of the last round.")
     if TIME in columns:
         about.append(_targets(frames))
     if frames.summary["seed"].nunique() > 1:

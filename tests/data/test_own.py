@@ -58,9 +58,11 @@ def broken():
     ("given", "problem"),
     [
         (broken, "fails with ZeroDivisionError"),
-        ((TABLE, CLASSES), r"cannot be read: .*allowed: \(x_train, y_train, x_test, y_test\)"),
+        ((TABLE, CLASSES), r"is no data set .*found '2 arrays'; allowed: \(x_train, y_train, x_test, y_test\)"),
+        ((TABLE, TABLE, CLASSES, CLASSES), r"needs one label for .*allowed: \(x_train, y_train, x_test, y_test\)"),
         (TABLE, "is no data set .*found 'ndarray'"),
-        ((TABLE, CLASSES[:3], TABLE, CLASSES), r"needs one label for each training sample .*found \(3,\)"),
+        ((TABLE, CLASSES[:3], TABLE, CLASSES), r"needs one label for each of 8 training .*found 'an array \(3,\)'"),
+        ((TABLE, CLASSES, TABLE * np.nan, CLASSES), "numbers that are not finite"),
         ((TABLE, CLASSES, TABLE, CLASSES / 2), "neither whole numbers nor texts .*found 'float64'"),
         ((TABLE, CLASSES, TABLE[:, 1:], CLASSES), "training and test samples of unequal shapes"),
         ((1000 + CLASSES[:, None], CLASSES, TABLE, CLASSES), "neither images nor tokens; make them floating"),

@@ -10,7 +10,7 @@ from sfl_sim.engine import checkpointing
 from sfl_sim.engine.news import Ended
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
-from sfl_sim.studies.train import run_study
+from sfl_sim.studies.train import TrialsFailed, run_study
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -61,6 +61,7 @@ def test_an_accuracy_ends_training_with_the_round_that_reaches_it_but_no_run_tha
     summary, stopped = ran(tmp_path / "stopped", train=train)
     reached = (rounds["accuracy"] >= train["stop"]["accuracy"]).to_numpy().argmax()
     assert summary["rounds"] == len(stopped) == reached + 1
+    assert summary["accuracy"] == stopped["accuracy"].iloc[-1] >= train["stop"]["accuracy"]
     assert ran(tmp_path / "timed", Settings(timing_only=True), train=train)[0]["rounds"] == 5
 
 
@@ -121,6 +122,11 @@ def test_one_s_own_metric_is_a_column(tmp_path):
     assert rounds["right"].to_numpy() == pytest.approx(rounds["accuracy"].to_numpy(), abs=1e-6)
     assert rounds["surest"].between(0.1, 1).all()
     assert "surest" not in ran(tmp_path / "timed", Settings(timing_only=True), report=metrics)[1]
+
+
+def test_a_metric_that_fails_is_named(tmp_path):
+    with pytest.raises(TrialsFailed, match=r"report.metrics.odd: fails with TypeError: .*list"):
+        ran(tmp_path / "run", report={"metrics": {"odd": lambda logits, labels: [1, 2]}})
 
 
 @pytest.mark.parametrize(

@@ -288,6 +288,15 @@ def test_a_timing_only_run_speaks_of_time(frames_of: FramesOf, small: World) -> 
     assert "timing-only" in warnings(frames)[0]
 
 
+def test_a_seed_that_stopped_early_is_told_with_its_reason(frames_of: FramesOf) -> None:
+    small = World(variants=World().variants[:1], seeds=(0, 1), clients=3, rounds=4)
+    frames = frames_of(small)
+    (run,) = frames.runs
+    summary = run.summary.assign(stopped=["60 s have passed", None])
+    (warning,) = warnings(merge([replace(run, summary=summary)]))
+    assert "with seed 0 stopped after 4 rounds: 60 s have passed. Its accuracy" in warning
+
+
 @pytest.mark.parametrize(("rule", "is_read"), [("window_ratio", True), ("fixed", False)])
 def test_a_timing_only_run_tells_where_a_rule_had_no_norm_to_read(
     frames_of: FramesOf, small: World, rule: str, is_read: bool
