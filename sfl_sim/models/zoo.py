@@ -145,8 +145,12 @@ def _plain(model: object) -> nn.Sequential:
     Raises:
         ScenarioError: it is not one layer after another, has no weights, or uses the same weights in two layers.
     """
-    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
-        raise ScenarioError("is not an nn.Sequential", key="model.factory", found=type(model).__name__)
+    if not isinstance(model, nn.Sequential):
+        problem = "is not an nn.Sequential: put its layers into one, each a child; the cut lies between children"
+        raise ScenarioError(problem, key="model.factory", found=type(model).__name__)
+    if type(model).forward is not nn.Sequential.forward:
+        problem = "has a forward of its own, so it cannot be cut between its children"
+        raise ScenarioError(problem, key="model.factory", found=type(model).__name__)
     weights = [parameter for layer in model for parameter in layer.parameters()]
     if not weights:
         raise ScenarioError("has no weights to learn", key="model.factory")
