@@ -55,6 +55,8 @@ EXAMPLES = {
     "clients.power.downlink_w": 0.9,
     "train.max_graphs": 8,
     "train.on_round_end": "my_code:look",
+    "report.exits_every": 25,
+    "report.representations": 400,
     "report.metrics": {"surest": "my_code:surest"},
     "serving.rho": 0.5,
     "serving.priorities": [1, 0],
@@ -212,7 +214,8 @@ def default_of(node: dict[str, Any]) -> str:
 
 def code(value: Any) -> str:
     """Return a value as it stands in YAML, on one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").strip()
+    plain = str(value) if isinstance(value, Path) else value
+    text = yaml.safe_dump(plain, default_flow_style=True, width=10_000).removesuffix("...\n").strip()
     return f"`{text}`".replace("|", "\\|")
 
 
