@@ -81,10 +81,12 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     folder = RunFolder(place, identity, keys, resume=settings.resume)
 
     def work() -> None:
+        usual = Path("reports", study.name)
+        why = f"{usual} is of another scenario or other settings" if not out and place != usual else ""
         if settings.resume and folder.is_new:
-            usual = Path("reports", study.name)
-            others = f", since {usual} is of another scenario or other settings" if not out and place != usual else ""
-            notify(Warned(None, f"nothing to resume: a new run begins in {place}{others}"))
+            notify(Warned(None, f"nothing to resume: a new run begins in {place}{why and ', since ' + why}"))
+        elif why:
+            notify(Warned(None, f"{why}: this run goes to {place}"))
         notify(planned(study))
         for number, names in folder.damaged.items():
             notify(Warned(number, f"it is run again, since {', '.join(names)} is not what was written"))

@@ -53,7 +53,7 @@ def test_the_superclasses_of_cifar_100_are_of_equal_size():
     assert load("cifar100", superclasses=True, pixels=False).y_train.bincount().tolist() == [2500] * 20
 
 
-@pytest.mark.parametrize("kind", sorted(PARTITIONS.keys() - {"natural"}))
+@pytest.mark.parametrize("kind", sorted(PARTITIONS.keys() - {"natural", "indices"}))
 def test_a_partition_of_the_same_samples_in_another_order_is_as_large(kind):
     def dealt(samples):
         options = {"min_size": 2} if kind in ("dirichlet", "quantity_skew") else {}

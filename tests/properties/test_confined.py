@@ -54,7 +54,7 @@ def test_no_command_asks_the_network_for_anything(place, reached, capsys):
 
 def test_a_data_set_is_the_one_thing_that_is_fetched_unless_it_is_forbidden(place, reached, monkeypatch, capsys):
     monkeypatch.setenv("SFL_SIM_DATA", str(place / "data"))
-    published = ["validate", "theirs.yaml", "--set", "data={name: cifar10}"]
+    published = ["run", "theirs.yaml", "-q", "--set", "data={name: cifar10}"]
     for extra, asked in ((["--set", "data.download=false"], False), ([], True)):
         with pytest.raises(SystemExit) as stop:
             main([*published, *extra])

@@ -316,7 +316,7 @@ def test_what_a_round_has_left_out_before_it_was_stopped_is_told_at_its_end(tmp_
 def test_a_walk_that_does_not_come_to_the_same_point_is_not_gone_on_with(trials, monkeypatch):
     whole, stopped = trials
     monkeypatch.setattr(
-        "sfl_sim.engine.trial.trial_key", lambda scenario, meaning: "a key that does not tell them apart"
+        "sfl_sim.engine.trial.trial_key", lambda scenario, meaning, **_: "a key that does not tell them apart"
     )
     others = stopped.with_name("others")
     attempted(others, scenario("splitfed_v2", train={"rounds": 4}), stop_after=3)

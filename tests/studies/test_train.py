@@ -113,10 +113,10 @@ def test_nothing_is_compiled_where_no_client_has_a_whole_mini_batch(sfl_sim, cap
 def test_a_run_that_finds_nothing_to_resume_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def warned(lr, out=None):
+    def warned(lr, out=None, resume=True):
         told = []
         study = parse(SCENARIO | {"train": SCENARIO["train"] | {"lr": lr}})
-        run_study(study, out, Settings(timing_only=True, resume=True), told.append)
+        run_study(study, out, Settings(timing_only=True, resume=resume), told.append)
         return [news.problem for news in told if isinstance(news, Warned)]
 
     assert warned(0.1) == ["nothing to resume: a new run begins in reports/tiny"]
@@ -126,6 +126,8 @@ def test_a_run_that_finds_nothing_to_resume_says_so(tmp_path, monkeypatch):
         "since reports/tiny is of another scenario or other settings"
     ]
     assert warned(0.2, tmp_path / "there") == [f"nothing to resume: a new run begins in {tmp_path / 'there'}"]
+    another = "reports/tiny is of another scenario or other settings: this run goes to reports/tiny-3"
+    assert warned(0.3, resume=False) == [another]
 
 
 @pytest.mark.leaves_out
