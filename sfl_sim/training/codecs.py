@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ class Codec(BaseModel, ABC):
         >>> class Signs(Codec):
         ...     floor: float = 0.0  # an option, checked as all keys of a scenario are
         ...
-        ...     def size_bytes(self, shape, dtype):  # of the message, from its shape alone: nothing is trained to price it
+        ...     def size_bytes(self, shape, dtype):  # of a message, whatever it holds: it is priced without training
         ...         return math.ceil(math.prod(shape) / 8) + 4
         ...
         ...     def encode(self, x, draw):  # `draw` is a numpy generator of this message's own; a tuple of tensors
@@ -393,19 +393,20 @@ def keep_probabilities(spread: NDArray[np.float64], n_columns: int) -> NDArray[n
     varies = spread > 0
     if varies.sum() <= n_columns:
         rest = (n_columns - varies.sum()) / max(1, (~varies).sum())
-        return np.where(varies, 1.0, rest)
+        return np.where(varies, 1.0, rest).astype(float)
     falling = np.sort(spread)[::-1]
     remaining = np.cumsum(falling[::-1])[::-1]  # of this column and all that vary less
     factors = (n_columns - np.arange(n_columns)) / remaining[:n_columns]
     fixed = int(np.argmax(factors * falling[:n_columns] <= 1))  # so many columns are certain
-    return np.minimum(1.0, factors[fixed] * spread)
+    kept: NDArray[np.float64] = np.minimum(1.0, factors[fixed] * spread)
+    return kept
 
 
 def systematic_sample(kept: NDArray[np.float64], u: float) -> NDArray[np.int64]:
     """Choose column j with probability `kept[j]` (A,): exactly as many as these add up to, by one draw u from [0, 1).
 
-        >>> systematic_sample(np.array([1, 0.5, 0.25, 0.25]), 0.6)
-        array([0, 2])
+    >>> systematic_sample(np.array([1, 0.5, 0.25, 0.25]), 0.6)
+    array([0, 2])
     """
     ends = np.cumsum(kept)
     n_columns = round(ends[-1])
@@ -416,6 +417,41 @@ def systematic_sample(kept: NDArray[np.float64], u: float) -> NDArray[np.int64]:
     return chosen
 
 
+class Delta(Codec):
+    """Only the samples that have changed since their client sent them last; the others are what they were then.
+
+    `theta`: a sample is sent where the cosine between it and what was sent last is below. `inner`: codec of the samples
+    that are sent. `assume_sent`: their share in a run without training, which cannot know it; null: such a run is
+    refused.
+    """
+
+    theta: float = 0.98
+    inner: Codec | None = None
+    assume_sent: Annotated[float, Field(ge=0, le=1)] | None = None
+
+    def size_bytes(self, shape: Shape, dtype: torch.dtype) -> int:
+        """The bytes where all samples are sent, and a bit for each."""
+        return self.sent_bytes(shape[0], shape, dtype)
+
+    def sent_bytes(self, sent: int, shape: Shape, dtype: torch.dtype) -> int:
+        """The bytes where so many of the samples are sent."""
+        some = sent, *shape[1:]
+        inner = self.inner.size_bytes(some, dtype) if self.inner else math.prod(some) * dtype.itemsize
+        return math.ceil(shape[0] / 8) + (inner if sent else 0)
+
+    def encode(self, x: Tensor, draw: np.random.Generator) -> Code:
+        """Code all samples."""
+        return self.inner.encode(x, draw) if self.inner else (x,)
+
+    def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
+        """The samples."""
+        return self.inner.decode(code, shape, dtype) if self.inner else code[0]
+
+    def for_inference(self) -> Codec | None:
+        """Every sample is new, and coded by `inner`."""
+        return self.inner and self.inner.for_inference()
+
+
 CODECS: dict[str, type[Codec]] = {
     "fp16": Fp16,
     "bf16": Bf16,
@@ -423,8 +459,6 @@ CODECS: dict[str, type[Codec]] = {
     "topk": TopK,
     "randtopk": RandTopK,
     "splitfc": SplitFC,
+    "delta": Delta,
 }
 """The codecs by the `kind` that a scenario gives them."""
-
-SHORT: Mapping[str, dict[str, Any]] = {f"int{bits}": {"kind": "int", "bits": bits} for bits in (2, 4, 8)}
-"""Names that stand for a kind with an option."""

@@ -91,7 +91,7 @@ class Provenance:
         if isinstance(arg, State):
             return [self._of(state) for state in states_in(arg)]
         if isinstance(arg, Value):
-            return arg, arg.maker, arg.content
+            return arg, arg.maker, arg.content, [self._identity(one) for one in arg.made_of]
         if isinstance(arg, Mapping):
             return [(key, self._identity(value)) for key, value in arg.items()]
         if isinstance(arg, list | tuple):
