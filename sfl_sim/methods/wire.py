@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from sfl_sim.data.batches import Batch
+from sfl_sim.errors import ScenarioError
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, Joined, Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, State, Value, on, send
-from sfl_sim.training.codecs import Codec
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, State, Value, on, read, send
+from sfl_sim.training.changes import Changes, Compare, KeepSent
+from sfl_sim.training.codecs import Codec, Delta
 from sfl_sim.training.coded import Coded, CodedGradient, KeepError, Update
 
 
@@ -36,14 +39,18 @@ class Wire:
     def __post_init__(self) -> None:
         self._bases: WeakKeyDictionary[State, Replica | Bundle] = WeakKeyDictionary()
         self._errors: dict[int, State] = {}
+        self._sent: dict[int, State] = {}
+        self._first_round: dict[int, int] = {}
 
     @property
     def for_inference(self) -> Codec | None:
         """Codec of the features that a trained model sends; None if they are sent as they are."""
         return self.up.for_inference() if self.up and self.at_inference else None
 
-    def upload(self, smashed: Value, part: Part, c: int, round: int) -> Flow:
+    def upload(self, smashed: Value, part: Part, batch: Batch, c: int, round: int) -> Flow:
         """Send what `part` has made of a mini-batch from client `c` to the server; gives what arrives."""
+        if isinstance(self.up, Delta):
+            return (yield from self._changes(self.up, smashed, part, batch, c, round))
         return (yield send(self.coded_up(smashed, [part], c, round, smashed.step), c, SERVER))
 
     def download(self, gradient: Value, smashed: Value, part: Part, c: int, round: int) -> Flow:
@@ -86,6 +93,23 @@ class Wire:
         arrived = yield send(update, c, AGGREGATOR)
         if error:
             yield on(c, KeepError(), error, update)
+        return arrived
+
+    def _changes(self, delta: Delta, smashed: Value, part: Part, batch: Batch, c: int, round: int) -> Flow:
+        """Send the samples that have changed since client `c` sent them last, which it remembers once they arrive."""
+        memory, n = self._sent.setdefault(c, State("sent")), smashed.samples
+        compare = Compare(delta, (self.seed, "codec up", c, round, smashed.step), n * part.out_numel)
+        compared = yield on(c, compare, memory, smashed, batch)
+        n_sent = yield read(compared)
+        if n_sent is None:
+            if delta.assume_sent is None:
+                problem = "what is sent depends on training; say which share, to time a run without it"
+                raise ScenarioError(problem, key="wire.up.assume_sent", allowed="0 to 1")
+            is_first = self._first_round.setdefault(c, round) == round
+            n_sent = n if is_first else delta.assume_sent * n + 0.5
+        changes = Changes(smashed, compared, int(n_sent), delta, (n, *part.out_shape), part.wire_dtype)
+        arrived = yield send(changes, c, SERVER)
+        yield on(c, KeepSent(), memory, compared, batch)
         return arrived
 
     def _coded(

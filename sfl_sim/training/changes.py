@@ -12,8 +12,8 @@ from torch.nn.functional import cosine_similarity
 from sfl_sim.data.batches import Batch
 from sfl_sim.ops import State, Step, Value, Work
 from sfl_sim.rng import stream
-from sfl_sim.training.coded import Draw, laid_out
 from sfl_sim.training.codecs import Delta, Shape
+from sfl_sim.training.coded import Draw, laid_out
 
 
 class Compared(Value):
@@ -36,15 +36,17 @@ class Compare(Step):
 
     Attributes:
         draw: names the random draws.
+        numel: elements of all samples together.
     """
 
     delta: Delta
     draw: Draw
+    numel: int
     name = "compare"
 
     def work(self, memory: State, smashed: Value, batch: Batch) -> Work:
         """Two products per element: with what was sent last, and with itself."""
-        return Work.of(2 * smashed.size_bytes / 4)
+        return Work.of(2 * self.numel)
 
     def out(self, memory: State, smashed: Value, batch: Batch) -> Compared:
         """Make a value that stays at the client."""
