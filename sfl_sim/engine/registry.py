@@ -26,7 +26,7 @@ from sfl_sim.scenario.schema import members
 from sfl_sim.scenario.sections import Method as MethodSection
 from sfl_sim.scenario.sections import Model, Scenario
 from sfl_sim.scenario.shipped import scenario_names
-from sfl_sim.scenario.wire import Coding
+from sfl_sim.scenario.wire import SHORT, Coding
 from sfl_sim.sim.orders import ORDERS, Order, Roster
 from sfl_sim.system.profiles import available
 from sfl_sim.training.codecs import CODECS, Codec, Delta
@@ -90,7 +90,7 @@ def find_codec(coding: Coding | None, key: str) -> Codec | None:
     """Return the codec that a scenario names at `key`. Raises ScenarioError if there is none, or no such option."""
     if coding is None:
         return None
-    kind = named(coding.kind, CODECS, f"{key}.kind")
+    kind = named(coding.kind, {"none": None, **CODECS, **SHORT}, f"{key}.kind")
     if not (isinstance(kind, type) and issubclass(kind, Codec)):
         problem = "is not a subclass of sfl_sim.training.codecs.Codec"
         raise ScenarioError(problem, key=f"{key}.kind", found=coding.kind)
@@ -168,6 +168,7 @@ def catalogue() -> dict[str, dict[str, str]]:
     }  # fmt: skip
     found = {kind: {name: _first_line(thing) for name, thing in table.items()} for kind, table in tables.items()}
     found["methods"] = {name: _method_lines(kind) for name, kind in METHODS.items()}
+    found["codecs"] = {name: _codec_lines(kind) for name, kind in CODECS.items()}
     profiles = {
         "devices": "rates of the client devices",
         "costs": "what kinds of layers cost on a device",
@@ -197,6 +198,12 @@ def _method_lines(kind: type[Method]) -> str:
         about = [vars(base).get("__doc__") or "" for base in kind.Options.__mro__ if _has_options(base)]
         lines.append("options: " + " ".join(" ".join(about).replace("`", "").split()))
     return "\n".join(lines)
+
+
+def _codec_lines(kind: type[Codec]) -> str:
+    """Return lines about a codec: its docstring's first line, and the rest, about its options."""
+    first, _, rest = (inspect.getdoc(kind) or "").partition("\n\n")
+    return "\n".join(filter(None, [" ".join(first.split()), " ".join(rest.replace("`", "").split())]))
 
 
 def _has_options(kind: type) -> bool:

@@ -32,7 +32,9 @@ class Coding(Section):
     @model_validator(mode="before")
     @classmethod
     def _spell_out(cls, value: object) -> object:
-        return dict(SHORT.get(value, {"kind": value})) if isinstance(value, str) else value
+        if isinstance(value, str):
+            value = {"kind": value}
+        return {**value, **SHORT.get(value.get("kind"), {})} if isinstance(value, Mapping) else value
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class Fp16(_Float):
     def encode(self, x: Tensor, draw: np.random.Generator) -> Code:
         """Clamp and round; NaN stays NaN."""
         largest = torch.finfo(torch.float16).max
-        return (x.float().clamp(-largest, largest).half(),)
+        return (x.float().half().clamp_(-largest, largest),)
 
 
 class Bf16(_Float):
@@ -146,14 +146,14 @@ class Int(Codec):
         return math.ceil(math.prod(shape) * self.bits / 8) + SCALE_BYTES * groups
 
     def encode(self, x: Tensor, draw: np.random.Generator) -> Code:
-        """Give q, like x, and s and z, which broadcast to it."""
+        """Give q - z, like x, and s and z, which broadcast to it."""
         kept = [_channels(tuple(x.shape))] if self.per == "channel" else []
         return self._encode(x, kept, draw)
 
     def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
         """(q - z) s."""
-        q, s, z = code
-        return q.to(_exact(dtype)).sub_(z).mul_(s).to(dtype)
+        from_zero, s, _ = code
+        return (from_zero * s).to(dtype)
 
     def for_inference(self) -> Codec:
         """The same with rounding to the nearest."""
@@ -168,18 +168,21 @@ class Int(Codec):
         """Code x with a group for every index of the dimensions `kept`."""
         x, most = x.to(_exact(x.dtype)), 2**self.bits - 1
         reduced = [dim for dim in range(x.dim()) if dim not in kept]
-        lo, hi = torch.aminmax(x) if not kept else (x.amin(reduced, keepdim=True), x.amax(reduced, keepdim=True))
+        if kept:
+            lo, hi = x.amin(reduced, keepdim=True), x.amax(reduced, keepdim=True)
+        else:
+            lo, hi = torch.aminmax(_in_memory_order(x))
         lo, hi = lo.clamp(max=0), hi.clamp(min=0)  # so that 0 is exact
         s = ((hi - lo) / most).float()
         s = torch.where(s == 0, torch.ones_like(s), s)
         s = torch.where(s.isfinite(), s, torch.full_like(s, math.nan))
-        z = (-lo / s).round().nan_to_num()
-        scaled = x / s
+        z = (-lo / s).round()
+        from_zero = x / s
         if self.rounding == "nearest":
-            scaled.round_()
+            from_zero.round_()
         else:
-            scaled.add_(_uniform(draw, scaled)).floor_()
-        return scaled.add_(z).clamp_(0, most).nan_to_num_().to(torch.uint8), s, z.to(torch.int32)
+            from_zero.add_(_uniform(draw, from_zero)).floor_()
+        return from_zero.clamp_(-z, most - z), s, z
 
 
 def _channels(shape: Shape) -> int:
@@ -190,6 +193,11 @@ def _channels(shape: Shape) -> int:
 def _exact(dtype: torch.dtype) -> torch.dtype:
     """The type to compute in: at least float32."""
     return dtype if dtype == torch.float64 else torch.float32
+
+
+def _in_memory_order(x: Tensor) -> Tensor:
+    """All elements of x as a vector, without a copy if they lie side by side in any order of dimensions."""
+    return x.permute(sorted(range(x.dim()), key=x.stride, reverse=True)).reshape(-1)
 
 
 def _uniform(draw: np.random.Generator, like: Tensor) -> Tensor:
@@ -268,13 +276,11 @@ def _largest(size: Tensor, k: int) -> Tensor:
 
     torch does not say which of equal elements it chooses, so those at the border are chosen here.
     """
-    found = torch.topk(size, k, sorted=False)
-    border = found.values.amin(1, keepdim=True)
-    at_border = size == border
-    if torch.equal(at_border.sum(1), (found.values == border).sum(1)):
-        return found.indices.sort(1).values
+    found = torch.topk(size, k + 1)
+    if bool((found.values[:, k - 1] > found.values[:, k]).all()):
+        return found.indices[:, :k].sort(1).values
     size = size.masked_fill(size.isnan(), math.inf)
-    border = found.values.masked_fill(found.values.isnan(), math.inf).amin(1, keepdim=True)
+    border = torch.topk(size, k).values[:, -1:]
     above, at_border = size > border, size == border
     chosen = above | (at_border & (at_border.cumsum(1) <= k - above.sum(1, keepdim=True)))
     return chosen.nonzero()[:, 1].view(len(size), k)
@@ -374,11 +380,13 @@ def _spread(x: Tensor) -> NDArray[np.float64]:
 
     The channels of images are their own; other tensors have one channel.
     """
-    x = x.double()
-    dims = [0, 2, 3] if x.dim() == 4 else list(range(x.dim()))
-    width = x.amax(dims, keepdim=True) - x.amin(dims, keepdim=True)
-    spread = x.std(0, correction=0, keepdim=True) / width
-    found: NDArray[np.float64] = spread.nan_to_num(0, 0, 0).flatten().cpu().numpy()
+    columns = x.flatten(1).to(_exact(x.dtype))
+    lo, hi = columns.amin(0), columns.amax(0)
+    n_channels = x.shape[1] if x.dim() == 4 else 1
+    width = hi.view(n_channels, -1).amax(1) - lo.view(n_channels, -1).amin(1)
+    spread = columns.std(0, correction=0).view(n_channels, -1) / width[:, None]
+    spread[(hi == lo).view(n_channels, -1)] = 0
+    found: NDArray[np.float64] = spread.nan_to_num(0, 0, 0).flatten().double().cpu().numpy()
     return found
 
 

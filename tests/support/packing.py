@@ -28,8 +28,8 @@ def pack(codec, code, shape):
     """The bytes of the code of a tensor (n, ...)."""
     numel = math.prod(shape[1:])
     if isinstance(codec, Int):
-        q, s, z = code
-        return in_bits(q.numpy(), codec.bits) + raw(s) + raw(z)
+        from_zero, s, z = code
+        return in_bits((from_zero + z).numpy(), codec.bits) + raw(s.float()) + raw(z.float())
     if isinstance(codec, TopK):
         values, places = code
         if values.shape[1] == numel:

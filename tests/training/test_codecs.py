@@ -47,13 +47,13 @@ def some(shape, seed=0, dtype=F32, relu=False):
 
 def test_integers_by_hand():
     x = torch.tensor([[-1, 0, 0.4, 2]])
-    q, s, z = Int().encode(x, draw())
-    assert (q.tolist(), float(s), int(z)) == ([[0, 85, 119, 255]], pytest.approx(3 / 255), 85)
+    from_zero, s, z = Int().encode(x, draw())
+    assert ((from_zero + z).tolist(), float(s), int(z)) == ([[0, 85, 119, 255]], pytest.approx(3 / 255), 85)
     assert through(Int(), x).tolist() == [pytest.approx([-1, 0, 0.4, 2])]
     near = through(Int(), torch.tensor([[-1, 0.3, 0.011, 2]]))
     assert near[0, 1:3].tolist() == pytest.approx([0.3058824, 0.0117647], abs=1e-7)
-    q, s, z = Int(bits=2).encode(torch.tensor([[-1, 0.2, 0.6, 2]]), draw())
-    assert (q.tolist(), float(s), int(z)) == ([[0, 1, 2, 3]], 1, 1)
+    from_zero, s, z = Int(bits=2).encode(torch.tensor([[-1, 0.2, 0.6, 2]]), draw())
+    assert ((from_zero + z).tolist(), float(s), int(z)) == ([[0, 1, 2, 3]], 1, 1)
 
 
 LABELS = 64 * 8
