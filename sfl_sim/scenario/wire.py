@@ -34,7 +34,7 @@ class Coding(Section):
     def _spell_out(cls, value: object) -> object:
         if isinstance(value, str):
             value = {"kind": value}
-        return {**value, **SHORT.get(value.get("kind"), {})} if isinstance(value, Mapping) else value
+        return {**value, **SHORT.get(str(value.get("kind")), {})} if isinstance(value, Mapping) else value
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:

@@ -46,6 +46,9 @@ class Coded(Value):
         self.draw = draw
         self._codes: dict[int, Code] = {}
 
+    def __repr__(self) -> str:
+        return f"{super().__repr__()} by {self.codec!r}, {self.draw}"
+
     def code(self, place: int) -> Code:
         """Give the code of the tensor at `place`: the same one every time."""
         if place not in self._codes:
@@ -98,6 +101,9 @@ class CodedGradient(Value):
         self.codec = codec
         self.draw = draw
 
+    def __repr__(self) -> str:
+        return f"{super().__repr__()} by {self.codec!r}, {self.draw}"
+
     def load(self) -> Tensor:
         """Give the gradient at what was coded, as it was before that."""
         whole: Tensor = self.made_of[0].load()
@@ -135,7 +141,7 @@ class Update(Bundle):
     def __init__(
         self, model: Replica | Bundle, base: Replica | Bundle, codec: Codec, draw: Draw, error: State | None
     ) -> None:
-        super().__init__([model, base])  # type: ignore[list-item]
+        super().__init__([model, base, *([error] if error else [])])  # type: ignore[list-item]
         self.codec = codec
         self.draw = draw
         self.error = error
@@ -145,9 +151,12 @@ class Update(Bundle):
             sizes = [codec.size_bytes((1, numel), part.dtype) for numel in self._numels(part)]
             self.size_bytes += sum(sizes) - part.n_parameters * part.dtype.itemsize
 
+    def __repr__(self) -> str:
+        return f"{super().__repr__()} by {self.codec!r}, {self.draw}"
+
     def snapshot(self) -> Any:
         """Make the model that arrives: what was downloaded, and the decoded difference."""
-        model, base = self.members
+        model, base = self.members[:2]
         arrived = model.snapshot()
         arrived.size_bytes = self.size_bytes
         differences = iter(self.differences())
@@ -165,7 +174,7 @@ class Update(Bundle):
         """Give the difference in each message (1, m), earlier errors included, and what arrives of it."""
         errors = iter(self.error.content or ()) if self.error else iter(())
         number = 0
-        for trained, begun in zip(*map(_replicas, self.members), strict=True):
+        for trained, begun in zip(*map(_replicas, self.members[:2]), strict=True):
             if trained.content is None or not trained.part.shapes:
                 continue
             vectors = [_flat(replica) for replica in (trained, begun)]

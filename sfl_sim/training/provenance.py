@@ -63,7 +63,7 @@ class Provenance:
         """Give a copy of the same lineage if the payload can change, itself if not."""
         copy = payload.snapshot()
         if isinstance(payload, State):
-            origin = self._identity(payload)
+            origin = repr(payload), self._identity(payload)
             for place, state in enumerate(states_in(copy)):
                 self._states[state] = _digest(origin, place)
         return copy
