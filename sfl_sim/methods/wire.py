@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
+from sfl_sim.methods.changes import Changes, Compare, KeepSent
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, State, Value, on, read, send
-from sfl_sim.training.changes import Changes, Compare, KeepSent
 from sfl_sim.training.codecs import Codec, Delta
 from sfl_sim.training.coded import Coded, CodedGradient, KeepError, Update
 
