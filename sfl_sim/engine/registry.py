@@ -150,7 +150,7 @@ def choices() -> dict[str, list[str]]:
         "data.name": list(DATASETS),
         "data.partition.kind": list(PARTITIONS),
         "server.order": [*ORDERS, *PRESETS],
-        **{f"wire.{way}.kind": list(CODECS) for way in ("up", "down", "update")},
+        "wire.up.kind": list(CODECS),
         "clients.compute.profile": available("devices"),
         "clients.compute.cost": available("costs"),
         "clients.network.profile": available("network"),

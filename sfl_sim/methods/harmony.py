@@ -12,7 +12,7 @@ features z+ and z++ of both, d for the client's depth, k for the drawn depth K, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Annotated, Literal
 
@@ -25,7 +25,6 @@ from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import Task
 from sfl_sim.methods.exits import Adapt, ExitForward, ExitOptions, Exits, Trained, backward, exit_work
-from sfl_sim.methods.wire import Wire
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, through
 from sfl_sim.ops import SERVER, Flow, Step, Value, Work, on, send
@@ -78,7 +77,7 @@ class Harmony(Exits, survives=True):
             if self.wire.up or self.wire.down:
                 problem = "features travel as float16 already; set method.quantise: false for another codec"
                 raise ScenarioError(problem, key="wire.up" if self.wire.up else "wire.down")
-            self.wire = Wire(Fp16(), Fp16(), self.wire.update, self.wire.error_feedback)
+            self.wire = replace(self.wire, up=Fp16(), down=Fp16())
 
     def client(self, c: int, round: int) -> Flow:
         """Download phi, h and the classifier, train them with a copy of theta, upload them."""

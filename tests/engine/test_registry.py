@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.registry import catalogue, find_codec
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
@@ -65,3 +66,24 @@ def test_the_list_of_codecs_tells_their_options():
     for name, kind in CODECS.items():
         own = [field for field in kind.model_fields if field in kind.__annotations__]
         assert all(field in listed[name] for field in own), name
+
+
+@pytest.mark.parametrize(
+    ("sections", "key", "problem"),
+    [
+        ({"wire": {"down": "delta"}}, "wire.down", "smashed data alone"),
+        ({"wire": {"update": "splitfc"}}, "wire.update", "smashed data alone"),
+        ({"wire": {"update": {"kind": "int", "per": "channel"}}}, "wire.update.per", "no channels in common"),
+        ({"wire": {"up": "delta"}, "data": {"augment": True}}, "wire.up", r"data\.augment: false"),
+        (
+            {"wire": {"up": "int8"}, "method": {"name": "harmony"}, "model": {"name": "cnn8", "cut": 2}},
+            "wire.up",
+            "quantise",
+        ),
+    ],
+)
+def test_a_codec_in_the_wrong_place_is_refused_before_training(sections, key, problem):
+    (variant,) = parse(sections | {"data": {"train_samples": 40, **sections.get("data", {})}}).variants
+    with pytest.raises(ScenarioError, match=problem) as refused:
+        Experiment(variant.scenario, None)
+    assert refused.value.key == key
