@@ -142,6 +142,7 @@ class Method(ABC):
     (`yield on(c, step, state, ...)`; `State("memory")` is empty until then). A tensor in an attribute of the method or
     of a step would be lost without an error by `--resume`, which walks the flows again without running their steps.
     What a client keeps changes after its upload has returned: a client that is lost then leaves nothing behind.
+    Flows of `self.wire` send what the scenario lets be coded: smashed data, gradients at the cut, uploads of models.
 
     A complete example: federated averaging whose clients go on, by a share, from what they had learned before.
 

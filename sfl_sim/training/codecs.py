@@ -58,6 +58,8 @@ class Codec(BaseModel, ABC):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     layerwise: ClassVar[bool] = False
     """Whether an update of a model is coded layer tensor by layer tensor, each as a message; else all as one sample."""
+    samplewise: ClassVar[bool] = False
+    """Whether samples do not matter to each other's codes."""
 
     @abstractmethod
     def size_bytes(self, shape: Shape, dtype: torch.dtype) -> int:
@@ -90,12 +92,14 @@ class Codec(BaseModel, ABC):
     def alone(self, x: Tensor) -> Tensor:
         """Give the decoded samples of x (n, ...), each coded as a message of its own, without draws."""
         unused = np.random.default_rng(0)
-        ones = (1, *x.shape[1:])
-        return torch.cat([self.decode(self.encode(one[None], unused), ones, x.dtype) for one in x])
+        messages = [x] if self.samplewise else torch.split(x, 1)
+        return torch.cat([self.decode(self.encode(one, unused), tuple(one.shape), one.dtype) for one in messages])
 
 
 class _Float(Codec):
     """Elements in another floating type of 16 bits."""
+
+    samplewise: ClassVar[bool] = True
 
     def size_bytes(self, shape: Shape, dtype: torch.dtype) -> int:
         """Two bytes per element."""
@@ -104,10 +108,6 @@ class _Float(Codec):
     def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
         """The same numbers in the type of x."""
         return code[0].to(dtype)
-
-    def alone(self, x: Tensor) -> Tensor:
-        """All at once: every element is coded by itself."""
-        return self.decode(self.encode(x, np.random.default_rng(0)), tuple(x.shape), x.dtype)
 
 
 class Fp16(_Float):
@@ -214,6 +214,7 @@ class TopK(Codec):
 
     keep: Annotated[float, Field(gt=0, le=1)] = 0.01
     values: Literal["exact", "fp16"] = "exact"
+    samplewise: ClassVar[bool] = True
 
     def k(self, shape: Shape, dtype: torch.dtype) -> int:
         """The number of elements that are kept of each sample."""
@@ -253,10 +254,6 @@ class TopK(Codec):
         """Each at its place, 0 elsewhere."""
         flat = gradient.new_zeros(shape[0], math.prod(shape[1:]))
         return flat.scatter_(1, code[1], gradient).view(shape)
-
-    def alone(self, x: Tensor) -> Tensor:
-        """All at once: every sample is coded by itself."""
-        return self.decode(self.encode(x, np.random.default_rng(0)), tuple(x.shape), x.dtype)
 
     def _value_bytes(self, dtype: torch.dtype) -> int:
         return 2 if self.values == "fp16" else dtype.itemsize
