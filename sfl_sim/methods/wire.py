@@ -51,11 +51,15 @@ class Wire:
         """Send what `part` has made of a mini-batch from client `c` to the server; gives what arrives."""
         if isinstance(self.up, Delta):
             return (yield from self._changes(self.up, smashed, part, batch, c, round))
-        return (yield send(self.coded_up(smashed, [part], c, round, smashed.step), c, SERVER))
+        if self.up is not None:
+            smashed = self.coded_up(smashed, [part], c, round, smashed.step)
+        return (yield send(smashed, c, SERVER))
 
     def download(self, gradient: Value, smashed: Value, part: Part, c: int, round: int) -> Flow:
         """Send the gradient at what `upload` has given back to client `c`; gives what arrives."""
-        return (yield send(self.coded_gradient(gradient, smashed, part, c, round), SERVER, c))
+        if self.up is not None or self.down is not None:
+            gradient = self.coded_gradient(gradient, smashed, part, c, round)
+        return (yield send(gradient, SERVER, c))
 
     def coded_up(self, payload: Value, parts: Sequence[Part], *ids: int) -> Value:
         """Give the message in which outputs of `parts`, the first contents of `payload`, go up; `ids` name draws."""
