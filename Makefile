@@ -34,6 +34,7 @@ bench:
 	python -m benchmarks.korea $(QUICK)
 	python -m benchmarks.serving $(QUICK)
 	python -m benchmarks.whatif $(QUICK)
+	python -m benchmarks.codecs $(QUICK)
 	python -m benchmarks.seeds $(QUICK)
 	python -m benchmarks.startup $(QUICK)
 	python -m benchmarks.batched $(QUICK)

@@ -65,6 +65,9 @@ class Value:
 
     __slots__ = ("__weakref__", "content", "kind", "maker", "samples", "size_bytes", "step")
 
+    made_of: Sequence[Value] = ()
+    """Other values whose contents `load` needs."""
+
     def __init__(self, kind: str, size_bytes: int = 0, samples: int = 0, step: int = -1, content: Any = None) -> None:
         self.kind = kind
         self.size_bytes = size_bytes

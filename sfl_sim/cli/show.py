@@ -248,7 +248,9 @@ def _shape(text: str) -> tuple[int, ...]:
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, models, datasets, partitions, orders, profiles or scenarios.")],
+    what: Annotated[
+        str, typer.Argument(help="methods, models, datasets, partitions, orders, codecs, profiles or scenarios.")
+    ],
     debug: Debug = False,
 ) -> None:
     """List what comes with sfl-sim, with a line of explanation each.

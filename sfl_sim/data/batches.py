@@ -106,6 +106,11 @@ class Batch(Value):
         self.maker = client
         self._pieces = pieces
 
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Indices (n,) of the samples into the training set."""
+        return np.concatenate([epoch.order[start:stop] for epoch, start, stop in self._pieces])
+
     def load(self) -> tuple[Tensor, Tensor]:
         """Gather the samples: images (n, C, H, W) or tokens (n, T), and labels (n,)."""
         assert self._pieces, "a timing-only batch has no samples"

@@ -12,9 +12,10 @@ from sfl_sim.data.batches import ClientData, Images, Rest, check_augmentable
 from sfl_sim.data.datasets import Dataset
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.participation import round_size
-from sfl_sim.engine.registry import find_method, find_model, find_order, method_options
+from sfl_sim.engine.registry import find_codec, find_method, find_model, find_order, method_options
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method, Task
+from sfl_sim.methods.wire import Wire
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.cuts import client_cuts, cuts_at
 from sfl_sim.models.graphs import Graphs
@@ -31,6 +32,7 @@ from sfl_sim.sim.operations import Executor
 from sfl_sim.sim.orders import check_burst, check_max_wait, usual_burst
 from sfl_sim.system.fleet import Fleet, build_fleet
 from sfl_sim.training.batched import MAX_GROUP, Batched
+from sfl_sim.training.codecs import Delta, Int, SplitFC
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.precision import PRECISIONS
 from sfl_sim.training.timing import Timing
@@ -68,13 +70,14 @@ def build_method(
     net = _network(scenario, dataset)
     data = _client_data(scenario, dataset, shares, net, device)
     cuts, round_cuts = _cuts(scenario, kind, net, fleet)
+    wire = _wire(scenario)
     task = Task(
         network=net, cuts=cuts, data=data, lr=train.lr, lr_decay=train.lr_decay, lr_min=train.lr_min,
         optimizer=train.optimizer, momentum=train.momentum, weight_decay=train.weight_decay,
         uniform_weights=train.agg_weights == "uniform",
         label_counts=counts, label_names=dataset.label_names, seed=scenario.seed, device=device,
-        sample_s=SecondsPerSample(net, cuts, train.batch_size, fleet), round_cuts=round_cuts,
-        participants=round_size(scenario.clients.participation, len(shares)), method=scenario.method.name,
+        sample_s=SecondsPerSample(net, cuts, train.batch_size, fleet, wire), round_cuts=round_cuts,
+        participants=round_size(scenario.clients.participation, len(shares)), method=scenario.method.name, wire=wire,
     )  # fmt: skip
     return kind(task, method_options(kind, scenario))
 
@@ -107,6 +110,23 @@ def _client_data(
     if net.needs_batches_of_two:
         data.check_no_single()
     return data
+
+
+def _wire(scenario: Scenario) -> Wire:
+    """Choose the codecs. Raises ScenarioError for one that cannot code what it is named for."""
+    section = scenario.wire
+    up, down, update = (find_codec(getattr(section, way), f"wire.{way}") for way in ("up", "down", "update"))
+    if isinstance(down, Delta) or isinstance(update, Delta | SplitFC):
+        way = "down" if isinstance(down, Delta) else "update"
+        raise ScenarioError("is a codec of smashed data alone", key=f"wire.{way}", found=getattr(section, way).kind,
+                            allowed="wire.up")  # fmt: skip
+    if isinstance(update, Int) and update.per == "channel":
+        raise ScenarioError("a model's layers have no channels in common", key="wire.update.per", found="channel",
+                            allowed=["tensor"])  # fmt: skip
+    if isinstance(up, Delta) and scenario.data.augment:
+        problem = "compares a sample with itself in an earlier round, and needs data.augment: false"
+        raise ScenarioError(problem, key="wire.up", found="delta")
+    return Wire(up, down, update, section.error_feedback, section.at_inference, scenario.seed)
 
 
 def _cuts(scenario: Scenario, kind: type[Method], net: Network, fleet: Fleet) -> tuple[list[int], list[int]]:

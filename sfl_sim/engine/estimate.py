@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from sfl_sim.methods.wire import Wire
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import Value
@@ -23,8 +24,9 @@ class SecondsPerSample:
         asked: True once an estimate has been asked for, so that operations depend on the clients' speeds.
     """
 
-    def __init__(self, network: Network, cuts: Sequence[int], batch_size: int, fleet: Fleet) -> None:
+    def __init__(self, network: Network, cuts: Sequence[int], batch_size: int, fleet: Fleet, wire: Wire) -> None:
         self.asked = False
+        self._wire = wire
         self._part1 = cache(lambda cut: Replica(network.part(0, cut)))
         self._cuts = cuts
         self._batch_size = batch_size
@@ -34,8 +36,10 @@ class SecondsPerSample:
         """Give the seconds per sample of client `c`."""
         self.asked = True
         batch_size, fleet, replica = self._batch_size, self._fleet, self._part1(self._cuts[c])
-        up_bytes = Forward().out(replica, Value("batch", samples=batch_size)).size_bytes
-        down_bytes = batch_size * replica.part.out_numel * replica.part.wire_dtype.itemsize
-        device_s = fleet.processors[c].seconds(replica.part.work(batch_size, passes=3))
-        links_s = up_bytes / fleet.uplinks[c].mean_bps + down_bytes / fleet.downlinks[c].mean_bps
+        part = replica.part
+        whole = Value("gradients", batch_size * part.out_numel * part.wire_dtype.itemsize, batch_size)
+        up = self._wire.coded_up(Forward().out(replica, Value("batch", samples=batch_size)), [part])
+        down = self._wire.coded_gradient(whole, up, part, c, 0)
+        device_s = fleet.processors[c].seconds(part.work(batch_size, passes=3))
+        links_s = up.size_bytes / fleet.uplinks[c].mean_bps + down.size_bytes / fleet.downlinks[c].mean_bps
         return (device_s + BITS_PER_BYTE * links_s) / batch_size

@@ -55,8 +55,10 @@ class Evaluator:
 
     def of_model(self, model: Model, keeps_logits: bool = False) -> Evaluation:
         """Evaluate a global model."""
-        n_labels = self.experiment.dataset.n_labels
-        return evaluate(model, self._x, self._y, n_labels, self._images.prepare, keeps_logits)
+        task, n_labels = self.experiment.method.task, self.experiment.dataset.n_labels
+        codec = task.wire.for_inference if task.cuts else None
+        coded = (max(task.cuts), codec) if codec else None
+        return evaluate(model, self._x, self._y, n_labels, self._images.prepare, keeps_logits, coded)
 
     def of_round(self, number: int) -> tuple[dict[str, Any], list[dict[str, Any]], Tables]:
         """Give figures for the row of a finished round, its rows of labels.parquet, and tables after the last round."""

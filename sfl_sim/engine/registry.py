@@ -26,8 +26,10 @@ from sfl_sim.scenario.schema import members
 from sfl_sim.scenario.sections import Method as MethodSection
 from sfl_sim.scenario.sections import Model, Scenario
 from sfl_sim.scenario.shipped import scenario_names
+from sfl_sim.scenario.wire import SHORT, Coding
 from sfl_sim.sim.orders import ORDERS, Order, Roster
 from sfl_sim.system.profiles import available
+from sfl_sim.training.codecs import CODECS, Codec, Delta
 
 
 def named(name: str, table: Mapping[str, Any], key: str) -> Any:
@@ -81,19 +83,39 @@ def find_order(name: str) -> Order:
 
 def method_options(kind: type[Method], scenario: Scenario) -> Any:
     """Return the scenario's keys below `method` as the method's own options."""
+    return _filled(kind.Options, scenario.method.options, "method", "name", scenario.method.name)
+
+
+def find_codec(coding: Coding | None, key: str) -> Codec | None:
+    """Return the codec that a scenario names at `key`. Raises ScenarioError if there is none, or no such option."""
+    if coding is None:
+        return None
+    kind = named(coding.kind, {"none": None, **CODECS, **SHORT}, f"{key}.kind")
+    if not (isinstance(kind, type) and issubclass(kind, Codec)):
+        problem = "is not a subclass of sfl_sim.training.codecs.Codec"
+        raise ScenarioError(problem, key=f"{key}.kind", found=coding.kind)
+    options = coding.options
+    if kind is Delta and options.get("inner", "none") != "none":
+        options["inner"] = find_codec(Coding.model_validate(options["inner"]), f"{key}.inner")
+    elif kind is Delta:
+        options.pop("inner", None)
+    codec: Codec = _filled(kind, options, key, "kind", coding.kind)
+    return codec
+
+
+def _filled(kind: type[pydantic.BaseModel], options: Mapping[str, Any], section: str, head: str, name: str) -> Any:
+    """Make the options of what a section names by its key `head`. Raises ScenarioError for the first wrong one."""
     try:
-        return kind.Options(**scenario.method.options)
+        return kind(**options)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
         if first["type"] == "extra_forbidden":
-            allowed = ["name", *kind.Options.model_fields]
-            raise ScenarioError(
-                f"unknown key of {scenario.method.name}", key=f"method.{key}", found=key, allowed=allowed
-            ) from error
-        schema = kind.Options.model_json_schema()
+            allowed = [head, *kind.model_fields]
+            raise ScenarioError(f"unknown key of {name}", key=f"{section}.{key}", found=key, allowed=allowed) from error
+        schema = kind.model_json_schema()
         wanted = members(schema["properties"][key], schema)
-        raise mismatch(f"method.{key}", scenario.method.options[key], wanted) from error
+        raise mismatch(f"{section}.{key}", options[key], wanted) from error
 
 
 def check_unused(study: Study) -> None:
@@ -128,6 +150,7 @@ def choices() -> dict[str, list[str]]:
         "data.name": list(DATASETS),
         "data.partition.kind": list(PARTITIONS),
         "server.order": [*ORDERS, *PRESETS],
+        "wire.up.kind": list(CODECS),
         "clients.compute.profile": available("devices"),
         "clients.compute.cost": available("costs"),
         "clients.network.profile": available("network"),
@@ -141,10 +164,11 @@ def catalogue() -> dict[str, dict[str, str]]:
     """Return the names that come with sfl-sim by kind, each with a line of explanation, for methods up to three."""
     tables: dict[str, Mapping[str, Any]] = {
         "methods": METHODS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS,
-        "orders": ORDERS | PRESETS,
+        "orders": ORDERS | PRESETS, "codecs": CODECS,
     }  # fmt: skip
     found = {kind: {name: _first_line(thing) for name, thing in table.items()} for kind, table in tables.items()}
     found["methods"] = {name: _method_lines(kind) for name, kind in METHODS.items()}
+    found["codecs"] = {name: _codec_lines(kind) for name, kind in CODECS.items()}
     profiles = {
         "devices": "rates of the client devices",
         "costs": "what kinds of layers cost on a device",
@@ -174,6 +198,12 @@ def _method_lines(kind: type[Method]) -> str:
         about = [vars(base).get("__doc__") or "" for base in kind.Options.__mro__ if _has_options(base)]
         lines.append("options: " + " ".join(" ".join(about).replace("`", "").split()))
     return "\n".join(lines)
+
+
+def _codec_lines(kind: type[Codec]) -> str:
+    """Return lines about a codec: its docstring's first line, and the rest, about its options."""
+    first, _, rest = (inspect.getdoc(kind) or "").partition("\n\n")
+    return "\n".join(filter(None, [" ".join(first.split()), " ".join(rest.replace("`", "").split())]))
 
 
 def _has_options(kind: type) -> bool:

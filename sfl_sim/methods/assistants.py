@@ -220,7 +220,8 @@ class Request:
             copy = yield from self._send(part1, AGGREGATOR, assistant)
             batch = self.task.data.some(assistant, counts, "korea samples", *self.draw, assistant)
             knowledge = yield on(assistant, Recall(), copy, batch)
-            knowledge = yield from self._send(knowledge, assistant, SERVER)
+            coded = self.task.wire.coded_up(knowledge, [copy.part], assistant, *self.draw)
+            knowledge = yield from self._send(coded, assistant, SERVER)
             share.knowledge = knowledge if share.instead is None else None
 
     def _send(self, payload: Value, src: int, dst: int) -> Flow:
@@ -269,14 +270,15 @@ class Recall(Step):
 class Rows(Value):
     """Rows `first` to `last` (excluded) of knowledge."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_rows", "made_of")
 
     def __init__(self, knowledge: Value, first: int, last: int) -> None:
         size_bytes = knowledge.size_bytes // knowledge.samples * (last - first)
         super().__init__(knowledge.kind, size_bytes, last - first, knowledge.step, knowledge.content)
+        self.made_of = [knowledge]
         self._rows = slice(first, last)
 
     def load(self) -> tuple[Tensor, Tensor]:
         """Activations (n, ...) and labels (n,)."""
-        activations, labels = self.content
+        activations, labels = self.made_of[0].load()
         return activations[self._rows], labels[self._rows]

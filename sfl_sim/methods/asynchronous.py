@@ -167,18 +167,18 @@ class Asynchronous(SplitStep):
         """Train the whole model, as in FedAvg."""
         (whole,) = self.parts
         train = Train(self.optimiser(round))
-        copy = yield send(whole, AGGREGATOR, c)
+        copy = yield from self.wire.fetch(whole, c)
         for batch in batches:
             yield on(c, train, copy, batch)
-        return [(yield send(copy, c, AGGREGATOR))]
+        return [(yield from self.wire.deliver(copy, c, self.visits[c]))]
 
     def train_both(self, c: int, batches: Iterable[Batch], round: int) -> Flow:
         """Train part-1 with a copy of part-2, as in SplitFedV1."""
         part1, part2 = self.parts
         part2 = yield send(part2, SERVER, SERVER)
-        part1 = yield send(part1, AGGREGATOR, c)
+        part1 = yield from self.wire.fetch(part1, c)
         yield from self.batches(c, part1, part2, batches, round)
-        return [(yield send(part1, c, AGGREGATOR)), part2]
+        return [(yield from self.wire.deliver(part1, c, self.visits[c])), part2]
 
     def take(self, updates: Sequence[Update]) -> Flow:
         """Make the next version of the global model."""

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
+from sfl_sim.methods.wire import Wire
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import SERVER, Flow, Value, on, par, send
@@ -44,6 +45,7 @@ class Task:
         optimizer, momentum, weight_decay: the local optimisers, alike on both sides: `sgd`, `nag` (SGD with Nesterov's
             momentum), `adam` or `adamw`.
         uniform_weights: k_c = 1/n instead of |D_c| / sum |D| (docs/methods/README.md#symbols).
+        wire: what messages are coded by.
         method: the method's name in the scenario, for errors.
         device: where weights live; None in a timing-only run, whose replicas have sizes and no weights.
     """
@@ -65,6 +67,7 @@ class Task:
     device: torch.device | None = None
     round_cuts: Sequence[int] = ()
     participants: int = 0
+    wire: Wire = field(default_factory=Wire)
     method: str = "this method"
 
     @property
@@ -139,6 +142,7 @@ class Method(ABC):
     (`yield on(c, step, state, ...)`; `State("memory")` is empty until then). A tensor in an attribute of the method or
     of a step would be lost without an error by `--resume`, which walks the flows again without running their steps.
     What a client keeps changes after its upload has returned: a client that is lost then leaves nothing behind.
+    Flows of `self.wire` send what the scenario lets be coded: smashed data, gradients at the cut, uploads of models.
 
     A complete example: federated averaging whose clients go on, by a share, from what they had learned before.
 
@@ -218,6 +222,7 @@ class Method(ABC):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         self.task = task
         self.data = task.data
+        self.wire = task.wire
         self.options = options or self.Options()
 
     @once_a_round
@@ -281,7 +286,7 @@ class Method(ABC):
             return Deployed(parts, None, [], layers[-1].out_shape)
         cut = self.task.cuts[c]
         at_cut = 1 + [sum(len(part.part.skeleton) for part in parts[:n]) for n in range(1, len(parts))].index(cut)
-        return Deployed(parts[:at_cut], None, parts[at_cut:], layers[cut - 1].out_shape)
+        return Deployed(parts[:at_cut], None, parts[at_cut:], layers[cut - 1].out_shape, self.wire.for_inference)
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
         """Give the parts of the global model if the round ended now, to be read only (docs/methods/metrics.md).

@@ -44,12 +44,14 @@ class Trained:
     """The result of a client's round.
 
     Attributes:
-        model: its front end and exit, and further parts that it uploads.
+        model: its front end and exit, and further parts that it uploads, as they arrive.
         theta: the pieces of its copy of the server's model that its features have entered, by their place in theta.
+        own: its front end and exit as it has trained them, where that matters.
     """
 
     model: Bundle
     theta: Mapping[int, Replica]
+    own: Bundle | None = None
 
 
 class Exits(Method):
@@ -118,7 +120,7 @@ class Exits(Method):
 
     def download(self, c: int) -> Flow:
         """Send client `c` the global model of its depth; gives the client's copy."""
-        return (yield send(self.templates[self.task.cuts[c]], AGGREGATOR, c))
+        return (yield from self.wire.fetch(self.templates[self.task.cuts[c]], c))
 
     def finish(self) -> Flow:
         """Give every client the model with which it will answer."""
@@ -140,7 +142,8 @@ class Exits(Method):
         phi, h, *_ = self.personal.get(c, self.templates[depth]).members
         assert isinstance(h, Replica)
         behind = [*self.theta[self.entry(c) :], *self.classifier]
-        return Deployed([phi], h, behind, self.task.network.layers[depth - 1].out_shape)
+        shape = self.task.network.layers[depth - 1].out_shape
+        return Deployed([phi], h, behind, shape, self.task.wire.for_inference)
 
     def model(self) -> list[Replica]:
         """The way through the deepest front end and the server."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import AGGREGATOR, Flow, on, par, send
+from sfl_sim.ops import AGGREGATOR, Flow, on, par
 from sfl_sim.training.steps import Train
 
 
@@ -31,10 +31,10 @@ class FedAvg(Method, regular=True, survives=True):
 
     def client(self, c: int, round: int, train: Train) -> Flow:
         """Download, train on all local mini-batches, upload."""
-        copy = yield send(self.whole, AGGREGATOR, c)
+        copy = yield from self.wire.fetch(self.whole, c)
         for batch in self.data.batches(c, round):
             yield on(c, train, copy, batch)
-        return (yield send(copy, c, AGGREGATOR))
+        return (yield from self.wire.deliver(copy, c, round))
 
     def model(self) -> list[Replica]:
         """Give the averaged model."""

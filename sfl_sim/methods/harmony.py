@@ -12,7 +12,7 @@ features z+ and z++ of both, d for the client's depth, k for the drawn depth K, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Annotated, Literal
 
@@ -22,15 +22,16 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from sfl_sim.data.batches import Batch
+from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import Task
 from sfl_sim.methods.exits import Adapt, ExitForward, ExitOptions, Exits, Trained, backward, exit_work
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, through
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, send
+from sfl_sim.ops import SERVER, Flow, Step, Value, Work, on, send
 from sfl_sim.rng import stream
+from sfl_sim.training.codecs import Delta, Fp16
 from sfl_sim.training.optimisers import Optimiser, Sgd
 
-HALF_BYTES = 2
 EPSILON = 1e-12
 """Inside the distance of two embeddings, whose gradient is infinite at 0."""
 
@@ -69,6 +70,14 @@ class Harmony(Exits, survives=True):
         self.layers_to = [task.network.part(0, depth) for depth in self.depths]
         """The layers up to each depth, to which a view may be cut short."""
         self.whole_theta = Bundle(self.theta)
+        if isinstance(self.wire.up, Delta):
+            problem = "compares activations at one depth, and views end at several"
+            raise ScenarioError(problem, key="wire.up", found="delta")
+        if options.quantise:
+            if self.wire.up or self.wire.down:
+                problem = "features travel as float16 already; set method.quantise: false for another codec"
+                raise ScenarioError(problem, key="wire.up" if self.wire.up else "wire.down")
+            self.wire = replace(self.wire, up=Fp16(), down=Fp16())
 
     def client(self, c: int, round: int) -> Flow:
         """Download phi, h and the classifier, train them with a copy of theta, upload them."""
@@ -78,7 +87,7 @@ class Harmony(Exits, survives=True):
         batches = zip(self.data.batches(c, round), self.data.others(c, round), routes, strict=True)
         for b1, b2, route in batches:
             yield from self.minibatch(c, w, theta, (b1, b2), route, round)
-        w = yield send(w, c, AGGREGATOR)
+        w = yield from self.wire.deliver(w, c, round)
         entered = range(min(route.first for route in routes), len(self.theta))
         return Trained(w, {place: theta.members[place] for place in entered})
 
@@ -95,15 +104,16 @@ class Harmony(Exits, survives=True):
             layers_to_k = self.layers_to[route.k]
             w_p = yield from self.adapted(c, w, b1 if options.cross_batch else b2)
             z_p = yield on(c, View(layers_to_k), w_p, b2)
-        views = yield on(c, Upload(layers_to_k, options.quantise), w, z_pp, z_p)
-        views = yield send(views, c, SERVER)
-        embedding = yield on(SERVER, Embed(route, options.quantise), theta, views)
-        embedding = yield send(embedding, SERVER, c)
+        phi, trunk, ids = w.members[0].part, theta.members[-1].part, (c, round, b1.step)
+        views = yield on(c, Upload(layers_to_k), w, z_pp, z_p)
+        views = yield send(self.wire.coded_up(views, [phi, *([layers_to_k] if layers_to_k else [])], *ids), c, SERVER)
+        embedding = yield on(SERVER, Embed(route), theta, views)
+        embedding = yield send(self.wire.coded_down(embedding, [trunk], *ids), SERVER, c)
         gradient = yield on(c, Assess(optimiser, 1 - options.gamma_loss), w, embedding, z_pp)
-        gradient = yield send(gradient, c, SERVER)
+        gradient = yield send(self.wire.returned(gradient, embedding, trunk, None), c, SERVER)
         align = Align(optimiser, route, options.csa_weight, options.csa_margin, options.csa_l2norm)
         gradient = yield on(SERVER, align, theta, gradient)
-        gradient = yield send(gradient, SERVER, c)
+        gradient = yield send(self.wire.returned(gradient, views, phi, None), SERVER, c)
         yield on(c, Outer(optimiser), w, w_pp, gradient)
 
     def adapted(self, c: int, w: Bundle, batch: Batch) -> Flow:
@@ -188,28 +198,26 @@ class Upload(Step):
 
     Attributes:
         layers_to_k: what gave z+; None if there is none, and nothing but z++ is sent.
-        half: whether features travel as float16.
     """
 
     layers_to_k: Part | None
-    half: bool
     name = "upload"
 
     def out(self, w: Bundle, z_pp: Value, z_p: Value | None) -> Value:
-        """2n (A_d + A_K) bytes, a bit for each pair, and a byte for K."""
+        """4n (A_d + A_K) bytes, a bit for each pair, and a byte for K."""
         part, n = w.members[0].part, z_pp.samples
-        size_bytes = wire_bytes(part, n * part.out_numel, self.half)
+        size_bytes = n * part.out_numel * part.wire_dtype.itemsize
         if self.layers_to_k:
-            size_bytes += wire_bytes(part, n * self.layers_to_k.out_numel, self.half) + ceil(n / 8) + 1
+            size_bytes += n * self.layers_to_k.out_numel * part.wire_dtype.itemsize + ceil(n / 8) + 1
         return Value("features", size_bytes, n, z_pp.step)
 
     def run(self, w: Bundle, z_pp: Value, z_p: Value | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """z++ (n, ...), z+ (n, ...) and the bits I (n,): all but the labels."""
         own, labels = z_pp.load()
         if z_p is None:
-            return to_wire(own, self.half), None, None
+            return own, None, None
         other, other_labels = z_p.load()
-        return to_wire(own, self.half), to_wire(other, self.half), labels == other_labels
+        return own, other, labels == other_labels
 
 
 @dataclass(frozen=True)
@@ -217,7 +225,6 @@ class Embed(Step):
     """The forward pass of both views; gives the embeddings z_S++, or the server's answers to them."""
 
     route: Route
-    half: bool
     name = "embed"
 
     def work(self, theta: Bundle, views: Value) -> Work:
@@ -225,22 +232,21 @@ class Embed(Step):
         return self.route.work(theta, views.samples, passes=1)
 
     def out(self, theta: Bundle, views: Value) -> Value:
-        """2n d_S bytes, for an embedding of d_S elements, or an answer of as many as there are labels."""
+        """4n d_S bytes, for an embedding of d_S elements, or an answer of as many as there are labels."""
         part = theta.members[-1].part
-        size_bytes = wire_bytes(part, views.samples * part.out_numel, self.half)
+        size_bytes = views.samples * part.out_numel * part.wire_dtype.itemsize
         return Value("embedding", size_bytes, views.samples, views.step)
 
     def run(self, theta: Bundle, views: Value) -> Tensor:
         """Embeddings (n, d_S), or answers (n, L); the graphs wait in theta for `Align`."""
         z_pp, z_p, same = views.load()
         trunk, last = theta.replicas[: self.route.trunk], theta.replicas[self.route.trunk :]
-        dtype = trunk[0].part.wire_dtype
-        zs_p = None if z_p is None else through(trunk[self.route.k :], z_p.to(dtype))
-        z_pp = z_pp.to(dtype).detach().requires_grad_()
+        zs_p = None if z_p is None else through(trunk[self.route.k :], z_p)
+        z_pp = z_pp.detach().requires_grad_()
         zs_pp = through(trunk[self.route.d :], z_pp)
         answer = through(last, zs_pp)
         theta.pending = z_pp, zs_pp, answer, zs_p, same
-        return to_wire(answer.detach(), self.half)
+        return answer.detach()
 
 
 @dataclass(frozen=True)
@@ -271,7 +277,7 @@ class Assess(Step):
         """The gradient at embeddings (n, d_S), or at answers (n, L)."""
         _, labels = z_pp.load()
         part, classifier = w.members[-1].part, w.replicas[2:]
-        x = answer.load().to(part.wire_dtype).detach().requires_grad_()
+        x = answer.load().detach().requires_grad_()
         part.calling.on_nan.differentiate(self.share * cross_entropy(through(classifier, x).to(part.dtype), labels))
         for replica in classifier:
             self.optimiser.step(replica.weights)
@@ -355,19 +361,3 @@ def contrast(one: Tensor, other: Tensor, same: Tensor, margin: float, l2norm: bo
     squared = (one - other).square().sum(dim=1)
     apart = (margin - (squared + EPSILON).sqrt()).clamp(min=0).square()
     return torch.where(same, squared, apart).mean() / 2
-
-
-def wire_bytes(part: Part, numel: int, half: bool) -> int:
-    """Bytes of `numel` elements of features on the wire."""
-    return numel * (HALF_BYTES if half else part.wire_dtype.itemsize)
-
-
-def to_wire(x: Tensor, half: bool) -> Tensor:
-    """Features as they are sent: clamped to the range of float16 and rounded, or as they are.
-
-    The gradient ignores the rounding: the client's backward pass uses the graph of the features as they were.
-    """
-    if not half:
-        return x
-    largest = torch.finfo(torch.float16).max  # which bfloat16 would round up
-    return x.float().clamp(-largest, largest).half()

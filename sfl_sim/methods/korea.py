@@ -204,12 +204,12 @@ class Korea(Method, survives=True):
             request.close()
         assert part1
         tell_norm = [self.tell_norm(part1, c)] if self.options.adapts else []
-        *norm, branch.part1 = yield par([*tell_norm, self.upload(part1, c)])
+        *norm, branch.part1 = yield par([*tell_norm, self.upload(part1, c, round)])
         return norm
 
     def epoch(self, branch: Branch, c: int, part1: Replica | None, batches: Sequence[Batch], round: int) -> Flow:
         """One pass over the client's samples, with part-1 of the branch if it has none yet; gives part-1."""
-        part1 = part1 or (yield send(branch.part1, AGGREGATOR, c))
+        part1 = part1 or (yield from self.wire.fetch(branch.part1, c))
         for batch in batches:
             yield from self.minibatch(branch, c, part1, batch, round)
         return part1
@@ -218,7 +218,7 @@ class Korea(Method, survives=True):
         """Train both parts on one mini-batch; the server adds the rows of assistants that belong to it."""
         optimiser, knowledge = self.optimiser(round), []
         smashed = yield on(c, Forward(), part1, batch)
-        smashed = yield send(smashed, c, SERVER)
+        smashed = yield from self.wire.upload(smashed, part1.part, batch, c, round)
         if c in self.requests:
             knowledge = yield from self.requests[c].rows(batch.step)
         if knowledge:
@@ -226,7 +226,7 @@ class Korea(Method, survives=True):
             gradient = yield on(SERVER, replayed, branch.part2, smashed, knowledge)
         else:
             gradient = yield on(SERVER, Train(optimiser), branch.part2, smashed)
-        gradient = yield send(gradient, SERVER, c)
+        gradient = yield from self.wire.download(gradient, smashed, part1.part, c, round)
         yield on(c, Backward(optimiser), part1, gradient)
 
     def tell_norm(self, part1: Replica, c: int) -> Flow:
@@ -234,9 +234,9 @@ class Korea(Method, survives=True):
         norm = yield on(c, SquaredNorms(), part1)
         return (yield send(norm, c, SERVER))
 
-    def upload(self, part1: Replica, c: int) -> Flow:
+    def upload(self, part1: Replica, c: int, round: int) -> Flow:
         """Send part-1 to the aggregator."""
-        return (yield send(part1, c, AGGREGATOR))
+        return (yield from self.wire.deliver(part1, c, round))
 
     def measure(self, told: Mapping[int, tuple[Branch, Value]], round: int) -> Flow:
         """Keep F: lr / epochs times the mean over branches of the squared gradient norms of both parts (Eq. 5)."""

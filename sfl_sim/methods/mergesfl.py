@@ -96,7 +96,7 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
             done = yield from self.step(batches, part1s, sizes, round)
             for lost in batches.keys() - done:
                 del part1s[lost]
-        copies = yield par({c: self.upload(c, part1) for c, part1 in part1s.items()})
+        copies = yield par({c: self.upload(c, part1, round) for c, part1 in part1s.items()})
         if self.options.batch_regulation == "none":
             yield from self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
         elif copies:
@@ -124,20 +124,21 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
         self, batches: Mapping[int, Batch], part1s: Mapping[int, Replica], sizes: Mapping[int, int], round: int
     ) -> Flow:
         """One merged step: the server waits for all, and all wait for the server; gives the clients not lost."""
-        smashed = yield par({c: self.forwards(c, part1s[c], batch) for c, batch in batches.items()})
+        smashed = yield par({c: self.forwards(c, part1s[c], batch, round) for c, batch in batches.items()})
         if not smashed:
             return set()
         usual = self.optimiser(round)
         merged = yield on(SERVER, TrainMerged(usual), self.part2, list(smashed.values()))
         own = {c: replace(usual, lr=usual.lr * (sizes[c] / self.data.batch_size)) for c in smashed}  # eta_c
         parts = dict(zip(smashed, dispatched(merged, [batches[c].samples for c in smashed]), strict=True))
-        done = yield par({c: self.backwards(c, part1s[c], part, own[c]) for c, part in parts.items()})
+        back = {c: self.wire.coded_gradient(part, smashed[c], self.part1.part, c, round) for c, part in parts.items()}
+        done = yield par({c: self.backwards(c, part1s[c], gradient, own[c]) for c, gradient in back.items()})
         return set(done)
 
-    def forwards(self, c: int, part1: Replica, batch: Batch) -> Flow:
+    def forwards(self, c: int, part1: Replica, batch: Batch, round: int) -> Flow:
         """a_c = w1_c(x_c) goes to the server, with the labels."""
         smashed = yield on(c, self.forward, part1, batch)
-        return (yield send(smashed, c, SERVER))
+        return (yield from self.wire.upload(smashed, part1.part, batch, c, round))
 
     def backwards(self, c: int, part1: Replica, gradients: Value, optimiser: Optimiser) -> Flow:
         """The client's rows of the gradients come back, and it steps."""
@@ -146,11 +147,11 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
 
     def download(self, c: int) -> Flow:
         """Send part-1 from the aggregator to the client."""
-        return (yield send(self.part1, AGGREGATOR, c))
+        return (yield from self.wire.fetch(self.part1, c))
 
-    def upload(self, c: int, part1: Replica) -> Flow:
+    def upload(self, c: int, part1: Replica, round: int) -> Flow:
         """Send part-1 to the aggregator."""
-        return (yield send(part1, c, AGGREGATOR))
+        return (yield from self.wire.deliver(part1, c, round))
 
 
 @dataclass(frozen=True)

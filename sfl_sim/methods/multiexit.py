@@ -16,7 +16,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.exits import ExitForward, ExitOptions, Exits, Trained, backward, exit_work
 from sfl_sim.models.replica import Bundle, Joined, Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, send
+from sfl_sim.ops import SERVER, Flow, Step, Value, Work, on, send
 from sfl_sim.training.optimisers import Optimiser
 from sfl_sim.training.steps import Average, Train
 
@@ -42,16 +42,17 @@ class MultiExit(Exits, regular=True, survives=True):
         theta: Replica = yield send(self.suffixes[self.task.cuts[c]], SERVER, SERVER)
         for batch in self.data.batches(c, round):
             yield from self.minibatch(c, model, theta, batch, round)
-        model = yield send(model, c, AGGREGATOR)
-        return Trained(model, dict.fromkeys(range(self.entry(c), len(self.theta)), theta))
+        arrived = yield from self.wire.deliver(model, c, round)
+        return Trained(arrived, dict.fromkeys(range(self.entry(c), len(self.theta)), theta), model)
 
     def minibatch(self, c: int, model: Bundle, theta: Replica, batch: Batch, round: int) -> Flow:
         """Train phi, h and theta on one mini-batch by gamma l_C + (1 - gamma) l_S."""
         optimiser, gamma = self.optimiser(round), self.options.gamma_loss
+        phi = model.members[0].part
         z = yield on(c, ExitForward(gamma), model, batch)
-        z = yield send(z, c, SERVER)
+        z = yield from self.wire.upload(z, phi, batch, c, round)
         gradient = yield on(SERVER, Train(optimiser, share=1 - gamma), theta, z)
-        gradient = yield send(gradient, SERVER, c)
+        gradient = yield from self.wire.download(gradient, z, phi, c, round)
         yield on(c, ExitBackward(optimiser), model, gradient)
 
 
@@ -114,7 +115,7 @@ class SplitGP(MultiExit, survives=True):
         """Train as multi-exit, and remember phi_c and h_c."""
         trained = yield from super().client(c, round)
         if self.options.lambda_pers:
-            self.own[c] = yield send(trained.model, c, c)
+            self.own[c] = yield send(trained.own, c, c)
         return trained
 
     def deploy(self, c: int) -> Flow:

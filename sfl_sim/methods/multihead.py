@@ -34,10 +34,10 @@ class MultiHead(SplitMethod, regular=True, survives=True):
 
     def client(self, c: int, round: int) -> Flow:
         """Download the body, train it with the client's own head, at first a copy of the initial one, upload it."""
-        body = yield send(self.part1, AGGREGATOR, c)
+        body = yield from self.wire.fetch(self.part1, c)
         head = yield send(self.heads.get(c, self.part2), SERVER, SERVER)
         yield from self.batches(c, body, head, self.data.batches(c, round), round)
-        body = yield send(body, c, AGGREGATOR)
+        body = yield from self.wire.deliver(body, c, round)
         self.heads[c] = yield send(head, SERVER, SERVER)  # without optimiser state
         return body
 

@@ -90,19 +90,19 @@ class Smofi(Hosted, regular=True, survives=True):
         """W_c,j <- W_c, W_s,j <- W_s; then every mini-batch of client j."""
         visit = now.visits[j]
         W_c, W_s = self.parts[visit.cut]
-        visit.part1 = yield send(W_c, AGGREGATOR, j)
+        visit.part1 = yield from self.wire.fetch(W_c, j)
         visit.part2 = yield send(W_s, SERVER, SERVER)
         for batch in self.data.steps(j, round, visit.n_batches):
-            yield from self.step(j, batch, now)
-        visit.part1 = yield send(visit.part1, j, AGGREGATOR)
+            yield from self.step(j, batch, now, round)
+        visit.part1 = yield from self.wire.deliver(visit.part1, j, round)
 
-    def step(self, j: int, batch: Batch, now: Progress) -> Flow:
+    def step(self, j: int, batch: Batch, now: Progress, round: int) -> Flow:
         """Step tau: forward to the server, (4) and (3) there, backward at the client, whose own buffer is not fused."""
         visit, tau, barrier = now.visits[j], batch.step, self.options.barrier
         if barrier == "paper":
             yield wait(now.fusion_before(tau))
         smashed = yield on(j, Forward(), visit.part1, batch)
-        smashed = yield send(smashed, j, SERVER)
+        smashed = yield from self.wire.upload(smashed, visit.part1.part, batch, j, round)
         if barrier == "strict":
             yield wait(now.fusion_before(tau))
         if barrier == "relaxed":
@@ -113,7 +113,7 @@ class Smofi(Hosted, regular=True, survives=True):
             train = TrainFused(now.optimiser, now.row[j])
             gradient = yield on(SERVER, train, visit.part2, smashed, now.fusion)
             yield occur(now.updated[j, tau])
-        gradient = yield send(gradient, SERVER, j)
+        gradient = yield from self.wire.download(gradient, smashed, visit.part1.part, j, round)
         yield on(j, Backward(now.optimiser), visit.part1, gradient)
         if barrier == "paper":
             yield occur(now.passed[j, tau])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from sfl_sim.data.batches import Batch
 from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Lost, Step, on, send
+from sfl_sim.ops import SERVER, Flow, Lost, Step, on
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.steps import Backward, Forward, Train
 
@@ -25,9 +25,9 @@ class SplitStep(Method):
     def minibatch(self, c: int, part1: Replica, part2: Replica | Joined, batch: Batch, round: int) -> Flow:
         """Train both parts on one mini-batch: SPLITSTEP of docs/methods/README.md#one-split-step."""
         smashed = yield on(c, self.forward, part1, batch)
-        smashed = yield send(smashed, c, SERVER)
+        smashed = yield from self.wire.upload(smashed, part1.part, batch, c, round)
         gradient = yield on(SERVER, self.server_step(round), part2, smashed)
-        gradient = yield send(gradient, SERVER, c)
+        gradient = yield from self.wire.download(gradient, smashed, part1.part, c, round)
         yield on(c, self.backward(round), part1, gradient)
 
     @once_a_round
@@ -75,9 +75,9 @@ class SharedServer(SplitStep):
     def client(self, c: int, part2: Replica | Joined, round: int) -> Flow:
         """Download part-1, train it with `part2`, upload it. Changes of `part2` stay if the client is lost."""
         try:
-            self.replicas[c] = part1 = yield send(self.part1, AGGREGATOR, c)
+            self.replicas[c] = part1 = yield from self.wire.fetch(self.part1, c)
             yield from self.batches(c, part1, part2, self.data.batches(c, round), round)
-            self.replicas[c] = part1 = yield send(part1, c, AGGREGATOR)
+            self.replicas[c] = part1 = yield from self.wire.deliver(part1, c, round)
         except Lost:
             del self.replicas[c]
             raise

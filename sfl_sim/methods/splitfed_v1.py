@@ -65,7 +65,7 @@ class SplitFedV1(Surrogates, regular=True, survives=True):
             if done:
                 others = {c: visit for c, visit in visits.items() if c not in done}
                 flows: dict[int | None, Flow] = {None: self.stretches(others, batches, number, round)}
-                uploaded = yield par(flows | {c: self.upload(c, v) for c, v in visits.items() if c in done})
+                uploaded = yield par(flows | {c: self.upload(c, v, round) for c, v in visits.items() if c in done})
                 return {*uploaded.pop(None), *uploaded}
         return set()
 
@@ -80,13 +80,13 @@ class SplitFedV1(Surrogates, regular=True, survives=True):
         """
         part1, part2 = self.parts[visit.cut]
         if number == 1:
-            visit.part1 = yield send(part1, AGGREGATOR, c)
+            visit.part1 = yield from self.wire.fetch(part1, c)
         visit.part2 = yield send(part2, SERVER, SERVER)
         start, end = (n * visit.n_batches // self.n_stretches(visit) for n in (number - 1, number))
         yield from self.batches(c, visit.part1, visit.part2, islice(batches, end - start), round)
         if last:
-            yield from self.upload(c, visit)
+            yield from self.upload(c, visit, round)
 
-    def upload(self, c: int, visit: Visit) -> Flow:
+    def upload(self, c: int, visit: Visit, round: int) -> Flow:
         """Send part-1 to the aggregator."""
-        visit.part1 = yield send(visit.part1, c, AGGREGATOR)
+        visit.part1 = yield from self.wire.deliver(visit.part1, c, round)

@@ -88,11 +88,11 @@ class Surrogates(SplitStep):
     def client(self, c: int, visit: Visit, round: int) -> Flow:
         """Download part-1, copy part-2, train both, upload part-1."""
         part1, part2 = self.parts[visit.cut]
-        visit.part1 = yield send(part1, AGGREGATOR, c)
+        visit.part1 = yield from self.wire.fetch(part1, c)
         visit.part2 = yield send(part2, SERVER, SERVER)
         batches = self.data.steps(c, round, visit.n_batches)
         yield from self.batches(c, visit.part1, visit.part2, batches, round)
-        visit.part1 = yield send(visit.part1, c, AGGREGATOR)
+        visit.part1 = yield from self.wire.deliver(visit.part1, c, round)
 
     def average_at(self, node: int, visits: Mapping[int, Visit], round: int) -> Flow:
         """Average at the server all layers that none of the `visits` holds at its client, else all other layers."""

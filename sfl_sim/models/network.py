@@ -132,13 +132,13 @@ class Network:
         """Make the part of the layers `start` to `stop` (0-based, `stop` excluded), without weights."""
         skeleton = self._skeleton()[start:stop]
         layers = self.layers[start:stop]
-        before = self.layers[start - 1].out_numel if start else math.prod(self.input_shape)
+        before = self.layers[start - 1].out_shape if start else self.input_shape
         return Part(
             skeleton.to(self.dtype),
             first=start == 0,
             layers=layers,
-            in_numel=before,
-            out_numel=layers[-1].out_numel if layers else before,
+            in_numel=math.prod(before),
+            out_shape=layers[-1].out_shape if layers else before,
             dtype=self.dtype,
             channels_last=self.channels_last,
             calling=self.calling,

@@ -22,6 +22,7 @@ class Part:
     Attributes:
         first: True if its input is the data, whose gradient is not needed.
         in_numel, out_numel: elements per sample at its input and output.
+        out_shape: shape of a sample's output.
         n_parameters, n_buffers: trainable elements, and elements of floating buffers (batch-norm statistics).
         size_bytes: bytes of parameters and floating buffers in a message (docs/methods/README.md#symbols).
         dtype: type of the weights.
@@ -36,7 +37,7 @@ class Part:
         first: bool,
         layers: Sequence[Layer],
         in_numel: int,
-        out_numel: int,
+        out_shape: tuple[int, ...],
         dtype: torch.dtype,
         channels_last: bool,
         calling: Calling,
@@ -46,7 +47,8 @@ class Part:
         self._sample = _work(layers)
         self._works: dict[tuple[int, int], Work] = {}
         self.in_numel = in_numel
-        self.out_numel = out_numel
+        self.out_shape = out_shape
+        self.out_numel = math.prod(out_shape)
         self.channels_last = channels_last
         self.calling = calling
         self.names: list[str] = []

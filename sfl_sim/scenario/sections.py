@@ -33,6 +33,7 @@ from sfl_sim.scenario.given import spelled
 from sfl_sim.scenario.power import Power
 from sfl_sim.scenario.serving import Serving
 from sfl_sim.scenario.topology import Shared
+from sfl_sim.scenario.wire import Wire
 
 Cut = Count | Annotated[str, Field(min_length=1)] | Annotated[float, Field(gt=0, lt=1)]
 """Layer after which a network is cut: its index, its name, or its relative depth."""
@@ -344,6 +345,8 @@ class Scenario(Section):
     """The training method and its own options: a section, or the method's name."""
     train: Train = Train()
     """Settings of training."""
+    wire: Wire = Wire()
+    """Codecs of what clients and server send each other."""
     grid: Annotated[dict[str, JsonValue] | list[dict[str, JsonValue]], Concern.SHOWING] = Field(default={})
     """Dotted keys and the values to try, in all combinations; or a list of such mappings."""
     report: Annotated[Report, Concern.RECORDING] = Report()
@@ -370,5 +373,8 @@ EXCLUDES = {
 }
 """Keys that are removed when a grid or an option on the command line sets another key."""
 
-KINDS = ("data.partition.kind", "data.test.kind", "serving.arrivals.kind", "serving.threshold.kind")
+KINDS = (
+    "data.partition.kind", "data.test.kind", "serving.arrivals.kind", "serving.threshold.kind",
+    "wire.up.kind", "wire.down.kind", "wire.update.kind",
+)  # fmt: skip
 """Keys that decide which other keys their section has."""

@@ -20,7 +20,7 @@ def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
     """
     method, task = experiment.method, experiment.method.task
     network = task.network if isinstance(task.network, _Unweighted) else _Unweighted(task.network)
-    sample_s = SecondsPerSample(network, cuts, experiment.scenario.train.batch_size, experiment.fleet)
+    sample_s = SecondsPerSample(network, cuts, experiment.scenario.train.batch_size, experiment.fleet, task.wire)
     elsewhere = replace(task, network=network, cuts=list(cuts), round_cuts=(), sample_s=sample_s)
     experiment.replace_method(type(method)(elsewhere, method.options))
 

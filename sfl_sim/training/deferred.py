@@ -114,9 +114,11 @@ def settle(args: Any) -> None:
 
 
 def values_in(args: Any) -> Iterator[Value]:
-    """Generate the values among an operation's arguments, also those in sequences and mappings."""
+    """Generate the values among an operation's arguments, those in collections and those they are made of."""
     if isinstance(args, Value):
         yield args
+        if args.made_of:
+            yield from values_in(args.made_of)
     elif isinstance(args, Mapping):
         yield from values_in(list(args.values()))
     elif isinstance(args, list | tuple):

@@ -13,6 +13,7 @@ from torch import Tensor
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import Work
+from sfl_sim.training.codecs import Codec
 from sfl_sim.training.evaluate import BATCH
 
 Ints = NDArray[np.int64]
@@ -29,12 +30,14 @@ class Deployed:
         head: exit on the output of `front` (h); None if no request can be answered by an exit on the device.
         back: parts at the server (the rest of theta); empty if the device holds the whole model.
         feature_shape: shape of one sample's features at the cut, without the batch dimension.
+        codec: what the features are coded by, each sample's by themselves; None: they are sent as they are.
     """
 
     front: Sequence[Replica | Joined]
     head: Replica | None
     back: Sequence[Replica | Joined]
     feature_shape: tuple[int, ...]
+    codec: Codec | None = None
 
     @property
     def on_device(self) -> Sequence[Replica | Joined]:
@@ -55,6 +58,8 @@ class Deployed:
     def feature_bytes(self) -> int:
         """Bytes of a request to the server, if the device does not answer it."""
         part = self.front[-1].part
+        if self.codec:
+            return self.codec.size_bytes((1, *part.out_shape), part.wire_dtype)
         return part.out_numel * part.wire_dtype.itemsize
 
     @property
@@ -127,7 +132,7 @@ def answer(model: Deployed, x: Tensor, y: Tensor, prepare: Prepare) -> Answers:
         for start in range(0, len(x), BATCH):
             labels = y[start : start + BATCH]
             features = _through(model.front, prepare(x[start : start + BATCH]))
-            final = _through(model.back, features)
+            final = _through(model.back, model.codec.alone(features) if model.codec else features)
             if model.head:
                 shares = _through([model.head], features).to(model.head.part.dtype).softmax(dim=1)
                 entropy.append(torch.special.entr(shares).sum(dim=1))

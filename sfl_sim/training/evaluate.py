@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.training.alternatives import Alternatives, Model
+from sfl_sim.training.codecs import Codec
 
 BATCH = 1000
 
@@ -58,6 +59,10 @@ class Evaluation:
         return float(np.mean([self.hits[own].mean() for own in test_sets])) if test_sets else None
 
 
+CodedAt = tuple[int, Codec]
+"""How many layers come before the cut, and the codec of what crosses it, each sample by itself."""
+
+
 def evaluate(
     model: Model,
     x: Tensor,
@@ -65,6 +70,7 @@ def evaluate(
     n_labels: int,
     prepare: Callable[[Tensor], Tensor],
     keeps_logits: bool = False,
+    coded: CodedAt | None = None,
 ) -> Evaluation:
     """Evaluate the parts of `model`, one after another, on uint8 test samples x (N, ...) with labels y (N,).
 
@@ -73,7 +79,7 @@ def evaluate(
     answers, losses, kept = [], [], []
     with torch.inference_mode():
         for start in range(0, len(x), BATCH):
-            out = logits(model, prepare(x[start : start + BATCH]))
+            out = logits(model, prepare(x[start : start + BATCH]), coded)
             target = y[start : start + BATCH]
             kept += [out] if keeps_logits else []
             answers.append(out.argmax(dim=1))
@@ -85,10 +91,14 @@ def evaluate(
     return Evaluation(hits, by_label, loss, torch.cat(kept) if keeps_logits else None)
 
 
-def logits(model: Model, x: Tensor) -> Tensor:
+def logits(model: Model, x: Tensor, coded: CodedAt | None = None) -> Tensor:
     """Compute the logits (n, L) for prepared inputs x (n, ...), of the most confident if the model has alternatives."""
     first, *others = model
     if isinstance(first, Alternatives):
-        return first.most_confident(logits([replica, *others], x) for replica in first.replicas.values())
+        return first.most_confident(logits([replica, *others], x, coded) for replica in first.replicas.values())
     out = first.weights(x, training=False)
-    return logits(others, out) if others else out.to(first.part.dtype)
+    if coded:
+        depth, codec = coded
+        coded = depth - len(first.part.skeleton), codec
+        out = out if coded[0] else codec.alone(out)
+    return logits(others, out, coded) if others else out.to(first.part.dtype)

@@ -63,7 +63,7 @@ class Provenance:
         """Give a copy of the same lineage if the payload can change, itself if not."""
         copy = payload.snapshot()
         if isinstance(payload, State):
-            origin = self._identity(payload)
+            origin = repr(payload), self._identity(payload)
             for place, state in enumerate(states_in(copy)):
                 self._states[state] = _digest(origin, place)
         return copy
@@ -91,7 +91,7 @@ class Provenance:
         if isinstance(arg, State):
             return [self._of(state) for state in states_in(arg)]
         if isinstance(arg, Value):
-            return arg, arg.maker, arg.content
+            return arg, arg.maker, arg.content, [self._identity(one) for one in arg.made_of]
         if isinstance(arg, Mapping):
             return [(key, self._identity(value)) for key, value in arg.items()]
         if isinstance(arg, list | tuple):

@@ -1,5 +1,7 @@
 """Evaluation of the clients' models after training, from a scenario on."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies.train import check
+from sfl_sim.training.codecs import Int
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -94,3 +97,67 @@ def test_what_cannot_be_asked_in_the_end_is_refused_in_the_beginning(asked):
     study = parse(SMALL | {"model": {"name": "cnn_small", "cut": 1}, "method": {"name": "splitfed_v3"}} | asked)
     with pytest.raises(ScenarioError, match=r"method\.name: has several models, all of which answer"):
         check(study)
+
+
+CODED = {
+    "name": "coded", "data": {"name": "digits", "train_samples": 40, "test_samples": 60},
+    "clients": {"count": 2, "compute": 1e9, "network": {"uplink_bps": 1e6, "downlink_bps": 1e6}},
+    "train": {"rounds": 1, "batch_size": 10},
+}  # fmt: skip
+
+
+def evaluated(method="splitfed_v2", model=None, **wire):
+    """The last round's row of a run by a method with codecs, and its experiment."""
+    scenario = CODED | {"method": {"name": method}, "wire": wire, "model": model or {"name": "cnn_small", "cut": 1}}
+    (variant,) = parse(scenario).variants
+    experiment = Experiment(variant.scenario, torch.device("cpu"))
+    (last,) = experiment.rounds()
+    return last.row, experiment
+
+
+@pytest.mark.parametrize(
+    ("method", "model"),
+    [
+        ("splitfed_v1", {"name": "cnn_small", "cut": {"by": "client", "values": [1, 2]}}),
+        ("splitfed_v2", None),
+        ("splitfed_v3", None),
+        ("multihead", None),
+    ],
+)
+def test_the_global_model_is_evaluated_through_the_codec(method, model):
+    """One of two bits, so that a difference shows in the loss; and not where one says so."""
+    coded, _ = evaluated(method, model, up="int2")
+    plain, _ = evaluated(method, model, up="int2", at_inference=False)
+    assert coded["loss"] != plain["loss"]
+    exact, _ = evaluated(method, model, up={"kind": "topk", "keep": 1.0})
+    none, _ = evaluated(method, model)
+    assert exact["loss"] == none["loss"]
+
+
+def test_of_several_cuts_the_global_model_is_evaluated_at_the_deepest():
+    model = {"name": "cnn_small", "cut": {"by": "client", "values": [1, 2]}}
+    row, experiment = evaluated("splitfed_v1", model, up="int2")
+    pieces = experiment.method.model()
+    images = experiment.method.data.images
+    x = images.prepare(experiment.dataset.x_test)
+    at_cut = pieces[1].weights(pieces[0].weights(x, training=False), training=False)
+    decoded = experiment.method.wire.up.alone(at_cut)
+    out = pieces[2].weights(decoded, training=False)
+    expected = torch.nn.functional.cross_entropy(out, experiment.dataset.y_test)
+    assert row["loss"] == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_method_that_is_not_split_has_nothing_to_code():
+    coded, plain = (evaluated("fedavg", up=up)[0] for up in ("int2", "none"))
+    assert coded["loss"] == plain["loss"]
+
+
+@pytest.mark.parametrize("method", ["splitfed_v2", "multiexit"])
+def test_requests_are_served_through_the_codec(method):
+    model = {"name": "cnn8", "cut": 2} if method == "multiexit" else None
+    _, experiment = evaluated(method, model, up="int8")
+    deployed = experiment.method.deployed(0)
+    assert deployed.codec == Int()
+    assert deployed.feature_bytes == math.prod(deployed.feature_shape) + 8
+    _, plain = evaluated(method, model, up="int8", at_inference=False)
+    assert plain.method.deployed(0).feature_bytes == 4 * math.prod(deployed.feature_shape)

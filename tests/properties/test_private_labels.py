@@ -14,7 +14,11 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.models.part import Part
 from sfl_sim.models.zoo import network
+from sfl_sim.training.codecs import Codec
 from sfl_sim.training.eager import Eager
+
+WITHOUT_CONTENTS = (Part, Codec, torch.dtype, type)
+"""What all nodes know."""
 
 
 class Customs(Eager):
@@ -44,7 +48,7 @@ class Customs(Eager):
         return super().run(op)
 
     def inspect(self, thing, where):
-        """List all objects reachable from `thing`; a `Part` is the layers without weights, which all nodes share."""
+        """List all objects reachable from `thing`, as far as they are not what all nodes know."""
         if isinstance(thing, torch.Tensor):
             self.inspected += 1
             if self.is_label(thing) or thing.grad_fn is not None:
@@ -59,8 +63,8 @@ class Customs(Eager):
             inside = thing
         elif is_dataclass(thing):
             inside = [getattr(thing, field.name) for field in fields(thing)]
-        elif isinstance(thing, Part | type) or not type(thing).__module__.startswith("sfl_sim"):
-            assert isinstance(thing, Part | type | int | float | str | None), f"{where} holds {thing!r}"
+        elif isinstance(thing, WITHOUT_CONTENTS) or not type(thing).__module__.startswith("sfl_sim"):
+            assert isinstance(thing, (*WITHOUT_CONTENTS, int, float, str, type(None))), f"{where} holds {thing!r}"
             return
         else:
             slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]

@@ -53,6 +53,16 @@ METHODS = {
     "augmentation": scenario("fedavg", data={"augment": True}, train={"optimizer": "adam", "momentum": 0.0}),
     "heads and draws": scenario("hydra", cut2=2, **DRAWING),
     "adaptation": scenario("harmony", **DRAWING, report={"exits_every": 1}),
+    "codecs": scenario(
+        "splitfed_v1",
+        wire={
+            "up": "randtopk",
+            "down": {"kind": "int", "rounding": "stochastic"},
+            "update": "topk",
+            "error_feedback": True,
+        },
+    ),
+    "what was sent": scenario("splitfed_v2", wire={"up": {"kind": "delta", "inner": "int8"}}),
     "flows across rounds": scenario("fedbuff", host="splitfed_v1", buffer=2, **DRAWING),
 }
 
@@ -91,7 +101,7 @@ def assert_equal_trials(one, other):
 def test_a_run_goes_on_after_it_was_killed_at_any_instant(run_jobs, tmp_path):
     rng = stream(10, "instants")
     jobs = []
-    kills = dict(zip(METHODS, [4, 4, 4, 4, 3, 3, 3], strict=True))
+    kills = dict(zip(METHODS, [4, 4, 4, 4, 3, 3, 3, 3, 3], strict=True))
     for name, kind in METHODS.items():
         jobs.append(job(kind, tmp_path / name / "whole"))
         for instant in range(kills[name]):

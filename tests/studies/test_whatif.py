@@ -53,6 +53,16 @@ def test_every_point_takes_what_its_run_takes(tmp_path):
         assert point["cut"] == cuts[i]
 
 
+def test_codecs_are_priced_without_training(tmp_path):
+    _, tables, about = ask(tmp_path, "wire.up=none,int8,topk")
+    (axis,) = about["axes"]
+    assert axis["values"] == ["none", "int8", "topk"]
+    for codec, point in zip(axis["values"], tables["points"].sort_values("axis_0").itertuples(), strict=True):
+        assert point.round_s == pytest.approx(round_s(wire={"up": codec}), rel=1e-9)
+    none, int8, topk = tables["points"].sort_values("axis_0")["round_s"]
+    assert none > int8 > topk
+
+
 def test_axes_say_what_the_scenario_has_itself(tmp_path):
     _, _, about = ask(tmp_path, "model.cut=all", "clients.network.scale=0.25,1", "server.workers=2,unlimited")
     cut, scale, workers = about["axes"]

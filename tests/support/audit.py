@@ -4,11 +4,13 @@ from dataclasses import replace
 from math import ceil
 
 import torch
+from packing import pack, travelling
 from small_world import batch_norm_net, task
 
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Bundle
+from sfl_sim.training.coded import Coded, CodedGradient
 from sfl_sim.training.eager import Eager
 
 BF16 = Calling(autocast=torch.bfloat16)
@@ -37,6 +39,18 @@ def model_bytes(sent):
     return real
 
 
+def coded_bytes(sent):
+    """Size of a message whose first tensors are coded, and whose others are as they are."""
+    if isinstance(sent, CodedGradient):
+        return len(travelling(sent))
+    content = sent.made_of[0].load()
+    packed = sum(len(pack(sent.codec, sent.code(place), shape)) for place, shape in enumerate(sent.shapes))
+    if isinstance(content, torch.Tensor):
+        return packed
+    rest = content[len(sent.shapes) :]
+    return packed + (views_bytes(rest) if sent.kind == "features" else content_bytes(rest))
+
+
 class Audit(Eager):
     """Runs steps and weighs everything that is sent."""
 
@@ -46,7 +60,9 @@ class Audit(Eager):
 
     def snapshot(self, payload):
         sent = super().snapshot(payload)
-        if sent.kind == "model":
+        if isinstance(sent, Coded | CodedGradient):
+            real = coded_bytes(sent)
+        elif sent.kind == "model":
             real = model_bytes(sent)
         else:
             real = (views_bytes if sent.kind == "features" else content_bytes)(sent.load())

@@ -1,0 +1,89 @@
+"""Codecs that a scenario names: those of sfl-sim, with their options, and a user's own."""
+
+import sys
+import types
+
+import pytest
+
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.registry import catalogue, find_codec
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.load import parse
+from sfl_sim.scenario.own_code import Permission, permitted
+from sfl_sim.training.codecs import CODECS, Delta, Fp16, Int, SplitFC, TopK
+
+
+def found(written):
+    return find_codec(parse({"wire": {"up": written}}).base.wire.up, "wire.up")
+
+
+def test_codecs_come_by_name_with_their_options():
+    assert found("none") is None
+    assert found("int4") == Int(bits=4)
+    assert found({"kind": "int8", "per": "channel"}) == Int(per="channel")
+    assert found({"kind": "splitfc", "ratio": 8}) == SplitFC(ratio=8)
+    assert found({"kind": "delta", "inner": "fp16"}) == Delta(inner=Fp16())
+    assert found({"kind": "delta", "inner": {"kind": "topk", "keep": 0.5}}) == Delta(inner=TopK(keep=0.5))
+    assert found({"kind": "delta", "inner": "none"}) == Delta()
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "problem"),
+    [
+        ("int9", "wire.up.kind", "did you mean 'int"),
+        ({"kind": "topk", "keeps": 0.1}, "wire.up.keeps", "did you mean 'keep'"),
+        ({"kind": "topk", "keep": 3}, "wire.up.keep", "at most 1"),
+        ({"kind": "int", "bits": 3}, "wire.up.bits", "must be 2 or 4 or 8"),
+        ({"kind": "delta", "inner": "intt"}, "wire.up.inner.kind", "did you mean 'int"),
+        ("collections:OrderedDict", "wire.up.kind", "is not a subclass"),
+        ("my_codecs:Missing", "wire.up.kind", "cannot be imported"),
+    ],
+)
+def test_a_wrong_codec_is_one_line(written, key, problem):
+    with permitted(Permission(everything=True)), pytest.raises(ScenarioError) as refused:
+        found(written)
+    assert refused.value.key == key
+    assert problem in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_codec_of_ones_own_needs_permission(monkeypatch):
+    class Mine(Fp16):
+        floor: float = 0.0
+
+    module = types.ModuleType("my_codecs")
+    module.Mine = Mine
+    monkeypatch.setitem(sys.modules, "my_codecs", module)
+    with pytest.raises(ScenarioError, match="--allow-code"):
+        found("my_codecs:Mine")
+    with permitted(Permission(everything=True)):
+        assert found({"kind": "my_codecs:Mine", "floor": 0.5}) == Mine(floor=0.5)
+
+
+def test_the_list_of_codecs_tells_their_options():
+    listed = catalogue()["codecs"]
+    assert list(listed) == list(CODECS)
+    for name, kind in CODECS.items():
+        own = [field for field in kind.model_fields if field in kind.__annotations__]
+        assert all(field in listed[name] for field in own), name
+
+
+@pytest.mark.parametrize(
+    ("sections", "key", "problem"),
+    [
+        ({"wire": {"down": "delta"}}, "wire.down", "smashed data alone"),
+        ({"wire": {"update": "splitfc"}}, "wire.update", "smashed data alone"),
+        ({"wire": {"update": {"kind": "int", "per": "channel"}}}, "wire.update.per", "no channels in common"),
+        ({"wire": {"up": "delta"}, "data": {"augment": True}}, "wire.up", r"data\.augment: false"),
+        (
+            {"wire": {"up": "int8"}, "method": {"name": "harmony"}, "model": {"name": "cnn8", "cut": 2}},
+            "wire.up",
+            "quantise",
+        ),
+    ],
+)
+def test_a_codec_in_the_wrong_place_is_refused_before_training(sections, key, problem):
+    (variant,) = parse(sections | {"data": {"train_samples": 40, **sections.get("data", {})}}).variants
+    with pytest.raises(ScenarioError, match=problem) as refused:
+        Experiment(variant.scenario, None)
+    assert refused.value.key == key

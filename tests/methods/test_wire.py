@@ -1,0 +1,310 @@
+"""Codecs in the flows of methods: what is trained on, what comes back, what it costs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from audit import BF16, Audit, single
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lossy_world import gone_at, run
+from packing import pack
+from small_world import batch_norm_net, distance, fleet, simulate, task, tensors, usual_options
+from torch.nn.functional import cross_entropy
+
+from sfl_sim.engine.estimate import SecondsPerSample
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS
+from sfl_sim.methods.wire import Wire
+from sfl_sim.ops import Send
+from sfl_sim.rng import stream
+from sfl_sim.training.batched import Batched
+from sfl_sim.training.codecs import Bf16, Delta, Fp16, Int, RandTopK, SplitFC, TopK
+from sfl_sim.training.coded import Update
+from sfl_sim.training.eager import Eager
+
+SPLIT = sorted(name for name, kind in METHODS.items() if kind.is_split is True and name not in ("fedbuff", "fedasync"))
+DRAWING = [
+    (Int(bits=4), Int(rounding="stochastic")),
+    (RandTopK(keep=0.3), None),
+    (TopK(keep=0.4), Fp16()),
+    (SplitFC(ratio=2.0), Int(per="channel")),
+    (Int(per="channel"), TopK(keep=0.2)),
+    (None, Bf16()),
+]
+
+
+def wired(up=None, down=None, update=None, error_feedback=False, samples=(12, 8, 4), **settings):
+    return task(list(samples), wire=Wire(up, down, update, error_feedback), **settings)
+
+
+def options_of(name):
+    return usual_options(name) | ({"quantise": False} if name == "harmony" else {})
+
+
+def learned(name, work, **how):
+    return simulate(name, work, options=options_of(name), **how)[0]
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_declared_bytes_are_packed_bytes_for_every_method(name):
+    for up, down in [(TopK(keep=0.4), Fp16()), (SplitFC(ratio=2.0), Int(per="channel")), (Int(bits=2), RandTopK())]:
+        audit = Audit()
+        simulate(name, wired(up, down, samples=[10, 7], cut=2), executor=audit, options=options_of(name))
+        wrong = [(kind, priced, real) for kind, priced, real in audit.weighed if priced != real]
+        assert not wrong
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    name=st.sampled_from([*SPLIT, "fedbuff", "fedavg", "fednag"]),
+    codecs=st.sampled_from(DRAWING),
+    update=st.sampled_from([None, Int(), TopK(keep=0.2), Fp16()]),
+    feedback=st.booleans(),
+    samples=st.lists(st.integers(2, 9), min_size=2, max_size=3),
+)
+def test_a_run_without_training_has_the_same_timeline(name, codecs, update, feedback, samples):
+    world = fleet(len(samples), [1e4, 2e4, 1.5e4][: len(samples)], 2e4, 4e4, speedup=3.0)
+    options = options_of(name) | ({"host": "splitfed_v1"} if name == "fedbuff" else {})
+    runs = [
+        simulate(
+            name,
+            wired(*codecs, update, feedback and update is not None, samples=samples, device=device),
+            world=world,
+            options=options,
+            workers=1,
+        )
+        for device in (torch.device("cpu"), None)
+    ]
+    (*_, trained), (*_, ghostly) = runs
+    assert trained.tobytes() == ghostly.tobytes()
+
+
+@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize(
+    ("up", "down"),
+    [(TopK(keep=1.0), TopK(keep=1.0)), (RandTopK(keep=1.0), None), (SplitFC(ratio=1.0, bits=32), None)],
+    ids=repr,
+)
+def test_codecs_that_keep_everything_change_nothing(name, up, down):
+    settings = {"build": batch_norm_net, "samples": [8, 4], "momentum": 0.9}
+    assert distance(learned(name, wired(up, down, **settings)), learned(name, wired(**settings))) == 0
+
+
+def test_top_k_of_everything_has_the_bytes_of_no_codec():
+    *_, with_codec = simulate("splitfed_v2", wired(TopK(keep=1.0), TopK(keep=1.0)))
+    *_, without = simulate("splitfed_v2", wired())
+    assert with_codec.tobytes() == without.tobytes()
+
+
+@pytest.mark.parametrize("codecs", DRAWING, ids=repr)
+def test_one_client_learns_the_same_by_every_split_method(codecs):
+    settings = {"samples": [14], "momentum": 0.9, "local_epochs": 2}
+    one = learned("splitfed_v1", wired(*codecs, **settings))
+    for other in ("splitfed_v2", "splitnn", "mergesfl", "hydra", "smofi", "multihead"):
+        assert distance(one, learned(other, wired(*codecs, **settings))) < 1e-10
+    assert distance(one, learned("splitfed_v1", wired(**settings))) > 1e-6
+
+
+def straight_through(x, codec, draw=None):
+    return x + (codec.decode(codec.encode(x.detach(), draw), tuple(x.shape), x.dtype) - x).detach()
+
+
+def test_the_server_trains_on_decoded_values_and_the_gradient_passes_straight_through():
+    """One client, one step of plain SGD on the network that is not split, with decoded activations in it."""
+    codec = Int(bits=2)
+    work = wired(codec, samples=[4])
+    method = learned("splitfed_v2", work, rounds=1)
+    (whole,) = work.split()
+    net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+    net.load_state_dict(dict(whole.weights.named_tensors()))
+    (x, y), *_ = [batch.load() for batch in work.data.batches(0, 1)]
+    cross_entropy(net[1:](straight_through(net[0](x), codec)), y).backward()
+    for (name, parameter), found in zip(net.named_parameters(), tensors(method).values(), strict=True):
+        torch.testing.assert_close(found, (parameter - 0.1 * parameter.grad).detach(), msg=name)
+
+
+def test_what_was_not_sent_gets_no_gradient():
+    codec = TopK(keep=0.25)
+    work = wired(codec, samples=[4])
+    method = learned("splitfed_v2", work, rounds=1)
+    (whole,) = work.split()
+    net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+    net.load_state_dict(dict(whole.weights.named_tensors()))
+    (x, y), *_ = [batch.load() for batch in work.data.batches(0, 1)]
+    smashed = net[0](x)
+    mask = codec.decode(codec.encode(smashed.detach(), None), (4, 8), torch.float64) != 0
+    cross_entropy(net[1:](mask * smashed), y).backward()
+    for (name, parameter), found in zip(net.named_parameters(), tensors(method).values(), strict=True):
+        torch.testing.assert_close(found, (parameter - 0.1 * parameter.grad).detach(), msg=name)
+
+
+def test_a_mask_of_the_way_up_shortens_the_way_down():
+    *_, rows = simulate("splitfed_v2", wired(TopK(keep=0.25), Fp16(), samples=[4]), rounds=1)
+    down = rows[rows["kind"] == b"gradients"]
+    assert down["bytes"].tolist() == [4 * 2 * 2]  # of 8 elements two, in two bytes
+    *_, rows = simulate("splitfed_v2", wired(TopK(keep=0.25), samples=[4]), rounds=1)
+    assert rows[rows["kind"] == b"gradients"]["bytes"].tolist() == [4 * 2 * 8]
+
+
+def test_harmonys_float16_is_the_codec():
+    """Up and for the answers that come down: gradients stay as they are."""
+    settings = {"build": batch_norm_net, "cuts": [1, 2], "samples": [8, 6]}
+    usual, _, rows = simulate("harmony", task(**settings), options={"inner_steps": 1})
+    work = task(**settings, wire=Wire(Fp16(), Fp16()))
+    wired, _, same_rows = simulate("harmony", work, options={"inner_steps": 1, "quantise": False})
+    assert distance(usual, wired) == 0
+    assert rows.tobytes() == same_rows.tobytes()
+    exact, *_ = simulate("harmony", task(**settings), options={"inner_steps": 1, "quantise": False})
+    assert distance(usual, exact) > 0
+
+
+@pytest.mark.parametrize(("up", "down"), [(Int(), None), (None, Int()), (Delta(), None)])
+def test_harmony_has_one_codec_at_a_time(up, down):
+    with pytest.raises(ScenarioError, match=r"quantise: false|one depth") as refused:
+        METHODS["harmony"](task(wire=Wire(up, down), samples=[4, 4]))
+    assert refused.value.key == ("wire.down" if down else "wire.up")
+
+
+@pytest.mark.parametrize("name", ["fedavg", "splitfed_v1", "splitfed_v2", "fednag", "multiexit", "splitgp", "korea"])
+def test_updates_by_a_codec_that_loses_nothing_change_only_rounding(name):
+    settings = {"build": batch_norm_net, "samples": [8, 4], "momentum": 0.9}
+    coded, plain = (learned(name, wired(update=update, **settings)) for update in (TopK(keep=1.0), None))
+    assert distance(coded, plain) < 1e-12
+
+
+class Trained(Eager):
+    """Notes how far each local step has moved the parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.learned = 0
+
+    def run(self, op):
+        if op.step.name != "train":
+            return super().run(op)
+        before = op.state.weights.flat.clone()
+        content = super().run(op)
+        self.learned += op.state.weights.flat - before
+        return content
+
+
+def test_with_error_feedback_what_arrives_adds_up_to_what_was_learned():
+    """FedAvg with one client: its global model moves by what arrives, and the rest is still to come."""
+    work, trained = wired(update=TopK(keep=0.1), error_feedback=True, samples=[12]), Trained()
+    (begun,) = work.split()
+    method, *_ = simulate("fedavg", work, rounds=5, executor=trained)
+    (error,) = work.wire._errors[0].content
+    missing = trained.learned - (method.whole.weights.flat - begun.weights.flat)
+    missing = torch.cat([view.reshape(-1) for view in begun.part.views(missing)])
+    torch.testing.assert_close(missing[None], error, atol=1e-12, rtol=0)
+    assert error.abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("codec", [Int(), Int(bits=2), TopK(keep=0.1), Fp16()], ids=repr)
+def test_declared_bytes_of_updates_are_packed_bytes(codec):
+    part1, _ = task(build=batch_norm_net).split(2)
+    trained = part1.snapshot()
+    trained.weights.flat.normal_()
+    update = Update(trained, part1, codec, (0, "updates"), None)
+    packed = [
+        pack(codec, codec.encode(change, stream(0, "updates")), change.shape) for change, _ in update.differences()
+    ]
+    assert update.size_bytes == sum(map(len, packed)) + 8 * part1.part.n_buffers
+    assert update.snapshot().size_bytes == update.size_bytes
+    assert len(packed) == (len(part1.part.shapes) if isinstance(codec, Int) else 1)
+
+
+def test_a_lost_upload_leaves_the_remembered_error_as_it_was():
+    wire = Wire(update=TopK(keep=0.1), error_feedback=True)
+    *_, (rows, *_) = run("fedavg", [[0, 1, 2, 3]], wire=wire)
+    upload = rows[(rows["client"] == 3) & (rows["kind"] == b"model") & (rows["node"] == b"uplink")][0]
+    leaves_s = (upload["started_s"] + upload["ended_s"]) / 2
+    wire = Wire(update=TopK(keep=0.1), error_feedback=True)
+    run("fedavg", [[0, 1, 2, 3]], gone_at({3: leaves_s}), wire=wire)
+    assert [wire._errors[c].content is None for c in range(4)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("codecs", [(Int(), Int()), (TopK(keep=0.3), Fp16()), (RandTopK(keep=0.5), None)], ids=repr)
+@pytest.mark.parametrize("name", ["splitfed_v1", "splitfed_v2", "mergesfl", "korea"])
+def test_the_batched_executor_learns_the_same(name, codecs):
+    settings = {"samples": [8, 8, 8, 8, 8], "momentum": 0.9}
+    one = learned(name, wired(*codecs, Int(), **settings))
+    executor = Batched(min_group=2)
+    work = wired(*codecs, Int(), **settings)
+    other, *_ = simulate(name, work, options=options_of(name), executor=executor)
+    executor.finish()
+    assert distance(one, other) < 1e-9
+
+
+def test_delta_above_every_cosine_sends_everything():
+    for inner in (None, Int()):
+        delta, plain = wired(Delta(theta=1.5, inner=inner)), wired(inner)
+        assert distance(learned("splitfed_v2", delta), learned("splitfed_v2", plain)) == 0
+
+
+def test_delta_below_every_cosine_sends_each_sample_once():
+    *_, rows = simulate("splitfed_v2", wired(Delta(theta=-1.5), samples=[8]), rounds=3)
+    ups = rows[rows["kind"] == b"smashed"]
+    assert ups["bytes"].tolist() == [4 * 64 + 1 + 32, 4 * 64 + 1 + 32, *[1 + 32] * 4]
+
+
+def test_the_server_sees_what_was_sent_last():
+    class Seen(Eager):
+        def __init__(self):
+            super().__init__()
+            self.batches = []
+
+        def run(self, op):
+            if op.step.name == "train":
+                self.batches.append(op.args[0].load()[0].clone())
+            return super().run(op)
+
+    seen = Seen()
+    simulate("splitfed_v2", wired(Delta(theta=-1.5), samples=[4]), rounds=3, executor=seen)
+    first, *others = ({tuple(row.tolist()) for row in batch} for batch in seen.batches)
+    assert all(other == first for other in others)
+
+
+def test_a_lost_upload_is_not_remembered():
+    wire = Wire(Delta())
+    *_, (rows, *_) = run("splitfed_v1", [[0, 1, 2, 3]], wire=wire)
+    upload = rows[(rows["client"] == 3) & (rows["kind"] == b"smashed")][0]
+    wire = Wire(Delta())
+    run("splitfed_v1", [[0, 1, 2, 3]], gone_at({3: (upload["started_s"] + upload["ended_s"]) / 2}), wire=wire)
+    assert [wire._sent[c].content is None for c in range(4)] == [False, False, False, True]
+
+
+def test_without_training_delta_is_timed_by_the_share_that_one_assumes():
+    work = wired(Delta(assume_sent=0.25), samples=[8], device=None)
+    *_, rows = simulate("splitfed_v2", work, rounds=2)
+    ups = rows[rows["kind"] == b"smashed"]
+    assert ups["bytes"].tolist() == [4 * 64 + 1 + 32] * 2 + [64 + 1 + 32] * 2
+    with pytest.raises(ScenarioError, match="depends on training") as refused:
+        simulate("splitfed_v2", wired(Delta(), samples=[8], device=None))
+    assert refused.value.key == "wire.up.assume_sent"
+
+
+def test_without_codecs_the_flow_has_the_same_operations_and_values():
+    work = task()
+    method = METHODS["splitfed_v2"](work)
+    flow = method.minibatch(0, method.part1, method.part2, next(work.data.batches(0, 1)), 1)
+    smashed = next(flow).step.out(method.part1, next(work.data.batches(0, 1)))
+    sent = flow.send(smashed)
+    assert isinstance(sent, Send)
+    assert sent.payload is smashed
+
+
+def test_mixed_precision_is_coded_from_its_own_type():
+    work = replace(single(BF16), wire=Wire(TopK(keep=0.2), Int()))
+    audit = Audit()
+    simulate("splitfed_v1", work, executor=audit)
+    assert all(priced == real for _, priced, real in audit.weighed)
+
+
+def test_estimates_of_speed_know_the_codec():
+    work = task(device=None)
+    world = fleet(3, macs_per_s=1e12, uplink_bps=8.0, downlink_bps=8.0)
+    of = {codec: SecondsPerSample(work.network, work.cuts, 4, world, Wire(codec, codec))(0) for codec in (None, Fp16())}
+    assert of[None] == pytest.approx(8 * 8 * 2 + 8)
+    assert of[Fp16()] == pytest.approx(8 * 2 * 2 + 8)
