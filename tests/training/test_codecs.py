@@ -107,7 +107,11 @@ def test_no_column_is_certain_where_none_stands_out():
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.floats(0, 9, allow_subnormal=False), min_size=1, max_size=40), st.floats(0, 1, exclude_max=True), st.data())
+@given(
+    st.lists(st.floats(0, 9, allow_subnormal=False), min_size=1, max_size=40),
+    st.floats(0, 1, exclude_max=True),
+    st.data(),
+)
 def test_as_many_columns_are_sampled_as_are_asked_for(spread, u, data):
     n_columns = data.draw(st.integers(1, len(spread)))
     kept = keep_probabilities(np.array(spread), n_columns)
