@@ -38,6 +38,9 @@ import pandas as pd
 from scipy.stats import t
 
 from sfl_sim.report.results import TO_TARGET
+from sfl_sim.scenario.concerns import NOT_LEARNED, differences
+from sfl_sim.scenario.load import load
+from sfl_sim.scenario.shipped import scenario_file, scenario_names
 
 TIE = 2.0
 Figures = dict[str, np.ndarray]
@@ -66,13 +69,25 @@ class Table:
         found = pd.DataFrame(json.loads((self.folder / "summary.json").read_text())["variants"])
         if status != "complete" or found["seed"].nunique() < 2:
             raise SystemExit(
-                f"{self.folder} is {status}, with {found['seed'].nunique()} seeds; at least two are needed"
+                f"{self.folder} is {status}, seeds: {found['seed'].nunique()}; a complete run of two or more is needed"
             )
+        if changes := self._changes():
+            print(f"{self.folder} is not the study, whose verdicts need its settings: {changes}", file=sys.stderr)
         return found.sort_values("seed")
+
+    def _changes(self) -> str:
+        """Tell in which settings the run differs from the scenario of the study; empty if in none."""
+        stored, study = self.folder / "scenario.yaml", self.folder.name.replace("_", "/", 1)
+        if not stored.exists() or study not in scenario_names():
+            return ""
+        changed = differences(load(stored).base, load(scenario_file(study)).base, NOT_LEARNED)
+        return ", ".join(f"{key} {ours} (study: {theirs})" for key, (ours, theirs) in changed.items())
 
     def __call__(self, key: str, names: Mapping[str, str], scale: float = 100) -> Figures:
         """Figures `key` by seed, times `scale`, of the variants in `names` (short name -> name of the variant)."""
         column = self.variants.set_index("name")[key].astype(float)
+        if missing := set(names.values()) - set(column.index):
+            raise SystemExit(f"{self.folder} has no variant {', '.join(sorted(missing))}: its grid is not the study's")
         if key in TO_TARGET:
             column = column.fillna(math.inf)
         figures = {called: scale * column[[name]].to_numpy() for called, name in names.items()}

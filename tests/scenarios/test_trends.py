@@ -1,6 +1,7 @@
 """What a study says of a paper's trend: when a difference counts, and what a missed target means."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.trends import Claim, Table, chain, one_against, paired, spread, verdict
+from sfl_sim.scenario.shipped import scenario_file
 
 NEVER = np.inf
 
@@ -87,6 +89,17 @@ def written(folder, status="complete", **columns):
     (folder / "manifest.json").write_text(json.dumps({"status": status}))
     (folder / "summary.json").write_text(json.dumps({"variants": seeds}))
     return Table(folder)
+
+
+def test_a_run_with_other_settings_than_the_study_s_says_so(tmp_path, capsys):
+    table = written(tmp_path / "momentum_table", accuracy=[0.5, 0.6])
+    text = scenario_file("momentum/table").read_text()
+    for rounds, told in ((40, ""), (2, f"{table.folder} is not the study, .*: train.rounds 2 \\(study: 40\\)\n")):
+        (table.folder / "scenario.yaml").write_text(text.replace("rounds: 40", f"rounds: {rounds}"))
+        Table(table.folder)("accuracy", {"it": "it"})
+        assert re.fullmatch(told, capsys.readouterr().err)
+    with pytest.raises(SystemExit, match="has no variant gone: its grid is not the study's"):
+        table("accuracy", {"it": "gone"})
 
 
 def test_paired_differences_come_with_their_interval():
