@@ -108,4 +108,4 @@ class NonsenseError(RuntimeError):
 
 
 class StuckError(RuntimeError):
-    """Error for flows that still wait when no event is left: names the flows and their operations (exit code 1)."""
+    """Error where no event is left, and flows still wait or announced jobs are missing: names them (exit code 1)."""

@@ -61,7 +61,7 @@ def reprice(
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
-    """Walk a run again in another world, without training, and say what of its learning holds there.
+    """Time a stored run again with other devices, links or server, and say whether what it learned still holds.
 
     Example: sfl-sim reprice reports/heterogeneous_bw --set clients.network.scale=4
     """

@@ -71,6 +71,7 @@ class Dataset:
             value = getattr(self, field.name)
             if isinstance(value, torch.Tensor):
                 found.update(repr((field.name, value.dtype, value.shape)).encode())
+                # of a tensor that repeats one number, as `known` makes them, the number and the shape say all
                 found.update((value[:1] if value.stride(0) == 0 else value).contiguous().numpy().data)
             else:
                 found.update(repr((field.name, value)).encode())

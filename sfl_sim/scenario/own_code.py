@@ -85,7 +85,7 @@ def find_object(text: str, key: str) -> Any:
         if sent is None:
             problem = "is an object that another Python program has passed; pass it again (from Python)"
             raise ScenarioError(problem, key=key, found=text)
-        _objects[text] = pickle.loads(sent)
+        _objects[text] = pickle.loads(sent)  # it comes from the process that has started this one, never from a file
     return _objects[text]
 
 

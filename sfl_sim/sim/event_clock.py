@@ -115,7 +115,8 @@ class EventClock:
 
         Setup and finish are counted to the first and the last round, but are not `in_round`: every client is present
         then, because rounds do not wait for registrations or for final models.
-        Raises StuckError if flows wait and no event is left, and Lost if `flow` ends with it.
+        Raises StuckError if no event is left and flows wait, or jobs that were announced are missing; and Lost if
+        `flow` ends with it.
         """
         self._operations.begin_round(round, in_round)
         whole = Branch()
@@ -130,6 +131,12 @@ class EventClock:
         value = whole.branches[0].value
         if isinstance(value, Lost):
             raise value
+        if isinstance(self._server, Station) and self.env.peek() == inf and (missing := self._server.missing()):
+            client, n_jobs = next(iter(missing.items()))
+            raise StuckError(
+                f"round {round} has ended without {n_jobs:,} jobs of client {client} that `expect` has announced; "
+                "do fewer reach the server, or does a flow lack `yield from`?"
+            )
         return value
 
     def serve(self, arrivals: Iterable[tuple[float, Flow]]) -> None:

@@ -173,9 +173,7 @@ class Station:
         self.free = workers
         self._queues: dict[Any, _Queue] = {}
         self._announced: dict[Any, _Queue] = {}  # those whose jobs have been announced
-        self._arrivals: list[
-            Job
-        ] = []  # jobs that have not joined their queue yet, which matters to a free worker alone
+        self._arrivals: list[Job] = []  # jobs that have not joined their queue yet: only a free worker needs to know
         self._waiting: dict[int, list[Job]] = {}  # jobs in queues, by client
         self._heap: list[tuple[float, int, int, _Queue]] = []
         self._sequence = 0
@@ -195,6 +193,10 @@ class Station:
             for job in queue.ranked.values():
                 queue.add(job)
         self._announced[state] = queue
+
+    def missing(self) -> dict[int, int]:
+        """Return the jobs that were announced and have not come, by client."""
+        return {client: n for queue in self._announced.values() for client, n in queue.left.items() if n}
 
     def serve(self, job: Job) -> None:
         """Add a job, whose customer will be told what becomes of it."""

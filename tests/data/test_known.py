@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from small_partitions import samples_of
 
 from sfl_sim.data.datasets import DATASETS, load
@@ -14,10 +15,13 @@ from sfl_sim.data.partition import PARTITIONS, label_counts, partition
 from sfl_sim.data.samples import Samples
 from sfl_sim.engine.dealing import dataset_of
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.news import silent
+from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 from sfl_sim.scenario.load import parse
-from sfl_sim.studies.train import check
+from sfl_sim.studies.partition_preview import preview
+from sfl_sim.studies.train import check, run_study
 
 CIFAR = {
     "data": {"name": "cifar10", "train_samples": 600, "partition": {"kind": "dirichlet", "by": "class_plain"}},
@@ -77,10 +81,17 @@ def test_the_clock_needs_no_pixels_and_walks_the_same_timeline(staged_data):
     assert timeline(staged_data) == timeline(staged_data / "nothing here")
 
 
+@pytest.mark.usefixtures("without_pages")
+def test_runs_and_previews_of_time_and_partitions_need_no_pixels(tmp_path):
+    outcome = run_study(parse(CIFAR), tmp_path / "run", Settings(timing_only=True), silent)
+    assert outcome.status == "complete"
+    assert preview(parse(CIFAR)).partitions
+
+
 def test_what_trains_needs_pixels_and_says_so_before_it_begins():
     study = parse(CIFAR)
     check(study)
-    with pytest.raises(ScenarioError, match=r"cifar10 is not in .* downloading it failed"):
-        dataset_of(study.base.data)
+    with pytest.raises(ScenarioError, match=r"data.name: cifar10 is not in .* downloading it failed"):
+        check(study, torch.device("cpu"))
     with pytest.raises(ScenarioError, match=r"data.download is off"):
         dataset_of(study.base.data.model_copy(update={"download": False}))

@@ -337,6 +337,19 @@ def test_who_waits_for_whom_is_named_when_nothing_can_happen_any_more():
         clock(order="cyclic").run(flow(), 1)
 
 
+def test_jobs_that_were_announced_and_never_come_are_named():
+    """As where a method lacks `yield from` before its mini-batches: the round would end at once and do nothing."""
+
+    def flow(jobs):
+        state = State("model")
+        yield expect(state, {0: jobs})
+        yield on(SERVER, Compute(1), state, (yield on(0, Compute(1), State("model"))))
+
+    clock().run(flow(1), 1)
+    with pytest.raises(StuckError, match="round 2 has ended without 2 jobs of client 0 that `expect` has announced"):
+        clock().run(flow(3), 2)
+
+
 @pytest.mark.parametrize("node", [0, SERVER])
 def test_an_error_in_a_flow_or_a_step_is_raised_as_it_is(node):
     error = ScenarioError("in the method", key="method.name", found=3)
