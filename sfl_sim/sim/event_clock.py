@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Any
@@ -174,25 +174,27 @@ class EventClock:
         self.records.add(rows)
         self._begin(until_s)
 
-    def _go_on(self, branch: Branch, result: Any = None, lost: Lost | None = None) -> None:
-        """Carry out a flow's operations one after another until it has to wait, beginning with its last result."""
+    def _go_on(self, branch: Branch, result: Any = None, error: Exception | None = None) -> None:
+        """Carry out a flow's operations one after another until it has to wait, beginning with its last result.
+
+        An error in an operation is raised in the flow, where it was yielded: `Lost`, which the flow may catch, or a
+        mistake, whose traceback then names the line.
+        """
         flow, handlers = branch.flow, self._handlers
         while result is not WAITS:
             try:
-                op = flow.send(result) if lost is None else flow.throw(lost)
+                op = flow.send(result) if error is None else flow.throw(error)
             except StopIteration as stop:
                 self._end(branch, stop.value)
                 return
-            except Lost as error:
-                self._end(branch, error.with_traceback(None))  # whose frames hold the client's model
+            except Lost as lost:
+                self._end(branch, lost.with_traceback(None))  # whose frames hold the client's model
                 return
-            handler = handlers.get(type(op))
-            if handler is None:
-                raise TypeError(f"a flow yielded {op!r}, which is no operation")
             try:
-                result, lost = handler(branch, op), None
-            except Lost as error:
-                result, lost = None, error
+                handler = handlers.get(type(op), _refuse)
+                result, error = handler(branch, op), None
+            except Exception as raised:
+                result, error = None, raised
 
     def _end(self, branch: Branch, value: Any) -> None:
         branch.value, branch.op, branch.result = value, None, None  # which hold models
@@ -277,6 +279,12 @@ class EventClock:
         ended_s = self.records.last_end_s(self.now_s)  # patience may have ended later
         why = "; ".join(lines) or "no operation is pending"
         return f"round {self._operations.round} is stuck at {ended_s:.3f} s: {why}"
+
+
+def _refuse(_: Branch, op: Any) -> Any:
+    """Raise TypeError: `op` is not in the vocabulary."""
+    advice = "; `yield from` runs a flow" if isinstance(op, Generator) else ""
+    raise TypeError(f"a flow yielded {op!r}, which is no operation{advice}")
 
 
 @contextmanager

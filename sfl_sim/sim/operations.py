@@ -166,7 +166,11 @@ class Operations:
         """Run the step of a job whose turn has come."""
         branch = job.branch
         op = branch.op
-        branch.result.content = self.executor.run(op)
+        try:
+            branch.result.content = self.executor.run(op)
+        except Exception as error:  # whose traceback then names the line that yielded the operation
+            branch.flow.throw(error)
+            raise
         if op.node == SERVER:
             for look in self.after_job:
                 look(op)
@@ -176,7 +180,7 @@ class Operations:
         branch = job.branch
         row = self._job(job, job.started_s, branch.macs)
         if branch.lost_s < self.env.now:
-            self.go_on(branch, lost=self._lose(job.client, branch.lost_s, row))
+            self.go_on(branch, error=self._lose(job.client, branch.lost_s, row))
         else:
             self.records.rows += row_bytes(*row)
             self.go_on(branch, branch.result)
@@ -184,7 +188,7 @@ class Operations:
     def lost(self, job: Job) -> None:
         """Record a job that will not be served, because its client has gone away."""
         branch = job.branch
-        self.go_on(branch, lost=self._lose(job.client, branch.lost_s, self._job(job, self.env.now, 0.0)))
+        self.go_on(branch, error=self._lose(job.client, branch.lost_s, self._job(job, self.env.now, 0.0)))
 
     def _job(self, job: Job, started_s: float, macs: float) -> Row:
         """Make the row of a job that has ended now."""
@@ -258,7 +262,7 @@ class Operations:
         try:
             result = self._drive(branch, waits)
         except Lost as lost:
-            self.go_on(branch, lost=lost)
+            self.go_on(branch, error=lost)
         else:
             self.go_on(branch, result)
 
@@ -266,7 +270,7 @@ class Operations:
         """Let the branch wait for the instant at which its operation is lost."""
         if lost_s <= self.env.now:
             raise lose()
-        branch.callbacks = [lambda _: self.go_on(branch, lost=lose())]
+        branch.callbacks = [lambda _: self.go_on(branch, error=lose())]
         self.env.schedule(branch, NORMAL, lost_s - self.env.now)
         return WAITS
 

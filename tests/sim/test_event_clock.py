@@ -1,6 +1,7 @@
 """The clock: who waits for whom, by flows written for the purpose."""
 
 from dataclasses import replace
+from traceback import format_exception
 
 import pytest
 from small_steps import Compute
@@ -13,6 +14,7 @@ from sfl_sim.ops import (
     Event,
     State,
     Value,
+    Work,
     expect,
     occur,
     on,
@@ -375,6 +377,33 @@ def test_what_is_no_operation_is_refused():
 
     with pytest.raises(TypeError, match="'train', which is no operation"):
         clock().run(flow(), 1)
+
+    def whole():
+        yield flow()
+
+    with pytest.raises(TypeError, match="which is no operation; `yield from` runs a flow"):
+        clock().run(whole(), 1)
+
+
+@pytest.mark.parametrize("node", [0, AGGREGATOR])
+@pytest.mark.parametrize("when", ["work", "run"])
+def test_a_mistake_in_an_operation_names_the_line_that_yielded_it(node, when):
+    class Runs(Timing):
+        def run(self, op):
+            return op.step.run(op.state, *op.args)
+
+    class Sized(Compute):
+        """Asks its argument for its size, before it runs or as it runs."""
+
+    setattr(Sized, when, lambda step, state, value: Work.of(value.size_bytes))
+
+    def flow():
+        smashed = send(Value("smashed", 5), 0, SERVER)  # lacks its `yield`
+        yield on(node, Sized(1), State("model"), smashed)
+
+    with pytest.raises(AttributeError, match="'Send' object has no attribute") as raised:
+        clock(executor=Runs()).run(flow(), 1)
+    assert "yield on(node, Sized" in "".join(format_exception(raised.value))
 
 
 def test_a_simpy_process_of_ones_own_runs_beside_the_flows():
