@@ -19,6 +19,7 @@ from sfl_sim.cli import ask, run, show  # noqa: F401  (they register their comma
 from sfl_sim.cli.app import Interrupted, app, say
 from sfl_sim.errors import ScenarioError, own_place
 from sfl_sim.scenario.own_code import Permission, permitted
+from sfl_sim.scenario.problems import keys_named
 
 INTERRUPTED = 130
 SAFE_PATH = "PYTHONSAFEPATH"
@@ -49,11 +50,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         if not arguments:
             raise SystemExit(2) from error  # the help has been shown
-        _fail(getattr(error, "format_message", error.__str__)(), 2)
+        _fail(_usage(error), 2)
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _fail(str(ScenarioError("File name too long", found=error.filename)), 2, error if debug else None)
         _fail(f"failed: {str(error) or type(error).__name__}{own_place(error)}", 1, error if debug else None)
+
+
+def _usage(error: Exception) -> str:
+    """Say what is wrong with the arguments; of a scenario's key that was given as an option, how to set it."""
+    option = getattr(error, "option_name", None) or ""
+    if keys := keys_named(option.lstrip("-").replace("-", "_")):
+        return f"No such option: {option} (did you mean --set {keys[0]}=VALUE?)"
+    return str(getattr(error, "format_message", error.__str__)())
 
 
 @contextmanager

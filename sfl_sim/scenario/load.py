@@ -93,15 +93,16 @@ def parse(values: Mapping[str, Any] | Scenario, name: str = "scenario", override
 def _overridden(base: Scenario, places: Places, name: str, overrides: Overrides) -> Study:
     """Return the study of a scenario after overrides, each of which must have an effect."""
     layer = read_overrides(overrides)
-    given = {key: replace(_COMMAND_LINE) for key in layer}
+    source = Place("overrides") if isinstance(overrides, Mapping) else _COMMAND_LINE
+    given = {key: replace(source) for key in layer}
     places = places.over(given)
     study = _study(changed(base, layer, places) if layer else base, places, name)
     for key, place in given.items():
         if not any(variant.places.of(key) is place for variant in study.variants):
             raise ScenarioError(
-                "has no effect, since the grid sets it in every variant; override the grid, as in --set 'grid={...}'",
+                "has no effect, since the grid sets it in every variant; override the grid",
                 key=key,
-                file=_COMMAND_LINE.file,
+                file=source.file,
             )
     return study
 

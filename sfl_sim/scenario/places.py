@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file; both None if the scenario came from Python, line None for the command line."""
+    """A line of a file; both None if the scenario came from Python, line None for `--set` and `overrides`."""
 
     file: str | None = None
     line: int | None = None

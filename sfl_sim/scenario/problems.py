@@ -67,7 +67,7 @@ def _problem(detail: ErrorDetails, given: object) -> ScenarioError:
         key = f"{key}.{cause.key}" if cause.key else key
         return ScenarioError(cause.problem, key=key, found=cause.found, allowed=cause.allowed)
     if detail["type"] in ("extra_forbidden", "invalid_key") or detail["loc"][-1:] == ("[key]",):
-        allowed = [*spot.siblings, *_elsewhere(spot.path[-1])] if spot.siblings else None
+        allowed = [*spot.siblings, *keys_named(spot.path[-1])] if spot.siblings else None
         return ScenarioError("unknown key", key=key, found=spot.path[-1], allowed=allowed)
     if detail["type"] == "missing":
         return ScenarioError("is missing", key=f"{key}.{detail['loc'][-1]}")
@@ -90,7 +90,10 @@ def mismatch(key: str | None, found: object, schemas: list[Schema]) -> ScenarioE
     if isinstance(found, float) and not math.isfinite(found):
         problem = problem.replace("a number", "a finite number")
     keys = dict.fromkeys(name for schema in schemas for name in schema.get("properties", ()))
-    return ScenarioError(problem, key=key, found=found, allowed=f"the keys {', '.join(keys)}" if keys else None)
+    allowed = f"the keys {', '.join(keys)}" if keys else None
+    if key and isinstance(found, list) and not any("items" in schema for schema in schemas):
+        allowed = "one value here; `grid: {KEY: [...]}` runs several"
+    return ScenarioError(problem, key=key, found=found, allowed=allowed)
 
 
 def _in_words(schema: Schema, found: object = None) -> str:
@@ -144,8 +147,8 @@ def _section(schemas: list[Schema], kind: object) -> Schema:
     return next((schema for schema in schemas if schema.get("type") == "object" and fits(schema)), {})
 
 
-def _elsewhere(name: str) -> list[str]:
-    """List the dotted keys of that name in all sections, if they are few."""
+def keys_named(name: str) -> list[str]:
+    """List the dotted keys of a scenario that end in `name`, if they are few."""
     found = [key for key in _keys(_scenario_schema(), "") if key.rpartition(".")[2] == name]
     return found if len(found) <= MAX_ELSEWHERE else []
 

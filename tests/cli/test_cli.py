@@ -486,7 +486,9 @@ def test_a_missing_scenario_and_a_wrong_option_are_clear(capsys):
     sfl_sim("nowhere.yaml", code=2)
     assert "nowhere.yaml" in capsys.readouterr().err
     sfl_sim("heterogeneous_bw", "--rounds", "3", code=2)
-    assert "--rounds" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("No such option: --rounds (did you mean --set train.rounds=VALUE?)\n")
+    sfl_sim("heterogeneous_bw", "--frsh", code=2)
+    assert "--fresh" in capsys.readouterr().err
 
 
 @pytest.mark.pages

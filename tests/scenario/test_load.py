@@ -187,8 +187,7 @@ def test_a_slip_on_the_command_line_is_told_as_such(write, option, line):
 def test_an_option_that_the_grid_overrides_everywhere_is_refused(write):
     assert (
         refused(write(PAPER), "server.order=lifo")
-        == "--set: server.order: has no effect, since the grid sets it in every variant; "
-        "override the grid, as in --set 'grid={...}'"
+        == "--set: server.order: has no effect, since the grid sets it in every variant; override the grid"
     )
 
     said = refused(write("seed: 1"), "server.order=lifo", "grid={server.order: [fcfs, cyclic]}")
@@ -294,6 +293,9 @@ def test_a_slip_in_python_is_told_with_its_key():
         parse({"train": {"rounds": 0}})
 
     assert str(caught.value) == "train.rounds: must be a whole number of at least 1 (found 0)"
+
+    with pytest.raises(ScenarioError, match=r"^overrides: train\.rounds: must be a whole number of at least 1"):
+        parse({}, overrides={"train.rounds": 0})
 
 
 # --- what is found wrong later ------------------------------------------------------------------------------

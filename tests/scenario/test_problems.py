@@ -68,6 +68,11 @@ def said(values):
             "server.workers: must be a whole number of at least 1 or 'unlimited' (found <built-in function len>)",
         ),
         ({"model": {"name": 7}}, "model.name: must be text or null (found 7)"),
+        (
+            {"method": {"name": ["splitfed_v2", "hydra"]}},
+            "method.name: must be text (found ['splitfed_v2', 'hydra']; "
+            "allowed: one value here; `grid: {KEY: [...]}` runs several)",
+        ),
         ({"data": {"path": 7}}, "data.path: must be text or null (found 7)"),
         ({"data": {"download": 1}}, "data.download: must be true or false (found 1)"),
         (
