@@ -57,6 +57,12 @@ def trial_key(scenario: Scenario, meaning: str, *, pixels: bool = True) -> str:
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
 
+def own_code(scenario: Scenario) -> dict[str, str]:
+    """Return the digests of a user's own code that a scenario names, and of what it imports from its folder, by file."""
+    modules = {text.partition(":")[0] for text in texts(without(scenario, NOT_STORED)) if ":" in text}
+    return {file: digest for module in sorted(modules) for file, digest in own_sources(module).items()}
+
+
 def names_own_code(scenario: Scenario) -> bool:
     """Return True if a scenario names a user's own code: package.module:thing, or an object passed from Python."""
     return any(":" in text for text in texts(without(scenario, NOT_STORED)))

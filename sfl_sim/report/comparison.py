@@ -94,6 +94,9 @@ def compare(runs: Sequence[Run]) -> Comparison:
         elif topic not in varied:
             settings.setdefault(topic, {})[key] = values
     manifests = [flat(run.manifest) for run in runs]
+    own_code = dict.fromkeys(key for one in manifests for key in one if key.startswith("own_code."))
+    for key, digests in _differing(own_code, manifests).items():
+        settings[key.removeprefix("own_code.")] = {key: [digest[:8] for digest in digests]}
     return Comparison(titles(runs), settings, _differing(MACHINE, manifests) | machine)
 
 

@@ -36,6 +36,7 @@ class RunFolder:
 
     Attributes:
         is_new: True if nothing was there.
+        is_restarted: True if an interrupted or killed run was there that was not to be resumed.
         damaged: names of the files, by the number of their trial, for which a trial that was closed has to run again.
 
     Raises ScenarioError if another run or file is there, or another process is writing there.
@@ -71,8 +72,9 @@ class RunFolder:
         for folder in (self.out, self.staging):
             self._refuse_others(folder)
         _refuse_link(self.staging)
-        self._remove_what_is_discarded(not resume)
         is_whole = not self.out.exists() or read_manifest(self.out).get("status") == "complete"
+        self.is_restarted = not resume and (self.staging.exists() or not is_whole)
+        self._remove_what_is_discarded(not resume)
         if resume and not (is_whole or self.staging.exists()):
             self.out.rename(self.staging)
         for path in self.staging.rglob("*"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from sfl_sim.engine.cache_key import code_version
+from sfl_sim.engine.cache_key import code_version, own_code
 from sfl_sim.engine.trial import Settings, uninterrupted
 from sfl_sim.errors import OutputError
 from sfl_sim.scenario.load import Study, dump_study
@@ -108,6 +108,7 @@ def manifest(study: Study, settings: Settings, status: str, began_s: float) -> d
     return {
         "status": status,
         "code": code_version(),
+        "own_code": {file: digest for v in study.variants for file, digest in own_code(v.scenario).items()},
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "wall_s": round(time.monotonic() - began_s, 3),
         "variants": len(study.variants),

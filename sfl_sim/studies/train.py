@@ -87,6 +87,8 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
             notify(Warned(None, f"nothing to resume: a new run begins in {place}{why and ', since ' + why}"))
         elif why:
             notify(Warned(None, f"{why}: this run goes to {place}"))
+        if folder.is_restarted:
+            notify(Warned(None, f"an interrupted run in {place} begins anew; --resume would have gone on with it"))
         notify(planned(study))
         for number, names in folder.damaged.items():
             notify(Warned(number, f"it is run again, since {', '.join(names)} is not what was written"))

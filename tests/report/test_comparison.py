@@ -79,6 +79,15 @@ def test_of_two_that_differ_in_two_settings_nobody_knows_what_is_compared() -> N
     assert set(found.others) == {"server.speedup", "train.lr"}
 
 
+def test_code_of_one_s_own_that_was_changed_between_two_runs_is_a_difference() -> None:
+    before, after = ({"own_code": {"nets.py": "a0a0a0a0a0", "mine.py": 10 * digit}} for digit in "bc")
+    found = compared({}, {}, manifests=[before, after])
+    assert settings_in_words(found) == "The runs differ in <code>mine.py</code> alone."
+    assert found.settings["mine.py"] == {"own_code.mine.py": ["bbbbbbbb", "cccccccc"]}
+    found = compared({}, {}, manifests=[{"own_code": {}}, after])
+    assert found.settings["nets.py"] == {"own_code.nets.py": ["–", "a0a0a0a0"]}
+
+
 def test_equal_runs_have_the_same_settings() -> None:
     found = compared({"name": "a", "repeats": 1}, {"name": "b", "repeats": 3})
 

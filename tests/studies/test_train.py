@@ -1,6 +1,7 @@
 """Studies: how steps are to be computed is checked before anything is written, and is told afterwards."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -110,15 +111,31 @@ def test_nothing_is_compiled_where_no_client_has_a_whole_mini_batch(sfl_sim, cap
     assert "train.compile: no client has a whole mini-batch; only those are compiled" in capsys.readouterr().err
 
 
+def warned(lr, out=None, resume=True, interrupt=False):
+    told = []
+
+    def listen(news):
+        told.append(news)
+        if interrupt and isinstance(news, Ended):
+            raise KeyboardInterrupt
+
+    study = parse(SCENARIO | {"train": SCENARIO["train"] | {"lr": lr}})
+    with suppress(KeyboardInterrupt):
+        run_study(study, out, Settings(timing_only=True, resume=resume), listen)
+    return [news.problem for news in told if isinstance(news, Warned)]
+
+
+def test_an_interrupted_run_that_begins_anew_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert warned(0.1, resume=False, interrupt=True) == []
+    again = "an interrupted run in reports/tiny begins anew; --resume would have gone on with it"
+    assert warned(0.1, resume=False, interrupt=True) == [again]
+    assert warned(0.1, resume=True) == []
+    assert warned(0.1, resume=False) == []
+
+
 def test_a_run_that_finds_nothing_to_resume_says_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-    def warned(lr, out=None, resume=True):
-        told = []
-        study = parse(SCENARIO | {"train": SCENARIO["train"] | {"lr": lr}})
-        run_study(study, out, Settings(timing_only=True, resume=resume), told.append)
-        return [news.problem for news in told if isinstance(news, Warned)]
-
     assert warned(0.1) == ["nothing to resume: a new run begins in reports/tiny"]
     assert warned(0.1) == []
     assert warned(0.2) == [
