@@ -58,7 +58,7 @@ def trial_key(scenario: Scenario, meaning: str, *, pixels: bool = True) -> str:
 
 
 def own_code(scenario: Scenario) -> dict[str, str]:
-    """Return the digests of a user's own code that a scenario names, and of what it imports from its folder, by file."""
+    """Return the digests, by file, of a user's own code that a scenario names, and of what it imports beside it."""
     modules = {text.partition(":")[0] for text in texts(without(scenario, NOT_STORED)) if ":" in text}
     return {file: digest for module in sorted(modules) for file, digest in own_sources(module).items()}
 

@@ -6,13 +6,14 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from sfl_sim.report import display, figures
 from sfl_sim.report.display import percent
 from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS
 from sfl_sim.report.html_page import Panel
 from sfl_sim.report.targets import BYTES, ROUNDS, TIME, Leg, aims, target_table
+from sfl_sim.scenario.given import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +56,33 @@ def accuracy_panels(frames: Frames) -> list[Panel]:
         *(_accuracy(frames, aim) for aim in aims(frames)),
         Panel("Forgetting", f"{FORGETTING}({bands}).", gaps, columns=2),
     ]
+
+
+def own_metric_panels(frames: Frames) -> list[Panel]:
+    """The panel on metrics of the user's own, with a figure for each that a variant has; none without them."""
+    keys = dict.fromkeys(key for run in frames.runs for settings in run.settings.values() for key in settings)
+    names = [key.removeprefix(METRICS) for key in keys if key.startswith(METRICS)]
+    drawn = [(name, metric_over_rounds(frames, name)) for name in names if frames.rounds[name].notna().any()]
+    bands = figures.over_seeds(frames.n_seeds, len(frames.variants) <= MAX_BANDS)
+    caption = Markup(
+        "What <code>report.metrics</code> found after every round from the logits of all test samples ({})."
+    )
+    return [Panel("Your metrics", caption.format(bands), drawn, columns=min(2, len(drawn)))] if drawn else []
+
+
+def metric_over_rounds(frames: Frames, name: str) -> go.Figure:
+    """Median over seeds of a metric of the user's own after each round, and its spread."""
+    figure = figures.canvas(330)
+    for variant in frames.variants:
+        rows = frames.rounds[frames.rounds["variant"] == variant.label].dropna(subset=name)
+        if rows.empty:
+            continue
+        curve = display.thin(display.over_seeds(rows, "round", [name]), figures.MAX_POINTS)
+        if len(frames.variants) <= MAX_BANDS:
+            figures.band(figure, variant, curve[f"{name}_low"], curve[f"{name}_high"], curve.index.to_series())
+        figures.lines(figure, variant, curve.index, curve[name], "%{y:.4~g} in round %{x}", legendgroup=variant.label)
+    figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()), rangemode="tozero")
+    return figure.update_yaxes(title=str(escape(name)))
 
 
 def _accuracy(frames: Frames, aim: Aim) -> Panel:

@@ -212,26 +212,29 @@ def load(folder: Path) -> Run:
     """
     with reading(folder, FILES, "is not a complete run folder"):
         scenario_text = (folder / "scenario.yaml").read_text(encoding="utf-8")
+        scenario = dict(yaml_text.read_value(scenario_text))
+        metrics = dict.fromkeys(scenario.get("report", {}).get("metrics", {}))  # the user's own
+        tables = TABLES | {"rounds.parquet": [*TABLES["rounds.parquet"], *metrics]}
         run = Run(
             folder,
-            dict(yaml_text.read_value(scenario_text)),
+            scenario,
             scenario_text,
             read_json(folder / "manifest.json"),
             _summary(read_json(folder / "summary.json")),
-            *(_table(folder / name, columns) for name, columns in TABLES.items()),
+            *(_table(folder / name, columns, NEWER | metrics) for name, columns in tables.items()),
         )
     if run.rounds.empty:
         raise ScenarioError(f"{folder} has nothing to report: no round has ended")
     return run
 
 
-def _table(path: Path, columns: list[str]) -> pd.DataFrame:
-    if path.name in NEWER and not path.exists():
+def _table(path: Path, columns: list[str], newer: Mapping[str, Any]) -> pd.DataFrame:
+    if path.name in newer and not path.exists():
         return pd.DataFrame(columns=columns)
     if pq.read_metadata(path).num_rows == 0:  # without rows, the store knows no columns either
         return pd.DataFrame(columns=columns)
     stored = pq.read_schema(path).names
-    lacking = {column: known for column, known in NEWER.items() if column in columns and column not in stored}
+    lacking = {column: known for column, known in newer.items() if column in columns and column not in stored}
     frame = pd.read_parquet(path, columns=[column for column in columns if column not in lacking]).assign(**lacking)
     return frame.astype({column: float for column in SOMETIMES if column in frame})
 

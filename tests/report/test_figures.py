@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_run import World, write_run
@@ -83,6 +84,19 @@ def test_the_performance_gap_is_drawn_against_the_clock_and_against_rounds(frame
         (rounds["ended_s"].median() / rounds["ended_s"].median()[1]).to_numpy()
     )
     assert list(by_round.x) == list(range(1, 31))
+
+
+def test_a_metric_of_one_s_own_has_a_figure(frames: Frames, folder: Path) -> None:
+    assert learning.own_metric_panels(frames) == []
+    scenario = yaml.safe_load((folder / "scenario.yaml").read_text())
+    scenario.setdefault("report", {})["metrics"] = {"surest": "mine:surest"}
+    (folder / "scenario.yaml").write_text(yaml.safe_dump(scenario))
+    rounds = pd.read_parquet(folder / "rounds.parquet")
+    rounds.assign(surest=rounds["round"] / 8).to_parquet(folder / "rounds.parquet")
+    (panel,) = learning.own_metric_panels(merge([load(folder)]))
+    ((title, figure),) = panel.figures
+    assert (title, panel.title) == ("surest", "Your metrics")
+    assert [list(line.y) for line in figure.data] == [[0.125, 0.25, 0.375, 0.5]] * 2
 
 
 def test_of_many_variants_each_stands_before_the_others(eight: Frames) -> None:
