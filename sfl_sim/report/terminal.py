@@ -42,7 +42,9 @@ def results_in_terminal(folder: Path) -> TerminalTable:
     known = [*columns_for(frames), *([TIME] if any(aim.target for aim in aims(frames)) else [])]
     by_key = {column.key: column for column in known}
     columns = [by_key[key] for key in SHOWN if key in by_key]
-    about = [] if frames.timing_only else [f"Accuracy and PG: medians of the last {LAST_ROUNDS} rounds.", PG]
+    n_rounds = int(frames.summary["rounds"].max())
+    which = f"the last {LAST_ROUNDS} rounds" if n_rounds > LAST_ROUNDS else plural(n_rounds, "round")
+    about = [] if frames.timing_only else [f"Accuracy and PG: medians of {which}.", PG]
     if "stopped" in frames.summary and frames.summary["stopped"].notna().any():
         about.append("Where training stopped early, of the last round.")
     if TIME in columns:
