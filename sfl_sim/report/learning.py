@@ -64,9 +64,7 @@ def own_metric_panels(frames: Frames) -> list[Panel]:
     names = [key.removeprefix(METRICS) for key in keys if key.startswith(METRICS)]
     drawn = [(name, metric_over_rounds(frames, name)) for name in names if frames.rounds[name].notna().any()]
     bands = figures.over_seeds(frames.n_seeds, len(frames.variants) <= MAX_BANDS)
-    caption = Markup(
-        "What <code>report.metrics</code> found after every round from the logits of the test set ({})."
-    )
+    caption = Markup("What <code>report.metrics</code> found after every round from the logits of the test set ({}).")
     return [Panel("Your metrics", caption.format(bands), drawn, columns=min(2, len(drawn)))] if drawn else []
 
 

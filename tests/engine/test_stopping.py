@@ -1,6 +1,7 @@
 """Training that ends early is training with as many rounds, however it was told to end."""
 
 import json
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -8,6 +9,7 @@ from small_study import SCENARIO, study
 
 from sfl_sim.engine import checkpointing
 from sfl_sim.engine.news import Ended
+from sfl_sim.engine.stopping import Stopping
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.studies.train import TrialsFailed, run_study
@@ -53,6 +55,29 @@ def test_patience_counts_the_rounds_without_a_better_accuracy(tmp_path):
     assert summary["stopped"] == "no better accuracy in 2 rounds"
     assert accuracy[-3] == accuracy.max() > accuracy[-2:].max() - 1e-12
     assert all(accuracy[n : n + 2].max() > accuracy[:n].max() for n in range(1, len(accuracy) - 2))
+
+
+def test_an_accuracy_that_is_as_good_as_the_best_is_not_better():
+    stop = Stopping(study(train=stopping(patience=2)).base.train)
+    ends = [stop.why(after(n, accuracy), None, is_new=True) for n, accuracy in enumerate([0.4, 0.5, 0.5, 0.5], start=1)]
+    assert ends == [None, None, None, "no better accuracy in 2 rounds"]
+
+
+def test_rounds_that_a_resumed_run_takes_over_count_but_are_not_shown_again():
+    shown = []
+
+    def look(round, experiment):
+        shown.append(round.row["round"])
+
+    stop = Stopping(study(train=stopping(patience=2) | {"on_round_end": look}).base.train)
+    assert stop.why(after(1, 0.3), None, is_new=False) is None
+    assert stop.why(after(2, 0.2), None, is_new=False) is None
+    assert stop.why(after(3, 0.3), None, is_new=True) == "no better accuracy in 2 rounds"
+    assert shown == [3]
+
+
+def after(n, accuracy):
+    return SimpleNamespace(row={"round": n, "accuracy": accuracy, "ended_s": float(n)})
 
 
 def test_an_accuracy_ends_training_with_the_round_that_reaches_it_but_no_run_that_times_only(tmp_path):
