@@ -43,6 +43,7 @@ def client_table(fleet: Fleet, counts: Ints, cuts: Sequence[int]) -> pd.DataFram
             "uplink_bps": fleet.uplink_bps,
             "downlink_bps": fleet.downlink_bps,
             "latency_s": fleet.latency_s,
+            "trace_phase_s": pd.Series(fleet.trace_phase_s, dtype=float),
             "samples": counts.sum(axis=1),
             "dominant_label": counts.argmax(axis=1),
             "label_samples": list(counts),

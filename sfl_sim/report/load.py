@@ -67,7 +67,7 @@ SOMETIMES = [
 ]  # fmt: skip
 """Numbers that some runs do not have: null throughout there."""
 NEWER = dict.fromkeys([
-    "client_accuracy", "label_samples", "cut", "cost", "layers.parquet", "confusion.parquet",
+    "client_accuracy", "label_samples", "trace_phase_s", "cut", "cost", "layers.parquet", "confusion.parquet",
     "representations.parquet", "joule", "server_model_bytes", "best_accuracy", "reference", "method_options",
     "accuracy_spread", *EXIT_NUMBERS, "rho", *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, "skipped",
 ]) | {"assistants_s": 0.0}  # fmt: skip

@@ -18,6 +18,7 @@ from sfl_sim.scenario.availability import Availability
 from sfl_sim.scenario.data import Data
 from sfl_sim.scenario.fields import (
     Concern,
+    Correlation,
     Count,
     NonNegative,
     Option,
@@ -132,6 +133,11 @@ class Network(Rated):
     CSV file."""
     scale: Positive = 1.0
     """Factor on every link's rate."""
+    up_down_correlation: Correlation = 1.0
+    """Rank correlation of the uplink and the downlink that a client draws; 1 means one quantile for both. In the tests
+    behind mobiperf it is about 0.5."""
+    compute_correlation: Correlation = 0.0
+    """Rank correlation of the uplinks that clients draw with the speeds of their devices."""
     shared: Shared | None = None
     """Links that clients share, beyond their own ones: a section with access points and a backhaul, or a graph; null
     means none."""

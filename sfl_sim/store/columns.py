@@ -49,8 +49,8 @@ STALENESS_COLUMNS = ["staleness_mean", "staleness_max", "updates_discarded"]
 LABEL_COLUMNS = ["round", "label", "position", "accuracy", "samples"]
 CONFUSION_COLUMNS = ["round", "job", "time_s", "true_label", "predicted_label", "share"]
 CLIENT_COLUMNS = [
-    "client", "device", "macs_per_s", "uplink_bps", "downlink_bps", "latency_s", "samples", "dominant_label",
-    "label_samples", "cut", "cost", "joule",
+    "client", "device", "macs_per_s", "uplink_bps", "downlink_bps", "latency_s", "trace_phase_s", "samples",
+    "dominant_label", "label_samples", "cut", "cost", "joule",
 ]  # fmt: skip
 LOSS_COLUMNS = ["round", "client", "lost_s", "returned_s", "node", "kind", "step", "cause"]
 PRESENCE_COLUMNS = ["client", "from_s", "until_s"]

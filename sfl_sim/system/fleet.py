@@ -65,6 +65,11 @@ class Fleet:
         return [link.mean_bps for link in self.uplinks]
 
     @property
+    def trace_phase_s(self) -> list[float | None]:
+        """Seconds into the trace at which each client's links begin; None without one."""
+        return [link.phase_s if link.pattern else None for link in self.uplinks]
+
+    @property
     def downlink_bps(self) -> list[float]:
         """Mean rates of the downlinks."""
         return [link.mean_bps for link in self.downlinks]
@@ -103,7 +108,7 @@ def build_fleet(
     devices, macs_per_s = draw_devices(n_clients, rng, **options, reference_macs=cost.reference_macs)
     links = dict(network)
     shared = links.pop("shared", None)
-    uplinks, downlinks, latency_s = draw_links(n_clients, stream(seed, "links"), **links)
+    uplinks, downlinks, latency_s = draw_links(n_clients, stream(seed, "links"), macs_per_s=macs_per_s, **links)
     rates, server_macs_per_s = macs_per_s.tolist(), float(gamma / np.mean(1 / macs_per_s))
     return Fleet(
         devices,

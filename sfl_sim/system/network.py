@@ -26,6 +26,9 @@ def draw_links(
     trace: str | Path | None = None,
     latency_s: PerClient = 0.0,
     scale: float = 1.0,
+    up_down_correlation: float = 1.0,
+    compute_correlation: float = 0.0,
+    macs_per_s: FloatArray | None = None,
 ) -> tuple[list[RateTrace], list[RateTrace], FloatArray]:
     """Give each of n clients an uplink, a downlink, both `scale` times as fast, and a latency.
 
@@ -33,17 +36,26 @@ def draw_links(
     profile, else the trace's own mean. Around that mean the rate varies as the trace does; without one it is constant.
 
     A client draws one quantile for both directions, because a good radio or contract is good in both: independent draws
-    would give too many clients one fast and one slow link. It also draws one phase, at which both directions start the
-    trace. A client's draws depend on neither the options nor n.
+    would give too many clients one fast and one slow link. With an `up_down_correlation` below 1, each direction has a
+    quantile of its own, and this rank correlation. It also draws one phase, at which both directions start the trace.
+    A client's draws depend on neither the options nor n, but with a `compute_correlation`: that is the rank correlation
+    of uplinks with the devices' speeds `macs_per_s` (n,), which are ranked among each other.
 
     Raises:
         ScenarioError: an unusable profile, trace or number, or no rate for a direction.
     """
     quantiles, phases = rng.random((n, 2)).T
+    apart, ties = rng.spawn(2)
+    if profile is None and (up_down_correlation, compute_correlation) != (1, 0):
+        key = "compute_correlation" if compute_correlation else "up_down_correlation"
+        raise ScenarioError("needs a profile, from which rates are drawn", key=f"{KEY}.{key}")
+    if compute_correlation and macs_per_s is not None:
+        quantiles = correlated(quantiles, _ranked(macs_per_s, ties), compute_correlation)
+    down = quantiles if up_down_correlation == 1 else correlated(apart.random(n), quantiles, up_down_correlation)
     patterns = {} if trace is None else _read_trace(trace)
     mean_bps = {direction: np.full(n, pattern.mean_bps) for direction, pattern in patterns.items()}
     if profile is not None:
-        mean_bps |= _draw_rates(profile, quantiles)
+        mean_bps |= _draw_rates(profile, quantiles, down)
     for direction, rates_bps in (("uplink_bps", uplink_bps), ("downlink_bps", downlink_bps)):
         if rates_bps is not None:
             mean_bps[direction] = per_client(rates_bps, n, f"{KEY}.{direction}")
@@ -64,15 +76,38 @@ def _links(mean_bps: FloatArray, pattern: Pattern | None, phases: FloatArray) ->
     return [RateTrace(mean, pattern, phase_s) for mean, phase_s in zip(mean_bps.tolist(), begun_s, strict=True)]
 
 
-def _draw_rates(profile: str | Path, quantiles: FloatArray) -> dict[str, FloatArray]:
-    """Interpolate the rates at `quantiles` (n,) by direction: linear between the profile's rows, constant beyond."""
+def correlated(uniform: FloatArray, others: FloatArray, rank_correlation: float) -> FloatArray:
+    """Give uniform numbers (n,) of this rank correlation (Spearman's) with `others` (n,), by a Gaussian copula.
+
+    Args:
+        uniform: independent of `others`; kept where the correlation is 0.
+        others: uniform, too.
+        rank_correlation: from -1 to 1. The normal scores have the correlation 2 sin(pi/6 rank_correlation).
+    """
+    from scipy.special import ndtr, ndtri  # type: ignore[import-untyped]  # scipy takes a while to import
+
+    of_scores = 2 * np.sin(np.pi / 6 * rank_correlation)
+    found: FloatArray = ndtr(of_scores * ndtri(others) + np.sqrt(max(0.0, 1 - of_scores**2)) * ndtri(uniform))
+    return found
+
+
+def _ranked(numbers: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Give the ranks of numbers (n,) as quantiles, evenly spread; equal numbers are ranked by lot."""
+    order = np.lexsort((rng.random(len(numbers)), numbers))
+    ranks = np.empty(len(numbers))
+    ranks[order] = (np.arange(len(numbers)) + 0.5) / len(numbers)
+    return ranks
+
+
+def _draw_rates(profile: str | Path, up: FloatArray, down: FloatArray) -> dict[str, FloatArray]:
+    """Interpolate the rates at quantiles (n,) by direction: linear between the profile's rows, constant beyond."""
     key = f"{KEY}.profile"
     table = read_table(find("network", profile, key), ["quantile", *DIRECTIONS], key)
     grid = table.numbers("quantile")
     table.require("quantile", (grid >= 0) & (grid <= 1), "0 to 1")
     table.require("quantile", np.diff(grid, prepend=-1) > 0, "more than in the row before")
     drawn = {}
-    for direction in DIRECTIONS:
+    for direction, quantiles in zip(DIRECTIONS, (up, down), strict=True):
         rates_bps = table.numbers(direction)
         table.require(direction, rates_bps > 0, "a number above 0")
         table.require(direction, np.diff(rates_bps, prepend=0) >= 0, "at least the rate in the row before")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import ks_2samp, spearmanr
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
@@ -31,6 +32,39 @@ def test_drawn_rates_have_the_quantiles_of_the_table_and_one_quantile_serves_bot
     uniform = (np.arange(n) + 0.5) / n
     assert np.abs(np.sort(up) - uniform).max() < 1.95 / np.sqrt(n)  # Kolmogorov-Smirnov, 0.1 %
     assert up == pytest.approx(down, abs=1e-6)
+
+
+@pytest.mark.parametrize("correlation", [-1.0, -0.6, 0.0, 0.5, 0.9])
+def test_uplinks_and_downlinks_have_the_rank_correlation_asked_for_and_the_profile_s_quantiles(correlation):
+    n = 20_000
+    drawn = draw_links(n, stream(0, "links"), "mobiperf", up_down_correlation=correlation)
+    up, down = map(means_bps, drawn[:2])
+    assert up.tolist() == means_bps(draw_links(n, stream(0, "links"), "mobiperf")[0]).tolist()
+    assert spearmanr(up, down).statistic == pytest.approx(correlation, abs=4 / np.sqrt(n))
+    together = means_bps(draw_links(n, stream(0, "links"), "mobiperf")[1])
+    assert ks_2samp(down, together).statistic < 1.95 * np.sqrt(2 / n)
+    assert drawn[1][:7] == draw_links(7, stream(0, "links"), "mobiperf", up_down_correlation=correlation)[1]
+
+
+@pytest.mark.parametrize("correlation", [-0.8, 0.3, 1.0])
+def test_fast_phones_have_fast_uplinks_as_far_as_asked_for(correlation):
+    n = 20_000
+    macs_per_s = stream(0, "devices").choice([1e9, 2e9, 5e9, 9e9], n)  # with ties
+    up, down = map(
+        means_bps,
+        draw_links(n, stream(0, "links"), "fedscale", compute_correlation=correlation, macs_per_s=macs_per_s)[:2],
+    )
+    ranked = macs_per_s + stream(0, "ties").random(n)
+    assert spearmanr(ranked, up).statistic == pytest.approx(correlation, abs=0.07)  # ties are ranked by lot
+    assert spearmanr(up, down).statistic == pytest.approx(1)
+    plain = means_bps(draw_links(n, stream(0, "links"), "fedscale")[0])
+    assert ks_2samp(up, plain).statistic < 1.95 * np.sqrt(2 / n)
+
+
+@pytest.mark.parametrize("key", ["up_down_correlation", "compute_correlation"])
+def test_rates_that_are_given_cannot_be_correlated(key):
+    with pytest.raises(ScenarioError, match=f"clients.network.{key}: needs a profile, from which rates are drawn"):
+        draw_links(2, stream(0, "links"), uplink_bps=1e6, downlink_bps=1e6, **{key: 0.5})
 
 
 def test_mobiperf_has_the_medians_of_the_raw_tests() -> None:
