@@ -23,8 +23,7 @@ from mkdocs.structure.pages import Page
 
 import sfl_sim
 from sfl_sim.cli import app
-from sfl_sim.engine.registry import catalogue, choices
-from sfl_sim.methods import METHODS
+from sfl_sim.engine.catalogue import catalogue, choices, method_options
 from sfl_sim.scenario.schema import json_schema, members
 
 ROOT = Path(__file__).parents[1]
@@ -139,7 +138,6 @@ def diagram(source: str, language: str, css_class: str, options: Any, md: Any, *
 
 def scenario_page() -> str:
     """Write the reference of scenarios from their JSON Schema: every key, by section."""
-    options = {name: method.Options.model_json_schema() for name, method in METHODS.items()}
     schema = json_schema({}, choices())
     examples = EXAMPLES | dict(given_keys())
     lines = [SCENARIO_INTRO]
@@ -149,7 +147,7 @@ def scenario_page() -> str:
             example = example_of(f"{name}.{key}".lstrip("."), node, examples)
             lines.append(f"| `{key}` | {default_of(node)} | {what_is(key, node, schema)} | {example} |")
         if name == "method":
-            lines += ["", *method_lines(options)]
+            lines += ["", *method_lines(method_options())]
     return "\n".join(lines)
 
 

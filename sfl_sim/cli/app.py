@@ -14,8 +14,10 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from sfl_sim.errors import ScenarioError, in_one_line, in_short
+from sfl_sim.scenario.shipped import scenario_file
 
 if TYPE_CHECKING:
+    from sfl_sim.scenario.load import Study
     from sfl_sim.studies.launch import Outcome  # imports torch
 
 app = typer.Typer(
@@ -74,6 +76,19 @@ def place_of_page(page: Path) -> Path:
     except UnicodeEncodeError as error:
         raise ScenarioError("is not UTF-8 text", key="--out", found=str(page)) from error
     return page
+
+
+def read_study(scenario: str, overrides: list[str]) -> Study:
+    """Read a scenario and check its names.
+
+    A command does this before it imports what imports torch, which takes seconds: mistakes are told at once.
+    """
+    from sfl_sim.engine.catalogue import check_names
+    from sfl_sim.scenario.load import load
+
+    study = load(scenario_file(scenario), overrides)
+    check_names(study)
+    return study
 
 
 class Interrupted(Exception):

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sfl_sim.cli.app import AllowCode, Debug, Overrides, ScenarioFile, Terminal, app, conclude, say
+from sfl_sim.cli.app import AllowCode, Debug, Overrides, ScenarioFile, Terminal, app, conclude, read_study, say
 from sfl_sim.errors import blamed_on
-from sfl_sim.scenario.shipped import scenario_file
 
 Vary = Annotated[
     list[str],
@@ -38,13 +37,14 @@ def whatif(
 
     Example: sfl-sim whatif cuts/mobilenet_v1 --vary model.cut=all --vary clients.network.scale=0.25,1,4
     """
-    from sfl_sim.cli.progress import progress
-    from sfl_sim.scenario.load import load, training
+    from sfl_sim.scenario.load import training
     from sfl_sim.scenario.vary import read_axes
-    from sfl_sim.studies.whatif import run_whatif
 
     axes = read_axes(vary)
-    study = training(load(scenario_file(scenario), overrides))
+    study = training(read_study(scenario, overrides))
+    from sfl_sim.cli.progress import progress
+    from sfl_sim.studies.whatif import run_whatif
+
     with progress(Terminal(stderr=True), quiet) as notify:
         outcome = run_whatif(study, axes, out, jobs, notify, runs)
     from sfl_sim.report.whatif import whatif_in_terminal
@@ -95,14 +95,15 @@ def advise(
 
     Example: sfl-sim advise cuts/mobilenet_v1 --memory 100MB
     """
+    from sfl_sim.scenario.load import training
+
+    study = training(read_study(scenario, overrides))
     from sfl_sim.cli.progress import progress
     from sfl_sim.report.terminal import advice_in_terminal, advised_settings
-    from sfl_sim.scenario.load import load, training
     from sfl_sim.studies.advise import Criteria, find_advice
     from sfl_sim.studies.cut_limits import read_bytes
 
     criteria = Criteria(per_client, None if memory is None else read_bytes(memory), accuracy, runs)
-    study = training(load(scenario_file(scenario), overrides))
     with progress(Terminal(stderr=True), quiet) as notify:
         advice = find_advice(study, criteria, notify)
     if not quiet:

@@ -7,8 +7,18 @@ from typing import Annotated
 
 import typer
 
-from sfl_sim.cli.app import AllowCode, Debug, Device, Overrides, Plotly, ScenarioFile, Terminal, app, conclude
-from sfl_sim.scenario.shipped import scenario_file
+from sfl_sim.cli.app import (
+    AllowCode,
+    Debug,
+    Device,
+    Overrides,
+    Plotly,
+    ScenarioFile,
+    Terminal,
+    app,
+    conclude,
+    read_study,
+)
 
 
 @app.command()
@@ -45,16 +55,17 @@ def run(
 
     Example: sfl-sim run heterogeneous_bw --set train.rounds=5 --jobs 2
     """
+    study = read_study(scenario, overrides)
     from sfl_sim.cli.progress import progress, show_calibration
     from sfl_sim.engine.trial import Settings
-    from sfl_sim.scenario.load import load, training
+    from sfl_sim.scenario.load import training
     from sfl_sim.studies.train import TrialsFailed, run_study
 
     console = Terminal(stderr=True)
     settings = Settings(
         timing_only, device, jobs, threads or Settings.threads, resume, not fresh, backend, address, checkpoint_jobs
     )
-    study = training(load(scenario_file(scenario), overrides))
+    study = training(study)
     if calibrate:
         show_calibration(study, settings, console, Terminal(soft_wrap=True))
         return
@@ -95,15 +106,14 @@ def serve(
 
     Example: sfl-sim serve serving/fleet --timing-only
     """
+    study = read_study(scenario, overrides)
     from sfl_sim.cli.progress import progress
     from sfl_sim.engine.trial import Settings
-    from sfl_sim.scenario.load import load
     from sfl_sim.studies.serve import ServedStudy
 
-    settings = Settings(timing_only, device, resume=True, reuse=True)
-    study = ServedStudy(load(scenario_file(scenario), overrides), settings)
+    served = ServedStudy(study, Settings(timing_only, device, resume=True, reuse=True))
     with progress(Terminal(stderr=True), quiet) as notify:
-        outcome = study.run(run, out, notify)
+        outcome = served.run(run, out, notify)
     from sfl_sim.report.terminal import served_in_terminal
 
     conclude(outcome, "serving.html", None if quiet else served_in_terminal, plotly)

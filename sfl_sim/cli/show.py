@@ -21,11 +21,11 @@ from sfl_sim.cli.app import (
     Terminal,
     app,
     place_of_page,
+    read_study,
     say,
     say_page,
 )
 from sfl_sim.errors import ScenarioError, blamed_on
-from sfl_sim.scenario.shipped import scenario_file
 
 PAGES = ("report.html", "serving.html", "whatif.html")
 """Pages of a run, a serving and a what-if."""
@@ -115,6 +115,9 @@ def _page_of(runs: list[Path], name: str) -> Path:
 def validate(
     scenario: ScenarioFile,
     overrides: Overrides = [],
+    no_data: Annotated[
+        bool, typer.Option("--no-data", help="Check keys, values and names alone, in less than a second.")
+    ] = False,
     allow_code: AllowCode = False,
     debug: Debug = False,
 ) -> None:
@@ -122,17 +125,19 @@ def validate(
 
     Example: sfl-sim validate mine.yaml
     """
-    from sfl_sim.engine.trial import Settings
-    from sfl_sim.scenario.load import load, training
-    from sfl_sim.studies.serve import ServedStudy
-    from sfl_sim.studies.train import check
+    study = read_study(scenario, overrides)
+    if not no_data:
+        from sfl_sim.engine.trial import Settings
+        from sfl_sim.scenario.load import training
+        from sfl_sim.studies.serve import ServedStudy
+        from sfl_sim.studies.train import check
 
-    study = load(scenario_file(scenario), overrides)
-    check(training(study))
-    if any(variant.scenario.serving for variant in study.variants):
-        ServedStudy(study, Settings())
+        check(training(study))
+        if any(variant.scenario.serving for variant in study.variants):
+            ServedStudy(study, Settings())
     names = dict.fromkeys(variant.name for variant in study.variants)
-    say(f"{scenario}: fine ({len(study.variants)} runs: {'; '.join(names)})")
+    found = "keys, values and names are fine" if no_data else "fine"
+    say(f"{scenario}: {found} ({len(study.variants)} runs: {'; '.join(names)})")
 
 
 @app.command()
@@ -186,11 +191,10 @@ def partition(
 
     Example: sfl-sim partition heterogeneous_bw --set data.partition.p=0.5
     """
+    study = read_study(scenario, overrides)
     from sfl_sim.report.partition import preview_in_terminal, write_preview
-    from sfl_sim.scenario.load import load
     from sfl_sim.studies.partition_preview import preview
 
-    study = load(scenario_file(scenario), overrides)
     page = place_of_page(out or Path("reports", f"{study.name}-partition.html"))
     found = preview(study)
     Terminal().print(preview_in_terminal(found))
@@ -203,12 +207,10 @@ def schema() -> None:
 
     Example: sfl-sim schema > scenario.schema.json
     """
-    from sfl_sim.engine.registry import choices
-    from sfl_sim.methods import METHODS
+    from sfl_sim.engine.catalogue import choices, method_options
     from sfl_sim.scenario.schema import json_schema
 
-    options = {name: method.Options.model_json_schema() for name, method in METHODS.items()}
-    typer.echo(json.dumps(json_schema(options, choices()), indent=2))
+    typer.echo(json.dumps(json_schema(method_options(), choices()), indent=2))
 
 
 @app.command()
@@ -257,7 +259,7 @@ def list_(
 
     Example: sfl-sim list methods
     """
-    from sfl_sim.engine.registry import catalogue
+    from sfl_sim.engine.catalogue import catalogue
 
     entries = catalogue()
     if what not in entries:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 from collections.abc import Mapping
 from operator import attrgetter
@@ -12,12 +11,11 @@ from typing import Any
 import pydantic
 from torch import nn
 
-from sfl_sim.data.datasets import DATASETS
-from sfl_sim.data.partition import PARTITIONS
+from sfl_sim.engine.catalogue import NO_NAME, choices, unknown_option
 from sfl_sim.errors import ScenarioError, own_place
-from sfl_sim.methods import METHODS, Method, MethodOptions
+from sfl_sim.methods import METHODS, Method
 from sfl_sim.models.network import Builder
-from sfl_sim.models.zoo import MODELS, as_builder
+from sfl_sim.models.zoo import as_builder
 from sfl_sim.scenario.load import Study, value_of
 from sfl_sim.scenario.own_code import find_object, is_object, require_permission
 from sfl_sim.scenario.presets import PRESETS
@@ -25,10 +23,8 @@ from sfl_sim.scenario.problems import mismatch
 from sfl_sim.scenario.schema import members
 from sfl_sim.scenario.sections import Method as MethodSection
 from sfl_sim.scenario.sections import Model, Scenario
-from sfl_sim.scenario.shipped import scenario_names
 from sfl_sim.scenario.wire import SHORT, Coding
 from sfl_sim.sim.orders import ORDERS, Order, Roster
-from sfl_sim.system.profiles import available
 from sfl_sim.training.codecs import CODECS, Codec, Delta
 
 
@@ -43,7 +39,7 @@ def named(name: str, table: Mapping[str, Any], key: str) -> Any:
         return find_object(name, key)
     module, colon, thing = name.partition(":")
     if not colon:
-        problem = f"{'no such name, nor' if table else 'is not'} a package.module:name of your own"
+        problem = NO_NAME if table else "is not a package.module:name of your own"
         raise ScenarioError(problem, key=key, found=name, allowed=table or None)
     require_permission(name, key)
     try:
@@ -111,8 +107,7 @@ def _filled(kind: type[pydantic.BaseModel], options: Mapping[str, Any], section:
         first = error.errors()[0]
         key = str(first["loc"][0])
         if first["type"] == "extra_forbidden":
-            allowed = [head, *kind.model_fields]
-            raise ScenarioError(f"unknown key of {name}", key=f"{section}.{key}", found=key, allowed=allowed) from error
+            raise unknown_option(name, f"{section}.{key}", [head, *kind.model_fields]) from error
         schema = kind.model_json_schema()
         wanted = members(schema["properties"][key], schema)
         raise mismatch(f"{section}.{key}", options[key], wanted) from error
@@ -138,74 +133,3 @@ def check_unused(study: Study) -> None:
             method_options(find_method(method.name), base.model_copy(update={"method": method}))
     except ScenarioError as error:
         raise study.places.located(error) from error
-
-
-def choices() -> dict[str, list[str]]:
-    """Return the names that come with sfl-sim, by the scenario key that takes them."""
-    return {
-        "method": list(METHODS),
-        "method.name": list(METHODS),
-        "report.target_accuracy.of": list(METHODS),
-        "model.name": list(MODELS),
-        "data.name": list(DATASETS),
-        "data.partition.kind": list(PARTITIONS),
-        "server.order": [*ORDERS, *PRESETS],
-        "wire.up.kind": list(CODECS),
-        "clients.compute.profile": available("devices"),
-        "clients.compute.cost": available("costs"),
-        "clients.network.profile": available("network"),
-        "clients.network.trace": available("network/traces"),
-        "clients.power.radio": available("power"),
-        "clients.availability.profile": available("availability"),
-    }
-
-
-def catalogue() -> dict[str, dict[str, str]]:
-    """Return the names that come with sfl-sim by kind, each with a line of explanation, for methods up to three."""
-    tables: dict[str, Mapping[str, Any]] = {
-        "methods": METHODS, "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS,
-        "orders": ORDERS | PRESETS, "codecs": CODECS,
-    }  # fmt: skip
-    found = {kind: {name: _first_line(thing) for name, thing in table.items()} for kind, table in tables.items()}
-    found["methods"] = {name: _method_lines(kind) for name, kind in METHODS.items()}
-    found["codecs"] = {name: _codec_lines(kind) for name, kind in CODECS.items()}
-    profiles = {
-        "devices": "rates of the client devices",
-        "costs": "what kinds of layers cost on a device",
-        "network": "mean rates of the client links",
-        "network/traces": "how link rates vary over time",
-        "power": "power that a radio draws",
-        "availability": "when clients are available",
-    }
-    found["profiles"] = {}
-    for kind, about in profiles.items():
-        for name in available(kind):  # two kinds may have a name in common
-            found["profiles"][name] = "; ".join(filter(None, [found["profiles"].get(name), about]))
-    found["scenarios"] = scenario_names()
-    return found
-
-
-def _first_line(thing: object) -> str:
-    return (inspect.getdoc(thing) or "").split("\n", 1)[0]
-
-
-def _method_lines(kind: type[Method]) -> str:
-    """Return lines about a method: its docstring's first line, the paper in its module's docstring, its options."""
-    lines = [_first_line(kind)]
-    if paper := re.search(r"\n\n(.*?\b\d{4})\b", inspect.getdoc(inspect.getmodule(kind)) or "", re.DOTALL):
-        lines.append(" ".join(paper[1].split()))
-    if kind.Options.model_fields:
-        about = [vars(base).get("__doc__") or "" for base in kind.Options.__mro__ if _has_options(base)]
-        lines.append("options: " + " ".join(" ".join(about).replace("`", "").split()))
-    return "\n".join(lines)
-
-
-def _codec_lines(kind: type[Codec]) -> str:
-    """Return lines about a codec: its docstring's first line, and the rest, about its options."""
-    first, _, rest = (inspect.getdoc(kind) or "").partition("\n\n")
-    return "\n".join(filter(None, [" ".join(first.split()), " ".join(rest.replace("`", "").split())]))
-
-
-def _has_options(kind: type) -> bool:
-    """Return True if a class is one of those that a method's options are made of."""
-    return issubclass(kind, MethodOptions) and "__doc__" in vars(kind) and bool(kind.model_fields)

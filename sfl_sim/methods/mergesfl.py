@@ -15,7 +15,6 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from scipy.special import rel_entr  # type: ignore[import-untyped]
 from torch import Tensor
 
 from sfl_sim.data.batches import Batch
@@ -71,6 +70,8 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
         """
         if self.options.clients_by_kl is None:
             return clients
+        from scipy.special import rel_entr  # type: ignore[import-untyped]  # scipy takes a while to import
+
         ids, sizes = np.array(clients), self.batch_sizes(clients)
         counts = self.task.label_counts[ids]
         brings = counts / counts.sum(axis=1, keepdims=True) * np.array([[sizes[c]] for c in clients])

@@ -10,13 +10,15 @@ from functools import partial
 from itertools import chain
 from math import inf
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import simpy
 
 from sfl_sim.sim.station import LAST
 from sfl_sim.system.links import BITS_PER_BYTE
-from sfl_sim.system.topology import Topology
+
+if TYPE_CHECKING:
+    from sfl_sim.system.topology import Topology
 
 SAME_INSTANT = 1e-12
 """Relative tolerance within which two instants are the same: rounding alone may separate them."""

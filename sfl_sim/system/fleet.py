@@ -16,12 +16,12 @@ from sfl_sim.system.network import draw_links
 from sfl_sim.system.power import Power, read_power
 from sfl_sim.system.presence import Presence
 from sfl_sim.system.profiles import per_client
-from sfl_sim.system.topology import Topology, build_topology
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sfl_sim.system.links import RateTrace
+    from sfl_sim.system.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,11 @@ def build_fleet(
     shared = links.pop("shared", None)
     uplinks, downlinks, latency_s = draw_links(n_clients, stream(seed, "links"), macs_per_s=macs_per_s, **links)
     rates, server_macs_per_s = macs_per_s.tolist(), float(gamma / np.mean(1 / macs_per_s))
+    topology = None
+    if shared is not None:
+        from sfl_sim.system.topology import build_topology  # with it comes networkx
+
+        topology = build_topology(n_clients, stream(seed, "access points"), **shared)
     return Fleet(
         devices,
         rates,
@@ -124,5 +129,5 @@ def build_fleet(
         sample_s=sample_s,
         conditions=conditions,
         presence=None if availability is None else draw_presence(n_clients, stream(seed, "presence"), **availability),
-        topology=None if shared is None else build_topology(n_clients, stream(seed, "access points"), **shared),
+        topology=topology,
     )

@@ -19,7 +19,7 @@ from typer.main import get_command
 from sfl_sim.api import run
 from sfl_sim.cli import main
 from sfl_sim.cli.app import app
-from sfl_sim.engine.registry import catalogue
+from sfl_sim.engine.catalogue import catalogue
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import load
 from sfl_sim.scenario.sections import Scenario
@@ -553,7 +553,7 @@ def test_a_run_whose_name_no_file_can_have_is_one_short_line(command, capsys):
 
 
 def test_an_error_without_words_is_named(capsys, monkeypatch):
-    monkeypatch.setattr("sfl_sim.engine.registry.catalogue", lambda: (_ for _ in ()).throw(MemoryError))
+    monkeypatch.setattr("sfl_sim.engine.catalogue.catalogue", lambda: (_ for _ in ()).throw(MemoryError))
     sfl_sim("list", "methods", code=1)
     assert capsys.readouterr().err.startswith("sfl-sim: failed: MemoryError, at ")
 

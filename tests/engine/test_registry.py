@@ -5,8 +5,9 @@ import types
 
 import pytest
 
+from sfl_sim.engine.catalogue import catalogue
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.registry import catalogue, find_codec
+from sfl_sim.engine.registry import find_codec
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.own_code import Permission, permitted

@@ -1,0 +1,193 @@
+"""What comes with sfl-sim, by name: for `sfl-sim list` and `sfl-sim schema`, and for errors in a scenario.
+
+Methods, models, data sets, ... are described where they are written. That code imports torch, which takes seconds, so
+descriptions are read from catalogue.json instead. `python -m sfl_sim.engine.catalogue` writes this file anew, and a
+test compares it with the code.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.load import Study
+from sfl_sim.scenario.schema import Schema
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.shipped import scenario_names
+from sfl_sim.scenario.wire import SHORT
+from sfl_sim.system.profiles import available, find
+
+FILE = Path(__file__).with_suffix(".json")
+NAMED = {
+    "method": "methods",
+    "method.name": "methods",
+    "report.target_accuracy.of": "methods",
+    "model.name": "models",
+    "data.name": "datasets",
+    "data.partition.kind": "partitions",
+    "server.order": "orders",
+    "wire.up.kind": "codecs",
+}
+"""Scenario keys that take a name, and the kind of what they name."""
+PROFILES = {
+    "clients.compute.profile": "devices",
+    "clients.compute.cost": "costs",
+    "clients.network.profile": "network",
+    "clients.network.trace": "network/traces",
+    "clients.power.radio": "power",
+    "clients.availability.profile": "availability",
+}
+"""Scenario keys that take a profile, and its kind."""
+ABOUT_PROFILES = {
+    "devices": "rates of the client devices",
+    "costs": "what kinds of layers cost on a device",
+    "network": "mean rates of the client links",
+    "network/traces": "how link rates vary over time",
+    "power": "power that a radio draws",
+    "availability": "when clients are available",
+}
+NO_NAME = "no such name, nor a package.module:name of your own"
+PROBLEMS = {"model.name": "no such model", "data.name": "unknown data set"}
+"""Problems of unknown names, by key, where they cannot be code of a user's own."""
+
+
+@cache
+def _stored() -> dict[str, dict[str, dict[str, Any]]]:
+    found: dict[str, dict[str, dict[str, Any]]] = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def catalogue() -> dict[str, dict[str, str]]:
+    """Return the names that come with sfl-sim by kind, each with a line of explanation, for methods up to three."""
+    found = {kind: {name: each["about"] for name, each in table.items()} for kind, table in _stored().items()}
+    found["profiles"] = {}
+    for kind, about in ABOUT_PROFILES.items():
+        for name in available(kind):  # two kinds may have a name in common
+            found["profiles"][name] = "; ".join(filter(None, [found["profiles"].get(name), about]))
+    found["scenarios"] = scenario_names()
+    return found
+
+
+def choices() -> dict[str, list[str]]:
+    """Return the names that come with sfl-sim, by the scenario key that takes them."""
+    named = {key: list(_stored()[kind]) for key, kind in NAMED.items()}
+    return named | {key: available(kind) for key, kind in PROFILES.items()}
+
+
+def method_options() -> dict[str, Schema]:
+    """Return the JSON Schema of each method's options."""
+    return {name: each["options"] for name, each in _stored()["methods"].items()}
+
+
+def check_names(study: Study) -> None:
+    """Check the names that the variants of a study use, and the options beside them, without importing what is named.
+
+    Values of options, and code of a user's own, are checked where the variant is built. Raises ScenarioError.
+    """
+    stored = _stored()
+    codecs = {"none": {}, **stored["codecs"], **SHORT}
+    for variant in study.variants[:: study.base.repeats]:
+        scenario = variant.scenario
+        try:
+            for key, kind in PROFILES.items():
+                if (profile := _value(scenario, key)) is not None:
+                    find(kind, profile, key)
+            _check("method.name", scenario.method.name, stored["methods"], scenario.method.options)
+            _check("model.name", scenario.model.name, stored["models"])
+            _check("data.name", scenario.data.name, stored["datasets"])
+            _check("server.order", scenario.server.order, stored["orders"])
+            for way in ("up", "down", "update"):
+                if (coding := getattr(scenario.wire, way)) is not None:
+                    _check(f"wire.{way}.kind", coding.kind, codecs, coding.options)
+        except ScenarioError as error:
+            raise variant.places.located(error) from None
+
+
+def _value(scenario: Scenario, key: str) -> Any:
+    value: Any = scenario
+    for step in key.split("."):
+        value = getattr(value, step, None)
+    return value
+
+
+def _check(
+    key: str, name: str | None, known: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any] | None = None
+) -> None:
+    """Raise ScenarioError if `name` is neither known nor perhaps code of a user's own, or has no such options."""
+    if name is None or (key not in PROBLEMS and ":" in name):
+        return
+    if name not in known:
+        raise ScenarioError(PROBLEMS.get(key, NO_NAME), key=key, found=name, allowed=known)
+    section, _, head = key.rpartition(".")
+    allowed = [head, *known[name].get("options", {}).get("properties", {})]
+    for option in options or {}:
+        if option not in allowed:
+            raise unknown_option(name, f"{section}.{option}", allowed)
+
+
+def unknown_option(name: str, key: str, allowed: list[str]) -> ScenarioError:
+    """Return the error for a key that what is called `name` does not have."""
+    return ScenarioError(f"unknown key of {name}", key=key, found=key.rpartition(".")[2], allowed=allowed)
+
+
+def described() -> dict[str, dict[str, dict[str, Any]]]:
+    """Describe, from the code itself, what catalogue.json holds: by kind and name, about it and its options."""
+    from sfl_sim.data.datasets import DATASETS
+    from sfl_sim.data.partition import PARTITIONS
+    from sfl_sim.methods import METHODS
+    from sfl_sim.models.zoo import MODELS
+    from sfl_sim.scenario.presets import PRESETS
+    from sfl_sim.sim.orders import ORDERS
+    from sfl_sim.training.codecs import CODECS
+
+    plain: dict[str, Mapping[str, object]] = {
+        "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS, "orders": {**ORDERS, **PRESETS},
+    }  # fmt: skip
+    return {
+        "methods": {
+            name: {"about": _method_lines(kind), "options": kind.Options.model_json_schema()}
+            for name, kind in METHODS.items()
+        },
+        **{kind: {name: {"about": _first_line(thing)} for name, thing in of.items()} for kind, of in plain.items()},
+        "codecs": {
+            name: {"about": _codec_lines(kind), "options": kind.model_json_schema()} for name, kind in CODECS.items()
+        },
+    }
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").split("\n", 1)[0]
+
+
+def _method_lines(kind: Any) -> str:
+    """Return lines about a method: its docstring's first line, the paper in its module's docstring, its options."""
+    lines = [_first_line(kind)]
+    if paper := re.search(r"\n\n(.*?\b\d{4})\b", inspect.getdoc(inspect.getmodule(kind)) or "", re.DOTALL):
+        lines.append(" ".join(paper[1].split()))
+    if kind.Options.model_fields:
+        about = [vars(base).get("__doc__") or "" for base in kind.Options.__mro__ if _has_options(base)]
+        lines.append("options: " + " ".join(" ".join(about).replace("`", "").split()))
+    return "\n".join(lines)
+
+
+def _has_options(kind: type) -> bool:
+    """Return True if a class is one of those that a method's options are made of."""
+    from sfl_sim.methods import MethodOptions
+
+    return issubclass(kind, MethodOptions) and "__doc__" in vars(kind) and bool(kind.model_fields)
+
+
+def _codec_lines(kind: object) -> str:
+    """Return lines about a codec: its docstring's first line, and the rest, about its options."""
+    first, _, rest = (inspect.getdoc(kind) or "").partition("\n\n")
+    return "\n".join(filter(None, [" ".join(first.split()), " ".join(rest.replace("`", "").split())]))
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(described(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
