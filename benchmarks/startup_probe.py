@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ended_s = {"python": time.perf_counter()}  # one clock for all processes of a Linux machine
+ended = {"python": (time.perf_counter(), time.process_time())}  # the first is one clock for all processes under Linux
 
 
 def mark(phase: str) -> None:
-    ended_s.setdefault(phase, time.perf_counter())
+    ended.setdefault(phase, (time.perf_counter(), time.process_time()))
 
 
 def marked(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
@@ -30,15 +30,19 @@ def marked(function: Callable[..., Any], phase: str) -> Callable[..., Any]:
     return call
 
 
-def end(number: int, news: object) -> None:
-    """Print the seconds of each phase after the first round, and stop."""
-    from sfl_sim.engine.experiment import Round
+def end(news: object) -> None:
+    """Print wall and CPU seconds of each phase after the first round, and stop."""
+    from sfl_sim.engine.news import Ended
 
-    if not isinstance(news, Round):
+    if not isinstance(news, Ended):
         return
     mark("round 1")
-    starts_s = [float(sys.argv[1]), *ended_s.values()]
-    print(json.dumps({phase: s - start_s for (phase, s), start_s in zip(ended_s.items(), starts_s, strict=False)}))
+    starts = [(float(sys.argv[1]), 0.0), *ended.values()]
+    spent = {
+        phase: (wall - before_wall, cpu - before_cpu)
+        for (phase, (wall, cpu)), (before_wall, before_cpu) in zip(ended.items(), starts, strict=False)
+    }
+    print(json.dumps(spent))
     sys.stdout.flush()
     os._exit(0)
 
@@ -48,21 +52,25 @@ def main() -> None:
     import sfl_sim.cli
 
     mark("command line")
+    from sfl_sim.cli.app import read_study
+
+    given = read_study(scenario, overrides)
+    mark("read scenario")
     import torch  # noqa: F401  (its share of the imports)
 
     mark("torch")
-    import sfl_sim.cli.progress
-    import sfl_sim.report.terminal  # noqa: F401  (what `sfl_sim.cli.run` imports)
-    from sfl_sim import compose, study
-    from sfl_sim.scenario.load import load
-    from sfl_sim.scenario.shipped import scenario_file
+    import pandas  # noqa: F401  (its share, too)
+
+    mark("pandas")
+    import sfl_sim.cli.progress  # noqa: F401  (`sfl_sim.cli.run` imports it)
+    from sfl_sim.engine.experiment import Experiment
+    from sfl_sim.engine.trial import Settings
+    from sfl_sim.studies import train
 
     mark("other imports")
-    given = load(scenario_file(scenario), overrides)
-    mark("read scenario")
-    study.check = marked(study.check, "check")
-    compose.Experiment.rounds = marked(compose.Experiment.rounds, "compose")
-    study.run_study(given, Path(folder) / "run", study.Settings(), end)
+    train.check = marked(train.check, "check")
+    Experiment.rounds = marked(Experiment.rounds, "build")
+    train.run_study(given, Path(folder) / "run", Settings(), end)
 
 
 if __name__ == "__main__":

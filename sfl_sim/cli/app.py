@@ -79,10 +79,7 @@ def place_of_page(page: Path) -> Path:
 
 
 def read_study(scenario: str, overrides: list[str]) -> Study:
-    """Read a scenario and check its names.
-
-    A command does this before it imports what imports torch, which takes seconds: mistakes are told at once.
-    """
+    """Read a scenario and check its names, before what trains is imported: mistakes are told at once."""
     from sfl_sim.engine.catalogue import check_names
     from sfl_sim.scenario.load import load
 

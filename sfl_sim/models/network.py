@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from difflib import get_close_matches
 from itertools import pairwise
@@ -60,9 +61,10 @@ class Network:
         self.calling = Calling()
         self._build = build
         try:
-            module = self._module(seed=0)
-            self.layers = price(module, self.input_shape, self.tokens)
-            self.needs_batches_of_two = not _trains_on(one_sample(module, self.input_shape, self.tokens), module)
+            with _one_thread():
+                module = self._module(seed=0)
+                self.layers = price(module, self.input_shape, self.tokens)
+                self.needs_batches_of_two = not _trains_on(one_sample(module, self.input_shape, self.tokens), module)
         except ScenarioError:
             raise
         except Exception as error:  # a user's own layers may do anything
@@ -175,6 +177,17 @@ class Network:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self._build(self.input_shape, self.n_labels).to(self.dtype)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread: to start others takes longer than all that is computed for one sample."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def in_one_line(error: Exception) -> str:
