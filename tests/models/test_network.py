@@ -210,6 +210,25 @@ def test_changing_weights_between_forward_and_backward_is_caught():
         Backward(Sgd(0.1)).run(part1, gradient)
 
 
+def test_a_network_is_priced_with_one_thread():
+    """To start another takes longer than the one sample that is computed."""
+    seen = []
+
+    class Look(nn.Flatten):
+        def forward(self, x):
+            seen.append(torch.get_num_threads())
+            return super().forward(x)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        Network("looking", lambda shape, n_labels: nn.Sequential(Look(), nn.Linear(64, n_labels)), (1, 8, 8), 10)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}
+
+
 def test_a_backward_needs_its_forward():
     net = network("cnn_small", (1, 8, 8), 10)
     part1, _ = net.split(2, seed=0, device=CPU)
