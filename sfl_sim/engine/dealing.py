@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sfl_sim.data.dataset import with_std
 from sfl_sim.data.datasets import Dataset, load
+from sfl_sim.data.known import KNOWN
 from sfl_sim.data.own import as_dataset, read_indices
 from sfl_sim.data.partition import check_clients, partition
 from sfl_sim.data.samples import Samples
@@ -55,6 +56,7 @@ def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]
 
 def dataset_of(data: Data, *, pixels: bool = True) -> Dataset:
     """Load the data set, once per process for all variants that want the same; `pixels` as in `deal_data`."""
+    pixels = pixels or data.name not in KNOWN  # no other set is loaded twice
     return _load(pixels=pixels, **data.model_dump(exclude={"partition", "test", "augment"}))
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import t as student  # type: ignore[import-untyped]
 
 from sfl_sim.metrics.exits import latency_eq12, power
 
@@ -98,6 +97,8 @@ def confidence(values: ArrayLike, batches: int = BATCHES) -> float:
     series = np.asarray(values, dtype=float)
     if len(series) < 2 * batches:
         return math.nan
+    from scipy.stats import t as student  # type: ignore[import-untyped]  # scipy takes a while to import
+
     spread = _batch_means(series, batches).std(ddof=1)
     return float(student.ppf(0.975, batches - 1) * spread / math.sqrt(batches))
 

@@ -16,22 +16,26 @@ def mobilenet_v1(shape: Shape, n_labels: int) -> nn.Sequential:
     Hydra's cuts 4 of 26 and 24 of 26 do (docs/methods/hydra.md#choices). The stem has stride 1 for images below 64
     pixels.
     """
-    from torchvision.ops import Conv2dNormActivation  # torchvision takes a second to import
-
     widths = [64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024]
     halved = {1, 3, 5, 11}
     in_channels, _, _ = image(shape)
     channels = 32
-    first = Conv2dNormActivation(in_channels, channels, 3, stride=1 if is_small(shape) else 2)
+    first = _conv(in_channels, channels, 3, stride=1 if is_small(shape) else 2)
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for block, width in enumerate(widths):
         stride = 2 if block in halved else 1
-        layers[f"dw{block + 1}"] = Conv2dNormActivation(channels, channels, 3, stride=stride, groups=channels)
-        layers[f"pw{block + 1}"] = Conv2dNormActivation(channels, width, 1)
+        layers[f"dw{block + 1}"] = _conv(channels, channels, 3, stride=stride, groups=channels)
+        layers[f"pw{block + 1}"] = _conv(channels, width, 1)
         channels = width
     layers["dw1"] = nn.Sequential(first, layers["dw1"])
     layers["pw13"] = nn.Sequential(layers["pw13"], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, n_labels))
     return nn.Sequential(layers)
+
+
+def _conv(in_channels: int, channels: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    """Make a convolution with batch norm and ReLU: torchvision's Conv2dNormActivation without its second of import."""
+    conv = nn.Conv2d(in_channels, channels, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(channels), nn.ReLU(inplace=True))
 
 
 def mobilenet_v2(shape: Shape, n_labels: int) -> nn.Sequential:
@@ -40,7 +44,7 @@ def mobilenet_v2(shape: Shape, n_labels: int) -> nn.Sequential:
     It is torchvision's without dropout. For images below 64 pixels the stem and the first 24-channel block have
     stride 1, as is usual for CIFAR.
     """
-    from torchvision.models import get_model
+    from torchvision.models import get_model  # torchvision takes a second to import
 
     in_channels, _, _ = image(shape)
     net = get_model("mobilenet_v2", num_classes=n_labels, dropout=0.0)

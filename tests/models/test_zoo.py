@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
 from torchvision.models import get_model
+from torchvision.ops import Conv2dNormActivation
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.price import price
@@ -173,6 +174,16 @@ def test_a_seed_gives_torchvisions_own_model(name):
     x = torch.randn(1, *IMAGENET)
     with torch.inference_mode():
         assert torch.equal(found(x), expected(x))
+
+
+def test_a_pointwise_layer_of_mobilenet_v1_is_torchvisions():
+    torch.manual_seed(3)
+    found = MODELS["mobilenet_v1"]((3, 32, 32), 10)[1]
+    torch.manual_seed(3)
+    Conv2dNormActivation(3, 32, 3), Conv2dNormActivation(32, 32, 3, groups=32)  # they draw before it
+    expected = Conv2dNormActivation(32, 64, 1)
+    x = torch.randn(2, 32, 4, 4)
+    assert torch.equal(found(x), expected(x))
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vgg11_bn", "densenet121", "mobilenet_v2", "vit_s16"])

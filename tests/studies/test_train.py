@@ -10,6 +10,8 @@ import yaml
 
 from sfl_sim.api import Results
 from sfl_sim.cli import main
+from sfl_sim.data.builtin import synthetic
+from sfl_sim.data.datasets import DATASETS
 from sfl_sim.engine.news import Ended, Warned
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
@@ -191,6 +193,19 @@ def test_what_the_grid_replaces_in_every_variant_is_checked_too(sections, line, 
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO | sections, sort_keys=True))
     with pytest.raises(ScenarioError, match=line):
         check(load("s.yaml"))
+
+
+def test_a_data_set_is_made_once_although_some_ask_for_its_labels_alone(monkeypatch):
+    made = []
+
+    def counted(shape=(1, 8, 8), samples=90):
+        made.append(samples)
+        return synthetic(shape, samples=samples)
+
+    monkeypatch.setitem(DATASETS, "synthetic", counted)
+    sections = {"data": {"name": "synthetic", "shape": [1, 8, 8], "samples": 91}, "repeats": 2}
+    check(parse(SCENARIO | sections), torch.device("cpu"))
+    assert made == [91]
 
 
 def test_the_grid_may_replace_what_is_fine_by_itself():
