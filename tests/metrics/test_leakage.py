@@ -1,0 +1,68 @@
+"""Leakage as figures: golden values and identities of docs/methods/leakage.md."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sfl_sim.metrics.leakage import labels_by_clusters, labels_by_nearest, labels_by_norm, psnr, ssim
+from sfl_sim.rng import stream
+
+
+def images(n=3, channels=3, side=16, name="images"):
+    return stream(0, name).random((n, channels, side, side))
+
+
+def test_a_tenth_of_the_range_is_20_decibels():
+    assert psnr(np.array([0.01, 1.0, 0.0])).tolist() == pytest.approx([20, 0, math.inf])
+
+
+@pytest.mark.parametrize("side", [4, 8, 28, 33])
+def test_an_image_is_like_itself_and_unlike_noise(side):
+    x = images(side=side)
+    assert ssim(x, x).tolist() == pytest.approx([1] * 3)
+    assert (ssim(x, images(side=side, name="others")) < 0.6).all()
+
+
+def test_constant_images_by_hand():
+    """Without variance, the similarity is that of the means: (2 a b + K1^2) / (a^2 + b^2 + K1^2)."""
+    x, y = np.full((1, 1, 16, 16), 0.5), np.full((1, 1, 16, 16), 0.25)
+    assert ssim(x, y)[0] == pytest.approx((0.25 + 1e-4) / (0.3125 + 1e-4))
+
+
+@pytest.mark.parametrize(
+    ("scores", "area"),
+    [((0.9, 0.4, 0.35, 0.1, 0.2), 1), ((0.9, 0.3, 0.35, 0.1, 0.2), 5 / 6), ((1, 1, 1, 1, 1), 0.5)],
+)
+def test_norms_by_hand(scores, area):
+    labels = np.array([1, 1, 0, 0, 0])
+    assert labels_by_norm(np.array(scores), labels, np.zeros(5, dtype=int)) == pytest.approx(area)
+    assert labels_by_norm(-np.array(scores), labels, np.zeros(5, dtype=int)) == pytest.approx(area)
+
+
+def test_norms_are_compared_within_a_message():
+    """The scale of a message says nothing: here it would tell all labels."""
+    norms, labels = np.array([1.0, 1, 100, 100]), np.array([0, 1, 0, 1])
+    assert labels_by_norm(norms, labels, np.array([0, 0, 1, 1])) == 0.5
+    assert math.isnan(labels_by_norm(norms, np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1])))
+
+
+def test_orthogonal_directions_give_all_labels_away():
+    labels = np.array([2, 0, 1, 0, 2, 2, 1])
+    scales = np.array([1.0, 3, 2, 0.1, 5, 7, 1])
+    gradients = scales[:, None] * np.eye(4)[labels]
+    assert labels_by_clusters(gradients, labels, 3, seed=0) == 1
+    assert labels_by_nearest(gradients, labels) == 1
+
+
+def test_equal_directions_give_the_commonest_label_away_at_most():
+    labels = np.array([0, 0, 0, 1, 2])
+    gradients = np.ones((5, 4))
+    assert labels_by_clusters(gradients, labels, 3, seed=0) == 3 / 5
+    assert labels_by_nearest(gradients, labels) == 1  # the nearest is the first, of label 0, and so are the others
+    assert math.isnan(labels_by_nearest(gradients[:3], np.array([0, 1, 2])))
+
+
+def test_a_gradient_of_zero_has_no_direction():
+    gradients = np.array([[0.0, 0], [1, 0], [-1, 0], [2, 0]])
+    assert labels_by_nearest(gradients, np.array([0, 1, 0, 1])) == 1  # nothing is nearer to -x than to x
