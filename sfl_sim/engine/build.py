@@ -24,6 +24,7 @@ from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.zoo import network
 from sfl_sim.rng import stream
 from sfl_sim.scenario.availability import Availability
+from sfl_sim.scenario.privacy import Noise, Privacy
 from sfl_sim.scenario.sections import ClientCuts, Scenario, Train
 from sfl_sim.sim.clock import Clock, Plans
 from sfl_sim.sim.dropouts import Dropouts
@@ -32,7 +33,8 @@ from sfl_sim.sim.operations import Executor
 from sfl_sim.sim.orders import check_burst, check_max_wait, usual_burst
 from sfl_sim.system.fleet import Fleet, build_fleet
 from sfl_sim.training.batched import MAX_GROUP, Batched
-from sfl_sim.training.codecs import Delta, Int, SplitFC
+from sfl_sim.training.codecs import Codec, Delta, Int, SplitFC
+from sfl_sim.training.defences import Noisy
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.precision import PRECISIONS
 from sfl_sim.training.timing import Timing
@@ -70,6 +72,7 @@ def build_method(
     net = _network(scenario, dataset)
     data = _client_data(scenario, dataset, shares, net, device)
     cuts, round_cuts = _cuts(scenario, kind, net, fleet)
+    _check_defences(scenario, kind, net)
     wire = _wire(scenario)
     task = Task(
         network=net, cuts=cuts, data=data, lr=train.lr, lr_decay=train.lr_decay, lr_min=train.lr_min,
@@ -126,7 +129,33 @@ def _wire(scenario: Scenario) -> Wire:
     if isinstance(up, Delta) and scenario.data.augment:
         problem = "compares a sample with itself in an earlier round, and needs data.augment: false"
         raise ScenarioError(problem, key="wire.up", found="delta")
-    return Wire(up, down, update, section.error_feedback, section.at_inference, scenario.seed)
+    privacy = scenario.privacy
+    if isinstance(up, Delta) and privacy.noise:
+        problem = "compares a sample with itself in an earlier round, where privacy.noise was another"
+        raise ScenarioError(problem, key="wire.up", found="delta")
+    up, down = _noisy(privacy.noise, up), _noisy(privacy.gradient_noise, down)
+    return Wire(up, down, update, section.error_feedback, section.at_inference, privacy.nopeek, scenario.seed)
+
+
+def _noisy(noise: Noise | None, codec: Codec | None) -> Codec | None:
+    """Put noise, if any, before a codec."""
+    return Noisy(clip=noise.clip, sigma=noise.sigma, inner=codec) if noise else codec
+
+
+def _check_defences(scenario: Scenario, kind: type[Method], net: Network) -> None:
+    """Check that the scenario's defences can defend something; otherwise raises ScenarioError."""
+    if scenario.privacy == Privacy():
+        return
+    if not kind.is_split:
+        raise ScenarioError("nothing crosses a cut that could be defended", key="privacy", found=scenario.method.name)
+    if scenario.privacy.nopeek:
+        if net.tokens:
+            raise ScenarioError("has no distances between texts", key="privacy.nopeek", found=scenario.privacy.nopeek)
+        if scenario.train.executor != "eager":
+            raise ScenarioError(
+                "needs the executor that runs every step when it starts",
+                key="privacy.nopeek", found=f"train.executor {scenario.train.executor}", allowed="eager",
+            )  # fmt: skip
 
 
 def _cuts(scenario: Scenario, kind: type[Method], net: Network, fleet: Fleet) -> tuple[list[int], list[int]]:

@@ -73,6 +73,8 @@ class Harmony(Exits, survives=True):
         if isinstance(self.wire.up, Delta):
             problem = "compares activations at one depth, and views end at several"
             raise ScenarioError(problem, key="wire.up", found="delta")
+        if self.wire.defends:
+            raise ScenarioError("has messages of its own, which no defence covers", key="privacy", found="harmony")
         if options.quantise:
             if self.wire.up or self.wire.down:
                 problem = "features travel as float16 already; set method.quantise: false for another codec"

@@ -226,7 +226,7 @@ class Korea(Method, survives=True):
             gradient = yield on(SERVER, replayed, branch.part2, smashed, knowledge)
         else:
             gradient = yield on(SERVER, Train(optimiser), branch.part2, smashed)
-        gradient = yield from self.wire.download(gradient, smashed, part1.part, c, round)
+        gradient = yield from self.wire.download(gradient, smashed, part1, c, round)
         yield on(c, Backward(optimiser), part1, gradient)
 
     def tell_norm(self, part1: Replica, c: int) -> Flow:

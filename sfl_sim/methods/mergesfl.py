@@ -22,7 +22,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, par, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, par
 from sfl_sim.rng import stream
 from sfl_sim.training.optimisers import Optimiser
 from sfl_sim.training.steps import Average, Backward, Renew, Train
@@ -143,7 +143,7 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
 
     def backwards(self, c: int, part1: Replica, gradients: Value, optimiser: Optimiser) -> Flow:
         """The client's rows of the gradients come back, and it steps."""
-        gradients = yield send(gradients, SERVER, c)
+        gradients = yield from self.wire.receive(gradients, part1, c)
         yield on(c, Backward(optimiser), part1, gradients)
 
     def download(self, c: int) -> Flow:

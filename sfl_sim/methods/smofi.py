@@ -113,7 +113,7 @@ class Smofi(Hosted, regular=True, survives=True):
             train = TrainFused(now.optimiser, now.row[j])
             gradient = yield on(SERVER, train, visit.part2, smashed, now.fusion)
             yield occur(now.updated[j, tau])
-        gradient = yield from self.wire.download(gradient, smashed, visit.part1.part, j, round)
+        gradient = yield from self.wire.download(gradient, smashed, visit.part1, j, round)
         yield on(j, Backward(now.optimiser), visit.part1, gradient)
         if barrier == "paper":
             yield occur(now.passed[j, tau])

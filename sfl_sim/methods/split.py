@@ -27,7 +27,7 @@ class SplitStep(Method):
         smashed = yield on(c, self.forward, part1, batch)
         smashed = yield from self.wire.upload(smashed, part1.part, batch, c, round)
         gradient = yield on(SERVER, self.server_step(round), part2, smashed)
-        gradient = yield from self.wire.download(gradient, smashed, part1.part, c, round)
+        gradient = yield from self.wire.download(gradient, smashed, part1, c, round)
         yield on(c, self.backward(round), part1, gradient)
 
     @once_a_round

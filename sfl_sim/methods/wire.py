@@ -1,4 +1,7 @@
-"""The wire: what messages between clients and server, and uploads of models, are coded by (docs/methods/codecs.md)."""
+"""The wire: what messages between clients and server, and uploads of models, are coded by (docs/methods/codecs.md).
+
+Defences of what crosses the cut are here, too (docs/methods/leakage.md#defences): noise is a codec around another one.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,15 @@ from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, State, Value, on, read, send
 from sfl_sim.training.codecs import Codec, Delta
 from sfl_sim.training.coded import Coded, CodedGradient, KeepError, Update
+from sfl_sim.training.defences import Noisy, NoPeek
+from sfl_sim.training.dependence import LEAST_ROWS
 
 
 @dataclass(eq=False)
 class Wire:
     """The codecs of a run, and what clients remember of their updates. Without codecs, everything is sent as it is.
+
+    A codec may be `Noisy`, around another one.
 
     Attributes:
         up: codec of smashed data.
@@ -26,6 +33,7 @@ class Wire:
         update: codec of what a client has learned, in uploads of models.
         error_feedback: whether a client's update makes good what its earlier ones have lost.
         at_inference: whether the trained model is evaluated, and serves, through `up`.
+        nopeek: weight of NoPeek's penalty; 0: there is none.
         seed: of the run, for codecs that draw.
     """
 
@@ -34,6 +42,7 @@ class Wire:
     update: Codec | None = None
     error_feedback: bool = False
     at_inference: bool = True
+    nopeek: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -47,6 +56,11 @@ class Wire:
         """Codec of the features that a trained model sends; None if they are sent as they are."""
         return self.up.for_inference() if self.up and self.at_inference else None
 
+    @property
+    def defends(self) -> bool:
+        """True if what crosses the cut is defended."""
+        return bool(self.nopeek) or isinstance(self.up, Noisy) or isinstance(self.down, Noisy)
+
     def upload(self, smashed: Value, part: Part, batch: Batch, c: int, round: int) -> Flow:
         """Send what `part` has made of a mini-batch from client `c` to the server; gives what arrives."""
         if isinstance(self.up, Delta):
@@ -55,11 +69,18 @@ class Wire:
             smashed = self.coded_up(smashed, [part], c, round, smashed.step)
         return (yield send(smashed, c, SERVER))
 
-    def download(self, gradient: Value, smashed: Value, part: Part, c: int, round: int) -> Flow:
-        """Send the gradient at what `upload` has given back to client `c`; gives what arrives."""
+    def download(self, gradient: Value, smashed: Value, part1: Replica, c: int, round: int) -> Flow:
+        """Send the gradient at what `upload` has given back to client `c`; gives the one with which it goes on."""
         if self.up is not None or self.down is not None:
-            gradient = self.coded_gradient(gradient, smashed, part, c, round)
-        return (yield send(gradient, SERVER, c))
+            gradient = self.coded_gradient(gradient, smashed, part1.part, c, round)
+        return (yield from self.receive(gradient, part1, c))
+
+    def receive(self, gradient: Value, part1: Replica, c: int) -> Flow:
+        """Send a gradient, coded or not, to client `c`; gives the one with which it goes on."""
+        gradient = yield send(gradient, SERVER, c)
+        if self.nopeek and gradient.samples >= LEAST_ROWS:
+            gradient = yield on(c, NoPeek(self.nopeek), part1, gradient)
+        return gradient
 
     def coded_up(self, payload: Value, parts: Sequence[Part], *ids: int) -> Value:
         """Give the message in which outputs of `parts`, the first contents of `payload`, go up; `ids` name draws."""

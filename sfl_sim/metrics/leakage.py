@@ -32,7 +32,7 @@ def ssim(x: Floats, y: Floats) -> NDArray[np.float64]:
 
     sigma = min(SIGMA, (min(x.shape[2:]) - 1) // 2 / 3.5)
     found = [
-        structural_similarity(
+        structural_similarity(  # type: ignore[no-untyped-call]
             one, other, data_range=1, channel_axis=0, gaussian_weights=True, sigma=sigma, use_sample_covariance=False
         )
         for one, other in zip(x.astype(np.float64), y.astype(np.float64), strict=True)
@@ -65,7 +65,7 @@ def labels_by_clusters(gradients: Floats, labels: Ints, n_labels: int, seed: int
 
     k-means with as many clusters as labels, each given the label that makes most samples right, one to one.
     """
-    from scipy.optimize import linear_sum_assignment
+    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 

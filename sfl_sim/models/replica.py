@@ -151,6 +151,13 @@ class Weights:
             torch.autograd.backward(activations, gradient)
         self.part.calling.graphs.release(self)
 
+    @property
+    def passed(self) -> tuple[Tensor, Tensor]:
+        """Input and activations of the forward pass that awaits its gradient, without its graph."""
+        assert self._passed is not None, "no forward pass"
+        activations = self._passed.again(self) if self.awaiting_gradient is None else self.awaiting_gradient
+        return self._passed.x, activations.detach()
+
     def stored(self) -> dict[str, Any]:
         """Return all tensors for a checkpoint; a graph is stored as the forward pass that made it."""
         kept = {name: getattr(self, name) for name in STORED}

@@ -32,6 +32,7 @@ from sfl_sim.scenario.fields import (
 )
 from sfl_sim.scenario.given import spelled
 from sfl_sim.scenario.power import Power
+from sfl_sim.scenario.privacy import Leakage, Privacy
 from sfl_sim.scenario.serving import Serving
 from sfl_sim.scenario.topology import Shared
 from sfl_sim.scenario.wire import Wire
@@ -323,6 +324,8 @@ class Report(Section):
     metric(logits, labels) gives a number for all test samples. From Python also the functions themselves."""
     snapshots: Snapshots | None = None
     """Confusion matrices on the test set within rounds, without effect on training; null for none."""
+    leakage: Leakage | None = None
+    """Attacks on what crosses the cut, without effect on training: a section; null for none."""
 
 
 class Scenario(Section):
@@ -353,6 +356,8 @@ class Scenario(Section):
     """Settings of training."""
     wire: Wire = Wire()
     """Codecs of what clients and server send each other."""
+    privacy: Privacy = Privacy()
+    """Defences of what crosses the cut."""
     grid: Annotated[dict[str, JsonValue] | list[dict[str, JsonValue]], Concern.SHOWING] = Field(default={})
     """Dotted keys and the values to try, in all combinations; or a list of such mappings."""
     report: Annotated[Report, Concern.RECORDING] = Report()

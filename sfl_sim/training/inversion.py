@@ -33,14 +33,14 @@ def invert(z: Tensor, x: Tensor, unknown: Tensor, epochs: int, seed: int, n_toke
     optimiser = torch.optim.Adam(decode.parameters(), LR)
     for epoch in range(epochs):
         order = torch.from_numpy(stream(seed, "decoder's order", epoch).permutation(len(z))).to(z.device)
-        for chosen in order.split(BATCH):
+        for chosen in torch.split(order, BATCH):
             optimiser.zero_grad()
             drawn = decode((z[chosen] - middle) / scale)
             loss = cross_entropy(drawn.flatten(0, 1), x[chosen].flatten()) if n_tokens else mse_loss(drawn, x[chosen])
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
     with torch.inference_mode():
-        found = torch.cat([decode((part - middle) / scale) for part in unknown.split(BATCH)])
+        found = torch.cat([decode((part - middle) / scale) for part in torch.split(unknown, BATCH)])
     return found.argmax(dim=-1) if n_tokens else found
 
 
@@ -85,7 +85,7 @@ class Fold(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Fold the last side x side tokens."""
-        return tokens[:, -(self.side**2) :].transpose(1, 2).unflatten(2, (self.side, self.side))
+        return tokens[:, -(self.side**2) :].transpose(1, 2).reshape(len(tokens), -1, self.side, self.side)
 
 
 def _block(channels: int) -> list[nn.Module]:

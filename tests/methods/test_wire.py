@@ -21,6 +21,8 @@ from sfl_sim.rng import stream
 from sfl_sim.training.batched import Batched
 from sfl_sim.training.codecs import Bf16, Delta, Fp16, Int, RandTopK, SplitFC, TopK
 from sfl_sim.training.coded import Update
+from sfl_sim.training.defences import Noisy
+from sfl_sim.training.dependence import distance_correlation
 from sfl_sim.training.eager import Eager
 
 SPLIT = sorted(name for name, kind in METHODS.items() if kind.is_split is True and name not in ("fedbuff", "fedasync"))
@@ -308,3 +310,47 @@ def test_estimates_of_speed_know_the_codec():
     of = {codec: SecondsPerSample(work.network, work.cuts, 4, world, Wire(codec, codec))(0) for codec in (None, Fp16())}
     assert of[None] == pytest.approx(8 * 8 * 2 + 8)
     assert of[Fp16()] == pytest.approx(8 * 2 * 2 + 8)
+
+
+@pytest.mark.parametrize("name", [name for name in SPLIT if name != "harmony"])
+def test_noise_and_nopeek_change_no_message_but_what_is_learned(name):
+    work = {"build": batch_norm_net, "samples": [8, 6]}
+    usual, _, rows = simulate(name, task(**work), options=options_of(name))
+    for wire in (Wire(up=Noisy(sigma=0.5)), Wire(down=Noisy(clip=0.01)), Wire(nopeek=1.0)):
+        defended, _, others = simulate(name, task(**work, wire=wire), options=options_of(name))
+        assert distance(usual, defended) > 1e-6
+        messages = [found[found["bytes"] > 0][["kind", "client", "bytes"]].tolist() for found in (rows, others)]
+        assert sorted(messages[0]) == sorted(messages[1])
+
+
+@pytest.mark.parametrize("name", ["splitfed_v1", "splitfed_v2", "splitnn", "mergesfl", "hydra", "smofi", "multihead"])
+def test_nopeek_is_the_gradient_of_one_loss_of_the_network_that_is_not_split(name):
+    work = task(samples=[4], wire=Wire(nopeek=3.0))
+    method = learned(name, work, rounds=1)
+    (whole,) = work.split()
+    net = work.network._build(work.network.input_shape, work.network.n_labels).double()
+    net.load_state_dict(dict(whole.weights.named_tensors()))
+    (x, y), *_ = [batch.load() for batch in work.data.batches(0, 1)]
+    smashed = net[0](x)
+    (cross_entropy(net[1:](smashed), y) + 3.0 * distance_correlation(x, smashed)).backward()
+    for (name, parameter), found in zip(net.named_parameters(), tensors(method).values(), strict=True):
+        torch.testing.assert_close(found, (parameter - 0.1 * parameter.grad).detach(), msg=name)
+
+
+def test_nopeek_is_priced_by_distances_and_leaves_mini_batches_of_three_alone():
+    *_, rows = simulate("splitfed_v2", task(samples=[7], wire=Wire(nopeek=1.0)), rounds=1)
+    penalties = rows[rows["kind"] == b"nopeek"]
+    assert penalties[["step", "macs", "bytes"]].tolist() == [(0, 3 * 4**2 * (16 + 8), 0)]
+
+
+def test_nopeek_needs_no_graph_that_is_held():
+    held, again = (task(samples=[8, 8], wire=Wire(nopeek=1.0)) for _ in range(2))
+    again.network.calling.graphs.limit = 0
+    assert distance(learned("splitfed_v1", held), learned("splitfed_v1", again)) == 0
+
+
+def test_harmony_has_no_defences():
+    for wire in (Wire(Noisy(sigma=1.0)), Wire(down=Noisy(sigma=1.0)), Wire(nopeek=1.0)):
+        with pytest.raises(ScenarioError, match="no defence") as refused:
+            METHODS["harmony"](task(wire=wire, samples=[4, 4]))
+        assert refused.value.key == "privacy"

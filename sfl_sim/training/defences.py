@@ -1,0 +1,113 @@
+"""Defences of what crosses the cut: noise on it, and a penalty on what it tells (docs/methods/leakage.md#defences)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sfl_sim.models.replica import Replica
+from sfl_sim.ops import Step, Value, Work
+from sfl_sim.training.codecs import Code, Codec, Shape
+from sfl_sim.training.dependence import distance_correlation
+
+
+class Noisy(Codec):
+    """Clips each sample, adds noise to its elements, and then codes the mini-batch.
+
+    `clip`: largest norm of a sample; null: samples keep theirs. `sigma`: standard deviation of the noise, in lengths of
+    `clip` if there is one. `inner`: codec of what comes out.
+
+    The gradient passes the clipping as if its factor were constant, and the noise as it is.
+    """
+
+    clip: Annotated[float, Field(gt=0)] | None = None
+    sigma: Annotated[float, Field(ge=0)] = 0.0
+    inner: Codec | None = None
+
+    def size_bytes(self, shape: Shape, dtype: torch.dtype) -> int:
+        """The bytes of the inner codec, or of the elements as they are."""
+        return self.inner.size_bytes(shape, dtype) if self.inner else dtype.itemsize * math.prod(shape)
+
+    def encode(self, x: Tensor, draw: np.random.Generator) -> Code:
+        """Give the factors (n,) of the clipping, which stay at the sender, and what the inner codec makes."""
+        factors, noisy = self._noisy(x, draw)
+        return factors, *(self.inner.encode(noisy, draw) if self.inner else [noisy])
+
+    def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
+        """What the inner codec gives."""
+        return self.inner.decode(code[1:], shape, dtype) if self.inner else code[1]
+
+    def back(self, shape: Shape, dtype: torch.dtype) -> Shape:
+        """As the inner codec."""
+        return self.inner.back(shape, dtype) if self.inner else shape
+
+    def select(self, gradient: Tensor, code: Code) -> Tensor:
+        """As the inner codec."""
+        return self.inner.select(gradient, code[1:]) if self.inner else gradient
+
+    def pull(self, gradient: Tensor, code: Code, shape: Shape) -> Tensor:
+        """As the inner codec, times the factors."""
+        if self.inner:
+            gradient = self.inner.pull(gradient, code[1:], shape)
+        return gradient * _along(code[0], gradient)
+
+    def for_inference(self) -> Codec:
+        """The same with what the inner codec is for inference: requests are protected, too."""
+        return self.model_copy(update={"inner": self.inner and self.inner.for_inference()})
+
+    def alone(self, x: Tensor) -> Tensor:
+        """Every sample clipped, with noise of its own, and coded by itself; the same for the same x."""
+        noisy = self._noisy(x, np.random.default_rng(0))[1]
+        return self.inner.alone(noisy) if self.inner else noisy
+
+    def _noisy(self, x: Tensor, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Give the factors (n,) that clip the samples x (n, ...), and the clipped samples with noise."""
+        factors = x.new_ones(len(x))
+        if self.clip is not None:
+            norms = torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=torch.promote_types(x.dtype, torch.float32))
+            factors = (self.clip / norms).clamp(max=1).to(x.dtype)
+            x = x * _along(factors, x)
+        if self.sigma:
+            noise = torch.from_numpy(draw.standard_normal(tuple(x.shape), dtype=np.float32)).to(x)
+            x = x.add(noise, alpha=self.sigma * (self.clip or 1))
+        return factors, x
+
+
+def _along(factors: Tensor, x: Tensor) -> Tensor:
+    """Factors (n,) in a shape that multiplies the samples of x (n, ...)."""
+    return factors.view(-1, *[1] * (x.dim() - 1))
+
+
+@dataclass(frozen=True)
+class NoPeek(Step):
+    """Add to the gradient at the cut that of `weight` times the distance correlation of inputs and activations.
+
+    Vepakomma et al., "NoPeek: Information leakage reduction to share activations in distributed deep learning", ICDM
+    Workshops 2020.
+    """
+
+    weight: float
+    name = "nopeek"
+
+    def work(self, part1: Replica, gradient: Value) -> Work:
+        """Three passes over the distances between samples, at the input and at the cut."""
+        part = part1.part
+        return Work.of(3 * gradient.samples**2 * (part.in_numel + part.out_numel))
+
+    def out(self, part1: Replica, gradient: Value) -> Value:
+        """Make a value that stays at the client."""
+        return Value("gradients", samples=gradient.samples, step=gradient.step)
+
+    def run(self, part1: Replica, gradient: Value) -> Tensor:
+        """Compute the sum, (n, ...)."""
+        x, z = part1.weights.passed
+        at_cut = z.requires_grad_()
+        (penalty,) = torch.autograd.grad(self.weight * distance_correlation(x, at_cut), at_cut)
+        at_server: Tensor = gradient.load()
+        return at_server + penalty.to(at_server.dtype)

@@ -1,0 +1,78 @@
+"""Defences of what crosses the cut: clipping and noise, alone and before a codec."""
+
+import numpy as np
+import pytest
+import torch
+from packing import pack
+
+from sfl_sim.rng import stream
+from sfl_sim.training.codecs import Fp16, Int, SplitFC, TopK
+from sfl_sim.training.defences import Noisy
+
+F32 = torch.float32
+INNER = [None, Fp16(), Int(bits=4), TopK(keep=0.3), SplitFC(ratio=2.0)]
+
+
+def draw():
+    return stream(0, "test")
+
+
+def through(codec, x):
+    return codec.decode(codec.encode(x, draw()), tuple(x.shape), x.dtype)
+
+
+def some(*shape):
+    return torch.from_numpy(stream(0, "tensor").normal(size=shape)).float()
+
+
+def test_long_samples_are_clipped_and_short_ones_are_not():
+    x = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
+    assert through(Noisy(clip=1.0), x).tolist() == [pytest.approx(row) for row in ([0.6, 0.8], [0.3, 0.4], [0, 0])]
+
+
+@pytest.mark.parametrize(("clip", "std"), [(None, 0.5), (4.0, 2.0)])
+def test_noise_is_measured_in_lengths_of_the_clip(clip, std):
+    x = torch.zeros(100, 3, 10, 10)
+    noise = through(Noisy(clip=clip, sigma=0.5), x)
+    assert noise.mean() == pytest.approx(0, abs=4 * std / len(noise.flatten()) ** 0.5)
+    assert noise.std() == pytest.approx(std, rel=0.02)
+    assert len({tuple(row.flatten()[:4].tolist()) for row in noise}) == 100
+
+
+@pytest.mark.parametrize("inner", INNER, ids=repr)
+def test_noise_comes_before_the_codec_and_costs_no_byte(inner):
+    x, noise = some(4, 3, 4, 4), Noisy(clip=2.0, sigma=0.1)
+    both = noise.model_copy(update={"inner": inner})
+    code = both.encode(x, draw())
+    packed = pack(inner, code[1:], x.shape) if inner else code[1].numpy().tobytes()
+    assert both.size_bytes(x.shape, F32) == len(packed)
+    assert both.back(x.shape, F32) == (inner.back(x.shape, F32) if inner else x.shape)
+    if inner is None or inner.samplewise or inner == Int(bits=4):  # which draw nothing
+        noisy = through(noise, x)
+        assert torch.equal(through(both, x), through(inner, noisy) if inner else noisy)
+
+
+@pytest.mark.parametrize("inner", [None, TopK(keep=0.3)], ids=repr)
+def test_the_gradient_passes_the_clip_as_a_constant_factor(inner):
+    codec, x = Noisy(clip=1.0, sigma=0.2, inner=inner), some(3, 8).requires_grad_()
+    code = codec.encode(x.detach(), draw())
+    mask = inner.pull(torch.ones_like(code[1]), code[1:], x.shape) if inner else 1
+    wanted = some(3, 8) * 0.5
+    ((1 / x.detach().norm(dim=1)).clamp(max=1)[:, None] * x * mask * wanted).sum().backward()
+    found = codec.pull(codec.select(wanted, code), code, tuple(x.shape))
+    torch.testing.assert_close(found, x.grad)
+
+
+@pytest.mark.parametrize("inner", INNER, ids=repr)
+def test_requests_are_protected_too_each_with_noise_of_its_own(inner):
+    codec, x = Noisy(sigma=1.0, inner=inner).for_inference(), torch.ones(5, 40)
+    seen = codec.alone(x)
+    assert torch.equal(seen, codec.alone(x))
+    assert len(np.unique(seen.numpy(), axis=0)) == 5
+
+
+def test_what_is_not_finite_is_seen():
+    x = some(3, 8)
+    x[0, 3], x[1, 2] = torch.nan, torch.inf
+    seen = through(Noisy(clip=1.0, sigma=0.1), x)
+    assert [bool(row.isfinite().all()) for row in seen] == [False, False, True]
