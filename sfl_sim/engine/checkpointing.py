@@ -25,23 +25,25 @@ USUAL_S = 0.05
 
 @dataclass(frozen=True)
 class StoredRound:
-    """Results of a round that the clock alone cannot find again: its rows of rounds, labels and confusion.parquet."""
+    """Results of a round that the clock alone cannot find again: rows of rounds, labels, confusion, leakage.parquet."""
 
     row: Mapping[str, Any]
     labels: list[dict[str, Any]]
     confusion: pd.DataFrame | None
+    leakage: pd.DataFrame | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Convert the round to values that JSON can hold."""
-        confusion = None if self.confusion is None else self.confusion.to_dict("list")
+        tables = {name: getattr(self, name) for name in ("confusion", "leakage")}
+        columns = {name: None if table is None else table.to_dict("list") for name, table in tables.items()}
         plain = {key: value.item() if hasattr(value, "item") else value for key, value in self.row.items()}
-        return {"row": plain, "labels": self.labels, "confusion": confusion}
+        return {"row": plain, "labels": self.labels, **columns}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> StoredRound:
         """Make a round of what `as_json` gave."""
-        confusion = stored["confusion"]
-        return cls(stored["row"], stored["labels"], None if confusion is None else pd.DataFrame(confusion))
+        tables = (None if stored[name] is None else pd.DataFrame(stored[name]) for name in ("confusion", "leakage"))
+        return cls(stored["row"], stored["labels"], *tables)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from sfl_sim.engine.checkpointing import ResumePoint, StoredRound
 from sfl_sim.engine.dealing import deal_data, deal_tests
 from sfl_sim.engine.evaluation import Evaluator, own_metrics
 from sfl_sim.engine.layer_table import layer_table
+from sfl_sim.engine.leakage import Meter, check_leakage
 from sfl_sim.engine.participation import check_survival
 from sfl_sim.engine.round_tables import client_table, round_row
 from sfl_sim.engine.snapshots import Snapshots, check_snapshots
@@ -48,6 +49,7 @@ class Round:
         labels: its rows of labels.parquet.
         ops: its operations (`OP_DTYPE`).
         confusion: its rows of confusion.parquet; None if the scenario asks for none.
+        leakage: its rows of leakage.parquet; None if the scenario asks for none.
         final: tables of the trained models by name, with the last round.
         joule: (operations,) energy that each operation takes from its client's battery; None if unknown.
     """
@@ -56,6 +58,7 @@ class Round:
     labels: list[dict[str, Any]]
     ops: NDArray[np.void]
     confusion: pd.DataFrame | None = None
+    leakage: pd.DataFrame | None = None
     final: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     joule: NDArray[np.float64] | None = None
 
@@ -96,6 +99,7 @@ class Experiment:
         self.fleet = build_world(scenario, len(self.shares))
         self.method = build_method(scenario, dataset, self.shares, self.counts, self.fleet, device)
         check_snapshots(scenario, self.method)
+        check_leakage(scenario, self.method)
         self.metrics = own_metrics(scenario)
         check_survival(scenario, self.method)
         self.executor = provenance or build_executor(scenario.train, device, self.on_nan)
@@ -112,6 +116,7 @@ class Experiment:
         if device is not None:
             torch.manual_seed(seed)  # for networks of a user's own that draw while they run
             self.evaluator = Evaluator(self, device)
+            self.meter = Meter(self) if scenario.report.leakage and self.method.is_split else None
 
     @property
     def unheld_labels(self) -> list[str]:
@@ -178,11 +183,14 @@ class Experiment:
         row = self._row(walked)
         labels: list[dict[str, Any]] = []
         tables: dict[str, pd.DataFrame] = {}
+        leakage: pd.DataFrame | None = None
         if known:
-            row, labels, confusion = dict(known.row), known.labels, known.confusion
+            row, labels, confusion, leakage = dict(known.row), known.labels, known.confusion, known.leakage
         elif self.device is not None:
             figures, labels, tables = self.evaluator.of_round(walked.number)
             row |= figures
+            leakage, drawn = self._attacked(walked.number, is_last=walked.number == self.scenario.train.rounds)
+            tables |= drawn
         if self.device is not None:
             self._model = [part.snapshot() for part in self.method.model()]
         reads = enumerate(self.walk.clock.events.records.take_reads())
@@ -190,7 +198,14 @@ class Experiment:
         self._timeline.update(walked.ops.tobytes())
         power = self.fleet.power
         joule = None if power is None else op_joule(walked.ops, power, self.fleet.presence)
-        return Round(row, labels, walked.ops, confusion, tables, joule)
+        return Round(row, labels, walked.ops, confusion, leakage, tables, joule)
+
+    def _attacked(self, number: int, is_last: bool) -> tuple[pd.DataFrame | None, dict[str, pd.DataFrame]]:
+        """Give the rows of leakage.parquet of a round that has them, and after the last one what was drawn."""
+        if self.meter is None or not (is_last or number in self.meter.wanted.rounds):
+            return None, {}
+        figures, drawn = self.meter.measure(number)
+        return figures, {"reconstructions": drawn} if is_last else {}
 
     def _finished(self, walked: WalkedRound, round: Round) -> Round:
         """Complete a round that turned out to be the last one with what follows the last one."""
@@ -199,9 +214,12 @@ class Experiment:
         timed = round_row(*whole[:5])
         row = dict(round.row) | {column: value for column, value in timed.items() if value is not None}
         tables: dict[str, pd.DataFrame] = {}
+        leakage: pd.DataFrame | None = None
         if self.device is not None:
             figures, tables = self.evaluator.of_clients(walked.number, is_last=True)
             row |= figures
+            leakage, drawn = self._attacked(walked.number, is_last=True)
+            tables |= drawn
             self._model = [part.snapshot() for part in self.method.model()]
         self._timeline.update(ops.tobytes())
         joule, power = round.joule, self.fleet.power
@@ -210,7 +228,7 @@ class Experiment:
             self.joule += client_joule(*period)
             row["client_joule"] += client_joule(*period).sum() / len(walked.clients)
             joule = op_joule(whole.ops, power, self.fleet.presence)
-        return Round(row, round.labels, whole.ops, round.confusion, tables, joule)
+        return Round(row, round.labels, whole.ops, round.confusion, leakage, tables, joule)
 
     def _row(self, walked: WalkedRound) -> dict[str, Any]:
         """Make the columns of a finished round's row that need the clock alone."""

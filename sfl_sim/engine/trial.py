@@ -149,11 +149,11 @@ def _run_trial(
     try:
         while (round := next(rounds, None)) is not None:
             with uninterrupted():
-                trial.add_round(round.row, round.labels, round.ops, round.confusion, round.joule)
+                trial.add_round(round.row, round.labels, round.ops, round.confusion, round.joule, round.leakage)
                 trial.add_final(round.final)
                 notify(Ended(number, round, experiment.stopped))
                 if writer and not experiment.stopped and writer.rounds < round.row["round"] < scenario.train.rounds:
-                    writer.after_round(StoredRound(round.row, round.labels, round.confusion))
+                    writer.after_round(StoredRound(round.row, round.labels, round.confusion, round.leakage))
     except Exception as error:
         if experiment.is_walking and not isinstance(error, CheckpointMismatch):
             raise CheckpointMismatch(f"the walk up to it fails: {type(error).__name__}: {error}") from error

@@ -17,7 +17,7 @@ from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.network import Network
-from sfl_sim.models.replica import Replica
+from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import SERVER, Flow, Value, on, par, send
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.deployed import Deployed
@@ -211,6 +211,8 @@ class Method(ABC):
     """True if a deadline can end a round: False if the server never waits, or if clients take turns."""
     is_split: bool = True
     """True if the model is cut between clients and server, so that the task has cuts."""
+    sends_labels: ClassVar[bool] = True
+    """True if the labels of a mini-batch travel with what crosses the cut."""
     has_exits: ClassVar[bool] = False
     """True if clients have exits of their own, and answer the requests for which these are confident."""
 
@@ -287,6 +289,14 @@ class Method(ABC):
         cut = self.task.cuts[c]
         at_cut = 1 + [sum(len(part.part.skeleton) for part in parts[:n]) for n in range(1, len(parts))].index(cut)
         return Deployed(parts[:at_cut], None, parts[at_cut:], layers[cut - 1].out_shape, self.wire.for_inference)
+
+    def sides(self, c: int) -> tuple[Sequence[Replica | Joined], Sequence[Replica | Joined]]:
+        """Give the parts with which client `c` would go on training: before its cut, and behind it; to be read only.
+
+        Raises ScenarioError if they are not one layer after the other.
+        """
+        deployed = self.deployed(c)
+        return deployed.front, deployed.back
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
         """Give the parts of the global model if the round ended now, to be read only (docs/methods/metrics.md).

@@ -63,6 +63,7 @@ class Harmony(Exits, survives=True):
 
     Options = HarmonyOptions
     options: HarmonyOptions
+    sends_labels = False
 
     def __init__(self, task: Task, options: HarmonyOptions | None = None) -> None:
         options = options or HarmonyOptions()

@@ -55,6 +55,10 @@ class SplitFedV3(SplitMethod, regular=True, survives=True):
         """All private part-1s, or the initial one as long as there is none, then part-2."""
         return [self.options.among(self.private, self.part1), self.part2]
 
+    def sides(self, c: int) -> tuple[list[Replica], list[Replica]]:
+        """The client's own part-1, and part-2."""
+        return [self.private.get(c, self.part1)], [self.part2]
+
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """Size of a part-2 for every client."""
         return len(clients) * self.part2.size_bytes

@@ -48,6 +48,8 @@ STALENESS_COLUMNS = ["staleness_mean", "staleness_max", "updates_discarded"]
 """Further columns of rounds, of asynchronous methods."""
 LABEL_COLUMNS = ["round", "label", "position", "accuracy", "samples"]
 CONFUSION_COLUMNS = ["round", "job", "time_s", "true_label", "predicted_label", "share"]
+LEAKAGE_COLUMNS = ["round", "cut", "attack", "client", "metric", "value", "labels_sent"]
+RECONSTRUCTION_COLUMNS = ["round", "cut", "attack", "client", "sample", "label", "shape", "original", "drawn"]
 CLIENT_COLUMNS = [
     "client", "device", "macs_per_s", "uplink_bps", "downlink_bps", "latency_s", "trace_phase_s", "samples",
     "dominant_label", "label_samples", "cut", "cost", "joule",

@@ -11,7 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 OF_ALL_TRIALS = ["rounds", "labels", "clients", "layers", "ops"]
-TABLES = [*OF_ALL_TRIALS, "confusion", "answers", "representations", "reads", "losses", "presence"]
+TABLES = [
+    *OF_ALL_TRIALS, "confusion", "answers", "representations", "reads", "losses", "presence", "leakage",
+    "reconstructions",
+]  # fmt: skip
 SERVING_TABLES = ["requests", "fleet"]
 
 Key = tuple[str, int]

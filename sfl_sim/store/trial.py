@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from sfl_sim.store.checkpoints import CHECKPOINTS
-from sfl_sim.store.columns import CONFUSION_COLUMNS, OP_COLUMNS
+from sfl_sim.store.columns import CONFUSION_COLUMNS, LEAKAGE_COLUMNS, OP_COLUMNS
 from sfl_sim.store.files import read_json, remove, seal, write_file, write_json
 
 ROWS_PER_GROUP = 100_000
@@ -72,6 +72,7 @@ class TrialWriter:
         self._rounds = _Growing()
         self._labels = _Growing()
         self._confusion: list[pd.DataFrame] = []
+        self._leakage: list[pd.DataFrame] = []
         self._waiting: list[NDArray[np.void]] = []
         self._joule: list[NDArray[np.float64]] = []
         self._ops = pq.ParquetWriter(folder / "ops.parquet", _OP_SCHEMA, compression="zstd")
@@ -91,6 +92,7 @@ class TrialWriter:
         ops: NDArray[np.void],
         confusion: pd.DataFrame | None = None,
         joule: NDArray[np.float64] | None = None,
+        leakage: pd.DataFrame | None = None,
     ) -> None:
         """Add the results of a round; operations go to disk in large row groups, so memory hardly grows over rounds.
 
@@ -103,6 +105,8 @@ class TrialWriter:
         self._joule.append(np.full(len(ops), np.nan) if joule is None else joule)
         if confusion is not None:
             self._confusion.append(confusion[CONFUSION_COLUMNS])
+        if leakage is not None:
+            self._leakage.append(leakage[LEAKAGE_COLUMNS])
         if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
             self._flush()
 
@@ -136,6 +140,8 @@ class TrialWriter:
         self._write("labels", self.labels)
         if self._confusion:
             self._write("confusion", pd.concat(self._confusion))
+        if self._leakage:
+            self._write("leakage", pd.concat(self._leakage))
         write_json(self.folder / SUMMARY, summary)
         seal(self.folder, "*")
 

@@ -131,10 +131,10 @@ def answer(model: Deployed, x: Tensor, y: Tensor, prepare: Prepare) -> Answers:
     with torch.inference_mode():
         for start in range(0, len(x), BATCH):
             labels = y[start : start + BATCH]
-            features = _through(model.front, prepare(x[start : start + BATCH]))
-            final = _through(model.back, model.codec.alone(features) if model.codec else features)
+            features = through(model.front, prepare(x[start : start + BATCH]))
+            final = through(model.back, model.codec.alone(features) if model.codec else features)
             if model.head:
-                shares = _through([model.head], features).to(model.head.part.dtype).softmax(dim=1)
+                shares = through([model.head], features).to(model.head.part.dtype).softmax(dim=1)
                 entropy.append(torch.special.entr(shares).sum(dim=1))
                 device.append(shares.argmax(dim=1) == labels)
             else:
@@ -165,7 +165,7 @@ def representations(
             *earlier, last = (replica for part in parts for replica in part.members)
             for start in range(0, len(places), BATCH):
                 chunk = places[start : start + BATCH]
-                out = _through(earlier, prepare(x[torch.from_numpy(chunk).to(x.device)]))
+                out = through(earlier, prepare(x[torch.from_numpy(chunk).to(x.device)]))
                 out = _but_last_layer(last, network, out)
                 found |= dict(zip(chunk.tolist(), out.flatten(1).double().cpu(), strict=True))
         return torch.stack([found[place] for place in range(len(clients))]).numpy()
@@ -180,7 +180,8 @@ def _but_last_layer(last: Replica, network: Network, x: Tensor) -> Tensor:
     return last.weights.only(kept)(x, training=False)
 
 
-def _through(parts: Sequence[Replica | Joined], x: Tensor) -> Tensor:
+def through(parts: Sequence[Replica | Joined], x: Tensor) -> Tensor:
+    """Run x (n, ...) through one part after another, in eval mode."""
     for part in parts:
         for replica in part.members:
             x = replica.weights(x, training=False)

@@ -1,0 +1,183 @@
+"""The privacy meter: it attacks what crosses the cut, and training does not notice."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from small_networks import dropping
+from torch import nn
+
+from sfl_sim.data.dataset import Dataset
+from sfl_sim.engine.checkpointing import StoredRound
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.leakage import chosen_samples
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS
+from sfl_sim.scenario.load import parse
+from sfl_sim.scenario.privacy import Leakage
+
+CPU = torch.device("cpu")
+SPLIT = [name for name, kind in METHODS.items() if kind.is_split]
+
+
+def experiment(method="splitfed_v2", device=CPU, cut=1, leakage=None, rounds=1, **sections):
+    options = {
+        "hydra": {"cut2": 3},
+        "fedbuff": {"host": "splitfed_v1"},
+        "fedasync": {"host": "splitfed_v1"},
+        "korea": {"p0": 0.5},
+        "harmony": {"inner_steps": 1},
+    }.get(method, {})
+    scenario = {
+        "data": {"train_samples": 96, "test_samples": 40, "partition": {"kind": "iid"}},
+        "clients": {"count": 4, "participation": 0.5 if method == "korea" else 1.0},
+        "model": {"cut": cut},
+        "train": {"rounds": rounds, "batch_size": 8, **({"momentum": 0.5} if method == "fednag" else {})},
+        "method": {"name": method, **options},
+        "report": {"leakage": leakage},
+        **sections,
+    }
+    return Experiment(parse(scenario).variants[0].scenario, device)
+
+
+def figures(run):
+    """The means over all clients after the last round, by cut, attack and metric."""
+    *_, last = run.rounds()
+    rows = last.leakage[last.leakage["client"] == -1]
+    return rows.set_index(["cut", "attack", "metric"])["value"].to_dict()
+
+
+def few(**more):
+    return {"samples": 30, "aux_share": 0.3, "epochs": 2, **more}
+
+
+@pytest.mark.parametrize("model", [{"cut": 1}, {"factory": dropping, "cut": 1}])
+def test_training_does_not_notice(model):
+    digests = []
+    for leakage in (few(rounds=[1]), None):
+        run = experiment(rounds=2, leakage=leakage, model=model)
+        assert [round.leakage is None for round in run.rounds()] == [leakage is None] * 2
+        digests.append((run.weights_digest(), run.timeline_digest))
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("method", SPLIT)
+def test_every_split_method_can_be_attacked(method):
+    found = figures(experiment(method, leakage=few()))
+    attacks = {attack for cut, attack, _ in found if cut == 1}
+    assert attacks == {"inversion", "dependence", "norm", "clusters", "nearest", "commonest label"}
+    assert all(np.isfinite(list(found.values())))
+
+
+def test_nothing_crosses_where_no_network_is_split():
+    (round,) = experiment("fedavg", leakage=few()).rounds()
+    assert round.leakage is None
+
+
+def test_what_the_attacker_knows_is_not_attacked():
+    shares = [np.arange(10 * c, 10 * c + 10) for c in range(5)]
+    known, attacked = chosen_samples(shares, Leakage(samples=11, aux_share=0.3), seed=0)
+    assert sum(map(len, known.values())) == 15
+    assert [len(own) for own in attacked.values()] == [3, 3, 3]
+    assert not known.keys() & attacked.keys()
+    for c, own in {**known, **attacked}.items():
+        assert set(own) <= set(shares[c])
+    known, attacked = chosen_samples(shares, Leakage(samples=10, aux_share=1.0), seed=0)
+    assert (len(known), len(attacked)) == (4, 1)
+
+
+def test_a_client_with_another_cut_is_attacked_there():
+    found = figures(experiment("splitfed_v1", cut={"by": "client", "values": [1, 2, 2, 1]}, leakage=few()))
+    assert {cut for cut, *_ in found} == {0, 1, 2}
+
+
+def test_a_deep_cut_gives_less_away_than_a_shallow_one_and_more_than_the_mean_image():
+    shallow, deep = (figures(experiment(cut=cut, leakage=few(epochs=20))) for cut in (1, 3))
+    for metric in ("psnr", "ssim"):
+        assert shallow[1, "inversion", metric] > deep[3, "inversion", metric]
+    assert shallow[1, "inversion", "mse"] < 0.5 * shallow[0, "mean", "mse"]
+    assert shallow[1, "dependence", "dcor2_unbiased"] > 0.9
+
+
+def test_noise_is_attacked_as_it_is_sent():
+    clear = figures(experiment(leakage=few()))
+    noise = figures(experiment(leakage=few(), privacy={"noise": {"sigma": 30.0}}))
+    assert noise[1, "inversion", "ssim"] < 0.5 * clear[1, "inversion", "ssim"]
+    assert noise[1, "dependence", "dcor2_unbiased"] < 0.5 * clear[1, "dependence", "dcor2_unbiased"]
+    hidden = figures(experiment(leakage=few(), privacy={"gradient_noise": {"sigma": 30.0}}))
+    assert hidden[1, "clusters", "accuracy"] < 0.5 * clear[1, "clusters", "accuracy"]
+
+
+@pytest.mark.parametrize("wire", [{"up": "int8", "down": "fp16"}, {"up": {"kind": "topk", "keep": 0.2}},
+                                  {"up": {"kind": "splitfc", "ratio": 4.0}}, {"up": {"kind": "delta"}}])  # fmt: skip
+def test_what_a_codec_sends_is_attacked(wire):
+    assert all(np.isfinite(list(figures(experiment(leakage=few(), wire=wire)).values())))
+
+
+def test_what_is_not_finite_is_not_attacked():
+    run = experiment(leakage=few(attacks=["dependence"]))
+    *_, last = run.rounds()
+    run.method.part1.weights.flat.fill_(torch.nan)
+    figures, _ = run.meter.measure(1)
+    assert (len(last.leakage), len(figures)) == (2, 0)
+
+
+def embedding(shape, n_labels):
+    return nn.Sequential(nn.Embedding(n_labels, 6), nn.Sequential(nn.Flatten(), nn.Linear(6 * shape[0], n_labels)))
+
+
+def test_texts_are_read_word_by_word():
+    rng = np.random.default_rng(0)
+    texts = torch.from_numpy(rng.integers(0, 7, (200, 5), dtype=np.uint8)), torch.from_numpy(rng.integers(0, 7, 200))
+    data = {"factory": Dataset("texts", *texts, *texts, tuple("abcdefg")), "partition": {"kind": "iid"}}
+    run = experiment(data=data, model={"factory": embedding, "cut": 1}, leakage=few(epochs=600))
+    found = figures(run)
+    assert found[1, "inversion", "token_accuracy"] > 0.9
+    assert found[0, "mean", "token_accuracy"] < 0.3
+    assert {metric for _, attack, metric in found if attack == "inversion"} == {"token_accuracy"}
+
+
+def test_images_are_kept_as_they_are_and_as_they_were_drawn():
+    run = experiment(leakage=few())
+    *_, last = run.rounds()
+    table = last.final["reconstructions"]
+    for row in table.itertuples():
+        original = np.frombuffer(row.original, dtype=np.uint8).reshape(row.shape)
+        assert np.array_equal(original, run.dataset.x_train[row.sample].numpy())
+        assert len(row.drawn) == len(row.original)
+    assert table.groupby(["cut", "attack"]).size().to_dict() == {
+        (0, "inversion"): 8,
+        (0, "mean"): 8,
+        (1, "inversion"): 8,
+    }
+    assert table["label"].nunique() == 8
+
+
+def test_a_checkpoint_keeps_what_was_measured():
+    *_, last = experiment(leakage=few()).rounds()
+    stored = StoredRound(last.row, last.labels, None, last.leakage)
+    again = StoredRound.from_json(json.loads(json.dumps(stored.as_json())))
+    assert again.confusion is None
+    assert again.leakage.equals(last.leakage.reset_index(drop=True))
+
+
+@pytest.mark.parametrize(
+    ("sections", "key", "problem"),
+    [
+        ({"clients": {"count": 1}}, "clients.count", "a client that is attacked"),
+        ({"report": {"leakage": {"rounds": [3]}}}, "report.leakage.rounds", "no such round"),
+        ({"method": "fedavg", "privacy": {"nopeek": 1.0}}, "privacy", "nothing crosses"),
+        (
+            {"train": {"executor": "batched", "rounds": 1}, "privacy": {"nopeek": 1.0}},
+            "privacy.nopeek",
+            "when it starts",
+        ),
+        ({"wire": {"up": "delta"}, "privacy": {"noise": {"sigma": 1.0}}}, "wire.up", "earlier round"),
+        ({"method": "harmony", "privacy": {"nopeek": 1.0}}, "privacy", "no defence"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(sections, key, problem):
+    with pytest.raises(ScenarioError, match=problem) as refused:
+        experiment(device=None, leakage=few(), **sections) if "report" not in sections else experiment(**sections)
+    assert refused.value.key == key
