@@ -29,6 +29,11 @@ app = typer.Typer(
 
 ScenarioFile = Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped scenario.")]
 Overrides = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")]
+Vary = Annotated[
+    list[str],
+    typer.Option(help="A key and the values to try, in all combinations; model.cut=all tries every cut.",
+                 metavar="KEY=VALUE,..."),
+]  # fmt: skip
 Runs = Annotated[list[Path], typer.Argument(help="Folders of earlier runs, shown side by side.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Plotly = Annotated[

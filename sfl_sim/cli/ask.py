@@ -7,14 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sfl_sim.cli.app import AllowCode, Debug, Overrides, ScenarioFile, Terminal, app, conclude, read_study, say
+from sfl_sim.cli.app import AllowCode, Debug, Overrides, ScenarioFile, Terminal, Vary, app, conclude, read_study, say
 from sfl_sim.errors import blamed_on
 
-Vary = Annotated[
-    list[str],
-    typer.Option(help="A key and the values to try, in all combinations; model.cut=all tries every cut.",
-                 metavar="KEY=VALUE,..."),
-]  # fmt: skip
 Trained = Annotated[
     list[Path],
     typer.Option("--run", help="The folder of a training run whose accuracy is shown at its configurations."),

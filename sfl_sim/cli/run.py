@@ -15,6 +15,7 @@ from sfl_sim.cli.app import (
     Plotly,
     ScenarioFile,
     Terminal,
+    Vary,
     app,
     conclude,
     read_study,
@@ -82,6 +83,42 @@ def run(
     conclude(outcome, "report.html", None if quiet else results_in_terminal, plotly)
     if failure:
         raise failure
+
+
+@app.command()
+def privacy(
+    scenario: ScenarioFile,
+    vary: Vary = [],
+    overrides: Overrides = [],
+    out: Annotated[Path | None, typer.Option(help="The run's folder; by default reports/<name>-privacy.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Variants and seeds to run side by side.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    device: Device = "auto",
+    plotly: Plotly = "embedded",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
+    allow_code: AllowCode = False,
+    debug: Debug = False,
+) -> None:
+    """Train a scenario at all combinations of what varies, and show what the cut gives away of the clients' samples.
+
+    Example: sfl-sim privacy heterogeneous_bw --vary model.cut=all --set train.rounds=5
+    """
+    from sfl_sim.scenario.vary import read_axes
+
+    axes = read_axes(vary)
+    study = read_study(scenario, overrides)
+    from sfl_sim.cli.progress import progress
+    from sfl_sim.engine.trial import Settings
+    from sfl_sim.scenario.load import training
+    from sfl_sim.studies.privacy import attacked
+    from sfl_sim.studies.train import run_study
+
+    study = attacked(training(study), axes)
+    with progress(Terminal(stderr=True), quiet) as notify:
+        outcome = run_study(study, out, Settings(device=device, jobs=jobs, resume=resume, reuse=True), notify)
+    from sfl_sim.report.privacy import privacy_in_terminal
+
+    conclude(outcome, "privacy.html", None if quiet else privacy_in_terminal, plotly)
 
 
 @app.command()

@@ -128,6 +128,11 @@ def digest(study: Study) -> str:
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
 
+def extended(study: Study, layer: Mapping[str, Any]) -> Study:
+    """Return the study of the scenario with dotted keys set anew. Raises ScenarioError if one cannot be used."""
+    return _study(changed(study.base, layer, study.places), study.places, study.name)
+
+
 def served(study: Study) -> Study:
     """Return the study with default serving where the scenario has no section `serving`."""
 

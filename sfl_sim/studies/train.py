@@ -142,6 +142,11 @@ def write_pages(folder: Path, notify: Notify = silent) -> None:
         write_trace(folder)
     with optional("report.html", notify):
         write_report([folder], folder / "report.html", parts)
+    if (folder / "leakage.parquet").exists():
+        from sfl_sim.report.privacy import write_privacy
+
+        with optional("privacy.html", notify):
+            write_privacy(folder, folder / "privacy.html")
 
 
 def _taken(study: Study, keys: Sequence[str], folder: RunFolder, without: Container[int]) -> dict[int, Path]:

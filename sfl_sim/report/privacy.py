@@ -1,0 +1,396 @@
+"""The page on what the cut gives away: reconstructions, and leakage against time, accuracy and forgetting."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup, escape
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.metrics.pareto import non_dominated
+from sfl_sim.report import figures, style
+from sfl_sim.report.display import data_size, duration, listed, percent, plural, points, time_unit
+from sfl_sim.report.frames import merge
+from sfl_sim.report.headline import warnings
+from sfl_sim.report.html_page import Panel, write_page
+from sfl_sim.report.load import load, read_table
+from sfl_sim.report.setup import setup_in_words
+from sfl_sim.report.table import Cell, Column, Table
+from sfl_sim.report.targets import accuracy, common_target
+from sfl_sim.scenario import grid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import plotly.graph_objects as go
+    from rich.table import Table as TerminalTable
+
+    from sfl_sim.report.frames import Frames, Variant
+
+CUT = "model.cut"
+MEASURES = {"ssim": "SSIM", "token_accuracy": "Tokens read", "psnr": "PSNR (dB)"}
+"""What tells how well samples are drawn, the most telling first; the more, the more leaks."""
+FIGURES = {
+    "inversion ssim": "ssim", "inversion token_accuracy": "token_accuracy", "inversion psnr": "psnr",
+    "dependence dcor2_unbiased": "dcor2", "dependence dcor": "dcor", "clusters accuracy": "clusters",
+    "nearest accuracy": "nearest", "norm auc": "norm", "commonest label accuracy": "commonest",
+}  # fmt: skip
+"""Column of each figure by attack and metric."""
+FRONT = "on the front"
+
+
+@dataclass(frozen=True)
+class Leaks:
+    """What the variants of a run give away.
+
+    Attributes:
+        frames: the run.
+        figures: one row per variant and seed: the summary, the depth of the cut, and after the last round the columns
+            of `FIGURES`, of a variant with several cuts where most leaks.
+        table: leakage.parquet, with the variants' labels.
+        pictures: reconstructions.parquet, likewise.
+        series: name and look of what variants have in common that differ in their cut alone, by variant.
+    """
+
+    frames: Frames
+    figures: pd.DataFrame
+    table: pd.DataFrame
+    pictures: pd.DataFrame
+    series: dict[str, style.Named]
+
+    @cached_property
+    def measure(self) -> str:
+        """The column of `MEASURES` that is known; empty without inversion."""
+        return next((column for column in MEASURES if self.figures[column].notna().any()), "")
+
+    @cached_property
+    def aim(self) -> float | None:
+        """The accuracy to which time is measured; None: the time of a round is."""
+        aim = common_target(self.frames)
+        return aim if self.figures["time_to_accuracy_s"].notna().any() else None
+
+    @cached_property
+    def middle(self) -> pd.DataFrame:
+        """One row per variant: medians over seeds, and `best`: whether the variant is on the Pareto front."""
+        numbers = ["cut", "time_s", "accuracy", "performance_gap", *MEASURES, "clusters", "commonest", "dcor2"]
+        middle = self.figures.groupby("variant")[numbers].median().loc[[v.label for v in self.frames.variants]]
+        if not self.measure:
+            return middle.assign(best=False)
+        costs = middle["time_s"], 1 - middle["accuracy"], middle[self.measure]
+        known = np.isfinite(middle["time_s"]) & middle[self.measure].notna()
+        return middle.assign(best=non_dominated(*costs) & known)
+
+    def of(self, series: style.Named) -> pd.DataFrame:
+        """The medians of the variants of a series with one cut each, from the shallowest to the deepest."""
+        labels = [label for label, own in self.series.items() if own == series]
+        return self.middle.loc[labels].dropna(subset="cut").sort_values("cut")
+
+    @cached_property
+    def all_series(self) -> list[style.Named]:
+        """The series, in the order of their first variants."""
+        return list(dict.fromkeys(self.series.values()))
+
+    @cached_property
+    def layers(self) -> dict[int, str]:
+        """The names of the layers, by their number."""
+        layers = self.frames.layers.drop_duplicates("layer")
+        return dict(zip(layers["layer"].astype(int), layers["name"].astype(str), strict=True))
+
+    def known_without(self, attack: str, measure: str) -> float:
+        """Give what is drawn without any network before the cut; NaN if that was not tried."""
+        rows = self.table.query("cut == 0 and client == -1 and attack == @attack and metric == @measure")
+        return float(rows["value"].median())
+
+
+def load_leaks(folder: Path) -> Leaks:
+    """Read what the variants of the run in `folder` give away. Raises ScenarioError if nobody has measured it."""
+    frames = merge([load(folder)])
+    table, pictures = (read_table(folder / f"{name}.parquet") for name in ("leakage", "reconstructions"))
+    if table.empty:
+        raise ScenarioError("has no leakage.parquet: report.leakage asks for it, in a run that trains",
+                            key="SCENARIO", found=str(folder))  # fmt: skip
+    labels = {variant.name: variant.label for variant in frames.variants}
+    table, pictures = (each.assign(variant=each["variant"].map(labels)) if len(each) else each
+                       for each in (table, pictures))  # fmt: skip
+    is_last = table["round"] == table.groupby(["variant", "seed"])["round"].transform("max")
+    last = table[is_last & (table["client"] == -1)]
+    attacked = last[last["cut"] > 0]
+    attacked = attacked.assign(column=(attacked["attack"] + " " + attacked["metric"]).map(FIGURES))
+    found = attacked.pivot_table("value", ["variant", "seed"], "column", "max").reindex(columns=list(FIGURES.values()))
+    cuts = attacked.groupby(["variant", "seed"])["cut"].agg(lambda own: own.iloc[0] if own.nunique() == 1 else np.nan)
+    summary = frames.summary.merge(found.assign(cut=cuts), how="left", left_on=["variant", "seed"], right_index=True)
+    summary = summary.assign(round_bytes=(summary["bytes_up"] + summary["bytes_down"]) / summary["rounds"])
+    aimed = common_target(frames) is not None and summary["time_to_accuracy_s"].notna().any()
+    time_s = summary["time_to_accuracy_s"].fillna(np.inf) if aimed else summary["simulated_s"] / summary["rounds"]
+    return Leaks(frames, summary.assign(time_s=time_s), last, pictures, _series(frames))
+
+
+def _series(frames: Frames) -> dict[str, style.Named]:
+    """Give variants that differ in their cut alone one name and look."""
+    scenario = frames.runs[0].scenario
+    every, method = list(grid.points(scenario.get("grid") or {})), scenario["method"]["name"]
+    without = grid.names_without(every, method, lambda key: key == CUT)
+    common = dict(zip(grid.names(every, method), without, strict=True))
+    names = {variant.label: common.get(variant.name, variant.name) for variant in frames.variants}
+    looks = {name: style.Named(escape(name), **style.look(i)) for i, name in enumerate(dict.fromkeys(names.values()))}
+    return {label: looks[name] for label, name in names.items()}
+
+
+def write_privacy(folder: Path, out: Path) -> Path:
+    """Write the page on the run in `folder` to the file `out` and return its path.
+
+    Raises:
+        ScenarioError: nothing was measured, or the page cannot be written.
+    """
+    leaks = load_leaks(folder)
+    return write_page(
+        out,
+        "privacy",
+        title=leaks.frames.title,
+        kind="privacy",
+        about=f"{plural(len(leaks.frames.variants), 'variant')}, {plural(leaks.frames.n_seeds, 'seed')}",
+        setup=setup_in_words(list(leaks.frames.runs[0].settings.values())),
+        headlines=headline(leaks),
+        warnings=warnings(leaks.frames),
+        galleries=galleries(leaks),
+        panels=panels(leaks),
+        runs=leaks.frames.runs,
+    )
+
+
+def privacy_in_terminal(folder: Path) -> TerminalTable:
+    """Tabulate what each variant of the run in `folder` gives away, and at which price."""
+    leaks = load_leaks(folder)
+    wanted = [column for column in _columns(leaks) if column.key in ("time_s", "accuracy", leaks.measure, "clusters")]
+    return _table(leaks, wanted).in_terminal()
+
+
+def headline(leaks: Leaks) -> list[Markup]:
+    """Say what is drawn at the shallowest and at the deepest cut, which variants to choose, and what labels tell."""
+    return [*_drawn(leaks), *_choice(leaks), *_labels(leaks)]
+
+
+def _drawn(leaks: Leaks) -> list[Markup]:
+    values = leaks.middle[leaks.measure].dropna().to_dict() if leaks.measure else {}
+    told = sorted((v for v in leaks.frames.variants if v.label in values), key=lambda v: -values[v.label])
+    if not told:
+        return []
+    text, mean = partial(_read, leaks.measure), leaks.known_without("mean", leaks.measure)
+    scale = f" (equal images: 1; their mean image: {text(mean)})" if leaks.measure == "ssim" else ""
+    sentence = Markup("A server that draws what clients hold sees most with {}: {} {}{}").format(
+        told[0].html, MEASURES[leaks.measure].removesuffix(" (dB)"), text(values[told[0].label]), scale
+    )
+    if len(told) == 1:
+        return [sentence + "."]
+    return [sentence + Markup("; it sees least with {}: {}.").format(told[-1].html, text(values[told[-1].label]))]
+
+
+def _choice(leaks: Leaks) -> list[Markup]:
+    best = leaks.middle["best"]
+    if best.sum() in (0, len(best)):
+        return []
+    names = [variant.html for variant in leaks.frames.variants if best[variant.label]]
+    cost = f"time to {accuracy(leaks.aim)} accuracy" if leaks.aim is not None else "time of a round"
+    return [
+        escape(f"To trade {cost}, accuracy and leakage against each other, choose ") + listed(names, "or")
+        + ": every other variant is at best as good as one of these in all three."
+    ]  # fmt: skip
+
+
+def _labels(leaks: Leaks) -> list[Markup]:
+    told = leaks.figures["clusters"].dropna()
+    if told.empty:
+        return []
+    least, most, chance = told.min(), told.max(), leaks.figures["commonest"].median()
+    share = percent(most, 0) if percent(least, 0) == percent(most, 0) else f"{percent(least, 0)} to {percent(most, 0)}"
+    heard = bool(leaks.table["labels_sent"].any())
+    note = (
+        " Here labels travel with what goes up, so this is what one learns who only hears what comes down."
+        if heard
+        else ""
+    )
+    return [
+        escape(
+            f"The gradients that come back give {share} of the labels away to one who sorts them by direction; "
+            f"always naming the commonest label is right for {percent(chance, 0)}.{note}"
+        )
+    ]
+
+
+def _read(column: str, number: float) -> str:
+    return percent(number, 0) if column == "token_accuracy" else f"{number:.{1 if column == 'psnr' else 2}f}"
+
+
+def panels(leaks: Leaks) -> list[Panel]:
+    """List the sections of the page below the pictures."""
+    front = " Ringed points are on the Pareto front of time, accuracy and what is drawn: none is better in all three."
+    caption = f"Each point is a variant: its medians over {plural(leaks.frames.n_seeds, 'seed')}." + front * bool(
+        leaks.measure
+    )
+    if leaks.middle["cut"].isna().any():
+        caption += " Variants whose clients have different cuts are in the table alone."
+    return [
+        Panel("Cut by cut", caption, by_cut(leaks), columns=2, tables=[_table(leaks, _columns(leaks))]),
+        *_over_rounds(leaks),
+    ]
+
+
+def by_cut(leaks: Leaks) -> list[tuple[str, go.Figure]]:
+    """Draw time, accuracy, performance gap and leakage against the cut, a line for each series."""
+    finite = leaks.middle["time_s"].replace(np.inf, np.nan)
+    unit, unit_s = time_unit(finite.max())
+    goal = f"Time to {accuracy(leaks.aim)} accuracy" if leaks.aim is not None else "Time of a round"
+    drawn = [
+        (goal, _against_cut(leaks, finite / unit_s, f"simulated time ({unit})", f"%{{y:.3~g}} {unit}")),
+        ("Accuracy", _against_cut(leaks, 100 * leaks.middle["accuracy"], "accuracy (%)", "%{y:.1f} %")),
+        (
+            "Performance gap",
+            _against_cut(leaks, 100 * leaks.middle["performance_gap"], "gap (points)", "%{y:.1f} points"),
+        ),
+    ]
+    if not leaks.measure:
+        return drawn
+    scale = 100 if leaks.measure == "token_accuracy" else 1
+    title = {"ssim": "SSIM (1: equal)", "psnr": "PSNR (dB)", "token_accuracy": "tokens read (%)"}[leaks.measure]
+    figure = _against_cut(leaks, scale * leaks.middle[leaks.measure], title, "%{y:.3~g}")
+    for attack, name in (("mean", "mean image"), ("inversion", "without a network")):
+        level = scale * leaks.known_without(attack, leaks.measure)
+        if np.isfinite(level):
+            name = name.replace("mean image", "most frequent token") if leaks.measure == "token_accuracy" else name
+            figures.level(figure, level, annotation={"text": name, "font": {"color": style.MUTED, "size": 12}})
+    return [*drawn, ("What the server can draw", figure)]
+
+
+def _against_cut(leaks: Leaks, values: pd.Series, title: str, hover: str) -> go.Figure:
+    figure = figures.canvas(300)
+    cuts = sorted(leaks.middle["cut"].dropna().astype(int).unique())
+    for series in leaks.all_series:
+        own = leaks.of(series)
+        mark = {"color": series.colour, "symbol": series.symbol, "size": 8}
+        figures.lines(figure, series, own["cut"].map(cuts.index), values[own.index], f"{hover}<extra></extra>",
+                      mode="lines+markers", marker=mark)  # fmt: skip
+    best = leaks.middle[leaks.middle["best"] & leaks.middle["cut"].notna()]
+    figure.add_scatter(
+        x=best["cut"].map(cuts.index).to_numpy(), y=values[best.index].to_numpy(), mode="markers", showlegend=False,
+        hoverinfo="skip", marker={"symbol": "circle-open", "size": 17, "color": style.INK, "line": {"width": 1.8}},
+    )  # fmt: skip
+    names = [f"{cut} {leaks.layers.get(cut, '')}".strip() for cut in cuts]
+    shown = figures.some(range(len(cuts)), 12)
+    figure.update_xaxes(title="cut after layer", tickvals=shown, ticktext=[names[place] for place in shown],
+                        range=[-0.4, len(cuts) - 0.6])  # fmt: skip
+    return figure.update_yaxes(title=title, rangemode="tozero")
+
+
+def _over_rounds(leaks: Leaks) -> list[Panel]:
+    """What leaks after each round that was measured, if there are several."""
+    folder = leaks.frames.runs[0].folder
+    table, measure = read_table(folder / "leakage.parquet"), leaks.measure
+    rows = table.query("client == -1 and cut > 0 and attack == 'inversion' and metric == @measure")
+    if rows["round"].nunique() < 2:
+        return []
+    figure = figures.canvas(330)
+    for variant in leaks.frames.drawn.variants:
+        curve = rows[rows["variant"] == variant.name].groupby("round")["value"].median()
+        figures.lines(figure, variant, curve.index, curve, "%{y:.3~g} after round %{x}", mode="lines+markers")
+    figure.update_xaxes(figures.round_axis(int(rows["round"].max()))).update_yaxes(title=MEASURES[measure])
+    return [Panel("While the model learns", "What the server can draw with the model of a round.", [("", figure)])]
+
+
+def _columns(leaks: Leaks) -> list[Column]:
+    """List the columns of the table: the price, then what leaks."""
+    title = f"Time to {accuracy(leaks.aim)}" if leaks.aim is not None else "Time of a round"
+    columns = [
+        Column(title, "time_s", duration),
+        Column("Bytes of a round", "round_bytes", data_size),
+        Column("Accuracy", "accuracy", percent, more_is_better=True),
+        Column("PG (points)", "performance_gap", points),
+        *(Column(name, column, partial(_read, column)) for column, name in MEASURES.items()),
+        Column("dCor², unbiased", "dcor2", "{:.2f}".format),
+        Column("dCor, biased", "dcor", "{:.2f}".format, more_is_better=None),
+        Column("Labels by clusters", "clusters", partial(percent, digits=0)),
+        Column("by nearest", "nearest", partial(percent, digits=0)),
+        Column("by norm (AUC)", "norm", "{:.2f}".format),
+    ]
+    return [column for column in columns if leaks.figures[column.key].notna().any()]
+
+
+def _table(leaks: Leaks, columns: Sequence[Column]) -> Table:
+    rows, seeds = [], dict(list(leaks.figures.groupby("variant")))
+    for variant in leaks.frames.variants:
+        about = FRONT if leaks.middle.loc[variant.label, "best"] else ""
+        rows.append([Cell(variant.html, about), *(column.cell(seeds[variant.label]) for column in columns)])
+    note = "Medians over seeds, ± standard deviation; the best of each column is shaded: of leakage, the least."
+    return Table(["Variant", *(column.title for column in columns)], rows, note=note)
+
+
+class Strip(NamedTuple):
+    """A row of pictures: what it shows, how well that was drawn, and the pictures side by side, as a data URI."""
+
+    name: Markup
+    about: str
+    uri: str
+
+
+class Gallery(NamedTuple):
+    """The same samples as they are and as they were drawn at every cut, for one series."""
+
+    name: Markup
+    strips: list[Strip]
+
+
+def galleries(leaks: Leaks) -> list[Gallery]:
+    """Lay the samples of each series' first seed out in rows: as they are, at every cut, and as their mean image."""
+    if leaks.pictures.empty:
+        return []
+    found = []
+    for series in leaks.all_series:
+        variants = [v for v in leaks.frames.variants if leaks.series[v.label] == series]
+        order = {label: place for place, label in enumerate(leaks.middle["cut"].sort_values(kind="stable").index)}
+        variants.sort(key=lambda variant: order[variant.label])
+        pictures = {v.label: leaks.pictures.query("variant == @v.label and seed == @v.seed") for v in variants}
+        first = next(own for own in pictures.values())
+        at_first = first[first["cut"] == first["cut"][first["cut"] > 0].min()]
+        strips = [Strip(Markup("The samples"), "as clients hold them", _strip(at_first, "original"))]
+        for variant in variants:
+            own = pictures[variant.label]
+            for cut in sorted(set(own["cut"]) - {0}):
+                drawn = _strip(own[own["cut"] == cut], "drawn")
+                strips.append(Strip(_name(leaks, cut), _how_well(leaks, variant, cut), drawn))
+        mean = first[(first["cut"] == 0) & (first["attack"] == "mean")]
+        strips.append(Strip(Markup("Their mean image"), "what is known without any attack", _strip(mean, "drawn")))
+        found.append(Gallery(series.label, strips))
+    return found
+
+
+def _name(leaks: Leaks, cut: int) -> Markup:
+    return Markup("Cut after <b>{}</b>").format(Markup(leaks.layers.get(cut, cut)))
+
+
+def _how_well(leaks: Leaks, variant: Variant, cut: int) -> str:
+    """Say how alike samples and drawings of the first seed are."""
+    rows = leaks.table.query("variant == @variant.label and seed == @variant.seed and cut == @cut and client == -1")
+    values = rows[rows["attack"] == "inversion"].set_index("metric")["value"]
+    return f"SSIM {_read('ssim', values['ssim'])}, PSNR {_read('psnr', values['psnr'])} dB"
+
+
+def _strip(rows: pd.DataFrame, column: str) -> str:
+    """Put the pictures of some rows side by side; gives the data URI of a PNG."""
+    from PIL import Image
+
+    images = []
+    for pixels, shape in zip(rows[column], rows["shape"], strict=True):
+        channels, height, width = shape
+        image = np.frombuffer(pixels, dtype=np.uint8).reshape(channels, height, width).transpose(1, 2, 0)
+        image = np.broadcast_to(image, (height, width, 3))
+        images += [image, np.full((height, max(1, width // 12), 3), 255, dtype=np.uint8)]
+    whole = np.concatenate(images[:-1], axis=1)
+    file = io.BytesIO()
+    Image.fromarray(whole).save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

@@ -1,0 +1,26 @@
+"""The privacy study: train a scenario at all values of what varies, and attack what crosses the cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sfl_sim.scenario.load import Study, extended
+from sfl_sim.scenario.vary import Axis, spread
+from sfl_sim.studies.whatif_question import Question
+
+
+def attacked(study: Study, axes: Sequence[Axis]) -> Study:
+    """Return the study with the values of `axes` in its grid, and with attacks, usual ones unless it asks for some.
+
+    Its name says what it is. Raises ScenarioError for axes that do not fit the scenario.
+    """
+    layer: dict[str, object] = {"name": f"{study.name}-privacy"}
+    if axes:
+        closed = Question.of(study, axes).axes
+        list(spread(study, closed))  # which refuses keys that the grid sets
+        own = study.base.grid
+        parts = [own] if isinstance(own, Mapping) else own or [{}]
+        layer["grid"] = [{**part, **{axis.key: list(axis.values) for axis in closed}} for part in parts]
+    if all(variant.scenario.report.leakage is None for variant in study.variants):
+        layer["report.leakage"] = {}
+    return extended(study, layer)
