@@ -29,6 +29,7 @@ from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.shipped import scenario_file
 from sfl_sim.scenario.vary import axis
 from sfl_sim.studies.advise import Advice, Criteria, find_advice
+from sfl_sim.studies.privacy import attacked
 from sfl_sim.studies.reprice import Repricing
 from sfl_sim.studies.serve import ServedStudy
 from sfl_sim.studies.train import TrialsFailed, run_study
@@ -46,6 +47,7 @@ __all__ = [
     "WhatIf",
     "advise",
     "load",
+    "privacy",
     "reprice",
     "run",
     "serve",
@@ -77,6 +79,8 @@ class Results:
     clients = _table("clients", "One row per variant, seed and client: its device, links, data and cut.")
     layers = _table("layers", "One row per variant, seed and layer of the model: what it costs.")
     ops = _table("ops", "One row per operation; large runs have millions.")
+
+    leakage = _table("leakage", "One row per variant, seed, attack and metric; only with `report.leakage`.")
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -247,6 +251,39 @@ def run(
         study = training(_study(scenario, overrides, {key: each for key, each in given.items() if each is not None}))
         with _shown(progress) as notify:
             return Results(run_study(study, Path(out) if out else None, settings, notify).folder)
+
+
+def privacy(
+    scenario: str | Path | Scenario | Mapping[str, Any],
+    vary: Mapping[str, Sequence[Any] | str] | None = None,
+    *,
+    overrides: Overrides = (),
+    out: str | Path | None = None,
+    jobs: int = 1,
+    device: str = "auto",
+    allow_code: bool = False,
+) -> Results:
+    """Train a scenario at all combinations of what varies, and attack what crosses the cut, silently.
+
+    What was found is in the result's `leakage`, and on the page `privacy.html` in its folder.
+
+    Args:
+        scenario, overrides: as of `run`.
+        vary: the values of every key that varies; `{"model.cut": "all"}` tries every cut.
+        out: the run's folder; by default `reports/<name>-privacy`, or the next free number.
+        jobs: variants and seeds to run side by side.
+        device: auto, cpu or cuda.
+        allow_code: as for `run`.
+
+    Raises:
+        ScenarioError: the scenario, a key, a value or the folder cannot be used.
+        TrialsFailed: as of `run`.
+    """
+    axes = [axis(key, values) for key, values in (vary or {}).items()]
+    settings = Settings(device=device, jobs=jobs, reuse=True)
+    with permitted(Permission(allow_code)):
+        study = attacked(training(_study(scenario, overrides)), axes)
+        return Results(run_study(study, Path(out) if out else None, settings, silent).folder)
 
 
 def serve(

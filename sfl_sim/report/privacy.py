@@ -19,7 +19,7 @@ from sfl_sim.report.display import data_size, duration, listed, percent, plural,
 from sfl_sim.report.frames import merge
 from sfl_sim.report.headline import warnings
 from sfl_sim.report.html_page import Panel, write_page
-from sfl_sim.report.load import load, read_table
+from sfl_sim.report.load import flat, load, read_table
 from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Column, Table
 from sfl_sim.report.targets import accuracy, common_target
@@ -135,7 +135,7 @@ def load_leaks(folder: Path) -> Leaks:
 def _series(frames: Frames) -> dict[str, style.Named]:
     """Give variants that differ in their cut alone one name and look."""
     scenario = frames.runs[0].scenario
-    every, method = list(grid.points(scenario.get("grid") or {})), scenario["method"]["name"]
+    every, method = list(grid.points(scenario.get("grid") or {})), flat(scenario).get("method.name", "")
     without = grid.names_without(every, method, lambda key: key == CUT)
     common = dict(zip(grid.names(every, method), without, strict=True))
     names = {variant.label: common.get(variant.name, variant.name) for variant in frames.variants}

@@ -1,0 +1,156 @@
+"""The page on leakage: what the server can draw, and what that is traded against."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from PIL import Image
+from synthetic_run import Setting, World, write_run
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.report.privacy import by_cut, galleries, headline, load_leaks, panels, privacy_in_terminal, write_privacy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POINTS = [{"model.cut": cut, **more} for more in ({}, {"wire.up": "<b>int2"}) for cut in (1, 3)]
+NAMES = ["cut=1", "cut=3", "cut=1, <b>int2", "cut=3, <b>int2"]
+SSIM = dict(zip(NAMES, [0.9, 0.6, 0.8, 0.5], strict=True))
+PIXELS = bytes(range(16))
+
+
+def rows(name: str, seed: int) -> list[dict[str, Any]]:
+    cut = 1 if "cut=1" in name else 3
+    values = {
+        ("inversion", "ssim"): SSIM[name] + 0.01 * seed, ("inversion", "psnr"): 20.0, ("norm", "auc"): 0.6,
+        ("dependence", "dcor2_unbiased"): 0.7, ("dependence", "dcor"): 0.9, ("clusters", "accuracy"): 0.95,
+        ("nearest", "accuracy"): 0.9, ("commonest label", "accuracy"): 0.2,
+    }  # fmt: skip
+    found = [(cut, attack, metric, value) for (attack, metric), value in values.items()]
+    found += [(0, "mean", "ssim", 0.1), (0, "inversion", "ssim", 0.95)]
+    return [
+        {"variant": name, "seed": seed, "round": round, "cut": cut, "attack": attack, "client": client,
+         "metric": metric, "value": value - 0.1 * (round == 1), "labels_sent": True}
+        for cut, attack, metric, value in found for client in (-1, 2) for round in (1, 4)
+    ]  # fmt: skip
+
+
+def pictures(name: str, seed: int) -> list[dict[str, Any]]:
+    cut = 1 if "cut=1" in name else 3
+    return [
+        {"variant": name, "seed": seed, "round": 4, "cut": at, "attack": attack, "client": 2, "sample": sample,
+         "label": 0, "shape": [1, 4, 4], "original": PIXELS, "drawn": PIXELS[::-1]}
+        for at, attack in ((0, "mean"), (0, "inversion"), (cut, "inversion")) for sample in (5, 6)
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two codecs at two cuts, two seeds."""
+    settings = tuple(Setting(name, "splitfed_v2", "fcfs", 0.8, 0.1) for name in NAMES)
+    world = World(name="leaky", variants=settings, clients=4, rounds=4, batches=3)
+    run = write_run(tmp_path_factory.mktemp("runs") / "leaky", world)
+    scenario = yaml.safe_load((run / "scenario.yaml").read_text())
+    (run / "scenario.yaml").write_text(yaml.safe_dump(scenario | {"grid": POINTS}))
+    for table, made in (("leakage", rows), ("reconstructions", pictures)):
+        frame = pd.DataFrame([row for name in NAMES for seed in (0, 1) for row in made(name, seed)])
+        frame.to_parquet(run / f"{table}.parquet", index=False)
+    return run
+
+
+def test_a_variant_has_the_medians_of_its_last_round(folder: Path) -> None:
+    leaks = load_leaks(folder)
+    assert leaks.middle["ssim"].tolist() == pytest.approx([value + 0.005 for value in SSIM.values()])
+    assert leaks.middle["cut"].tolist() == [1, 3, 1, 3]
+    assert leaks.known_without("mean", "ssim") == 0.1
+
+
+def test_variants_that_differ_in_their_cut_alone_are_one_line(folder: Path) -> None:
+    leaks = load_leaks(folder)
+    assert [str(series.label) for series in leaks.all_series] == ["", "&lt;b&gt;int2"]
+    drawn = dict(by_cut(leaks))
+    for line in drawn["What the server can draw"].data[:2]:
+        assert list(line.x) == [0, 1]
+    assert [list(line.y) for line in drawn["What the server can draw"].data[:2]] == [
+        pytest.approx([0.905, 0.605]), pytest.approx([0.805, 0.505])
+    ]  # fmt: skip
+
+
+def test_the_front_is_ringed_in_every_figure(folder: Path) -> None:
+    leaks = load_leaks(folder)
+    leaks.middle["best"] = [False, True, False, True]
+    for _, figure in by_cut(leaks):
+        assert list(figure.data[-1].x) == [1, 1]
+
+
+def test_what_leaks_less_in_the_same_time_is_on_the_front(folder: Path) -> None:
+    leaks = load_leaks(folder)
+    middle = leaks.middle
+    for label, row in middle.iterrows():
+        others = middle.drop(label)
+        beaten = (
+            (others["time_s"] <= row["time_s"])
+            & (others["accuracy"] >= row["accuracy"])
+            & (others["ssim"] <= row["ssim"])
+        )
+        assert row["best"] == (not beaten.any())
+
+
+def test_the_same_samples_stand_above_each_other(folder: Path) -> None:
+    first, _ = galleries(load_leaks(folder))
+    assert [re.sub("<[^>]*>", "", strip.name) for strip in first.strips] == [
+        "The samples", "Cut after conv1", "Cut after conv3", "Their mean image"
+    ]  # fmt: skip
+    assert first.strips[1].about == "SSIM 0.90, PSNR 20.0 dB"
+    picture = Image.open(io.BytesIO(base64.b64decode(first.strips[0].uri.partition(",")[2])))
+    assert picture.size == (4 + 1 + 4, 4)
+    assert np.asarray(picture)[:, :4, 0].tobytes() == PIXELS
+
+
+def test_the_headlines_name_the_extremes_and_what_labels_tell(folder: Path) -> None:
+    drawn, *_, labels = headline(load_leaks(folder))
+    assert "<b>cut=1</b>" in drawn
+    assert "0.91" in drawn or "0.90" in drawn
+    assert "&lt;b&gt;int2" in drawn
+    assert "95\u00a0% of the labels" in labels
+    assert "labels travel with what goes up" in labels
+
+
+def test_rounds_while_the_model_learns_have_a_panel(folder: Path) -> None:
+    *_, over_rounds = panels(load_leaks(folder))
+    ((_, figure),) = over_rounds.figures
+    assert [list(line.x) for line in figure.data] == [[1, 4]] * 4
+
+
+def test_page_and_terminal_have_a_row_for_each_variant(folder: Path, tmp_path: Path) -> None:
+    text = write_privacy(folder, tmp_path / "privacy.html").read_text()
+    assert text.count('<img src="data:image/png;base64,') == 8
+    assert "<b>int2" not in text.replace("&lt;b&gt;int2", "")
+    assert "Who can mount which attack" in text
+    assert privacy_in_terminal(folder).row_count == 4
+
+
+def test_a_run_without_attacks_is_refused_in_one_line(run_folder: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"has no leakage\.parquet"):
+        load_leaks(run_folder)
+
+
+def test_texts_and_vectors_have_no_pictures(folder: Path, tmp_path: Path) -> None:
+    import shutil
+
+    run = shutil.copytree(folder, tmp_path / "run")
+    (run / "reconstructions.parquet").unlink()
+    table = pd.read_parquet(run / "leakage.parquet")
+    table["metric"] = table["metric"].replace({"ssim": "token_accuracy", "psnr": "mse"})
+    table.to_parquet(run / "leakage.parquet")
+    leaks = load_leaks(run)
+    assert galleries(leaks) == []
+    assert "Tokens read 90" in headline(leaks)[0]
+    assert "<img" not in write_privacy(run, tmp_path / "privacy.html").read_text().partition("<main>")[2]

@@ -1,0 +1,38 @@
+"""The privacy study: a scenario at every cut, with attacks on what crosses it."""
+
+import pytest
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.load import parse
+from sfl_sim.scenario.privacy import Leakage
+from sfl_sim.scenario.vary import axis
+from sfl_sim.studies.privacy import attacked
+
+
+def cuts(study):
+    return {variant.name: variant.scenario.model.cut for variant in study.variants}
+
+
+def test_every_cut_is_a_variant_with_the_usual_attacks():
+    study = attacked(parse({"name": "mine"}), [axis("model.cut", "all")])
+    assert cuts(study) == {"cut=1": 1, "cut=2": 2, "cut=3": 3}
+    assert all(variant.scenario.report.leakage == Leakage() for variant in study.variants)
+    assert study.name == "mine-privacy"
+
+
+def test_what_varies_multiplies_each_part_of_the_grid():
+    grid = [{}, {"privacy.noise": {"sigma": 0.5}}]
+    study = attacked(parse({"grid": grid, "repeats": 2}), [axis("model.cut", [1, 2])])
+    assert list(cuts(study)) == ["cut=1", "cut=2", "sigma=0.5, cut=1", "sigma=0.5, cut=2"]
+    assert len(study.variants) == 8
+
+
+def test_attacks_that_the_scenario_names_stay():
+    study = attacked(parse({"report": {"leakage": {"samples": 20}}}), [])
+    (variant,) = study.variants
+    assert variant.scenario.report.leakage == Leakage(samples=20)
+
+
+def test_what_the_grid_sets_cannot_vary():
+    with pytest.raises(ScenarioError, match="the scenario's grid sets it"):
+        attacked(parse({"grid": {"model.cut": [1, 2]}}), [axis("model.cut", [1])])
