@@ -21,7 +21,7 @@ class Noise(Section):
     @model_validator(mode="after")
     def _does_something(self) -> Noise:
         if self.clip is None and not self.sigma:
-            raise ScenarioError("does nothing without clip or sigma; leave the section out", key="sigma", found=0.0)
+            raise ScenarioError("needs clip or sigma, without which it does nothing", key="sigma", found=0.0)
         return self
 
 

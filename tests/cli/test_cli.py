@@ -339,6 +339,21 @@ def test_validate_checks_without_running(scenario, tmp_path, capsys):
     assert not (tmp_path / "reports").exists()
 
 
+def test_what_the_cut_gives_away_is_shown_for_every_cut(scenario, tmp_path, capsys):
+    attacks = "report.leakage={samples: 20, epochs: 1, aux_share: 0.2}"
+    sfl_sim("privacy", scenario, "--vary", "model.cut=1,3", "--set", "grid={}", "--set", attacks)
+    printed = capsys.readouterr().out
+    assert "cut=1" in printed
+    assert "SSIM" in printed
+    assert printed.rstrip().endswith("reports/tiny-privacy/privacy.html")
+    folder = tmp_path / "reports" / "tiny-privacy"
+    assert (folder / "report.html").exists()
+    table = pd.read_parquet(folder / "leakage.parquet")
+    assert set(zip(table["variant"], table["cut"], strict=True)) == {(f"cut={n}", at) for n in (1, 3) for at in (0, n)}
+    sfl_sim("privacy", scenario, "--vary", "model.cuts=1", "--set", "grid={}", code=2)
+    assert "unknown key" in capsys.readouterr().err
+
+
 def test_a_partition_is_shown_before_anyone_trains(scenario, tmp_path, capsys):
     sfl_sim("partition", scenario, "--set", "data.partition.phi=2", "--set", "repeats=2")
     printed = capsys.readouterr().out
