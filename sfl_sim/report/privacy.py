@@ -92,6 +92,11 @@ class Leaks:
         labels = [label for label, own in self.series.items() if own == series]
         return self.middle.loc[labels].dropna(subset="cut").sort_values("cut")
 
+    def name(self, variant: Variant) -> Markup:
+        """The variant's name beside the mark of its series."""
+        series = self.series[variant.label]
+        return style.Named(variant.label, series.colour, series.dash).html
+
     @cached_property
     def all_series(self) -> list[style.Named]:
         """The series, in the order of their first variants."""
@@ -185,18 +190,20 @@ def _drawn(leaks: Leaks) -> list[Markup]:
     text, mean = partial(_read, leaks.measure), leaks.known_without("mean", leaks.measure)
     scale = f" (equal images: 1; their mean image: {text(mean)})" if leaks.measure == "ssim" else ""
     sentence = Markup("A server that draws what clients hold sees most with {}: {} {}{}").format(
-        told[0].html, MEASURES[leaks.measure].removesuffix(" (dB)"), text(values[told[0].label]), scale
+        leaks.name(told[0]), MEASURES[leaks.measure].removesuffix(" (dB)"), text(values[told[0].label]), scale
     )
     if len(told) == 1:
         return [sentence + "."]
-    return [sentence + Markup("; it sees least with {}: {}.").format(told[-1].html, text(values[told[-1].label]))]
+    return [
+        sentence + Markup("; it sees least with {}: {}.").format(leaks.name(told[-1]), text(values[told[-1].label]))
+    ]
 
 
 def _choice(leaks: Leaks) -> list[Markup]:
     best = leaks.middle["best"]
     if best.sum() in (0, len(best)):
         return []
-    names = [variant.html for variant in leaks.frames.variants if best[variant.label]]
+    names = [leaks.name(variant) for variant in leaks.frames.variants if best[variant.label]]
     cost = f"time to {accuracy(leaks.aim)} accuracy" if leaks.aim is not None else "time of a round"
     return [
         escape(f"To trade {cost}, accuracy and leakage against each other, choose ") + listed(names, "or")
@@ -325,7 +332,7 @@ def _table(leaks: Leaks, columns: Sequence[Column]) -> Table:
     rows, seeds = [], dict(list(leaks.figures.groupby("variant")))
     for variant in leaks.frames.variants:
         about = FRONT if leaks.middle.loc[variant.label, "best"] else ""
-        rows.append([Cell(variant.html, about), *(column.cell(seeds[variant.label]) for column in columns)])
+        rows.append([Cell(leaks.name(variant), about), *(column.cell(seeds[variant.label]) for column in columns)])
     note = "Medians over seeds, ± standard deviation; the best of each column is shaded: of leakage, the least."
     return Table(["Variant", *(column.title for column in columns)], rows, note=note)
 
@@ -339,33 +346,37 @@ class Strip(NamedTuple):
 
 
 class Gallery(NamedTuple):
-    """The same samples as they are and as they were drawn at every cut, for one series."""
+    """Rows of pictures with a heading, which may be empty."""
 
     name: Markup
     strips: list[Strip]
 
 
 def galleries(leaks: Leaks) -> list[Gallery]:
-    """Lay the samples of each series' first seed out in rows: as they are, at every cut, and as their mean image."""
-    if leaks.pictures.empty:
-        return []
-    found = []
-    for series in leaks.all_series:
+    """Lay samples of the first seed out in rows: as they are, their mean, and as they were drawn at every cut.
+
+    The former come once for all series with the same samples.
+    """
+    found: list[Gallery] = []
+    shown: list[int] = []
+    cuts = leaks.middle["cut"].to_dict()
+    for series in leaks.all_series if len(leaks.pictures) else []:
         variants = [v for v in leaks.frames.variants if leaks.series[v.label] == series]
-        order = {label: place for place, label in enumerate(leaks.middle["cut"].sort_values(kind="stable").index)}
-        variants.sort(key=lambda variant: order[variant.label])
-        pictures = {v.label: leaks.pictures.query("variant == @v.label and seed == @v.seed") for v in variants}
-        first = next(own for own in pictures.values())
-        at_first = first[first["cut"] == first["cut"][first["cut"] > 0].min()]
-        strips = [Strip(Markup("The samples"), "as clients hold them", _strip(at_first, "original"))]
+        variants.sort(key=lambda variant: cuts[variant.label])
+        strips = []
         for variant in variants:
-            own = pictures[variant.label]
+            own = leaks.pictures.query("variant == @variant.label and seed == @variant.seed")
             for cut in sorted(set(own["cut"]) - {0}):
-                drawn = _strip(own[own["cut"] == cut], "drawn")
-                strips.append(Strip(_name(leaks, cut), _how_well(leaks, variant, cut), drawn))
-        mean = first[(first["cut"] == 0) & (first["attack"] == "mean")]
-        strips.append(Strip(Markup("Their mean image"), "what is known without any attack", _strip(mean, "drawn")))
-        found.append(Gallery(series.label, strips))
+                rows = own[own["cut"] == cut]
+                strips.append(Strip(_name(leaks, cut), _how_well(leaks, variant, cut), _strip(rows, "drawn")))
+                if shown != rows["sample"].to_list():
+                    shown = rows["sample"].to_list()
+                    mean = own[(own["cut"] == 0) & (own["attack"] == "mean")]
+                    found.append(Gallery(Markup(""), [
+                        Strip(Markup("The samples"), "as clients hold them", _strip(rows, "original")),
+                        Strip(Markup("The mean image"), "known without any attack", _strip(mean, "drawn")),
+                    ]))  # fmt: skip
+        found.append(Gallery(series.label if len(leaks.all_series) > 1 else Markup(""), strips))
     return found
 
 
