@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 
 from scenarios.forgetting import verdicts as forgetting
+from scenarios.leakage import verdicts as leakage
 from scenarios.momentum import ratios
 from scenarios.momentum import verdicts as momentum
 from scenarios.replay import verdicts as replay
+from scenarios.wire import verdicts as wire
 from sfl_sim.scenario.load import load
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -145,3 +147,42 @@ def test_a_korea_that_is_no_better_is_told(tmp_path, capsys, monkeypatch):
     found = judged(tmp_path, capsys, monkeypatch)
     reproduced = {name[:3] for name, verdict in found.items() if verdict == "reproduced"}
     assert reproduced == {"(c)", "(f)", "(g)", "(i)", "(j)"}  # smoothness, the way, and what has a fixed proportion
+
+
+def test_codecs_that_do_what_their_papers_say_are_told(tmp_path, capsys, monkeypatch):
+    def coded(name):
+        ahead = 0.05 * ("randtopk" in name) - 0.05 * ("topk" in name)
+        return {"accuracy": 0.7 + ahead, "time_to_accuracy_s": 900 if name in ("splitfed_v1", "splitfed_v2") else 600}
+
+    for scenario in ("fashion", "cifar10"):
+        write(tmp_path, f"wire/{scenario}", coded)
+    write(
+        tmp_path, "wire/cuts", lambda name: {"time_to_accuracy_s": 600 if "int8" in name and "fc" not in name else 900}
+    )
+    found = told(wire.main, tmp_path, capsys, monkeypatch)
+    pays = {name[-5:] for name, verdict in found.items() if name.startswith("(e)") and verdict == "reproduced"}
+    assert pays == {"conv1", "conv2"}
+    assert all(verdict == "reproduced" for name, verdict in found.items() if not name.startswith("(e)"))
+
+
+def test_what_leaks_less_with_depth_and_defences_is_told(tmp_path, capsys, monkeypatch):
+    def figures(name):
+        return {"accuracy": 0.7, "simulated_s": 9000 - 1000 * leakage.CUTS.index(name.partition(",")[0])}
+
+    def value(name, metric):
+        depth = next((place for place, cut in enumerate(leakage.CUTS) if name.startswith(cut)), 0)
+        defended = "," in name and not name.startswith("splitfed")
+        return 0.95 - 0.1 * depth - 0.2 * defended - 0.1 * (metric != "ssim")
+
+    for scenario, of in (("leakage/cuts", figures), ("leakage/forgetting", lambda name: {})):
+        folder, cells = write(tmp_path, scenario, of)
+        attacks = [each.split() for each in (leakage.DRAWN, leakage.LABELS, leakage.DEPENDENCE)]
+        rows = [
+            {"variant": name, "seed": seed, "round": round, "cut": 1, "attack": attack, "client": client,
+             "metric": metric, "value": apart * value(name, metric) if (round, client) == (20, -1) else 0.0}
+            for name, seed, apart in cells for attack, metric in attacks for round in (5, 20) for client in (-1, 3)
+        ]  # fmt: skip
+        pd.DataFrame(rows).to_parquet(folder / "leakage.parquet")
+    found = told(leakage.main, tmp_path, capsys, monkeypatch)
+    assert {name[:3] for name in found} == {f"({letter})" for letter in "abcdefgh"}
+    assert set(found.values()) == {"reproduced"}

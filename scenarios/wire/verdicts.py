@@ -1,0 +1,74 @@
+"""Prints what codecs gain and lose in the runs of this folder's scenarios, with the numbers.
+
+    python -m scenarios.wire.verdicts [REPORTS]      (the folder with wire_fashion, ...; default: reports)
+
+Run it from the root of the repository. The rule is that of scenarios/trends.py. Accuracy is the median of a run's last
+five rounds. RandTopk and top-k send equally many bytes.
+"""
+
+from __future__ import annotations
+
+from scenarios.trends import Claim, Table, Trends, judged, print_verdicts
+
+METHODS = {"V1": "splitfed_v1", "V2": "splitfed_v2"}
+CODECS = {
+    "none": "", "fp16": ", fp16, fp16", "int8": ", int8, int8", "int4": ", int4, int4", "top-k": ", topk, keep=0.05",
+    "RandTopk": ", randtopk, keep=0.05", "SplitFC": ", splitfc, ratio=16.0",
+}  # fmt: skip
+"""Endings of the names of variants."""
+CUTS = ("conv1", "conv2", "fc1", "fc2")
+
+
+def compared(table: Table, key: str, one: str, sign: str, other: str, scale: float = 100) -> list[Claim]:
+    """Comparisons of two codecs by both methods."""
+    claims = []
+    for called, method in METHODS.items():
+        left, right = table(key, {f"{called}: {each}": method + CODECS[each] for each in (one, other)}, scale).items()
+        claims.append(Claim(left, sign, right))
+    return claims
+
+
+def codec_trends(data: str, table: Table) -> dict[str, list[Claim]]:
+    """Trends (a) to (c), of accuracy, and (d), of time in minutes."""
+    found = {
+        "(a) int8 loses no accuracy": compared(table, "accuracy", "int8", "~<=", "none"),
+        "(b) RandTopk is more accurate than top-k of the same bytes": compared(
+            table, "accuracy", "RandTopk", ">", "top-k"
+        ),
+        "(c) SplitFC at 16 to 1 loses no accuracy": compared(table, "accuracy", "SplitFC", "~<=", "none"),
+    }
+    for codec in list(CODECS)[1:]:
+        found[f"(d) not in a paper: {codec} reaches the target sooner than no codec"] = compared(
+            table, "time_to_accuracy_s", codec, "<", "none", 1 / 60
+        )
+    return {f"{name} ({data})": claims for name, claims in found.items()}
+
+
+def cut_trends(table: Table) -> dict[str, list[Claim]]:
+    """Trend (e), one for each cut: compressing pays where it holds."""
+    found = {}
+    for codec in ("int8", "top-k"):
+        for cut in CUTS:
+            left, right = table(
+                "time_to_accuracy_s", {codec: cut + CODECS[codec], "none": cut + CODECS["none"]}, 1 / 60
+            ).items()
+            name = f"(e) not in a paper: {codec} reaches the target sooner than no codec, cut after {cut}"
+            found[name] = [Claim(left, "<", right)]
+    return found
+
+
+TRENDS: Trends = [
+    (lambda table: codec_trends("Fashion-MNIST", table), ["fashion"]),
+    (lambda table: codec_trends("CIFAR-10", table), ["cifar10"]),
+    (cut_trends, ["cuts"]),
+]
+"""Judges, and the scenarios that they judge."""
+
+
+def main() -> None:
+    """Print a Markdown table; of a scenario that was not run, nothing."""
+    print_verdicts(judged("wire", TRENDS), "accuracy in percent, time in minutes; [seeds that get there]")
+
+
+if __name__ == "__main__":
+    main()
