@@ -49,6 +49,8 @@ def report(
 ) -> None:
     """Write the report of stored runs again, or one page for several; export what it shows.
 
+    Of a run with attacks also its page on privacy.
+
     Example: sfl-sim report reports/first reports/second --out both.html
     """
     from sfl_sim.report.export import export_runs
@@ -61,6 +63,10 @@ def report(
         if export:
             say(export_runs(runs, export, format or ["csv"]))
         say_page(write_report(runs, page), plotly)
+        if len(runs) == 1 and (runs[0] / "leakage.parquet").exists():
+            from sfl_sim.report.privacy import write_privacy
+
+            say_page(write_privacy(runs[0], page.with_name("privacy.html")), plotly)
 
 
 @app.command()

@@ -350,6 +350,9 @@ def test_what_the_cut_gives_away_is_shown_for_every_cut(scenario, tmp_path, caps
     assert (folder / "report.html").exists()
     table = pd.read_parquet(folder / "leakage.parquet")
     assert set(zip(table["variant"], table["cut"], strict=True)) == {(f"cut={n}", at) for n in (1, 3) for at in (0, n)}
+    (folder / "privacy.html").unlink()
+    sfl_sim("report", folder)
+    assert capsys.readouterr().out.split() == [str(folder / "report.html"), str(folder / "privacy.html")]
     sfl_sim("privacy", scenario, "--vary", "model.cuts=1", "--set", "grid={}", code=2)
     assert "unknown key" in capsys.readouterr().err
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from browser import needs_browser, open_pages
 from markupsafe import Markup
+from synthetic_leaks import add_leaks
 from synthetic_run import World, write_run
 from synthetic_serving import Rule, write_served
 from synthetic_serving import World as Served
@@ -24,6 +25,7 @@ from sfl_sim.report.landscape import write_landscape
 from sfl_sim.report.load import load
 from sfl_sim.report.page import write_report
 from sfl_sim.report.partition import Partition, Preview, write_preview
+from sfl_sim.report.privacy import write_privacy
 from sfl_sim.report.serving import write_serving
 from sfl_sim.report.whatif import write_whatif as write_whatif_page
 
@@ -122,6 +124,7 @@ def pages(place: Path) -> Iterator[Path]:
     yield write_whatif_page(poison(write_whatif(place / "whatif", asked)), place / "whatif.html")
     served = Served(rules=(Rule("oracle"), Rule("latency_budget", 0.2)), seeds=(0,), requests=100, status="killed")
     yield write_serving(poison(write_served(place / "served", served)), place / "serving.html")
+    yield write_privacy(add_leaks(one, {}, pictures=False), place / "privacy.html")
     frames = merge([load(one)])
     points = pd.DataFrame({"alpha": [-1.0, 0, 1] * 3, "beta": [-1.0] * 3 + [0.0] * 3 + [1.0] * 3, "loss": 1.0})
     around = points.assign(accuracy=0.5, seed=0, samples=10, run=str(one))
@@ -137,7 +140,7 @@ def plain(text: str) -> str:
 
 def test_no_page_runs_what_a_name_says_and_every_page_shows_it(tmp_path: Path) -> None:
     written = list(pages(tmp_path))
-    assert len(written) == 6
+    assert len(written) == 7
     seen = open_pages([(page, 1280) for page in written], WATCH, tmp_path)
     assert len(seen) == len(written)
     for page in seen:

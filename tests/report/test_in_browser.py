@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 from browser import needs_browser, open_pages
 from markupsafe import Markup
+from synthetic_leaks import add_leaks
 from synthetic_run import World, write_run
 from synthetic_serving import World as Served
 from synthetic_serving import write_served
@@ -17,6 +18,7 @@ from synthetic_whatif import World as Asked
 
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.page import write_report
+from sfl_sim.report.privacy import write_privacy
 from sfl_sim.report.serving import write_serving
 from sfl_sim.report.whatif import write_whatif as write_whatif_page
 
@@ -69,13 +71,18 @@ def report_of_a_serving(folder: Path) -> Path:
     return write_serving(write_served(folder, Served(seeds=(0,), requests=200)), folder / "serving.html")
 
 
+def page_of_leaks(folder: Path) -> Path:
+    run = write_run(folder, World(variants=World().variants[:2], clients=4, rounds=4, batches=3, seeds=(0,)))
+    return write_privacy(add_leaks(run, {}), folder / "privacy.html")
+
+
 def page_of_a_whatif(folder: Path) -> Path:
     cuts = Vary("model.cut", (1, 3, 11), ("dw1", "dw2", "dw6"), base=0)
     bandwidths = Vary("clients.network.scale", (0.25, 1.0), ("0.25", "1"), base=1)
     return write_whatif_page(write_whatif(folder, Asked(axes=(cuts, bandwidths), clients=4)), folder / "whatif.html")
 
 
-@pytest.mark.parametrize("write", [report_of_a_run, report_of_a_serving, page_of_a_whatif])
+@pytest.mark.parametrize("write", [report_of_a_run, report_of_a_serving, page_of_a_whatif, page_of_leaks])
 def test_every_figure_is_drawn_without_an_error_and_nothing_hangs_over(
     tmp_path: Path, write: Callable[[Path], Path]
 ) -> None:

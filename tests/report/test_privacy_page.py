@@ -6,13 +6,14 @@ import base64
 import io
 import re
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 from PIL import Image
+from synthetic_leaks import PIXELS, add_leaks
 from synthetic_run import Setting, World, write_run
 
 from sfl_sim.errors import ScenarioError
@@ -24,32 +25,6 @@ if TYPE_CHECKING:
 POINTS = [{"model.cut": cut, **more} for more in ({}, {"wire.up": "<b>int2"}) for cut in (1, 3)]
 NAMES = ["cut=1", "cut=3", "cut=1, <b>int2", "cut=3, <b>int2"]
 SSIM = dict(zip(NAMES, [0.9, 0.6, 0.8, 0.5], strict=True))
-PIXELS = bytes(range(16))
-
-
-def rows(name: str, seed: int) -> list[dict[str, Any]]:
-    cut = 1 if "cut=1" in name else 3
-    values = {
-        ("inversion", "ssim"): SSIM[name] + 0.01 * seed, ("inversion", "psnr"): 20.0, ("norm", "auc"): 0.6,
-        ("dependence", "dcor2_unbiased"): 0.7, ("dependence", "dcor"): 0.9, ("clusters", "accuracy"): 0.95,
-        ("nearest", "accuracy"): 0.9, ("commonest label", "accuracy"): 0.2,
-    }  # fmt: skip
-    found = [(cut, attack, metric, value) for (attack, metric), value in values.items()]
-    found += [(0, "mean", "ssim", 0.1), (0, "inversion", "ssim", 0.95)]
-    return [
-        {"variant": name, "seed": seed, "round": round, "cut": cut, "attack": attack, "client": client,
-         "metric": metric, "value": value - 0.1 * (round == 1), "labels_sent": True}
-        for cut, attack, metric, value in found for client in (-1, 2) for round in (1, 4)
-    ]  # fmt: skip
-
-
-def pictures(name: str, seed: int) -> list[dict[str, Any]]:
-    cut = 1 if "cut=1" in name else 3
-    return [
-        {"variant": name, "seed": seed, "round": 4, "cut": at, "attack": attack, "client": 2, "sample": sample,
-         "label": 0, "shape": [1, 4, 4], "original": PIXELS, "drawn": PIXELS[::-1]}
-        for at, attack in ((0, "mean"), (0, "inversion"), (cut, "inversion")) for sample in (5, 6)
-    ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = write_run(tmp_path_factory.mktemp("runs") / "leaky", world)
     scenario = yaml.safe_load((run / "scenario.yaml").read_text())
     (run / "scenario.yaml").write_text(yaml.safe_dump(scenario | {"grid": POINTS}))
-    for table, made in (("leakage", rows), ("reconstructions", pictures)):
-        frame = pd.DataFrame([row for name in NAMES for seed in (0, 1) for row in made(name, seed)])
-        frame.to_parquet(run / f"{table}.parquet", index=False)
-    return run
+    return add_leaks(run, SSIM)
 
 
 def test_a_variant_has_the_medians_of_its_last_round(folder: Path) -> None:
