@@ -19,6 +19,7 @@ from sfl_sim.metrics.leakage import labels_by_clusters, labels_by_nearest, label
 from sfl_sim.rng import stream
 from sfl_sim.scenario.privacy import Leakage
 from sfl_sim.scenario.sections import Scenario
+from sfl_sim.store.columns import LEAKAGE_COLUMNS, RECONSTRUCTION_COLUMNS
 from sfl_sim.training.defences import Noisy
 from sfl_sim.training.dependence import distance_correlation, unbiased_distance_correlation
 from sfl_sim.training.deployed import through
@@ -115,7 +116,11 @@ class Meter:
                     figures += [{"cut": cut, "attack": attack, "client": ALL, "metric": metric, "value": value}
                                 for metric, value in found.items()]  # fmt: skip
         about = {"round": round, "labels_sent": self.method.sends_labels}
-        return pd.DataFrame(figures).assign(**about), pd.DataFrame(pictures).assign(round=round)
+        tables = (
+            pd.DataFrame(figures, columns=LEAKAGE_COLUMNS),
+            pd.DataFrame(pictures, columns=RECONSTRUCTION_COLUMNS),
+        )
+        return tables[0].assign(**about), tables[1].assign(round=round)
 
     def _without_cut(self) -> Iterator[tuple[str, Drawn]]:
         """Draw what is known without attack: the mean, and what the decoder makes of the samples themselves."""

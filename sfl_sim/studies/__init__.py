@@ -1,1 +1,1 @@
-"""Questions that a user can ask: train, what-if, advise, reprice, serve, landscape, calibrate, preview a partition."""
+"""Questions that a user can ask: train, what-if, advise, reprice, serve, landscape, privacy, calibrate, preview a partition."""

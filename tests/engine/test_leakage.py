@@ -121,6 +121,7 @@ def test_what_is_not_finite_is_not_attacked():
     run.method.part1.weights.flat.fill_(torch.nan)
     figures, _ = run.meter.measure(1)
     assert (len(last.leakage), len(figures)) == (2, 0)
+    assert list(figures) == list(last.leakage)
 
 
 def embedding(shape, n_labels):
