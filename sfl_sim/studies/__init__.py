@@ -1,1 +1,1 @@
-"""Questions that a user can ask: train, what-if, advise, reprice, serve, landscape, privacy, calibrate, preview a partition."""
+"""Questions of a user: train, what-if, advise, reprice, serve, landscape, privacy, calibrate, preview a partition."""
