@@ -50,7 +50,7 @@ LABEL_COLUMNS = ["round", "label", "position", "accuracy", "samples"]
 CONFUSION_COLUMNS = ["round", "job", "time_s", "true_label", "predicted_label", "share"]
 CLIENT_COLUMNS = [
     "client", "device", "macs_per_s", "uplink_bps", "downlink_bps", "latency_s", "trace_phase_s", "samples",
-    "dominant_label", "label_samples", "cut", "cost", "joule",
+    "dominant_label", "label_samples", "cut", "cost", "training_factor", "joule",
 ]  # fmt: skip
 LOSS_COLUMNS = ["round", "client", "lost_s", "returned_s", "node", "kind", "step", "cause"]
 PRESENCE_COLUMNS = ["client", "from_s", "until_s"]
