@@ -2,7 +2,7 @@
 
     python -m benchmarks.backward
 
-Twice: with oneDNN, which torch uses on x86, and with torch's own kernels, which it has on phones. Layers and shapes are
+Twice: with oneDNN, which torch uses on x86, and with torch's own kernels, which it always has. Layers and shapes are
 those of networks for images of 224 pixels. `profiles/fit_phones.py` takes over the figure for 1x1 convolutions.
 """
 
