@@ -43,6 +43,7 @@ bench:
 ifndef QUICK
 	python -m benchmarks.clock
 	python -m benchmarks.cost_model
+	python -m benchmarks.backward
 endif
 
 peers-environment:

@@ -6,10 +6,17 @@ Each of ncnn's networks is left out in turn, and the others give the costs (prof
 comes from its latency of the reference network, as with profiles/devices/ai_benchmark.csv, or of all other networks.
 Goals, on machines that could be clients: a median absolute relative error of at most 0.25, and a rank correlation
 across networks on a machine of at least 0.95.
+
+Then the same for costs/phones.csv and its sources (profiles/fit_phones.py), with a goal of 0.2; and the profile ncnn
+on them, which has seen ncnn's networks.
 """
+
+import pandas as pd
 
 from benchmarks.pairs import publish
 from profiles import fit_ncnn as ncnn
+from profiles import fit_phones as phones
+from sfl_sim.system.profiles import find, read_row
 
 FITS = {"plain": ncnn.plain, "fitted": ncnn.fitted}
 
@@ -49,6 +56,34 @@ def by_network(work, latency_ms):
         }
 
 
+def price_of_ncnn(work, seen):
+    """Price networks by costs/ncnn.csv."""
+    columns = [*(f"{kind}_efficiency" for kind in ncnn.KINDS), "overhead_macs"]
+    *efficiencies, overhead = (read_row(find("costs", "ncnn", ""), columns, "").numbers(name)[0] for name in columns)
+    macs = work[[f"{kind}_macs" for kind in ncnn.KINDS]].to_numpy()
+    return (macs / efficiencies).sum(axis=1) + overhead * work["n_ops"]
+
+
+def on_phones():
+    """Compare the costs of phones with others: by source, and then by family of networks."""
+    measured = phones.measurements()
+    work = phones.work_of(sorted(measured["network"].unique()))
+    prices = {"macs": phones.macs, "ncnn": price_of_ncnn, "phones": phones.fitted_price}
+    found = {cost: phones.left_out(work, measured, price) for cost, price in prices.items()}
+    table = {cost: errors.groupby(["family", "source"])["error"].median() for cost, errors in found.items()}
+    found["phones, source left out"] = phones.source_left_out(work, measured, phones.fitted_price)
+    rows = []
+    for cost, errors in found.items():
+        alone = errors[errors["row"].str.startswith("ncnn, phone,")].assign(source="ncnn, phones alone")
+        for source, row in phones.summary(pd.concat([errors, alone])).iterrows():
+            rows.append({"source": source, "costs": cost, **row.astype(float).round(3).to_dict()})
+    yield rows
+    yield [
+        {"family": family, "source": source, **{cost: round(float(table[cost][family, source]), 2) for cost in table}}
+        for family, source in table["phones"].index
+    ]
+
+
 def main():
     work, measured_ms = ncnn.networks(), ncnn.measurements()
     clients_ms = ncnn.clients(measured_ms)
@@ -63,6 +98,8 @@ def main():
         fleets[f"{kind}, costs from other clients"] = (everything, others_ms, latency_ms, reference)
     publish("cost_model", list(compare(work, fleets)))
     publish("cost_model_networks", list(by_network(work, clients_ms)))
+    for name, rows in zip(("phones", "phones_families"), on_phones(), strict=True):
+        publish(f"cost_model_{name}", rows)
 
 
 if __name__ == "__main__":

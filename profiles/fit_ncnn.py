@@ -44,14 +44,14 @@ def networks() -> pd.DataFrame:
     import torch
 
     from profiles.ncnn_networks import NETWORKS
-    from sfl_sim.models.price import macs_by_kind
+    from sfl_sim.models.price import price_of
 
     work = {}
     for name, (build, side) in NETWORKS.items():
         with torch.device("meta"):  # drawing weights, which do not matter, would take most of the time
             network = build()
-        macs, n_ops = macs_by_kind(network.to_empty(device="cpu"), torch.zeros(1, 3, side, side))
-        work[name] = {**macs, "n_ops": n_ops}
+        layer, _ = price_of(network.to("meta"), torch.zeros(1, 3, side, side, device="meta"))
+        work[name] = {**layer.macs_by_kind, "n_ops": layer.n_ops}
     return pd.DataFrame.from_dict(work, orient="index", columns=[*KINDS, "n_ops"], dtype=float)
 
 

@@ -104,6 +104,11 @@ KINDS = ("conv", "depthwise", "dense", "attention")
 `attention`: all matrix products of a self-attention block, its projections included. `dense`: any other matrix product.
 `conv`: any other convolution."""
 
+FINER = ("pointwise", "grouped", "moved", "pointwise_backward")
+"""Amounts that a cost profile may price apart. `pointwise` and `grouped`: MACs of 1x1 convolutions, and of convolutions
+in groups of several channels, both part of `conv`. `moved`: elements of activations that operations read and write.
+`pointwise_backward`: the part of `pointwise` that backward passes run."""
+
 
 class Work(NamedTuple):
     """Work of a step.
@@ -112,11 +117,13 @@ class Work(NamedTuple):
         macs: number of multiply-accumulate operations.
         by_kind: MACs by kind of layer, in the order of `KINDS`; they add up to `macs`.
         n_ops: calls of convolutions, linear maps and attention blocks, each for a whole mini-batch.
+        finer: amounts in the order of `FINER`.
     """
 
     macs: float
     by_kind: tuple[float, float, float, float]
     n_ops: float
+    finer: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
     @classmethod
     def of(cls, macs: float) -> Work:
@@ -126,16 +133,26 @@ class Work(NamedTuple):
     @classmethod
     def total(cls, works: Iterable[Work]) -> Work:
         """Sum the work of several steps."""
-        macs, by_kind, n_ops = 0.0, (0.0, 0.0, 0.0, 0.0), 0.0
+        macs, by_kind, n_ops, finer = 0.0, (0.0, 0.0, 0.0, 0.0), 0.0, (0.0, 0.0, 0.0, 0.0)
         for work in works:
-            conv, depthwise, dense, attention = (a + b for a, b in zip(by_kind, work.by_kind, strict=True))
-            macs, by_kind, n_ops = macs + work.macs, (conv, depthwise, dense, attention), n_ops + work.n_ops
-        return cls(macs, by_kind, n_ops)
+            macs, n_ops = macs + work.macs, n_ops + work.n_ops
+            by_kind, finer = _sum(by_kind, work.by_kind), _sum(finer, work.finer)
+        return cls(macs, by_kind, n_ops, finer)
 
     def of_batch(self, n: int) -> Work:
         """Return the work of `n` such steps as one batch, which calls each layer once."""
-        conv, depthwise, dense, attention = self.by_kind
-        return Work(n * self.macs, (n * conv, n * depthwise, n * dense, n * attention), self.n_ops)
+        return Work(n * self.macs, _times(n, self.by_kind), self.n_ops, _times(n, self.finer))
+
+
+Four = tuple[float, float, float, float]
+
+
+def _sum(these: Four, those: Four) -> Four:
+    return these[0] + those[0], these[1] + those[1], these[2] + those[2], these[3] + those[3]
+
+
+def _times(n: float, these: Four) -> Four:
+    return n * these[0], n * these[1], n * these[2], n * these[3]
 
 
 class Step(Protocol):

@@ -1,13 +1,27 @@
-"""Commands that answer questions by the clock alone, without training: what-if, reprice, advise."""
+"""Commands that answer questions without training: what-if, reprice, advise, calibrate-devices."""
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
 
-from sfl_sim.cli.app import AllowCode, Debug, Overrides, ScenarioFile, Terminal, Vary, app, conclude, read_study, say
+from sfl_sim.cli.app import (
+    AllowCode,
+    Debug,
+    Overrides,
+    ScenarioFile,
+    Terminal,
+    Vary,
+    app,
+    conclude,
+    place_of_page,
+    read_study,
+    say,
+)
 from sfl_sim.errors import blamed_on
 
 Trained = Annotated[
@@ -105,3 +119,30 @@ def advise(
         Terminal().print(advice_in_terminal(advice.choices, advice.cuts, advice.clients))
     for line in advised_settings(advice.choices):
         say(line)
+
+
+@app.command("calibrate-devices")
+def calibrate_devices(
+    measured: Annotated[Path, typer.Argument(help="CSV file: device, network or macs, forward_ms or step_ms, batch.")],
+    cost: Annotated[
+        str, typer.Option(help="The cost profile that the scenario will name; macs: MACs alone.")
+    ] = "phones",
+    out: Annotated[Path, typer.Option(help="The profile of devices to write.")] = Path("devices.csv"),
+    debug: Debug = False,
+) -> None:
+    """Fit rates and training factors of your own devices to measured latencies; write a profile of them."""
+    from sfl_sim.studies.calibrate_devices import calibrate_devices as calibrate
+    from sfl_sim.studies.calibrate_devices import write_profile
+
+    found = calibrate(measured, cost)
+    write_profile(found, place_of_page(out), measured)
+    rates, factors = (found.devices[column].to_numpy(float) for column in ("macs_per_s", "training_factor"))
+    for device, rate, factor in zip(found.devices["device"], rates, factors, strict=True):
+        trains = "unknown" if isnan(factor) else f"{factor:.3g}"
+        say(f"{device}: {rate / 1e9:.3g} GMAC/s, training factor {trains}")
+    for kind, what in (("forward", "forward passes"), ("step", "training steps")):
+        for column, when in (("fitted_ms", "left"), ("unseen_ms", "for one that was left out")):
+            if len(errors := found.error(kind, column)):
+                sizes = abs(errors)
+                say(f"error {when}, {len(sizes)} {what}: median {median(sizes):.0%}, largest {max(sizes):.0%}")
+    say(f"clients.compute: {{profile: {out}, cost: {cost}}}")

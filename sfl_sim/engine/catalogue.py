@@ -21,6 +21,7 @@ from sfl_sim.scenario.schema import Schema
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.shipped import scenario_names
 from sfl_sim.scenario.wire import SHORT
+from sfl_sim.system.cost import MACS
 from sfl_sim.system.profiles import available, find
 
 FILE = Path(__file__).with_suffix(".json")
@@ -77,7 +78,8 @@ def catalogue() -> dict[str, dict[str, str]]:
 def choices() -> dict[str, list[str]]:
     """Return the names that come with sfl-sim, by the scenario key that takes them."""
     named = {key: list(_stored()[kind]) for key, kind in NAMED.items()}
-    return named | {key: available(kind) for key, kind in PROFILES.items()}
+    profiles = {key: available(kind) for key, kind in PROFILES.items()}
+    return named | profiles | {"clients.compute.cost": [MACS, *profiles["clients.compute.cost"]]}
 
 
 def method_options() -> dict[str, Schema]:
@@ -96,7 +98,7 @@ def check_names(study: Study) -> None:
         scenario = variant.scenario
         try:
             for key, kind in PROFILES.items():
-                if (profile := _value(scenario, key)) is not None:
+                if (profile := _value(scenario, key)) is not None and (kind, profile) != ("costs", MACS):
                     find(kind, profile, key)
             _check("method.name", scenario.method.name, stored["methods"], scenario.method.options)
             _check("model.name", scenario.model.name, stored["models"])

@@ -48,6 +48,7 @@ def client_table(fleet: Fleet, counts: Ints, cuts: Sequence[int]) -> pd.DataFram
             "dominant_label": counts.argmax(axis=1),
             "label_samples": list(counts),
             "cost": fleet.cost,
+            "training_factor": fleet.training_factor,
             "cut": pd.Series(cuts, dtype="Int64").reindex(range(len(counts))),
         }
     )

@@ -44,7 +44,7 @@ class Part:
     ) -> None:
         self.skeleton = skeleton
         self.first = first
-        self._sample = _work(layers)
+        self._sample = sample_work(layers)
         self._works: dict[tuple[int, int], Work] = {}
         self.in_numel = in_numel
         self.out_shape = out_shape
@@ -73,11 +73,10 @@ class Part:
         return self._sample.macs
 
     def work(self, samples: int, passes: int) -> Work:
-        """Return the work of `passes` forward passes of a mini-batch of `samples`."""
+        """Return the work of a mini-batch of `samples`, in forward passes: 1 forward, 2 backward, 3 both."""
         work = self._works.get((samples, passes))
         if work is None:  # every operation asks, but batches have few sizes
-            n, (macs, (conv, depthwise, dense, attention), n_ops) = samples * passes, self._sample
-            work = Work(n * macs, (n * conv, n * depthwise, n * dense, n * attention), passes * n_ops)
+            work = work_of(self._sample, samples, passes)
             self._works[samples, passes] = work
         return work
 
@@ -147,14 +146,24 @@ class Part:
         return compiled(self.skeleton)
 
 
-def _work(layers: Sequence[Layer]) -> Work:
+def work_of(sample: Work, samples: int, passes: int) -> Work:
+    """Return the work of a mini-batch of `samples`, in forward passes: 1 forward, 2 backward, 3 both."""
+    work = sample.of_batch(samples * passes)
+    pointwise, grouped, moved, _ = work.finer
+    backward = samples * (passes - passes % 2) * sample.finer[0]
+    return work._replace(n_ops=passes * sample.n_ops, finer=(pointwise, grouped, moved, backward))
+
+
+def sample_work(layers: Sequence[Layer]) -> Work:
     """Sum the work of a sample's forward pass through the layers."""
     conv, depthwise, dense, attention = (sum(layer.macs_by_kind[kind] for layer in layers) for kind in KINDS)
     return Work(
         conv + depthwise + dense + attention,
         (conv, depthwise, dense, attention),
         sum(layer.n_ops for layer in layers),
-    )
+        (sum(layer.pointwise for layer in layers), sum(layer.grouped for layer in layers),
+         sum(layer.moved for layer in layers), 0),
+    )  # fmt: skip
 
 
 def _aligned(shape: torch.Size, dtype: torch.dtype) -> int:

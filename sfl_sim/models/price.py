@@ -1,35 +1,44 @@
-"""Prices of layers: multiply-accumulates (MACs) by kind, counted by fvcore, parameters and activations."""
+"""Prices of layers: multiply-accumulates (MACs) by kind, activations moved, parameters and buffers."""
 
 from __future__ import annotations
 
-import logging
 import math
-import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import KINDS
 
-FREE = {
-    # Norms, pooling and resizing: published MACs leave them out.
-    "batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm", "linalg_vector_norm", "mean", "sum",
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d",
-    "avg_pool1d", "avg_pool2d", "max_pool1d", "max_pool2d",
-    "upsample_bilinear2d", "upsample_nearest2d",
-    # Elementwise: no products to accumulate.
-    "add", "sub", "rsub", "mul", "div", "neg", "pow", "exp", "dropout", "feature_dropout",
-    "relu", "leaky_relu", "prelu", "elu", "selu", "celu", "gelu", "glu", "silu", "mish", "softplus",
-    "sigmoid", "log_sigmoid", "softmax", "log_softmax", "tanh", "hardsigmoid", "hardswish", "hardtanh",
-    # Only look up or move numbers.
-    "embedding", "flatten", "unflatten", "pad", "pixel_shuffle",
+SHAPING = {"_unsafe_view", "unsafe_split", "unsafe_chunk"}
+"""Operations that only give another view, though torch does not mark them as views."""
+FOLDED = {
+    "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "_batch_norm_no_update",
+    "native_dropout", "relu", "hardtanh", "clamp", "clamp_min",
 }  # fmt: skip
-"""Operations that count as no MACs, in place or not."""
+"""Operations that inference runs as part of the product before them: neither MACs nor activations moved."""
+MOVING = {
+    # Norms, pooling, reductions and resizing: published MACs leave them out.
+    "native_group_norm", "native_layer_norm", "_fused_rms_norm", "linalg_vector_norm", "mean", "sum", "amax", "argmax",
+    "_adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool2d", "max_pool2d_with_indices", "mkldnn_max_pool2d",
+    "upsample_bilinear2d", "upsample_nearest2d", "_softmax", "_safe_softmax",
+    "_log_softmax",
+    # Elementwise, but not marked as such.
+    "_prelu_kernel", "glu", "hardswish", "log_sigmoid_forward", "celu", "softplus", "bernoulli",
+    # Only make, look up or move numbers.
+    "arange", "empty", "empty_like", "fill", "full", "new_zeros", "ones", "ones_like", "zero", "zeros", "zeros_like",
+    "rand", "cat", "stack", "constant_pad_nd", "copy", "_to_copy", "embedding", "index", "index_select",
+    "pixel_shuffle", "repeat", "roll", "scalar_tensor", "lift_fresh", "channel_shuffle", "native_channel_shuffle",
+}  # fmt: skip
+"""Operations without products that torch does not mark as elementwise. They only move activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +48,12 @@ class Layer:
     Attributes:
         name: name of the layer.
         macs_by_kind: MACs of its forward pass, for each of `KINDS`.
-        n_ops: modules in it that run MACs themselves (convolutions, linear maps, attention blocks), each of which
-            may cost an overhead per call.
+        n_ops: calls of modules in it that run MACs themselves (convolutions, linear maps, attention blocks), each of
+            which may cost an overhead.
+        pointwise, grouped: MACs of 1x1 convolutions, and of convolutions in groups of several channels; both are part
+            of `conv` in `macs_by_kind`.
+        moved: elements of activations that its operations read and write, without those that inference folds into the
+            product before them (batch norm, ReLU).
         parameters, buffers: trainable elements, and elements of floating buffers.
         out_shape: shape of its output, without the batch dimension.
     """
@@ -48,6 +61,9 @@ class Layer:
     name: str
     macs_by_kind: dict[str, int]
     n_ops: int
+    pointwise: int
+    grouped: int
+    moved: int
     parameters: int
     buffers: int
     out_shape: tuple[int, ...]
@@ -70,99 +86,155 @@ def one_sample(module: nn.Module, input_shape: tuple[int, ...], tokens: bool | N
 
 
 def price(module: nn.Sequential, input_shape: tuple[int, ...], tokens: bool | None = None) -> tuple[Layer, ...]:
-    """Price every child of `module` with one traced sample. Puts the module into eval mode."""
+    """Price every child of `module` with one sample. Puts the module into eval mode."""
     x = one_sample(module, input_shape, tokens)
-    own = _own_macs(module, x)
     layers = []
-    with torch.no_grad():
-        for name, child in zip(module._modules, module, strict=True):  # named_children leaves out a child's second use
-            x = child(x)
-            macs, n_ops = _total(own, f"{name}.")
-            layers.append(
-                Layer(
-                    name=name,
-                    macs_by_kind=macs,
-                    n_ops=n_ops,
-                    parameters=sum(p.numel() for p in child.parameters()),
-                    buffers=sum(b.numel() for b in child.buffers() if b.is_floating_point()),
-                    out_shape=tuple(x.shape[1:]),
-                )
-            )
+    for name, child in zip(module._modules, module, strict=True):  # named_children leaves out a child's second use
+        layer, x = price_of(child, x, name)
+        layers.append(layer)
     return tuple(layers)
 
 
-def macs_by_kind(module: nn.Module, x: Tensor) -> tuple[dict[str, int], int]:
-    """Count the MACs of `module(x)` for each of `KINDS`, and `n_ops` as in `Layer`, for a batch `x` of one sample.
+def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tensor]:
+    """Price `module(x)` for a batch `x` of one sample, on any device, `meta` included; gives its output, too.
 
     This puts the module into eval mode.
 
     Raises:
         ScenarioError: an operation has no known price.
     """
-    return _total(_own_macs(module, x), "")
+    with _counting(module.eval()) as counts:
+        out = module(x).detach()
+    macs = sum(counts.by_call.values(), Counter())
+    layer = Layer(
+        name=name,
+        macs_by_kind={kind: macs[kind] for kind in KINDS},
+        n_ops=sum(own.total() > 0 for own in counts.by_call.values()),
+        pointwise=counts.finer["pointwise"],
+        grouped=counts.finer["grouped"],
+        moved=counts.finer["moved"],
+        parameters=sum(p.numel() for p in module.parameters()),
+        buffers=sum(b.numel() for b in module.buffers() if b.is_floating_point()),
+        out_shape=tuple(out.shape[1:]),
+    )
+    return layer, out
 
 
-def _total(own: dict[str, Counter[str]], prefix: str) -> tuple[dict[str, int], int]:
-    """Sum the MACs by kind of the submodules whose dotted name starts with `prefix`, and count these submodules."""
-    inside = [macs for name, macs in own.items() if f"{name}.".startswith(prefix)]
-    return {kind: int(sum(macs[kind] for macs in inside)) for kind in KINDS}, len(inside)
+class _Counts:
+    """What ran so far: MACs by kind of every call of a module, and finer counts of all."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, nn.Module | None]] = [(0, None)]
+        self.by_call: dict[int, Counter[str]] = {0: Counter()}
+        self.finer: Counter[str] = Counter()
+        self.in_attention = False
+        self.unknown: set[str] = set()
+
+    def enter(self, module: nn.Module, args: Any) -> None:
+        """Note that a module is called."""
+        number = len(self.by_call)
+        self.calls.append((number, module))
+        self.by_call[number] = Counter()
+
+    def leave(self, module: nn.Module, args: Any, out: Any) -> None:
+        """Note that the call ends."""
+        self.calls.pop()
+
+    def products(self, kind: str, macs: int, operands: Sequence[Tensor]) -> None:
+        """Count MACs for the current call, all of them as attention in a self-attention block."""
+        number, module = self.calls[-1]
+        in_attention = self.in_attention or isinstance(module, nn.MultiheadAttention)
+        self.by_call[number]["attention" if in_attention else kind] += macs
+        self.moved(operands)
+
+    def moved(self, operands: Sequence[Tensor]) -> None:
+        """Count elements that an operation reads or writes."""
+        self.finer["moved"] += sum(operand.numel() for operand in operands)
 
 
-def _own_macs(module: nn.Module, x: Tensor) -> dict[str, Counter[str]]:
-    """Count MACs by kind that submodules run outside of their children, by name, without submodules that run none."""
-    with warnings.catch_warnings():  # fvcore scripts and traces with torch.jit, which torch has deprecated
-        warnings.simplefilter("ignore")
-        from fvcore.nn import FlopCountAnalysis
+class _Functions(TorchFunctionMode):
+    """Marks the products of attention without a module of its own."""
 
-        logging.getLogger("fvcore.nn.jit_analysis").setLevel(logging.ERROR)
-        analysis = FlopCountAnalysis(module.eval(), x).clear_op_handles().set_op_handle(**_handles())
-        counts = analysis.by_module_and_operator()
-    unknown = {op.removeprefix("aten::") for op in analysis.unsupported_ops()}
-    if unknown:
-        raise ScenarioError(f"no price is known for the operations {', '.join(sorted(unknown))}", key="model")
-    own = {}
-    for name, submodule in module.named_modules():
-        macs = counts[name].copy()
-        for child, _ in submodule.named_children():
-            macs -= counts.get(f"{name}.{child}".removeprefix("."), Counter())
-        if isinstance(submodule, nn.MultiheadAttention):
-            macs = Counter(attention=macs.total())
-        if macs.total():
-            own[name] = macs
-    return own
+    def __init__(self, counts: _Counts) -> None:
+        super().__init__()
+        self.counts = counts
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts.in_attention = function is nn.functional.scaled_dot_product_attention
+        out = function(*args, **(kwargs or {}))
+        self.counts.in_attention = False
+        return out
 
 
-Count = Callable[[list[Any], list[Any]], int]
-Handle = Callable[[list[Any], list[Any]], Counter[str]]
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operations that torch runs, whichever Python wrote them."""
+
+    def __init__(self, counts: _Counts) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts = counts
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = op(*args, **(kwargs or {}))
+        name = op._schema.name.removeprefix("aten::")
+        if op.is_view or torch.Tag.inplace_view in op.tags or name in SHAPING:
+            return out
+        in_place = name.endswith("_") and name.removesuffix("_") in FOLDED | MOVING
+        name = name.removesuffix("_") if in_place else name
+        match name, args:
+            case "convolution", (x, weight, _, _, _, _, transposed, _, groups):
+                self._convolution(x, weight, out, transposed, groups)
+            case "mm" | "bmm" | "mv" | "dot", (a, b):
+                self.counts.products("dense", _products(a, b), (a, out) if name == "mm" else (a, b, out))
+            case "addmm" | "baddbmm" | "addmv", (_, a, b, *_):
+                self.counts.products("dense", _products(a, b), (a, out) if name == "addmm" else (a, b, out))
+            case "mkldnn_rnn_layer", (x, input_weight, hidden_weight, *_):
+                macs = math.prod(x.shape[:-1]) * (input_weight.numel() + hidden_weight.numel())
+                self.counts.products("dense", macs, (x, out[0]))
+            case _ if name.startswith("_scaled_dot_product"):
+                query, key, value = args[:3]
+                macs = math.prod(query.shape[:-1]) * key.shape[-2] * (key.shape[-1] + value.shape[-1])
+                self.counts.products("attention", macs, (query, key, value, query))
+            case _ if name in FOLDED:
+                pass
+            case _ if name in MOVING or torch.Tag.pointwise in op.tags:
+                self.counts.moved([leaf for leaf in tree_leaves((args, out)) if isinstance(leaf, Tensor)])
+            case _:
+                self.counts.unknown.add(name)
+        return out
+
+    def _convolution(self, x: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: int) -> None:
+        places = math.prod((x if transposed else out).shape[2:])
+        macs = len(x) * places * weight.numel()
+        kind = "depthwise" if 1 < groups == x.shape[1] else "conv"
+        if kind == "conv" and groups > 1:
+            self.counts.finer["grouped"] += macs
+        elif kind == "conv" and math.prod(weight.shape[2:]) == 1:
+            self.counts.finer["pointwise"] += macs
+        self.counts.products(kind, macs, (x, out))
 
 
-def _handles() -> dict[str, Handle]:
-    """Return functions that count the MACs by kind of a call of each priced operator, from its inputs and outputs."""
-    from fvcore.nn import jit_handles as fvcore
+def _products(a: Tensor, b: Tensor) -> int:
+    return a.numel() * (b.shape[-1] if b.dim() > 1 else 1)
 
-    def dense(count: Count) -> Handle:
-        return lambda inputs, outputs: Counter(dense=count(inputs, outputs))
 
-    def convolution(inputs: list[Any], outputs: list[Any]) -> Counter[str]:
-        channels, groups = fvcore.get_shape(inputs[0])[1], inputs[8].toIValue()
-        kind = "depthwise" if 1 < groups == channels else "conv"
-        return Counter({kind: fvcore.conv_flop_jit(inputs, outputs)["conv"]})
+@contextmanager
+def _counting(module: nn.Module) -> Iterator[_Counts]:
+    """Count what `module` runs.
 
-    def attention(inputs: list[Any], outputs: list[Any]) -> Counter[str]:
-        query, key, value = (fvcore.get_shape(tensor) for tensor in inputs[:3])
-        return Counter(attention=math.prod(query[:-1]) * key[-2] * (key[-1] + value[-1]))
-
-    handles: dict[str, Handle] = {
-        name + suffix: lambda inputs, outputs: Counter() for name in FREE for suffix in ("", "_")
-    }
-    handles |= {
-        "_convolution": convolution,
-        "scaled_dot_product_attention": attention,
-        "addmm": dense(fvcore.addmm_flop_jit),
-        "bmm": dense(fvcore.bmm_flop_jit),
-        "einsum": dense(fvcore.einsum_flop_jit),
-        "linear": dense(fvcore.linear_flop_jit),
-        "matmul": dense(fvcore.matmul_flop_jit),
-        "mm": dense(fvcore.matmul_flop_jit),
-    }
-    return {f"aten::{name}": handle for name, handle in handles.items()}
+    Raises:
+        ScenarioError: an operation has no known price.
+    """
+    counts = _Counts()
+    with ExitStack() as stack:
+        for submodule in module.modules():
+            for hook in (
+                submodule.register_forward_pre_hook(counts.enter), submodule.register_forward_hook(counts.leave)
+            ):  # fmt: skip
+                stack.callback(hook.remove)
+        stack.enter_context(torch.enable_grad())  # without gradients torch runs an attention block as one operation
+        stack.enter_context(_Functions(counts))
+        stack.enter_context(_Operations(counts))
+        yield counts
+    if counts.unknown:
+        names = ", ".join(sorted(counts.unknown))
+        raise ScenarioError(f"no price is known for the operations {names}", key="model")

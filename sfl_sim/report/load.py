@@ -70,7 +70,7 @@ NEWER = dict.fromkeys([
     "client_accuracy", "label_samples", "trace_phase_s", "cut", "cost", "layers.parquet", "confusion.parquet",
     "representations.parquet", "joule", "server_model_bytes", "best_accuracy", "reference", "method_options",
     "accuracy_spread", *EXIT_NUMBERS, "rho", *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, "skipped",
-]) | {"assistants_s": 0.0}  # fmt: skip
+]) | {"assistants_s": 0.0, "training_factor": 1.0}  # fmt: skip
 """Columns and tables that older or other runs lack, with their values there: unknown (None), or known all the same."""
 FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *(set(TABLES) - set(NEWER))]
 

@@ -85,7 +85,13 @@ def cost_model(frames: Frames) -> str:
         "its MACs" if cost == "macs" else f"its kinds of layers and their calls (cost profile {cost})"
         for cost in frames.clients["cost"].dropna().unique()
     ]
-    return f"A step's time follows from {' or '.join(follows)}." if follows else ""
+    if not follows:
+        return ""
+    factors = frames.clients["training_factor"]
+    low, high = f"{factors.min():.3g}", f"{factors.max():.3g}"
+    times = low if low == high else f"{low} to {high}"
+    slower = "" if times == "1" else f" Training takes {times} times as long as the devices' rates say."
+    return f"A step's time follows from {' or '.join(follows)}.{slower}"
 
 
 def _shares(frames: Frames, columns: list[str]) -> go.Figure:

@@ -103,8 +103,11 @@ class Compute(Rated):
     scale: Positive = 1.0
     """Factor on every device's rate."""
     cost: str | None = None
-    """Cost of layers: the name or file of a profile with a cost by kind of layer and an overhead per call; null means
-    MACs over MAC/s."""
+    """Cost of layers: the name or file of a profile with a cost by kind of layer and an overhead per call; `macs` or
+    null means MACs over MAC/s."""
+    training_factor: Positive | PerClient | None = None
+    """Factor on the time of training, since devices are measured by inference, in other software: one for all clients,
+    or a list of one for each; null means what the profile says, or 1. A trained model in use takes no factor."""
     sample_s: NonNegative = 0.0
     """Seconds that a device takes to load each training sample, on top of computing."""
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0

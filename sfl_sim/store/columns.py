@@ -52,7 +52,7 @@ LEAKAGE_COLUMNS = ["round", "cut", "attack", "client", "metric", "value", "label
 RECONSTRUCTION_COLUMNS = ["round", "cut", "attack", "client", "sample", "label", "shape", "original", "drawn"]
 CLIENT_COLUMNS = [
     "client", "device", "macs_per_s", "uplink_bps", "downlink_bps", "latency_s", "trace_phase_s", "samples",
-    "dominant_label", "label_samples", "cut", "cost", "joule",
+    "dominant_label", "label_samples", "cut", "cost", "training_factor", "joule",
 ]  # fmt: skip
 LOSS_COLUMNS = ["round", "client", "lost_s", "returned_s", "node", "kind", "step", "cause"]
 PRESENCE_COLUMNS = ["client", "from_s", "until_s"]

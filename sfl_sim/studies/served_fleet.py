@@ -63,7 +63,7 @@ class ServedFleet:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         experiment = Experiment(scenario, device=None)
-        self.fleet = experiment.fleet
+        self.fleet = replace(experiment.fleet, processors=experiment.fleet.deployed)
         self.n_labels = experiment.dataset.n_labels
         self.n_clients = len(self.fleet.macs_per_s)
         self.deployed = [experiment.method.deployed(c) for c in range(self.n_clients)]

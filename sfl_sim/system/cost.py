@@ -1,20 +1,26 @@
-"""Compute time of steps: in proportion to their MACs, or by kind of layer and with an overhead per call."""
+"""Compute time of steps: in proportion to their MACs, or by kind of layer, with overheads for calls and moved data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from sfl_sim.ops import KINDS, Work
-from sfl_sim.system.profiles import find, read_row
+from sfl_sim.system.profiles import FloatArray, find, read_row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 KEY = "clients.compute.cost"
+MACS = "macs"
+FINER_COLUMNS = (
+    "pointwise_efficiency", "grouped_efficiency", "moved_macs", "pointwise_backward", "reference_pointwise_macs",
+    "reference_grouped_macs", "reference_moved",
+)  # fmt: skip
+"""Columns that a cost profile may leave out."""
 
 
 class Processor(Protocol):
@@ -37,23 +43,33 @@ class PlainProcessor:
 
 @dataclass(frozen=True, slots=True)
 class FittedProcessor:
-    """Processor that takes a time for a MAC of each kind, and a time for each call of a layer."""
+    """Processor that takes a time for a MAC of each kind, and a time for each call of a layer.
+
+    Attributes:
+        conv_s, depthwise_s, dense_s, attention_s: seconds of a MAC of each kind.
+        op_s: seconds of a call.
+        finer_s: further seconds of each of `FINER`, such as those of a MAC of a 1x1 convolution beyond another's.
+    """
 
     conv_s: float
     depthwise_s: float
     dense_s: float
     attention_s: float
     op_s: float
+    finer_s: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
     def seconds(self, work: Work) -> float:
-        """Sum the seconds of all MACs and all calls."""
+        """Sum the seconds of all MACs, of all calls and of what is moved."""
         conv, depthwise, dense, attention = work.by_kind
+        pointwise, grouped, moved, backward = work.finer
+        pointwise_s, grouped_s, moved_s, backward_s = self.finer_s
         return (
             conv * self.conv_s
             + depthwise * self.depthwise_s
             + dense * self.dense_s
             + attention * self.attention_s
             + work.n_ops * self.op_s
+            + (pointwise * pointwise_s + grouped * grouped_s + moved * moved_s + backward * backward_s)
         )
 
 
@@ -73,30 +89,55 @@ class Cost:
 
 
 def read_cost(profile: str | Path | None) -> Cost:
-    """Read a cost profile; without one, every MAC takes equally long.
+    """Read a cost profile; without one, or with `macs`, every MAC takes equally long.
 
     With a profile (profiles/README.md) work takes
 
-        seconds = sum_k macs_k / (efficiency_k * macs_per_s) + n_ops * overhead_macs / macs_per_s,
+        seconds = (sum_k macs_k / efficiency_k + moved * moved_macs + n_ops * overhead_macs) / macs_per_s,
 
     scaled so that one sample of the profile's reference network costs its MACs. A device whose MAC/s were measured with
-    that network therefore takes for it the time that was measured.
+    that network therefore takes for it the time that was measured. A backward pass counts as two forward passes, but
+    1x1 convolutions take `pointwise_backward` forward passes for it.
 
     Raises:
         ScenarioError: there is no such profile, or it cannot be used.
     """
-    if profile is None:
-        return Cost("macs", None, PlainProcessor)
+    if profile is None or str(profile) == MACS:
+        return Cost(MACS, None, PlainProcessor)
     efficiencies = [f"{kind}_efficiency" for kind in KINDS]
     reference = [*(f"reference_{kind}_macs" for kind in KINDS), "reference_ops"]
     table = read_row(find("costs", profile, KEY), [*efficiencies, "overhead_macs", *reference], KEY)
-    for column in efficiencies:
+    given = [column for column in FINER_COLUMNS if column in table.columns]
+    for column in [*efficiencies, *(column for column in given if column.endswith("_efficiency"))]:
         table.require(column, table.numbers(column) > 0, "a number above 0")
-    for column in ("overhead_macs", *reference):
+    for column in ("overhead_macs", *reference, *given):
         table.require(column, table.numbers(column) >= 0, "a number, 0 or above")
     work = np.concatenate([table.numbers(column) for column in reference])
     reference_macs = float(work[:-1].sum())
     table.require(reference[0], np.array([reference_macs > 0]), "MACs above 0, of this or another kind")
     costs = np.concatenate([*(1 / table.numbers(column) for column in efficiencies), table.numbers("overhead_macs")])
-    costs *= reference_macs / (costs @ work)
-    return Cost(str(profile), reference_macs, lambda macs_per_s: FittedProcessor(*(costs / macs_per_s).tolist()))
+    finer_costs, finer_work = _finer({column: float(table.numbers(column)[0]) for column in given}, float(costs[0]))
+    scale = reference_macs / (costs @ work + finer_costs @ finer_work)
+    costs *= scale
+    finer_costs *= scale
+
+    def processor(macs_per_s: float) -> FittedProcessor:
+        pointwise, grouped, moved, backward = (finer_costs / macs_per_s).tolist()
+        conv, depthwise, dense, attention, op = (costs / macs_per_s).tolist()
+        return FittedProcessor(conv, depthwise, dense, attention, op, (pointwise, grouped, moved, backward))
+
+    return Cost(str(profile), reference_macs, processor)
+
+
+def _finer(given: Mapping[str, float], conv: float) -> tuple[FloatArray, FloatArray]:
+    """Give the costs of `FINER` beyond those of `KINDS`, and their amounts in the reference network.
+
+    Without its column, a 1x1 or grouped convolution costs what others do, moved elements cost nothing, and a backward
+    pass costs two forward passes.
+    """
+    pointwise = 1 / given.get("pointwise_efficiency", 1 / conv)
+    grouped = 1 / given.get("grouped_efficiency", 1 / conv)
+    backward = given.get("pointwise_backward", 2.0)
+    costs = [pointwise - conv, grouped - conv, given.get("moved_macs", 0.0), pointwise * (backward / 2 - 1)]
+    work = [given.get(f"reference_{column}", 0.0) for column in ("pointwise_macs", "grouped_macs", "moved")]
+    return np.array(costs), np.array([*work, 0.0])  # the reference is a forward pass

@@ -31,7 +31,9 @@ class Fleet:
     Attributes:
         devices: names of the devices.
         macs_per_s: rates of the devices; with a cost profile, at its reference network.
-        processors: processors of the devices, which price work in seconds.
+        processors: processors of the devices, which price work of training in seconds.
+        deployed: the same for work of a trained model in use.
+        training_factor: how many times as long a device trains as its rate says.
         uplinks, downlinks: rates of the links over time.
         latency_s: latency of every message.
         server: processor of the server.
@@ -47,6 +49,8 @@ class Fleet:
     devices: list[str]
     macs_per_s: list[float]
     processors: list[Processor]
+    deployed: list[Processor]
+    training_factor: list[float]
     uplinks: list[RateTrace]
     downlinks: list[RateTrace]
     latency_s: list[float]
@@ -92,7 +96,8 @@ def build_fleet(
             `throttling`, the options of `make_conditions`.
         network: options of `draw_links`; and `shared`, the options of `build_topology`.
         speedup: gamma of SMoFi's Eq. (13), T_srv = work * s_mean / gamma: the server takes 1/gamma of the seconds that
-            a client takes on average. The mean is one of seconds, not of rates, so slow clients weigh most.
+            a client takes on average, by its rate and without its training factor. The mean is one of seconds, not
+            of rates, so slow clients weigh most.
         power: options of `read_power`.
         availability: options of `draw_presence`.
 
@@ -105,7 +110,7 @@ def build_fleet(
     sample_s = options.pop("sample_s", 0.0)
     conditions = make_conditions(options.pop("jitter", 0.0), options.pop("throttling", None))
     rng = stream(seed, "devices")
-    devices, macs_per_s = draw_devices(n_clients, rng, **options, reference_macs=cost.reference_macs)
+    devices, macs_per_s, training_factor = draw_devices(n_clients, rng, **options, reference_macs=cost.reference_macs)
     links = dict(network)
     shared = links.pop("shared", None)
     uplinks, downlinks, latency_s = draw_links(n_clients, stream(seed, "links"), macs_per_s=macs_per_s, **links)
@@ -118,7 +123,9 @@ def build_fleet(
     return Fleet(
         devices,
         rates,
+        list(map(cost.processor, (macs_per_s / training_factor).tolist())),
         list(map(cost.processor, rates)),
+        training_factor.tolist(),
         uplinks,
         downlinks,
         latency_s.tolist(),

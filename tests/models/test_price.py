@@ -1,10 +1,12 @@
 """Prices: MACs by kind against published figures and by hand."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
 
-from sfl_sim.models.price import macs_by_kind, price
+from sfl_sim.models.price import price, price_of
 from sfl_sim.ops import KINDS
 
 
@@ -18,10 +20,10 @@ def test_whole_torchvision_networks_cost_what_torchvision_publishes(name):
 
     with torch.device("meta"):
         model = get_model(name)
-    macs, n_ops = macs_by_kind(model.to_empty(device="cpu"), torch.zeros(1, 3, 224, 224))
+    layer, _ = price_of(model, torch.zeros(1, 3, 224, 224, device="meta"))
     published = next(iter(get_model_weights(name))).meta["_ops"]
-    assert sum(macs.values()) / 1e9 == pytest.approx(published, abs=6e-4)  # printed to three digits
-    assert n_ops == sum(isinstance(module, nn.Conv2d | nn.Linear) for module in model.modules())
+    assert layer.macs / 1e9 == pytest.approx(published, abs=6e-4)  # printed to three digits
+    assert layer.n_ops == sum(isinstance(module, nn.Conv2d | nn.Linear) for module in model.modules())
 
 
 class Scores(nn.Module):
@@ -45,7 +47,7 @@ class Scores(nn.Module):
     ],
 )
 def test_a_kind_of_product_by_hand(module, shape, kind, by_hand):
-    macs, _ = macs_by_kind(module, torch.zeros(1, *shape))
+    macs = price_of(module, torch.zeros(1, *shape))[0].macs_by_kind
     assert macs[kind] == by_hand
     assert tuple(macs) == KINDS
 
@@ -61,10 +63,10 @@ def test_layers_add_up_to_the_whole_and_count_what_runs_macs():
     assert [(layer.name, layer.n_ops, layer.out_shape) for layer in layers] == [
         ("0", 1, (6, 6, 6)), ("1", 0, (6, 6, 6)), ("2", 2, (4,))
     ]  # fmt: skip
-    whole, n_ops = macs_by_kind(model, torch.zeros(1, 3, 8, 8))
-    assert whole == {kind: sum(layer.macs_by_kind[kind] for layer in layers) for kind in KINDS}
-    assert sum(layer.macs for layer in layers) == sum(whole.values()) == 36 * 6 * 27 + 16 * 6 * 9 + 24
-    assert n_ops == 3
+    whole, _ = price_of(model, torch.zeros(1, 3, 8, 8))
+    assert whole.macs_by_kind == {kind: sum(layer.macs_by_kind[kind] for layer in layers) for kind in KINDS}
+    assert sum(layer.macs for layer in layers) == whole.macs == 36 * 6 * 27 + 16 * 6 * 9 + 24
+    assert whole.n_ops == 3
 
 
 def test_tokens_are_priced_as_integers():
@@ -88,13 +90,12 @@ class Elementwise(nn.Module):
     ids=lambda module: type(module).__name__,
 )  # fmt: skip
 def test_operations_without_products_are_free(module):
-    macs, n_ops = macs_by_kind(module, torch.ones(1, 4, 4))
-    assert (sum(macs.values()), n_ops) == (0, 0)
+    layer, _ = price_of(module, torch.ones(1, 4, 4))
+    assert (layer.macs, layer.n_ops) == (0, 0)
 
 
 def test_moving_pixels_is_free():
-    macs, _ = macs_by_kind(nn.PixelShuffle(2), torch.ones(1, 4, 4, 4))
-    assert sum(macs.values()) == 0
+    assert price_of(nn.PixelShuffle(2), torch.ones(1, 4, 4, 4))[0].macs == 0
 
 
 class Sampled(nn.Module):
@@ -102,6 +103,73 @@ class Sampled(nn.Module):
         return nn.functional.grid_sample(x, x[:, :2].movedim(1, -1), align_corners=False)
 
 
-def test_an_operation_without_a_price_is_an_error_even_if_fvcore_has_one():
-    with pytest.raises(ValueError, match="no price is known for the operations grid_sampler, movedim"):
-        macs_by_kind(Sampled(), torch.zeros(1, 3, 4, 4))
+def test_an_operation_without_a_price_is_an_error():
+    with pytest.raises(ValueError, match="no price is known for the operations grid_sampler_2d"):
+        price_of(Sampled(), torch.zeros(1, 3, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("module", "kind", "by_hand"),
+    [
+        (nn.Conv2d(4, 8, 1), "pointwise", 100 * 8 * 4),
+        (nn.Conv2d(4, 8, 3, groups=2, padding=1), "grouped", 100 * 8 * 2 * 9),
+        (nn.Conv2d(4, 8, 1, groups=2), "grouped", 100 * 8 * 2),
+        (nn.Conv2d(4, 8, 3, padding=1), "moved", 100 * (4 + 8)),
+        (nn.Sequential(nn.Conv2d(4, 8, 1), nn.BatchNorm2d(8), nn.ReLU6()), "moved", 100 * (4 + 8)),  # folded
+        (nn.Sequential(nn.Conv2d(4, 8, 1), nn.Hardswish()), "moved", 100 * (4 + 8 + 8 + 8)),
+    ],
+)
+def test_what_is_counted_apart_by_hand(module, kind, by_hand):
+    layer, _ = price_of(module, torch.zeros(1, 4, 10, 10))
+    assert {name: getattr(layer, name) for name in ("pointwise", "grouped", "moved")}[kind] == by_hand
+
+
+class Last(nn.Module):
+    """Output of a recurrent layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(("layer", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
+def test_recurrent_layers_cost_their_products_in_every_step(layer, gates, device):
+    module = Last(layer(8, 16, batch_first=True)).to(device)
+    assert price_of(module, torch.zeros(1, 5, 8, device=device))[0].macs == 5 * gates * 16 * (8 + 16)
+
+
+# One of every module of torchvision.models; its other sizes have the same layers.
+BUILDERS = [
+    "convnext_tiny", "densenet121", "efficientnet_v2_s", "googlenet", "inception_v3", "maxvit_t", "mobilenet_v2",
+    "regnet_y_400mf", "resnext50_32x4d", "swin_t", "swin_v2_t", "vgg11_bn", "vit_b_32",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_every_family_of_torchvision_has_a_price(name):
+    from torchvision.models import get_model, get_model_weights
+
+    options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    with torch.device("cpu" if name in ("regnet_y_400mf", "swin_t", "swin_v2_t", "maxvit_t", "vit_b_32") else "meta"):
+        model = get_model(name, **options)
+    side = {"inception_v3": 299, "efficientnet_v2_s": 384, "swin_v2_t": 256}.get(name, 224)
+    layer, _ = price_of(model.to("meta"), torch.zeros(1, 3, side, side, device="meta"))
+    assert layer.macs / 1e9 == pytest.approx(next(iter(get_model_weights(name))).meta["_ops"], abs=6e-4)
+
+
+@pytest.mark.parametrize("name", ["alexnet", "googlenet", "mobilenet_v3_small", "resnext50_32x4d", "squeezenet1_1"])
+def test_fvcore_counts_the_same_macs(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fvcore scripts and traces with torch.jit, which torch has deprecated
+        from fvcore.nn import FlopCountAnalysis
+        from torchvision.models import get_model
+
+        model = get_model(name, **({"init_weights": False} if name == "googlenet" else {})).eval()
+        x = torch.zeros(1, 3, 96, 96)
+        analysis = FlopCountAnalysis(model, x).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+        theirs = analysis.by_operator()
+    assert price_of(model, x)[0].macs == theirs["conv"] + theirs["linear"]

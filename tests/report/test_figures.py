@@ -153,6 +153,13 @@ def test_labels_without_an_order_keep_their_own(frames: Frames) -> None:
     assert label_ranks(unordered).equals(unordered["label"])
 
 
+def test_it_says_how_the_time_of_a_step_follows_and_which_training_factor_was_used(frames):
+    assert world.cost_model(frames) == "A step's time follows from its MACs."
+    slower = frames.clients.assign(training_factor=3.9, cost="phones")
+    said = world.cost_model(replace(frames, clients=slower))
+    assert said.endswith("(cost profile phones). Training takes 3.9 times as long as the devices' rates say.")
+
+
 def test_variants_share_one_fleet_unless_theirs_differ(frames: Frames) -> None:
     slower = frames.clients["variant"] == "hydra, cyclic"
     halved = frames.clients.assign(

@@ -129,7 +129,8 @@ def said(values):
         (
             {"clients": {"compute": True}},
             "clients.compute: must be text or a number above 0 or a mapping "
-            "(found True; allowed: the keys profile, macs_per_s, scale, cost, sample_s, jitter, throttling)",
+            "(found True; allowed: the keys profile, macs_per_s, scale, cost, training_factor, sample_s, jitter, "
+            "throttling)",
         ),
         (
             {"clients": {"compute": {"macs_per_s": [1, -1]}}},

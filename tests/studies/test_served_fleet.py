@@ -55,6 +55,14 @@ def fleet(clients=3, bps=1e6, **scenario):
     return ServedFleet(parse(values | scenario).variants[0].scenario)
 
 
+def test_a_model_in_use_takes_no_training_factor():
+    clients = {"count": 3, "compute": {"macs_per_s": 1e6, "training_factor": 4}}
+    scenario = {"data": {"name": "digits", "train_samples": 100, "test_samples": 50}, "method": {"name": "splitfed_v1"}}
+    slow = ServedFleet(parse(scenario | {"clients": clients}).variants[0].scenario).fleet
+    assert slow.training_factor == [4, 4, 4]
+    assert slow.processors == fleet().fleet.processors
+
+
 def section(**values):
     arrivals = values.pop("arrivals", {"kind": "poisson", "rate_per_s": 1})
     return Serving.model_validate({"arrivals": arrivals, **values})

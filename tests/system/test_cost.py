@@ -60,8 +60,8 @@ def test_the_reference_network_takes_what_was_measured(ms_per_frame: float) -> N
 def test_the_reference_of_the_shipped_profile_is_mobilenet_v2_as_models_are_priced() -> None:
     from torchvision.models import mobilenet_v2
 
-    macs, n_ops = price.macs_by_kind(mobilenet_v2(), torch.zeros(1, 3, 224, 224))
-    assert shipped_reference() == job(tuple(macs[kind] for kind in KINDS), n_ops)
+    layer, _ = price.price_of(mobilenet_v2().to("meta"), torch.zeros(1, 3, 224, 224, device="meta"))
+    assert shipped_reference() == job(tuple(layer.macs_by_kind[kind] for kind in KINDS), layer.n_ops)
 
 
 def test_kinds_cost_by_their_efficiency_and_every_call_an_overhead(tmp_path: Path) -> None:
@@ -74,6 +74,32 @@ def test_kinds_cost_by_their_efficiency_and_every_call_an_overhead(tmp_path: Pat
     assert processor.seconds(job((0, 0, 100, 0), 0)) == pytest.approx(200 / second)
     assert processor.seconds(job((0, 0, 0, 100), 0)) == pytest.approx(100 / second)
     assert processor.seconds(job((0, 0, 0, 0), 3)) == pytest.approx(3000 / second)
+
+
+FINER = {"pointwise_efficiency": "1", "grouped_efficiency": "0.1", "moved_macs": "3", "pointwise_backward": "3"}
+
+
+def test_a_profile_may_price_finer_kinds_and_moved_data(tmp_path: Path) -> None:
+    of_reference = {"reference_pointwise_macs": "6000", "reference_grouped_macs": "0", "reference_moved": "500"}
+    processor = read_cost(write(tmp_path / "own.csv", GOOD | FINER | of_reference)).processor(9500.0)
+    # The reference: 2000 / 2 + 6000 / 1 + 500 / 0.25 + 1000 / 0.5 + 4 * 1000 + 500 * 3 = 16 500.
+    second = 16_500
+    assert processor.seconds(job((8000, 500, 1000, 0), 4)._replace(finer=(6000, 0, 500, 0))) == pytest.approx(1)
+    conv, pointwise, grouped = (
+        job((100, 0, 0, 0), 0)._replace(finer=(*each, 0, 0)) for each in ((0, 0), (100, 0), (0, 100))
+    )
+    assert [second * processor.seconds(work) for work in (conv, pointwise, grouped)] == pytest.approx([50, 100, 1000])
+    backward = job((200, 0, 0, 0), 0)._replace(finer=(200, 0, 0, 200))  # counted as two forward passes
+    assert second * processor.seconds(backward) == pytest.approx(300)
+
+
+def test_without_columns_for_it_nothing_finer_changes_the_price() -> None:
+    processor, work = read_cost("ncnn").processor(1e9), job((1e9, 1e7, 1e6, 0), 50)
+    assert processor.seconds(work._replace(finer=(1e8, 1e8, 1e7, 1e8))) == processor.seconds(work)
+
+
+def test_macs_is_the_name_of_the_plain_cost() -> None:
+    assert read_cost("macs") == read_cost(None)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +129,7 @@ def test_a_table_has_all_columns_and_one_row(tmp_path: Path) -> None:
 
 
 def test_an_unknown_profile_is_refused_with_the_shipped_ones() -> None:
-    with pytest.raises(ScenarioError, match=r"clients.compute.cost: .*found 'ncn'; allowed: ncnn; did you mean 'ncnn'"):
+    with pytest.raises(ScenarioError, match=r"clients.compute.cost: .*'ncn'; allowed: ncnn, .*; did you mean 'ncnn'"):
         read_cost("ncn")
 
 
@@ -138,3 +164,32 @@ def test_the_fit_finds_the_costs_that_machines_have_in_common() -> None:
     found = script["fitted"](work, script["relative"](latency_ms))
     assert (found / found["conv"]).to_numpy() == pytest.approx((costs / costs["conv"]).to_numpy(), rel=1e-4)
     assert work.loc["mobilenet_v2"] @ found == pytest.approx(work.loc["mobilenet_v2", list(KINDS)].sum())
+
+
+def test_the_profile_of_phones_says_how_well_it_predicts_and_refers_to_mobilenet_v2() -> None:
+    text = find("costs", "phones", "").read_text(encoding="utf-8")
+    header = dict(line.removeprefix("# ").split(": ", 1) for line in text.splitlines() if line.startswith("#"))
+    says = {"of the fit with its family": {}, "each source left out": {}, "plain MACs": {}}
+    for what, errors in says.items():
+        text = header["derived"].split(f"{what}: ")[1].split("; each")[0].split("; plain")[0]
+        errors |= {source: float(error) for source, error in re.findall(r"(\w+) (\d\.\d+) \(", text)}
+    family, source, plain = says.values()
+    assert set(family) == set(source) == set(plain) == {"ncnn", "onnxruntime", "torch"}
+    assert max(family["ncnn"], family["onnxruntime"]) <= 0.2
+    assert all(family[each] < plain[each] for each in family)
+    assert read_cost("phones").reference_macs == shipped_reference().macs
+
+
+def test_the_fit_finds_costs_from_sources_of_other_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Path(__file__).parents[2] / "profiles" / "fit_phones.py"
+    monkeypatch.syspath_prepend(script.parents[1])
+    fit = runpy.run_path(str(script))
+    rng, networks = np.random.default_rng(0), ["mobilenet_v2", *"abcdefgh"]
+    work = pd.DataFrame(rng.lognormal([20, 20, 19, 17, 4], 1, (9, 5)), networks, fit["COSTS"])
+    work["macs"] = work[["conv", "matrix", "grouped"]].sum(axis=1)
+    costs = pd.Series([0.4, 0.7, 1.4, 3.0, 1e5], fit["COSTS"])
+    seen = {source: np.log(speed * (work[fit["COSTS"]] @ costs)) for source, speed in (("one", 1e-9), ("two", 3e-9))}
+    found = fit["fitted"](work, seen)
+    reference = work.loc["mobilenet_v2"]
+    expected = costs * reference["macs"] / (reference[fit["COSTS"]] @ costs)
+    assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-3)

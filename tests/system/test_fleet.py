@@ -111,3 +111,13 @@ def test_who_is_there_and_what_devices_compute_under_is_drawn_apart_from_all_els
 def test_only_a_deadline_leaves_everybody_there() -> None:
     fleet = build_fleet(2, 0, {}, {"profile": "mobiperf"}, 100, availability={"profile": None, "begins_at_h": 0.0})
     assert fleet.presence is None
+
+
+def test_a_training_factor_slows_training_alone() -> None:
+    compute = {"macs_per_s": 1e9, "training_factor": 3.0}
+    fleet = build_fleet(2, 0, compute, {"profile": "mobiperf"}, speedup=100)
+    step = Work.of(6e9)
+    assert [processor.seconds(step) for processor in fleet.processors] == pytest.approx([18, 18])
+    assert [processor.seconds(step) for processor in fleet.deployed] == pytest.approx([6, 6])
+    assert fleet.server.seconds(step) == pytest.approx(0.06)
+    assert fleet.training_factor == [3, 3]
