@@ -52,13 +52,13 @@ class Prices:
     include_model_exchange: bool = True
     _shapes: _Shapes = field(default_factory=_Shapes, repr=False, compare=False)
 
-    def computing(self, op: On) -> Computing | None:
-        """Give the operation's demand for computing; None if it takes no time here.
+    def computing(self, op: On) -> Computing:
+        """Give the operation's demand for computing.
 
         Raises NonsenseError if its work is no number of MACs.
         """
         if op.step.aggregates and not self.include_model_exchange:
-            return None
+            return Computing(op.node, Work.of(0))
         return Computing(op.node, _work(op), self._samples(op))
 
     def look_up(self, op: On) -> tuple[float, float, Value]:
@@ -200,16 +200,12 @@ class Prices:
         return self if self.fleet.presence is None else replace(self, fleet=replace(self.fleet, presence=None))
 
     @property
-    def plannable(self) -> bool:
-        """True if durations depend on nothing but their start."""
-        fleet = self.fleet
-        return fleet.presence is None and fleet.conditions is None and fleet.topology is None
-
-    @property
     def steady(self) -> bool:
         """True if durations depend on nothing, not even on their start."""
-        links = (*self.fleet.uplinks, *self.fleet.downlinks)
-        return self.plannable and all(link.pattern is None for link in links)
+        fleet = self.fleet
+        if fleet.presence or fleet.conditions or fleet.topology:
+            return False
+        return all(link.pattern is None for link in (*fleet.uplinks, *fleet.downlinks))
 
 
 def _work(op: On) -> Work:
