@@ -350,8 +350,10 @@ def _by_rank(n: int, heads: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 def _rows(entries: Sequence[Entry]) -> NDArray[np.void]:
     rows = np.zeros(len(entries), dtype=OP_DTYPE)
-    for column in ("node", "kind", "step", "client", "macs", "bytes"):
-        rows[column] = [getattr(entry, column) for entry in entries]
+    for column, values in zip(
+        ("node", "kind", "step", "client", "macs", "bytes"), zip(*entries, strict=True), strict=False
+    ):
+        rows[column] = values
     return rows
 
 

@@ -88,16 +88,16 @@ class Clock:
             if not self._keeps_all:
                 self._plans.clear()
                 self._timed.clear()
-            self._timed[like] = TimedPlan(self._written(flow, like), self.events, in_round)
+            with rare_garbage_collection():
+                self._timed[like] = TimedPlan(self._written(flow, like), self.events, in_round)
         return self._timed[like]
 
     def _written(self, flow: Callable[[], Flow], like: Hashable) -> Plan:
         if like not in self._plans:
-            with rare_garbage_collection():
-                try:
-                    self._plans[like] = Plan(flow(), self.events.prices)
-                except NotPlannable as reason:
-                    self._plans[like] = str(reason)
+            try:
+                self._plans[like] = Plan(flow(), self.events.prices)
+            except NotPlannable as reason:
+                self._plans[like] = str(reason)
         found = self._plans[like]
         if isinstance(found, str):
             raise NotPlannable(found)

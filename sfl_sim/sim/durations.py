@@ -12,6 +12,7 @@ from functools import partial
 from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.prices import Computing, Moving, Prices
 from sfl_sim.sim.trace import Demand
+from sfl_sim.system.links import RateTrace
 
 
 class Foreseen:
@@ -46,7 +47,13 @@ def duration_of(demand: Demand, prices: Prices, resources: ClientResources) -> D
     link = fleet.downlinks[demand.dst] if demand.src < 0 else fleet.uplinks[demand.src]
     if link.pattern is None and fleet.presence is None:
         return float(prices.seconds(demand))
+    if fleet.presence is None:
+        return Foreseen(partial(_crossed_s, link, demand.size_bytes, prices.latency_s(demand.src, demand.dst)))
     return Foreseen(partial(_moved_s, resources, demand))
+
+
+def _crossed_s(link: RateTrace, size_bytes: int, latency_s: float, start_s: float) -> float:
+    return link.transfer_s(start_s, size_bytes) + latency_s
 
 
 def _computed_s(resources: ClientResources, client: int, service_s: float, start_s: float) -> float:

@@ -61,9 +61,9 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
             return found, stop.value
         result = None
         if isinstance(op, On):
-            result = op.step.out(op.state, *op.args)
+            computing, result = prices.computing(op)
             result.maker = op.node
-            found.append(_job(op, result.step, prices))
+            found.append(_job(op, result.step, computing))
         elif isinstance(op, Send):
             result = op.payload.snapshot()
             if not is_local(op.src, op.dst):
@@ -85,8 +85,7 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
             raise NotPlannable(f"a flow yields {op!r}")
 
 
-def _job(op: On, step: int, prices: Prices) -> Entry:
-    computing = prices.computing(op)
+def _job(op: On, step: int, computing: Computing) -> Entry:
     node, client = place_of(op)
     state = None if op.node >= 0 else op.state.guard
     return Entry(node, op.step.name, step, client, computing.work.macs, 0, computing, state)
