@@ -138,8 +138,9 @@ class TimedStage:
         workers: of the server.
 
     Attributes:
-        short: duration of the job with which a leg begins, and of what follows it; None if the leg needs more than sums
-            of numbers, up to the arrival of its branch's next job.
+        is_steady: True if no duration depends on its start.
+        short: duration of the job with which a leg begins, and of what follows it up to its branch's next job; None if
+            more happens.
 
     Raises NotPlannable if a job for which others may wait takes no time: who comes next would depend on the events of
     one instant.
@@ -154,11 +155,11 @@ class TimedStage:
             raise NotPlannable("a job takes no time: which client comes next depends on events of one instant")
         of_all = [*chain.from_iterable(durations)]
         self._seconds = None if any(isinstance(one, Foreseen) for one in of_all) else np.array(of_all, dtype=float)
+        self.is_steady = self._seconds is not None
         self.short: list[tuple[float, list[float]] | None] = [None] * len(durations)
-        if self._seconds is not None:
-            for number in stage.straight:
-                service_s, *after = cast("list[float]", durations[number])
-                self.short[number] = service_s, after
+        for number in stage.straight:
+            service_s, *after = cast("list[float]", durations[number])
+            self.short[number] = service_s, after
 
     def times(self, start_s: float, turns: Turns) -> tuple[Floats, Floats, Floats]:
         """Give the times at which the operations are requested, start and end: three arrays of seconds, (operations,).
@@ -212,6 +213,7 @@ class _Walk:
         self.ended_s: list[list[float]] = [[]] * n
         self._durations: list[list[Any]] = timed.durations
         self._short = timed.short
+        self._is_steady = timed.is_steady
         self._stage = stage
         self._missing = stage.missing.copy()
         self._jobs: list[tuple[float, int, int]] = []  # a heap of those that have come: arrival, client, leg
@@ -280,8 +282,12 @@ class _Walk:
         self.began_s[number] = began_s
         service_s, after = short
         now_s = ended_s = began_s + service_s
-        for seconds in after:
-            now_s += seconds
+        if self._is_steady:
+            for seconds in after:
+                now_s += seconds
+        else:
+            self.ended_s[number] = [*accumulate(after, initial=ended_s)]
+            now_s = self.ended_s[number][-1]
         heapq.heappush(self._jobs, (now_s, client, number + 1))
         return ended_s
 
