@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import sys
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # `kill` keeps what there is, as Ctrl-C does
     allowed = "--allow-code" in arguments
     try:
-        with _modules_from_here(allowed), permitted(Permission(everything=allowed)):
+        with _modules_from_here(allowed), _reasons_shown(debug), permitted(Permission(everything=allowed)):
             if app(arguments, standalone_mode=False) == INTERRUPTED:  # newer versions of typer catch Ctrl-C themselves
                 raise KeyboardInterrupt
     except Interrupted:
@@ -63,6 +64,27 @@ def _usage(error: Exception) -> str:
     if keys := keys_named(option.lstrip("-").replace("-", "_")):
         return f"No such option: {option} (did you mean --set {keys[0]}=VALUE?)"
     return str(getattr(error, "format_message", error.__str__)())
+
+
+@contextmanager
+def _reasons_shown(debug: bool) -> Iterator[None]:
+    """Print on stderr why the program goes one way and not another, each reason once, if that is wanted."""
+    log, handler, said = logging.getLogger("sfl_sim"), logging.StreamHandler(), set[str]()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        told, reason = len(said), record.getMessage()
+        said.add(reason)
+        return len(said) > told
+
+    handler.addFilter(is_new)
+    if debug:
+        log.addHandler(handler)
+        log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
 
 
 @contextmanager

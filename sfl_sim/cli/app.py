@@ -41,7 +41,7 @@ Plotly = Annotated[
     typer.Option(help="Where the 5 MB that draw figures are: in the page, or once beside all pages of a folder."),
 ]
 AllowCode = Annotated[bool, typer.Option("--allow-code", help="Allow a scenario to run your own Python code.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks, and why the event loop is used.")]
 
 
 class Terminal(Console):

@@ -21,6 +21,7 @@ from sfl_sim.training.timing import Timing
 if TYPE_CHECKING:
     from sfl_sim.engine.experiment import Experiment
 
+DIFFERENT = "rounds of the same clients may differ"
 SETUP, FINISH = "setup", "finish"
 """Names of the flows that run once, before the first round and after the last."""
 
@@ -109,12 +110,21 @@ class Walk:
         """Run what follows the last round, after one that was not expected to be the last; gives its operations."""
         return self._run(number, [(FINISH, self.experiment.method.finish)])
 
+    @property
+    def _is_regular(self) -> bool:
+        """True if all rounds of the same clients issue the same operations."""
+        method = self.experiment.method
+        return method.regular and not method.task.round_cuts
+
     def _run(self, number: int, flows: Iterable[tuple[Hashable, Callable[[], Flow]]]) -> NDArray[np.void]:
         """Run flows one after another, and give their operations."""
-        method, clock = self.experiment.method, self.clock
-        is_regular = isinstance(clock.events.executor, Timing) and method.regular and not method.task.round_cuts
+        clock = self.clock
+        if not isinstance(clock.events.executor, Timing):
+            clock.refuse("steps that train run in its order")
+        elif not self._is_regular:
+            clock.refuse(DIFFERENT)
         for what, flow in flows:
-            clock.run(flow, number, like=what if is_regular else None, in_round=what not in (SETUP, FINISH))
+            clock.run(flow, number, like=what, in_round=what not in (SETUP, FINISH))
         clock.events.executor.finish()
         _check_time(clock.now_s)
         return clock.events.take_rows()
@@ -122,30 +132,30 @@ class Walk:
     def alike(self) -> list[WalkedRound]:
         """Give all rounds by the array clock, equal rounds as one, and setup and finish apart from them.
 
-        Rounds with the same operations, whose clients are served in the same sequence, take equally long if no rate
-        varies, except for rounding. If rates vary, each round is walked.
+        Rounds with the same operations, whose clients are served in the same sequence, take equally long if no duration
+        depends on its start, except for rounding. Otherwise each round is walked.
 
         Raises NotPlannable if the rounds need the event clock.
         """
-        method, clock = self.experiment.method, self.clock
-        if not method.regular or method.task.round_cuts:
-            raise NotPlannable("rounds of the same clients differ")
+        clock = self.clock
+        if not self._is_regular:
+            raise NotPlannable(DIFFERENT)
         found: dict[tuple[Hashable, int | Sequence[Turns]], WalkedRound] = {}
-        now_s = 0.0
         for number in range(1, self._last + 1):
             clients = tuple(self.choose(number))
             for what, flow in self._flows(number, clients):
-                plan = clock.plan(flow, what)
+                plan = clock.plan(flow, what, what not in (SETUP, FINISH))
                 turns = plan.turns(number)
                 key = what, turns if clock.is_steady else number
                 if key in found:
                     found[key] = found[key]._replace(times=found[key].times + 1)
                     continue
-                began_s = now_s
-                ops, now_s = plan.run(began_s, number, turns)
-                _check_time(now_s)
+                began_s = clock.now_s
+                ops, ended_s = plan.run(began_s, number, turns)
+                _check_time(ended_s)
+                clock.events.skip(ops[:0], ended_s)
                 if len(ops):
-                    found[key] = WalkedRound(number, clients, began_s, now_s, ops, is_aside=what in (SETUP, FINISH))
+                    found[key] = WalkedRound(number, clients, began_s, ended_s, ops, is_aside=what in (SETUP, FINISH))
         return list(found.values())
 
     def _flows(self, number: int, clients: Sequence[int]) -> Iterator[tuple[Hashable, Callable[[], Flow]]]:

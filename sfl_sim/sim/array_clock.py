@@ -1,197 +1,349 @@
 """The array clock: times a stage of a round by recursion instead of by an event loop.
 
 A stage is branches that run side by side. Each is a chain of operations on the client's own device and links, broken by
-jobs at the server, the only place where branches meet. So only the jobs are walked one by one (Lindley's recursion: a
-job starts at the later of its arrival and the server's last departure); all the rest are sums, taken for all clients at
-once. Sums are taken in the order in which an event loop takes them, so the times are the same to the last bit. What
-is added may depend on what it is added to: durations over links that vary (`sim/link_durations.py`).
+jobs at the server and by events of other branches, the only places where branches meet. So only the legs between such
+places are walked one by one (Lindley's recursion: a job starts at the later of its arrival and the server's last
+departure). Within a leg durations are added one after another, as an event loop adds them, so the times are the same to
+the last bit. What is added may depend on what it is added to (`sim/durations.py`).
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain, pairwise
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sfl_sim.ops import Expect
-from sfl_sim.sim.link_durations import Duration, Durations, Transfer, duration_of
-from sfl_sim.sim.prices import Prices
+from sfl_sim.ops import Event, Expect, Occur, Wait
+from sfl_sim.sim.durations import Duration, Foreseen
+from sfl_sim.sim.station import Hold, Job, Policy, Sorting
 from sfl_sim.sim.trace import Demand, Entry, NotPlannable
 from sfl_sim.store.columns import OP_DTYPE
 
 Floats = NDArray[np.float64]
-Turns = tuple[int, ...] | None
+Branch = Sequence[Entry | Wait | Occur]
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A policy of one round that is asked which job is next, and the numbers of jobs left, which it follows."""
+
+    policy: Policy
+    left: dict[int, int]
+
+
+Turns = tuple[int, ...] | Asked | None
+"""How jobs on one state are served: the clients in turn, by a policy, or None, first come, first served."""
+
+
+@dataclass(slots=True)
+class Leg:
+    """Operations of a branch that nothing interrupts once the first of them has started.
+
+    Attributes:
+        first, end: places of the first operation, and behind the last one, among those of the stage.
+        client: whose job the first operation is; None if it is no job at the server.
+        awaited: events for which the leg waits.
+        occurring: events that occur when it has ended.
+        is_last: True if no leg of the branch follows.
+    """
+
+    first: int
+    end: int
+    client: int | None = None
+    awaited: set[Event] = field(default_factory=set)
+    occurring: list[Event] = field(default_factory=list)
+    is_last: bool = False
 
 
 class Stage:
     """Branches that begin together, compiled once for any fleet: everything that does not depend on durations.
 
-    Raises NotPlannable if branches meet anywhere but at the server, or change each other's states without an order.
+    Raises NotPlannable if branches meet anywhere but at the server and at events, or change each other's states without
+    an order.
 
     Attributes:
         rows: the operations, branch by branch, complete but for round and times.
         announced: the jobs on the one state that all branches change; None where every branch has its own.
-        jobs, firsts: places of the server's jobs, and of the branches' first operations, in `rows`.
-        heads: places of both, where chains of operations begin that nothing interrupts.
-        chains: places of the second operations of all chains, of the third ones, ...
-        brought: for every branch that brings jobs, its client, and the places of its first operation, of its jobs, and
-            behind its last operation.
+        legs: the branches, one after another.
+        awaiting: the legs that wait for an event, by event.
+        bringing: number of branches that bring jobs.
+        begins: the first leg of each branch.
+        missing: how much must come before each leg: the end of the leg before it in the branch, and events.
+        straight: the legs that begin with a job and end with the arrival of their branch's next job, and nothing else.
+        filled: the legs that have operations; heads: places of their first ones.
+        resumed: of those legs, the ones that are not requested when the operation before them ends.
+        chains: places of the second operations of all legs, of the third ones, ...
     """
 
-    def __init__(self, branches: Sequence[Sequence[Entry]], announced: Expect | None = None) -> None:
-        _check(branches, announced)
+    def __init__(self, branches: Sequence[Branch], announced: Expect | None = None) -> None:
+        entries = [[item for item in branch if isinstance(item, Entry)] for branch in branches]
+        _check(entries, announced)
+        _check_own([{item.event for item in branch if isinstance(item, Occur)} for branch in branches], "events")
         self.announced = announced
-        branches = [branch for branch in branches if branch]
-        entries = [entry for branch in branches for entry in branch]
-        self.rows = _rows(entries)
-        self.jobs = np.flatnonzero(self.rows["node"] == b"server")
-        bounds = np.cumsum([0, *map(len, branches)])
-        self.firsts = bounds[:-1]
-        self.heads = np.union1d(self.firsts, self.jobs)
-        self.chains = _by_rank(len(entries), self.heads)
-        self.brought = [
-            (entries[jobs[0]].client, first, jobs.tolist(), end)
-            for first, end in pairwise(bounds.tolist())
-            if len(jobs := self.jobs[slice(*np.searchsorted(self.jobs, (first, end)))])
+        self.rows = _rows([*chain.from_iterable(entries)])
+        self.legs: list[Leg] = []
+        for branch in branches:
+            if branch:
+                self.legs += _legs(branch, self.legs[-1].end if self.legs else 0)
+        self.bringing = len({leg.client for leg in self.legs if leg.client is not None})
+        self.awaiting: dict[Event, list[int]] = {}
+        for number, leg in enumerate(self.legs):
+            for event in leg.awaited:
+                self.awaiting.setdefault(event, []).append(number)
+        if not self.awaiting.keys() <= {event for leg in self.legs for event in leg.occurring}:
+            raise NotPlannable("an event does not occur among the flows that wait for it")
+        self.begins = [number for number, leg in enumerate(self.legs) if not number or self.legs[number - 1].is_last]
+        self.missing = [1 + len(leg.awaited) for leg in self.legs]
+        self.straight = [
+            number
+            for number, (leg, after) in enumerate(pairwise(self.legs))
+            if not (leg.is_last or leg.occurring or after.awaited or leg.client is None or after.client is None)
         ]
+        firsts, ends = np.array([(leg.first, leg.end) for leg in self.legs], dtype=int).reshape(-1, 2).T
+        self.filled = np.flatnonzero(firsts < ends)
+        self.heads = firsts[self.filled]
+        waiting = np.array([bool(leg.awaited) for leg in self.legs], dtype=bool)
+        waiting[self.begins] = True
+        self.resumed = np.flatnonzero(waiting[self.filled])
+        self.chains = _by_rank(len(self.rows), self.heads)
         numbers: dict[Demand, int] = {}
-        self._demand = np.array([numbers.setdefault(entry.demand, len(numbers)) for entry in entries], dtype=np.intp)
+        demands = (entry.demand for entry in chain.from_iterable(entries))
+        self._demand = [numbers.setdefault(demand, len(numbers)) for demand in demands]
         self._demands = list(numbers)
 
-    def durations(self, prices: Prices) -> Floats | Durations:
-        """Give each operation's duration: seconds, where no duration depends on when its operation begins.
+    def durations(self, duration_of: Callable[[Demand], Duration]) -> list[list[Duration]]:
+        """Give each operation's duration, leg by leg; operations with the same demand are priced once.
 
-        Operations with the same demand are priced once.
-
-        Raises NotPlannable if a job for which others may wait takes no time: who comes next would depend on the events
-        of one instant; or if something takes no number of seconds: an event loop can say what.
+        Raises NotPlannable if something takes no number of seconds: an event loop can say what.
         """
-        each = [0.0 if demand is None else duration_of(demand, prices) for demand in self._demands]
-        if not all(isinstance(one, Transfer) or 0 <= one < inf for one in each):
+        each = [duration_of(demand) for demand in self._demands]
+        if not all(0 <= one < inf for one in each if isinstance(one, float)):
             raise NotPlannable("something takes no number of seconds")
-        if len(self.brought) > 1 and 0.0 in [each[demand] for demand in self._demand[self.jobs].tolist()]:
-            raise NotPlannable("a job takes no time: which client comes next depends on events of one instant")
-        if prices.steady:
-            return np.array(each, dtype=float)[self._demand]
-        return Durations([each[demand] for demand in self._demand])
+        of_all = [each[demand] for demand in self._demand]
+        return [of_all[leg.first : leg.end] for leg in self.legs]
 
 
 class TimedStage:
     """A stage in one fleet; `times` gives its times from any start on.
 
     Args:
-        durations: (operations,) what each of them takes.
+        durations: of the operations, leg by leg.
+        workers: of the server.
+
+    Attributes:
+        is_steady: True if no duration depends on its start.
+        short: duration of the job with which a leg begins, and of what follows it up to its branch's next job; None if
+            more happens.
+
+    Raises NotPlannable if a job for which others may wait takes no time: who comes next would depend on the events of
+    one instant.
     """
 
-    def __init__(self, stage: Stage, durations: Floats | Durations) -> None:
+    def __init__(self, stage: Stage, durations: list[list[Duration]], workers: float) -> None:
         self.stage = stage
-        self._of_heads = durations[stage.heads]
-        self._chains = [(chain, durations[chain]) for chain in stage.chains]
-        self._queue = _Queue(stage, durations.tolist())
+        self.durations = durations
+        self.workers = 1 if stage.announced else int(min(workers, max(1, stage.bringing)))
+        services = (of_leg[0] for leg, of_leg in zip(stage.legs, durations, strict=True) if leg.client is not None)
+        if (stage.announced or self.workers > 1) and stage.bringing > self.workers and 0.0 in services:
+            raise NotPlannable("a job takes no time: which client comes next depends on events of one instant")
+        of_all = [*chain.from_iterable(durations)]
+        self._seconds = None if any(isinstance(one, Foreseen) for one in of_all) else np.array(of_all, dtype=float)
+        self.is_steady = self._seconds is not None
+        self.short: list[tuple[float, list[float]] | None] = [None] * len(durations)
+        for number in stage.straight:
+            service_s, *after = cast("list[float]", durations[number])
+            self.short[number] = service_s, after
 
-    def times(self, start_s: float, workers: float, turns: Turns) -> tuple[Floats, Floats, Floats]:
+    def times(self, start_s: float, turns: Turns) -> tuple[Floats, Floats, Floats]:
         """Give the times at which the operations are requested, start and end: three arrays of seconds, (operations,).
 
         Args:
             start_s: when the branches begin.
-            workers: of the server; 1 where all branches change one state.
-            turns: the clients in the sequence in which they are served; None: first come, first served.
+            turns: how the jobs are served.
 
-        Raises NotPlannable if the turns do not match the jobs: an event loop would get stuck, and can name the client.
+        Raises NotPlannable if jobs are not served or events do not occur: an event loop would get stuck, and can say
+        where.
         """
         stage = self.stage
-        jobs_s = self._queue.by_arrival(start_s, workers) if turns is None else self._queue.in_turn(start_s, turns)
-        begins_s = np.full(len(stage.rows), start_s)
-        begins_s[stage.jobs] = jobs_s
-        ended_s = np.empty(len(stage.rows))
-        ended_s[stage.heads] = begins_s[stage.heads] + self._of_heads
-        for chain, durations in self._chains:
-            ended_s[chain] = ended_s[chain - 1] + durations
+        walk = _Walk(self, start_s)
+        if turns is None:
+            walk.by_arrival(self.workers)
+        elif isinstance(turns, Asked):
+            walk.by_policy(turns.policy, turns.left)
+        else:
+            walk.in_turn(turns)
+        if inf in walk.began_s:
+            raise NotPlannable("a job is never served, or an event never occurs")
+        began_s = np.array(walk.began_s)[stage.filled]
+        if self._seconds is None:
+            ended_s = np.fromiter(chain.from_iterable(walk.ended_s), float)
+        else:
+            ended_s = np.empty(len(stage.rows))
+            ended_s[stage.heads] = began_s + self._seconds[stage.heads]
+            for places in stage.chains:
+                ended_s[places] = ended_s[places - 1] + self._seconds[places]
         requested_s = np.roll(ended_s, 1)
-        requested_s[stage.firsts] = start_s
+        requested_s[stage.heads[stage.resumed]] = np.array(walk.requested_s)[stage.filled][stage.resumed]
         started_s = requested_s.copy()
-        started_s[stage.jobs] = jobs_s
+        started_s[stage.heads] = began_s
         return requested_s, started_s, ended_s
 
 
-class _Queue:
-    """The server's queue of one stage. Jobs are numbered consecutively, branch by branch.
+class _Walk:
+    """One walk through a stage, along the server's jobs.
 
     Attributes:
-        clients: of the branches that bring jobs.
-        first, last: numbers of each branch's first and last job.
-        before: the durations of the operations that come before each branch's first job.
-        service, after: the duration of each job, and those of the operations between it and the branch's next job.
+        began_s: start of each leg; infinity as long as it has not begun.
+        requested_s: when each leg that has waited, or begins a branch, could begin.
+        ended_s: ends of the operations of each leg.
     """
 
-    def __init__(self, stage: Stage, durations: list[Duration]) -> None:
-        self.clients: list[int] = []
-        self.first: list[int] = []
-        self.last: list[int] = []
-        self.before: list[list[Duration]] = []
-        self.service: list[Duration] = []
-        self.after: list[list[Duration]] = []
-        for client, first, jobs, end in stage.brought:
-            self.clients.append(client)
-            self.first.append(len(self.service))
-            self.last.append(len(self.service) + len(jobs) - 1)
-            self.before.append(durations[first : jobs[0]])
-            for job, following in pairwise([*jobs, end]):
-                self.service.append(durations[job])
-                self.after.append(durations[job + 1 : following])
+    def __init__(self, timed: TimedStage, start_s: float) -> None:
+        n, stage = len(timed.durations), timed.stage
+        self.start_s = start_s
+        self.began_s = [inf] * n
+        self.requested_s = [start_s] * n
+        self.ended_s: list[list[float]] = [[]] * n
+        self._durations: list[list[Any]] = timed.durations
+        self._short = timed.short
+        self._is_steady = timed.is_steady
+        self._stage = stage
+        self._missing = stage.missing.copy()
+        self._jobs: list[tuple[float, int, int]] = []  # a heap of those that have come: arrival, client, leg
+        self._ready: list[int] = []
+        for number in stage.begins:
+            self._reach(number, start_s)
+        self._go_on()
 
-    def by_arrival(self, start_s: float, workers: float) -> Floats:
-        """Give the start of each job, first come, first served by `workers` workers; ties go by client id."""
-        service, after = self.service, self.after
-        started_s = [0.0] * len(service)
-        lead_s = (_after(start_s, before) for before in self.before)
-        coming = list(zip(lead_s, self.clients, self.first, self.last, strict=True))
-        heapq.heapify(coming)
-        free_s = [start_s] * int(min(workers, max(1, len(coming))))
-        while coming:
-            now_s, client, job, last = coming[0]
-            if free_s[0] > now_s:
-                now_s = free_s[0]
-            started_s[job] = now_s
-            now_s += service[job]
-            heapq.heapreplace(free_s, now_s)
-            if job == last:
-                heapq.heappop(coming)
-            else:
-                for duration in after[job]:
-                    now_s += duration
-                heapq.heapreplace(coming, (now_s, client, job + 1, last))
-        return np.array(started_s)
+    def by_arrival(self, workers: int) -> None:
+        """Serve the jobs first come, first served, by so many workers; ties go by client id."""
+        jobs, free_s = self._jobs, [self.start_s] * workers
+        while jobs:
+            began_s, client, leg = heapq.heappop(jobs)
+            if free_s[0] > began_s:
+                began_s = free_s[0]
+            heapq.heapreplace(free_s, self._serve(leg, client, began_s))
 
-    def in_turn(self, start_s: float, turns: Sequence[int]) -> Floats:
-        """Give the start of each job if one worker serves the clients in the sequence `turns`."""
-        started_s = [0.0] * len(self.service)
-        arrives_s = dict(zip(self.clients, (_after(start_s, before) for before in self.before), strict=True))
-        jobs = dict(zip(self.clients, self.first, strict=True))
-        now_s = start_s
+    def in_turn(self, turns: Sequence[int]) -> None:
+        """Let one worker serve the clients in the sequence `turns`."""
+        jobs, now_s = self._jobs, self.start_s
+        waiting: dict[int, tuple[float, int]] = {}
         for client in turns:
-            job = jobs[client]
-            if arrives_s[client] > now_s:
-                now_s = arrives_s[client]
-            started_s[job] = now_s
-            now_s += self.service[job]
-            arrives_s[client] = _after(now_s, self.after[job])
-            jobs[client] = job + 1
-        if len(turns) < len(self.service):
-            raise NotPlannable("there are fewer turns than jobs")
-        return np.array(started_s)
+            while jobs:
+                arrived_s, one, leg = jobs.pop()
+                waiting[one] = arrived_s, leg
+            if client not in waiting:
+                return
+            arrived_s, leg = waiting.pop(client)
+            now_s = self._serve(leg, client, max(arrived_s, now_s))
+
+    def by_policy(self, policy: Policy, left: dict[int, int]) -> None:
+        """Let one worker serve the jobs that a policy chooses, which is asked when `Station` would ask it."""
+        jobs, now_s = self._jobs, self.start_s
+        legs: dict[int, int] = {}
+        waiting: dict[int, Job] = {}
+        add = policy.add if isinstance(policy, Sorting) else None
+        until_s = woken_s = inf
+        while jobs or waiting:
+            while jobs and jobs[0][0] <= now_s:
+                arrived_s, client, legs[client] = heapq.heappop(jobs)
+                waiting[client] = job = Job(client, None, arrived_s, self._durations[legs[client]][0])
+                if add:
+                    add(job)
+            choice = policy(waiting, now_s) if waiting else None
+            if isinstance(choice, Job):
+                if waiting.pop(choice.client, None) is not choice:
+                    return
+                left[choice.client] -= 1
+                now_s = self._serve(legs[choice.client], choice.client, now_s)
+            else:
+                if isinstance(choice, Hold) and now_s < choice.until_s < until_s:
+                    until_s, woken_s = choice.until_s, now_s + (choice.until_s - now_s)
+                now_s = min(jobs[0][0] if jobs else inf, woken_s)
+                if now_s == inf:
+                    return
+            if woken_s <= now_s:
+                until_s = woken_s = inf
+
+    def _serve(self, number: int, client: int, began_s: float) -> float:
+        """Start a job, and let branches go on until their next jobs; gives its end."""
+        short = self._short[number]
+        if short is None:
+            self._run(number, began_s)
+            self._go_on()
+            return self.ended_s[number][0]
+        self.began_s[number] = began_s
+        service_s, after = short
+        now_s = ended_s = began_s + service_s
+        if self._is_steady:
+            for seconds in after:
+                now_s += seconds
+        else:
+            self.ended_s[number] = [*accumulate(after, initial=ended_s)]
+            now_s = self.ended_s[number][-1]
+        heapq.heappush(self._jobs, (now_s, client, number + 1))
+        return ended_s
+
+    def _go_on(self) -> None:
+        while self._ready:
+            number = self._ready.pop()
+            self._run(number, self.requested_s[number])
+
+    def _run(self, number: int, began_s: float) -> None:
+        """Run a leg from `began_s` to its end."""
+        self.began_s[number] = began_s
+        times_s = [*accumulate(self._durations[number], initial=began_s)]
+        self.ended_s[number] = times_s[1:]
+        self._end(number, times_s[-1])
+
+    def _end(self, number: int, now_s: float) -> None:
+        """Let events occur, and the branch go on, after a leg has ended."""
+        leg = self._stage.legs[number]
+        for event in leg.occurring:
+            for waiting in self._stage.awaiting.get(event, ()):
+                self._reach(waiting, now_s)
+        if not leg.is_last:
+            self._reach(number + 1, now_s)
+
+    def _reach(self, number: int, now_s: float) -> None:
+        """Note that something that must come before a leg has come; its job comes, or it is ready, after the last."""
+        if now_s > self.requested_s[number]:
+            self.requested_s[number] = now_s
+        self._missing[number] -= 1
+        if not self._missing[number]:
+            client = self._stage.legs[number].client
+            if client is None:
+                self._ready.append(number)
+            else:
+                heapq.heappush(self._jobs, (self.requested_s[number], client, number))
 
 
-def _after(now_s: float, durations: Iterable[Duration]) -> float:
-    for duration in durations:
-        now_s += duration
-    return now_s
+def _legs(branch: Branch, first: int) -> Iterator[Leg]:
+    """Split a branch whose operations have places from `first` on."""
+    leg = Leg(first, first)
+    occurred: set[Event] = set()
+    for item in branch:
+        is_job = isinstance(item, Entry) and item.node == "server"
+        if leg.occurring or (leg.first < leg.end and (is_job or isinstance(item, Wait))):
+            yield leg
+            leg = Leg(leg.end, leg.end)
+        if isinstance(item, Entry):
+            leg.client = item.client if is_job else leg.client
+            leg.end += 1
+        elif isinstance(item, Wait):
+            leg.awaited.update(item.events)
+        elif item.event not in occurred:
+            occurred.add(item.event)
+            leg.occurring.append(item.event)
+    leg.is_last = True
+    yield leg
 
 
 def _by_rank(n: int, heads: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -204,8 +356,10 @@ def _by_rank(n: int, heads: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 def _rows(entries: Sequence[Entry]) -> NDArray[np.void]:
     rows = np.zeros(len(entries), dtype=OP_DTYPE)
-    for column in ("node", "kind", "step", "client", "macs", "bytes"):
-        rows[column] = [getattr(entry, column) for entry in entries]
+    for column, values in zip(
+        ("node", "kind", "step", "client", "macs", "bytes"), zip(*entries, strict=True), strict=False
+    ):
+        rows[column] = values
     return rows
 
 

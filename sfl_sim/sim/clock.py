@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,8 @@ from sfl_sim.sim.event_clock import EventClock, rare_garbage_collection
 from sfl_sim.sim.plan import Plan, TimedPlan
 from sfl_sim.sim.trace import NotPlannable
 
+log = logging.getLogger(__name__)
+
 Plans = dict[Hashable, Plan | str]
 """Plans of flows, or the reason why a flow needs the event clock, by the key that equal flows share."""
 
@@ -19,9 +22,9 @@ class Clock:
     """Runs flows in one simulated world.
 
     The event clock runs any flow. Flows that are known to issue the same operations every time, and to ask for nothing
-    that training produces, are written down once and timed by arrays. Left to the event clock are clients that go away,
-    deadlines, devices that jitter, links that clients share, branches within branches, clients that take part in
-    several branches, and orders that are neither arrival nor a sequence of turns.
+    that training produces, are written down once and timed by arrays. Left to the event clock are clients that are
+    lost, deadlines, links that clients share, messages between clients, branches within branches, and clients or states
+    that belong to several branches.
 
     Args:
         events: the event clock, which keeps time and records of both.
@@ -58,37 +61,43 @@ class Clock:
         """
         if like is not None and self.refused is None:
             try:
-                plan = self.plan(flow, like)
+                plan = self.plan(flow, like, in_round)
                 self.events.skip(*plan.run(self.now_s, round, plan.turns(round)))
                 return None
             except NotPlannable as reason:
-                self.refused = str(reason)
+                self.refuse(str(reason))
                 self._timed.clear()
         return self.events.run(flow(), round, in_round=in_round)
 
-    def plan(self, flow: Callable[[], Flow], like: Hashable) -> TimedPlan:
+    def refuse(self, reason: str) -> None:
+        """Use the event clock alone from now on, and say why if nothing has been said yet."""
+        if self.refused is None:
+            self.refused = reason
+            log.debug("the event loop is used: %s", reason)
+
+    def plan(self, flow: Callable[[], Flow], like: Hashable, in_round: bool = True) -> TimedPlan:
         """Give the plan of `flow()`, and of every flow that is `like` it, with the durations of this world.
 
         Raises NotPlannable if the flow needs the event clock.
         """
         if like not in self._timed:
-            if not self.events.prices.plannable:
-                raise NotPlannable("durations depend on more than when they begin")
+            if self.events.prices.fleet.topology is not None:
+                raise NotPlannable("clients share links")
             if self.events.dropouts.policy != "wait":
-                raise NotPlannable("operations may be lost")
+                raise NotPlannable("clients may be lost")
             if not self._keeps_all:
                 self._plans.clear()
                 self._timed.clear()
-            self._timed[like] = TimedPlan(self._written(flow, like), self.events)
+            with rare_garbage_collection():
+                self._timed[like] = TimedPlan(self._written(flow, like), self.events, in_round)
         return self._timed[like]
 
     def _written(self, flow: Callable[[], Flow], like: Hashable) -> Plan:
         if like not in self._plans:
-            with rare_garbage_collection():
-                try:
-                    self._plans[like] = Plan(flow(), self.events.prices)
-                except NotPlannable as reason:
-                    self._plans[like] = str(reason)
+            try:
+                self._plans[like] = Plan(flow(), self.events.prices)
+            except NotPlannable as reason:
+                self._plans[like] = str(reason)
         found = self._plans[like]
         if isinstance(found, str):
             raise NotPlannable(found)

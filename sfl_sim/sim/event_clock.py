@@ -81,7 +81,7 @@ class EventClock:
         self._ended: Callbacks = [self._all_ended]
         self._joined: Callbacks = [self._join]
         self.after_job: list[Callable[[On], None]] = []
-        self._resources = ClientResources(self.prices, self.dropouts, seed)
+        self.resources = ClientResources(self.prices, self.dropouts, seed)
         self._begin(0.0)
 
     def _begin(self, now_s: float) -> None:
@@ -90,7 +90,7 @@ class EventClock:
         self._server = self.station(self.env, self.workers)
         self._awaiting = Events(self.env, self._go_on)
         self._operations = Operations(
-            self.env, self.executor, self.prices, self._resources, self._server, self.records, self.after_job,
+            self.env, self.executor, self.prices, self.resources, self._server, self.records, self.after_job,
             self._go_on,
         )  # fmt: skip
         self._handlers: dict[type, Callable[[Branch, Any], Any]] = {

@@ -52,39 +52,43 @@ class Prices:
     include_model_exchange: bool = True
     _shapes: _Shapes = field(default_factory=_Shapes, repr=False, compare=False)
 
-    def computing(self, op: On) -> Computing | None:
-        """Give the operation's demand for computing; None if it takes no time here.
+    def computing(self, op: On) -> tuple[Computing, Value]:
+        """Give the operation's demand for computing, and its result.
 
         Raises NonsenseError if its work is no number of MACs.
         """
+        work, result = self._work_and_result(op)
         if op.step.aggregates and not self.include_model_exchange:
-            return None
-        return Computing(op.node, _work(op), self._samples(op))
+            return Computing(op.node, Work.of(0)), result
+        return Computing(op.node, work, self._samples(op)), result
 
     def look_up(self, op: On) -> tuple[float, float, Value]:
         """Give the MACs of the operation that count here, the seconds that its node computes for them, and its result.
 
         Raises NonsenseError if these are no numbers of MACs or of seconds.
         """
-        step, node, shapes = op.step, op.node, self._shapes[type(op.step)]
-        if shapes is None:
-            work, result = _work(op), step.out(op.state, *op.args)
-        else:
-            shape = step.shape(op.state, *op.args)
-            if shape not in shapes:
-                out = step.out(op.state, *op.args)
-                shapes[shape] = _work(op), out.kind, out.size_bytes, out.samples
-            work, kind, size_bytes, samples = shapes[shape]
-            result = Value(kind, size_bytes, samples, op.args[0].step)
-        if step.aggregates and not self.include_model_exchange:
+        work, result = self._work_and_result(op)
+        if op.step.aggregates and not self.include_model_exchange:
             return 0, 0.0, result
-        fleet = self.fleet
+        fleet, node = self.fleet, op.node
         service_s = (fleet.server if node < 0 else fleet.processors[node]).seconds(work)
         if fleet.sample_s:
             service_s += self._samples(op) * fleet.sample_s
         if not 0 <= service_s < inf:
             raise NonsenseError(f"{describe(op)} takes {service_s} s")
         return work.macs, service_s, result
+
+    def _work_and_result(self, op: On) -> tuple[Work, Value]:
+        """Give the operation's work and its result, which are asked of the step once for each shape."""
+        step, shapes = op.step, self._shapes[type(op.step)]
+        if shapes is None:
+            return _work(op), step.out(op.state, *op.args)
+        shape = step.shape(op.state, *op.args)
+        if shape not in shapes:
+            out = step.out(op.state, *op.args)
+            shapes[shape] = _work(op), out.kind, out.size_bytes, out.samples
+        work, kind, size_bytes, samples = shapes[shape]
+        return work, Value(kind, size_bytes, samples, op.args[0].step)
 
     def _samples(self, op: On) -> int:
         """Count the node's own samples in the operation, where loading them takes time."""
@@ -200,16 +204,12 @@ class Prices:
         return self if self.fleet.presence is None else replace(self, fleet=replace(self.fleet, presence=None))
 
     @property
-    def plannable(self) -> bool:
-        """True if durations depend on nothing but their start."""
-        fleet = self.fleet
-        return fleet.presence is None and fleet.conditions is None and fleet.topology is None
-
-    @property
     def steady(self) -> bool:
         """True if durations depend on nothing, not even on their start."""
-        links = (*self.fleet.uplinks, *self.fleet.downlinks)
-        return self.plannable and all(link.pattern is None for link in links)
+        fleet = self.fleet
+        if fleet.presence or fleet.conditions or fleet.topology:
+            return False
+        return all(link.pattern is None for link in (*fleet.uplinks, *fleet.downlinks))
 
 
 def _work(op: On) -> Work:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
-from sfl_sim.ops import Expect, Flow, On, Par, Send, State, Value
+from sfl_sim.ops import Expect, Flow, Occur, On, Par, Send, State, Value, Wait
 from sfl_sim.sim.prices import Computing, Moving, Prices, is_local, link_of, place_of
 
 
@@ -36,10 +37,10 @@ class Entry(NamedTuple):
 class Fork:
     """A `par`: the traces of its branches."""
 
-    branches: list[list[Entry | Fork | Expect]]
+    branches: list[Trace]
 
 
-Trace = list[Entry | Fork | Expect]
+Trace = list["Entry | Fork | Expect | Wait | Occur"]
 
 
 def trace(flow: Flow, prices: Prices) -> Trace:
@@ -60,9 +61,9 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
             return found, stop.value
         result = None
         if isinstance(op, On):
-            result = op.step.out(op.state, *op.args)
+            computing, result = prices.computing(op)
             result.maker = op.node
-            found.append(_job(op, result.step, prices))
+            found.append(_job(op, result.step, computing))
         elif isinstance(op, Send):
             result = op.payload.snapshot()
             if not is_local(op.src, op.dst):
@@ -74,16 +75,20 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
             result = values if op.names is None else dict(zip(op.names, values, strict=True))
         elif isinstance(op, Expect):
             found.append(op)
+        elif isinstance(op, Occur):
+            op.event.occurred = True
+            found.append(op)
+        elif isinstance(op, Wait) and op.at_most_s == inf:
+            found.append(op)
+            result = True
         else:
-            raise NotPlannable(f"{op!r}")
+            raise NotPlannable(f"a flow yields {op!r}")
 
 
-def _job(op: On, step: int, prices: Prices) -> Entry:
-    computing = prices.computing(op)
+def _job(op: On, step: int, computing: Computing) -> Entry:
     node, client = place_of(op)
     state = None if op.node >= 0 else op.state.guard
-    macs = 0.0 if computing is None else computing.work.macs
-    return Entry(node, op.step.name, step, client, macs, 0, computing, state)
+    return Entry(node, op.step.name, step, client, computing.work.macs, 0, computing, state)
 
 
 def _message(op: Send, payload: Value, prices: Prices) -> Entry:

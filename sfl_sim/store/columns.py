@@ -70,7 +70,7 @@ def in_order(rows: NDArray[np.void]) -> NDArray[np.void]:
     """
     ended_s = rows["ended_s"]
     if (ended_s[1:] < ended_s[:-1]).any():
-        rows = rows[np.argsort(ended_s, kind="stable")]
+        rows = rows.take(np.argsort(ended_s, kind="stable"))
         ended_s = rows["ended_s"]
     with_next = ended_s[1:] == ended_s[:-1]
     if not with_next.any():

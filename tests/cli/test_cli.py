@@ -333,6 +333,14 @@ def test_debug_shows_the_traceback(scenario):
         main([str(scenario), "--set", "model.cut=9", "--debug"])
 
 
+def test_debug_says_why_a_timing_only_run_needs_the_event_loop(scenario, capsys):
+    splitnn = ("-q", "--timing-only", "--set", "grid={method.name: splitnn}")
+    sfl_sim(scenario, *splitnn)
+    assert "event loop" not in capsys.readouterr().err
+    sfl_sim(scenario, *splitnn, "--fresh", "--debug")
+    assert capsys.readouterr().err.count("the event loop is used: rounds of the same clients may differ") == 1
+
+
 def test_validate_checks_without_running(scenario, tmp_path, capsys):
     sfl_sim("validate", scenario)
     assert "fine (3 runs: splitfed_v1; splitfed_v2, fcfs; splitfed_v2, cyclic)" in capsys.readouterr().out

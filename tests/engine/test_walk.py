@@ -103,9 +103,23 @@ def test_a_second_world_asks_for_no_flow_again():
 
 
 def test_what_only_events_can_tell_is_not_walked_alike():
-    run = experiment(server={"order": "shortest_job"})
+    run = experiment(clients={"count": 4, "network": {"shared": {"access_points": 1, "backhaul_bps": 1e6}}})
     with pytest.raises(NotPlannable):
         Walk(run, in_world_of(run)).alike()
+
+
+def test_rounds_that_depend_on_when_they_begin_are_walked_one_by_one():
+    """Jitter, and clients that come back: rounds of the same clients differ, and one may begin with a wait."""
+    clients = {"count": 4, "compute": {"jitter": 0.2}, "availability": {"profile": "flash", "lost": "wait"}}
+    run = experiment(clients=clients, server={"order": "shortest_job"})
+
+    found = Walk(run, in_world_of(run)).alike()
+
+    in_full = list(run.walk.rounds())
+    assert [walked.number for walked in found] == [1, 2, 3]
+    for walked, plain in zip(found, in_full, strict=True):
+        assert (walked.clients, walked.started_s, walked.ended_s) == (plain.clients, plain.started_s, plain.ended_s)
+        assert walked.ops.tobytes() == plain.ops.tobytes()
 
 
 def test_a_walk_can_begin_with_a_later_round_at_its_instant():

@@ -11,20 +11,42 @@ from small_world import fleet, task
 
 from sfl_sim.errors import StuckError
 from sfl_sim.methods import METHODS
-from sfl_sim.ops import AGGREGATOR, SERVER, Expect, State, Value, Work, expect, on, par, read, send
+from sfl_sim.ops import (
+    AGGREGATOR,
+    SERVER,
+    Event,
+    Expect,
+    Occur,
+    State,
+    Value,
+    Wait,
+    Work,
+    expect,
+    occur,
+    on,
+    par,
+    read,
+    send,
+    wait,
+)
+from sfl_sim.rng import stream
 from sfl_sim.sim.clock import Clock
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS, InTurn
 from sfl_sim.sim.plan import stages
-from sfl_sim.sim.station import first_come
+from sfl_sim.sim.station import Hold, first_come
 from sfl_sim.sim.trace import Entry, Fork, NotPlannable, trace
+from sfl_sim.system.conditions import Conditions, Throttling
 from sfl_sim.system.links import Pattern, RateTrace
+from sfl_sim.system.presence import Presence
+from sfl_sim.system.topology import build_topology
 from sfl_sim.training.timing import Timing
 
 V1 = [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch", "round")]
 OTHERS = ["fedavg", "splitfed_v2", "splitfed_v3", "multihead", "mergesfl", "hydra"]
-REGULAR = [*((name, {}) for name in OTHERS), *V1, ("hydra", {"cut2": 2, "num_heads": 2})]
+SMOFI = [("smofi", {"barrier": barrier}) for barrier in ("paper", "strict")]
+REGULAR = [*((name, {}) for name in OTHERS), *V1, ("hydra", {"cut2": 2, "num_heads": 2}), *SMOFI]
 
 
 class NeverRuns(EventClock):
@@ -49,6 +71,7 @@ def timeline(method, clients, by_arrays, world, order="fcfs", kind=EventClock, *
 
 rates = st.sampled_from([1e3, 3e3, 7.7e3, 1e4])  # few values, so that clients tie now and then
 PATTERNS = [Pattern([0, 1, 3], [1, 0.5]), Pattern([0, 0.7, 2, 2.5, 4], [0, 3, 0.1, 0])]
+STAYS = [[(0.0, 1.5), (2.0, 2.25)], [(0.5, 8.5)]]
 varying = st.builds(RateTrace, rates, st.sampled_from([None, *PATTERNS]), st.sampled_from([0.0, 0.3, 2.0]))
 
 
@@ -62,7 +85,14 @@ def worlds(draw, n):
     if draw(st.booleans()):
         return world
     links = st.lists(varying, min_size=n, max_size=n)
-    return replace(world, uplinks=draw(links), downlinks=draw(links))
+    there = draw(st.sampled_from([None, *STAYS]))
+    return replace(
+        world,
+        uplinks=draw(links),
+        downlinks=draw(links),
+        conditions=draw(st.sampled_from([None, Conditions(0.3), Conditions(0.2, Throttling(0.5, 3.0, 2.0))])),
+        presence=there and [Presence(there, 9.0, phase_s) for phase_s in range(n)],
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -71,7 +101,7 @@ def test_rounds_by_arrays_are_those_by_events_to_the_bit(data):
     draw = data.draw
     samples = draw(st.lists(st.integers(1, 9), min_size=1, max_size=6))
     clients = draw(st.permutations(range(len(samples))))[: draw(st.integers(1, len(samples)))]
-    name, options = draw(st.sampled_from(REGULAR))
+    name, options = draw(st.sampled_from([*REGULAR, ("smofi", {"barrier": "relaxed"})]))
     method = method_of(name, options, samples, batch_size=2, local_epochs=draw(st.integers(1, 2)))
     settings = {
         "world": draw(worlds(len(samples))),
@@ -112,6 +142,8 @@ def without_states(found):
         return found._replace(state=None)
     if isinstance(found, Expect):
         return found.jobs
+    if isinstance(found, Wait | Occur):
+        return str(found)
     return [without_states(item) for item in (found.branches if isinstance(found, Fork) else found)]
 
 
@@ -123,19 +155,53 @@ def test_a_method_of_ones_own_is_regular_only_if_it_says_so():
     assert not Mine.regular
 
 
-def test_links_that_vary_need_no_event_loop():
-    method = method_of("splitfed_v2", {}, (4, 4))
-    on_a_bus = fleet(2, profile="mobiperf", uplink_bps=None, downlink_bps=None, trace="hsdpa_bus")
-    rows, _ = timeline(method, [0, 1], False, on_a_bus)
-    foreseen, _ = timeline(method, [0, 1], True, on_a_bus, kind=NeverRuns)
+WORLDS = {
+    "links that vary": fleet(2, profile="mobiperf", uplink_bps=None, downlink_bps=None, trace="hsdpa_bus"),
+    "devices that jitter": replace(fleet(2), conditions=Conditions(0.5)),
+    "devices that get hot": replace(fleet(2), conditions=Conditions(throttling=Throttling(0.5, 1.0, 1.0))),
+    "clients that come back": replace(fleet(2), presence=[Presence([(0, 0.01)], 0.03, phase_s) for phase_s in (0, 1)]),
+}
+
+
+@pytest.mark.parametrize("order", ["fcfs", "cyclic", "shortest_job", "bounded_wait"])
+@pytest.mark.parametrize("name", WORLDS)
+def test_worlds_whose_durations_depend_on_their_start_need_no_event_loop(name, order):
+    method, settings = method_of("splitfed_v2", {}, (4, 9), batch_size=2), {"order": order, "max_wait_s": 0.01}
+    rows, ended_s = timeline(method, [0, 1], False, WORLDS[name], **settings)
+    foreseen, foreseen_s = timeline(method, [0, 1], True, WORLDS[name], kind=NeverRuns, **settings)
     assert foreseen.tobytes() == rows.tobytes()
+    assert (foreseen_s, ended_s) != timeline(method, [0, 1], True, fleet(2), **settings)[1:] * 2
 
 
-def test_a_round_with_a_deadline_needs_the_event_loop():
-    method = method_of("splitfed_v1", {}, (4, 4))
-    clock = Clock(EventClock(fleet(2), Timing(), ORDERS["fcfs"], dropouts=Dropouts("deadline", deadline_s=1e9)))
-    clock.run(lambda: method.round(1, [0, 1]), 1, like="all")
-    assert clock.refused
+def test_everybody_counts_as_present_outside_of_rounds():
+    def flow():
+        yield on(0, Compute(), State("model"))
+
+    clock = Clock(NeverRuns(replace(fleet(1), presence=[Presence([(5, 6)], 9)]), Timing(), ORDERS["fcfs"]))
+    clock.run(flow, 1, like="setup", in_round=False)
+    assert clock.now_s == 1.0
+    clock.run(flow, 1, like="round")
+    assert clock.now_s == 6.0
+
+
+NEEDS_EVENTS = {
+    "clients may be lost": {"dropouts": Dropouts("deadline", deadline_s=1e9)},
+    "clients share links": {"fleet": replace(fleet(2), topology=build_topology(2, stream(0, "test"), 1))},
+    "branches share clients who bring jobs": {"name": "smofi", "options": {"barrier": "relaxed"}},
+}
+
+
+@pytest.mark.parametrize("why", NEEDS_EVENTS)
+def test_what_needs_the_event_loop_says_why(why, caplog):
+    world = {"name": "splitfed_v1", "options": {}, "fleet": fleet(2), "dropouts": None} | NEEDS_EVENTS[why]
+    method = method_of(world["name"], world["options"], (4, 4))
+    clock = Clock(EventClock(world["fleet"], Timing(), ORDERS["fcfs"], dropouts=world["dropouts"]))
+    with caplog.at_level("DEBUG", "sfl_sim"):
+        for number in (1, 2):
+            clock.run(lambda number=number: method.round(number, [0, 1]), number, like="all")
+    (said,) = caplog.messages
+    assert said.startswith("the event loop is used: ")
+    assert why in said
 
 
 class Compute:
@@ -152,6 +218,14 @@ class Compute:
 def job(client, state, node=SERVER):
     done = yield on(client, Compute(), State("model"))
     yield on(node, Compute(), state, done)
+
+
+def waits_for(event, **at_most):
+    yield wait([event], **at_most)
+
+
+def lets_occur(event):
+    yield occur(event)
 
 
 def flows_that_meet():
@@ -209,10 +283,22 @@ def flows_that_meet():
     def reads():
         yield read(Value("norm"))
 
+    def waits_for_what_comes_later():
+        later = Event("later")
+        yield par([waits_for(later)])
+        yield occur(later)
+
+    def waits_at_most_a_second():
+        yield par([waits_for(Event("never"), at_most_s=1.0)])
+
+    def one_event_of_two_branches():
+        event = Event("of both")
+        yield par([job(0, State("model")), lets_occur(event), lets_occur(event), waits_for(event)])
+
     return [
         one_device, one_state_without_an_order, another_state_than_announced, more_jobs_than_announced,
         jobs_at_the_aggregator, announced_and_never_brought, jobs_of_nobody, jobs_of_several_clients, between_clients,
-        forks_twice, reads,
+        forks_twice, reads, waits_for_what_comes_later, waits_at_most_a_second, one_event_of_two_branches,
     ]  # fmt: skip
 
 
@@ -240,7 +326,19 @@ class Patient(InTurn):
         return first_come(waiting, now_s) if len(waiting) == 2 else None
 
 
+def third_of_a_second(roster):
+    """A policy of one's own that serves when the third part of a second begins, whoever has come then."""
+
+    def choose(waiting, now_s):
+        until_s = (int(now_s * 3) + 1) / 3
+        return first_come(waiting, now_s) if now_s >= until_s - 1 / 3 + 0.2 else Hold(until_s - 1 / 3 + 0.2)
+
+    return choose
+
+
 OWN_ORDERS = {
+    "hold until instants that are not exact": third_of_a_second,
+    "hold for ever": lambda roster: lambda waiting, now_s: Hold(float("inf")),
     "too few turns": lambda roster: InTurn(iter(roster.clients)),
     "turns without end": lambda roster: InTurn(cycle(roster.clients)),
     "turns of a stranger": lambda roster: InTurn(iter([7, 0, 1])),

@@ -12,7 +12,6 @@ from sfl_sim.studies.whatif_measures import Measured
 
 REGULAR = sorted(name for name, method in METHODS.items() if method.regular)
 
-MEET_BETWEEN_STEPS = {"smofi"}
 ON_A_BUS = {"profile": "mobiperf", "trace": "hsdpa_bus", "latency_s": 0.02}
 
 
@@ -53,7 +52,7 @@ def test_walked_rounds_take_what_the_run_takes(method, participation):
     train = {"rounds": 4, "batch_size": 4, "momentum": 0.9, "drop_last": True}
     one = scenario(method={"name": method}, clients=clients, train=train)
     walked = Walker(one).walk(one)
-    assert walked.how == (EVENT_LOOP if method in MEET_BETWEEN_STEPS else RECURSION)
+    assert walked.how == RECURSION
     check_against_the_run(one, walked)
 
 
@@ -81,10 +80,10 @@ def test_rounds_over_links_that_vary_are_walked_one_after_another(method, server
 
 
 @pytest.mark.parametrize("server", [{"order": "shortest_job"}, {"order": "bounded_wait", "max_wait_s": 0.1}])
-def test_what_cannot_be_foreseen_goes_through_the_event_loop(server):
+def test_orders_that_are_no_sequence_of_turns_need_no_event_loop(server):
     one = scenario(server=server)
     walked = Walker(one).walk(one)
-    assert walked.how == EVENT_LOOP
+    assert walked.how == RECURSION
     check_against_the_run(one, walked)
 
 
@@ -112,7 +111,7 @@ def test_a_method_that_suits_its_demands_to_the_clients_is_found_out():
 
 def test_it_is_found_out_by_the_event_loop_as_well():
     """Notice it with the event clock, too: otherwise the next point would be walked with demands of the first."""
-    clients = {"compute": {"jitter": 0.1}, "network": {"latency_s": 0.02}}
+    clients = {"network": {"latency_s": 0.02, "shared": {"access_points": 1, "backhaul_bps": 1e6}}}
     one = scenario(method={"name": "mergesfl", "batch_regulation": "time"}, clients=clients)
     walker = Walker(one)
     assert walker.walk(one).how == EVENT_LOOP
