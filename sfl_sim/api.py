@@ -317,11 +317,11 @@ def serve(
 def reprice(
     run: str | Path, *, overrides: Sequence[str], out: str | Path | None = None, allow_code: bool = False
 ) -> Results:
-    """Walk a stored run again in another world, without training, silently.
+    """Walk a stored run again in another system, without training, silently.
 
     Args:
         run: the folder of a training run.
-        overrides: `key=value` texts of the world: clients.compute, .network, .power, and all of server.
+        overrides: `key=value` texts of the system: clients.compute, .network, .power, and all of server.
         out: the folder; by default `reports/<name>-repriced`, or the next free number.
         allow_code: as for `run`, for what the run's scenario names.
 

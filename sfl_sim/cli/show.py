@@ -236,7 +236,7 @@ def model(
     from sfl_sim.engine.layer_table import layer_table, usual_data
     from sfl_sim.engine.registry import find_model
     from sfl_sim.models.zoo import network
-    from sfl_sim.report.world import layers_in_terminal
+    from sfl_sim.report.fleet import layers_in_terminal
     from sfl_sim.scenario.sections import Model
 
     usual_shape, usual_labels = usual_data(name)

@@ -99,8 +99,8 @@ class Evaluator:
                 aside = EventClock(experiment.fleet, Eager(experiment.on_nan), ORDERS["fcfs"])
                 aside.run(method.finish(), number, in_round=False)
             if method.has_exits or scenario.serving:
-                world = experiment.dataset, experiment.counts, experiment.test_sets, self._x, self._images
-                tables["answers"] = answers = client_answers(method, *world)
+                given = experiment.dataset, experiment.counts, experiment.test_sets, self._x, self._images
+                tables["answers"] = answers = client_answers(method, *given)
                 told = answers.assign(variant="", seed=scenario.seed)
                 figures = exits.headline(told, experiment.dataset.n_labels)
             if is_last and report.representations:

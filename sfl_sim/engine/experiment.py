@@ -73,7 +73,7 @@ class Experiment:
 
     Attributes:
         method: the method that runs; change it by `replace_method`.
-        walk: its rounds in the scenario's own world.
+        walk: its rounds in the scenario's own system.
         memory: remembers the values that are alive in training, for checkpoints; None in a timing-only run.
         server_model_bytes: maximum of the bytes of models that the main server has held at once; None if the method
             does not say.

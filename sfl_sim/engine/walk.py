@@ -57,7 +57,7 @@ def _check_time(now_s: float) -> None:
 
 
 class Walk:
-    """The rounds of an experiment, in the world and by the executor of a clock.
+    """The rounds of an experiment, in the system and by the executor of a clock.
 
     Args:
         experiment: gives the method.

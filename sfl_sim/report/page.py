@@ -13,6 +13,7 @@ from sfl_sim.report import figures, gantt, labels, round_view, style
 from sfl_sim.report.comparison import compare, difference_tables, machine_in_words, settings_in_words, values_table
 from sfl_sim.report.display import plural
 from sfl_sim.report.exits import exit_panels
+from sfl_sim.report.fleet import cut_panels, fleet_panel
 from sfl_sim.report.frames import merge
 from sfl_sim.report.frontier import frontier_panels
 from sfl_sim.report.gantt import gantt_panel
@@ -30,7 +31,6 @@ from sfl_sim.report.round_time import breakdown_panel, path_panel
 from sfl_sim.report.round_view import queue_panels, round_views
 from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Table
-from sfl_sim.report.world import cut_panels, fleet_panel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +95,7 @@ def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) ->
 
 
 def panels(frames: Frames, parts: Parts | None = None) -> list[Panel]:
-    """List the sections of the page in reading order: what was learned, what it cost, one round in detail, the world.
+    """List the sections of the page in reading order: what was learned, what it cost, one round in detail, the system.
 
     New figures are entered in `_sections`: the docstring of `sfl_sim.report` shows how.
     """

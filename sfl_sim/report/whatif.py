@@ -117,7 +117,7 @@ def headline(whatif: WhatIf) -> list[Markup]:
 
 
 def _best(whatif: WhatIf, series: style.Named) -> Markup:
-    """The best value in the scenario's own world, and how far behind it the others are."""
+    """The best value in the scenario's own system, and how far behind it the others are."""
     axis, times_s = whatif.along, whatif.times(series)
     if times_s.empty:
         return Markup("")
@@ -230,14 +230,14 @@ def warnings(whatif: WhatIf) -> list[str]:
 
 
 def best_points(whatif: WhatIf) -> Table:
-    """Tabulate for each series and world the best value, what a round takes there, and what it takes of a client."""
+    """Tabulate for each series and system the best value, what a round takes there, and what it takes of a client."""
     middle, axis = whatif.middle, whatif.along
     parts = [part for part in BREAKDOWN if (middle[f"{part}_s"] > NOTHING * middle["round_s"]).any()]
     with_joule, with_memory = middle["client_joule"].notna().any(), middle["client_memory_bytes"].notna().any()
     found = []
-    for series, world, own, best in best_in_each_world(whatif):
+    for series, system, own, best in best_in_each_system(whatif):
         spread = f"± {duration(best['spread_s'])}" if best["spread_s"] > 0 else ""
-        cells = [_heading(whatif, series, world), Cell(axis.names[best[axis.column]])]
+        cells = [_heading(whatif, series, system), Cell(axis.names[best[axis.column]])]
         cells.append(Cell(duration(best["round_s"]), spread))
         if axis.base is not None:
             cells.append(Cell(slower(own, axis, axis.base)))
@@ -260,8 +260,8 @@ def best_in_terminal(whatif: WhatIf) -> Table:
     words = list(titles)
     titles += ["Best " + axis.noun, "Round", *([axis.names[axis.base] + " instead"] if axis.base is not None else [])]
     rows = []
-    for series, world, own, best in best_in_each_world(whatif):
-        where = [other.names[index] for other, index in zip(whatif.others, world, strict=True)]
+    for series, system, own, best in best_in_each_system(whatif):
+        where = [other.names[index] for other, index in zip(whatif.others, system, strict=True)]
         cells = [*([series.label] if several else []), *where, axis.names[best[axis.column]], duration(best["round_s"])]
         rows.append(
             [Cell(text) for text in [*cells, *([slower(own, axis, axis.base)] if axis.base is not None else [])]]
@@ -270,18 +270,18 @@ def best_in_terminal(whatif: WhatIf) -> Table:
     return Table(titles, rows, note=about, words=words)
 
 
-def best_in_each_world(
+def best_in_each_system(
     whatif: WhatIf,
 ) -> Iterator[tuple[style.Named, tuple[int, ...], pd.DataFrame, dict[Hashable, Any]]]:
     """Generate, for each series and combination of indices on the other axes, all points and the best of them."""
-    worlds = list(product(*(range(len(axis.values)) for axis in whatif.others)))
-    for series, world in product(whatif.series, worlds):
+    systems = list(product(*(range(len(axis.values)) for axis in whatif.others)))
+    for series, system in product(whatif.series, systems):
         own = whatif.middle[whatif.middle["series"] == series.label].dropna(subset="round_s")
         own = own.sort_values(whatif.along.column)
-        for axis, index in zip(whatif.others, world, strict=True):
+        for axis, index in zip(whatif.others, system, strict=True):
             own = own[own[axis.column] == index]
         if len(own):
-            yield series, world, own, own.nsmallest(1, "round_s").to_dict("records")[0]
+            yield series, system, own, own.nsmallest(1, "round_s").to_dict("records")[0]
 
 
 def slower(own: pd.DataFrame, axis: Axis, index: int) -> str:
@@ -293,9 +293,9 @@ def slower(own: pd.DataFrame, axis: Axis, index: int) -> str:
     return f"+{percent(factor - 1, 0)}" if factor < 2 else f"{factor:.3g}×"
 
 
-def _heading(whatif: WhatIf, series: style.Named, world: tuple[int, ...]) -> Cell:
-    where = [axis.said(index) for axis, index in zip(whatif.others, world, strict=True)]
-    is_own = bool(where) and all(axis.base == index for axis, index in zip(whatif.others, world, strict=True))
+def _heading(whatif: WhatIf, series: style.Named, system: tuple[int, ...]) -> Cell:
+    where = [axis.said(index) for axis, index in zip(whatif.others, system, strict=True)]
+    is_own = bool(where) and all(axis.base == index for axis, index in zip(whatif.others, system, strict=True))
     below = ["the scenario’s own"] if is_own else []
     dot = Markup(" · ")
     if len(whatif.series) > 1 or not where:

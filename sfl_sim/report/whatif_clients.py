@@ -76,7 +76,7 @@ def classes(whatif: WhatIf) -> list[style.Named]:
 
 
 def by_class(whatif: WhatIf, series: style.Named, columns: list[str]) -> pd.DataFrame:
-    """Means over clients and seeds in the scenario's own world: rows by class and index of the first axis."""
+    """Means over clients and seeds in the scenario's own system: rows by class and index of the first axis."""
     rows = whatif.here(whatif.clients, series)
     return rows.groupby(["group", whatif.along.column])[columns].mean()
 

@@ -130,7 +130,7 @@ class WhatIf:
 
     @cached_property
     def others(self) -> list[Axis]:
-        """The axes of the worlds in which it is sought."""
+        """The axes of the systems in which it is sought."""
         return [axis for axis in self.axes if axis is not self.along]
 
     @property
@@ -140,7 +140,7 @@ class WhatIf:
 
     @cached_property
     def drawn(self) -> list[style.Named]:
-        """The series that have figures of their own: the first ones that have points in the scenario's own world."""
+        """The series that have figures of their own: the first ones that have points in the scenario's own system."""
         return [one for one in self.series if len(self.times(one))][:MAX_VARIANTS]
 
     @property
@@ -159,7 +159,7 @@ class WhatIf:
         return middle.assign(spread_s=by_point["round_s"].std()).reset_index()
 
     def here(self, rows: pd.DataFrame, series: style.Named | None = None, across: int | None = None) -> pd.DataFrame:
-        """The rows of a table in the scenario's own world, or at another value of `across`."""
+        """The rows of a table in the scenario's own system, or at another value of `across`."""
         chosen = pd.Series(True, index=rows.index)
         for axis in self.others:
             elsewhere = axis is self.across and across is not None

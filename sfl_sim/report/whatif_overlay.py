@@ -69,7 +69,7 @@ def trained(whatif: WhatIf) -> pd.DataFrame:
 
 
 def first_to_target(whatif: WhatIf) -> list[Markup]:
-    """A sentence on which of the trained points of the scenario's own world reaches the target first."""
+    """A sentence on which of the trained points of the scenario's own system reaches the target first."""
     if whatif.overlay is None:
         return []
     here = whatif.here(trained(whatif))
@@ -84,7 +84,7 @@ def first_to_target(whatif: WhatIf) -> list[Markup]:
 
 
 def time_to_target(whatif: WhatIf) -> go.Figure:
-    """Simulated time to the target at the trained points of the scenario's own world; hollow is no longer valid."""
+    """Simulated time to the target at the trained points of the scenario's own system; hollow is no longer valid."""
     here = whatif.here(trained(whatif))
     values = sorted(here[whatif.along.column].unique())
     unit, unit_s = display.time_unit(_longest_s(here))
@@ -114,7 +114,7 @@ def _longest_s(points: pd.DataFrame) -> float:
 
 
 def accuracy_by_round(whatif: WhatIf) -> go.Figure:
-    """Accuracy reached against the time of a round in the scenario's own world, a mark for each trained point."""
+    """Accuracy reached against the time of a round in the scenario's own system, a mark for each trained point."""
     here = whatif.here(trained(whatif))
     unit, unit_s = display.time_unit(here["round_s"].median())
     figure = figures.canvas(HEIGHT_PX)

@@ -28,7 +28,7 @@ ROW_PX, COMPACT_ROW_PX, NUMERIC_PX, SERVER_PX = 19, 12.5, 340, 300
 STAR = {"symbol": "star", "size": 12, "color": style.INK, "line": {"color": "#FFFFFF", "width": 1}}
 PALE_NAME = "#98A2AD"
 MAX_MULTIPLES = 6
-"""Largest number of other worlds for which the parts of a round are drawn."""
+"""Largest number of other systems for which the parts of a round are drawn."""
 ROUNDS = Markup(
     "Where the time of the average client's round goes, {deep}. Warm colours are waiting{seeds}. The "
     "star marks the shortest round.{own}"

@@ -1,7 +1,7 @@
 """Comparison of scenarios by concern: which keys matter to what, from the `Concern` in the annotation of each field.
 
 For example, two trainings give the same model if they differ only in keys that training does not depend on; two walks
-have the same operations if they differ only in keys of the world. Callers name the concerns that do not count.
+have the same operations if they differ only in keys of the system. Callers name the concerns that do not count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Aside = Collection[Concern | str]
 """Keys that do not count: all those of a concern, or a single dotted key with those below it."""
 
 NOT_LEARNED = frozenset({Concern.SHOWING, Concern.RECORDING})
-"""Concerns that no trained model depends on, on any machine and in any world."""
+"""Concerns that no trained model depends on, on any machine and in any system."""
 
 
 def without(scenario: Scenario, aside: Aside) -> dict[str, Any]:

@@ -47,7 +47,7 @@ Option = Annotated[JsonValue, AfterValidator(_is_in_bounds)]
 
 
 class Concern(Enum):
-    """Concern of a scenario's key: what it decides, as in `Annotated[int, Concern.WORLD]`.
+    """Concern of a scenario's key: what it decides, as in `Annotated[int, Concern.SYSTEM]`.
 
     A field without one shares that of its section. `sfl_sim.scenario.concerns` compares scenarios by them.
     """
@@ -55,7 +55,7 @@ class Concern(Enum):
     SHOWING = "names, the grid, and what pages show: no result of a trial depends on it"
     RECORDING = "what is recorded besides training, and where data sets lie: nothing learned depends on it"
     COMPUTING = "how this machine computes: results may differ in their last bits, simulated time does not"
-    WORLD = "how fast devices, links and the server are: simulated time depends on it, methods do not see it"
+    SYSTEM = "how fast devices, links and the server are: simulated time depends on it, methods do not see it"
     ORDER = "which client the server serves next"
     DEALING = "which client holds which training samples"
     LEARNING = "everything else that decides what is learned"

@@ -155,11 +155,11 @@ class Clients(Section):
     all owners with natural, else 10."""
     participation: PositiveShare = 1.0
     """Share of the clients that take part in a round."""
-    compute: Annotated[Compute, Concern.WORLD] = Compute()
+    compute: Annotated[Compute, Concern.SYSTEM] = Compute()
     """Speed of the devices: a section, a profile's name, or multiply-accumulates per second."""
-    network: Annotated[Network, Concern.WORLD] = Network()
+    network: Annotated[Network, Concern.SYSTEM] = Network()
     """Rates of the links: a section, or a profile's name."""
-    power: Annotated[Power | None, Concern.WORLD] = None
+    power: Annotated[Power | None, Concern.SYSTEM] = None
     """Power of devices and radios: a section; null leaves energy unknown."""
     availability: Availability | None = None
     """Availability of clients, and treatment of those that go away: a section; null: all are always available."""
@@ -168,9 +168,9 @@ class Clients(Section):
 class Server(Section):
     """The server and its queue."""
 
-    speedup: Annotated[Positive, Concern.WORLD] = 100.0
+    speedup: Annotated[Positive, Concern.SYSTEM] = 100.0
     """Server/client compute ratio (gamma): a client's mean time per multiply-accumulate over the server's."""
-    workers: Annotated[Count | Literal["unlimited"], Concern.WORLD] = 1
+    workers: Annotated[Count | Literal["unlimited"], Concern.SYSTEM] = 1
     """Number of server workers, each of which processes one job at a time."""
     order: Annotated[str, Concern.ORDER] = "fcfs"
     """Scheduling policy for clients that share a server-side submodel (splitfed_v2, hydra); other methods have none."""
@@ -178,7 +178,7 @@ class Server(Section):
     """Number of consecutive jobs of a client that are served in one turn; null means the policy's default."""
     max_wait_s: Annotated[NonNegative | None, Concern.ORDER] = None
     """bounded_wait: maximum of seconds for which the server is held for the client whose turn it is."""
-    include_model_exchange: Annotated[bool, Concern.WORLD] = True
+    include_model_exchange: Annotated[bool, Concern.SYSTEM] = True
     """Let the transfers of the client-side submodel (part-1) at the start and the end of a round take time."""
 
 

@@ -19,7 +19,7 @@ Plans = dict[Hashable, Plan | str]
 
 
 class Clock:
-    """Runs flows in one simulated world.
+    """Runs flows in one simulated system.
 
     The event clock runs any flow. Flows that are known to issue the same operations every time, and to ask for nothing
     that training produces, are written down once and timed by arrays. Left to the event clock are clients that are
@@ -76,7 +76,7 @@ class Clock:
             log.debug("the event loop is used: %s", reason)
 
     def plan(self, flow: Callable[[], Flow], like: Hashable, in_round: bool = True) -> TimedPlan:
-        """Give the plan of `flow()`, and of every flow that is `like` it, with the durations of this world.
+        """Give the plan of `flow()`, and of every flow that is `like` it, with the durations of this system.
 
         Raises NotPlannable if the flow needs the event clock.
         """

@@ -31,7 +31,7 @@ from sfl_sim.system.fleet import Fleet
 
 
 class EventClock:
-    """Clock of a simulated world: clients with a device and two links each, an aggregator, and a server with a queue.
+    """Clock of a simulated system: clients with a device and two links each, an aggregator, and a server with a queue.
 
     Args:
         fleet: rates of devices, links and server.

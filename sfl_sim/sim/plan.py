@@ -25,7 +25,7 @@ from sfl_sim.store.columns import OP_DTYPE
 
 
 class Plan:
-    """Operations of a flow, the same in every world: its stages, and its rows without round and times.
+    """Operations of a flow, the same in every system: its stages, and its rows without round and times.
 
     Args:
         flow: is driven to its end.
@@ -40,7 +40,7 @@ class Plan:
 
 
 class TimedPlan:
-    """A plan with the durations of an event clock's world.
+    """A plan with the durations of an event clock's system.
 
     Args:
         in_round: False if every client counts as present.

@@ -1,4 +1,4 @@
-"""Prices of operations in one world: seconds of service, and seconds on links. No clock and no queue."""
+"""Prices of operations in one system: seconds of service, and seconds on links. No clock and no queue."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Prices:
         return fleet.processors[node].seconds(work) + samples * fleet.sample_s
 
     def seconds(self, demand: Computing | Moving) -> float:
-        """Give the duration of `demand` alone, in a world where no duration depends on its start."""
+        """Give the duration of `demand` alone, in a system where no duration depends on its start."""
         if isinstance(demand, Computing):
             return self.computing_s(*demand)
         taken_s, latency_s = self.transfer_s(demand.src, demand.dst, 0.0, demand.size_bytes)

@@ -1,4 +1,4 @@
-"""Bottlenecks: the typical round of a run timed again in worlds in which one resource is faster."""
+"""Bottlenecks: the typical round of a run timed again in systems in which one resource is faster."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CHANGES = {
     "workers x2": Change(workers=2),
     "no latency": Change(lambda fleet: replace(fleet, latency_s=[0.0] * len(fleet.latency_s))),
 }
-"""Changes by name. Methods that adapt their demands to the clients' speeds act as in the unchanged world."""
+"""Changes by name. Methods that adapt their demands to the clients' speeds act as in the unchanged system."""
 
 
 def retimed(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFrame]]) -> pd.DataFrame:
@@ -101,7 +101,7 @@ def _of_cell(variant: Variant, rounds: pd.DataFrame, number: int) -> list[tuple[
 
 
 def _round_s(scenario: Scenario, number: int, started_s: float, change: Change = Change()) -> tuple[float, int]:
-    """Time a round that begins at `started_s` in the changed world, with unchanged operations.
+    """Time a round that begins at `started_s` in the changed system, with unchanged operations.
 
     Gives its seconds and its number of operations.
     """

@@ -45,7 +45,7 @@ def check_accuracy(accuracy: float | None, runs: Sequence[Path]) -> None:
 def recorded_accuracy(scenario: Scenario, network: Network, runs: Sequence[Path]) -> dict[int, float]:
     """Return the recorded final accuracy of `scenario` by the cut of all clients: median over seeds.
 
-    World and seed may differ; variants whose cuts differ between clients or rounds do not count.
+    System and seed may differ; variants whose cuts differ between clients or rounds do not count.
 
     Args:
         runs: folders of the runs.

@@ -1,4 +1,4 @@
-"""Repricing: a stored run walked again in another world, into a folder of its own with a report like any run's."""
+"""Repricing: a stored run walked again in another system, into a folder of its own with a report like any run's."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from sfl_sim.studies.train import check, planned, write_pages
 
 OF_TRAINING = ("weights_digest", "executor", "threads", "peak_graphs")
 """Keys of the summary that are taken from the trained run."""
-OF_WORLD = frozenset({Concern.WORLD, Concern.ORDER})
+OF_SYSTEM = frozenset({Concern.SYSTEM, Concern.ORDER})
 """Concerns that may change."""
 
 
 @dataclass(frozen=True)
 class Repriced:
-    """A variant with a seed of a stored run, in another world.
+    """A variant with a seed of a stored run, in another system.
 
     Attributes:
         rounds: as in rounds.parquet; results of training are null from the first round on that would have to be
@@ -55,7 +55,7 @@ class Repriced:
 
 
 def reprice_trial(run: Path, variant: Variant, scenario: Scenario) -> Repriced:
-    """Walk a variant with a seed of the run in the folder `run` in the world of `scenario`.
+    """Walk a variant with a seed of the run in the folder `run` in the system of `scenario`.
 
     Raises ScenarioError if `scenario` is another training than `variant`, if the run has not stored it, or if it cannot
     be walked again (`Unwalkable`).
@@ -73,11 +73,11 @@ def reprice_trial(run: Path, variant: Variant, scenario: Scenario) -> Repriced:
 
 
 def check_same_training(variant: Variant, scenario: Scenario) -> None:
-    """Check that `scenario` differs from that of `variant` in its world alone; otherwise raises ScenarioError."""
-    for key, (_, wanted) in differences(variant.scenario, scenario, NOT_LEARNED | OF_WORLD).items():
+    """Check that `scenario` differs from that of `variant` in its system alone; otherwise raises ScenarioError."""
+    for key, (_, wanted) in differences(variant.scenario, scenario, NOT_LEARNED | OF_SYSTEM).items():
         problem = "is not part of the system configuration alone: it decides what is learned, which must be trained"
-        of_world = sorted(each for each in CONCERNS if CONCERNS[each] in OF_WORLD and not key.startswith(each))
-        raise ScenarioError(problem, key=key, found=wanted, allowed=of_world)
+        of_system = sorted(each for each in CONCERNS if CONCERNS[each] in OF_SYSTEM and not key.startswith(each))
+        raise ScenarioError(problem, key=key, found=wanted, allowed=of_system)
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ class Verdict:
 
 
 class Repricing:
-    """The run in the folder `run`, after `key=value` overrides of its world.
+    """The run in the folder `run`, after `key=value` overrides of its system.
 
     Attributes:
-        study: the study in the other world.
+        study: the study in the other system.
 
     Raises ScenarioError if there is no run, or if an override is not part of the system configuration alone.
     """

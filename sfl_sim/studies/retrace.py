@@ -1,7 +1,7 @@
-"""Walks a trained run again in another world: gives the times there, and the results of training that still hold.
+"""Walks a trained run again in another system: gives the times there, and the results of training that still hold.
 
-Two walks go side by side, in the world where the run was trained and in the other. Both trace how the result of every
-operation is computed (`Provenance`). As long as the operations of both have equal lineages, the other world gives
+Two walks go side by side, in the system where the run was trained and in the other. Both trace how the result of every
+operation is computed (`Provenance`). As long as the operations of both have equal lineages, the other system gives
 the same numbers to the bit. From the first round on in which they differ, it would have to be trained.
 """
 
@@ -31,7 +31,7 @@ KEY = {"variant": "name", "seed": "seed"}
 def finished(run: Path) -> dict[tuple[str, int], Recorded]:
     """Return the record of each variant and seed that have finished a round in the run folder `run`.
 
-    Raises ScenarioError if there is no run, or one that was not trained in its own world.
+    Raises ScenarioError if there is no run, or one that was not trained in its own system.
     """
     if not (run / "summary.json").exists():
         raise ScenarioError("is not the folder of a run", key="run", found=str(run))
@@ -108,19 +108,19 @@ class TracedRounds:
 
 
 class Retracing:
-    """A recorded trial in another world.
+    """A recorded trial in another system.
 
     Args:
         recorded: its record.
         scenario: its scenario.
-        elsewhere: the same scenario in the other world.
+        elsewhere: the same scenario in the other system.
 
     Attributes:
-        experiment: the experiment in the other world.
+        experiment: the experiment in the other system.
         reason: why it would have to be trained, as far as it has been walked; None if all results of training hold.
         valid_rounds: number of rounds before the first one that would have to be trained.
 
-    Raises ScenarioError if the scenario in the other world cannot be used.
+    Raises ScenarioError if the scenario in the other system cannot be used.
     """
 
     def __init__(self, recorded: Recorded, scenario: Scenario, elsewhere: Scenario) -> None:

@@ -1,4 +1,4 @@
-"""Walks through the rounds of a scenario by the clock alone, in one world after another."""
+"""Walks through the rounds of a scenario by the clock alone, in one system after another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECURSION, EVENT_LOOP = "recursion", "event loop"
 
 
 class Walked(NamedTuple):
-    """Timed rounds of a scenario in one world.
+    """Timed rounds of a scenario in one system.
 
     Attributes:
         rounds: the rounds; by `RECURSION`, equal rounds are one, and setup and finish are apart.
@@ -33,7 +33,7 @@ class Walked(NamedTuple):
 
 
 class Walker:
-    """Walks scenarios that differ only in their world: the operations of their flows are planned once.
+    """Walks scenarios that differ only in their system: the operations of their flows are planned once.
 
     Times are those of a run, up to rounding where equal rounds are walked as one.
 
@@ -51,7 +51,7 @@ class Walker:
 
     @property
     def follows_the_world(self) -> bool:
-        """True if the method has asked for its clients' speeds, so that its operations in other worlds are unknown."""
+        """True if the method has asked for its clients' speeds, so that its operations in other systems are unknown."""
         asked = self._walked.method.task.sample_s
         return isinstance(asked, SecondsPerSample) and asked.asked
 
@@ -65,7 +65,7 @@ class Walker:
         self._plans.clear()
 
     def walk(self, scenario: Scenario) -> Walked:
-        """Walk all rounds of `scenario`, which differs in its world alone.
+        """Walk all rounds of `scenario`, which differs in its system alone.
 
         Raises ScenarioError if the scenario cannot be used.
         """

@@ -34,7 +34,7 @@ def run_whatif(
         jobs: processes side by side.
         runs: folders of training runs, whose accuracies are shown where a point's model was trained.
 
-    Interrupted, it keeps the points that were done; with several `jobs`, those of cuts that were done in all worlds.
+    Interrupted, it keeps the points that were done; with several `jobs`, those of cuts that were done in all systems.
     After an error it keeps nothing.
 
     Raises ScenarioError for bad input.

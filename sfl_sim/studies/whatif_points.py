@@ -23,7 +23,7 @@ from sfl_sim.scenario.vary import Point
 from sfl_sim.studies.walk import Walker
 from sfl_sim.studies.whatif_measures import Measured
 
-ELSEWHERE = NOT_LEARNED | {Concern.WORLD, Concern.ORDER, Concern.COMPUTING}
+ELSEWHERE = NOT_LEARNED | {Concern.SYSTEM, Concern.ORDER, Concern.COMPUTING}
 """Concerns that change the times of operations, but not the operations: points that differ in them share a walker."""
 
 

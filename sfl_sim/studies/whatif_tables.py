@@ -68,7 +68,7 @@ def point_tables(found: Iterable[Found]) -> dict[str, pd.DataFrame]:
 
 
 def servers_table(question: Question, found: Sequence[Found]) -> pd.DataFrame:
-    """Time the best points of the scenario's own world with other servers: one row per series, seed and server."""
+    """Time the best points of the scenario's own system with other servers: one row per series, seed and server."""
     rows = []
     for best in _best_at_home(question, found):
         server = best.variant.scenario.server
@@ -89,7 +89,7 @@ def servers_table(question: Question, found: Sequence[Found]) -> pd.DataFrame:
 
 
 def _best_at_home(question: Question, found: Sequence[Found]) -> list[Point]:
-    """Return for every series and seed the point with the shortest rounds, of those nearest to the scenario's world.
+    """Return for every series and seed the point with the shortest rounds, of those nearest to the scenario's system.
 
     Along `model.cut` the best counts, and along an axis without the scenario's own value the middle one.
     """
@@ -159,7 +159,7 @@ def _what_is_learned(scenario: Scenario, network: Network) -> dict[str, Any]:
 
 
 def _there(trained: Scenario, point: Scenario) -> Scenario:
-    """Return the trained scenario in the world of a point."""
+    """Return the trained scenario in the system of a point."""
     return trained.model_copy(update={"clients": point.clients, "server": point.server})
 
 

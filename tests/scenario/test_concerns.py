@@ -23,7 +23,7 @@ def scenario(**sections):
         ("data.root", Concern.RECORDING),
         ("data.partition.alpha", Concern.DEALING),  # of one of several kinds of partitions
         ("data.test.rho", Concern.LEARNING),
-        ("clients.network.uplink_bps", Concern.WORLD),
+        ("clients.network.uplink_bps", Concern.SYSTEM),
         ("clients.availability.lost", Concern.LEARNING),  # who takes part decides what is learned
         ("server.burst", Concern.ORDER),
         ("train.executor", Concern.COMPUTING),
@@ -39,7 +39,7 @@ def test_a_key_concerns_what_its_field_or_else_its_section_says(key, concern):
 def test_scenarios_differ_where_what_counts_does():
     one = scenario(name="one", method={"name": "splitfed_v1"}, server={"workers": 2})
     other = scenario(name="other", method={"name": "splitfed_v1", "server_agg_every": "step"}, train={"lr": 0.1})
-    found = differences(one, other, NOT_LEARNED | {Concern.WORLD})
+    found = differences(one, other, NOT_LEARNED | {Concern.SYSTEM})
     assert found == {"method.server_agg_every": (None, "step"), "train.lr": (0.05, 0.1)}
     assert differences(one, other, set(Concern)) == {}
 
@@ -53,8 +53,8 @@ def test_single_keys_and_sections_may_be_left_out_too():
 
 def test_where_cuts_follow_the_devices_their_speed_is_no_matter_of_the_world_alone():
     by_speed = {"cut": {"by": "device_speed", "values": [1, 2]}}
-    assert not any(key.startswith("clients.compute") for key in without(scenario(), {Concern.WORLD}))
-    assert "clients.compute.profile" in without(scenario(model=by_speed), {Concern.WORLD})
+    assert not any(key.startswith("clients.compute") for key in without(scenario(), {Concern.SYSTEM}))
+    assert "clients.compute.profile" in without(scenario(model=by_speed), {Concern.SYSTEM})
 
 
 def test_editors_are_told_nothing_of_it():

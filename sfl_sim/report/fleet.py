@@ -1,4 +1,4 @@
-"""Panels on the world: how unequal the fleet is, and what a cut after each layer costs a client."""
+"""Panels on the system: how unequal the fleet is, and what a cut after each layer costs a client."""
 
 from __future__ import annotations
 
