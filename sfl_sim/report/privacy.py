@@ -189,7 +189,7 @@ def _drawn(leaks: Leaks) -> list[Markup]:
         return []
     text, mean = partial(_read, leaks.measure), leaks.known_without("mean", leaks.measure)
     scale = f" (equal images: 1; their mean image: {text(mean)})" if leaks.measure == "ssim" else ""
-    sentence = Markup("A server that draws what clients hold sees most with {}: {} {}{}").format(
+    sentence = Markup("A server that reconstructs what clients hold sees most with {}: {} {}{}").format(
         leaks.name(told[0]), MEASURES[leaks.measure].removesuffix(" (dB)"), text(values[told[0].label]), scale
     )
     if len(told) == 1:
@@ -237,7 +237,7 @@ def _read(column: str, number: float) -> str:
 
 def panels(leaks: Leaks) -> list[Panel]:
     """List the sections of the page below the pictures."""
-    front = " Ringed points are on the Pareto front of time, accuracy and what is drawn: none is better in all three."
+    front = " Ringed points are on the Pareto front of time, accuracy and reconstruction: none is better in all three."
     caption = f"Each point is a variant: its medians over {plural(leaks.frames.n_seeds, 'seed')}." + front * bool(
         leaks.measure
     )
@@ -272,7 +272,7 @@ def by_cut(leaks: Leaks) -> list[tuple[str, go.Figure]]:
         if np.isfinite(level):
             name = name.replace("mean image", "most frequent token") if leaks.measure == "token_accuracy" else name
             figures.level(figure, level, annotation={"text": name, "font": {"color": style.MUTED, "size": 12}})
-    return [*drawn, ("What the server can draw", figure)]
+    return [*drawn, ("What the server can reconstruct", figure)]
 
 
 def _against_cut(leaks: Leaks, values: pd.Series, title: str, hover: str) -> go.Figure:
@@ -307,7 +307,7 @@ def _over_rounds(leaks: Leaks) -> list[Panel]:
         curve = rows[rows["variant"] == variant.name].groupby("round")["value"].median()
         figures.lines(figure, variant, curve.index, curve, "%{y:.3~g} after round %{x}", mode="lines+markers")
     figure.update_xaxes(figures.round_axis(int(rows["round"].max()))).update_yaxes(title=MEASURES[measure])
-    return [Panel("While the model learns", "What the server can draw with the model of a round.", [("", figure)])]
+    return [Panel("While the model learns", "What the server can reconstruct with the model of a round.", [("", figure)])]
 
 
 def _columns(leaks: Leaks) -> list[Column]:

@@ -1,4 +1,4 @@
-"""The page on leakage: what the server can draw, and what that is traded against."""
+"""The page on leakage: what the server can reconstruct, and what that is traded against."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def test_variants_that_differ_in_their_cut_alone_are_one_line(folder: Path) -> N
     leaks = load_leaks(folder)
     assert [str(series.label) for series in leaks.all_series] == ["", "&lt;b&gt;int2"]
     drawn = dict(by_cut(leaks))
-    for line in drawn["What the server can draw"].data[:2]:
+    for line in drawn["What the server can reconstruct"].data[:2]:
         assert list(line.x) == [0, 1]
-    assert [list(line.y) for line in drawn["What the server can draw"].data[:2]] == [
+    assert [list(line.y) for line in drawn["What the server can reconstruct"].data[:2]] == [
         pytest.approx([0.905, 0.605]), pytest.approx([0.805, 0.505])
     ]  # fmt: skip
 
