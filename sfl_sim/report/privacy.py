@@ -307,7 +307,7 @@ def _over_rounds(leaks: Leaks) -> list[Panel]:
         curve = rows[rows["variant"] == variant.name].groupby("round")["value"].median()
         figures.lines(figure, variant, curve.index, curve, "%{y:.3~g} after round %{x}", mode="lines+markers")
     figure.update_xaxes(figures.round_axis(int(rows["round"].max()))).update_yaxes(title=MEASURES[measure])
-    return [Panel("While the model learns", "What the server can reconstruct with the model of a round.", [("", figure)])]
+    return [Panel("While the model learns", "What the server reconstructs with the model of a round.", [("", figure)])]
 
 
 def _columns(leaks: Leaks) -> list[Column]:
