@@ -130,7 +130,10 @@ def calibrate_devices(
     out: Annotated[Path, typer.Option(help="The profile of devices to write.")] = Path("devices.csv"),
     debug: Debug = False,
 ) -> None:
-    """Fit rates and training factors of your own devices to measured latencies; write a profile of them."""
+    """Fit rates and training factors of your own devices to measured latencies; write a profile of them.
+
+    Example: sfl-sim calibrate-devices measured.csv --out phones.csv
+    """
     from sfl_sim.studies.calibrate_devices import calibrate_devices as calibrate
     from sfl_sim.studies.calibrate_devices import write_profile
 
