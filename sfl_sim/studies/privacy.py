@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from sfl_sim.engine.registry import find_method
+from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import Study, extended
 from sfl_sim.scenario.vary import Axis, spread
 from sfl_sim.studies.whatif_question import Question
@@ -12,8 +14,12 @@ from sfl_sim.studies.whatif_question import Question
 def attacked(study: Study, axes: Sequence[Axis]) -> Study:
     """Return the study with the values of `axes` in its grid, and with attacks, usual ones unless it asks for some.
 
-    Its name says what it is. Raises ScenarioError for axes that do not fit the scenario.
+    Its name says what it is. Raises ScenarioError for axes that do not fit the scenario, and if no method has a cut.
     """
+    methods = dict.fromkeys(variant.scenario.method.name for variant in study.variants)
+    if not any(find_method(name).is_split for name in methods):
+        problem = "has no cut between clients and server, so there is nothing to attack"
+        raise study.located(ScenarioError(problem, key="method.name", found=next(iter(methods))))
     layer: dict[str, object] = {"name": f"{study.name}-privacy"}
     if axes:
         closed = Question.of(study, axes).axes

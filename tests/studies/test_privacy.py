@@ -36,3 +36,9 @@ def test_attacks_that_the_scenario_names_stay():
 def test_what_the_grid_sets_cannot_vary():
     with pytest.raises(ScenarioError, match="the scenario's grid sets it"):
         attacked(parse({"grid": {"model.cut": [1, 2]}}), [axis("model.cut", [1])])
+
+
+def test_without_a_cut_there_is_nothing_to_attack():
+    with pytest.raises(ScenarioError, match=r"method.name: has no cut between clients and server.*found 'fedavg'"):
+        attacked(parse({"method": "fedavg"}), [])
+    assert len(attacked(parse({"grid": {"method.name": ["fedavg", "splitnn"]}}), []).variants) == 2
