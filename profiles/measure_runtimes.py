@@ -11,6 +11,7 @@ import io
 import platform
 import time
 import warnings
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def main():
     for name in NETWORKS:
         network, side = build(name), SIDES.get(name, 224)
         x = torch.randn(1, 3, side, side)
-        for runtime, run in (("onnxruntime", in_onnxruntime(network, x)), ("torch", lambda: network(x))):  # noqa: B023
+        for runtime, run in (("onnxruntime", in_onnxruntime(network, x)), ("torch", partial(network, x))):
             rows.append(f"{runtime},{name},{side},{shortest_ms(run):.4g}")
             print(rows[-1], flush=True)
     header = [

@@ -35,6 +35,11 @@ def test_a_variant_has_its_medians_and_below_them_the_spread_over_seeds(run_fold
     assert "…" not in "".join(lines)
 
 
+def test_medians_are_of_the_last_five_rounds_or_of_all_that_there_are(run_folder: Path, small_folder: Path) -> None:
+    assert "Accuracy and PG: medians of the last 5 rounds." in " ".join(printed(run_folder))
+    assert "Accuracy and PG: medians of 4 rounds." in " ".join(printed(small_folder))
+
+
 def test_one_seed_has_no_spread(small_folder: Path) -> None:
     assert "±" not in "".join(printed(small_folder))
 

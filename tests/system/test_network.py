@@ -9,7 +9,7 @@ from scipy.stats import ks_2samp, spearmanr
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 from sfl_sim.system.links import RateTrace
-from sfl_sim.system.network import draw_links
+from sfl_sim.system.network import correlated, draw_links
 from sfl_sim.system.profiles import available, find, read_table
 
 
@@ -44,6 +44,14 @@ def test_uplinks_and_downlinks_have_the_rank_correlation_asked_for_and_the_profi
     together = means_bps(draw_links(n, stream(0, "links"), "mobiperf")[1])
     assert ks_2samp(down, together).statistic < 1.95 * np.sqrt(2 / n)
     assert drawn[1][:7] == draw_links(7, stream(0, "links"), "mobiperf", up_down_correlation=correlation)[1]
+
+
+@pytest.mark.parametrize("correlation", [-0.5, 0.5, 0.9])
+def test_the_rank_correlation_is_exact_and_not_that_of_the_normal_scores(correlation):
+    """Normal scores with a correlation of 0.5 have ranks with one of 0.483."""
+    uniform, others = stream(0, "pairs").random((2, 300_000))
+    found = spearmanr(correlated(uniform, others, correlation), others).statistic
+    assert found == pytest.approx(correlation, abs=0.004)
 
 
 @pytest.mark.parametrize("correlation", [-0.8, 0.3, 1.0])
