@@ -98,10 +98,9 @@ def _fit(rows: pd.DataFrame, cost: str) -> Calibration:
     devices = devices.reindex(rows["device"].unique())
     devices["training_factor"] = factors.groupby(step["device"]).median()
     usual = devices["training_factor"].median()
-    without = devices["macs_per_s"].isna()
     guess = 1.0 if np.isnan(usual) else usual
-    devices.loc[without, "training_factor"] = guess
-    devices.loc[without, "macs_per_s"] = guess * step.groupby("device")["rate"].median()
+    devices.loc[devices["macs_per_s"].isna(), "training_factor"] = guess
+    devices["macs_per_s"] = devices["macs_per_s"].fillna(guess * step.groupby("device")["rate"].median())
     devices["training_factor"] = devices["training_factor"].fillna(usual)
     slower = rows["device"].map(devices["training_factor"]).where(rows["kind"] == "step", 1.0)
     cost_ms = 1000 * rows["reference_macs"]

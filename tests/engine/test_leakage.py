@@ -16,6 +16,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.privacy import Leakage
+from sfl_sim.training.deployed import through
 
 CPU = torch.device("cpu")
 SPLIT = [name for name, kind in METHODS.items() if kind.is_split]
@@ -98,6 +99,19 @@ def test_a_deep_cut_gives_less_away_than_a_shallow_one_and_more_than_the_mean_im
         assert shallow[1, "inversion", metric] > deep[3, "inversion", metric]
     assert shallow[1, "inversion", "mse"] < 0.5 * shallow[0, "mean", "mse"]
     assert shallow[1, "dependence", "dcor2_unbiased"] > 0.9
+
+
+def test_gradients_are_those_of_the_mean_loss_which_decides_how_much_noise_hides():
+    run = experiment(leakage=few())
+    *_, _ = run.rounds()
+    front, back = run.method.sides(0)
+    meter, images = run.meter, run.meter.images
+    with torch.no_grad():
+        smashed = through(front, images.prepare(images.x[:8]))
+    _, gradients = meter._exchanged(smashed, images.y[:8], back, (1, 1, 0, 0))
+    at_cut = smashed.clone().requires_grad_()
+    torch.nn.functional.cross_entropy(through(back, at_cut), images.y[:8]).backward()
+    torch.testing.assert_close(gradients, at_cut.grad)
 
 
 def test_noise_is_attacked_as_it_is_sent():

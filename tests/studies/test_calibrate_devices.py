@@ -52,6 +52,12 @@ def test_a_device_without_steps_takes_the_factor_of_the_others_and_one_without_f
     assert found["macs_per_s"].tolist() == pytest.approx([1e9, 2e9, 2e9])
 
 
+def test_the_factor_of_the_others_is_their_median(tmp_path: Path) -> None:
+    steps = "".join(f"{device},1e9,1000,{3000 * factor}\n" for device, factor in {"a": 2, "b": 3, "c": 10}.items())
+    found = calibrate_devices(write(tmp_path, f"device,macs,forward_ms,step_ms\n{steps}d,1e9,1000,\n"), "macs").devices
+    assert found["training_factor"].tolist() == pytest.approx([2, 3, 10, 3])
+
+
 def test_the_profile_gives_the_devices_back(tmp_path: Path) -> None:
     text = 'device,macs,forward_ms,step_ms\n"One, plus",1e9,1000,9000\n'
     found = calibrate_devices(write(tmp_path, text), "phones")
