@@ -262,9 +262,7 @@ class Recall(Step):
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, Tensor]:
         """Activations (n, ...) and labels (n,). Running statistics move in the assistant's copy, which is dropped."""
         x, labels = batch.load()
-        weights = part1.weights
-        with torch.no_grad():
-            return weights.part.call(weights.part.views(weights.flat), weights.buffer_views, x, training=True), labels
+        return part1.weights.without_graph(x), labels
 
 
 class Rows(Value):

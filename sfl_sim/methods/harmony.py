@@ -189,10 +189,8 @@ class View(Step):
 
     def run(self, w_p: Bundle, batch: Value) -> tuple[Tensor, Tensor]:
         """Activations (n, ...) and labels (n,)."""
-        (x, labels), part = batch.load(), self.layers_to_k
-        with torch.no_grad():
-            phi = w_p.replicas[0].weights.only(part)
-            return part.call(part.views(phi.flat), phi.buffer_views, x, training=True), labels
+        x, labels = batch.load()
+        return w_p.replicas[0].weights.only(self.layers_to_k).without_graph(x), labels
 
 
 @dataclass(frozen=True)

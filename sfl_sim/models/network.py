@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import pairwise
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.calling import Calling
+from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.part import Part
 from sfl_sim.models.price import one_sample, price
 from sfl_sim.models.replica import Replica, Weights
@@ -33,9 +35,11 @@ class Network:
         dtype: floating type of weights and activations.
         channels_last: lay 4-d weights and images out as NHWC, which is exact and faster on CPUs (1.1 to 1.5 times).
         tokens: whether a sample is a sequence of tokens, int64; None: if it has one dimension.
+        lora: adapters, with which all other weights are frozen; None: all weights are trained.
 
     Attributes:
         layers: prices of the layers.
+        lowest: index of the first layer with weights that are trained; 0 if nothing is frozen.
         needs_batches_of_two: True if a batch norm cannot normalise a single sample.
 
     Raises:
@@ -51,6 +55,7 @@ class Network:
         dtype: torch.dtype = torch.float32,
         channels_last: bool = True,
         tokens: bool | None = None,
+        lora: Lora | None = None,
     ) -> None:
         self.name = name
         self.input_shape = tuple(input_shape)
@@ -60,6 +65,7 @@ class Network:
         self.channels_last = channels_last and len(self.input_shape) == 3
         self.calling = Calling()
         self._build = build
+        self.lora = lora
         try:
             with _one_thread():
                 module = self._module(seed=0)
@@ -72,6 +78,9 @@ class Network:
                 f"model {name!r} cannot take inputs of shape {'x'.join(map(str, input_shape))}: {in_one_line(error)}",
                 key="model",
             ) from error
+        self.lowest = next(i for i, layer in enumerate(self.layers) if layer.parameters) if lora else 0
+        self.layers = tuple(replace(layer, spared=layer.twice) if i < self.lowest else layer
+                            for i, layer in enumerate(self.layers))  # fmt: skip
 
     def called(self, calling: Calling) -> Network:
         """Return the same network with parts that are called as `calling` says."""
@@ -137,7 +146,7 @@ class Network:
         before = self.layers[start - 1].out_shape if start else self.input_shape
         return Part(
             skeleton.to(self.dtype),
-            first=start == 0,
+            first=start <= self.lowest,
             layers=layers,
             in_numel=math.prod(before),
             out_shape=layers[-1].out_shape if layers else before,
@@ -169,14 +178,20 @@ class Network:
     def _skeleton(self) -> nn.Sequential:
         try:
             with torch.device("meta"):
-                return self._build(self.input_shape, self.n_labels)
+                return self._adapted()
         except Exception:  # a user's factory may read numbers, of which there are none
             return self._module(seed=0).to("meta")
 
     def _module(self, seed: int) -> nn.Sequential:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self._build(self.input_shape, self.n_labels).to(self.dtype)
+            return self._adapted().to(self.dtype)
+
+    def _adapted(self) -> nn.Sequential:
+        module = self._build(self.input_shape, self.n_labels)
+        if self.lora:
+            adapt(module, self.lora)
+        return module
 
 
 @contextmanager

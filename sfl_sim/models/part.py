@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sfl_sim.models.calling import Calling, compiled
-from sfl_sim.models.price import Layer
+from sfl_sim.models.price import NO_WORK, Layer
 from sfl_sim.ops import KINDS, Work
 
 CACHE_LINE_BYTES = 64
@@ -20,11 +20,12 @@ class Part:
     """Consecutive layers of a network, shared by all replicas that hold weights for them.
 
     Attributes:
-        first: True if its input is the data, whose gradient is not needed.
+        first: True if the gradient at its input is not needed: that is the data, or all before it is frozen.
         in_numel, out_numel: elements per sample at its input and output.
         out_shape: shape of a sample's output.
-        n_parameters, n_buffers: trainable elements, and elements of floating buffers (batch-norm statistics).
-        size_bytes: bytes of parameters and floating buffers in a message (docs/methods/README.md#symbols).
+        n_parameters, n_frozen, n_buffers: trainable elements, frozen ones, and those of floating buffers (batch-norm
+            statistics).
+        size_bytes: bytes of trainable parameters and floating buffers in a message (docs/methods/README.md#symbols).
         dtype: type of the weights.
         wire_dtype: type of its activations, and so of activations and gradients in messages at a cut: that of autocast
             if the network uses it (2 bytes per element for bfloat16), else that of the weights.
@@ -45,6 +46,7 @@ class Part:
         self.skeleton = skeleton
         self.first = first
         self._sample = sample_work(layers)
+        self._spared = Work.total(layer.spared for layer in layers)
         self._works: dict[tuple[int, int], Work] = {}
         self.in_numel = in_numel
         self.out_shape = out_shape
@@ -53,12 +55,16 @@ class Part:
         self.calling = calling
         self.names: list[str] = []
         self.shapes: list[torch.Size] = []
+        self.frozen_names: list[str] = []
+        self.frozen_shapes: list[torch.Size] = []
         self.buffer_names: list[str] = []
         self.buffer_shapes: list[torch.Size] = []
         self._slots: list[tuple[dict[str, Tensor | None], str]] = []
+        self._frozen_slots: list[tuple[dict[str, Tensor | None], str]] = []
         self._buffer_slots: list[tuple[dict[str, Tensor | None], str]] = []
         self._find_slots()
         self.n_parameters = sum(map(math.prod, self.shapes))
+        self.n_frozen = sum(map(math.prod, self.frozen_shapes))
         self.n_buffers = sum(map(math.prod, self.buffer_shapes))
         self.dtype = dtype
         self.wire_dtype = calling.autocast or self.dtype
@@ -76,7 +82,7 @@ class Part:
         """Return the work of a mini-batch of `samples`, in forward passes: 1 forward, 2 backward, 3 both."""
         work = self._works.get((samples, passes))
         if work is None:  # every operation asks, but batches have few sizes
-            work = work_of(self._sample, samples, passes)
+            work = work_of(self._sample, samples, passes, self._spared)
             self._works[samples, passes] = work
         return work
 
@@ -84,10 +90,16 @@ class Part:
         for path, module in self.skeleton.named_modules():
             prefix = f"{path}." if path else ""
             for name, parameter in module._parameters.items():
-                if parameter is not None:
+                if parameter is None:
+                    continue
+                if parameter.requires_grad:
                     self.names.append(prefix + name)
                     self.shapes.append(parameter.shape)
                     self._slots.append((module._parameters, name))
+                else:
+                    self.frozen_names.append(prefix + name)
+                    self.frozen_shapes.append(parameter.shape)
+                    self._frozen_slots.append((module._parameters, name))
             for name, buffer in module._buffers.items():
                 if buffer is None:
                     continue
@@ -102,11 +114,16 @@ class Part:
         """Count the elements of the vector that holds tensors of these shapes, each at an aligned place."""
         return sum(_aligned(shape, self.dtype) for shape in shapes)
 
-    def where(self, part: Part) -> tuple[slice, slice]:
-        """Return the slices of the flat vectors of parameters and buffers that hold `part`, some of these layers."""
+    def where(self, part: Part) -> tuple[slice, slice, slice]:
+        """Return the slices that hold `part`, some of these layers.
+
+        They are those of the flat vectors of parameters and buffers, and of the sequence of frozen parameters.
+        """
+        frozen = self.frozen_names.index(part.frozen_names[0]) if part.frozen_names else 0
         return (
             self._span(self.names, self.shapes, part.names),
             self._span(self.buffer_names, self.buffer_shapes, part.buffer_names),
+            slice(frozen, frozen + len(part.frozen_names)),
         )
 
     def _span(self, names: Sequence[str], shapes: Sequence[torch.Size], wanted: Sequence[str]) -> slice:
@@ -122,7 +139,14 @@ class Part:
         """Return the floating buffers as views of their flat vector (B,)."""
         return _views(flat, self.buffer_shapes, channels_last=False)
 
-    def call(self, parameters: Sequence[Tensor], buffers: Sequence[Tensor], x: Tensor, training: bool) -> Tensor:
+    def call(
+        self,
+        parameters: Sequence[Tensor],
+        frozen: Sequence[Tensor],
+        buffers: Sequence[Tensor],
+        x: Tensor,
+        training: bool,
+    ) -> Tensor:
         """Run the layers with the given weights on a batch x (n, ...).
 
         The weights are put into the one shared skeleton for this call only (0.1 us per tensor; a module per replica
@@ -130,6 +154,8 @@ class Part:
         replicas may run between a forward and its backward.
         """
         for (place, name), parameter in zip(self._slots, parameters, strict=True):
+            place[name] = parameter
+        for (place, name), parameter in zip(self._frozen_slots, frozen, strict=True):
             place[name] = parameter
         for (place, name), buffer in zip(self._buffer_slots, buffers, strict=True):
             place[name] = buffer
@@ -146,12 +172,18 @@ class Part:
         return compiled(self.skeleton)
 
 
-def work_of(sample: Work, samples: int, passes: int) -> Work:
-    """Return the work of a mini-batch of `samples`, in forward passes: 1 forward, 2 backward, 3 both."""
+def work_of(sample: Work, samples: int, passes: int, spared: Work = NO_WORK) -> Work:
+    """Return the work of a mini-batch of `samples`, in forward passes: 1 forward, 2 backward, 3 both.
+
+    A backward pass costs twice the forward pass, less what is `spared` of it for each sample.
+    """
     work = sample.of_batch(samples * passes)
     pointwise, grouped, moved, _ = work.finer
     backward = samples * (passes - passes % 2) * sample.finer[0]
-    return work._replace(n_ops=passes * sample.n_ops, finer=(pointwise, grouped, moved, backward))
+    work = work._replace(n_ops=passes * sample.n_ops, finer=(pointwise, grouped, moved, backward))
+    if passes == 1 or spared == NO_WORK:
+        return work
+    return Work.total([work, spared.of_batch(-samples)._replace(n_ops=-spared.n_ops)])
 
 
 def sample_work(layers: Sequence[Layer]) -> Work:

@@ -49,4 +49,5 @@ class Passed:
         with torch.random.fork_rng(self.devices[0], device_type=self.x.device.type):
             torch.set_rng_state(self.draws)
             set_device_states(*self.devices)
-            return weights.part.call(weights.leaves, weights.part.buffer_views(self.buffers), self.x, training=True)
+            buffers = weights.part.buffer_views(self.buffers)
+            return weights.part.call(weights.leaves, weights.frozen, buffers, self.x, training=True)

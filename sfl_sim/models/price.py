@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,8 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.ops import KINDS
+from sfl_sim.models.lora import Adapter
+from sfl_sim.ops import KINDS, Work
 
+NO_WORK = Work.of(0)
 SHAPING = {"_unsafe_view", "unsafe_split", "unsafe_chunk"}
 """Operations that only give another view, though torch does not mark them as views."""
 FOLDED = {
@@ -54,7 +56,8 @@ class Layer:
             of `conv` in `macs_by_kind`.
         moved: elements of activations that its operations read and write, without those that inference folds into the
             product before them (batch norm, ReLU).
-        parameters, buffers: trainable elements, and elements of floating buffers.
+        parameters, frozen, buffers: trainable elements, frozen ones, and those of floating buffers.
+        spared: what the backward pass does not need of twice the forward pass: a gradient for each frozen weight.
         out_shape: shape of its output, without the batch dimension.
     """
 
@@ -65,8 +68,17 @@ class Layer:
     grouped: int
     moved: int
     parameters: int
+    frozen: int
     buffers: int
     out_shape: tuple[int, ...]
+    spared: Work = NO_WORK
+
+    @property
+    def twice(self) -> Work:
+        """Work of one sample's backward pass if nothing is frozen: twice the forward pass."""
+        conv, depthwise, dense, attention = (2 * self.macs_by_kind[kind] for kind in KINDS)
+        finer = (2 * self.pointwise, 2 * self.grouped, 2 * self.moved, 2 * self.pointwise)
+        return Work(2 * self.macs, (conv, depthwise, dense, attention), 2 * self.n_ops, finer)
 
     @property
     def macs(self) -> int:
@@ -113,22 +125,42 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
         pointwise=counts.finer["pointwise"],
         grouped=counts.finer["grouped"],
         moved=counts.finer["moved"],
-        parameters=sum(p.numel() for p in module.parameters()),
+        parameters=sum(p.numel() for p in module.parameters() if p.requires_grad),
+        frozen=sum(p.numel() for p in module.parameters() if not p.requires_grad),
         buffers=sum(b.numel() for b in module.buffers() if b.is_floating_point()),
         out_shape=tuple(out.shape[1:]),
+        spared=counts.spared,
     )
     return layer, out
 
 
 class _Counts:
-    """What ran so far: MACs by kind of every call of a module, and finer counts of all."""
+    """What ran so far: MACs by kind of every call of a module, and finer counts of all.
 
-    def __init__(self) -> None:
+    Products with frozen weights are counted once more by themselves. A weight with an adapter is frozen; the adapter
+    counts as two products of low rank with what the weight is multiplied by, as devices would run it, and not as the
+    product of its factors.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
         self.calls: list[tuple[int, nn.Module | None]] = [(0, None)]
         self.by_call: dict[int, Counter[str]] = {0: Counter()}
         self.finer: Counter[str] = Counter()
+        self.frozen_by_call: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self.frozen_finer: Counter[str] = Counter()
+        self.frozen = {_memory(weight) for weight in module.parameters() if not weight.requires_grad}
+        self.adapted: dict[int, tuple[Tensor, list[Adapter]]] = {}
         self.in_attention = False
         self.unknown: set[str] = set()
+
+    @property
+    def spared(self) -> Work:
+        """The products with frozen weights, whose gradients the backward pass need not compute."""
+        macs = sum(self.frozen_by_call.values(), Counter())
+        conv, depthwise, dense, attention = (macs[kind] for kind in KINDS)
+        n_ops = sum(own == self.by_call[number] for number, own in self.frozen_by_call.items())
+        pointwise, grouped, moved = (self.frozen_finer[name] for name in ("pointwise", "grouped", "moved"))
+        return Work(macs.total(), (conv, depthwise, dense, attention), n_ops, (pointwise, grouped, moved, pointwise))
 
     def enter(self, module: nn.Module, args: Any) -> None:
         """Note that a module is called."""
@@ -139,17 +171,54 @@ class _Counts:
     def leave(self, module: nn.Module, args: Any, out: Any) -> None:
         """Note that the call ends."""
         self.calls.pop()
+        if isinstance(module, Adapter):
+            _, before = self.adapted.get(_memory(args[0]), (None, []))
+            self.adapted[_memory(out)] = out, [*before, module]
+            self.frozen.add(_memory(out))
 
-    def products(self, kind: str, macs: int, operands: Sequence[Tensor]) -> None:
-        """Count MACs for the current call, all of them as attention in a self-attention block."""
+    @property
+    def in_adapter(self) -> bool:
+        """True while an adapter computes a weight."""
+        return isinstance(self.calls[-1][1], Adapter)
+
+    def products(
+        self, kind: str, macs: int, operands: Sequence[Tensor], factors: Sequence[Tensor] = (), finer: str = ""
+    ) -> None:
+        """Count MACs for the current call, all of them as attention in a self-attention block.
+
+        Args:
+            operands: what is read and written, besides weights.
+            factors: what may be a weight.
+            finer: the finer amount that the MACs are, too.
+        """
+        if self.in_adapter:
+            return
         number, module = self.calls[-1]
-        in_attention = self.in_attention or isinstance(module, nn.MultiheadAttention)
-        self.by_call[number]["attention" if in_attention else kind] += macs
-        self.moved(operands)
+        kind = "attention" if self.in_attention or isinstance(module, nn.MultiheadAttention) else kind
+        self._product(
+            number, kind, macs, sum(map(Tensor.numel, operands)), any(_memory(f) in self.frozen for f in factors), finer
+        )
+        for factor in factors:
+            whole, adapters = self.adapted.get(_memory(factor), (factor, []))
+            for adapter in adapters:
+                (rank, n_in), n_out, places = adapter.A.shape, len(adapter.B), macs // whole.numel()
+                for factor_macs, moved, frozen in (
+                    (places * rank * n_in, operands[0].numel() + places * rank, not adapter.A.requires_grad),
+                    (places * rank * n_out, places * (rank + n_out), False),
+                ):
+                    self.by_call[number := len(self.by_call)] = Counter()
+                    self._product(number, kind, factor_macs, moved, frozen)
+
+    def _product(self, number: int, kind: str, macs: int, moved: int, frozen: bool, finer: str = "") -> None:
+        tallies = [(self.by_call, self.finer), (self.frozen_by_call, self.frozen_finer)]
+        for by_call, finer_counts in tallies[: 1 + frozen]:
+            by_call[number][kind] += macs
+            finer_counts.update({"moved": moved, finer: macs})
 
     def moved(self, operands: Sequence[Tensor]) -> None:
         """Count elements that an operation reads or writes."""
-        self.finer["moved"] += sum(operand.numel() for operand in operands)
+        if not self.in_adapter:
+            self.finer["moved"] += sum(operand.numel() for operand in operands)
 
 
 class _Functions(TorchFunctionMode):
@@ -184,12 +253,12 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             case "convolution", (x, weight, _, _, _, _, transposed, _, groups):
                 self._convolution(x, weight, out, transposed, groups)
             case "mm" | "bmm" | "mv" | "dot", (a, b):
-                self.counts.products("dense", _products(a, b), (a, out) if name == "mm" else (a, b, out))
+                self.counts.products("dense", _products(a, b), (a, out) if name == "mm" else (a, b, out), (a, b))
             case "addmm" | "baddbmm" | "addmv", (_, a, b, *_):
-                self.counts.products("dense", _products(a, b), (a, out) if name == "addmm" else (a, b, out))
+                self.counts.products("dense", _products(a, b), (a, out) if name == "addmm" else (a, b, out), (a, b))
             case "mkldnn_rnn_layer", (x, input_weight, hidden_weight, *_):
                 macs = math.prod(x.shape[:-1]) * (input_weight.numel() + hidden_weight.numel())
-                self.counts.products("dense", macs, (x, out[0]))
+                self.counts.products("dense", macs, (x, out[0]), (input_weight, hidden_weight))
             case _ if name.startswith("_scaled_dot_product"):
                 query, key, value = args[:3]
                 macs = math.prod(query.shape[:-1]) * key.shape[-2] * (key.shape[-1] + value.shape[-1])
@@ -205,12 +274,17 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _convolution(self, x: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: int) -> None:
         places = math.prod((x if transposed else out).shape[2:])
         macs = len(x) * places * weight.numel()
-        kind = "depthwise" if 1 < groups == x.shape[1] else "conv"
+        kind, finer = "depthwise" if 1 < groups == x.shape[1] else "conv", ""
         if kind == "conv" and groups > 1:
-            self.counts.finer["grouped"] += macs
+            finer = "grouped"
         elif kind == "conv" and math.prod(weight.shape[2:]) == 1:
-            self.counts.finer["pointwise"] += macs
-        self.counts.products(kind, macs, (x, out))
+            finer = "pointwise"
+        self.counts.products(kind, macs, (x, out), (weight,), finer)
+
+
+def _memory(tensor: Tensor) -> int:
+    """Return what tells a tensor's memory from others', on the `meta` device, too."""
+    return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
 
 
 def _products(a: Tensor, b: Tensor) -> int:
@@ -224,8 +298,10 @@ def _counting(module: nn.Module) -> Iterator[_Counts]:
     Raises:
         ScenarioError: an operation has no known price.
     """
-    counts = _Counts()
+    counts = _Counts(module)
     with ExitStack() as stack:
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)  # which runs a frozen attention block as one operation
         for submodule in module.modules():
             for hook in (
                 submodule.register_forward_pre_hook(counts.enter), submodule.register_forward_hook(counts.leave)

@@ -22,6 +22,7 @@ STORED = ("flat", "buffers", "momentum", "variance", "n_steps", "start", "square
 class Weights:
     """Parameters (P,) and buffers (B,) of a part in two flat vectors, with views for the layers.
 
+    Frozen parameters are tensors that all copies share: what is copied, sent, averaged and stepped are the others.
     A flat clone costs a third of a module's deepcopy, and one fused optimiser step over the vector a fifth of a step
     per tensor. Buffers are a second vector because views of one vector share autograd's version counter, and batch norm
     writes its statistics between a forward and its backward.
@@ -36,6 +37,7 @@ class Weights:
         "buffer_views",
         "buffers",
         "flat",
+        "frozen",
         "momentum",
         "n_steps",
         "part",
@@ -45,10 +47,11 @@ class Weights:
         "variance",
     )
 
-    def __init__(self, part: Part, flat: Tensor, buffers: Tensor) -> None:
+    def __init__(self, part: Part, flat: Tensor, buffers: Tensor, frozen: tuple[Tensor, ...] = ()) -> None:
         self.part = part
         self.flat = flat
         self.buffers = buffers
+        self.frozen = frozen
         self.buffer_views = part.buffer_views(buffers)
         self.momentum: Tensor | None = None
         self.variance: Tensor | None = None
@@ -69,12 +72,17 @@ class Weights:
     @classmethod
     def of(cls, part: Part, module: nn.Module, device: torch.device) -> Weights:
         """Copy the weights of `module`, whose layers are those of `part`, to `device`."""
+        values = dict(module.named_parameters()) | dict(module.named_buffers())
+        layout = torch.channels_last if part.channels_last else torch.contiguous_format
         weights = cls(
             part,
             torch.zeros(part.flat_length(part.shapes), dtype=part.dtype, device=device),
             torch.zeros(part.flat_length(part.buffer_shapes), dtype=part.dtype, device=device),
+            tuple(
+                values[name].detach().to(device, memory_format=layout if len(shape) == 4 else torch.preserve_format)
+                for name, shape in zip(part.frozen_names, part.frozen_shapes, strict=True)
+            ),
         )
-        values = dict(module.named_parameters()) | dict(module.named_buffers())
         with torch.no_grad():
             for name, view in weights.named_tensors():
                 view.copy_(values[name])
@@ -95,7 +103,7 @@ class Weights:
 
     def copy(self, with_momentum: bool = False) -> Weights:
         """Copy the weights; the optimiser's state is new in every round (docs/methods/README.md#optimisers)."""
-        copy = Weights(self.part, self.flat.clone(), self.buffers.clone())
+        copy = Weights(self.part, self.flat.clone(), self.buffers.clone(), self.frozen)
         if with_momentum and self.momentum is not None:
             copy.momentum = self.momentum.clone()
         return copy
@@ -104,8 +112,8 @@ class Weights:
         """Return the weights of `part`, some of these layers, in the same memory."""
         if part is self.part:
             return self
-        parameters, buffers = self.part.where(part)
-        some = Weights(part, self.flat[parameters], self.buffers[buffers])
+        parameters, buffers, frozen = self.part.where(part)
+        some = Weights(part, self.flat[parameters], self.buffers[buffers], self.frozen[frozen])
         some.momentum = None if self.momentum is None else self.momentum[parameters]
         return some
 
@@ -130,7 +138,12 @@ class Weights:
         if training:
             self.part.calling.on_nan.keep(self)
         parameters = self.leaves if training else self.part.views(self.flat)
-        return self.part.call(parameters, self.buffer_views, x, training)
+        return self.part.call(parameters, self.frozen, self.buffer_views, x, training)
+
+    def without_graph(self, x: Tensor) -> Tensor:
+        """Run the part's layers on a training batch that they do not learn from."""
+        with torch.no_grad():
+            return self.part.call(self.part.views(self.flat), self.frozen, self.buffer_views, x, training=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the activations of a training batch x; the graph is kept for `backward`, or computed again then."""
@@ -165,12 +178,13 @@ class Weights:
         passed = self._passed
         kept["passed"] = passed and (passed.x, passed.buffers, passed.draws, passed.devices)
         kept["holds a graph"] = self in self.part.calling.graphs
+        kept["frozen"] = self.frozen
         return kept
 
     @classmethod
     def restored(cls, part: Part, kept: Mapping[str, Any]) -> Weights:
         """Make weights of the tensors that others of the same part have `stored`."""
-        weights = cls(part, kept["flat"], kept["buffers"])
+        weights = cls(part, kept["flat"], kept["buffers"], kept["frozen"])
         for name in STORED:
             setattr(weights, name, kept[name])
         weights._grad = kept["grad"]
@@ -184,6 +198,7 @@ class Weights:
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield names and views as in the `state_dict` of the part's layers."""
         yield from zip(self.part.names, self.part.views(self.flat), strict=True)
+        yield from zip(self.part.frozen_names, self.frozen, strict=True)
         yield from zip(self.part.buffer_names, self.buffer_views, strict=True)
 
 
@@ -255,7 +270,7 @@ class Joined(State):
         if not members:
             return Replica(self.part, has_velocity=self.has_velocity)
         flat, buffers = torch.cat([w.flat for w in members]), torch.cat([w.buffers for w in members])
-        weights = Weights(self.part, flat, buffers)
+        weights = Weights(self.part, flat, buffers, tuple(tensor for w in members for tensor in w.frozen))
         velocities = [w.momentum for w in members if w.momentum is not None]
         if self.has_velocity and velocities:  # there are none before the end of the first round
             weights.momentum = torch.cat(velocities)

@@ -110,7 +110,7 @@ class Row(Weights):
     __slots__ = ("index", "stack")
 
     def __init__(self, stack: Stack, index: int) -> None:
-        super().__init__(stack.part, stack.flat[index], stack.buffers[index])
+        super().__init__(stack.part, stack.flat[index], stack.buffers[index], stack.frozen)
         self._grad = stack.grad[index]
         self.momentum = stack.momenta[index]
         self.stack: Stack | None = stack
@@ -130,7 +130,8 @@ class Row(Weights):
         if _waits_in_stack(self):
             x, buffers = self.take_pass()
             self._leave()
-            self.awaiting_gradient = self.part.call(self.leaves, self.part.buffer_views(buffers), x, training=True)
+            views = self.part.buffer_views(buffers)
+            self.awaiting_gradient = self.part.call(self.leaves, self.frozen, views, x, training=True)
         super().backward(gradient)
 
     def stored(self) -> dict[str, Any]:
@@ -150,7 +151,7 @@ class Row(Weights):
     def _leave(self) -> None:
         if self.stack:
             momentum, others, statistics = self.momentum, self.beside_momentum, self.statistics
-            super().__init__(self.part, self.flat.clone(), self.buffers.clone())
+            super().__init__(self.part, self.flat.clone(), self.buffers.clone(), self.frozen)
             self.momentum = None if momentum is None else momentum.clone()
             self.beside_momentum = others
             self.statistics = statistics
@@ -186,6 +187,7 @@ class Stack:
         flat, grad, momentum: (n, P), the vectors (P,) of `Weights`.
         momenta: rows of `momentum`.
         buffers: (n, B).
+        frozen: frozen parameters, which all replicas share.
         passed: forward pass whose gradients it awaits; None if there is none.
     """
 
@@ -199,6 +201,7 @@ class Stack:
             self.momentum = torch.stack([none if w.momentum is None else w.momentum for w in weights])
         self.momenta = self._momenta()
         self.buffers = torch.stack([w.buffers for w in weights])
+        self.frozen = weights[0].frozen
         self.passed: Pass | None = None
         self._leaves = [view.detach().requires_grad_() for view in vmap(self.part.views)(self.flat)]
         self._leaf_grads = vmap(self.part.views)(self.grad)
@@ -272,7 +275,7 @@ class Stack:
         """
 
         def call(parameters: list[Tensor], buffers: list[Tensor], x: Tensor) -> Tensor:
-            return self.part.call(parameters, buffers, x, training=True)
+            return self.part.call(parameters, self.frozen, buffers, x, training=True)
 
         views = vmap(self.part.buffer_views)(buffers)
         copies = [view.clone(memory_format=torch.contiguous_format) for view in views]

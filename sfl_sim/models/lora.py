@@ -1,0 +1,116 @@
+"""LoRA: adapters of low rank on frozen weight matrices (docs/methods/lora.md).
+
+Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils.parametrize import register_parametrization
+
+from sfl_sim.errors import ScenarioError
+
+USUAL_NAMES = {"out_proj": "o", "linear1": "ff1", "linear2": "ff2"}
+"""Names of torch's attention and transformer blocks, and those that targets go by."""
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Settings of adapters.
+
+    Attributes:
+        rank: r.
+        alpha: the adapter's product is scaled by alpha / r.
+        targets: names of the weight matrices, or of modules all of whose matrices are meant.
+        trains_a: False freezes the factor A at its first draw.
+    """
+
+    rank: int = 4
+    alpha: float = 8.0
+    targets: tuple[str, ...] = ("q", "v")
+    trains_a: bool = True
+
+
+class Adapter(nn.Module):
+    """Parametrization of a weight W0 (out, ...) as W0 + s*B*A, where A is (r, in), B (out, r) and s is `scale`.
+
+    B is 0 and A is drawn as torch draws weights of linear maps, so that the first W is W0. `rows` are those that are
+    adapted, if W0 joins several maps.
+
+    Computed so, a training step of small networks takes less time on a CPU than with W0*x + s*B*(A*x), which runs more
+    operations, and it fits convolutions and whatever else uses a weight (benchmarks/lora.py).
+    """
+
+    def __init__(
+        self, weight: Tensor, rank: int, scale: float, rows: slice = slice(None), trains_a: bool = True
+    ) -> None:
+        super().__init__()
+        self.rows = rows
+        self.scale = scale
+        adapted = weight[rows]
+        n_out, n_in = len(adapted), math.prod(adapted.shape[1:])
+        self.A = nn.Parameter(weight.new_empty(rank, n_in), requires_grad=trains_a)
+        self.B = nn.Parameter(weight.new_zeros(n_out, rank))
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return W0 + s*B*A in the shape of `weight`."""
+        flat, (start, stop, _) = weight.flatten(1), self.rows.indices(len(weight))
+        if (start, stop) == (0, len(weight)):
+            return torch.addmm(flat, self.B, self.A, alpha=self.scale).view_as(weight)
+        change = nn.functional.pad(self.B @ self.A, (0, 0, start, len(weight) - stop))
+        return torch.add(flat, change, alpha=self.scale).view_as(weight)
+
+
+class Matrix(NamedTuple):
+    """Weight matrix of a network: its name, and the module, the tensor and the rows that hold it."""
+
+    name: str
+    module: nn.Module
+    tensor: str
+    rows: slice = slice(None)
+
+    def is_meant_by(self, target: str) -> bool:
+        """Return True if `target` names the matrix or a module around it."""
+        return f".{target}." in f".{self.name}."
+
+
+def matrices(network: nn.Module) -> Iterator[Matrix]:
+    """Yield the weight matrices of linear maps and convolutions, and the three of every joint attention projection."""
+    for path, module in network.named_modules():
+        if isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
+            dim = module.embed_dim
+            for i, name in enumerate("qkv"):
+                yield Matrix(f"{path}.{name}", module, "in_proj_weight", slice(i * dim, (i + 1) * dim))
+        elif isinstance(module, nn.Linear | _ConvNd):
+            parent, dot, name = path.rpartition(".")
+            yield Matrix(parent + dot + USUAL_NAMES.get(name, name), module, "weight")
+
+
+def adapt(network: nn.Module, lora: Lora) -> None:
+    """Freeze all weights of `network`, and put an adapter on every target.
+
+    Raises:
+        ScenarioError: no weight matrix has the name of a target.
+    """
+    there = list(matrices(network))
+    for target in lora.targets:
+        if not any(matrix.is_meant_by(target) for matrix in there):
+            last = {matrix.name.rpartition(".")[2] for matrix in there}
+            names = sorted(name for name in last if not name.isdigit())
+            layers = [name for name, layer in network.named_children() if any(matrices(layer))]
+            raise ScenarioError("no weight matrix of the network has this name", key="lora.targets", found=target,
+                                allowed=list(dict.fromkeys([*names, *layers])))  # fmt: skip
+    network.requires_grad_(False)
+    for matrix in there:
+        if any(map(matrix.is_meant_by, lora.targets)):
+            weight = getattr(matrix.module, matrix.tensor)
+            adapter = Adapter(weight, lora.rank, lora.alpha / lora.rank, matrix.rows, lora.trains_a)
+            register_parametrization(matrix.module, matrix.tensor, adapter)
