@@ -19,6 +19,7 @@ from sfl_sim.methods.wire import Wire
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.cuts import client_cuts, cuts_at
 from sfl_sim.models.graphs import Graphs
+from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.zoo import network
@@ -88,8 +89,21 @@ def build_method(
 def _network(scenario: Scenario, dataset: Dataset) -> Network:
     shape, precision = tuple(dataset.x_train.shape[1:]), PRECISIONS[scenario.train.precision]
     tokens = dataset.mean is None and not dataset.x_train.is_floating_point()
-    net = network(find_model(scenario.model), shape, dataset.n_labels, precision.weights, tokens=tokens)
+    net = network(
+        find_model(scenario.model), shape, dataset.n_labels, precision.weights, tokens=tokens, lora=_lora(scenario)
+    )
     return net.called(_calling(scenario.train))
+
+
+def _lora(scenario: Scenario) -> Lora | None:
+    """Return the settings of adapters, if there are any."""
+    section = scenario.lora
+    if section is None:
+        return None
+    return Lora(
+        rank=section.rank, alpha=section.alpha, targets=tuple(section.targets), aggregate=section.aggregate,
+        preinstalled=section.preinstalled, frozen_itemsize=2 if section.frozen_dtype == "bf16" else 4,
+    )  # fmt: skip
 
 
 def _calling(train: Train) -> Calling:

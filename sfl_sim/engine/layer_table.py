@@ -33,7 +33,7 @@ def layer_table(network: Network) -> pd.DataFrame:
             "name": [layer.name for layer in network.layers],
             "out_shape": ["x".join(map(str, layer.out_shape)) for layer in network.layers],
             "macs": [layer.macs for layer in network.layers],
-            "parameters": [layer.parameters for layer in network.layers],
+            "parameters": [layer.parameters + layer.frozen for layer in network.layers],
             "activation_bytes": [layer.out_numel * wire_dtype.itemsize for layer in network.layers],
         }
     )

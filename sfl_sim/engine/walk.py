@@ -162,7 +162,7 @@ class Walk:
         """Generate the flows of a round in order, each with a key that is equal for flows with the same operations."""
         method = self.experiment.method
         if number == 1:
-            yield SETUP, method.setup
+            yield SETUP, method.prepare
         yield tuple(clients), partial(method.round, number, clients)
         if number == self._last:
             yield FINISH, method.finish
@@ -172,6 +172,6 @@ class Walk:
         experiment, clock = self.experiment, self.clock
         for number in range(1, self._first):
             experiment.choose(number, self.participation.drawn(number, experiment.cyclic))
-        clock.run(experiment.method.setup, 1, in_round=False)
+        clock.run(experiment.method.prepare, 1, in_round=False)
         clock.events.take_rows()
         clock.events.skip(np.zeros(0, dtype=OP_DTYPE), self._started_s)

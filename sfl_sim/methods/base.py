@@ -18,7 +18,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.ops import SERVER, Flow, Value, on, par, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Value, on, par, send
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.deployed import Deployed
 from sfl_sim.training.optimisers import Adam, Optimiser, Sgd
@@ -236,6 +236,19 @@ class Method(ABC):
         """`state` <- sum_c k_c replica_c at `node`: federated averaging; nothing if all clients are lost."""
         if replicas:
             yield on(node, Average(), state, replicas, self.task.shares(clients))
+
+    def prepare(self) -> Flow:
+        """Give the flow before the first round: clients receive what of their layers is frozen; then `setup`."""
+        lora = self.task.network.lora
+        if lora and not lora.preinstalled:
+            yield par(self.install(c) for c in range(len(self.data)))
+        yield from self.setup()
+
+    def install(self, c: int) -> Flow:
+        """Send the frozen weights of its layers to client `c`, which keeps them."""
+        network = self.task.network
+        layers = network.layers[: self.task.cuts[c] if self.is_split else len(network)]
+        yield send(Value("model", network.frozen_bytes(layers)), AGGREGATOR, c)
 
     def setup(self) -> Flow:
         """Give the flow that runs once before the first round, in whose records it is counted."""

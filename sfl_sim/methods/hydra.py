@@ -107,7 +107,9 @@ class Hydra(SharedServer, regular=True, survives=True):
         """The cut between trunk and heads: from `task.cut` (no trunk) to the end of the network (no heads)."""
         network, cut, cut2 = self.task.network, self.task.cut, self.options.cut2
         if cut2 is None:
-            begins = [index for index, layer in enumerate(network.layers) if layer.parameters][-HEAD_LAYERS:]
+            begins = [index for index, layer in enumerate(network.layers) if layer.parameters + layer.frozen][
+                -HEAD_LAYERS:
+            ]
             cut2 = next((index for index in begins if index > cut), None)
             if cut2 is None:
                 problem = f"after cut {cut} there are no layers for both a trunk and heads; say where heads begin"

@@ -193,10 +193,10 @@ class Dispatched(Value):
         self._rows = slice(first, first + samples)
         self._scale = merged.samples / samples
 
-    def load(self) -> Tensor:
-        """The rows (n, ...), scaled."""
-        rows: Tensor = self.content[self._rows]
-        return rows * self._scale
+    def load(self) -> Tensor | None:
+        """The rows (n, ...), scaled; None if clients need no gradient, since all their layers are frozen."""
+        rows: Tensor | None = self.content
+        return None if rows is None else rows[self._rows] * self._scale
 
 
 def dispatched(merged: Value, samples: Sequence[int]) -> Iterator[Dispatched]:

@@ -29,13 +29,19 @@ class Lora:
         rank: r.
         alpha: the adapter's product is scaled by alpha / r.
         targets: names of the weight matrices, or of modules all of whose matrices are meant.
-        trains_a: False freezes the factor A at its first draw.
+        aggregate: `separate`: clients' adapters are averaged, A and B each by itself; `ffa`: A stays as it was drawn.
+        preinstalled: whether clients hold the frozen layers from the start.
+        frozen_itemsize: bytes of a frozen element in a message and at a client.
+        above: number of layers before the first that may have adapters.
     """
 
     rank: int = 4
     alpha: float = 8.0
     targets: tuple[str, ...] = ("q", "v")
-    trains_a: bool = True
+    aggregate: str = "separate"
+    preinstalled: bool = False
+    frozen_itemsize: int = 4
+    above: int = 0
 
 
 class Adapter(nn.Module):
@@ -78,8 +84,9 @@ class Matrix(NamedTuple):
     rows: slice = slice(None)
 
     def is_meant_by(self, target: str) -> bool:
-        """Return True if `target` names the matrix or a module around it."""
-        return f".{target}." in f".{self.name}."
+        """Return True if `target` names the matrix or a module around it; `block3.q` is the q somewhere in block3."""
+        path = iter(self.name.split("."))
+        return all(name in path for name in target.split("."))
 
 
 def matrices(network: nn.Module) -> Iterator[Matrix]:
@@ -100,17 +107,18 @@ def adapt(network: nn.Module, lora: Lora) -> None:
     Raises:
         ScenarioError: no weight matrix has the name of a target.
     """
-    there = list(matrices(network))
+    below = {name for name, _ in list(network.named_children())[: lora.above]}
+    there = [matrix for matrix in matrices(network) if matrix.name.partition(".")[0] not in below]
     for target in lora.targets:
         if not any(matrix.is_meant_by(target) for matrix in there):
             last = {matrix.name.rpartition(".")[2] for matrix in there}
             names = sorted(name for name in last if not name.isdigit())
-            layers = [name for name, layer in network.named_children() if any(matrices(layer))]
+            layers = dict.fromkeys(matrix.name.partition(".")[0] for matrix in there)
             raise ScenarioError("no weight matrix of the network has this name", key="lora.targets", found=target,
-                                allowed=list(dict.fromkeys([*names, *layers])))  # fmt: skip
+                                allowed=list(dict.fromkeys([*names, *layers])) or None)  # fmt: skip
     network.requires_grad_(False)
     for matrix in there:
         if any(map(matrix.is_meant_by, lora.targets)):
             weight = getattr(matrix.module, matrix.tensor)
-            adapter = Adapter(weight, lora.rank, lora.alpha / lora.rank, matrix.rows, lora.trains_a)
+            adapter = Adapter(weight, lora.rank, lora.alpha / lora.rank, matrix.rows, lora.aggregate != "ffa")
             register_parametrization(matrix.module, matrix.tensor, adapter)

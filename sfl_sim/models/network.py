@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -17,7 +17,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.part import Part
-from sfl_sim.models.price import one_sample, price
+from sfl_sim.models.price import Layer, one_sample, price
 from sfl_sim.models.replica import Replica, Weights
 from sfl_sim.rng import torch_seed
 
@@ -110,6 +110,10 @@ class Network:
     def macs(self) -> int:
         """MACs of one sample's forward pass through the whole network."""
         return sum(layer.macs for layer in self.layers)
+
+    def frozen_bytes(self, layers: Iterable[Layer]) -> int:
+        """Bytes of the frozen weights of `layers` at a client, and in the message that brings them there."""
+        return self.lora.frozen_itemsize * sum(layer.frozen for layer in layers) if self.lora else 0
 
     def cut_at(self, cut: int | str | float, key: str = "model.cut", above: int = 0, ends: bool = False) -> int:
         """Return the number of layers before `cut`: more than `above`, and not all of them.

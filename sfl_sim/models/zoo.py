@@ -21,6 +21,7 @@ from torch import nn
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.densenet import densenet121, densenet161, densenet169
 from sfl_sim.models.layers import Shape
+from sfl_sim.models.lora import Lora
 from sfl_sim.models.mobilenet import mobilenet_v1, mobilenet_v2
 from sfl_sim.models.network import Builder, Network, in_one_line
 from sfl_sim.models.resnet import resnet8, resnet18, resnet18_7x7, resnet20, resnet34, resnet50, resnet101, resnet_small
@@ -62,6 +63,7 @@ def network(
     dtype: torch.dtype = torch.float32,
     channels_last: bool = True,
     tokens: bool | None = None,
+    lora: Lora | None = None,
 ) -> Network:
     """Make the network of a model's name, or of a user's own model as `as_builder` takes it.
 
@@ -69,19 +71,19 @@ def network(
         model: a key of `MODELS`, or a user's own model.
         input_shape: shape of one sample, without the batch dimension.
         n_labels: number of labels.
-        dtype, channels_last, tokens: as for `Network`.
+        dtype, channels_last, tokens, lora: as for `Network`.
 
     Raises:
         ScenarioError: there is no such model, it does not take such samples, or its output is not a score per label.
     """
     key = model if isinstance(model, Hashable) else as_builder(model)
-    return _network(key, input_shape, n_labels, dtype, channels_last, tokens)
+    return _network(key, input_shape, n_labels, dtype, channels_last, tokens, lora)
 
 
 @lru_cache(maxsize=16)  # pricing traces the model, and all variants and seeds of a study want the same
 def _network(
     model: str | Builder | nn.Sequential, input_shape: Shape, n_labels: int, dtype: torch.dtype, channels_last: bool,
-    tokens: bool | None,
+    tokens: bool | None, lora: Lora | None,
 ) -> Network:  # fmt: skip
     if not isinstance(model, str):
         name, build = getattr(model, "__name__", type(model).__name__), as_builder(model)
@@ -89,7 +91,7 @@ def _network(
         name, build = model, MODELS[model]
     else:
         raise ScenarioError("no such model", key="model.name", found=model, allowed=MODELS)
-    net = Network(name, build, input_shape, n_labels, dtype, channels_last, tokens)
+    net = Network(name, build, input_shape, n_labels, dtype, channels_last, tokens, lora)
     if net.layers[-1].out_shape != (n_labels,):
         raise ScenarioError(
             f"the last layer of {name} must give a score for each label",

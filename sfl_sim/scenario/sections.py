@@ -31,6 +31,7 @@ from sfl_sim.scenario.fields import (
     Table,
 )
 from sfl_sim.scenario.given import spelled
+from sfl_sim.scenario.lora import Lora
 from sfl_sim.scenario.power import Power
 from sfl_sim.scenario.privacy import Leakage, Privacy
 from sfl_sim.scenario.serving import Serving
@@ -359,6 +360,9 @@ class Scenario(Section):
     """Settings of training."""
     wire: Wire = Wire()
     """Codecs of what clients and server send each other."""
+    lora: Lora | None = None
+    """Adapters of low rank (LoRA), with which all other weights are frozen: a section; null: all weights are
+    trained."""
     privacy: Privacy = Privacy()
     """Defences of what crosses the cut."""
     grid: Annotated[dict[str, JsonValue] | list[dict[str, JsonValue]], Concern.SHOWING] = Field(default={})

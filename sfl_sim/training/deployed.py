@@ -65,12 +65,12 @@ class Deployed:
     @property
     def device_parameters(self) -> int:
         """Number of parameters on the device, |phi| + |h|."""
-        return sum(replica.part.n_parameters for replica in self.on_device)
+        return sum(replica.part.n_parameters + replica.part.n_frozen for replica in self.on_device)
 
     @property
     def server_parameters(self) -> int:
         """Number of parameters at the server that this client's requests run through, |theta| - |phi|."""
-        return sum(replica.part.n_parameters for replica in self.back)
+        return sum(replica.part.n_parameters + replica.part.n_frozen for replica in self.back)
 
 
 def _forward_work(parts: Sequence[Replica | Joined]) -> Work:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sfl_sim.models.calling import Calling
+from sfl_sim.models.lora import Adapter
 from sfl_sim.models.network import Network
 from sfl_sim.training.optimisers import Adam, Sgd
 
@@ -22,7 +25,9 @@ def client_memory_bytes(network: Network, cut: int, batch_size: int, optimizer: 
 
     They are its weights and floating buffers, a gradient of the weights, the optimiser's moments (one with momentum,
     two with Adam), all that autograd keeps of the mini-batch for the backward pass (its input and intermediate results
-    of layers), the activations at the cut, and their gradient. Without a split, `cut` is the number of layers.
+    of layers), the activations at the cut, and their gradient. Without a split, `cut` is the number of layers. Of
+    frozen weights there are neither gradients nor moments; a client without others holds the input and the output of
+    one layer at a time.
 
     Left out are memory that an operation allocates and frees again (workspace, gradients of earlier activations),
     messages besides the gradient, a method's heads and surrogates, the data set, and the program itself. Autograd runs
@@ -32,10 +37,15 @@ def client_memory_bytes(network: Network, cut: int, batch_size: int, optimizer: 
     parameters, buffers = sum(layer.parameters for layer in layers), sum(layer.buffers for layer in layers)
     moments = (Adam(1.0) if optimizer in ("adam", "adamw") else Sgd(1.0, momentum)).n_moments
     wire_dtype = network.calling.autocast or network.dtype
-    gradient_bytes = batch_size * layers[-1].out_numel * wire_dtype.itemsize
+    numels = [math.prod(network.input_shape), *(layer.out_numel for layer in layers)]
+    if cut <= network.lowest:
+        passing_bytes = batch_size * max(map(sum, pairwise(numels))) * wire_dtype.itemsize
+        return buffers * network.dtype.itemsize + network.frozen_bytes(layers) + passing_bytes
+    gradient_bytes = batch_size * numels[-1] * wire_dtype.itemsize
     few, more = _kept_bytes(network)[:, cut - 1].tolist()
     kept_bytes = few + (batch_size - SAMPLES[0]) * (more - few)
-    return int(((2 + moments) * parameters + buffers) * network.dtype.itemsize + kept_bytes + gradient_bytes)
+    trained_bytes = ((2 + moments) * parameters + buffers) * network.dtype.itemsize
+    return int(trained_bytes + network.frozen_bytes(layers) + kept_bytes + gradient_bytes)
 
 
 @lru_cache(maxsize=8)
@@ -43,11 +53,15 @@ def _kept_bytes(network: Network) -> NDArray[np.int64]:
     """Count the bytes that autograd keeps of a mini-batch, and those of the last activations: (`SAMPLES`, layers).
 
     A column is for a cut after that layer. Tensors that layers share, as the output of one and the input of the next,
-    count once; weights do not count.
+    count once; weights do not count, nor do sums of a frozen weight and its adapter, which a device would not make.
     """
     uncompiled = network.called(Calling(autocast=network.calling.autocast))
     (whole,) = uncompiled.split(seed=0, device=torch.device("cpu"))
-    own = {tensor.untyped_storage().data_ptr() for tensor in (whole.weights.flat, whole.weights.buffers)}
+    own = {
+        tensor.untyped_storage().data_ptr()
+        for tensor in (whole.weights.flat, whole.weights.buffers, *whole.weights.frozen)
+    }
+    merged: list[Tensor] = []
     kept: dict[int, int] = {}
     by_cut: list[int] = []
 
@@ -61,6 +75,13 @@ def _kept_bytes(network: Network) -> NDArray[np.int64]:
         storage = out.untyped_storage()
         by_cut.append(sum((kept | {storage.data_ptr(): storage.nbytes()}).values()))
 
+    def is_a_weight(_adapter: nn.Module, _inputs: object, out: Tensor) -> None:
+        merged.append(out)  # alive, so that nothing else gets its memory
+        own.add(out.untyped_storage().data_ptr())
+
+    for module in whole.part.skeleton.modules():
+        if isinstance(module, Adapter):
+            module.register_forward_hook(is_a_weight)
     for layer in dict.fromkeys(whole.part.skeleton):
         layer.register_forward_hook(after_layer)
     dtype = torch.int64 if network.tokens else network.dtype

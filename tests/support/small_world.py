@@ -1,5 +1,6 @@
 """A small world for tests: a few clients with random data and a small network in float64, under any clock."""
 
+from collections import OrderedDict
 from dataclasses import replace
 
 import numpy as np
@@ -50,9 +51,20 @@ def images(n, seed=0):
     return Dataset("random", x, y, x[:9], y[:9], ("a", "b", "c"), half, half)
 
 
-def task(samples=(12, 8, 4), batch_size=4, build=mlp, cut=1, cuts=None, local_epochs=1, device=CPU, seed=0, **settings):
+def attention_net(shape, n_labels):
+    """Embedding of an image's rows, three small transformer blocks, and a linear map, for adapters."""
+    blocks = {f"block{i}": nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for i in (1, 2, 3)}
+    embedding = nn.Sequential(nn.Flatten(1, 2), nn.Linear(shape[2], 8))
+    head = nn.Sequential(nn.Flatten(), nn.Linear(8 * shape[1], n_labels))
+    return nn.Sequential(OrderedDict(embedding=embedding, **blocks, head=head))
+
+
+def task(
+    samples=(12, 8, 4), batch_size=4, build=mlp, cut=1, cuts=None, local_epochs=1, device=CPU, seed=0, lora=None,
+    **settings,
+):  # fmt: skip
     """A task whose client c holds `samples[c]` random images; `cuts` are those of the clients, if they differ."""
-    net = Network("small", build, (1, 4, 4), N_LABELS, torch.float64)
+    net = Network("small", build, (1, 4, 4), N_LABELS, torch.float64, lora=lora)
     shares = np.split(np.arange(sum(samples)), np.cumsum(samples)[:-1])
     dataset = images(sum(samples))
     source = device and Images(dataset, device, net.dtype, net.channels_last, augment=False)
