@@ -22,8 +22,15 @@ from sfl_sim.metrics.representations import laid_out, silhouettes
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
-from sfl_sim.store.columns import ATTENDANCE_COLUMNS, BREAKDOWN, REPLAY_COLUMNS, ROUND_COLUMNS, STALENESS_COLUMNS
-from sfl_sim.training.alternatives import Model
+from sfl_sim.store.columns import (
+    ADAPTER_COLUMN,
+    ATTENDANCE_COLUMNS,
+    BREAKDOWN,
+    REPLAY_COLUMNS,
+    ROUND_COLUMNS,
+    STALENESS_COLUMNS,
+)
+from sfl_sim.training.alternatives import Model, replicas_by_name
 from sfl_sim.training.deployed import answers_of_clients, representations
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.evaluate import Evaluation, evaluate
@@ -65,10 +72,19 @@ class Evaluator:
         experiment = self.experiment
         found = self.of_model(experiment.method.model(), keeps_logits=bool(experiment.metrics))
         figures, tables = self.of_clients(number, is_last=number == experiment.scenario.train.rounds)
-        figures |= self._by_own_metrics(found)
+        figures |= self._by_own_metrics(found) | self._of_adapters()
         skipped = {"skipped": experiment.on_nan.take()} if experiment.on_nan.skips else {}
         labels = label_rows(number, found, experiment.dataset.label_names, experiment.label_order)
         return {**learned(found, experiment.test_sets), **figures, **skipped}, labels, tables
+
+    def _of_adapters(self) -> dict[str, float]:
+        """Give what the last averages of factors A and B are wrong by, of the average product's norm."""
+        replicas = replicas_by_name(self.experiment.method.model()).values()
+        squares = [each.weights.product_errors for each in replicas if each.weights.product_errors is not None]
+        if not squares:
+            return {}
+        wrong, right = torch.stack(squares).sum(0).clamp(min=0).sqrt().tolist()
+        return {ADAPTER_COLUMN: wrong / right if right else 0.0}
 
     def _by_own_metrics(self, found: Evaluation) -> dict[str, float]:
         """Give the columns that the user's own metrics fill."""

@@ -89,8 +89,15 @@ class Task:
         return cut
 
     def split(self, *cuts: int) -> list[Replica]:
-        """Cut the initial model into parts; its numbers do not depend on the cuts."""
-        return self.network.split(*cuts, seed=self.seed, device=self.device)
+        """Cut the initial model into parts; its numbers do not depend on the cuts.
+
+        Where adapters are joined, parts that clients hold come down as what the others have learned.
+        """
+        parts = self.network.split(*cuts, seed=self.seed, device=self.device)
+        for end, replica in zip((*cuts, len(self.network)), parts, strict=True):
+            if replica.part.aggregate == "concat" and end <= max(self.cuts, default=end):
+                replica.copy_bytes = replica.part.joined_bytes(self.participants or len(self.data))
+        return parts
 
     def optimiser(self, round: int) -> Optimiser:
         """The local optimiser of a round."""
@@ -209,6 +216,8 @@ class Method(ABC):
     survives=True)`, and not inherited."""
     knows_deadlines: ClassVar[bool] = True
     """True if a deadline can end a round: False if the server never waits, or if clients take turns."""
+    only_averages: ClassVar[bool] = False
+    """True if models become one by `Average` alone, so that the adapters of clients can be joined instead."""
     is_split: bool = True
     """True if the model is cut between clients and server, so that the task has cuts."""
     sends_labels: ClassVar[bool] = True
@@ -226,6 +235,10 @@ class Method(ABC):
         self.data = task.data
         self.wire = task.wire
         self.options = options or self.Options()
+        lora = task.network.lora
+        if lora and lora.aggregate == "concat" and not self.only_averages:
+            problem = f"{task.method} does more with models than to average them"
+            raise ScenarioError(problem, key="lora.aggregate", found="concat", allowed=["separate", "ffa"])
 
     @once_a_round
     def optimiser(self, round: int) -> Optimiser:

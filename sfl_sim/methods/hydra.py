@@ -47,6 +47,8 @@ class HydraOptions(MethodOptions):
 class Hydra(SharedServer, regular=True, survives=True):
     """SplitFedV2 whose last layers are copied for every group of clients, and averaged every round."""
 
+    only_averages = True
+
     Options = HydraOptions
     options: HydraOptions
 

@@ -44,6 +44,8 @@ class SplitStep(Method):
 class SplitMethod(SplitStep):
     """A method whose model is cut at one place for all clients: into `part1` and `part2`."""
 
+    only_averages = True
+
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.part1, self.part2 = task.split(task.cut)

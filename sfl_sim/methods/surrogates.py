@@ -47,6 +47,8 @@ class Visit:
 class Surrogates(SplitStep):
     """Clients train side by side, each with its own copy of part-2; both parts are averaged when the round ends."""
 
+    only_averages = True
+
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.cuts = sorted({*task.cuts, *task.round_cuts})
@@ -127,6 +129,8 @@ class HostOptions(MethodOptions):
 
 class Hosted(Surrogates):
     """SplitFedV1 with the host's rule in every local step. Raises ScenarioError for settings of other hosts."""
+
+    only_averages = False
 
     options: HostOptions
 

@@ -13,7 +13,7 @@ from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.changes import Changes, Compare, KeepSent
 from sfl_sim.models.part import Part
-from sfl_sim.models.replica import Bundle, Joined, Replica
+from sfl_sim.models.replica import Bundle, Joined, Replica, model_bytes
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, State, Value, on, read, send
 from sfl_sim.training.codecs import Codec, Delta
 from sfl_sim.training.coded import Coded, CodedGradient, KeepError, Update
@@ -105,6 +105,8 @@ class Wire:
     def fetch(self, model: Replica | Joined | Bundle, c: int) -> Flow:
         """Send a model to client `c`, which remembers it if it will send an update; gives the client's copy."""
         copy = yield send(model, AGGREGATOR, c)
+        if isinstance(copy, Replica):  # joined adapters of all come down, and its own go up
+            copy.size_bytes = model_bytes(copy.part, copy.has_velocity)
         if self.update:
             self._bases[copy] = yield send(copy, c, c)
         return copy

@@ -6,7 +6,7 @@ Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,7 +29,8 @@ class Lora:
         rank: r.
         alpha: the adapter's product is scaled by alpha / r.
         targets: names of the weight matrices, or of modules all of whose matrices are meant.
-        aggregate: `separate`: clients' adapters are averaged, A and B each by itself; `ffa`: A stays as it was drawn.
+        aggregate: what an average of replicas does. `separate`: it averages A and B each by itself. `ffa`: A stays as
+            it was drawn. `concat`: it adds the average product to the frozen weights, and draws new adapters.
         preinstalled: whether clients hold the frozen layers from the start.
         frozen_itemsize: bytes of a frozen element in a message and at a client.
         above: number of layers before the first that may have adapters.
@@ -61,18 +62,28 @@ class Adapter(nn.Module):
         self.rows = rows
         self.scale = scale
         adapted = weight[rows]
-        n_out, n_in = len(adapted), math.prod(adapted.shape[1:])
+        self.rank = rank
+        self.shape = len(adapted), math.prod(adapted.shape[1:])
+        n_out, n_in = self.shape
         self.A = nn.Parameter(weight.new_empty(rank, n_in), requires_grad=trains_a)
         self.B = nn.Parameter(weight.new_zeros(n_out, rank))
-        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
+        self.draw(self.A)
+
+    def draw(self, a: Tensor, generator: torch.Generator | None = None) -> None:
+        """Draw A anew."""
+        nn.init.kaiming_uniform_(a, a=math.sqrt(5), generator=generator)
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return W0 + s*B*A in the shape of `weight`."""
-        flat, (start, stop, _) = weight.flatten(1), self.rows.indices(len(weight))
-        if (start, stop) == (0, len(weight)):
-            return torch.addmm(flat, self.B, self.A, alpha=self.scale).view_as(weight)
-        change = nn.functional.pad(self.B @ self.A, (0, 0, start, len(weight) - stop))
-        return torch.add(flat, change, alpha=self.scale).view_as(weight)
+        if self.shape[0] == len(weight):
+            return torch.addmm(weight.flatten(1), self.B, self.A, alpha=self.scale).view_as(weight)
+        return self.added(weight, self.B @ self.A)
+
+    def added(self, weight: Tensor, product: Tensor) -> Tensor:
+        """Return W0 + s times a product (out, in) in its rows."""
+        start, stop, _ = self.rows.indices(len(weight))
+        change = nn.functional.pad(product, (0, 0, start, len(weight) - stop))
+        return torch.add(weight.flatten(1), change, alpha=self.scale).view_as(weight)
 
 
 class Matrix(NamedTuple):
@@ -122,3 +133,41 @@ def adapt(network: nn.Module, lora: Lora) -> None:
             weight = getattr(matrix.module, matrix.tensor)
             adapter = Adapter(weight, lora.rank, lora.alpha / lora.rank, matrix.rows, lora.aggregate != "ffa")
             register_parametrization(matrix.module, matrix.tensor, adapter)
+
+
+class Place(NamedTuple):
+    """Where a part keeps an adapter: names of its tensors and of the frozen weight, and the adapter itself."""
+
+    a: str
+    b: str
+    weight: str
+    adapter: Adapter
+
+
+def places(skeleton: nn.Module) -> list[Place]:
+    """Return the places of all adapters of a network."""
+    return [
+        Place(f"{path}.A", f"{path}.B", f"{path.rpartition('.')[0]}.original", adapter)
+        for path, adapter in skeleton.named_modules()
+        if isinstance(adapter, Adapter)
+    ]
+
+
+def average_product(pairs: Sequence[tuple[Tensor, Tensor]], shares: Sequence[float]) -> Tensor:
+    """Return sum_i k_i B_i A_i (out, in) of factors (A_i, B_i) of any ranks, as one product of joined factors."""
+    return torch.cat([share * b for (_, b), share in zip(pairs, shares, strict=True)], 1) @ torch.cat(
+        [a for a, _ in pairs]
+    )
+
+
+def product_errors(pairs: Sequence[tuple[Tensor, Tensor]], shares: Sequence[float]) -> Tensor:
+    """Return the squared norms of sum k B A - (sum k B)(sum k A), and of sum k B A itself, (2,), in float64.
+
+    They follow from the factors' inner products, so that no matrix (out, in) is made.
+    """
+    a = torch.cat([a for a, _ in pairs]).double()
+    b = torch.cat([share * b for (_, b), share in zip(pairs, shares, strict=True)], 1).double()
+    mean_a = torch.stack([share * a for (a, _), share in zip(pairs, shares, strict=True)]).sum(0)
+    mean_b = torch.stack([share * b for (_, b), share in zip(pairs, shares, strict=True)]).sum(0)
+    joined_a, joined_b = torch.cat([a, mean_a.double()]), torch.cat([b, -mean_b.double()], 1)
+    return torch.stack([((y.T @ y) * (x @ x.T)).sum() for x, y in ((joined_a, joined_b), (a, b))])

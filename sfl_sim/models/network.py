@@ -157,6 +157,7 @@ class Network:
             dtype=self.dtype,
             channels_last=self.channels_last,
             calling=self.calling,
+            aggregate=self.lora.aggregate if self.lora else None,
         )
 
     def split(self, *cuts: int, seed: int, device: torch.device | None) -> list[Replica]:
@@ -175,7 +176,7 @@ class Network:
             return [Replica(part) for part in parts]
         whole = self._module(torch_seed(seed, "initial weights"))
         return [
-            Replica(part, Weights.of(part, whole[start:stop], device))
+            Replica(part, Weights.of(part, whole[start:stop], device, seed))
             for part, start, stop in zip(parts, bounds[:-1], bounds[1:], strict=True)
         ]
 

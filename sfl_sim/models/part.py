@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sfl_sim.models.calling import Calling, compiled
+from sfl_sim.models.lora import places
 from sfl_sim.models.price import NO_WORK, Layer
 from sfl_sim.ops import KINDS, Work
 
@@ -26,6 +27,8 @@ class Part:
         n_parameters, n_frozen, n_buffers: trainable elements, frozen ones, and those of floating buffers (batch-norm
             statistics).
         size_bytes: bytes of trainable parameters and floating buffers in a message (docs/methods/README.md#symbols).
+        aggregate: how averages of replicas treat adapters, as `Lora.aggregate`; None if there are none.
+        adapters: their places.
         dtype: type of the weights.
         wire_dtype: type of its activations, and so of activations and gradients in messages at a cut: that of autocast
             if the network uses it (2 bytes per element for bfloat16), else that of the weights.
@@ -42,6 +45,7 @@ class Part:
         dtype: torch.dtype,
         channels_last: bool,
         calling: Calling,
+        aggregate: str | None = None,
     ) -> None:
         self.skeleton = skeleton
         self.first = first
@@ -53,6 +57,8 @@ class Part:
         self.out_numel = math.prod(out_shape)
         self.channels_last = channels_last
         self.calling = calling
+        self.aggregate = aggregate
+        self.adapters = places(skeleton)
         self.names: list[str] = []
         self.shapes: list[torch.Size] = []
         self.frozen_names: list[str] = []
@@ -109,6 +115,14 @@ class Part:
                     self._buffer_slots.append((module._buffers, name))
                 else:  # num_batches_tracked: only a cumulative moving average reads it, and it is no state to average
                     module._buffers[name] = None
+
+    def joined_bytes(self, n_clients: int) -> int:
+        """Bytes that bring the average product of `n_clients` adapters to a client, as their factors or as matrices."""
+        numel = sum(
+            min(n_clients * place.adapter.rank * sum(place.adapter.shape), math.prod(place.adapter.shape))
+            for place in self.adapters
+        )
+        return (numel + self.n_buffers) * self.dtype.itemsize
 
     def flat_length(self, shapes: Sequence[torch.Size]) -> int:
         """Count the elements of the vector that holds tensors of these shapes, each at an aligned place."""

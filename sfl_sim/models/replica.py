@@ -8,15 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sfl_sim.models.lora import average_product, product_errors
 from sfl_sim.models.part import Part
 from sfl_sim.models.passed import Passed
 from sfl_sim.ops import State
+from sfl_sim.rng import torch_seed
 
 CACHED_ELEMENTS = 65_536
 """Number of elements of a vector that fits into a core's cache several times."""
 
-STORED = ("flat", "buffers", "momentum", "variance", "n_steps", "start", "squared_norms", "statistics")
-"""Names of the tensors of `Weights` that outlive a step."""
+STORED = ("flat", "buffers", "momentum", "variance", "n_steps", "start", "squared_norms", "statistics",
+          "product_errors", "draws")  # fmt: skip
+"""Names of what in `Weights` outlives a step, besides frozen parameters."""
 
 
 class Weights:
@@ -36,11 +39,13 @@ class Weights:
         "awaiting_gradient",
         "buffer_views",
         "buffers",
+        "draws",
         "flat",
         "frozen",
         "momentum",
         "n_steps",
         "part",
+        "product_errors",
         "squared_norms",
         "start",
         "statistics",
@@ -63,6 +68,10 @@ class Weights:
         """Sum over the round's steps of the gradient's squared norm, (); kept by `Measured` alone."""
         self.statistics: Tensor | None = None
         """Value of `buffers` before the mini-batch; kept by `OnNan` alone."""
+        self.product_errors: Tensor | None = None
+        """Squared norms (2,) of `product_errors` over all adapters, of the last average of which this is the result."""
+        self.draws = 0, 0
+        """Seed of the run, and how many times adapters have been drawn anew for these weights."""
         self.awaiting_gradient: Tensor | None = None
         """Activations at the cut that await their gradient; they carry the client's graph."""
         self._passed: Passed | None = None
@@ -70,8 +79,8 @@ class Weights:
         self._grad: Tensor | None = None
 
     @classmethod
-    def of(cls, part: Part, module: nn.Module, device: torch.device) -> Weights:
-        """Copy the weights of `module`, whose layers are those of `part`, to `device`."""
+    def of(cls, part: Part, module: nn.Module, device: torch.device, seed: int = 0) -> Weights:
+        """Copy the weights of `module`, whose layers are those of `part`, to `device`; `seed` is that of the run."""
         values = dict(module.named_parameters()) | dict(module.named_buffers())
         layout = torch.channels_last if part.channels_last else torch.contiguous_format
         weights = cls(
@@ -83,6 +92,7 @@ class Weights:
                 for name, shape in zip(part.frozen_names, part.frozen_shapes, strict=True)
             ),
         )
+        weights.draws = seed, 0
         with torch.no_grad():
             for name, view in weights.named_tensors():
                 view.copy_(values[name])
@@ -213,13 +223,21 @@ class Replica(State):
     With `has_velocity`, the momentum buffer is part of the model: copied, sent and averaged with the weights.
     """
 
-    __slots__ = ("has_velocity", "part")
+    __slots__ = ("copy_bytes", "has_velocity", "part")
     content: Weights | None
 
     def __init__(self, part: Part, weights: Weights | None = None, has_velocity: bool = False) -> None:
         super().__init__("model", model_bytes(part, has_velocity), content=weights)
         self.part = part
         self.has_velocity = has_velocity
+        self.copy_bytes: int | None = None
+        """Size of a copy on its way, where that is not the size of the model."""
+
+    def empty(self) -> Replica:
+        """Make a copy without weights."""
+        copy = Replica(self.part, has_velocity=self.has_velocity)
+        copy.size_bytes = copy.size_bytes if self.copy_bytes is None else self.copy_bytes
+        return copy
 
     @property
     def members(self) -> Sequence[Replica]:
@@ -234,7 +252,9 @@ class Replica(State):
 
     def snapshot(self) -> Replica:
         """Copy the replica, with a new optimiser state except for the velocity."""
-        return Replica(self.part, self.content and self.content.copy(self.has_velocity), self.has_velocity)
+        copy = self.empty()
+        copy.content = self.content and self.content.copy(self.has_velocity)
+        return copy
 
     @classmethod
     def averaged(cls, replicas: Sequence[Replica], shares: Sequence[float]) -> Replica:
@@ -264,17 +284,26 @@ class Joined(State):
         """The first member."""
         return self.members[0]
 
+    def empty(self) -> Replica:
+        """Make a copy without weights."""
+        copy = Replica(self.part, has_velocity=self.has_velocity)
+        if any(member.copy_bytes is not None for member in self.members):
+            copy.size_bytes = sum(member.empty().size_bytes for member in self.members)
+        return copy
+
     def snapshot(self) -> Replica:
         """Copy all layers to one replica, with a new optimiser state except for the velocity."""
+        copy = self.empty()
         members = [replica.content for replica in self.members if replica.content]
         if not members:
-            return Replica(self.part, has_velocity=self.has_velocity)
+            return copy
         flat, buffers = torch.cat([w.flat for w in members]), torch.cat([w.buffers for w in members])
         weights = Weights(self.part, flat, buffers, tuple(tensor for w in members for tensor in w.frozen))
         velocities = [w.momentum for w in members if w.momentum is not None]
         if self.has_velocity and velocities:  # there are none before the end of the first round
             weights.momentum = torch.cat(velocities)
-        return Replica(self.part, weights, self.has_velocity)
+        copy.content = weights
+        return copy
 
 
 class Bundle(State):
@@ -321,12 +350,44 @@ def average(into: Weights, replicas: Sequence[Weights], shares: Sequence[float],
     """
     replicas = [weights.only(into.part) for weights in replicas]
     with torch.no_grad():
+        learned = into.part.aggregate and _average_adapters(into, replicas, shares)
         weighted_sum(into.flat, [weights.flat for weights in replicas], shares)
         weighted_sum(into.buffers, [weights.buffers for weights in replicas], shares)
         velocities = [weights.momentum for weights in replicas if weights.momentum is not None]
         if with_momentum and velocities:
             into.momentum = torch.empty_like(into.flat)
             weighted_sum(into.momentum, velocities, shares)
+        if learned:
+            _renew_adapters(into, learned)
+
+
+def _average_adapters(into: Weights, replicas: Sequence[Weights], shares: Sequence[float]) -> dict[str, Tensor]:
+    """Measure what averages of factors are wrong by; where adapters are joined, give the new frozen weights by name."""
+    part = into.part
+    tensors = [dict(weights.named_tensors()) for weights in replicas]
+    pairs = {place: [(named[place.a], named[place.b]) for named in tensors] for place in part.adapters}
+    if part.aggregate == "separate":
+        into.product_errors = sum((product_errors(each, shares) for each in pairs.values()), torch.zeros(()))
+    learned: dict[str, Tensor] = {}
+    if part.aggregate == "concat":
+        for place, each in pairs.items():
+            weight = learned.get(place.weight, tensors[0][place.weight])
+            learned[place.weight] = place.adapter.added(weight, average_product(each, shares))
+    return learned
+
+
+def _renew_adapters(into: Weights, learned: Mapping[str, Tensor]) -> None:
+    """Set frozen weights to what has been learned, and draw adapters anew, which add nothing."""
+    part, (seed, drawn) = into.part, into.draws
+    into.frozen = tuple(map(lambda name, old: learned.get(name, old), part.frozen_names, into.frozen))
+    into.draws = seed, drawn + 1
+    tensors = dict(zip(part.names, part.views(into.flat), strict=True))
+    for place in part.adapters:
+        generator = torch.Generator().manual_seed(torch_seed(seed, f"adapter {place.a}", drawn + 1))
+        drawn_a = torch.empty(tensors[place.a].shape, dtype=part.dtype)
+        place.adapter.draw(drawn_a, generator)
+        tensors[place.a].copy_(drawn_a)
+        tensors[place.b].zero_()
 
 
 def weighted_sum(into: Tensor, vectors: Sequence[Tensor], shares: Sequence[float]) -> None:

@@ -46,6 +46,9 @@ ATTENDANCE_COLUMNS = ["present", "lost", "lost_device_s", "lost_link_s", "lost_b
 are lost, and what the lost ones have spent."""
 STALENESS_COLUMNS = ["staleness_mean", "staleness_max", "updates_discarded"]
 """Further columns of rounds, of asynchronous methods."""
+ADAPTER_COLUMN = "adapter_error"
+"""Further column of rounds, where the factors of adapters are averaged each by itself: the norm of
+sum k BA - (sum k B)(sum k A) over that of sum k BA."""
 LABEL_COLUMNS = ["round", "label", "position", "accuracy", "samples"]
 CONFUSION_COLUMNS = ["round", "job", "time_s", "true_label", "predicted_label", "share"]
 LEAKAGE_COLUMNS = ["round", "cut", "attack", "client", "metric", "value", "labels_sent"]

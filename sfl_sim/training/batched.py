@@ -98,7 +98,7 @@ class Batched(Eager):
         if type(payload) not in (Replica, Joined):  # its states and its kind of copy are unknown
             self.finish()
             return super().snapshot(payload)
-        copy = Replica(cast(Replica, payload).part, has_velocity=cast(Replica, payload).has_velocity)
+        copy = cast(Replica, payload).empty()
         self._defer(self._ledger.add(_fill, copy, (payload,)))
         return copy
 

@@ -7,6 +7,7 @@ server, `Backward` at the client. A step that a single method uses lies in that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -152,14 +153,21 @@ class Backward(PartStep):
 
 
 class Average(Step):
-    """Set the state to the weighted average of replicas; one MAC per element and replica."""
+    """Set the state to the weighted average of replicas; one MAC per element and replica.
+
+    Where adapters are joined, each is multiplied out instead (docs/methods/lora.md#aggregation).
+    """
 
     name = "average"
     aggregates = True
 
     def work(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> Work:
-        """Count the MACs of the weighted sum."""
-        return Work.of(len(replicas) * (into.part.n_parameters + into.part.n_buffers))
+        """Count the MACs of the weighted sum, or of the products of adapters."""
+        part = into.part
+        if part.aggregate == "concat":
+            numel = sum(place.adapter.rank * math.prod(place.adapter.shape) for place in part.adapters)
+            return Work.of(len(replicas) * (numel + part.n_buffers))
+        return Work.of(len(replicas) * (part.n_parameters + part.n_buffers))
 
     def run(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> None:
         """Average parameters and floating buffers alike (docs/methods/README.md#batch-norm); `shares` add up to one."""

@@ -5,8 +5,10 @@ import pytest
 import torch
 from small_world import CPU, attention_net, distance, fleet, simulate, task, tensors, usual_options
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.models.lora import Lora
+from sfl_sim.models.lora import Lora, average_product, matrices, product_errors
+from sfl_sim.models.replica import average
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.timing import Timing
@@ -89,3 +91,106 @@ def test_adapters_at_the_server_cost_the_server_what_lies_above_the_first():
     jobs = rows[(rows["kind"] == b"train") & (rows["node"] == b"server")]
     below, above = net.part(2, 3), net.part(3, 5)
     assert jobs["macs"][0] == below.work(4, passes=1).macs + above.work(4, passes=3).macs
+
+
+def factors(replica):
+    """Weights by name, and the product of every adapter by the name of its B."""
+    tensors = dict(replica.weights.named_tensors())
+    return tensors, {
+        place.b: place.adapter.scale * tensors[place.b] @ tensors[place.a] for place in replica.part.adapters
+    }
+
+
+def trained_copies(aggregate, build=attention_net, n=3):
+    """A replica, and copies of it with other adapters."""
+    (replica,) = task(build=build, lora=Lora(rank=2, aggregate=aggregate)).split()
+    generator = torch.Generator().manual_seed(1)
+    copies = [replica.snapshot() for _ in range(n)]
+    for copy in copies:
+        copy.weights.flat.copy_(torch.randn(len(copy.weights.flat), generator=generator, dtype=torch.float64))
+    return replica, copies
+
+
+def effective(replica):
+    """The weight matrices with their adapters added."""
+    part, weights = replica.part, replica.weights
+    part.call(part.views(weights.flat), weights.frozen, weights.buffer_views, torch.zeros(1, 1, 4, 4).double(), False)
+    return {name: getattr(module, tensor).detach().clone() for name, module, tensor, _ in matrices(part.skeleton)}
+
+
+def test_joined_adapters_are_the_average_of_products_and_new_ones_add_nothing():
+    replica, copies = trained_copies("concat")
+    initial = replica.snapshot()
+    shares = [0.5, 0.3, 0.2]
+    expected = [effective(copy) for copy in copies]
+    average(replica.weights, [copy.weights for copy in copies], shares)
+    for name, found in effective(replica).items():
+        mean = sum(share * each[name] for share, each in zip(shares, expected, strict=True))
+        torch.testing.assert_close(found, mean, rtol=1e-12, atol=1e-12)
+    tensors, products = factors(replica)
+    assert all(not product.any() for product in products.values())
+    before, _ = factors(initial)
+    assert all(not torch.equal(tensors[place.a], before[place.a]) for place in replica.part.adapters), "drawn anew"
+    assert copies[0].weights.frozen is initial.weights.frozen, "others keep the frozen weights that they have"
+
+
+def test_averaging_factors_apart_is_wrong_by_their_covariance():
+    """With B = (1, 3), A = (2, 0) and equal shares, the true product is 1 and the average factors give 2."""
+    pairs = [(torch.tensor([[2.0]]), torch.tensor([[1.0]])), (torch.tensor([[0.0]]), torch.tensor([[3.0]]))]
+    assert average_product(pairs, [0.5, 0.5]).item() == 1.0
+    wrong, right = product_errors(pairs, [0.5, 0.5]).sqrt().tolist()
+    assert (wrong, right) == (1.0, 1.0)
+
+
+def test_the_error_of_averages_is_measured_over_all_adapters():
+    replica, copies = trained_copies("separate")
+    shares = [0.5, 0.3, 0.2]
+    average(replica.weights, [copy.weights for copy in copies], shares)
+    products = [factors(copy)[1] for copy in copies]
+    found = factors(replica)[1]
+    true = {name: sum(k * each[name] for k, each in zip(shares, products, strict=True)) for name in found}
+    wrong = sum((true[name] - found[name]).square().sum() for name in found) / 4.0**2
+    right = sum(each.square().sum() for each in true.values()) / 4.0**2
+    torch.testing.assert_close(replica.weights.product_errors, torch.stack([wrong, right]).double())
+
+
+def test_where_a_is_frozen_averages_of_b_are_the_average_product():
+    replica, copies = trained_copies("ffa")
+    average(replica.weights, [copy.weights for copy in copies], [0.5, 0.5, 0.0])
+    products, found = [factors(copy)[1] for copy in copies], factors(replica)[1]
+    for name, product in found.items():
+        torch.testing.assert_close(product, (products[0][name] + products[1][name]) / 2, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "splitfed_v1", "splitfed_v2", "splitfed_v3", "mergesfl", "hydra"])
+def test_methods_that_only_average_go_on_with_joined_adapters(name):
+    lora = Lora(rank=2, aggregate="concat")
+    method, _, _ = finetune(name, lora, cut=3)
+    (initial,) = task(build=attention_net, lora=lora).split()
+    before, after = dict(initial.weights.named_tensors()), tensors(method)
+    moved = {key for key in before if key in after and not torch.equal(after[key], before[key])}
+    assert any(key.endswith(".original") for key in moved)
+
+
+def test_one_clients_joined_adapters_are_its_own_product():
+    replica, copies = trained_copies("concat", n=1)
+    expected = effective(copies[0])
+    average(replica.weights, [copies[0].weights], [1.0])
+    for name, found in effective(replica).items():
+        torch.testing.assert_close(found, expected[name], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "slowmo", "fednag", "smofi", "fedbuff", "fedasync", "korea"])
+def test_methods_that_do_more_than_average_refuse_to_join_adapters(name):
+    with pytest.raises(ScenarioError, match="does more with models than to average them") as refused:
+        finetune(name, Lora(aggregate="concat"), cut=2)
+    assert refused.value.key == "lora.aggregate"
+
+
+def test_joined_adapters_come_down_as_factors_of_all_and_go_up_as_ones_own():
+    """Factors of three clients of rank 1 have 48 elements, of rank 2 more than the matrix, which then comes instead."""
+    for rank, elements in ((1, 48), (2, 64)):
+        _, _, rows = finetune("splitfed_v2", Lora(rank=rank, aggregate="concat"), cut=3)
+        models = rows[rows["kind"] == b"model"]
+        assert set(models["bytes"][models["node"] == b"downlink"]) == {8 * 4 * elements}
+        assert set(models["bytes"][models["node"] == b"uplink"]) == {8 * 4 * rank * 16}
