@@ -71,6 +71,8 @@ def build_method(
     train = scenario.train
     kind = find_method(scenario.method.name)
     net = _network(scenario, dataset)
+    if net.lora and not kind.trains_part1 and not isinstance(scenario.model.cut, ClientCuts):
+        net = _network(scenario, dataset, above=net.cut_at(scenario.model.cut))
     data = _client_data(scenario, dataset, shares, net, device)
     cuts, round_cuts = _cuts(scenario, kind, net, fleet)
     _check_defences(scenario, kind, net)
@@ -86,23 +88,29 @@ def build_method(
     return kind(task, method_options(kind, scenario))
 
 
-def _network(scenario: Scenario, dataset: Dataset) -> Network:
+def _network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Network:
+    """Build the network, with adapters, if there are any, in the layers after the first `above`."""
     shape, precision = tuple(dataset.x_train.shape[1:]), PRECISIONS[scenario.train.precision]
     tokens = dataset.mean is None and not dataset.x_train.is_floating_point()
     net = network(
-        find_model(scenario.model), shape, dataset.n_labels, precision.weights, tokens=tokens, lora=_lora(scenario)
+        find_model(scenario.model),
+        shape,
+        dataset.n_labels,
+        precision.weights,
+        tokens=tokens,
+        lora=_lora(scenario, above),
     )
     return net.called(_calling(scenario.train))
 
 
-def _lora(scenario: Scenario) -> Lora | None:
+def _lora(scenario: Scenario, above: int) -> Lora | None:
     """Return the settings of adapters, if there are any."""
     section = scenario.lora
     if section is None:
         return None
     return Lora(
         rank=section.rank, alpha=section.alpha, targets=tuple(section.targets), aggregate=section.aggregate,
-        preinstalled=section.preinstalled, frozen_itemsize=2 if section.frozen_dtype == "bf16" else 4,
+        preinstalled=section.preinstalled, frozen_itemsize=2 if section.frozen_dtype == "bf16" else 4, above=above,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from sfl_sim.methods.smofi import Smofi
 from sfl_sim.methods.splitfed_v1 import SplitFedV1
 from sfl_sim.methods.splitfed_v2 import SplitFedV2
 from sfl_sim.methods.splitfed_v3 import SplitFedV3
+from sfl_sim.methods.splitfrozen import SplitFrozen
 from sfl_sim.methods.splitnn import SplitNN
 
 METHODS: dict[str, type[Method]] = {
@@ -27,6 +28,7 @@ METHODS: dict[str, type[Method]] = {
     "splitfed_v1": SplitFedV1,
     "splitfed_v2": SplitFedV2,
     "splitfed_v3": SplitFedV3,
+    "splitfrozen": SplitFrozen,
     "multihead": MultiHead,
     "mergesfl": MergeSFL,
     "hydra": Hydra,

@@ -220,6 +220,8 @@ class Method(ABC):
     """True if models become one by `Average` alone, so that the adapters of clients can be joined instead."""
     is_split: bool = True
     """True if the model is cut between clients and server, so that the task has cuts."""
+    trains_part1: ClassVar[bool] = True
+    """False if clients run part-1 and never train it; adapters then lie behind the cut alone."""
     sends_labels: ClassVar[bool] = True
     """True if the labels of a mini-batch travel with what crosses the cut."""
     has_exits: ClassVar[bool] = False

@@ -1,0 +1,95 @@
+"""SplitFrozen: frozen clients run ahead, nothing comes down, and activations may be kept."""
+
+import numpy as np
+import pytest
+import torch
+from small_world import attention_net, distance, fleet, simulate, task, tensors
+
+from sfl_sim.data.batches import ClientData
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS
+from sfl_sim.models.lora import Lora
+from sfl_sim.scenario.load import parse
+
+BEHIND = Lora(rank=2, targets=("block2.q", "block2.v", "block3.q", "block3.v"))
+"""Adapters behind a cut after block1."""
+
+
+def run(name="splitfrozen", options=None, order="cyclic", **settings):
+    work = task(**{"build": attention_net, "lora": BEHIND, "cut": 2, "momentum": 0.9} | settings)
+    return simulate(name, work, rounds=3, order=order, options=options or {}, workers=1)
+
+
+def test_it_learns_what_splitfed_v2_learns_with_a_frozen_part1():
+    assert distance(run()[0], run("splitfed_v2")[0]) < 1e-12
+
+
+@pytest.mark.parametrize("local_epochs", [1, 2])
+def test_kept_activations_are_as_good_as_those_that_are_sent_again(local_epochs):
+    once, again = (run(options={"send_once": s}, local_epochs=local_epochs)[0] for s in (True, False))
+    assert distance(once, again) < 1e-12
+
+
+def test_nothing_comes_down_and_clients_compute_no_backward_pass():
+    _, _, rows = run()
+    assert set(rows["node"]) == {b"client", b"uplink", b"server"}
+    assert set(rows["kind"][rows["node"] == b"client"]) == {b"forward"}
+    assert set(rows["kind"][rows["node"] == b"uplink"]) == {b"smashed"}
+
+
+def test_with_send_once_every_sample_goes_up_once():
+    method, _, rows = run(options={"send_once": True})
+    sent = rows[rows["node"] == b"uplink"]
+    assert set(sent["round"]) == {1}
+    assert sent["bytes"].sum() == (12 + 8 + 4) * (4 * 8 * 8 + 8)
+    assert len(rows[(rows["kind"] == b"train") & (rows["round"] == 3)]) == 6
+    assert method.server_bytes([0]) - method.part2.size_bytes == (12 + 8 + 4) * 4 * 8 * 8
+
+
+def test_a_client_is_at_most_so_many_messages_ahead_of_the_server():
+    """The server takes 1000 times as long as the client, so that a client runs as far ahead as it may."""
+    for ahead in (1, 3):
+        work = task(samples=(40,), build=attention_net, lora=BEHIND, cut=2, device=None)
+        world = fleet(1, speedup=0.001)
+        _, _, rows = simulate("splitfrozen", work, 1, world=world, options={"ahead": ahead}, workers=1)
+        forward, train = (rows[rows["kind"] == kind] for kind in (b"forward", b"train"))
+        waiting = [int((forward["started_s"] < end).sum()) - done for done, end in enumerate(train["ended_s"][:-4], 1)]
+        assert max(waiting) == ahead - 1, ahead
+        np.testing.assert_allclose(forward["started_s"][ahead:], train["ended_s"][: len(train) - ahead])
+
+
+def test_without_adapters_the_server_trains_all_of_its_layers():
+    method, _, _ = run(lora=None)
+    (initial,) = task(build=attention_net).split()
+    before, after = dict(initial.weights.named_tensors()), tensors(method)
+    same = {name.partition(".")[0] for name in before if torch.equal(before[name], after[name])}
+    moved = {name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])}
+    assert {"embedding", "block1"} <= same
+    assert moved == {"block2", "block3", "head"}
+
+
+def test_adapters_lie_behind_the_cut_alone():
+    def experiment(*targets):
+        scenario = {"data": {"name": "digits", "train_samples": 40, "test_samples": 10}, "clients": {"count": 2},
+                    "model": {"name": "cnn_small", "cut": 2}, "method": "splitfrozen",
+                    "lora": {"targets": list(targets)}}  # fmt: skip
+        return Experiment(parse(scenario).variants[0].scenario, None)
+
+    part1, part2 = experiment("conv3", "fc").method.model()
+    assert (part1.part.n_parameters, part1.size_bytes) == (0, 0)
+    assert {place.weight.partition(".")[0] for place in part2.part.adapters} == {"conv3", "fc"}
+    with pytest.raises(ScenarioError, match="no weight matrix.*this name") as refused:
+        experiment("conv1")
+    assert refused.value.key == "lora.targets"
+
+
+def test_keeping_needs_the_samples_as_they_were():
+    work = task(build=attention_net, lora=BEHIND, cut=2, device=None)
+    data = ClientData(work.data.shares, 3, rest="drop")
+    with pytest.raises(ScenarioError, match="every sample in every epoch") as refused:
+        METHODS["splitfrozen"](
+            type(work)(network=work.network, cuts=work.cuts, data=data),
+            METHODS["splitfrozen"].Options(send_once=True),
+        )
+    assert refused.value.key == "method.send_once"
