@@ -79,7 +79,7 @@ def test_adapters_lie_behind_the_cut_alone():
     part1, part2 = experiment("conv3", "fc").method.model()
     assert (part1.part.n_parameters, part1.size_bytes) == (0, 0)
     assert {place.weight.partition(".")[0] for place in part2.part.adapters} == {"conv3", "fc"}
-    with pytest.raises(ScenarioError, match="no weight matrix.*this name") as refused:
+    with pytest.raises(ScenarioError, match=r"no weight matrix.*this name") as refused:
         experiment("conv1")
     assert refused.value.key == "lora.targets"
 
