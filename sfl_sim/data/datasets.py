@@ -55,7 +55,8 @@ def load(
         name: a key of `DATASETS`, or any name for what a `loader` gives.
         loader: gives the data set; None: the function of that name.
         download: download published files that are missing.
-        pixels: False if labels suffice: of a published set whose files are missing (`KNOWN`), the images are black.
+        pixels: False if labels suffice: the images of a published set whose files are missing (`KNOWN`) are then black,
+            as those of `synthetic`.
         train_samples, test_samples: keep so many, stratified and the same in every run; None keeps all.
         options: keyword arguments of the data set's function; None stands for its default.
 
@@ -71,6 +72,8 @@ def load(
     for option, value in given.items():
         if option not in accepted:
             raise ScenarioError(f"not an option of {name}", key=f"data.{option}", found=str(value))
+    if "pixels" in accepted:
+        given["pixels"] = pixels
     if "download" in accepted:
         given["download"] = download and (pixels or name not in KNOWN)
     try:

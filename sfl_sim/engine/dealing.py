@@ -27,7 +27,8 @@ Ints = NDArray[np.int64]
 def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list[Ints]]:
     """Give the data set, and each client's training samples by the scenario's partition; a client may get none.
 
-    Without `pixels`, a published set that is not on this machine has black images (`sfl_sim.data.known`).
+    Without `pixels`, a published set that is not on this machine has black images (`sfl_sim.data.known`), and so has
+    `synthetic`.
     """
     dataset = dataset_of(scenario.data, pixels=pixels)
     owners = None if dataset.owners is None else dataset.owners.numpy()
@@ -56,7 +57,7 @@ def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]
 
 def dataset_of(data: Data, *, pixels: bool = True) -> Dataset:
     """Load the data set, once per process for all variants that want the same; `pixels` as in `deal_data`."""
-    pixels = pixels or data.name not in KNOWN  # no other set is loaded twice
+    pixels = pixels or data.name not in {*KNOWN, "synthetic"}  # no other set is loaded twice
     return _load(pixels=pixels, **data.model_dump(exclude={"partition", "test", "augment"}))
 
 
