@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from sfl_sim.engine.build import check_can_train
 from sfl_sim.engine.cache_key import names_own_code, trial_key
 from sfl_sim.engine.dealing import dataset_of
 from sfl_sim.engine.experiment import Experiment
@@ -48,6 +49,7 @@ def check(study: Study, device: torch.device | None = None) -> None:
     for variant in study.variants:
         try:
             if device is not None:
+                check_can_train(variant.scenario.model, device)
                 dataset_of(variant.scenario.data)  # with pixels, which an experiment without a device does not need
             experiment = Experiment(variant.scenario, device=None)
             if variant.scenario.serving or variant.scenario.report.representations:
