@@ -27,7 +27,8 @@ def starting(network: Network, init: Init) -> Network:
         wanted = {name: each for name, each in module.state_dict().items() if each.is_floating_point()}
         if {name: each.shape for name, each in wanted.items()} != {name: each.shape for name, each in found.items()}:
             raise ScenarioError("has trained another network", key=KEY, found=init.run)
-        module.load_state_dict(found, strict=False)
+        if not next(module.parameters()).is_meta:
+            module.load_state_dict(found, strict=False)
 
     return network.starting(fill)
 

@@ -116,7 +116,7 @@ def _network(
         problem = "a score of each next token at every position, for data.targets all," if every_token else "a score"
         raise ScenarioError(
             f"the last layer of {name} must give {problem} for each label",
-            key="model.factory", found=net.layers[-1].out_shape, allowed=[wanted],
+            key="model.factory", found=net.layers[-1].out_shape, allowed=str(wanted),
         )  # fmt: skip
     return net.starting(model.fill) if isinstance(model, HuggingFace) and model.has_weights else net
 
