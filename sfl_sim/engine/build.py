@@ -71,6 +71,8 @@ def build_method(
     train = scenario.train
     kind = find_method(scenario.method.name)
     net = _network(scenario, dataset)
+    if device is not None and scenario.model.init:
+        net = starting(net, scenario.model.init)
     data = _client_data(scenario, dataset, shares, net, device)
     cuts, round_cuts = _cuts(scenario, kind, net, fleet)
     _check_defences(scenario, kind, net)
@@ -93,8 +95,6 @@ def _network(scenario: Scenario, dataset: Dataset) -> Network:
         find_model(scenario.model), shape, len(dataset.answers), precision.weights,
         tokens=tokens, every_token=bool(dataset.token_names),
     )  # fmt: skip
-    if scenario.model.init:
-        net = starting(net, scenario.model.init)
     return net.called(_calling(scenario.train))
 
 

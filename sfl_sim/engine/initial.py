@@ -33,13 +33,14 @@ def starting(network: Network, init: Init) -> Network:
     return network.starting(fill)
 
 
-def model_files(model: Model) -> list[Path]:
-    """Return the files with the initial weights, and the config, that a scenario names by their folder."""
-    files = [_final_model(model.init.run)] if model.init and model.init.run else []
-    if model.path is None:
-        return files
-    stored = HuggingFace(model.path)
-    return [*files, stored.config, *stored.weight_files]
+def model_files(model: Model, weights: bool) -> list[Path]:
+    """Return the files that a scenario names by their folders: a config, and the initial weights if they are wanted."""
+    stored = HuggingFace(model.path) if model.path else None
+    files = [stored.config] if stored else []
+    if weights:
+        files += stored.weight_files if stored else []
+        files += [_final_model(model.init.run)] if model.init and model.init.run else []
+    return files
 
 
 def _final_model(run: str) -> Path:

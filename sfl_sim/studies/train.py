@@ -14,6 +14,7 @@ from sfl_sim.engine.build import check_can_train
 from sfl_sim.engine.cache_key import names_own_code, trial_key
 from sfl_sim.engine.dealing import dataset_of
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.initial import starting
 from sfl_sim.engine.news import Counted, Notify, Planned, Reused, Warned, optional, silent
 from sfl_sim.engine.processes import check_backend, run_trials
 from sfl_sim.engine.registry import check_unused
@@ -56,6 +57,8 @@ def check(study: Study, device: torch.device | None = None) -> None:
                 experiment.method.deployed(0)
             if device is not None:
                 experiment.check_device(device)
+                if init := variant.scenario.model.init:
+                    starting(experiment.method.task.network, init)
         except ScenarioError as error:
             raise variant.places.located(error) from error
     check_unused(study)

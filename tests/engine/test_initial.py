@@ -1,16 +1,18 @@
 """Initial weights: those of an earlier run, or of another seed, the same at every cut."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from sfl_sim import run
 from sfl_sim.engine.cache_key import trial_key
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
+from sfl_sim.studies.train import check
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -84,10 +86,30 @@ def test_a_slip_is_told_in_one_line(init, problem):
 
 def test_a_run_of_another_network_of_several_models_or_of_none_is_refused(earlier, tmp_path):
     with pytest.raises(ScenarioError, match=r"model\.init\.run: has trained another network"):
-        Experiment(variant(model={"name": "cnn_small", "init": {"run": earlier}}), None)
+        check(parse(SMALL | {"model": {"name": "cnn_small", "init": {"run": earlier}}}), CPU)
     run(SMALL | {"repeats": 2}, out=tmp_path / "two")
     with pytest.raises(ScenarioError, match="has 2 models; it needs one variant with one seed"):
-        Experiment(variant(model=model(init={"run": str(tmp_path / "two")})), None)
+        check(parse(SMALL | {"model": model(init={"run": str(tmp_path / "two")})}), CPU)
     run(SMALL, out=tmp_path / "none", timing_only=True)
     with pytest.raises(ScenarioError, match="has trained nothing"):
-        Experiment(variant(model=model(init={"run": str(tmp_path / "none")})), None)
+        check(parse(SMALL | {"model": model(init={"run": str(tmp_path / "none")})}), CPU)
+
+
+def test_timing_alone_needs_no_earlier_run():
+    scenario = variant(model=model(init={"run": "nowhere"}))
+    (round,) = Experiment(scenario, None).rounds()
+    assert round.row["ended_s"] > 0
+    assert trial_key(scenario, "timing", pixels=False)
+
+
+def test_a_config_in_a_folder_is_part_of_the_key_with_its_weights_if_it_trains(tmp_path):
+    config = {"model_type": "gpt2", "vocab_size": 9, "n_positions": 8, "n_embd": 8, "n_head": 2, "n_layer": 1}
+    keys = []
+    for heads, weight in [(2, 0.0), (4, 0.0), (4, 1.0)]:
+        (tmp_path / "config.json").write_text(json.dumps(config | {"n_head": heads}))
+        save_file({"wte.weight": torch.full((9, 8), weight)}, tmp_path / "model.safetensors")
+        scenario = variant(model={"name": "hf", "path": str(tmp_path)})
+        keys.append([trial_key(scenario, "test", pixels=pixels) for pixels in (False, True)])
+    timed, trained = zip(*keys, strict=True)
+    assert timed[0] != timed[1] == timed[2]
+    assert len(set(trained)) == 3
