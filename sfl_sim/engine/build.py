@@ -100,7 +100,7 @@ def _network(scenario: Scenario, dataset: Dataset) -> Network:
 
 def check_can_train(model: Model, device: torch.device | None) -> None:
     """Raise ScenarioError if a model that is known by its shapes alone shall train; `device` is None if nothing is."""
-    if device is not None and is_weightless(find_model(model)):
+    if device is not None and model.factory is None and is_weightless(find_model(model)):
         raise ScenarioError(
             "is known by its shapes alone and cannot be trained: --timing-only, or sfl-sim whatif",
             key="model.path" if model.path else "model.name", found=model.path or model.name,

@@ -44,7 +44,7 @@ def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list
 def predicts_all(scenario: Scenario) -> bool:
     """Return True if the next token is to be predicted at every position."""
     if scenario.data.targets is None:
-        return predicts_tokens(find_model(scenario.model))
+        return scenario.model.factory is None and predicts_tokens(find_model(scenario.model))
     return scenario.data.targets == "all"
 
 

@@ -88,7 +88,7 @@ def network(
     """
     key = model if isinstance(model, Hashable) else as_builder(model)
     if every_token is None:
-        every_token = predicts_tokens(model)
+        every_token = predicts_tokens(key)
     return _network(key, input_shape, n_labels, dtype, channels_last, tokens, every_token)
 
 
@@ -122,7 +122,7 @@ def _network(
 
 
 def predicts_tokens(model: object) -> bool:
-    """Return True if a model scores the next token at every position."""
+    """Return True if a name or a folder's model scores the next token at every position."""
     return isinstance(model, HuggingFace) or model in LANGUAGE
 
 

@@ -395,6 +395,8 @@ EXCLUDES = {
     "data.factory": ("name",),
     "model.name": ("factory",),
     "model.factory": ("name",),
+    "model.init.run": ("seed",),
+    "model.init.seed": ("run",),
     "clients.compute.profile": Compute.rates,
     "clients.compute.macs_per_s": ("profile",),
     "clients.network.profile": Network.rates,
