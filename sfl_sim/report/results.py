@@ -126,8 +126,8 @@ def columns_for(frames: Frames) -> list[Column]:
         learned.insert(1, Column("Hybrid accuracy", "hybrid_accuracy", percent, more_is_better=True))
     if frames.has_client_accuracy:
         learned.insert(1, Column("Client accuracy", "client_accuracy", percent, more_is_better=True))
-    if frames.has_perplexity:
-        learned.insert(0, Column("Perplexity", "perplexity", "{:.2f}".format))
     if frames.summary["accuracy_spread"].notna().any():
         learned.insert(1, Column("Spread of last rounds (points)", "accuracy_spread", points))
+    if frames.has_perplexity:
+        learned.insert(0, Column("Perplexity", "perplexity", "{:.2f}".format))
     return learned + columns
