@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from sfl_sim.data.dataset import Dataset, measured, split_off_test
+from sfl_sim.data.dataset import Dataset, measured, numbered, split_off_test
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 
@@ -95,16 +95,12 @@ def synthetic(
 
     x_train, y_train, train_owners = draw(samples)
     x_test, y_test, test_owners = draw(max(1, samples // 4))
-    data = Dataset("synthetic", x_train, y_train, x_test, y_test, _numbered(n_labels))
+    data = Dataset("synthetic", x_train, y_train, x_test, y_test, numbered(n_labels))
     if owners:
-        data = replace(data, owners=train_owners, test_owners=test_owners, owner_names=_numbered(owners))
+        data = replace(data, owners=train_owners, test_owners=test_owners, owner_names=numbered(owners))
     if len(shape) == 1:
         return data
     return measured(data) if drawn else replace(data, mean=torch.zeros(shape[0]), std=torch.ones(shape[0]))
-
-
-def _numbered(n: int) -> tuple[str, ...]:
-    return tuple(map(str, range(n)))
 
 
 def _patterns(shape: Sequence[int], n_labels: int, rng: np.random.Generator) -> NDArray[np.float64]:

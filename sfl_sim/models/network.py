@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from difflib import get_close_matches
 from itertools import pairwise
@@ -20,6 +20,9 @@ from sfl_sim.models.replica import Replica, Weights
 from sfl_sim.rng import torch_seed
 
 Builder = Callable[[tuple[int, ...], int], nn.Sequential]
+Fill = Callable[[nn.Sequential], None]
+LABEL_BYTES = 8
+"""Size of a label in a message, a torch int64 (docs/methods/bytes.md#per-mini-batch)."""
 
 
 class Network:
@@ -33,6 +36,7 @@ class Network:
         dtype: floating type of weights and activations.
         channels_last: lay 4-d weights and images out as NHWC, which is exact and faster on CPUs (1.1 to 1.5 times).
         tokens: whether a sample is a sequence of tokens, int64; None: if it has one dimension.
+        weightless: it is known by its shapes alone, and takes no memory for weights: it can be timed but not trained.
 
     Attributes:
         layers: prices of the layers.
@@ -51,6 +55,7 @@ class Network:
         dtype: torch.dtype = torch.float32,
         channels_last: bool = True,
         tokens: bool | None = None,
+        weightless: bool = False,
     ) -> None:
         self.name = name
         self.input_shape = tuple(input_shape)
@@ -58,10 +63,13 @@ class Network:
         self.dtype = dtype
         self.tokens = len(self.input_shape) == 1 if tokens is None else tokens
         self.channels_last = channels_last and len(self.input_shape) == 3
+        self.weightless = weightless
         self.calling = Calling()
+        self._fill: Fill | None = None
+        self._initial_seed: int | None = None
         self._build = build
         try:
-            with _one_thread():
+            with _one_thread(), self.measuring():
                 module = self._module(seed=0)
                 self.layers = price(module, self.input_shape, self.tokens)
                 self.needs_batches_of_two = not _trains_on(one_sample(module, self.input_shape, self.tokens), module)
@@ -78,6 +86,35 @@ class Network:
         network = copy(self)
         network.calling = calling
         return network
+
+    def starting(self, fill: Fill | None = None, seed: int | None = None) -> Network:
+        """Return the same network with other initial weights than those drawn with the seed of the run.
+
+        Args:
+            fill: sets the weights of a whole network that has just been built; it is tried on one without weights.
+            seed: seed with which they are drawn.
+
+        Raises:
+            ScenarioError: `fill` has no such weights.
+        """
+        network = copy(self)
+        network._fill, network._initial_seed = fill, seed
+        if fill:
+            fill(self._skeleton())
+        return network
+
+    def measuring(self) -> AbstractContextManager[object]:
+        """Return a context in which all layers can run once: tensors have shapes alone if the network is weightless."""
+        if not self.weightless:
+            return nullcontext()
+        from torch._subclasses.fake_tensor import FakeTensorMode  # takes seconds to import
+
+        return FakeTensorMode()
+
+    @property
+    def every_token(self) -> bool:
+        """True if the output of a sequence is (T, V) scores of the next token at every position, instead of one."""
+        return len(self.layers[-1].out_shape) > 1
 
     def needs_batches_of_two_before(self, cut: int) -> bool:
         """Return True if the layers up to `cut` have a batch norm that cannot normalise a single sample."""
@@ -136,7 +173,7 @@ class Network:
         layers = self.layers[start:stop]
         before = self.layers[start - 1].out_shape if start else self.input_shape
         return Part(
-            skeleton.to(self.dtype),
+            _of_type(skeleton, self.dtype),
             first=start == 0,
             layers=layers,
             in_numel=math.prod(before),
@@ -144,6 +181,7 @@ class Network:
             dtype=self.dtype,
             channels_last=self.channels_last,
             calling=self.calling,
+            label_bytes=LABEL_BYTES * (math.prod(self.input_shape) if self.every_token else 1),
         )
 
     def split(self, *cuts: int, seed: int, device: torch.device | None) -> list[Replica]:
@@ -160,7 +198,10 @@ class Network:
         parts = [self.part(start, stop) for start, stop in pairwise(bounds)]
         if device is None:
             return [Replica(part) for part in parts]
-        whole = self._module(torch_seed(seed, "initial weights"))
+        initial_seed = seed if self._initial_seed is None else self._initial_seed
+        whole = self._module(torch_seed(initial_seed, "initial weights"))
+        if self._fill:
+            self._fill(whole)
         return [
             Replica(part, Weights.of(part, whole[start:stop], device))
             for part, start, stop in zip(parts, bounds[:-1], bounds[1:], strict=True)
@@ -176,7 +217,15 @@ class Network:
     def _module(self, seed: int) -> nn.Sequential:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self._build(self.input_shape, self.n_labels).to(self.dtype)
+            return _of_type(self._build(self.input_shape, self.n_labels), self.dtype)
+
+
+def _of_type(module: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:
+    """Convert floating parameters and buffers; `Module.to` cannot if they have shapes alone (`Network.measuring`)."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+    return module
 
 
 @contextmanager

@@ -28,6 +28,7 @@ class Part:
         dtype: type of the weights.
         wire_dtype: type of its activations, and so of activations and gradients in messages at a cut: that of autocast
             if the network uses it (2 bytes per element for bfloat16), else that of the weights.
+        label_bytes: bytes of what the network has to predict of a sample, in a message.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Part:
         dtype: torch.dtype,
         channels_last: bool,
         calling: Calling,
+        label_bytes: int,
     ) -> None:
         self.skeleton = skeleton
         self.first = first
@@ -51,6 +53,7 @@ class Part:
         self.out_numel = math.prod(out_shape)
         self.channels_last = channels_last
         self.calling = calling
+        self.label_bytes = label_bytes
         self.names: list[str] = []
         self.shapes: list[torch.Size] = []
         self.buffer_names: list[str] = []
