@@ -4,8 +4,9 @@
 
 SplitFedV2, in which the number of mini-batches per client keeps the number of operations about equal for all numbers of
 clients: by the event loop, and by recursion (`sim/array_clock.py`; the first round, in which the flow is recorded, and
-later ones) in arrival order and in cyclic order. Each size runs in a process of its own, pinned to one core; seconds
-are CPU time of the process. For comparison: bare SimPy timeouts, and the same client loop with a heap and floats only.
+later ones) in arrival order and in cyclic order. Up to 1,000 clients the event loop also runs with access points, each
+of which 20 clients share. Each size runs in a process of its own, pinned to one core; seconds are CPU time of the
+process. For comparison: bare SimPy timeouts, and the same client loop with a heap and floats only.
 
 Goals: event loop 200,000 operations/s at 1,000 clients and 80,000 at 100,000; recursion 5,000,000; 2 kB per idle
 client.
@@ -26,7 +27,7 @@ import simpy
 
 from benchmarks.pairs import publish
 
-SIZES = [10, 1_000, 100_000]
+SIZES = [10, 100, 1_000, 100_000]
 OPERATIONS = 1_000_000
 REPEATS = 3
 
@@ -65,6 +66,12 @@ def measure(clients):
         return method.round(1, range(clients))
 
     found["event loop"] = speed(lambda: loop.run(flow(), 1), loop)
+    if clients <= 1_000:
+        points = {"access_points": -(-clients // 20), "capacity_bps": 2e7}
+        shared = EventClock(
+            build_fleet(clients, 0, {}, {"profile": "mobiperf", "shared": points}, 100.0), Timing(), ORDERS["fcfs"]
+        )
+        found["event loop, shared links"] = speed(lambda: shared.run(flow(), 1), shared)
     for order, simulator in zip(("arrival", "cyclic"), foreseen, strict=True):
         again = partial(Clock(simulator).run, flow, 1, like="all")
         found[f"{order}, first"] = speed(again, simulator)

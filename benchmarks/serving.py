@@ -31,6 +31,7 @@ SERVER = 2
 
 def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
     from sfl_sim.methods.requests import EarlyExit, Fixed
+    from sfl_sim.models.network import LABEL_BYTES
     from sfl_sim.models.zoo import network
     from sfl_sim.rng import stream
     from sfl_sim.sim.event_clock import EventClock
@@ -40,7 +41,6 @@ def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
     from sfl_sim.system.arrivals import poisson
     from sfl_sim.system.fleet import build_fleet
     from sfl_sim.training.deployed import Deployed
-    from sfl_sim.training.steps import LABEL_BYTES
     from sfl_sim.training.timing import Timing
 
     links = {"profile": None, "uplink_bps": 1e8, "downlink_bps": 1e8}

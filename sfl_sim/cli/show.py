@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Annotated
@@ -221,7 +222,10 @@ def schema() -> None:
 
 @app.command()
 def model(
-    name: Annotated[str, typer.Argument(help="A model's name, or package.module:make for one of your own.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A model's name, package.module:make for your own, or a folder in Hugging Face's format."),
+    ],
     input_shape: Annotated[
         str | None, typer.Option("--input", metavar="SHAPE", help="One sample's shape, as 3x32x32; 80 for 80 tokens.")
     ] = None,
@@ -239,11 +243,12 @@ def model(
     from sfl_sim.report.fleet import layers_in_terminal
     from sfl_sim.scenario.sections import Model
 
-    usual_shape, usual_labels = usual_data(name)
+    is_stored = os.path.exists(name)
+    usual_shape, usual_labels = ((512,), 1) if is_stored else usual_data(name)
     shape = usual_shape if input_shape is None else _shape(input_shape)
-    chosen = find_model(Model(factory=name, name=None) if ":" in name else Model(name=name))
-    net = network(chosen, shape, n_labels or usual_labels)
-    table = layers_in_terminal(layer_table(net).assign(model=name), shape, net.n_labels)
+    given = {"name": "hf", "path": name} if is_stored else {"factory": name} if ":" in name else {"name": name}
+    net = network(find_model(Model.model_validate(given)), shape, n_labels or usual_labels)
+    table = layers_in_terminal(layer_table(net).assign(model=name), shape, net.layers[-1].out_shape[-1])
     Terminal(soft_wrap=True).print(table)
 
 

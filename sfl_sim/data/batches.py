@@ -47,12 +47,13 @@ class Images:
         self.labels = dataset.y_train.numpy()
         self.mean = None if dataset.mean is None else dataset.mean.to(device)
         self.std = None if dataset.std is None else dataset.std.to(device)
+        self.every_token = bool(dataset.token_names)
         self.dtype = dtype
         self.channels_last = channels_last
         self.augment = augment
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Normalise uint8 images (n, C, H, W) to floating ones, or convert uint8 tokens (n, T) to int64.
+        """Normalise uint8 images (n, C, H, W) to floating ones, or convert tokens (n, T) to int64, those to read.
 
         Floating samples of a user's own change their type and memory format alone.
         """
@@ -60,8 +61,12 @@ class Images:
             channels_last = self.channels_last and x.ndim == 4
             return x.to(self.dtype, memory_format=torch.channels_last if channels_last else torch.preserve_format)
         if self.mean is None or self.std is None:
-            return x.long()
+            return (x[:, :-1] if self.every_token else x).long()
         return normalise(x, self.mean, self.std, self.dtype, self.channels_last)
+
+    def targets(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return what is to be predicted of samples x with labels y (n,): the labels, or the next tokens (n, T)."""
+        return x[:, 1:].long() if self.every_token else y
 
 
 class _Epoch:
@@ -83,7 +88,8 @@ class _Epoch:
             if self.images.augment:
                 self.x = random_crop_flip(self.x, CROP_PADDING, self.rng)
         assert self.y is not None
-        return self.images.prepare(self.x[start:stop]), self.y[start:stop]
+        x = self.x[start:stop]
+        return self.images.prepare(x), self.images.targets(x, self.y[start:stop])
 
 
 _Piece = tuple[_Epoch, int, int]
@@ -112,7 +118,7 @@ class Batch(Value):
         return np.concatenate([epoch.order[start:stop] for epoch, start, stop in self._pieces])
 
     def load(self) -> tuple[Tensor, Tensor]:
-        """Gather the samples: images (n, C, H, W) or tokens (n, T), and labels (n,)."""
+        """Gather the samples: images (n, C, H, W) or tokens (n, T), and labels (n,) or next tokens (n, T)."""
         assert self._pieces, "a timing-only batch has no samples"
         x, y = zip(*(epoch.slice(start, stop) for epoch, start, stop in self._pieces), strict=True)
         return (x[0], y[0]) if len(x) == 1 else (torch.cat(x), torch.cat(y))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from sfl_sim.data.dataset import Dataset, measured, split_off_test
+from sfl_sim.data.dataset import Dataset, measured, numbered, split_off_test
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 
@@ -46,6 +46,7 @@ def synthetic(
     samples: int = 10_000,
     separation: float = 10.0,
     owners: int | None = None,
+    pixels: bool = True,
 ) -> Dataset:
     """Seeded noise around one pattern per label, of any shape and size: for tests and capacity planning.
 
@@ -58,6 +59,8 @@ def synthetic(
         separation: approximate distance of two patterns, in standard deviations of the noise; the best classifier
             takes one label for a given other one with probability Phi(-separation / 2).
         owners: number of people to whom the samples are assigned at random; None for no owners.
+        pixels: False if labels and owners of the training samples suffice: then samples without owners are black, and
+            the labels of the test samples have another order.
 
     Raises:
         ScenarioError: a shape that is neither an image's nor a sequence's, more than 256 different tokens, more labels
@@ -76,9 +79,13 @@ def synthetic(
     rng = stream(0, "synthetic", *shape, n_labels)
     patterns = _patterns(shape, n_labels, rng) * (separation / np.sqrt(2))
     levels = 256 if len(shape) == 3 else n_labels
+    drawn = pixels or owners  # owners are drawn after the pixels
 
     def draw(n: int) -> tuple[Tensor, Tensor, Tensor]:
         y = rng.permutation(np.arange(n) % n_labels)
+        if not drawn:
+            black = torch.zeros(1, dtype=torch.uint8).expand(n, *shape)
+            return black, torch.from_numpy(y), torch.zeros(n, dtype=torch.int64)
         x = np.empty((n, *shape), dtype=np.uint8)
         step = max(1, PIECE_BYTES // patterns[0].nbytes)
         for first in range(0, n, step):
@@ -88,14 +95,12 @@ def synthetic(
 
     x_train, y_train, train_owners = draw(samples)
     x_test, y_test, test_owners = draw(max(1, samples // 4))
-    data = Dataset("synthetic", x_train, y_train, x_test, y_test, _numbered(n_labels))
+    data = Dataset("synthetic", x_train, y_train, x_test, y_test, numbered(n_labels))
     if owners:
-        data = replace(data, owners=train_owners, test_owners=test_owners, owner_names=_numbered(owners))
-    return measured(data) if len(shape) == 3 else data
-
-
-def _numbered(n: int) -> tuple[str, ...]:
-    return tuple(map(str, range(n)))
+        data = replace(data, owners=train_owners, test_owners=test_owners, owner_names=numbered(owners))
+    if len(shape) == 1:
+        return data
+    return measured(data) if drawn else replace(data, mean=torch.zeros(shape[0]), std=torch.ones(shape[0]))
 
 
 def _patterns(shape: Sequence[int], n_labels: int, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -39,6 +39,8 @@ class Dataset:
         owners, test_owners: int64 (N,), the person who wrote or spoke each sample, as index into `owner_names`; None
             if unknown, and for test samples of people without training samples.
         owner_names: name of each owner.
+        token_names: name of each token, if the next token is to be predicted at every position: then x (N, T + 1) has
+            one token more than a network reads, and the label of a sample is its owner.
     """
 
     name: str
@@ -52,6 +54,17 @@ class Dataset:
     owners: Tensor | None = None
     test_owners: Tensor | None = None
     owner_names: tuple[str, ...] = ()
+    token_names: tuple[str, ...] = ()
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of what a network reads of a sample."""
+        return (self.x_train.shape[1] - 1,) if self.token_names else tuple(self.x_train.shape[1:])
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Names of what a network chooses from: labels or tokens."""
+        return self.token_names or self.label_names
 
     @property
     def n_labels(self) -> int:
@@ -62,7 +75,7 @@ class Dataset:
     def preparation(self) -> dict[str, Any]:
         """What it takes to ask a trained model: the labels in their order, and mean and std of images (x / 255)."""
         mean, std = ([] if each is None else each.tolist() for each in (self.mean, self.std))
-        return {"labels": list(self.label_names), "mean": mean or None, "std": std or None}
+        return {"labels": list(self.answers), "mean": mean or None, "std": std or None}
 
     def digest(self) -> str:
         """Return 32 hex digits, equal for equal data sets."""
@@ -76,6 +89,32 @@ class Dataset:
             else:
                 found.update(repr((field.name, value)).encode())
         return found.hexdigest()
+
+    def predicting_all(self) -> Dataset:
+        """Return the data set with the label as one more token, and owners as labels; without owners all have one.
+
+        Raises:
+            ScenarioError: the samples are no sequences of tokens.
+        """
+        if self.x_train.ndim != 2 or self.x_train.is_floating_point():
+            raise ScenarioError("needs sequences of tokens", key="data.targets", found="all", allowed=["last"])
+        if max(int(x[: None if x.stride(0) else 1].max()) for x in (self.x_train, self.x_test)) >= self.n_labels:
+            problem = "needs labels that are tokens: more tokens than labels are there"
+            raise ScenarioError(problem, key="data.targets", found="all", allowed=["last"])
+        known = self.owners is not None and self.test_owners is not None
+
+        def part(x: Tensor, y: Tensor, owners: Tensor | None) -> tuple[Tensor, Tensor]:
+            labels = owners if known and owners is not None else torch.zeros_like(y)
+            if x.stride(0) == 0:  # of `known`, which takes no memory
+                return x[:, :1].expand(-1, x.shape[1] + 1), labels
+            return torch.cat([x, y[:, None].to(x.dtype)], dim=1), labels
+
+        x_train, y_train = part(self.x_train, self.y_train, self.owners)
+        x_test, y_test = part(self.x_test, self.y_test, self.test_owners)
+        return replace(
+            self, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, token_names=self.label_names,
+            label_names=self.owner_names if known else ("all",),
+        )  # fmt: skip
 
     def subset(self, train_samples: int | None, test_samples: int | None) -> Dataset:
         """Keep so many samples, stratified by label and the same in every run; None keeps all.
@@ -93,6 +132,11 @@ class Dataset:
             owners = None if self.test_owners is None else self.test_owners[i]
             data = replace(data, x_test=self.x_test[i], y_test=self.y_test[i], test_owners=owners)
         return data
+
+
+def numbered(n: int) -> tuple[str, ...]:
+    """Return names for `n` labels or owners that have none."""
+    return tuple(map(str, range(n)))
 
 
 def split_off_test(name: str, x: Tensor, y: Tensor, label_names: Sequence[str]) -> Dataset:

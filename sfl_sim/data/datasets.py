@@ -13,7 +13,7 @@ from sfl_sim.data.builtin import digits, synthetic
 from sfl_sim.data.dataset import Dataset
 from sfl_sim.data.download import Absent
 from sfl_sim.data.folders import cinic10, image_folder, tiny_imagenet
-from sfl_sim.data.known import KNOWN, without_pixels
+from sfl_sim.data.known import FOR_TIMING, KNOWN, tokens, without_pixels
 from sfl_sim.data.leaf import femnist
 from sfl_sim.data.speech import speech_commands
 from sfl_sim.data.text import shakespeare
@@ -36,6 +36,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "shakespeare": shakespeare,
     "speech_commands": speech_commands,
     "image_folder": image_folder,
+    "tokens": tokens,
 }
 
 
@@ -55,7 +56,8 @@ def load(
         name: a key of `DATASETS`, or any name for what a `loader` gives.
         loader: gives the data set; None: the function of that name.
         download: download published files that are missing.
-        pixels: False if labels suffice: of a published set whose files are missing (`KNOWN`), the images are black.
+        pixels: False if labels suffice: the images of a published set whose files are missing (`KNOWN`) are then black,
+            as those of `synthetic`.
         train_samples, test_samples: keep so many, stratified and the same in every run; None keeps all.
         options: keyword arguments of the data set's function; None stands for its default.
 
@@ -65,12 +67,16 @@ def load(
     """
     if loader is None and name not in DATASETS:
         raise ScenarioError("unknown data set", key="data.name", found=name, allowed=DATASETS)
+    if loader is None and name in FOR_TIMING and pixels:
+        raise ScenarioError("is for timing alone: nothing can be learned from it", key="data.name", found=name)
     loader = loader or DATASETS[name]
     accepted = inspect.signature(loader).parameters
     given = {option: value for option, value in options.items() if value is not None}
     for option, value in given.items():
         if option not in accepted:
             raise ScenarioError(f"not an option of {name}", key=f"data.{option}", found=str(value))
+    if "pixels" in accepted:
+        given["pixels"] = pixels
     if "download" in accepted:
         given["download"] = download and (pixels or name not in KNOWN)
     try:

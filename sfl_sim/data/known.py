@@ -1,14 +1,16 @@
-"""Published data sets by the shapes and label counts of their samples: all that the clock asks of them."""
+"""Data sets by the shapes and label counts of their samples: all that the clock asks of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from sfl_sim.data.dataset import Dataset
+from sfl_sim.data.dataset import Dataset, numbered
+from sfl_sim.errors import ScenarioError
 
 Shape = tuple[int, int, int]
 
@@ -39,6 +41,37 @@ KNOWN = {
     "tiny_imagenet": Known((3, 64, 64), [500] * 200, [50] * 200),
 }
 """Label counts by data set (docs/datasets.md); labels are in the order of the published set."""
+
+
+FOR_TIMING = {"tokens"}
+"""Data sets that exist by their shapes alone."""
+
+
+def tokens(
+    shape: Sequence[int] = (512,), n_labels: int = 50_257, samples: int = 10_000, owners: int | None = None
+) -> Dataset:
+    """Sequences of tokens by their number and length alone, for timing: nothing can be learned from them.
+
+    Args:
+        shape: (tokens,) of a sequence.
+        n_labels: number of different tokens.
+        samples: number of training samples; a quarter as many test samples come in addition.
+        owners: number of people who hold equally many of them; None for no owners.
+
+    Raises:
+        ScenarioError: the shape is not a sequence's.
+    """
+    if len(shape) != 1:
+        raise ScenarioError("is not [tokens]", key="data.shape", found=list(shape))
+
+    def part(n: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros(1, 1, dtype=torch.uint8).expand(n, *shape), torch.zeros(n, dtype=torch.int64)
+
+    data = Dataset("tokens", *part(samples), *part(max(1, samples // 4)), numbered(n_labels))
+    if owners is None:
+        return data
+    train, test = (torch.arange(len(y)) % owners for y in (data.y_train, data.y_test))
+    return replace(data, owners=train, test_owners=test, owner_names=numbered(owners))
 
 
 def without_pixels(name: str, superclasses: bool | None = None) -> Dataset:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sfl_sim.data.batches import ClientData, Images, Rest, check_augmentable
 from sfl_sim.data.datasets import Dataset
 from sfl_sim.engine.estimate import SecondsPerSample
+from sfl_sim.engine.initial import starting
 from sfl_sim.engine.participation import round_size
 from sfl_sim.engine.registry import find_codec, find_method, find_model, find_order, method_options
 from sfl_sim.errors import ScenarioError
@@ -22,11 +23,11 @@ from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network
 from sfl_sim.models.on_nan import OnNan
-from sfl_sim.models.zoo import network
+from sfl_sim.models.zoo import is_weightless, network
 from sfl_sim.rng import stream
 from sfl_sim.scenario.availability import Availability
 from sfl_sim.scenario.privacy import Noise, Privacy
-from sfl_sim.scenario.sections import ClientCuts, Scenario, Train
+from sfl_sim.scenario.sections import ClientCuts, Model, Scenario, Train
 from sfl_sim.sim.clock import Clock, Plans
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock
@@ -73,6 +74,8 @@ def build_method(
     net = _network(scenario, dataset)
     if net.lora and not kind.trains_part1 and not isinstance(scenario.model.cut, ClientCuts):
         net = _network(scenario, dataset, above=net.cut_at(scenario.model.cut))
+    if device is not None and scenario.model.init:
+        net = starting(net, scenario.model.init)
     data = _client_data(scenario, dataset, shares, net, device)
     cuts, round_cuts = _cuts(scenario, kind, net, fleet)
     _check_defences(scenario, kind, net)
@@ -90,16 +93,12 @@ def build_method(
 
 def _network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Network:
     """Build the network, with adapters, if there are any, in the layers after the first `above`."""
-    shape, precision = tuple(dataset.x_train.shape[1:]), PRECISIONS[scenario.train.precision]
+    shape, precision = dataset.sample_shape, PRECISIONS[scenario.train.precision]
     tokens = dataset.mean is None and not dataset.x_train.is_floating_point()
     net = network(
-        find_model(scenario.model),
-        shape,
-        dataset.n_labels,
-        precision.weights,
-        tokens=tokens,
-        lora=_lora(scenario, above),
-    )
+        find_model(scenario.model), shape, len(dataset.answers), precision.weights,
+        tokens=tokens, every_token=bool(dataset.token_names), lora=_lora(scenario, above),
+    )  # fmt: skip
     return net.called(_calling(scenario.train))
 
 
@@ -112,6 +111,24 @@ def _lora(scenario: Scenario, above: int) -> Lora | None:
         rank=section.rank, alpha=section.alpha, targets=tuple(section.targets), aggregate=section.aggregate,
         preinstalled=section.preinstalled, frozen_itemsize=2 if section.frozen_dtype == "bf16" else 4, above=above,
     )  # fmt: skip
+
+
+def check_can_train(model: Model, device: torch.device | None) -> None:
+    """Raise ScenarioError if a model that is known by its shapes alone shall train; `device` is None if nothing is."""
+    if device is not None and model.factory is None and is_weightless(find_model(model)):
+        raise ScenarioError(
+            "is known by its shapes alone and cannot be trained: --timing-only, or sfl-sim whatif",
+            key="model.path" if model.path else "model.name", found=model.path or model.name,
+        )  # fmt: skip
+
+
+def check_targets(scenario: Scenario, dataset: Dataset) -> None:
+    """Raise ScenarioError if the next token is predicted at every position where samples need one label each."""
+    wanted = {"report.snapshots": scenario.report.snapshots, "report.leakage": scenario.report.leakage,
+              "serving": scenario.serving}  # fmt: skip
+    for key, section in wanted.items():
+        if section is not None and dataset.token_names:
+            raise ScenarioError("needs one label for each sample (data.targets: last)", key=key)
 
 
 def _calling(train: Train) -> Calling:

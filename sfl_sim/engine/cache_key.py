@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sfl_sim.data.dataset import Dataset
 from sfl_sim.engine.dealing import dataset_of
+from sfl_sim.engine.initial import model_files
 from sfl_sim.engine.own_sources import own_sources
 from sfl_sim.scenario.concerns import without
 from sfl_sim.scenario.fields import Concern
@@ -46,11 +47,12 @@ def trial_key(scenario: Scenario, meaning: str, *, pixels: bool = True) -> str:
     The key covers the scenario without the keys that concern pages alone, the data set, the content of files that the
     scenario names, the code, a user's own code with what it imports from its own folder, and the `meaning` of the
     settings. It does not cover files that a user's own code opens, or modules that it imports by names in variables.
-    Without `pixels`, a published data set need not be on this machine (`dealing.deal_data`).
+    Without `pixels`, a published data set need not be on this machine (`dealing.deal_data`), nor initial weights.
     """
     values = without(scenario, NOT_STORED) | {"is served": scenario.serving is not None}
     named = {text: Path(os.path.expanduser(text)) for text in texts(values)}
     files = {text: _content(path) for text, path in named.items() if os.path.isfile(path)}
+    files |= {str(path): _content(path) for path in model_files(scenario.model, weights=pixels)}
     own = {text: own_sources(text.partition(":")[0]) for text in named if ":" in text}
     content = [values, _digest(dataset_of(scenario.data, pixels=pixels)), files, own, code_version(), meaning]
     canonical = json.dumps(content, sort_keys=True, allow_nan=False)

@@ -143,13 +143,15 @@ def described() -> dict[str, dict[str, dict[str, Any]]]:
     from sfl_sim.data.datasets import DATASETS
     from sfl_sim.data.partition import PARTITIONS
     from sfl_sim.methods import METHODS
+    from sfl_sim.models.hugging_face import HuggingFace
     from sfl_sim.models.zoo import MODELS
     from sfl_sim.scenario.presets import PRESETS
     from sfl_sim.sim.orders import ORDERS
     from sfl_sim.training.codecs import CODECS
 
     plain: dict[str, Mapping[str, object]] = {
-        "models": MODELS, "datasets": DATASETS, "partitions": PARTITIONS, "orders": {**ORDERS, **PRESETS},
+        "models": {**MODELS, "hf": HuggingFace}, "datasets": DATASETS, "partitions": PARTITIONS,
+        "orders": {**ORDERS, **PRESETS},
     }  # fmt: skip
     return {
         "methods": {

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from sfl_sim.data.dataset import with_std
 from sfl_sim.data.datasets import Dataset, load
-from sfl_sim.data.known import KNOWN
+from sfl_sim.data.known import FOR_TIMING, KNOWN
 from sfl_sim.data.own import as_dataset, read_indices
 from sfl_sim.data.partition import check_clients, partition
 from sfl_sim.data.samples import Samples
 from sfl_sim.data.testsets import client_test_sets
-from sfl_sim.engine.registry import named
+from sfl_sim.engine.registry import find_model, named
+from sfl_sim.models.zoo import predicts_tokens
 from sfl_sim.rng import stream
 from sfl_sim.scenario.data import Data, Indices, Partition
 from sfl_sim.scenario.own_code import find_object, is_object
@@ -27,15 +28,30 @@ Ints = NDArray[np.int64]
 def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list[Ints]]:
     """Give the data set, and each client's training samples by the scenario's partition; a client may get none.
 
-    Without `pixels`, a published set that is not on this machine has black images (`sfl_sim.data.known`).
+    Without `pixels`, a published set that is not on this machine has black images (`sfl_sim.data.known`), and so has
+    `synthetic`.
     """
     dataset = dataset_of(scenario.data, pixels=pixels)
+    if predicts_all(scenario):
+        dataset = _predicting_all(dataset)
     owners = None if dataset.owners is None else dataset.owners.numpy()
     samples = Samples(dataset.y_train.numpy(), dataset.n_labels, owners)
     count, how = scenario.clients.count, _holdings(scenario.data.partition)
     if count is not None:
         check_clients(count, samples)
     return dataset, partition(how.pop("kind"), samples, count, stream(scenario.seed, "partition"), **how)
+
+
+def predicts_all(scenario: Scenario) -> bool:
+    """Return True if the next token is to be predicted at every position."""
+    if scenario.data.targets is None:
+        return scenario.model.factory is None and predicts_tokens(find_model(scenario.model))
+    return scenario.data.targets == "all"
+
+
+@lru_cache(maxsize=2)
+def _predicting_all(dataset: Dataset) -> Dataset:
+    return dataset.predicting_all()
 
 
 def _holdings(how: Partition) -> dict[str, Any]:
@@ -56,8 +72,8 @@ def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]
 
 def dataset_of(data: Data, *, pixels: bool = True) -> Dataset:
     """Load the data set, once per process for all variants that want the same; `pixels` as in `deal_data`."""
-    pixels = pixels or data.name not in KNOWN  # no other set is loaded twice
-    return _load(pixels=pixels, **data.model_dump(exclude={"partition", "test", "augment"}))
+    pixels = pixels or data.name not in {*KNOWN, *FOR_TIMING, "synthetic"}  # no other set is loaded twice
+    return _load(pixels=pixels, **data.model_dump(exclude={"partition", "test", "augment", "targets"}))
 
 
 @lru_cache(maxsize=2)

@@ -65,7 +65,8 @@ class Evaluator:
         task, n_labels = self.experiment.method.task, self.experiment.dataset.n_labels
         codec = task.wire.for_inference if task.cuts else None
         coded = (max(task.cuts), codec) if codec else None
-        return evaluate(model, self._x, self._y, n_labels, self._images.prepare, keeps_logits, coded)
+        images = self._images
+        return evaluate(model, self._x, self._y, n_labels, images.prepare, keeps_logits, coded, images.targets)
 
     def of_round(self, number: int) -> tuple[dict[str, Any], list[dict[str, Any]], Tables]:
         """Give figures for the row of a finished round, its rows of labels.parquet, and tables after the last round."""
@@ -90,7 +91,7 @@ class Evaluator:
         """Give the columns that the user's own metrics fill."""
         if found.logits is None:
             return {}
-        logits, labels = found.logits.cpu(), self.experiment.dataset.y_test
+        logits, labels = found.logits.cpu(), self._images.targets(self._x, self._y).cpu()
         columns = {}
         for name, metric in self.experiment.metrics.items():
             try:
@@ -130,7 +131,8 @@ class Evaluator:
 def own_metrics(scenario: Scenario) -> dict[str, Callable[[Tensor, Tensor], float]]:
     """Return the user's own metrics by name. Raises ScenarioError if one cannot be called, or has a taken name."""
     taken = [*ROUND_COLUMNS, *(f"{part}_s" for part in BREAKDOWN), *exits.HEADLINE, "performance_gap", "client_joule",
-             *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, "skipped", "variant", "seed"]  # fmt: skip
+             *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, "skipped", "perplexity",
+             "variant", "seed"]  # fmt: skip
     found = {}
     for name, path in scenario.report.metrics.items():
         key = f"report.metrics.{name}"

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order
-from sfl_sim.engine.build import build_clock, build_executor, build_method, build_world
+from sfl_sim.engine.build import build_clock, build_executor, build_method, build_world, check_can_train, check_targets
 from sfl_sim.engine.checkpointing import ResumePoint, StoredRound
 from sfl_sim.engine.dealing import deal_data, deal_tests
 from sfl_sim.engine.evaluation import Evaluator, own_metrics
@@ -87,9 +87,11 @@ class Experiment:
     def __init__(self, scenario: Scenario, device: torch.device | None, provenance: Provenance | None = None) -> None:
         self.scenario = scenario = expand(scenario)
         self.device = device
+        check_can_train(scenario.model, device)
         self.dataset, self.shares = deal_data(scenario, pixels=device is not None)
         check_none_empty(self.shares)
         seed, dataset = scenario.seed, self.dataset
+        check_targets(scenario, dataset)
         self.label_order = label_order(dataset.n_labels, stream(seed, "label order"))
         self.counts = label_counts(dataset.y_train.numpy(), self.shares, dataset.n_labels)
         self.test_sets = deal_tests(scenario, dataset, self.counts)

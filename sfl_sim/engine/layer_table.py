@@ -9,7 +9,8 @@ from sfl_sim.models.network import Network
 
 IMAGE = ((3, 32, 32), 10)
 USUAL = {"cnn_small": ((1, 8, 8), 10), "lenet5": ((1, 28, 28), 10), "cnn8": ((1, 28, 28), 10),
-         "char_transformer": ((80,), 80)}  # fmt: skip
+         "char_transformer": ((80,), 80), "gpt_small": ((80,), 80), "gpt2": ((512,), 50_257),
+         "llama_3_2_1b": ((512,), 128_256)}  # fmt: skip
 """Sample shape and number of labels of the data that a model is mostly used on, if they differ from `IMAGE`."""
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from sfl_sim.engine.catalogue import NO_NAME, choices, unknown_option
 from sfl_sim.errors import ScenarioError, own_place
 from sfl_sim.methods import METHODS, Method
+from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.network import Builder
 from sfl_sim.models.zoo import as_builder
 from sfl_sim.scenario.load import Study, value_of
@@ -49,7 +50,12 @@ def named(name: str, table: Mapping[str, Any], key: str) -> Any:
 
 
 def find_model(model: Model) -> str | Builder | nn.Sequential:
-    """Return a name of the zoo, or a user's own model, for `zoo.network`. Raises ScenarioError if it is no model."""
+    """Return a name of the zoo, a folder's or a user's own model, for `zoo.network`; or raise ScenarioError."""
+    if (model.name == "hf") != (model.path is not None):
+        problem = "needs the folder of a model" if model.name == "hf" else "is a key of the model hf"
+        raise ScenarioError(problem, key="model.path", found=model.path)
+    if model.path is not None:
+        return HuggingFace(model.path)
     if model.factory is None:
         return str(model.name)
     thing: Builder | nn.Sequential = named(model.factory, {}, "model.factory")

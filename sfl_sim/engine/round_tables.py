@@ -79,6 +79,7 @@ def learned(found: Evaluation, test_sets: Sequence[Ints]) -> dict[str, Any]:
         "client_accuracy": found.client_accuracy(test_sets),
         "loss": found.loss,
         "performance_gap": performance_gap(found.by_label),
+        **({"perplexity": found.perplexity} if found.confusion is None else {}),
     }
 
 

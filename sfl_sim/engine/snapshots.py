@@ -63,7 +63,9 @@ class Snapshots:
         return pd.concat(self._tables) if self._tables else None
 
     def _look(self, model: Model) -> None:
-        table = confusion_table(self.evaluate(model).confusion)
+        confusion = self.evaluate(model).confusion
+        assert confusion is not None, "token targets have no confusion matrix"
+        table = confusion_table(confusion)
         self._tables.append(table.assign(round=self._round, job=self._jobs, time_s=self.clock.now_s))
 
     def _part1_of(self, job: On) -> int | None:

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.models.network import LABEL_BYTES
 from sfl_sim.ops import SERVER, Event, Flow, State, Step, Value, Work, occur, on, send, start, wait
 from sfl_sim.training.deployed import Deployed
-from sfl_sim.training.steps import LABEL_BYTES
 
 
 class EarlyExit:

@@ -73,7 +73,8 @@ def headline(rounds: pd.DataFrame, labels: pd.DataFrame, last_rounds: int = LAST
     )
     if rounds.empty or rounds["accuracy"].isna().all():
         return found
-    last = rounds.filter(["accuracy", "client_accuracy", "performance_gap"]).tail(last_rounds).astype(float)
+    columns = ["accuracy", "client_accuracy", "performance_gap", "perplexity"]
+    last = rounds.filter(columns).tail(last_rounds).astype(float)
     found |= {str(column): value for column, value in last.median().dropna().items()}
     if len(last) > 1:
         found["accuracy_spread"] = float(last["accuracy"].std())

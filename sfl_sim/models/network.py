@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
 from difflib import get_close_matches
@@ -22,6 +22,9 @@ from sfl_sim.models.replica import Replica, Weights
 from sfl_sim.rng import torch_seed
 
 Builder = Callable[[tuple[int, ...], int], nn.Sequential]
+Fill = Callable[[nn.Sequential], None]
+LABEL_BYTES = 8
+"""Size of a label in a message, a torch int64 (docs/methods/bytes.md#per-mini-batch)."""
 
 
 class Network:
@@ -35,6 +38,7 @@ class Network:
         dtype: floating type of weights and activations.
         channels_last: lay 4-d weights and images out as NHWC, which is exact and faster on CPUs (1.1 to 1.5 times).
         tokens: whether a sample is a sequence of tokens, int64; None: if it has one dimension.
+        weightless: it is known by its shapes alone, and takes no memory for weights: it can be timed but not trained.
         lora: adapters, with which all other weights are frozen; None: all weights are trained.
 
     Attributes:
@@ -55,6 +59,7 @@ class Network:
         dtype: torch.dtype = torch.float32,
         channels_last: bool = True,
         tokens: bool | None = None,
+        weightless: bool = False,
         lora: Lora | None = None,
     ) -> None:
         self.name = name
@@ -63,11 +68,14 @@ class Network:
         self.dtype = dtype
         self.tokens = len(self.input_shape) == 1 if tokens is None else tokens
         self.channels_last = channels_last and len(self.input_shape) == 3
+        self.weightless = weightless
         self.calling = Calling()
+        self._fill: Fill | None = None
+        self._initial_seed: int | None = None
         self._build = build
         self.lora = lora
         try:
-            with _one_thread():
+            with _one_thread(), self.measuring():
                 module = self._module(seed=0)
                 self.layers = price(module, self.input_shape, self.tokens)
                 self.needs_batches_of_two = not _trains_on(one_sample(module, self.input_shape, self.tokens), module)
@@ -87,6 +95,35 @@ class Network:
         network = copy(self)
         network.calling = calling
         return network
+
+    def starting(self, fill: Fill | None = None, seed: int | None = None) -> Network:
+        """Return the same network with other initial weights than those drawn with the seed of the run.
+
+        Args:
+            fill: sets the weights of a whole network that has just been built; it is tried on one without weights.
+            seed: seed with which they are drawn.
+
+        Raises:
+            ScenarioError: `fill` has no such weights.
+        """
+        network = copy(self)
+        network._fill, network._initial_seed = fill, seed
+        if fill:
+            fill(self._skeleton())
+        return network
+
+    def measuring(self) -> AbstractContextManager[object]:
+        """Return a context in which all layers can run once: tensors have shapes alone if the network is weightless."""
+        if not self.weightless:
+            return nullcontext()
+        from torch._subclasses.fake_tensor import FakeTensorMode  # takes seconds to import
+
+        return FakeTensorMode()
+
+    @property
+    def every_token(self) -> bool:
+        """True if the output of a sequence is (T, V) scores of the next token at every position, instead of one."""
+        return len(self.layers[-1].out_shape) > 1
 
     def needs_batches_of_two_before(self, cut: int) -> bool:
         """Return True if the layers up to `cut` have a batch norm that cannot normalise a single sample."""
@@ -145,11 +182,11 @@ class Network:
 
     def part(self, start: int, stop: int) -> Part:
         """Make the part of the layers `start` to `stop` (0-based, `stop` excluded), without weights."""
-        skeleton = self._skeleton()[start:stop]
+        skeleton = self._adapted(self._skeleton())[start:stop]
         layers = self.layers[start:stop]
         before = self.layers[start - 1].out_shape if start else self.input_shape
         return Part(
-            skeleton.to(self.dtype),
+            _of_type(skeleton, self.dtype),
             first=start <= self.lowest,
             layers=layers,
             in_numel=math.prod(before),
@@ -157,6 +194,7 @@ class Network:
             dtype=self.dtype,
             channels_last=self.channels_last,
             calling=self.calling,
+            label_bytes=LABEL_BYTES * (math.prod(self.input_shape) if self.every_token else 1),
             aggregate=self.lora.aggregate if self.lora else None,
         )
 
@@ -174,7 +212,8 @@ class Network:
         parts = [self.part(start, stop) for start, stop in pairwise(bounds)]
         if device is None:
             return [Replica(part) for part in parts]
-        whole = self._module(torch_seed(seed, "initial weights"))
+        initial_seed = seed if self._initial_seed is None else self._initial_seed
+        whole = self._module(torch_seed(initial_seed, "initial weights"), self._fill)
         return [
             Replica(part, Weights.of(part, whole[start:stop], device, seed))
             for part, start, stop in zip(parts, bounds[:-1], bounds[1:], strict=True)
@@ -183,20 +222,33 @@ class Network:
     def _skeleton(self) -> nn.Sequential:
         try:
             with torch.device("meta"):
-                return self._adapted()
+                return self._build(self.input_shape, self.n_labels)
         except Exception:  # a user's factory may read numbers, of which there are none
-            return self._module(seed=0).to("meta")
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                return self._build(self.input_shape, self.n_labels).to("meta")
 
-    def _module(self, seed: int) -> nn.Sequential:
+    def _module(self, seed: int, fill: Fill | None = None) -> nn.Sequential:
+        """Build the network, let `fill` set its weights, and draw its adapters last, on which nothing else depends."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self._adapted().to(self.dtype)
+            module = _of_type(self._build(self.input_shape, self.n_labels), self.dtype)
+            if fill:
+                fill(module)
+            return self._adapted(module)
 
-    def _adapted(self) -> nn.Sequential:
-        module = self._build(self.input_shape, self.n_labels)
+    def _adapted(self, module: nn.Sequential) -> nn.Sequential:
         if self.lora:
             adapt(module, self.lora)
         return module
+
+
+def _of_type(module: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:
+    """Convert floating parameters and buffers; `Module.to` cannot if they have shapes alone (`Network.measuring`)."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+    return module
 
 
 @contextmanager

@@ -32,6 +32,7 @@ class Part:
         dtype: type of the weights.
         wire_dtype: type of its activations, and so of activations and gradients in messages at a cut: that of autocast
             if the network uses it (2 bytes per element for bfloat16), else that of the weights.
+        label_bytes: bytes of what the network has to predict of a sample, in a message.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Part:
         dtype: torch.dtype,
         channels_last: bool,
         calling: Calling,
+        label_bytes: int,
         aggregate: str | None = None,
     ) -> None:
         self.skeleton = skeleton
@@ -57,6 +59,7 @@ class Part:
         self.out_numel = math.prod(out_shape)
         self.channels_last = channels_last
         self.calling = calling
+        self.label_bytes = label_bytes
         self.aggregate = aggregate
         self.adapters = places(skeleton)
         self.names: list[str] = []

@@ -20,8 +20,8 @@ from sfl_sim.models.lora import Adapter
 from sfl_sim.ops import KINDS, Work
 
 NO_WORK = Work.of(0)
-SHAPING = {"_unsafe_view", "unsafe_split", "unsafe_chunk"}
-"""Operations that only give another view, though torch does not mark them as views."""
+SHAPING = {"_unsafe_view", "unsafe_split", "unsafe_chunk", "prim::device"}
+"""Operations that only give another view, though torch does not mark them as views, or ask where a tensor lies."""
 FOLDED = {
     "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "_batch_norm_no_update",
     "native_dropout", "relu", "hardtanh", "clamp", "clamp_min",
@@ -263,6 +263,8 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 query, key, value = args[:3]
                 macs = math.prod(query.shape[:-1]) * key.shape[-2] * (key.shape[-1] + value.shape[-1])
                 self.counts.products("attention", macs, (query, key, value, query))
+            case "embedding", (_, indices, *_):
+                self.counts.moved((indices, out, out))  # the rows that are looked up, not the whole table
             case _ if name in FOLDED:
                 pass
             case _ if name in MOVING or torch.Tag.pointwise in op.tags:

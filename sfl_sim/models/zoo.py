@@ -3,7 +3,8 @@
 It returns an `nn.Sequential` whose children are the layers: a residual block is one layer, depthwise and pointwise
 convolutions are separate layers, and an activation, norm or pooling belongs to the convolution before it
 (docs/methods/hydra.md#choices). A sample shape of three dimensions is an image, one of one dimension a sequence of
-tokens; a builder raises ValueError for samples that its model does not take. There is no dropout: all random numbers of
+tokens; a builder raises ValueError for samples that its model does not take. A language model scores each of the
+tokens that it knows, which may be more than the data's labels. There is no dropout: all random numbers of
 a run come from named streams (sfl_sim.rng).
 """
 
@@ -13,20 +14,22 @@ import copy
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import nn
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.densenet import densenet121, densenet161, densenet169
-from sfl_sim.models.layers import Shape
+from sfl_sim.models.hugging_face import HuggingFace
+from sfl_sim.models.language import gpt2, gpt_small, llama_3_2_1b
+from sfl_sim.models.layers import Shape, named
 from sfl_sim.models.lora import Lora
 from sfl_sim.models.mobilenet import mobilenet_v1, mobilenet_v2
 from sfl_sim.models.network import Builder, Network, in_one_line
 from sfl_sim.models.resnet import resnet8, resnet18, resnet18_7x7, resnet20, resnet34, resnet50, resnet101, resnet_small
 from sfl_sim.models.small import cnn7, cnn8, cnn_patches, cnn_patches_bn, cnn_small, lenet5
-from sfl_sim.models.transformer import char_transformer, vit_s16
+from sfl_sim.models.transformer import Token, char_transformer, vit_s16
 from sfl_sim.models.vgg import vgg11_bn, vgg16_bn
 
 MODELS: dict[str, Builder] = {
@@ -53,7 +56,14 @@ MODELS: dict[str, Builder] = {
     "densenet169": densenet169,
     "vit_s16": vit_s16,
     "char_transformer": char_transformer,
+    "gpt_small": gpt_small,
+    "gpt2": gpt2,
+    "llama_3_2_1b": llama_3_2_1b,
 }
+LANGUAGE = {"gpt_small", "gpt2", "llama_3_2_1b"}
+"""Models that score the next token at every position."""
+WEIGHTLESS = {"gpt2", "llama_3_2_1b"}
+"""Models that are known by their shapes alone."""
 
 
 def network(
@@ -63,6 +73,7 @@ def network(
     dtype: torch.dtype = torch.float32,
     channels_last: bool = True,
     tokens: bool | None = None,
+    every_token: bool | None = None,
     lora: Lora | None = None,
 ) -> Network:
     """Make the network of a model's name, or of a user's own model as `as_builder` takes it.
@@ -72,32 +83,61 @@ def network(
         input_shape: shape of one sample, without the batch dimension.
         n_labels: number of labels.
         dtype, channels_last, tokens, lora: as for `Network`.
+        every_token: predict the next token at every position instead of one label; None: if the model's name says so.
 
     Raises:
         ScenarioError: there is no such model, it does not take such samples, or its output is not a score per label.
     """
     key = model if isinstance(model, Hashable) else as_builder(model)
-    return _network(key, input_shape, n_labels, dtype, channels_last, tokens, lora)
+    if every_token is None:
+        every_token = predicts_tokens(key)
+    return _network(key, input_shape, n_labels, dtype, channels_last, tokens, every_token, lora)
 
 
 @lru_cache(maxsize=16)  # pricing traces the model, and all variants and seeds of a study want the same
 def _network(
     model: str | Builder | nn.Sequential, input_shape: Shape, n_labels: int, dtype: torch.dtype, channels_last: bool,
-    tokens: bool | None, lora: Lora | None,
+    tokens: bool | None, every_token: bool, lora: Lora | None,
 ) -> Network:  # fmt: skip
-    if not isinstance(model, str):
+    build: Builder
+    if isinstance(model, HuggingFace):
+        name, build = str(model), model
+    elif not isinstance(model, str):
         name, build = getattr(model, "__name__", type(model).__name__), as_builder(model)
     elif model in MODELS:
         name, build = model, MODELS[model]
     else:
         raise ScenarioError("no such model", key="model.name", found=model, allowed=MODELS)
-    net = Network(name, build, input_shape, n_labels, dtype, channels_last, tokens, lora)
-    if net.layers[-1].out_shape != (n_labels,):
+    is_language = predicts_tokens(model)
+    if is_language and not every_token:
+        build = partial(_of_last_token, build)
+    net = Network(name, build, input_shape, n_labels, dtype, channels_last, tokens, is_weightless(model), lora)
+    *positions, scores = net.layers[-1].out_shape
+    if positions != (list(input_shape) if every_token else []) or not (scores == n_labels or is_language):
+        wanted = (*input_shape, n_labels) if every_token else (n_labels,)
+        problem = "a score of each next token at every position, for data.targets all," if every_token else "a score"
         raise ScenarioError(
-            f"the last layer of {name} must give a score for each label",
-            key="model.factory", found=net.layers[-1].out_shape, allowed=[(n_labels,)],
+            f"the last layer of {name} must give {problem} for each label",
+            key="model.factory", found=net.layers[-1].out_shape, allowed=str(wanted),
         )  # fmt: skip
-    return net
+    return net.starting(model.fill) if isinstance(model, HuggingFace) and model.has_weights else net
+
+
+def predicts_tokens(model: object) -> bool:
+    """Return True if a name or a folder's model scores the next token at every position."""
+    return isinstance(model, HuggingFace) or model in LANGUAGE
+
+
+def is_weightless(model: object) -> bool:
+    """Return True if a model is known by its shapes alone, so that it can be timed and not trained."""
+    return not model.has_weights if isinstance(model, HuggingFace) else model in WEIGHTLESS
+
+
+def _of_last_token(build: Builder, input_shape: Shape, n_labels: int) -> nn.Sequential:
+    """Build a language model whose head sees the last position alone."""
+    model = build(input_shape, n_labels)
+    model[-1] = named(last=Token(-1), **dict(model[-1].named_children()))
+    return model
 
 
 def as_builder(model: object) -> Builder:

@@ -76,6 +76,11 @@ class Frames:
         return bool(self.rounds["accuracy"].isna().all())
 
     @cached_property
+    def has_perplexity(self) -> bool:
+        """True if a variant has predicted the next token at every position."""
+        return bool(self.summary["perplexity"].notna().any())
+
+    @cached_property
     def has_client_accuracy(self) -> bool:
         """True if clients were tested on test sets of their own."""
         return bool(self.rounds["client_accuracy"].notna().any())

@@ -58,6 +58,18 @@ def accuracy_panels(frames: Frames) -> list[Panel]:
     ]
 
 
+def perplexity_panels(frames: Frames) -> list[Panel]:
+    """The panel on perplexity, where a variant has predicted the next token at every position; none without."""
+    if not frames.has_perplexity:
+        return []
+    bands = figures.over_seeds(frames.n_seeds, len(frames.variants) <= MAX_BANDS)
+    caption = (
+        "Perplexity is exp of the mean cross-entropy per token of the test set: the number of tokens among which the "
+        f"model is still undecided ({bands}). Accuracy is per token, too, and the label of a sample is its owner."
+    )
+    return [Panel("Perplexity", caption, [("Perplexity against rounds", metric_over_rounds(frames, "perplexity"))])]
+
+
 def own_metric_panels(frames: Frames) -> list[Panel]:
     """The panel on metrics of the user's own, with a figure for each that a variant has; none without them."""
     keys = dict.fromkeys(key for run in frames.runs for settings in run.settings.values() for key in settings)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 EXIT_NUMBERS = ["hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"]
 SUMMARY_NUMBERS = [
     "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap", "accuracy_spread", "backward_transfer",
-    "best_accuracy", *EXIT_NUMBERS, "rho", "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s",
+    "best_accuracy", "perplexity", *EXIT_NUMBERS, "rho", "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s",
     "bytes_to_accuracy", "bytes_up", "bytes_down", "joule", "server_model_bytes",
 ]  # fmt: skip
 SUMMARY_COLUMNS = [
@@ -54,6 +54,7 @@ TABLES = {
         *ATTENDANCE_COLUMNS,
         *STALENESS_COLUMNS,
         "skipped",
+        "perplexity",
     ],
     "labels.parquet": [*KEY, *LABEL_COLUMNS, "label_name"],
     "confusion.parquet": [*KEY, *CONFUSION_COLUMNS],
@@ -62,14 +63,15 @@ TABLES = {
     "representations.parquet": [*KEY, "client", "sample", "label", "x", "y", "silhouette"],
 }
 SOMETIMES = [
-    "accuracy", "client_accuracy", "loss", "performance_gap", "hybrid_accuracy", "joule", "skipped", *REPLAY_COLUMNS,
-    *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS,
+    "accuracy", "client_accuracy", "loss", "performance_gap", "hybrid_accuracy", "joule", "skipped", "perplexity",
+    *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS,
 ]  # fmt: skip
 """Numbers that some runs do not have: null throughout there."""
 NEWER = dict.fromkeys([
     "client_accuracy", "label_samples", "trace_phase_s", "cut", "cost", "layers.parquet", "confusion.parquet",
     "representations.parquet", "joule", "server_model_bytes", "best_accuracy", "reference", "method_options",
     "accuracy_spread", *EXIT_NUMBERS, "rho", *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, "skipped",
+    "perplexity",
 ]) | {"assistants_s": 0.0, "training_factor": 1.0}  # fmt: skip
 """Columns and tables that older or other runs lack, with their values there: unknown (None), or known all the same."""
 FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *(set(TABLES) - set(NEWER))]

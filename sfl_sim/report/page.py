@@ -20,7 +20,7 @@ from sfl_sim.report.gantt import gantt_panel
 from sfl_sim.report.headline import headline, warnings
 from sfl_sim.report.html_page import Parts, write_page
 from sfl_sim.report.labels import label_panels
-from sfl_sim.report.learning import accuracy_panels, own_metric_panels
+from sfl_sim.report.learning import accuracy_panels, own_metric_panels, perplexity_panels
 from sfl_sim.report.load import load
 from sfl_sim.report.method_panels import replay_panels, staleness_panels
 from sfl_sim.report.participation import participation_panels
@@ -133,6 +133,7 @@ def _learned(frames: Frames) -> dict[str, Callable[[], list[Panel]]]:
         return {}
     return {
         "Accuracy": lambda: accuracy_panels(frames),
+        "Perplexity": lambda: perplexity_panels(frames),
         "Your metrics": lambda: own_metric_panels(frames),
         "Early exits": lambda: exit_panels(frames),
         "Labels": lambda: label_panels(frames),

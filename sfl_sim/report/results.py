@@ -128,4 +128,6 @@ def columns_for(frames: Frames) -> list[Column]:
         learned.insert(1, Column("Client accuracy", "client_accuracy", percent, more_is_better=True))
     if frames.summary["accuracy_spread"].notna().any():
         learned.insert(1, Column("Spread of last rounds (points)", "accuracy_spread", points))
+    if frames.has_perplexity:
+        learned.insert(0, Column("Perplexity", "perplexity", "{:.2f}".format))
     return learned + columns

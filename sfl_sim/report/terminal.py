@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames
 
 SHOWN = {
+    "perplexity": "Perplexity",
     "accuracy": "Accuracy",
     "performance_gap": "PG (points)",
     TIME.key: TIME.title,
@@ -33,6 +34,7 @@ SHOWN = {
 }
 """Columns that fit into 80 letters, with short titles; the report shows all."""
 PG = "PG (performance gap): best label's accuracy minus the mean over labels."
+TOKENS = "Perplexity (exp of the mean loss) and accuracy are of tokens; a sample's label is its owner."
 BOUND = "Lower bound: for any cuts per client and any scheduling policy, with links at their best rate."
 
 
@@ -45,6 +47,8 @@ def results_in_terminal(folder: Path) -> TerminalTable:
     n_rounds = int(frames.summary["rounds"].max())
     which = f"the last {LAST_ROUNDS} rounds" if n_rounds > LAST_ROUNDS else plural(n_rounds, "round")
     about = [] if frames.timing_only else [f"Accuracy and PG: medians of {which}.", PG]
+    if frames.has_perplexity:
+        about.append(TOKENS)
     if "stopped" in frames.summary and frames.summary["stopped"].notna().any():
         about.append("Where training stopped early, of the last round.")
     if TIME in columns:

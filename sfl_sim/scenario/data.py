@@ -150,21 +150,24 @@ class Data(Section):
     superclasses: bool | None = None
     """cifar100: the 20 superclasses as labels instead of the 100 classes."""
     owners: Count | None = None
-    """femnist, shakespeare: number of writers or roles to keep; null keeps all. synthetic: number of owners."""
+    """femnist, shakespeare: number of writers or roles to keep; null keeps all. synthetic, tokens: number of owners."""
     samples_per_owner: Count | None = None
     """shakespeare: training samples in a row to keep of each role; roles without more are left out; null keeps all."""
     shape: Annotated[tuple[Count, ...], Field(strict=False)] | None = None
-    """synthetic: [channels, height, width] of an image, or [tokens] of a sequence."""
+    """synthetic: [channels, height, width] of an image, or [tokens] of a sequence. tokens: [tokens]."""
     n_labels: Count | None = None
-    """synthetic: number of labels."""
+    """synthetic: number of labels. tokens: number of different tokens."""
     samples: Count | None = None
-    """synthetic: number of training samples; there are a quarter as many test samples besides."""
+    """synthetic, tokens: number of training samples; there are a quarter as many test samples besides."""
     separation: NonNegative | None = None
     """synthetic: distance of two labels in standard deviations of the noise; 0 cannot be learned, 10 easily."""
     train_samples: Count | None = None
     """Number of training samples to use; null means all."""
     test_samples: Annotated[Count | None, Concern.LEARNING] = None
     """Number of test samples to use; null means all."""
+    targets: Literal["last", "all"] | None = None
+    """What is predicted of a sequence of tokens: the label, which is the token after its last one, or the next token at
+    every position. A sample's label is then its owner. null means all for language models, last for others."""
     augment: Annotated[bool, Concern.LEARNING] = False
     """Random crop and horizontal flip of the training images."""
     std: Annotated[tuple[Positive, ...] | None, Field(strict=False), Concern.LEARNING] = None

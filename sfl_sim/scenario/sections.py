@@ -52,6 +52,21 @@ class ClientCuts(Section):
     """Cuts: each a layer's index, its name, or its relative depth between 0 and 1."""
 
 
+class Init(Section):
+    """Initial weights other than those drawn with the seed of the run."""
+
+    run: Annotated[str, Field(min_length=1)] | None = None
+    """Folder of a finished run with one variant and one seed, whose final model is where training begins."""
+    seed: Seed | None = None
+    """Seed of the initial weights alone."""
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> Init:
+        if (self.run is None) == (self.seed is None):
+            raise ScenarioError("needs a run or a seed, and not both", key="run", found=self.run)
+        return self
+
+
 class Model(Section):
     """The network and where it is cut."""
 
@@ -60,6 +75,12 @@ class Model(Section):
     factory: str | None = None
     """Network of your own: package.module:make, where make(input_shape, n_labels) or make() gives an nn.Sequential, or
     is one. From Python also the object itself."""
+    path: str | None = None
+    """hf: folder of a GPT-2 or Llama in Hugging Face's format, with config.json and *.safetensors; or the file
+    config.json alone, for timing."""
+    init: Init | None = None
+    """Initial weights: a section; null means those of a folder in Hugging Face's format, or else drawn with the seed of
+    the run."""
     cut: Cut | ClientCuts = 1
     """The layer after which the server takes over from the clients: its index, its name, or its relative depth, a
     number between 0 and 1; or a section, for clients or rounds that differ."""
@@ -378,6 +399,8 @@ EXCLUDES = {
     "data.factory": ("name",),
     "model.name": ("factory",),
     "model.factory": ("name",),
+    "model.init.run": ("seed",),
+    "model.init.seed": ("run",),
     "clients.compute.profile": Compute.rates,
     "clients.compute.macs_per_s": ("profile",),
     "clients.network.profile": Network.rates,

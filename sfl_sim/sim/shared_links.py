@@ -35,6 +35,7 @@ class _Flow:
         ended: event whose value is the number of bits that are left in the end.
         limit_bps: rate that its client's own links allow, until `limit_ends_s`.
         ends_s: instant at which its last bit has passed if the rate stays.
+        changes_s: the earliest instant at which it ends, or at which its limit does.
     """
 
     client: int
@@ -48,23 +49,29 @@ class _Flow:
     ends_s: float = inf
     limit_bps: float = 0.0
     limit_ends_s: float = -inf
+    changes_s: float = -inf
 
     def bits_left(self, now_s: float) -> float:
         return max(0.0, self.bits - self.rate_bps * (now_s - self.since_s))
 
     def renew_limit(self, now_s: float) -> None:
-        while self.limit_ends_s <= now_s:
-            self.limit_ends_s, self.limit_bps = next(self.pieces)
+        if self.limit_ends_s <= now_s:
+            while self.limit_ends_s <= now_s:
+                self.limit_ends_s, self.limit_bps = next(self.pieces)
+            self.changes_s = min(self.ends_s, self.until_s, self.limit_ends_s)
 
     def go_on(self, now_s: float, rate_bps: float) -> None:
         """Set the rate. An equal rate changes nothing, because the end would be rounded anew."""
         if rate_bps != self.rate_bps:
             self.bits, self.since_s, self.rate_bps = self.bits_left(now_s), now_s, rate_bps
             self.ends_s = now_s + self.bits / rate_bps if rate_bps else inf
+            self.changes_s = min(self.ends_s, self.until_s, self.limit_ends_s)
 
 
 class SharedLinks:
     """Messages move at max-min fair rates, found anew when one starts or ends or a client's own link changes.
+
+    They are found for the messages that share an edge with it, and for those that share one with these, and so on.
 
     A client's own uplink and downlink carry one message at a time, in the order of request; a message starts once the
     sender's uplink and the receiver's downlink are free. From then on it is one of the flows that share the topology.
@@ -81,7 +88,11 @@ class SharedLinks:
         self.topology = topology
         self.pieces = pieces
         self._own = defaultdict[tuple[str, int], simpy.Resource](partial(simpy.Resource, env))
-        self._flows: list[_Flow] = []
+        self._flows: dict[_Flow, None] = {}
+        self._over = defaultdict[int, dict[_Flow, None]](dict)
+        """Flows over each edge."""
+        self._ended: list[_Flow] = []
+        """Flows that have ended since rates were found."""
         self._settling: simpy.Event | None = None
         self._settles_s = inf
 
@@ -106,7 +117,9 @@ class SharedLinks:
             client, path = src if src >= 0 else dst, self.topology.path(src, dst)
             pieces, bits = _joined(self.pieces(src, dst, started_s)), BITS_PER_BYTE * size_bytes
             flow = _Flow(client, path, pieces, until_s, env.event(), bits, started_s)
-            self._flows.append(flow)
+            self._flows[flow] = None
+            for edge in path:
+                self._over[edge][flow] = None
             self._settle_by(started_s)
             yield flow.ended
             bits_left: Any = flow.ended.value
@@ -132,25 +145,43 @@ class SharedLinks:
             return  # something came before
         self._settles_s, now_s = inf, self.env.now
         done_s = now_s * (1 + SAME_INSTANT)
-        over = [flow for flow in self._flows if flow.ends_s <= done_s or flow.until_s <= now_s]
+        changing = [flow for flow in self._flows if flow.changes_s <= done_s]
+        over = [flow for flow in changing if flow.ends_s <= done_s or flow.until_s <= now_s]
         if over:
-            gone = set(over)
-            self._flows = [flow for flow in self._flows if flow not in gone]
             for flow in sorted(over, key=attrgetter("client")):
+                del self._flows[flow]
+                for edge in set(flow.path):
+                    del self._over[edge][flow]
                 flow.ended.succeed(0.0 if flow.ends_s <= done_s else flow.bits_left(now_s))
+            self._ended += over
             self._settle_by(now_s)
         elif self._flows:
-            self._share(now_s)
-            changes_s = min(min(flow.ends_s, flow.until_s, flow.limit_ends_s) for flow in self._flows)
-            self._settle_by(max(now_s, changes_s))
+            self._share(now_s, changing)
+            self._settle_by(max(now_s, min(map(attrgetter("changes_s"), self._flows))))
 
-    def _share(self, now_s: float) -> None:
-        for flow in self._flows:
+    def _share(self, now_s: float, changing: Sequence[_Flow]) -> None:
+        flows = self._touched([*self._ended, *changing])
+        self._ended = []
+        for flow in flows:
             flow.renew_limit(now_s)
-        paths, limits_bps = [flow.path for flow in self._flows], [flow.limit_bps for flow in self._flows]
+        paths, limits_bps = [flow.path for flow in flows], [flow.limit_bps for flow in flows]
         rates_bps = max_min_rates(paths, limits_bps, self.topology.capacity_bps)
-        for flow, rate_bps in zip(self._flows, rates_bps, strict=True):
+        for flow, rate_bps in zip(flows, rates_bps, strict=True):
             flow.go_on(now_s, rate_bps)
+
+    def _touched(self, changed: Sequence[_Flow]) -> list[_Flow]:
+        """Return the flows whose rates depend on those of the `changed` ones, themselves included if they go on."""
+        touched = dict.fromkeys(flow for flow in changed if flow in self._flows)
+        edges = dict.fromkeys(chain.from_iterable(flow.path for flow in changed))
+        waiting = list(edges)
+        while waiting:
+            for flow in self._over[waiting.pop()]:
+                touched[flow] = None
+                for edge in flow.path:
+                    if edge not in edges:
+                        edges[edge] = None
+                        waiting.append(edge)
+        return list(touched)
 
 
 def max_min_rates(

@@ -207,7 +207,7 @@ def _look(stored: Stored, extent: Extent, device: torch.device) -> Iterator[dict
     for name, points in stored.slices(extent).items():
         for alpha, beta in points:
             surroundings.move(alpha, beta)
-            found = evaluate(model, x, y, dataset.n_labels, images.prepare)
+            found = evaluate(model, x, y, dataset.n_labels, images.prepare, targets=images.targets)
             yield {
                 "run": str(stored.run), "variant": stored.trained.name, "seed": scenario.seed,
                 "slice": name, "alpha": alpha, "beta": beta, "loss": found.loss, "accuracy": found.accuracy,

@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from sfl_sim.engine.build import check_can_train
 from sfl_sim.engine.cache_key import names_own_code, trial_key
 from sfl_sim.engine.dealing import dataset_of
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.initial import starting
 from sfl_sim.engine.news import Counted, Notify, Planned, Reused, Warned, optional, silent
 from sfl_sim.engine.processes import check_backend, run_trials
 from sfl_sim.engine.registry import check_unused
@@ -48,12 +50,15 @@ def check(study: Study, device: torch.device | None = None) -> None:
     for variant in study.variants:
         try:
             if device is not None:
+                check_can_train(variant.scenario.model, device)
                 dataset_of(variant.scenario.data)  # with pixels, which an experiment without a device does not need
             experiment = Experiment(variant.scenario, device=None)
             if variant.scenario.serving or variant.scenario.report.representations:
                 experiment.method.deployed(0)
             if device is not None:
                 experiment.check_device(device)
+                if init := variant.scenario.model.init:
+                    starting(experiment.method.task.network, init)
         except ScenarioError as error:
             raise variant.places.located(error) from error
     check_unused(study)

@@ -122,9 +122,14 @@ def read_table(path: Path, needed: Sequence[str], key: str) -> Table:
     Raises:
         ScenarioError: with file, line, `key`, what was found and what is allowed.
     """
+    return _table(path, tuple(needed), key, read_text(path, MAX_TABLE_BYTES, key))
+
+
+@lru_cache(maxsize=8)  # what-if studies read the same profiles again and again
+def _table(path: Path, needed: Sequence[str], key: str, text: str) -> Table:
     error = partial(ScenarioError, key=key, file=str(path))
     try:
-        rows = list(_rows(read_text(path, MAX_TABLE_BYTES, key)))
+        rows = _rows(text)
     except csv.Error as reason:
         raise error("cannot be read as a CSV file", found=str(reason)) from reason
     if len(rows) > MAX_ROWS:
@@ -161,7 +166,6 @@ def read_row(path: Path, needed: Sequence[str], key: str) -> Table:
     return table
 
 
-@lru_cache(maxsize=8)  # what-if studies read the same profiles again and again
 def _rows(text: str) -> list[tuple[int, list[str]]]:
     """Return the rows of a CSV file and their line numbers, without comments and empty lines."""
     lines = enumerate(text.splitlines(), start=1)

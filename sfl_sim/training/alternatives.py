@@ -34,21 +34,21 @@ class Alternatives:
     def most_confident(self, answers: Iterable[Tensor]) -> Tensor:
         """Choose from the replicas' logits (n, L) those of the most confident replica for each sample; ties: the first.
 
-        Holds one answer at a time beside the best so far.
+        Of logits (n, T, V) it chooses for each token. Holds one answer at a time beside the best so far.
         """
         answers = iter(answers)
         best = next(answers)
         sureness = self._sureness(best)
         for answer in answers:
             other = self._sureness(answer)
-            best = torch.where((other > sureness)[:, None], answer, best)
+            best = torch.where((other > sureness)[..., None], answer, best)
             sureness = torch.maximum(other, sureness)
         return best
 
     def _sureness(self, logits: Tensor) -> Tensor:
         if self.confidence == "softmax":
-            logits = logits.log_softmax(dim=1)  # the same order, and sure answers do not all round to 1
-        return logits.amax(dim=1)
+            logits = logits.log_softmax(dim=-1)  # the same order, and sure answers do not all round to 1
+        return logits.amax(dim=-1)
 
 
 Model = Sequence[Replica | Alternatives]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from sfl_sim.training.alternatives import Alternatives, Model
 from sfl_sim.training.codecs import Codec
+from sfl_sim.training.losses import loss_of
 
 BATCH = 1000
 
@@ -22,26 +23,25 @@ class Evaluation:
     """Result of an evaluation.
 
     Attributes:
-        hits: (N,), True for test samples that were answered correctly.
-        confusion: (L, L), numbers of samples by true label (row) and answer (column).
+        hits: (N,), True for test samples that were answered correctly; of token targets the share of the tokens.
+        correct, samples: (L,), number of correct answers and of test samples by label; of token targets those of
+            tokens, by the samples' labels.
         loss: mean cross-entropy.
-        logits: (N, L), if they were wanted.
+        logits: (N, L) or (N, T, V), if they were wanted.
+        confusion: (L, L), numbers of samples by true label (row) and answer (column); None of token targets.
     """
 
-    hits: NDArray[np.bool_]
-    confusion: NDArray[np.int64]
+    hits: NDArray[np.bool_] | NDArray[np.float64]
+    correct: NDArray[np.int64]
+    samples: NDArray[np.int64]
     loss: float
     logits: Tensor | None = None
+    confusion: NDArray[np.int64] | None = None
 
     @property
-    def correct(self) -> NDArray[np.int64]:
-        """Number of correct answers by label, (L,)."""
-        return self.confusion.diagonal()
-
-    @property
-    def samples(self) -> NDArray[np.int64]:
-        """Number of test samples by label, (L,)."""
-        return np.asarray(self.confusion.sum(axis=1))
+    def perplexity(self) -> float | None:
+        """exp of the mean cross-entropy of tokens; None for labels, and where it is larger than any number."""
+        return math.exp(self.loss) if self.confusion is None and not self.loss > 700 else None
 
     @property
     def accuracy(self) -> float:
@@ -71,28 +71,43 @@ def evaluate(
     prepare: Callable[[Tensor], Tensor],
     keeps_logits: bool = False,
     coded: CodedAt | None = None,
+    targets: Callable[[Tensor, Tensor], Tensor] = lambda x, y: y,
 ) -> Evaluation:
-    """Evaluate the parts of `model`, one after another, on uint8 test samples x (N, ...) with labels y (N,).
+    """Evaluate the parts of `model`, one after another, on test samples x (N, ...) with labels y (N,).
 
     Nothing is changed: no gradient, no batch-norm update, no random number. A GPU is awaited once, at the end.
+
+    Args:
+        prepare: makes samples the input of the model.
+        targets: makes samples and their labels what it has to predict: labels (n,) or tokens (n, T).
     """
     answers, losses, kept = [], [], []
     with torch.inference_mode():
-        for start in range(0, len(x), BATCH):
-            out = logits(model, prepare(x[start : start + BATCH]), coded)
-            target = y[start : start + BATCH]
+        first = targets(x[:1], y[:1])
+        n_tokens, are_tokens = first.numel(), first.ndim > 1
+        size = max(1, BATCH // n_tokens)
+        for start in range(0, len(x), size):
+            raw, labels = x[start : start + size], y[start : start + size]
+            out, target = logits(model, prepare(raw), coded), targets(raw, labels)
             kept += [out] if keeps_logits else []
-            answers.append(out.argmax(dim=1))
-            losses.append(cross_entropy(out, target, reduction="sum"))
+            answer = out.argmax(dim=-1)
+            answers.append((answer == target).sum(dim=1) if are_tokens else answer)
+            losses.append(loss_of(out, target, reduction="sum"))
         answer = torch.cat(answers)
-        confusion = torch.bincount(y * n_labels + answer, minlength=n_labels**2).view(n_labels, n_labels)
-        loss = float(torch.stack(losses).sum() / len(x))
-    hits, by_label = (answer == y).cpu().numpy(), confusion.cpu().numpy()
-    return Evaluation(hits, by_label, loss, torch.cat(kept) if keeps_logits else None)
+        confusion = None if are_tokens else torch.bincount(y * n_labels + answer, minlength=n_labels**2)
+        loss = float(torch.stack(losses).sum() / (len(x) * n_tokens))
+    own = torch.cat(kept) if keeps_logits else None
+    if confusion is None:
+        right, by_label = answer.cpu().numpy(), y.cpu().numpy()
+        correct = np.bincount(by_label, right, n_labels).astype(np.int64)
+        samples = np.bincount(by_label, minlength=n_labels) * n_tokens
+        return Evaluation(right / n_tokens, correct, samples, loss, own)
+    hits, table = (answer == y).cpu().numpy(), confusion.view(n_labels, n_labels).cpu().numpy()
+    return Evaluation(hits, table.diagonal(), np.asarray(table.sum(axis=1)), loss, own, table)
 
 
 def logits(model: Model, x: Tensor, coded: CodedAt | None = None) -> Tensor:
-    """Compute the logits (n, L) for prepared inputs x (n, ...), of the most confident if the model has alternatives."""
+    """Compute the logits for prepared inputs x (n, ...), of the most confident if the model has alternatives."""
     first, *others = model
     if isinstance(first, Alternatives):
         return first.most_confident(logits([replica, *others], x, coded) for replica in first.replicas.values())

@@ -56,28 +56,28 @@ def _kept_bytes(network: Network) -> NDArray[np.int64]:
     count once; weights do not count, nor do sums of a frozen weight and its adapter, which a device would not make.
     """
     uncompiled = network.called(Calling(autocast=network.calling.autocast))
-    (whole,) = uncompiled.split(seed=0, device=torch.device("cpu"))
-    own = {
-        tensor.untyped_storage().data_ptr()
-        for tensor in (whole.weights.flat, whole.weights.buffers, *whole.weights.frozen)
-    }
+    with network.measuring():
+        return _kept_by(uncompiled)
+
+
+def _kept_by(network: Network) -> NDArray[np.int64]:
+    (whole,) = network.split(seed=0, device=torch.device("cpu"))
+    own = {_place(tensor) for tensor in (whole.weights.flat, whole.weights.buffers, *whole.weights.frozen)}
     merged: list[Tensor] = []
     kept: dict[int, int] = {}
     by_cut: list[int] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if (place := _place(tensor)) not in own:
+            kept[place] = tensor.untyped_storage().nbytes()
         return tensor.detach()
 
     def after_layer(_layer: nn.Module, _inputs: object, out: Tensor) -> None:
-        storage = out.untyped_storage()
-        by_cut.append(sum((kept | {storage.data_ptr(): storage.nbytes()}).values()))
+        by_cut.append(sum((kept | {_place(out): out.untyped_storage().nbytes()}).values()))
 
     def is_a_weight(_adapter: nn.Module, _inputs: object, out: Tensor) -> None:
         merged.append(out)  # alive, so that nothing else gets its memory
-        own.add(out.untyped_storage().data_ptr())
+        own.add(_place(out))
 
     for module in whole.part.skeleton.modules():
         if isinstance(module, Adapter):
@@ -90,3 +90,8 @@ def _kept_bytes(network: Network) -> NDArray[np.int64]:
             kept.clear()
             whole.weights(torch.zeros(samples, *network.input_shape, dtype=dtype), training=True)
     return np.reshape(by_cut, (len(SAMPLES), -1))
+
+
+def _place(tensor: Tensor) -> int:
+    """Return what tells the memory of a tensor that is alive from that of others, also if it has a shape alone."""
+    return int(tensor.untyped_storage()._cdata)

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import cross_entropy
 
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Replica, Weights
 from sfl_sim.training.grouped import ChannelsSideBySide, side_by_side
+from sfl_sim.training.losses import loss_of
 from sfl_sim.training.optimisers import Optimiser, Sgd
 
 _REFUSALS: WeakKeyDictionary[Part, str | None] = WeakKeyDictionary()
@@ -247,7 +247,7 @@ class Stack:
         """Set `grad` from `share` times each batch's mean loss; gives the gradients at x (n, b, ...), None for data."""
         inputs = [] if self.part.first else [x.requires_grad_()]
         out = self._layers(x, self.buffers).to(self.part.dtype)
-        losses = share * vmap(cross_entropy)(out, labels)
+        losses = share * vmap(loss_of)(out, labels)
         self.part.calling.on_nan.see(losses)
         found = self._differentiate(losses.sum(), None, inputs)
         return found[0].unbind() if found else [None] * len(x)

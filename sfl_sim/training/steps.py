@@ -14,14 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from sfl_sim.models.replica import Joined, Replica, average
 from sfl_sim.ops import Step, Value, Work
 from sfl_sim.training import stacked
+from sfl_sim.training.losses import loss_of
 from sfl_sim.training.optimisers import Optimiser, Sgd
-
-LABEL_BYTES = 8  # a torch int64 (docs/methods/bytes.md#per-mini-batch)
 
 
 class PartStep(Step):
@@ -53,7 +51,7 @@ class Forward(PartStep):
 
     def out(self, part1: Replica, batch: Value) -> Value:
         """Make a value of n * (A*b_e + b_y) bytes (docs/methods/bytes.md#per-mini-batch)."""
-        per_sample = part1.part.out_numel * part1.part.wire_dtype.itemsize + LABEL_BYTES
+        per_sample = part1.part.out_numel * part1.part.wire_dtype.itemsize + part1.part.label_bytes
         return Value("smashed", batch.samples * per_sample + self.extra_bytes, batch.samples, batch.step)
 
     def shape(self, part1: Replica, batch: Value) -> Hashable:
@@ -61,7 +59,7 @@ class Forward(PartStep):
         return part1.part, batch.samples, self.extra_bytes
 
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, Tensor]:
-        """Compute activations (n, ...), detached from the graph, which waits in the replica, and labels (n,)."""
+        """Compute activations (n, ...), detached from the graph, which waits in the replica; gives labels, too."""
         x, labels = batch.load()
         return part1.weights.forward(x), labels
 
@@ -115,7 +113,7 @@ class Train(PartStep):
         x = out = x.detach().requires_grad_(not (self.alone or part.part.first))
         for member in part.members:
             out = member.weights(out, training=True)
-        part.part.calling.on_nan.differentiate(self.share * cross_entropy(out.to(part.part.dtype), labels))
+        part.part.calling.on_nan.differentiate(self.share * loss_of(out.to(part.part.dtype), labels))
         gradient: Tensor | None = x.grad
         return gradient
 

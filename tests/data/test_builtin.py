@@ -69,6 +69,21 @@ def test_synthetic_owners_are_as_many_as_asked_for():
     assert torch.bincount(data.owners).min() > 150
 
 
+@pytest.mark.parametrize("shape", [(3, 4, 4), (6,)])
+def test_synthetic_data_without_pixels_have_the_same_training_labels(shape):
+    real = load("synthetic", shape=shape, samples=100)
+    black = load("synthetic", shape=shape, samples=100, pixels=False)
+    assert torch.equal(black.y_train, real.y_train)
+    assert black.x_train.shape == real.x_train.shape
+    assert black.x_test.shape == real.x_test.shape
+    assert not black.x_train.any()
+
+
+def test_synthetic_owners_are_the_same_without_pixels():
+    real, timed = (load("synthetic", shape=(1, 4, 4), samples=100, owners=5, pixels=pixels) for pixels in (True, False))
+    assert torch.equal(timed.owners, real.owners)
+
+
 def test_large_images_are_drawn_in_little_memory():
     tracemalloc.start()
     try:

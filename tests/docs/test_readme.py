@@ -78,7 +78,7 @@ def test_every_shipped_scenario_loads_and_is_found_by_its_name(path):
         assert question[1] == name
         axes = read_axes(re.findall(r"--vary (\S+)", question[2]))
         assert sum(1 for _ in spread(study, [axis for axis in axes if not axis.is_open])) > len(study.variants)
-    else:
+    elif name != "lora/pretrain":  # one model, with which others begin
         assert len({variant.name for variant in study.variants}) > 1
     assert scenario_file(name).read_bytes() == path.read_bytes()  # in a wheel it is a copy
 

@@ -172,7 +172,8 @@ def test_an_option_of_another_kind_of_partition_comes_with_the_kind(write):
         ),
         (
             "model.cutt=1",
-            "--set: model.cutt: unknown key (found 'cutt'; allowed: name, factory, cut; did you mean 'cut'?)",
+            "--set: model.cutt: unknown key (found 'cutt'; allowed: name, factory, path, init, cut; "
+            "did you mean 'cut'?)",
         ),
         ("model.cut.deep=1", "--set: model.cut.deep: unknown key, cut holds a value"),
         ("clients.network.uplink_bps=1", "--set: clients.network.uplink_bps: needs downlink_bps too"),

@@ -40,7 +40,7 @@ def said(values):
         ),
         (
             {"model": {3: 1}},
-            "model.3: unknown key (found '3'; allowed: name, factory, cut)",
+            "model.3: unknown key (found '3'; allowed: name, factory, path, init, cut)",
         ),
         ({"grid": {3: [1]}}, "grid.3: unknown key (found '3')"),
         ({"train": {"rounds": "2"}}, "train.rounds: must be a whole number of at least 1 (found '2')"),
@@ -124,8 +124,11 @@ def said(values):
             "data.partition: must be a mapping (found 'iid'; allowed: the keys kind, p, phi, balance, "
             "dominants, shards, n_shards, alpha, by, min_size, beta, file)",
         ),
-        ({"model": "cnn_small"}, "model: must be a mapping (found 'cnn_small'; allowed: the keys name, factory, cut)"),
-        ({"model": None}, "model: must be a mapping, but is empty (allowed: the keys name, factory, cut)"),
+        (
+            {"model": "cnn_small"},
+            "model: must be a mapping (found 'cnn_small'; allowed: the keys name, factory, path, init, cut)",
+        ),
+        ({"model": None}, "model: must be a mapping, but is empty (allowed: the keys name, factory, path, init, cut)"),
         (
             {"clients": {"compute": True}},
             "clients.compute: must be text or a number above 0 or a mapping "

@@ -69,8 +69,8 @@ class Watched(SharedLinks):
         super().__init__(*args)
         self.shares = []
 
-    def _share(self, now_s):
-        super()._share(now_s)
+    def _share(self, now_s, changing):
+        super()._share(now_s, changing)
         noted = [(flow.client, flow.rate_bps, flow.limit_bps) for flow in self._flows]
         self.shares.append((now_s, *zip(*noted, strict=True)))
 

@@ -1,0 +1,58 @@
+"""Initial weights that are not drawn with the seed of the run: those of an earlier run, or of another seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import nn
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.models.hugging_face import HuggingFace
+from sfl_sim.models.network import Network
+from sfl_sim.scenario.sections import Init, Model
+from sfl_sim.store import check_unchanged, read_manifest
+
+KEY = "model.init.run"
+
+
+def starting(network: Network, init: Init) -> Network:
+    """Return the network with these initial weights. Raises ScenarioError if there is no such run of such a network."""
+    if init.run is None:
+        return network.starting(seed=init.seed)
+    file = _final_model(init.run)
+
+    def fill(module: nn.Sequential) -> None:
+        found = {name.partition(".")[2]: tensor for name, tensor in load_file(file).items()}
+        wanted = {name: each for name, each in module.state_dict().items() if each.is_floating_point()}
+        if {name: each.shape for name, each in wanted.items()} != {name: each.shape for name, each in found.items()}:
+            raise ScenarioError("has trained another network", key=KEY, found=init.run)
+        if not next(module.parameters()).is_meta:
+            module.load_state_dict(found, strict=False)
+
+    return network.starting(fill)
+
+
+def model_files(model: Model, weights: bool) -> list[Path]:
+    """Return the files that a scenario names by their folders: a config, and the initial weights if they are wanted."""
+    stored = HuggingFace(model.path) if model.path else None
+    files = [stored.config] if stored else []
+    if weights:
+        files += stored.weight_files if stored else []
+        files += [_final_model(model.init.run)] if model.init and model.init.run else []
+    return files
+
+
+def _final_model(run: str) -> Path:
+    """Return the file with the final model of a run. Raises ScenarioError if it is not finished, or has several."""
+    folder = Path(run).expanduser()
+    status = read_manifest(folder).get("status")
+    if status != "complete":
+        problem = "is not the folder of a run" if status is None else "is not finished"
+        raise ScenarioError(problem, key=KEY, found=run)
+    check_unchanged(folder, KEY)
+    models = sorted((folder / "checkpoints").glob("*.safetensors"))
+    if len(models) != 1:
+        problem = f"has {len(models)} models; it needs one variant with one seed" if models else "has trained nothing"
+        raise ScenarioError(problem, key=KEY, found=run)
+    return models[0]

@@ -1,0 +1,162 @@
+"""GPT-2 and Llama models in Hugging Face's format, from a folder on this machine.
+
+Only the numbers in `config.json` and `*.safetensors` are read: no code, no pickles, nothing from the network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from sfl_sim.errors import ScenarioError, in_short
+from sfl_sim.models.language import Gpt2, Llama
+from sfl_sim.models.layers import Shape
+
+KEY = "model.path"
+
+
+@dataclass(frozen=True)
+class HuggingFace:
+    """GPT-2 or Llama from a folder in Hugging Face's format; from its config.json alone, for timing.
+
+    Attributes:
+        path: the folder, or the file config.json.
+    """
+
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+    @property
+    def config(self) -> Path:
+        """The file that names the sizes."""
+        path = Path(self.path).expanduser()
+        return path / "config.json" if path.is_dir() else path
+
+    @property
+    def weight_files(self) -> list[Path]:
+        """The files with weights, none if the path is that of a config.json."""
+        path = Path(self.path).expanduser()
+        return sorted(path.glob("*.safetensors")) if path.is_dir() else []
+
+    @property
+    def has_weights(self) -> bool:
+        """False if the model is known by its shapes alone."""
+        return bool(self.weight_files)
+
+    @property
+    def sizes(self) -> Gpt2 | Llama:
+        """The sizes in config.json. Raises ScenarioError if it cannot be read or is of another kind of model."""
+        try:
+            config = json.loads(self.config.read_text(encoding="utf-8"))
+            kind = config.get("model_type")
+            if kind not in SIZES:
+                raise ScenarioError("is no such model", key=KEY, found=kind, allowed=SIZES)
+            return SIZES[kind](config)
+        except ScenarioError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ScenarioError(f"cannot be read: {in_short(error)}", key=KEY, found=str(self.config)) from error
+
+    def __call__(self, shape: Shape, n_labels: int) -> nn.Sequential:
+        """Make the layers, with drawn weights."""
+        return self.sizes(shape, n_labels)
+
+    def fill(self, model: nn.Sequential) -> None:
+        """Set the weights of `model` to those in the folder; of one on the meta device, compare shapes alone.
+
+        Raises ScenarioError if weights are missing, or have other shapes.
+        """
+        found: dict[str, Tensor] = {}
+        shapes_alone = next(model.parameters()).is_meta
+        try:
+            for file in self.weight_files:
+                with safe_open(file, "pt") as archive:
+                    for name in archive.keys():  # noqa: SIM118  (it is no mapping)
+                        shape = archive.get_slice(name).get_shape()
+                        tensor = torch.empty(shape, device="meta") if shapes_alone else archive.get_tensor(name)
+                        found.update(_renamed(name, tensor))
+            wanted = model.state_dict()
+            if (tied := "head.linear.weight") not in found:
+                found[tied] = found["embedding.token.weight" if isinstance(self.sizes, Gpt2) else "embedding.weight"]
+            model.load_state_dict({name: found[name].to(wanted[name].dtype) for name in wanted})
+        except (OSError, SafetensorError, KeyError, RuntimeError) as error:
+            problem = f"has no such weights as its config.json says: {in_short(error)}"
+            raise ScenarioError(problem, key=KEY, found=self.path) from error
+
+
+def _gpt2(config: Mapping[str, Any]) -> Gpt2:
+    _check(config, activation_function=["gelu_new", "gelu_pytorch_tanh"], scale_attn_weights=[True],
+           scale_attn_by_inverse_layer_idx=[False], add_cross_attention=[False])  # fmt: skip
+    dim = config["n_embd"]
+    return Gpt2(
+        config["vocab_size"], config["n_positions"], dim, config["n_head"], config["n_layer"],
+        config.get("n_inner") or 4 * dim, config.get("layer_norm_epsilon", 1e-5),
+    )  # fmt: skip
+
+
+def _llama(config: Mapping[str, Any]) -> Llama:
+    _check(config, hidden_act=["silu"], attention_bias=[False], mlp_bias=[False])
+    heads, dim = config["num_attention_heads"], config["hidden_size"]
+    angles = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = angles.get("rope_type", angles.get("type", "default"))
+    stretch = None
+    if kind == "llama3":
+        factor, low, high = angles["factor"], angles["low_freq_factor"], angles["high_freq_factor"]
+        stretch = float(factor), float(low), float(high), float(angles["original_max_position_embeddings"])
+    elif kind != "default":
+        raise ScenarioError("has rotary angles of another kind", key=KEY, found=kind, allowed=["default", "llama3"])
+    return Llama(
+        config["vocab_size"], config["max_position_embeddings"], dim, heads, config.get("num_key_value_heads") or heads,
+        config.get("head_dim") or dim // heads, config["num_hidden_layers"], config["intermediate_size"],
+        config["rms_norm_eps"], config.get("rope_theta") or angles.get("rope_theta", 10_000.0), stretch,
+    )  # fmt: skip
+
+
+SIZES: dict[str, Callable[[Mapping[str, Any]], Gpt2 | Llama]] = {"gpt2": _gpt2, "llama": _llama}
+
+
+def _check(config: Mapping[str, Any], **wanted: list[object]) -> None:
+    """Raise ScenarioError if the config says something that these modules do not compute."""
+    for name, allowed in wanted.items():
+        if config.get(name, allowed[0]) not in allowed:
+            raise ScenarioError(f"has another {name}", key=KEY, found=config[name], allowed=list(map(str, allowed)))
+
+
+PLACES = {
+    "wte": "embedding.token", "wpe": "embedding.position", "ln_f": "head.norm",
+    "embed_tokens": "embedding", "norm": "head.norm", "lm_head": "head.linear",
+}  # fmt: skip
+"""Names of modules outside the blocks."""
+IN_BLOCK = {
+    "ln_1": "norm1", "ln_2": "norm2", "attn.c_proj": "o", "mlp.c_fc": "ff1", "mlp.c_proj": "ff2",
+    "input_layernorm": "norm1", "post_attention_layernorm": "norm2", "self_attn.q_proj": "q", "self_attn.k_proj": "k",
+    "self_attn.v_proj": "v", "self_attn.o_proj": "o", "mlp.gate_proj": "ff1", "mlp.down_proj": "ff2",
+    "mlp.up_proj": "ff3",
+}  # fmt: skip
+"""Names of modules in a block."""
+
+
+def _renamed(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield a stored tensor as those of our modules: q, k and v of GPT-2 are one there, with (in, out) matrices."""
+    name = name.removeprefix("transformer.").removeprefix("model.")
+    module, _, kind = name.rpartition(".")
+    if module in PLACES:
+        yield f"{PLACES[module]}.{kind}", tensor
+        return
+    place, number, inside = (*module.split(".", 2), "", "")[:3]
+    block = f"block{int(number) + 1}" if place in ("h", "layers") and number.isdecimal() else None
+    is_transposed = inside in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj") and kind == "weight"
+    tensor = tensor.T if is_transposed else tensor
+    if block and inside == "attn.c_attn":
+        yield from ((f"{block}.{each}.{kind}", rows) for each, rows in zip("qkv", torch.chunk(tensor, 3), strict=True))
+    elif block and inside in IN_BLOCK:
+        yield f"{block}.{IN_BLOCK[inside]}.{kind}", tensor

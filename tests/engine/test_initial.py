@@ -1,0 +1,115 @@
+"""Initial weights: those of an earlier run, or of another seed, the same at every cut."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sfl_sim import run
+from sfl_sim.engine.cache_key import trial_key
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.load import parse
+from sfl_sim.studies.train import check
+
+pytestmark = pytest.mark.usefixtures("without_pages")
+
+CPU = torch.device("cpu")
+SMALL = {
+    "data": {"train_samples": 60, "test_samples": 40}, "model": {"name": "cnn_patches_bn", "cut": 1},
+    "clients": {"count": 2}, "train": {"rounds": 1, "batch_size": 10}, "method": "splitfed_v1",
+}  # fmt: skip
+
+
+def variant(**changes):
+    (only,) = parse(SMALL | changes).variants
+    return only.scenario
+
+
+def at_first(**changes):
+    """The whole model before its first round, by name."""
+    parts = Experiment(variant(**changes), CPU).method.model()
+    return {name: tensor for part in parts for name, tensor in part.weights.named_tensors()}
+
+
+def model(**changes):
+    return SMALL["model"] | changes
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "earlier"
+    run(SMALL, out=folder)
+    return str(folder)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_training_begins_where_an_earlier_run_has_ended_at_every_cut(earlier, cut):
+    (file,) = Path(earlier, "checkpoints").glob("*.safetensors")
+    wanted = {name.partition(".")[2]: tensor for name, tensor in load_file(file).items()}
+    found = at_first(model=model(cut=cut, init={"run": earlier}))
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_a_seed_of_their_own_draws_initial_weights_alone():
+    seeds = [at_first(seed=1, model=model(init={"seed": 5})), at_first(seed=2, model=model(init={"seed": 5}))]
+    plain = at_first(seed=5)
+    assert all(torch.equal(one, two) and torch.equal(one, three) for one, two, three in zip(
+        *(weights.values() for weights in (*seeds, plain)), strict=True))  # fmt: skip
+
+
+def test_other_weights_in_the_folder_make_another_trial(earlier, tmp_path):
+    scenario = variant(model=model(init={"run": earlier}))
+    before = trial_key(scenario, "test")
+    run(SMALL | {"seed": 1}, out=tmp_path / "other")
+    other = variant(model=model(init={"run": str(tmp_path / "other")}))
+    assert len({before, trial_key(other, "test"), trial_key(variant(), "test")}) == 3
+    assert trial_key(scenario, "test") == before
+
+
+@pytest.mark.parametrize(
+    ("init", "problem"),
+    [
+        ({"run": "nowhere"}, "model.init.run: is not the folder of a run (found 'nowhere')"),
+        ({}, "model.init.run: needs a run or a seed, and not both"),
+        ({"run": "nowhere", "seed": 1}, "model.init.run: needs a run or a seed, and not both (found 'nowhere')"),
+    ],
+)
+def test_a_slip_is_told_in_one_line(init, problem):
+    with pytest.raises(ScenarioError) as refused:
+        at_first(model=model(init=init))
+    assert str(refused.value) == problem
+
+
+def test_a_run_of_another_network_of_several_models_or_of_none_is_refused(earlier, tmp_path):
+    with pytest.raises(ScenarioError, match=r"model\.init\.run: has trained another network"):
+        check(parse(SMALL | {"model": {"name": "cnn_small", "init": {"run": earlier}}}), CPU)
+    run(SMALL | {"repeats": 2}, out=tmp_path / "two")
+    with pytest.raises(ScenarioError, match="has 2 models; it needs one variant with one seed"):
+        check(parse(SMALL | {"model": model(init={"run": str(tmp_path / "two")})}), CPU)
+    run(SMALL, out=tmp_path / "none", timing_only=True)
+    with pytest.raises(ScenarioError, match="has trained nothing"):
+        check(parse(SMALL | {"model": model(init={"run": str(tmp_path / "none")})}), CPU)
+
+
+def test_timing_alone_needs_no_earlier_run():
+    scenario = variant(model=model(init={"run": "nowhere"}))
+    (round,) = Experiment(scenario, None).rounds()
+    assert round.row["ended_s"] > 0
+    assert trial_key(scenario, "timing", pixels=False)
+
+
+def test_a_config_in_a_folder_is_part_of_the_key_with_its_weights_if_it_trains(tmp_path):
+    config = {"model_type": "gpt2", "vocab_size": 9, "n_positions": 8, "n_embd": 8, "n_head": 2, "n_layer": 1}
+    keys = []
+    for heads, weight in [(2, 0.0), (4, 0.0), (4, 1.0)]:
+        (tmp_path / "config.json").write_text(json.dumps(config | {"n_head": heads}))
+        save_file({"wte.weight": torch.full((9, 8), weight)}, tmp_path / "model.safetensors")
+        scenario = variant(model={"name": "hf", "path": str(tmp_path)})
+        keys.append([trial_key(scenario, "test", pixels=pixels) for pixels in (False, True)])
+    timed, trained = zip(*keys, strict=True)
+    assert timed[0] != timed[1] == timed[2]
+    assert len(set(trained)) == 3

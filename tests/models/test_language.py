@@ -1,0 +1,103 @@
+"""Language models: published sizes, next tokens from earlier ones alone, and prices without weights."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sfl_sim.errors import ScenarioError
+from sfl_sim.models.language import Gpt2, Llama, gpt_small
+from sfl_sim.models.network import Network
+from sfl_sim.models.zoo import network
+from sfl_sim.training.memory import client_memory_bytes
+
+TINY = {
+    "gpt2": Gpt2(11, positions=6, dim=8, heads=2, blocks=2, ff=12),
+    "llama": Llama(11, 64, dim=8, heads=4, kv_heads=2, head_dim=4, blocks=2, ff=12, stretch=(2.0, 1.0, 4.0, 8.0)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "n_tokens", "sizes"),
+    [
+        # parameters of embedding, block, all (with one matrix for embedding and head); dense and attention MACs of a
+        # block; MACs of the head
+        ("gpt_small", 80, 80, (20_480, 198_272, None, 15_728_640, 1_638_400, 819_200)),
+        ("gpt2", 512, 50_257, (39_383_808, 7_087_872, 124_439_808, 3_623_878_656, 402_653_184, 19_761_856_512)),
+        (
+            "llama_3_2_1b", 512, 128_256,
+            (262_668_288, 60_821_504, 1_235_814_400, 31_138_512_896, 1_073_741_824, 134_486_163_456),
+        ),
+    ],
+)  # fmt: skip
+def test_parameters_and_products_are_those_of_the_publications_to_the_unit(name, length, n_tokens, sizes):
+    net = network(name, (length,), n_tokens)
+    embedding, *blocks, head = net.layers
+    block = blocks[0]
+    assert (embedding.name, head.name) == ("embedding", "head")
+    assert [each.name for each in blocks] == [f"block{i}" for i in range(1, len(blocks) + 1)]
+    matrix = n_tokens * embedding.out_shape[-1]
+    whole = sum(layer.parameters for layer in net.layers) - matrix
+    assert embedding.parameters == sizes[0]
+    assert {each.parameters for each in blocks} == {sizes[1]}
+    assert sizes[2] in (None, whole)
+    assert (block.macs_by_kind["dense"], block.macs_by_kind["attention"]) == sizes[3:5]
+    assert head.macs == sizes[5]
+    assert head.out_shape == (length, n_tokens)
+
+
+@pytest.mark.parametrize("sizes", TINY.values(), ids=TINY)
+def test_a_score_depends_on_earlier_tokens_alone(sizes):
+    torch.manual_seed(0)
+    model = sizes((6,), 11).double()
+    x = torch.randint(11, (3, 6))
+    changed = x.clone()
+    changed[:, 4] = (x[:, 4] + 1) % 11
+    before, after = model(x), model(changed)
+    assert torch.equal(before[:, :4], after[:, :4])
+    assert (before[:, 4:] != after[:, 4:]).any(dim=-1).all()
+
+
+def test_only_the_order_of_tokens_tells_a_llama_their_positions():
+    torch.manual_seed(0)
+    model = TINY["llama"]((4,), 11).double()
+    one, other = model(torch.tensor([[1, 2, 3, 4]]))[0, -1], model(torch.tensor([[2, 1, 3, 4]]))[0, -1]
+    assert not torch.allclose(one, other)
+
+
+def test_of_the_last_token_alone_the_head_computes_one_position():
+    every, last = (network("gpt_small", (12,), 20, every_token=every) for every in (True, False))
+    assert last.layers[-1].out_shape == (20,)
+    assert last.layers[-1].macs == every.layers[-1].macs / 12
+    x = torch.randint(20, (2, 12))
+    whole, short = (net.split(seed=0, device=torch.device("cpu"))[0].weights for net in (every, last))
+    assert torch.allclose(whole(x, training=False)[:, -1], short(x, training=False), atol=1e-6)
+
+
+def test_shapes_alone_give_the_prices_and_the_memory_of_real_weights():
+    real, shapes = (Network("gpt", gpt_small, (20,), 30, weightless=weightless) for weightless in (False, True))
+    assert real.layers == shapes.layers
+    needed = np.array([[client_memory_bytes(net, cut, 4, "adam", 0.0) for cut in (1, 3, 8)] for net in (real, shapes)])
+    assert (needed[0] == needed[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "n_tokens", "problem"),
+    [
+        ("gpt2", (1025,), 100, "it takes sequences of at most 1024 tokens"),
+        ("gpt2", (8,), 50_258, "it knows 50257 tokens, and the data have 50258"),
+        ("gpt_small", (3, 8, 8), 10, "it takes sequences of tokens (length,)"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused(name, shape, n_tokens, problem):
+    with pytest.raises(ScenarioError) as refused:
+        network(name, shape, n_tokens)
+    assert str(refused.value).endswith(problem)
+
+
+def test_initial_weights_of_gpt_small_are_as_uncertain_as_can_be():
+    (whole,) = network("gpt_small", (12,), 20).split(seed=0, device=torch.device("cpu"))
+    logits = whole.weights(torch.randint(20, (4, 12)), training=False)
+    entropy = torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)
+    assert torch.allclose(entropy, torch.full_like(entropy, math.log(20)), atol=0.1)
