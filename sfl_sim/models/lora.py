@@ -51,8 +51,8 @@ class Adapter(nn.Module):
     B is 0 and A is drawn as torch draws weights of linear maps, so that the first W is W0. `rows` are those that are
     adapted, if W0 joins several maps.
 
-    Computed so, a training step of small networks takes less time on a CPU than with W0*x + s*B*(A*x), which runs more
-    operations, and it fits convolutions and whatever else uses a weight (benchmarks/lora.py).
+    This fits convolutions and whatever else uses a weight. With small matrices a step takes less time on a CPU than
+    with W0*x + s*B*(A*x), which runs more operations (docs/methods/lora.md#measured).
     """
 
     def __init__(
