@@ -136,7 +136,7 @@ def test_a_client_without_test_samples_is_named():
 
 
 def test_the_accuracy_is_the_mean_over_clients_and_not_over_samples():
-    found = Evaluation(np.array([True, True, False, False]), np.array([[2, 2], [0, 0]]), 1.0)
+    found = Evaluation(np.array([True, True, False, False]), np.array([2, 0]), np.array([4, 0]), 1.0)
     assert found.client_accuracy([np.array([0]), np.array([0, 1, 2, 3])]) == 0.75
     assert found.client_accuracy([]) is None
 
