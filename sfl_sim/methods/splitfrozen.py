@@ -40,18 +40,27 @@ class Visit:
         batches: its mini-batches.
         ready, served: what occurs when the message of each has come, and when it has been trained on.
         arrived: messages by mini-batch that have come and were not yet trained on.
+        is_lost: whether the client has gone away.
     """
 
     batches: list[Batch]
     ready: list[Event] = field(init=False)
     served: list[Event] = field(init=False)
     arrived: dict[int, Value] = field(init=False, default_factory=dict)
+    is_lost: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.ready, self.served = (
             [Event(f"mini-batch {b} of client {batch.maker} is {what}") for b, batch in enumerate(self.batches)]
             for what in ("at the server", "trained on")
         )
+
+    def lose(self) -> Flow:
+        """Let neither of the client's two flows wait for the other any more."""
+        self.is_lost = True
+        for event in (*self.ready, *self.served):
+            if not event.occurred:
+                yield occur(event)
 
 
 class SplitFrozen(SplitMethod, survives=True):
@@ -94,26 +103,30 @@ class SplitFrozen(SplitMethod, survives=True):
             for b in self.to_send(c, visit):
                 if b >= self.options.ahead:
                     yield wait([visit.served[b - self.options.ahead]])
+                if visit.is_lost:
+                    return
                 smashed = yield on(c, ForwardOnly(), part1, visit.batches[b])
                 visit.arrived[b] = yield from self.wire.upload(smashed, part1.part, visit.batches[b], c, round)
                 yield occur(visit.ready[b])
         except Lost:
-            for ready in visit.ready:
-                if not ready.occurred:
-                    yield occur(ready)
+            yield from visit.lose()
 
     def serve(self, c: int, visit: Visit, round: int) -> Flow:
         """Train part-2 on what has come of client `c`, until it is lost."""
         sent = self.to_send(c, visit)
-        for b, batch in enumerate(visit.batches):
-            if b not in sent:
-                yield on(SERVER, TrainKept(self.optimiser(round), alone=True), self.part2, batch, self.kept[c])
-                continue
-            yield wait([visit.ready[b]])
-            if b not in visit.arrived:
-                return
-            yield from self.train(c, visit.arrived.pop(b), batch, round)
-            yield occur(visit.served[b])
+        try:
+            for b, batch in enumerate(visit.batches):
+                if b not in sent:
+                    yield on(SERVER, TrainKept(self.optimiser(round), alone=True), self.part2, batch, self.kept[c])
+                    continue
+                yield wait([visit.ready[b]])
+                if visit.is_lost:
+                    return
+                yield from self.train(c, visit.arrived.pop(b), batch, round)
+                yield occur(visit.served[b])
+        except Lost:
+            yield from visit.lose()
+            return
         if self.options.send_once:
             self.sent.add(c)
 

@@ -1,5 +1,6 @@
 """SplitFrozen: frozen clients run ahead, nothing comes down, and activations may be kept."""
 
+import lossy_world
 import numpy as np
 import pytest
 import torch
@@ -93,3 +94,15 @@ def test_keeping_needs_the_samples_as_they_were():
             METHODS["splitfrozen"].Options(send_once=True),
         )
     assert refused.value.key == "method.send_once"
+
+
+@pytest.mark.parametrize("options", [{"ahead": 1}, {}, {"send_once": True}])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_client_that_goes_away_in_between_keeps_nobody_waiting(share, options):
+    _, _, (rows,) = lossy_world.run("splitfrozen", [range(4)], options=options, device=None)
+    away = lossy_world.gone_at({3: lossy_world.instant(rows, 3, share)})
+    _, clock, records = lossy_world.run("splitfrozen", [range(4), range(3)], away, options, device=None)
+    assert {loss.client for loss in clock.records.take_dropouts()} == {3}
+    served = records[0][(records[0]["kind"] == b"train") & (records[0]["node"] == b"server")]
+    assert set(served["client"]) >= {0, 1, 2}
+    assert len(served[served["client"] == 3]) < len(rows[(rows["kind"] == b"train") & (rows["client"] == 3)])
