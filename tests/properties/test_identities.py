@@ -44,8 +44,9 @@ def centralised(work, rounds):
     return net.state_dict()
 
 
-NOT_SGD = {"fednag"}
-"""Methods whose clients do not take the steps of plain SGD even if there is one client: FedNAG's are Nesterov's."""
+NOT_SGD = {"fednag", "splitfrozen"}
+"""Methods whose clients do not take the steps of plain SGD even if there is one client: FedNAG's are Nesterov's, and
+SplitFrozen's take none."""
 
 
 @pytest.mark.parametrize("cut", [1, 2])
@@ -231,7 +232,9 @@ def test_a_client_sees_the_same_batches_whatever_method_cut_and_order():
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"fednag"}))  # whose velocity is never forgotten
 def test_optimisers_are_new_every_round(name):
     """New optimisers in every round make momentum irrelevant if every optimiser takes one step per round."""
-    samples = [4] if name in ("splitfed_v2", "hydra") else [4, 4]  # whose server takes a step for each client
+    samples = (
+        [4] if name in ("splitfed_v2", "splitfrozen", "hydra") else [4, 4]
+    )  # whose server takes a step for each client
     with_momentum, without = task(samples, momentum=0.9), task(samples)
     assert distance(simulate(name, with_momentum)[0], simulate(name, without)[0]) < EXACT
 

@@ -78,7 +78,7 @@ TRAIN_ALONE = {
 
 TOGETHER = {
     "splitfed_v2": [{}], "hydra": [{"cut2": 2}], "mergesfl": [{}, {"steps": "mean"}],
-    "splitfrozen": [{}, {"send_once": True}],
+    "splitfrozen": [{}],
     "splitfed_v1": [{"server_agg_every": "step"}, {"server_agg_every": "epoch"}],
     "smofi": [{"barrier": barrier, "staleness": -1.0} for barrier in ("paper", "strict", "relaxed")],
 }  # fmt: skip
