@@ -30,6 +30,7 @@ TITLES = {
     "clients.network.uplink_bps": "uplink in bit/s",
     "clients.network.downlink_bps": "downlink in bit/s",
     "server.speedup": "server/client compute ratio",
+    "server.macs_per_s": "server's rate in MAC/s",
     "server.workers": "workers",
     "server.order": "order",
     "method.name": "method",
