@@ -434,7 +434,7 @@ EXCLUDES = {
 """Keys that are removed when a grid or an option on the command line sets another key."""
 
 KINDS = (
-    "data.partition.kind", "data.test.kind", "serving.arrivals.kind", "serving.threshold.kind",
+    "data.partition.kind", "data.test.kind", "serving.arrivals.kind", "serving.threshold.kind", "serving.service.kind",
     "wire.up.kind", "wire.down.kind", "wire.update.kind",
 )  # fmt: skip
 """Keys that decide which other keys their section has."""

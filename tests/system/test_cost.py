@@ -180,6 +180,23 @@ def test_the_profile_of_phones_says_how_well_it_predicts_and_refers_to_mobilenet
     assert read_cost("phones").reference_macs == shipped_reference().macs
 
 
+@pytest.mark.slow
+def test_the_profile_of_phones_is_the_fit_to_the_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some five seconds, to count the work of 44 networks."""
+    script = Path(__file__).parents[2] / "profiles" / "fit_phones.py"
+    monkeypatch.syspath_prepend(script.parents[1])
+    fit = runpy.run_path(str(script))
+    measured = fit["measurements"]()
+    costs = fit["fitted"](fit["work_of"](sorted(measured["network"].unique())), fit["typical"](measured))
+    columns = {
+        "conv_efficiency": 1 / costs["conv"], "grouped_efficiency": 1 / costs["grouped"],
+        **{f"{kind}_efficiency": 1 / costs["matrix"] for kind in ("pointwise", "depthwise", "dense", "attention")},
+        "moved_macs": costs["moved"], "overhead_macs": costs["n_ops"],
+    }  # fmt: skip
+    table = read_table(find("costs", "phones", ""), list(columns), "")
+    assert [float(table.numbers(column)[0]) for column in columns] == pytest.approx(list(columns.values()), rel=5e-3)
+
+
 def test_the_fit_finds_costs_from_sources_of_other_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Path(__file__).parents[2] / "profiles" / "fit_phones.py"
     monkeypatch.syspath_prepend(script.parents[1])
