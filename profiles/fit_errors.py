@@ -35,10 +35,8 @@ def price_of_ncnn(work: pd.DataFrame, seen: fit_phones.Typical) -> pd.Series:
     return (macs / efficiencies).sum(axis=1) + overhead * work["n_ops"]
 
 
-def errors() -> pd.DataFrame:
+def errors(work: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     """Compute the factors: columns runtime, network, macs, ncnn, phones."""
-    measured = fit_phones.measurements()
-    work = fit_phones.work_of(sorted(measured["network"].unique()))
     found = {}
     for cost, price in {"macs": fit_phones.macs, "ncnn": price_of_ncnn, "phones": fit_phones.fitted_price}.items():
         rows = fit_phones.left_out(work, measured, price)
@@ -56,8 +54,10 @@ def errors() -> pd.DataFrame:
 
 def main() -> None:
     """Write measurements/errors.csv."""
+    measured = fit_phones.measurements()
+    table = errors(fit_phones.work_of(sorted(measured["network"].unique())), measured)
     header = "".join(f"# {key}: {text}\n" for key, text in HEADER.items())
-    TARGET.write_text(header + errors().to_csv(index=False), encoding="utf-8")
+    TARGET.write_text(header + table.to_csv(index=False), encoding="utf-8")
     print(TARGET.read_text())
 
 

@@ -60,7 +60,7 @@ def whatif(
     from sfl_sim.scenario.vary import read_axes
 
     if draws and not uncertainty:
-        raise ScenarioError("is of --uncertainty", key="--draws", found=draws)
+        raise ScenarioError("needs --uncertainty", key="--draws", found=draws)
     axes = read_axes(vary)
     study = training(read_study(scenario, overrides))
     from sfl_sim.cli.progress import progress

@@ -17,7 +17,7 @@ from sfl_sim.report.round_time import NOTHING
 from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Table
 from sfl_sim.report.whatif_clients import class_panels, cost_panels
-from sfl_sim.report.whatif_draws import draw_panels, survivors, verdict
+from sfl_sim.report.whatif_draws import TITLE, draw_panels, survivors, verdict
 from sfl_sim.report.whatif_load import PARTS, load_whatif
 from sfl_sim.report.whatif_map import best_by_column, field, map_panels, reigns
 from sfl_sim.report.whatif_overlay import first_to_target, overlay_panels
@@ -111,8 +111,8 @@ def whatif_in_terminal(folder: Path) -> Group:
     from rich.console import Group
 
     whatif = load_whatif(folder)
-    tables = [best_in_terminal(whatif), *([survivors(whatif)] if len(whatif.draws) else [])]
-    return Group(*(table.in_terminal() for table in tables))
+    best = best_in_terminal(whatif).in_terminal()
+    return Group(best, f"\n{TITLE}", survivors(whatif).in_terminal()) if len(whatif.draws) else Group(best)
 
 
 def headline(whatif: WhatIf) -> list[Markup]:

@@ -18,11 +18,15 @@ from sfl_sim.report.whatif_rounds import canvas, dressed, placed, wide
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import pandas as pd
     import plotly.graph_objects as go
 
+    from sfl_sim.report import style
     from sfl_sim.report.whatif_load import WhatIf
 
 TITLE = "Does it survive what is not known?"
+ROW = 0.7
+"""Part of a row that marks of several series take."""
 MAX_ROWS = 5
 """Largest number of points of each system that the table shows."""
 CAPTION = Markup(
@@ -71,7 +75,7 @@ def intervals(whatif: WhatIf) -> go.Figure:
         own = here[here["series"] == series.label]
         above, below = (own["high_s"] - own["median_s"]) / unit_s, (own["median_s"] - own["low_s"]) / unit_s
         spread = {error: {"array": above, "arrayminus": below, "color": series.colour, "thickness": 1.5, "width": 0}}
-        at = placed(whatif.along, own[whatif.along.column], own["median_s"] / unit_s)
+        at = _beside(whatif, series, own, own["median_s"] / unit_s)
         hover = f"%{{{error[-1]}:.3~g}} {unit}<extra></extra>"
         figures.marks(figure, series, **at, hover=hover, showlegend=len(whatif.drawn) > 1, **spread)
     return wide(whatif, figure, f"time of a round ({unit})", [here["low_s"] / unit_s, here["high_s"] / unit_s])
@@ -83,9 +87,17 @@ def firsts(whatif: WhatIf) -> go.Figure:
     figure, axis = canvas(whatif.along), "y" if whatif.along.is_numeric else "x"
     for series in whatif.drawn:
         own = here[here["series"] == series.label]
-        at = placed(whatif.along, own[whatif.along.column], 100 * own["first"])
+        at = _beside(whatif, series, own, 100 * own["first"])
         figures.marks(figure, series, **at, hover=f"%{{{axis}:.0f}} %<extra></extra>", showlegend=False)
     return dressed(whatif, figure, "share of the draws (%)", most=104)
+
+
+def _beside(whatif: WhatIf, series: style.Named, own: pd.DataFrame, numbers: pd.Series) -> dict[str, np.ndarray]:
+    """Place numbers as `placed`, those of several series in the row of a named value beside each other."""
+    at = placed(whatif.along, own[whatif.along.column], numbers)
+    if not whatif.along.is_numeric:
+        at["y"] = at["y"] + ROW * ((whatif.drawn.index(series) + 0.5) / len(whatif.drawn) - 0.5)
+    return at
 
 
 def survivors(whatif: WhatIf) -> Table:
@@ -93,12 +105,13 @@ def survivors(whatif: WhatIf) -> Table:
     rows, left_out = [], 0
     for _, own in whatif.survival.groupby("contest", sort=False):
         ranked = own.sort_values(["first", "median_s"], ascending=[False, True], kind="stable")
-        is_shown = (ranked["round_s"] == ranked["round_s"].min()) | (np.arange(len(ranked)) < MAX_ROWS)
+        often = (ranked["first"] > 0) & (np.arange(len(ranked)) < MAX_ROWS)
+        is_shown = often | (ranked["round_s"] == ranked["round_s"].min())
         rows += [_row(whatif, point) for point in ranked[is_shown].to_dict("records")]
         left_out += int((~is_shown).sum())
     titles = [capitalised(whatif.along.noun), "As priced", "Median", "80 % of draws", "First in"]
-    more = f", without {plural(left_out, 'configuration')} that come first less often" if left_out else ""
-    return Table(titles, rows, TITLE, f"{capitalised(Markup(_draws(whatif)))}{more}.", words=titles[:1])
+    more = f", without {plural(left_out, 'configuration')} that come first less often or never" if left_out else ""
+    return Table(titles, rows, note=f"{capitalised(Markup(_draws(whatif)))}{more}.", words=titles[:1])
 
 
 def _row(whatif: WhatIf, point: Mapping[Any, Any]) -> list[Cell]:
