@@ -26,7 +26,8 @@ SETUP = {
     "training": {"train.rounds": "{} rounds", "train.batch_size": "mini-batches of {}",
                  "train.local_epochs": "{} local epochs", "train.lr": "learning rate {}"},
     "requests": {"serving.requests": "{}", "serving.arrivals.kind": "arrivals {}",
-                 "serving.threshold.kind": "threshold {}", "serving.batch.max_size": "batches of at most {}"},
+                 "serving.threshold.kind": "threshold {}", "serving.batch.max_size": "batches of at most {}",
+                 "serving.service.kind": "service times {}"},
 }  # fmt: skip
 """What is said of each part: a key, or a section, and the words around its value."""
 

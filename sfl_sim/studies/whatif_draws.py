@@ -72,6 +72,7 @@ def draws_table(found: Sequence[Found], n: int, jobs: int, count: Callable[[int,
     seeds = list(dict.fromkeys(one.point.variant.scenario.seed for one in found))
     systems = [_system(one.point.variant.scenario) for one in found]
     shared = len(set(systems)) < len({(one.point.series, one.point.indices) for one in found})
+    contests = {system: number if shared else 0 for number, system in enumerate(dict.fromkeys(systems))}
     points, about = [], {}
     for one, system in zip(found, systems, strict=True):
         scenario, places = one.point.variant.scenario, one.point.variant.places
@@ -81,10 +82,8 @@ def draws_table(found: Sequence[Found], n: int, jobs: int, count: Callable[[int,
             layer = _layer(scenario, drawn, known * errors.of_phones(scenario, number, len(known)))
             variant = Variant(one.point.variant.name, changed(scenario, layer, places), places)
             points.append(Point(one.point.series, (*one.point.indices, number), variant))
-            about[points[-1].key] = {
-                **place(one.point), "draw": number, "contest": sorted(set(systems)).index(system) if shared else 0,
-                **drawn._asdict(),
-            }  # fmt: skip
+            told = {"draw": number, "contest": contests[system], **drawn._asdict()}
+            about[points[-1].key] = {**place(one.point), **told}
     for done, answer in enumerate(evaluate(points, jobs), start=1):
         if isinstance(answer, Refused):
             raise answer.error
@@ -153,11 +152,11 @@ class _Errors:
 
     def _of_network(self, scenario: Scenario, runtime: str, number: int) -> float:
         """Draw the error of one of the measured networks for the scenario's; 1 with a cost profile of one's own."""
-        cost, name = scenario.clients.compute.cost or MACS, scenario.model.name or scenario.model.factory
+        cost, model = scenario.clients.compute.cost or MACS, scenario.model
         if cost not in self._costs.columns:
             return 1.0
         of_runtime = np.array(self._costs.columns["runtime"]) == runtime
-        rng = stream(scenario.seed, f"error of {name} in {runtime}", number)
+        rng = stream(scenario.seed, f"error of {model.factory or model.path or model.name} in {runtime}", number)
         return float(rng.choice(self._costs.numbers(cost)[of_runtime]))
 
 

@@ -75,7 +75,7 @@ class FittedProcessor:
 
 @dataclass(frozen=True, slots=True)
 class CalledProcessor:
-    """Processor that takes `call_s` more for work that calls layers, however large its batch: to be asked, to begin."""
+    """Processor that takes `call_s` seconds more for work that calls layers, however large its batch is."""
 
     computing: Processor
     call_s: float
