@@ -184,7 +184,7 @@ def test_the_profile_of_phones_says_how_well_it_predicts_and_refers_to_mobilenet
 def test_the_profile_of_phones_and_the_table_of_errors_are_the_fits_to_the_measurements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Some eight seconds, to count the work of 44 networks and to leave each family out."""
+    """Some fifteen seconds, to count the work of 44 networks and to leave each family out of the fit."""
     monkeypatch.syspath_prepend(find("costs", "phones", "").parents[2])
     from profiles import fit_errors, fit_phones
 
