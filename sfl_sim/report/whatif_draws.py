@@ -31,7 +31,7 @@ MAX_ROWS = 5
 """Largest number of points of each system that the table shows."""
 CAPTION = Markup(
     "All configurations in the same {draws}. Rates of devices and links, the training factor, the times of this "
-    "network on devices and server, and the ride behind a trace come from their stated errors. Marks are medians, "
+    "network on devices and server, and how links vary come from their stated errors. Marks are medians, "
     "lines hold 80 % of the draws. First is the fastest of a system, and who is within {alike} of it."
 )
 
