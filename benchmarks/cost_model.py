@@ -16,7 +16,7 @@ import pandas as pd
 from benchmarks.pairs import publish
 from profiles import fit_ncnn as ncnn
 from profiles import fit_phones as phones
-from sfl_sim.system.profiles import find, read_row
+from profiles.fit_errors import price_of_ncnn
 
 FITS = {"plain": ncnn.plain, "fitted": ncnn.fitted}
 
@@ -54,14 +54,6 @@ def by_network(work, latency_ms):
                 for name, predicted_ms in predicted.items()
             },
         }
-
-
-def price_of_ncnn(work, seen):
-    """Price networks by costs/ncnn.csv."""
-    columns = [*(f"{kind}_efficiency" for kind in ncnn.KINDS), "overhead_macs"]
-    *efficiencies, overhead = (read_row(find("costs", "ncnn", ""), columns, "").numbers(name)[0] for name in columns)
-    macs = work[[f"{kind}_macs" for kind in ncnn.KINDS]].to_numpy()
-    return (macs / efficiencies).sum(axis=1) + overhead * work["n_ops"]
 
 
 def on_phones():

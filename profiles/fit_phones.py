@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,7 +68,7 @@ def work_of(networks: list[str]) -> pd.DataFrame:
     for network in networks:
         name = network.removeprefix("ncnn ")
         make, side = (partial(build, name), SIDES.get(name, 224)) if name == network else NETWORKS[name]
-        layer, _ = price_of(make().to("meta"), torch.zeros(1, 3, side, side, device="meta"))
+        layer, _ = price_of(_without_weights(make), torch.zeros(1, 3, side, side, device="meta"))
         kinds = layer.macs_by_kind
         others = layer.pointwise + kinds["depthwise"] + kinds["dense"] + kinds["attention"]
         work[network] = {
@@ -77,6 +78,17 @@ def work_of(networks: list[str]) -> pd.DataFrame:
             }, "macs": layer.macs,
         }  # fmt: skip
     return pd.DataFrame.from_dict(work, orient="index", dtype=float)
+
+
+def _without_weights(make: Callable[[], Any]) -> Any:
+    """Make a network on torch's meta device, at once if its shapes can be found there."""
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return make()
+    except NotImplementedError:  # RegNet finds its widths by computing
+        return make().to("meta")
 
 
 def typical(measured: pd.DataFrame) -> Typical:

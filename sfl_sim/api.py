@@ -182,6 +182,7 @@ class WhatIf:
         "clients", "One row per configuration, seed and client: where it spends its rounds, what it needs."
     )
     server = _axes_table("server", "The best configuration of the scenario's own system, with other servers.")
+    draws = _axes_table("draws", "One row per configuration and drawn system, and what was drawn; only with `draws`.")
     layers = _axes_table("layers", "One row per layer of the model: what it costs.")
     overlay = _axes_table(
         "overlay", "One row per configuration and seed whose accuracy a training run tells; only with `runs`."
@@ -342,6 +343,7 @@ def whatif(
     runs: Sequence[str | Path] = (),
     out: str | Path | None = None,
     jobs: int = 1,
+    draws: int = 0,
     allow_code: bool = False,
 ) -> WhatIf:
     """Time the rounds of a scenario, without training, at all combinations of what varies, silently.
@@ -352,6 +354,7 @@ def whatif(
         runs: folders of training runs, whose accuracies are added to the points that they trained.
         out: a folder for the study; by default `reports/<name>-whatif`, or the next free number.
         jobs: points to walk side by side.
+        draws: systems, drawn from the errors of prices and profiles, in which all points are timed again.
         allow_code: as for `run`.
 
     Raises:
@@ -361,7 +364,7 @@ def whatif(
     place = Path(out) if out else None
     with permitted(Permission(allow_code)):
         study = training(_study(scenario, overrides))
-        return WhatIf(run_whatif(study, axes, place, jobs, silent, [*map(Path, runs)]).folder)
+        return WhatIf(run_whatif(study, axes, place, jobs, silent, [*map(Path, runs)], draws).folder)
 
 
 def advise(

@@ -22,7 +22,10 @@ from sfl_sim.cli.app import (
     read_study,
     say,
 )
-from sfl_sim.errors import blamed_on
+from sfl_sim.errors import ScenarioError, blamed_on
+
+DRAWS = 50
+"""Default number of drawn systems."""
 
 Trained = Annotated[
     list[Path],
@@ -38,6 +41,13 @@ def whatif(
     runs: Trained = [],
     out: Annotated[Path | None, typer.Option(help="The folder; by default reports/<name>-whatif.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Configurations to walk side by side.")] = 1,
+    uncertainty: Annotated[
+        bool,
+        typer.Option("--uncertainty", help="Time all again in systems drawn from the errors of prices and profiles."),
+    ] = False,
+    draws: Annotated[
+        int | None, typer.Option(min=2, help="Number of these systems, with --uncertainty; by default 50.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the path of the page.")] = False,
     allow_code: AllowCode = False,
     debug: Debug = False,
@@ -49,13 +59,15 @@ def whatif(
     from sfl_sim.scenario.load import training
     from sfl_sim.scenario.vary import read_axes
 
+    if draws and not uncertainty:
+        raise ScenarioError("needs --uncertainty", key="--draws", found=draws)
     axes = read_axes(vary)
     study = training(read_study(scenario, overrides))
     from sfl_sim.cli.progress import progress
     from sfl_sim.studies.whatif import run_whatif
 
     with progress(Terminal(stderr=True), quiet) as notify:
-        outcome = run_whatif(study, axes, out, jobs, notify, runs)
+        outcome = run_whatif(study, axes, out, jobs, notify, runs, (draws or DRAWS) if uncertainty else 0)
     from sfl_sim.report.whatif import whatif_in_terminal
 
     conclude(outcome, "whatif.html", None if quiet else whatif_in_terminal)

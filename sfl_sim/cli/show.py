@@ -139,7 +139,8 @@ def validate(
         from sfl_sim.studies.serve import ServedStudy
         from sfl_sim.studies.train import check
 
-        check(training(study))
+        for problem in check(training(study)):
+            say(f"warning: {problem}", err=True)
         if any(variant.scenario.serving for variant in study.variants):
             ServedStudy(study, Settings())
     names = dict.fromkeys(variant.name for variant in study.variants)

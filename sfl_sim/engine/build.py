@@ -51,7 +51,10 @@ def build_world(scenario: Scenario, n_clients: int) -> Fleet:
     there = clients.availability
     availability = None if there is None else there.model_dump(exclude={"lost", "deadline_s"})
     compute, links = clients.compute.model_dump(), clients.network.model_dump()
-    return build_fleet(n_clients, scenario.seed, compute, links, scenario.server.speedup, power, availability)
+    server = scenario.server
+    return build_fleet(
+        n_clients, scenario.seed, compute, links, server.speedup, power, availability, server.macs_per_s, server.call_s
+    )
 
 
 def build_method(

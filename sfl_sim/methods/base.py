@@ -224,6 +224,8 @@ class Method(ABC):
     """False if clients run part-1 and never train it; adapters then lie behind the cut alone."""
     sends_labels: ClassVar[bool] = True
     """True if the labels of a mini-batch travel with what crosses the cut."""
+    one_at_a_time: ClassVar[bool] = False
+    """True if all training at the server changes one model, so that a second worker has nothing to do."""
     has_exits: ClassVar[bool] = False
     """True if clients have exits of their own, and answer the requests for which these are confident."""
 

@@ -49,6 +49,7 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
 
     Options = MergeOptions
     options: MergeOptions
+    one_at_a_time = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

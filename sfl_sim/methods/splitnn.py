@@ -20,6 +20,7 @@ class SplitNN(SplitMethod, survives=True):
     """Clients train one after another, in a new random order every round; part-1 is handed on directly."""
 
     knows_deadlines = False
+    one_at_a_time = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

@@ -21,11 +21,13 @@ SETUP = {
         "clients.network.uplink_bps": "uplinks {} bit/s", "clients.network.scale": "their rates × {}",
         "clients.network.trace": "trace {}", "clients.availability.profile": "availability {}",
     },
-    "server": {"server.workers": "workers {}", "server.speedup": "compute ratio {}", "server.order": "order {}"},
+    "server": {"server.workers": "workers {}", "server.speedup": "compute ratio {}",
+               "server.macs_per_s": "{} MAC/s", "server.order": "order {}"},
     "training": {"train.rounds": "{} rounds", "train.batch_size": "mini-batches of {}",
                  "train.local_epochs": "{} local epochs", "train.lr": "learning rate {}"},
     "requests": {"serving.requests": "{}", "serving.arrivals.kind": "arrivals {}",
-                 "serving.threshold.kind": "threshold {}", "serving.batch.max_size": "batches of at most {}"},
+                 "serving.threshold.kind": "threshold {}", "serving.batch.max_size": "batches of at most {}",
+                 "serving.service.kind": "service times {}"},
 }  # fmt: skip
 """What is said of each part: a key, or a section, and the words around its value."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
+from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import style
 from sfl_sim.report.display import capitalised, data_size, duration, listed, percent, plural, prefixed
 from sfl_sim.report.html_page import write_page
@@ -16,7 +17,8 @@ from sfl_sim.report.round_time import NOTHING
 from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Table
 from sfl_sim.report.whatif_clients import class_panels, cost_panels
-from sfl_sim.report.whatif_load import ALIKE, PARTS, load_whatif
+from sfl_sim.report.whatif_draws import TITLE, draw_panels, survivors, verdict
+from sfl_sim.report.whatif_load import PARTS, load_whatif
 from sfl_sim.report.whatif_map import best_by_column, field, map_panels, reigns
 from sfl_sim.report.whatif_overlay import first_to_target, overlay_panels
 from sfl_sim.report.whatif_rounds import elsewhere_panels, round_panels, server_panels
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     import pandas as pd
-    from rich.table import Table as TerminalTable
+    from rich.console import Group
 
     from sfl_sim.report.html_page import Panel
     from sfl_sim.report.whatif_load import Axis, WhatIf
@@ -69,6 +71,7 @@ def panels(whatif: WhatIf) -> list[Panel]:
     maps = map_panels(whatif, best)
     return [
         *round_panels(whatif, [] if maps else best),
+        *draw_panels(whatif),
         *elsewhere_panels(whatif),
         *maps,
         *class_panels(whatif),
@@ -100,9 +103,16 @@ def _setup(whatif: WhatIf) -> str:
     return setup_in_words(list(settings.values()), n_clients)
 
 
-def whatif_in_terminal(folder: Path) -> TerminalTable:
-    """Tabulate the best cut, its round and the cost of the scenario's own, by series and values of the other axes."""
-    return best_in_terminal(load_whatif(folder)).in_terminal()
+def whatif_in_terminal(folder: Path) -> Group:
+    """Tabulate the best cut, its round and the cost of the scenario's own, by series and values of the other axes.
+
+    Below it what survives the draws, if there are any.
+    """
+    from rich.console import Group
+
+    whatif = load_whatif(folder)
+    best = best_in_terminal(whatif).in_terminal()
+    return Group(best, f"\n{TITLE}", survivors(whatif).in_terminal()) if len(whatif.draws) else Group(best)
 
 
 def headline(whatif: WhatIf) -> list[Markup]:
@@ -113,7 +123,7 @@ def headline(whatif: WhatIf) -> list[Markup]:
         found += told if len(whatif.series) == 1 else [series.html + ": " + sentences for sentences in told]
     if len(whatif.series) > MAX_TOLD:
         found.append(escape(f"{plural(len(whatif.series) - MAX_TOLD, 'more variant')} below."))
-    return found + first_to_target(whatif)
+    return found + verdict(whatif) + first_to_target(whatif)
 
 
 def _best(whatif: WhatIf, series: style.Named) -> Markup:

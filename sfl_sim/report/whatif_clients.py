@@ -9,9 +9,10 @@ import pandas as pd
 from markupsafe import Markup
 from plotly.colors import sample_colorscale
 
+from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.html_page import Panel
-from sfl_sim.report.whatif_load import ALIKE, CLIENT_PARTS, where_drawn
+from sfl_sim.report.whatif_load import CLIENT_PARTS, where_drawn
 from sfl_sim.report.whatif_rounds import add_line, canvas, dressed, wide
 
 if TYPE_CHECKING:

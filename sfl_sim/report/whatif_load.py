@@ -11,6 +11,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.metrics.survival import survival
 from sfl_sim.report import style
 from sfl_sim.report.display import capitalised
 from sfl_sim.report.load import read_json, read_table, reading
@@ -30,6 +31,7 @@ TITLES = {
     "clients.network.uplink_bps": "uplink in bit/s",
     "clients.network.downlink_bps": "downlink in bit/s",
     "server.speedup": "server/client compute ratio",
+    "server.macs_per_s": "server's rate in MAC/s",
     "server.workers": "workers",
     "server.order": "order",
     "method.name": "method",
@@ -38,9 +40,8 @@ TITLES = {
 """Names of keys that are often varied; the others are called by their keys."""
 PARTS = [f"{part}_s" for part in BREAKDOWN]
 CLIENT_PARTS = ["device_s", "uplink_s", "queue_s", "server_s", "downlink_s"]
+TABLES = ["points", "clients", "server", "overlay", "draws"]
 FILES = ["whatif.json", "points.parquet", "clients.parquet", "server.parquet"]
-ALIKE = 0.01
-"""Round times that differ by no more than such a share are as good as equal."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class WhatIf:
         clients: one row per point, seed and client.
         server: the best point with other servers.
         overlay: one row per point and seed that was trained; None if no run was asked.
+        draws: one row per point and drawn system; no rows if none was drawn.
         layers: `LAYER_COLUMNS`; no rows if unknown.
         about: whatif.json.
     """
@@ -118,6 +120,7 @@ class WhatIf:
     clients: pd.DataFrame
     server: pd.DataFrame
     overlay: pd.DataFrame | None
+    draws: pd.DataFrame
     layers: pd.DataFrame
     about: dict[str, Any]
     manifest: dict[str, Any]
@@ -157,6 +160,12 @@ class WhatIf:
         means = by_point[PARTS].mean()
         middle[PARTS] = means.mul(middle["round_s"] / means.sum(axis="columns"), axis="index")
         return middle.assign(spread_s=by_point["round_s"].std()).reset_index()
+
+    @cached_property
+    def survival(self) -> pd.DataFrame:
+        """One row per point: its `survival`, and its `round_s` in the scenario's own system (median over seeds)."""
+        at = ["series", *(axis.column for axis in self.axes)]
+        return survival(self.draws, at).merge(self.middle[[*at, "round_s"]], on=at)
 
     def here(self, rows: pd.DataFrame, series: style.Named | None = None, across: int | None = None) -> pd.DataFrame:
         """The rows of a table in the scenario's own system, or at another value of `across`."""
@@ -202,7 +211,7 @@ def load_whatif(folder: Path) -> WhatIf:
     """
     with reading(folder, FILES, "holds no what-if"):
         about = read_json(folder / "whatif.json")
-        tables = {name: read_table(folder / f"{name}.parquet") for name in ("points", "clients", "server", "overlay")}
+        tables = {name: read_table(folder / f"{name}.parquet") for name in TABLES}
         if tables["points"].empty:
             raise ScenarioError(f"{folder} has nothing to report: no point was evaluated")
         axes = [_axis(f"axis_{i}", axis, tables) for i, axis in enumerate(about["axes"])]
@@ -214,6 +223,7 @@ def load_whatif(folder: Path) -> WhatIf:
             clients=tables["clients"].assign(group=lambda rows: rows["group"].astype(str).map(escape)),
             server=tables["server"],
             overlay=tables["overlay"] if len(tables["overlay"]) else None,
+            draws=tables["draws"],
             layers=read_table(folder / "layers.parquet").reindex(columns=LAYER_COLUMNS),
             about=about,
             manifest=read_json(folder / "manifest.json"),

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from markupsafe import Markup
 
+from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import WIDE, wide_axis
 from sfl_sim.report.html_page import Panel
-from sfl_sim.report.whatif_load import ALIKE, where_drawn
+from sfl_sim.report.whatif_load import where_drawn
 from sfl_sim.report.whatif_rounds import ROW_PX, names
 
 if TYPE_CHECKING:

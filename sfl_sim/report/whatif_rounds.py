@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
+from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import plural
 from sfl_sim.report.figures import MAX_TICKS, wide_axis
 from sfl_sim.report.html_page import Panel
 from sfl_sim.report.round_time import NOTHING
-from sfl_sim.report.whatif_load import ALIKE, where_drawn
+from sfl_sim.report.whatif_load import where_drawn
 from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:

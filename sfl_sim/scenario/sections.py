@@ -190,8 +190,14 @@ class Clients(Section):
 class Server(Section):
     """The server and its queue."""
 
-    speedup: Annotated[Positive, Concern.SYSTEM] = 100.0
-    """Server/client compute ratio (gamma): a client's mean time per multiply-accumulate over the server's."""
+    speedup: Annotated[Positive | None, Concern.SYSTEM] = 100.0
+    """Server/client compute ratio (gamma): a client's mean time per multiply-accumulate over the server's. The server
+    then follows the devices that are drawn."""
+    macs_per_s: Annotated[Positive | None, Concern.SYSTEM] = None
+    """Multiply-accumulates per second of the server, whatever the devices are, in place of speedup."""
+    call_s: Annotated[NonNegative, Concern.SYSTEM] = 0.0
+    """Seconds that every call of the server takes on top of its computing: a job of training, or a batch of
+    requests."""
     workers: Annotated[Count | Literal["unlimited"], Concern.SYSTEM] = 1
     """Number of server workers, each of which processes one job at a time."""
     order: Annotated[str, Concern.ORDER] = "fcfs"
@@ -202,6 +208,21 @@ class Server(Section):
     """bounded_wait: maximum of seconds for which the server is held for the client whose turn it is."""
     include_model_exchange: Annotated[bool, Concern.SYSTEM] = True
     """Let the transfers of the client-side submodel (part-1) at the start and the end of a round take time."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ratio_yields_to_rate(cls, value: object) -> object:
+        if isinstance(value, Mapping) and value.get("macs_per_s") is not None:
+            return {"speedup": None, **value}
+        return value
+
+    @model_validator(mode="after")
+    def _has_one_rate(self) -> Server:
+        if self.macs_per_s is not None and self.speedup is not None:
+            raise ScenarioError("cannot be given together with server.speedup", key="macs_per_s", found=self.macs_per_s)
+        if self.macs_per_s is None and self.speedup is None:
+            raise ScenarioError("must not be empty without server.macs_per_s", key="speedup")
+        return self
 
 
 class Method(Section):
@@ -408,6 +429,8 @@ EXCLUDES = {
     "clients.network.downlink_bps": ("profile",),
     "clients.network.shared.file": ("access_points", *Shared.capacities),
     "clients.network.shared.access_points": ("file",),
+    "server.speedup": ("macs_per_s",),
+    "server.macs_per_s": ("speedup",),
     "clients.power.radio": Power.watts,
     "clients.power.uplink_w": ("radio",),
     "clients.power.downlink_w": ("radio",),
@@ -415,7 +438,7 @@ EXCLUDES = {
 """Keys that are removed when a grid or an option on the command line sets another key."""
 
 KINDS = (
-    "data.partition.kind", "data.test.kind", "serving.arrivals.kind", "serving.threshold.kind",
+    "data.partition.kind", "data.test.kind", "serving.arrivals.kind", "serving.threshold.kind", "serving.service.kind",
     "wire.up.kind", "wire.down.kind", "wire.update.kind",
 )  # fmt: skip
 """Keys that decide which other keys their section has."""

@@ -90,14 +90,49 @@ class LatencyBudget(Section):
     """Share of the answers that come in time."""
 
 
-def _has_kind(value: object) -> object:
-    if isinstance(value, Mapping) and "kind" not in value:
-        raise ScenarioError("is missing; the whole is written as in {kind: offload_rate, target: 0.3}", key="kind")
-    return value
+def _has_kind(example: str) -> BeforeValidator:
+    def check(value: object) -> object:
+        if isinstance(value, Mapping) and "kind" not in value:
+            raise ScenarioError(f"is missing; the whole is written as in {example}", key="kind")
+        return value
+
+    return BeforeValidator(check)
 
 
 Threshold = Annotated[
-    FixedThreshold | Oracle | OffloadRate | LatencyBudget, Field(discriminator="kind"), BeforeValidator(_has_kind)
+    FixedThreshold | Oracle | OffloadRate | LatencyBudget,
+    Field(discriminator="kind"),
+    _has_kind("{kind: offload_rate, target: 0.3}"),
+]
+
+
+class Exponential(Section):
+    """Exponential service times, with the computed time as their mean: one queueing theory knows best."""
+
+    kind: Literal["exponential"] = "exponential"
+    """Distribution of service times."""
+
+
+class Lognormal(Section):
+    """Lognormal service times, with the computed time as their mean."""
+
+    kind: Literal["lognormal"] = "lognormal"
+    """Distribution of service times."""
+    cv: Annotated[float, Field(gt=0, le=10)]
+    """Coefficient of variation: standard deviation over mean."""
+
+
+class Measured(Section):
+    """Service times of your own server: each call takes one of them, drawn at random, in place of the computed time."""
+
+    kind: Literal["measured"] = "measured"
+    """Distribution of service times."""
+    file: Annotated[str, Field(min_length=1)]
+    """CSV file with the column service_s: seconds of one request at one worker, a row for each that was measured."""
+
+
+Service = Annotated[
+    Exponential | Lognormal | Measured, Field(discriminator="kind"), _has_kind("{kind: lognormal, cv: 0.5}")
 ]
 
 
@@ -130,6 +165,8 @@ class Serving(Section):
     (rho_ood), or less; null means as there."""
     batch: Batching = Batching()
     """Batches of requests at the server."""
+    service: Service | None = None
+    """Random times of the server's calls: a section; null means the computed times."""
     queue: Literal["fcfs", "priority"] = "fcfs"
     """Order of service: by arrival, or by the clients' priorities, the lowest number first."""
     priorities: Annotated[list[NonNegative], Field(min_length=1)] | None = None
@@ -139,4 +176,11 @@ class Serving(Section):
     def _has_priorities(self) -> Serving:
         if self.queue == "priority" and self.priorities is None:
             raise ScenarioError("is missing, and queue is priority", key="priorities")
+        return self
+
+    @model_validator(mode="after")
+    def _measures_what_it_serves(self) -> Serving:
+        if isinstance(self.service, Measured) and self.batch.max_size > 1:
+            problem = "holds times of single requests, which say nothing about a batch"
+            raise ScenarioError(problem, key="service", found="measured", allowed="batch.max_size: 1")
         return self

@@ -33,6 +33,7 @@ class ServingStation:
         max_batch: maximum of jobs in a batch.
         max_wait_s: how long a free worker waits for a batch to fill.
         priority: of a client's jobs, lower first, without preemption. None: first come, first served.
+        drawn_s: makes the seconds of a call of those computed for it. None: as computed.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class ServingStation:
         max_batch: int = 1,
         max_wait_s: float = 0.0,
         priority: Callable[[int], float] | None = None,
+        drawn_s: Callable[[float], float] | None = None,
     ) -> None:
         self.env = env
         self.free = workers
@@ -51,6 +53,7 @@ class ServingStation:
         self.max_batch = max_batch
         self.max_wait_s = max_wait_s
         self.priority = priority or (lambda client: 0.0)
+        self.drawn_s = drawn_s or (lambda computed_s: computed_s)
         self._arrivals: list[Job] = []
         self._lines: dict[Any, _Line] = {}
         self._sequence = 0
@@ -124,7 +127,7 @@ class ServingStation:
             job.started_s = self.env.now
             job.customer.begin(job)
         lasts_s = batch[0].service_s if len(batch) == 1 else self.batch_s([job.branch.op for job in batch])
-        self._schedule([lambda _: self._release(batch)], lasts_s)
+        self._schedule([lambda _: self._release(batch)], self.drawn_s(lasts_s))
 
     def _release(self, batch: list[Job]) -> None:
         self.free += 1

@@ -25,13 +25,25 @@ from sfl_sim.ops import Flow
 from sfl_sim.rng import stream
 from sfl_sim.scenario.data import RhoOod
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.scenario.serving import Bursts, FixedThreshold, LatencyBudget, OffloadRate, Oracle, Serving, Trace
+from sfl_sim.scenario.serving import (
+    Bursts,
+    Exponential,
+    FixedThreshold,
+    LatencyBudget,
+    Lognormal,
+    Measured,
+    OffloadRate,
+    Oracle,
+    Serving,
+    Trace,
+)
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.system.arrivals import Arrivals, bursts, poisson, read_trace
-from sfl_sim.system.profiles import per_client
+from sfl_sim.system.conditions import mean_one
+from sfl_sim.system.profiles import per_client, read_table
 from sfl_sim.training.timing import Timing
 
 Ints = NDArray[np.int64]
@@ -74,6 +86,7 @@ class ServedFleet:
         """Check that the serving fits this fleet, before any training; otherwise raises ScenarioError."""
         self._arrivals(serving)
         self._priority(serving)
+        self._drawn_s(serving)
         if timing_only:
             self._rule(serving, None)
         elif isinstance(serving.threshold, FixedThreshold):
@@ -129,7 +142,7 @@ class ServedFleet:
             "requests": len(rows),
             "rate_per_s": rate_per_s,
             "warm_up": serving.warm_up,
-            "capacity_per_s": self._capacity_per_s(rows.loc[rows["offloaded"], "client"], serving.batch.max_size),
+            "capacity_per_s": self._capacity_per_s(rows.loc[rows["offloaded"], "client"], serving),
             "threshold": "probability" if by_chance else rule.kind,
             "threshold_value": value if isinstance(value, float) and not by_chance else None,
             "n_labels": self.n_labels,
@@ -137,10 +150,13 @@ class ServedFleet:
             **summary(rows, self.table, serving.warm_up, workers),
         }
 
-    def _capacity_per_s(self, offloaded: pd.Series, batch: int) -> float | None:
+    def _capacity_per_s(self, offloaded: pd.Series, serving: Serving) -> float | None:
         """Give the server's maximum rate at this mix of requests, in full batches; None if it has nothing to do."""
         if offloaded.empty or math.isinf(self.workers):
             return None
+        if isinstance(serving.service, Measured):
+            return float(self.workers / _measured_s(serving.service.file).mean())
+        batch = serving.batch.max_size
         batches = [each.server_work.of_batch(batch) for each in self.deployed]
         service_s = np.array([self.fleet.server.seconds(each) / batch for each in batches])
         return float(self.workers / service_s[offloaded].mean())
@@ -205,10 +221,23 @@ class ServedFleet:
         priorities = self._per_client(serving.priorities, "serving.priorities")
         return priorities.__getitem__ if serving.queue == "priority" else None
 
+    def _drawn_s(self, serving: Serving) -> Callable[[float], float] | None:
+        """Return what draws the seconds of each call of the server; None if they are the computed ones."""
+        rng = stream(self.scenario.seed, "service times")
+        match serving.service:
+            case Exponential():
+                return rng.exponential
+            case Lognormal(cv=cv):
+                return lambda mean_s: mean_s * mean_one(rng, cv)
+            case Measured(file=file):
+                measured_s = _measured_s(file)
+                return lambda _: float(rng.choice(measured_s))
+        return None
+
     def _clock(self, serving: Serving) -> EventClock:
         station = partial(
             ServingStation, batch_s=Prices(self.fleet).batch_s, max_batch=serving.batch.max_size,
-            max_wait_s=serving.batch.max_wait_s, priority=self._priority(serving),
+            max_wait_s=serving.batch.max_wait_s, priority=self._priority(serving), drawn_s=self._drawn_s(serving),
         )  # fmt: skip
         in_use = replace(self.fleet, presence=None)  # which says when phones are there to train
         return EventClock(in_use, Timing(), ORDERS["fcfs"], workers=self.workers, station=station)
@@ -233,6 +262,14 @@ class ServedFleet:
                 "group": device_groups(fleet),
             }
         )
+
+
+def _measured_s(file: str) -> NDArray[np.float64]:
+    """Read the measured service times of single requests. Raises ScenarioError if the file has none."""
+    table = read_table(Path(file), ["service_s"], "serving.service.file")
+    measured_s = table.numbers("service_s")
+    table.require("service_s", measured_s > 0, "a number above 0")
+    return measured_s
 
 
 def _possible(rate_per_s: float, key: str) -> float:

@@ -20,7 +20,9 @@ from sfl_sim.engine.processes import check_backend, run_trials
 from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import Method
 from sfl_sim.scenario.load import Study, digest
+from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import Failure, RunFolder, Wanted, damaged, keys_of, read_manifest, runs_beside, take
 from sfl_sim.studies.launch import Outcome, Unfinished, launch, place_of
 from sfl_sim.studies.targets import references, ways
@@ -42,11 +44,13 @@ class TrialsFailed(Unfinished):
         return super().__str__() + where
 
 
-def check(study: Study, device: torch.device | None = None) -> None:
+def check(study: Study, device: torch.device | None = None) -> list[str]:
     """Build every variant without running it, so that a mistake in the last one shows before the first trains.
 
-    With a `device` for training, check that it can compute them. Raises ScenarioError.
+    With a `device` for training, check that it can compute them. Gives warnings of settings without effect, each once.
+    Raises ScenarioError.
     """
+    warnings: dict[str, None] = {}
     for variant in study.variants:
         try:
             if device is not None:
@@ -59,10 +63,27 @@ def check(study: Study, device: torch.device | None = None) -> None:
                 experiment.check_device(device)
                 if init := variant.scenario.model.init:
                     starting(experiment.method.task.network, init)
+            if why := _why_workers_are_idle(variant.scenario, experiment.method):
+                idle = ScenarioError(f"more than one has no effect: {why}", key="server.workers")
+                warnings[str(variant.places.located(idle))] = None
         except ScenarioError as error:
             raise variant.places.located(error) from error
     check_unused(study)
     references(study)
+    return list(warnings)
+
+
+def _why_workers_are_idle(scenario: Scenario, method: Method) -> str | None:
+    """Say why training keeps no more than one of several workers busy; None if there is nothing to say.
+
+    `unlimited` only says that nobody waits, and requests to a trained model use all workers.
+    """
+    workers = scenario.server.workers
+    if scenario.serving or workers == 1 or workers == "unlimited":
+        return None
+    if not method.is_split:
+        return f"{scenario.method.name} trains nothing there"
+    return f"{scenario.method.name} changes one model there, one job after the other" if method.one_at_a_time else None
 
 
 def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify) -> Outcome:
@@ -74,7 +95,7 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     device = pick_device(settings.device)
     check_backend(settings)
     check_checkpoints(study, settings)
-    check(study, None if settings.timing_only else device)
+    warnings = check(study, None if settings.timing_only else device)
     identity = f"{digest(study)}-{settings.meaning}"
     keys = [
         trial_key(variant.scenario, settings.meaning, pixels=not settings.timing_only) for variant in study.variants
@@ -86,6 +107,8 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     folder = RunFolder(place, identity, keys, resume=settings.resume)
 
     def work() -> None:
+        for problem in warnings:
+            notify(Warned(None, problem))
         usual = Path("reports", study.name)
         why = f"{usual} is of another scenario or other settings" if not out and place != usual else ""
         if settings.resume and folder.is_new:

@@ -20,19 +20,28 @@ from sfl_sim.scenario.load import Study, digest
 from sfl_sim.scenario.vary import Axis
 from sfl_sim.store import RunFolder
 from sfl_sim.studies.launch import Outcome, launch, place_of
+from sfl_sim.studies.whatif_draws import draws_table
 from sfl_sim.studies.whatif_points import Found, Refused, evaluate
 from sfl_sim.studies.whatif_question import Question
 from sfl_sim.studies.whatif_tables import overlay_table, point_tables, servers_table
 
 
 def run_whatif(
-    study: Study, axes: Sequence[Axis], out: Path | None, jobs: int, notify: Notify, runs: Sequence[Path] = ()
+    study: Study,
+    axes: Sequence[Axis],
+    out: Path | None,
+    jobs: int,
+    notify: Notify,
+    runs: Sequence[Path] = (),
+    draws: int = 0,
 ) -> Outcome:
     """Time all points of a question into the folder `out` (default: `reports/<name>-whatif`, or the next free number).
 
     Args:
         jobs: processes side by side.
         runs: folders of training runs, whose accuracies are shown where a point's model was trained.
+        draws: number of systems, drawn from the stated errors of prices and profiles, in which all points are timed
+            again.
 
     Interrupted, it keeps the points that were done; with several `jobs`, those of cuts that were done in all systems.
     After an error it keeps nothing.
@@ -43,7 +52,8 @@ def run_whatif(
     check_unused(study)
     question = Question.of(study, axes)
     told = {"overlay": overlay_table(question, runs)} if runs else {}
-    asked = json.dumps([(axis.key, axis.values) for axis in question.axes] + [str(run) for run in runs])
+    varied = [(axis.key, axis.values) for axis in question.axes]
+    asked = json.dumps([*varied, *map(str, runs), *([draws] if draws else [])])
     identity = f"{digest(study)}-whatif-{blake2b(asked.encode(), digest_size=8).hexdigest()}"
     folder = RunFolder(place_of(study, out, identity, "-whatif"), identity)
     found: list[Found] = []
@@ -53,6 +63,10 @@ def run_whatif(
         try:
             _collect(question, jobs, notify, found)
             told["server"] = servers_table(question, found)
+            if draws:
+                told["draws"] = draws_table(
+                    found, draws, jobs, lambda done, total: notify(Counted("uncertainty", "point", done, total))
+                )
         except KeyboardInterrupt:
             if not found:
                 raise

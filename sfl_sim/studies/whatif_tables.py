@@ -16,7 +16,7 @@ from sfl_sim.models.network import Network
 from sfl_sim.scenario.concerns import Aside, without
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Variant, changed
-from sfl_sim.scenario.sections import ClientCuts, Scenario
+from sfl_sim.scenario.sections import ClientCuts, Scenario, Server
 from sfl_sim.scenario.vary import Point
 from sfl_sim.studies.reprice import Repriced, reprice_trial
 from sfl_sim.studies.trained import ELSEWHERE, TrainedRun
@@ -69,11 +69,12 @@ def point_tables(found: Iterable[Found]) -> dict[str, pd.DataFrame]:
 
 def servers_table(question: Question, found: Sequence[Found]) -> pd.DataFrame:
     """Time the best points of the scenario's own system with other servers: one row per series, seed and server."""
-    rows = []
-    for best in _best_at_home(question, found):
+    rows, home = [], _best_at_home(question, found)
+    mac_s = pd.Series([(1 / one.clients["macs_per_s"]).mean() for one in home], dtype=float).mean()
+    for best in (one.point for one in home):
         server = best.variant.scenario.server
-        own = {"scenario_speedup": server.speedup, "scenario_workers": _number(server.workers)}
-        layers: list[dict[str, Any]] = [{"server.speedup": factor * server.speedup} for factor in SPEEDUPS]
+        rate = "speedup" if server.macs_per_s is None else "macs_per_s"
+        layers: list[dict[str, Any]] = [{f"server.{rate}": factor * getattr(server, rate)} for factor in SPEEDUPS]
         layers += [{"server.workers": workers} for workers in dict.fromkeys([*WORKERS, server.workers])]
         for answer in evaluate([_with_server(best, layer) for layer in layers]):
             if isinstance(answer, Found):
@@ -81,14 +82,15 @@ def servers_table(question: Question, found: Sequence[Found]) -> pd.DataFrame:
                 rows.append(
                     {
                         "series": best.series, "seed": best.variant.scenario.seed, "cut": answer.figures["cut"],
-                        "speedup": there.speedup, "workers": _number(there.workers), **own,
+                        "speedup": _ratio(there, mac_s), "workers": _number(there.workers),
+                        "scenario_speedup": _ratio(server, mac_s), "scenario_workers": _number(server.workers),
                         "round_s": answer.figures["round_s"],
                     }
                 )  # fmt: skip
     return pd.DataFrame(rows).astype({"cut": "Int64"}) if rows else pd.DataFrame()
 
 
-def _best_at_home(question: Question, found: Sequence[Found]) -> list[Point]:
+def _best_at_home(question: Question, found: Sequence[Found]) -> list[Found]:
     """Return for every series and seed the point with the shortest rounds, of those nearest to the scenario's system.
 
     Along `model.cut` the best counts, and along an axis without the scenario's own value the middle one.
@@ -105,13 +107,18 @@ def _best_at_home(question: Question, found: Sequence[Found]) -> list[Point]:
             key not in best or one.figures["round_s"] < best[key].figures["round_s"]
         ):
             best[key] = one
-    return [one.point for one in best.values()]
+    return list(best.values())
 
 
 def _with_server(point: Point, layer: dict[str, Any]) -> Point:
     variant = point.variant
     scenario = changed(variant.scenario, layer, variant.places)
     return Point(point.series, point.indices, Variant(variant.name, scenario, variant.places))
+
+
+def _ratio(server: Server, mac_s: float) -> float:
+    """Return the server/client compute ratio, where a multiply-accumulate takes clients so many seconds on average."""
+    return (server.macs_per_s or 0.0) * mac_s if server.speedup is None else server.speedup
 
 
 def _number(workers: int | str) -> float:

@@ -81,7 +81,7 @@ class Devices:
 
     def __init__(self, conditions: Conditions, n_clients: int, seed: int) -> None:
         self._throttling = conditions.throttling
-        self._sigma = sqrt(log1p(conditions.jitter**2))
+        self._jitter = conditions.jitter
         self._seed = seed
         self._chance: list[np.random.Generator | None] = [None] * n_clients
         self._heat = [0.0] * n_clients
@@ -93,7 +93,7 @@ class Devices:
         Call it once for every operation of the client, in the order in which its device serves them. An operation that
         is later interrupted or cut short heats the device as if it ran to its end without a break.
         """
-        busy_s = service_s * self._factor(client) if self._sigma else service_s
+        busy_s = service_s * self._factor(client) if self._jitter else service_s
         if self._throttling is not None:
             rest_s = max(0.0, started_s - self._free_s[client])
             heat = self._throttling.rested(self._heat[client], rest_s)
@@ -106,7 +106,13 @@ class Devices:
         chance = self._chance[client]
         if chance is None:  # most of a large fleet never takes part
             chance = self._chance[client] = stream(self._seed, "jitter", client)
-        return chance.lognormal(-(self._sigma**2) / 2, self._sigma)
+        return mean_one(chance, self._jitter)
+
+
+def mean_one(rng: np.random.Generator, cv: float) -> float:
+    """Draw a lognormal factor with mean 1 and the coefficient of variation `cv`."""
+    sigma = sqrt(log1p(cv**2))
+    return rng.lognormal(-(sigma**2) / 2, sigma)
 
 
 def make_conditions(jitter: float = 0.0, throttling: Mapping[str, Any] | None = None) -> Conditions | None:

@@ -74,6 +74,18 @@ class FittedProcessor:
 
 
 @dataclass(frozen=True, slots=True)
+class CalledProcessor:
+    """Processor that takes `call_s` seconds more for work that calls layers, however large its batch is."""
+
+    computing: Processor
+    call_s: float
+
+    def seconds(self, work: Work) -> float:
+        """Add the time of one call, unless the work has no layers, as an average of models."""
+        return self.computing.seconds(work) + (self.call_s if work.n_ops else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """Relation of time to work, for every node of a fleet.
 

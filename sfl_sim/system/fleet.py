@@ -10,7 +10,7 @@ import numpy as np
 from sfl_sim.rng import stream
 from sfl_sim.system.availability import draw_presence
 from sfl_sim.system.conditions import Conditions, make_conditions
-from sfl_sim.system.cost import Processor, read_cost
+from sfl_sim.system.cost import CalledProcessor, Processor, read_cost
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.network import draw_links
 from sfl_sim.system.power import Power, read_power
@@ -84,9 +84,11 @@ def build_fleet(
     seed: int,
     compute: Mapping[str, Any],
     network: Mapping[str, Any],
-    speedup: float,
+    speedup: float | None,
     power: Mapping[str, Any] | None = None,
     availability: Mapping[str, Any] | None = None,
+    server_macs_per_s: float | None = None,
+    call_s: float = 0.0,
 ) -> Fleet:
     """Draw the fleet of a run.
 
@@ -97,14 +99,15 @@ def build_fleet(
         network: options of `draw_links`; and `shared`, the options of `build_topology`.
         speedup: gamma of SMoFi's Eq. (13), T_srv = work * s_mean / gamma: the server takes 1/gamma of the seconds that
             a client takes on average, by its rate and without its training factor. The mean is one of seconds, not
-            of rates, so slow clients weigh most.
+            of rates, so slow clients weigh most. None with `server_macs_per_s`.
         power: options of `read_power`.
         availability: options of `draw_presence`.
+        server_macs_per_s: rate of the server, whatever the devices are; None with `speedup`.
+        call_s: see `CalledProcessor`.
 
     Raises:
         ScenarioError: an option cannot be used.
     """
-    (gamma,) = per_client(speedup, 1, "server.speedup")
     options = dict(compute)
     cost = read_cost(options.pop("cost", None))
     sample_s = options.pop("sample_s", 0.0)
@@ -114,7 +117,11 @@ def build_fleet(
     links = dict(network)
     shared = links.pop("shared", None)
     uplinks, downlinks, latency_s = draw_links(n_clients, stream(seed, "links"), macs_per_s=macs_per_s, **links)
-    rates, server_macs_per_s = macs_per_s.tolist(), float(gamma / np.mean(1 / macs_per_s))
+    rates = macs_per_s.tolist()
+    if server_macs_per_s is None:
+        (gamma,) = per_client(speedup or 0.0, 1, "server.speedup")
+        server_macs_per_s = float(gamma / np.mean(1 / macs_per_s))
+    server = cost.processor(server_macs_per_s)
     topology = None
     if shared is not None:
         from sfl_sim.system.topology import build_topology  # with it comes networkx
@@ -129,7 +136,7 @@ def build_fleet(
         uplinks,
         downlinks,
         latency_s.tolist(),
-        cost.processor(server_macs_per_s),
+        CalledProcessor(server, call_s) if call_s else server,
         server_macs_per_s,
         cost.name,
         None if power is None else read_power(n_clients, **power),

@@ -115,6 +115,15 @@ def _draw_rates(profile: str | Path, up: FloatArray, down: FloatArray) -> dict[s
     return drawn
 
 
+def sampled_factor(profile: str, n: int, rng: np.random.Generator) -> float:
+    """Draw how wrong the geometric mean of a profile's uplinks may be, of which so many were measured: a bootstrap."""
+    evenly = (np.arange(1000) + 0.5) / 1000
+    of_all, of_sample = (
+        np.log(_draw_rates(profile, each, each)["uplink_bps"]).mean() for each in (evenly, rng.random(n))
+    )
+    return float(np.exp(of_sample - of_all))
+
+
 def _read_trace(trace: str | Path) -> dict[str, Pattern]:
     """Read the patterns of a trace, by direction."""
     key = f"{KEY}.trace"

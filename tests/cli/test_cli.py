@@ -347,6 +347,19 @@ def test_validate_checks_without_running(scenario, tmp_path, capsys):
     assert not (tmp_path / "reports").exists()
 
 
+def test_workers_that_a_method_cannot_use_are_told_once(scenario, capsys):
+    told = "warning: --set: server.workers: more than one has no effect: splitfed_v2 changes one model there, "
+    sfl_sim("validate", scenario, "--set", "server.workers=2")
+    assert capsys.readouterr().err.splitlines() == [f"{told}one job after the other"]
+    sfl_sim(scenario, "-q", "--timing-only", "--set", "server.workers=2")
+    assert capsys.readouterr().err.splitlines() == [f"{told}one job after the other"]
+    sfl_sim("validate", scenario, "--set", "server.workers=2", "--set", "grid={method.name: [fedavg]}")
+    assert "no effect: fedavg trains nothing there" in capsys.readouterr().err
+    for enough in ("server.workers=unlimited", "method=splitfed_v1"):
+        sfl_sim("validate", scenario, "--set", "server.workers=2", "--set", "grid={}", "--set", enough)
+        assert not capsys.readouterr().err
+
+
 def test_what_the_cut_gives_away_is_shown_for_every_cut(scenario, tmp_path, capsys):
     attacks = "report.leakage={samples: 20, epochs: 1, aux_share: 0.2}"
     sfl_sim("privacy", scenario, "--vary", "model.cut=1,3", "--set", "grid={}", "--set", attacks)

@@ -17,6 +17,7 @@ from synthetic_whatif import BANDWIDTHS, CUTS, Vary, World, write_whatif
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.whatif import best_points, headline, whatif_in_terminal
 from sfl_sim.report.whatif import write_whatif as write_page
+from sfl_sim.report.whatif_draws import firsts, intervals, survivors
 from sfl_sim.report.whatif_load import load_whatif
 
 if TYPE_CHECKING:
@@ -56,6 +57,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(folder: Path) -> str:
     return page_of(folder)
+
+
+def test_what_survives_is_told_in_words_and_tables_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
+    """In four systems all is as undrawn; in the fifth the shallowest cut is the best."""
+    folder = write_whatif(tmp_path / "draws", replace(SMALL, draws=5))
+    assert sections_of(page_of(folder))[1] == "Does it survive what is not known?"
+    first, other = "11 dw6", "1 dw1"
+    assert (
+        f"In 80 % of 5 drawn systems from the errors of prices and profiles, {first} is the first or as good; "
+        f"{other} is in 20 %."
+    ) in headlines_of(folder)
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(whatif_in_terminal(folder))
+    assert "Does it survive what is not known?" in shown.getvalue()
+    assert "First in" in shown.getvalue()
+
+
+def test_draws_along_an_axis_of_numbers_and_of_several_variants_are_drawn(tmp_path: Path) -> None:
+    axes = (Vary("server.speedup", (1000.0, 10.0, 100.0), base=2),)
+    folder = write_whatif(tmp_path / "numbers", replace(SMALL, axes=axes, draws=2, series=(("one", 1.0), ("two", 2.0))))
+    whatif = load_whatif(folder)
+    assert [sorted(trace.x) for trace in intervals(whatif).data] == [[10.0, 100.0, 1000.0]] * 2
+    assert all((trace.error_y.array >= 0).all() for trace in intervals(whatif).data)
+    assert max(max(trace.y) for trace in firsts(whatif).data) == 100.0
+    assert all(len(row) == 5 for row in survivors(whatif).rows)
 
 
 def test_all_cuts_at_all_bandwidths_with_a_run_have_every_section(page: str) -> None:

@@ -256,8 +256,8 @@ TOP = "name, seed, repeats, data, model, clients, server, method, train, wire, l
         ),
         (
             "grid:\n  model.cut: [1, 2]\n  server.orders: [fcfs]\n",
-            "a.yaml:3: server.orders: unknown key (found 'orders'; allowed: speedup, workers, order, burst, "
-            "max_wait_s, include_model_exchange; did you mean 'order'?)",
+            "a.yaml:3: server.orders: unknown key (found 'orders'; allowed: speedup, macs_per_s, call_s, workers, "
+            "order, burst, max_wait_s, include_model_exchange; did you mean 'order'?)",
         ),
         (
             "train: {rounds: 4}\ngrid:\n- train.lr: 0.1\n- train.rounds:\n  - 1\n  - x\n",
@@ -423,3 +423,13 @@ def test_equal_scenarios_have_equal_digests_and_others_do_not():
         {"seed": 1, "method": {"k": 1}},
     ]
     assert len({digest(plain), *(digest(parse(other)) for other in others)}) == 5
+
+
+def test_a_rate_and_a_ratio_of_the_server_replace_each_other():
+    """In the grid and on the command line; in one file both are refused."""
+    base = {"server": {"macs_per_s": 1e9}, "grid": {"server.speedup": [10, 20]}}
+    assert [(v.scenario.server.speedup, v.scenario.server.macs_per_s) for v in parse(base).variants] == [
+        (10.0, None), (20.0, None)
+    ]  # fmt: skip
+    (variant,) = parse({}, overrides=["server.macs_per_s=1e9"]).variants
+    assert (variant.scenario.server.speedup, variant.scenario.server.macs_per_s) == (None, 1e9)

@@ -30,8 +30,8 @@ def said(values):
         ),
         (
             {"server": {"orders": "fcfs"}},
-            "server.orders: unknown key (found 'orders'; allowed: speedup, workers, order, burst, max_wait_s, "
-            "include_model_exchange; did you mean 'order'?)",
+            "server.orders: unknown key (found 'orders'; allowed: speedup, macs_per_s, call_s, workers, order, "
+            "burst, max_wait_s, include_model_exchange; did you mean 'order'?)",
         ),
         (
             {"data": {"partition": {"kind": "dirichlet", "alpa": 1}}},
@@ -62,6 +62,11 @@ def said(values):
             "(found 1.5)",
         ),
         ({"model": {"name": "lenet5", "factory": "nets:make"}}, "model.factory: cannot be given together with a name"),
+        (
+            {"server": {"speedup": 10, "macs_per_s": 2}},
+            "server.macs_per_s: cannot be given together with server.speedup (found 2.0)",
+        ),
+        ({"server": {"speedup": None}}, "server.speedup: must not be empty without server.macs_per_s"),
         ({"model": {"name": None}}, "model.name: must not be empty without a factory"),
         (
             {"server": {"workers": len}},

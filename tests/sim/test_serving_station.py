@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import factorial, inf
+from operator import itemgetter
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.serving_station import ServingStation
+from sfl_sim.system.conditions import mean_one
 from sfl_sim.system.cost import FittedProcessor
 from sfl_sim.training.timing import Timing
 
@@ -87,6 +89,14 @@ def test_m_d_1_waits_as_pollaczek_and_khinchine_say():
     assert_theory(waits, rho / (2 * (1 - rho)))
 
 
+def test_m_g_1_waits_as_pollaczek_and_khinchine_say():
+    """rho (1 + cv^2) / (2 mu (1 - rho)), with service times drawn around the computed ones."""
+    rng, rho, cv = stream(0, "m/g/1"), 0.5, 0.5
+    simulator = server(drawn_s=lambda computed_s: computed_s * mean_one(rng, cv))
+    waits = waits_s(stream(0, "m/g/1 arrivals").exponential(1 / rho, 40_000), np.ones(40_000), simulator)
+    assert_theory(waits, rho * (1 + cv**2) / (2 * (1 - rho)))
+
+
 def test_m_m_c_waits_as_erlang_says():
     """C(c, a) / (c mu - lambda), with the probability C to find all lanes busy."""
     rng, c, a = stream(0, "m/m/c"), 3, 1.8
@@ -107,6 +117,41 @@ def test_priority_waits_as_cobham_says():
     first, both = rates.cumsum()
     assert_theory(waits[clients == 0], left_s / (1 - first))
     assert_theory(waits[clients == 1], left_s / ((1 - first) * (1 - both)))
+
+
+def test_a_tandem_of_devices_uplinks_and_two_workers_ends_when_ciw_says():
+    """Two phones, each a queue before the queue of its uplink, and one queue before two workers."""
+    ciw = pytest.importorskip("ciw", reason="an independent simulator of queues: pip install ciw")
+    rng, n = stream(0, "tandem"), 200
+    gaps_s, device_s, answer_s = rng.exponential(2.0, (2, n)), rng.exponential(1.2, (2, n)), rng.exponential(0.8, 2 * n)
+    upload_s = rng.integers(1, 4, (2, n))
+
+    def tandem(number, client, state):
+        yield on(client, Answer(device_s[client, number]), state, Value("sample", step=number))
+        yield send(Value("features", int(upload_s[client, number]), step=number), client, SERVER)
+        yield from request(number, client, 1.0, state)
+
+    in_turn = iter(answer_s)
+    simulator = server(fleet(2, 1.0, 8.0, speedup=1.0), workers=2, drawn_s=lambda _: next(in_turn))
+    came_s, state = gaps_s.cumsum(axis=1), State("model")
+    simulator.serve(sorted(((came_s[c, k], tandem(k, c, state)) for c in (0, 1) for k in range(n)), key=itemgetter(0)))
+    rows = simulator.take_rows()
+
+    def queue(times_s):  # those of all customers in turn
+        return ciw.dists.Sequential([*map(float, times_s), inf])
+
+    to = {"device 0": 2, "device 1": 3, "uplink 0": 4, "uplink 1": 4, "server": None}
+    theirs = ciw.Simulation(
+        ciw.create_network(
+            arrival_distributions=[*map(queue, gaps_s), None, None, None],
+            service_distributions=[*map(queue, (*device_s, *upload_s, answer_s))],
+            number_of_servers=[1, 1, 1, 1, 2],
+            routing=[[float(end == node) for node in range(5)] for end in to.values()],
+        )
+    )
+    theirs.simulate_until_max_time(1e6)
+    ended_s = sorted(record.exit_date for record in theirs.get_all_records() if record.node == 5)
+    assert np.sort(rows["ended_s"][rows["node"] == b"server"]) == pytest.approx(ended_s, rel=1e-9)
 
 
 def test_a_d_d_1_queue_is_periodic():

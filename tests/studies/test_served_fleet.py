@@ -223,6 +223,43 @@ def test_the_capacity_is_where_the_server_falls_behind():
     assert behind(1.2)
 
 
+def served_s(service, batch=1):
+    """Seconds of the requests at the server, and its capacity."""
+    values = {"service": service, "requests": 4000, "batch": {"max_size": batch}}
+    rows, found = fleet(server={"speedup": 100, "call_s": 0.002}).serve(section(**values), None, nothing)
+    return rows["server_s"], found["capacity_per_s"]
+
+
+def test_service_times_vary_around_the_computed_ones_as_asked():
+    """Four standard errors of the mean and, roughly, of the coefficient of variation, at 4,000 requests."""
+    computed_s, capacity_per_s = served_s(None)
+    assert computed_s.std() < 1e-9
+    for service, cv in (({"kind": "exponential"}, 1.0), ({"kind": "lognormal", "cv": 0.5}, 0.5)):
+        drawn_s, expected_per_s = served_s(service)
+        assert drawn_s.mean() == pytest.approx(computed_s.mean(), rel=4 * cv / math.sqrt(4000))
+        assert drawn_s.std() / drawn_s.mean() == pytest.approx(cv, rel=0.15)
+        assert expected_per_s == capacity_per_s
+
+
+def test_measured_service_times_are_those_of_the_file_and_say_what_the_server_can_do(tmp_path):
+    file = tmp_path / "measured.csv"
+    file.write_text("service_s\n0.001\n0.003\n0.005\n")
+    measured_s, capacity_per_s = served_s({"kind": "measured", "file": str(file)})
+    assert sorted(measured_s.round(9).unique()) == [0.001, 0.003, 0.005]
+    assert capacity_per_s == pytest.approx(1 / 0.003)
+    file.write_text("service_s\n0.001\n0\n")
+    with pytest.raises(ScenarioError, match=r"measured.csv:3: serving.service.file: .*'service_s' cannot be used"):
+        fleet().check(section(service={"kind": "measured", "file": str(file)}), timing_only=True)
+
+
+def test_batches_raise_the_capacity_of_a_server_whose_calls_cost_something():
+    alone_s, alone_per_s = served_s(None)
+    _, together_per_s = served_s(None, batch=8)
+    computing_s = alone_s.mean() - 0.002
+    assert alone_per_s == pytest.approx(1 / (0.002 + computing_s))
+    assert together_per_s == pytest.approx(8 / (0.002 + 8 * computing_s))
+
+
 def test_whose_priority_is_low_waits_for_the_others():
     busy = fleet(server={"speedup": 1})
     rate_per_s = 0.9 * busy.serve(section(requests=10), None, nothing)[1]["capacity_per_s"] / 3

@@ -93,7 +93,7 @@ def test_one_walker_walks_through_many_worlds():
             method={"name": "splitfed_v1"}, clients={"network": {"latency_s": 0.02, "scale": scale}}, server=server
         )
         for scale in (0.25, 4.0)
-        for server in ({}, {"workers": 3}, {"workers": "unlimited", "speedup": 5.0})
+        for server in ({}, {"workers": 3}, {"workers": "unlimited", "speedup": 5.0}, {"macs_per_s": 1e9, "call_s": 0.1})
     ]
     walker = Walker(worlds[0])
     for world in worlds:

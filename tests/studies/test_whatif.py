@@ -107,8 +107,9 @@ def test_energy_is_told_where_power_is_known(tmp_path):
     assert tables["points"]["client_joule"].notna().all()
 
 
-def test_other_servers_are_those_of_the_best_point(tmp_path):
-    _, tables, _ = ask(tmp_path, "model.cut=all", server={"speedup": 20})
+@pytest.mark.parametrize("server", [{"speedup": 20}, {"macs_per_s": 3e7}])
+def test_other_servers_are_those_of_the_best_point(tmp_path, server):
+    _, tables, _ = ask(tmp_path, "model.cut=all", server=server)
     best = tables["points"].sort_values("round_s").iloc[0]
     servers = tables["server"]
     assert set(servers["cut"]) == {best["cut"]}

@@ -61,6 +61,7 @@ class World:
         series: by name, by how much their servers are slower than the first one's.
         trained: the cuts (indices on the axis) that a run exists of.
         powered: whether the devices' power is known.
+        draws: how many systems were drawn: in the last one, rounds take longer the deeper the cut, else as undrawn.
     """
 
     name: str = "Where & <how>"
@@ -71,6 +72,7 @@ class World:
     trained: tuple[int, ...] = ()
     powered: bool = True
     status: str = "complete"
+    draws: int = 0
 
 
 def write_whatif(folder: Path, world: World) -> Path:
@@ -91,6 +93,8 @@ def write_whatif(folder: Path, world: World) -> Path:
     _server(world, table).to_parquet(folder / "server.parquet")
     if world.trained:
         _overlay(world, table).to_parquet(folder / "overlay.parquet")
+    if world.draws:
+        _draws(world, table).to_parquet(folder / "draws.parquet")
     about = {
         "scenario": world.name, "series": [name for name, _ in world.series], "rounds": 20, "target_accuracy": 0.6,
         "axes": [
@@ -165,6 +169,15 @@ def _server(world: World, points: pd.DataFrame) -> pd.DataFrame:
             for speedup, workers in others
         ]  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def _draws(world: World, points: pd.DataFrame) -> pd.DataFrame:
+    """Points of one bandwidth compete."""
+    axes = [name for name in points if name.startswith("axis_")]
+    found = points[["series", "seed", *axes, "round_s", "cut"]].assign(contest=points.get("axis_1", 0))
+    last = found.assign(round_s=100.0 * found["cut"])
+    drawn = [found.assign(draw=number) for number in range(world.draws - 1)]
+    return pd.concat([*drawn, last.assign(draw=world.draws - 1)], ignore_index=True).drop(columns="cut")
 
 
 def _overlay(world: World, points: pd.DataFrame) -> pd.DataFrame:

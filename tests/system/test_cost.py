@@ -180,6 +180,31 @@ def test_the_profile_of_phones_says_how_well_it_predicts_and_refers_to_mobilenet
     assert read_cost("phones").reference_macs == shipped_reference().macs
 
 
+@pytest.mark.slow
+def test_the_profile_of_phones_and_the_table_of_errors_are_the_fits_to_the_measurements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some fifteen seconds, to count the work of 44 networks and to leave each family out of the fit."""
+    monkeypatch.syspath_prepend(find("costs", "phones", "").parents[2])
+    from profiles import fit_errors, fit_phones
+
+    measured = fit_phones.measurements()
+    work = fit_phones.work_of(sorted(measured["network"].unique()))
+    costs = fit_phones.fitted(work, fit_phones.typical(measured))
+    columns = {
+        "conv_efficiency": 1 / costs["conv"], "grouped_efficiency": 1 / costs["grouped"],
+        **{f"{kind}_efficiency": 1 / costs["matrix"] for kind in ("pointwise", "depthwise", "dense", "attention")},
+        "moved_macs": costs["moved"], "overhead_macs": costs["n_ops"],
+    }  # fmt: skip
+    table = read_table(find("costs", "phones", ""), list(columns), "")
+    assert [float(table.numbers(column)[0]) for column in columns] == pytest.approx(list(columns.values()), rel=5e-3)
+    errors = fit_errors.errors(work, measured)
+    stored = read_table(find("measurements", "errors", ""), list(errors), "")
+    assert [stored.columns["runtime"], stored.columns["network"]] == [list(errors["runtime"]), list(errors["network"])]
+    for cost in ("macs", "ncnn", "phones"):
+        assert stored.numbers(cost) == pytest.approx(errors[cost].to_numpy(), abs=0.01)
+
+
 def test_the_fit_finds_costs_from_sources_of_other_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Path(__file__).parents[2] / "profiles" / "fit_phones.py"
     monkeypatch.syspath_prepend(script.parents[1])

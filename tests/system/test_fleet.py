@@ -60,6 +60,26 @@ def test_a_server_needs_a_speed_up() -> None:
         build_fleet(2, 0, {}, {"profile": "mobiperf"}, speedup=0)
 
 
+def test_a_server_with_a_rate_of_its_own_does_not_follow_the_phones() -> None:
+    """By its speed-up it does: other phones, or the same ones twice as fast, make it another server."""
+    drawn = [(0, {}), (1, {}), (0, {"scale": 2.0})]
+    links = {"profile": "mobiperf"}
+    by_ratio = {build_fleet(9, seed, compute, links, speedup=100).server_macs_per_s for seed, compute in drawn}
+    by_rate = [build_fleet(9, seed, compute, links, None, server_macs_per_s=3e11) for seed, compute in drawn]
+    assert len(by_ratio) == 3
+    assert {fleet.server_macs_per_s for fleet in by_rate} == {3e11}
+    assert by_rate[0].server.seconds(job((3e11, 0, 0, 0), 7)) == 1.0
+
+
+def test_a_call_of_the_server_takes_its_time_however_many_layers_and_samples() -> None:
+    links = {"profile": "mobiperf"}
+    fleet = build_fleet(2, 0, {}, links, None, server_macs_per_s=1e9, call_s=0.25)
+    assert fleet.server.seconds(job((1e9, 0, 0, 0), 7)) == 1.25
+    assert fleet.server.seconds(job((8e9, 0, 0, 0), 7)) == 8.25
+    assert fleet.server.seconds(Work.of(1e9)) == 1.0  # an average of models calls no layer
+    assert fleet.processors == build_fleet(2, 0, {}, links, speedup=100).processors
+
+
 @given(work=works)
 @settings(deadline=None)
 def test_without_a_cost_profile_time_is_macs_over_rate_to_the_bit(work: Work) -> None:

@@ -1,0 +1,164 @@
+"""Draws of a what-if: its points timed again in systems drawn from the stated errors of prices and profiles.
+
+What is drawn from which source: docs/howto/what-survives.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from math import log
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sfl_sim.engine.build import build_world
+from sfl_sim.rng import stream
+from sfl_sim.scenario.concerns import without
+from sfl_sim.scenario.fields import Concern
+from sfl_sim.scenario.load import Variant, changed
+from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.vary import Point
+from sfl_sim.studies.whatif_points import Found, Refused, evaluate
+from sfl_sim.studies.whatif_tables import place
+from sfl_sim.system.cost import MACS
+from sfl_sim.system.network import sampled_factor
+from sfl_sim.system.profiles import Table, available, find, read_table
+
+OPTION = "--uncertainty"
+PHONES = "ai_benchmark"
+FASTER = (1.9, 3.8)
+"""How many times as fast eight phones ran MobileNet-V2 in ncnn as `PHONES` says, medians: on one thread, and on as many
+as are best (docs/results/fidelity.md, "Absolute seconds")."""
+SPREAD = log(2.1 / 1.4) / 1.349
+"""Standard deviation of the logarithm of that factor between phones, from its quartiles on one thread."""
+TESTS = {"mobiperf": 49}
+"""Number of measurements behind a profile of links that has few."""
+
+
+class Drawn(NamedTuple):
+    """Factors of one drawn system on the scenario's own; 1 for what is not drawn.
+
+    Attributes:
+        speed: on the rates of all devices.
+        network_error: on the devices' time for this network.
+        training_factor: on the devices' time of training.
+        server_error: on the server's time.
+        links: on the rates of all links.
+        trace: how links vary; None if they do not.
+    """
+
+    speed: float
+    network_error: float
+    training_factor: float
+    server_error: float
+    links: float
+    trace: str | None
+
+
+def draws_table(found: Sequence[Found], n: int, jobs: int, count: Callable[[int, int], None]) -> pd.DataFrame:
+    """Time all points in `n` drawn systems: one row per point and draw, with the factors that were drawn.
+
+    With several seeds, the draws take turns with them. Points compete (`contest`) if they share a system: the section
+    `clients`, and how fast the server is; if no two do, all compete.
+
+    Args:
+        found: answers to the points in the scenario's own system.
+        jobs: see `evaluate`.
+        count: is told how many of how many points are done.
+    """
+    errors = _Errors(scaled=any(_scale(one) != 1 for one in found))
+    seeds = list(dict.fromkeys(one.point.variant.scenario.seed for one in found))
+    systems = [_system(one.point.variant.scenario) for one in found]
+    shared = len(set(systems)) < len({(one.point.series, one.point.indices) for one in found})
+    contests = {system: number if shared else 0 for number, system in enumerate(dict.fromkeys(systems))}
+    points, about = [], {}
+    for one, system in zip(found, systems, strict=True):
+        scenario, places = one.point.variant.scenario, one.point.variant.places
+        known = np.array(build_world(scenario, len(one.clients)).training_factor)
+        for number in range(seeds.index(scenario.seed), n, len(seeds)):
+            drawn = errors.draw(scenario, number, trains_as_told=bool((known != 1).any()))
+            layer = _layer(scenario, drawn, known * errors.of_phones(scenario, number, len(known)))
+            variant = Variant(one.point.variant.name, changed(scenario, layer, places), places)
+            points.append(Point(one.point.series, (*one.point.indices, number), variant))
+            told = {"draw": number, "contest": contests[system], **drawn._asdict()}
+            about[points[-1].key] = {**place(one.point), **told}
+    for done, answer in enumerate(evaluate(points, jobs), start=1):
+        if isinstance(answer, Refused):
+            raise answer.error
+        about[answer.point.key]["round_s"] = answer.figures["round_s"]
+        count(done, len(points))
+    return pd.DataFrame(list(about.values()))
+
+
+def _scale(one: Found) -> float:
+    return one.point.variant.scenario.clients.compute.scale
+
+
+def _system(scenario: Scenario) -> str:
+    server = without(scenario, set(Concern) - {Concern.SYSTEM})
+    return json.dumps([scenario.clients.model_dump(), server], sort_keys=True)
+
+
+def _layer(scenario: Scenario, drawn: Drawn, own: np.ndarray) -> dict[str, Any]:
+    """Give the keys of the drawn system; `own` (N,) are the clients' training factors beside those drawn for all."""
+    compute, network, server = scenario.clients.compute, scenario.clients.network, scenario.server
+    rate = "speedup" if server.macs_per_s is None else "macs_per_s"
+    return {
+        "clients.compute.scale": compute.scale * drawn.speed,
+        "clients.compute.training_factor": (own * drawn.network_error * drawn.training_factor).tolist(),
+        "clients.network.scale": network.scale * drawn.links,
+        "clients.network.trace": drawn.trace,
+        f"server.{rate}": getattr(server, rate) / drawn.server_error,
+    }
+
+
+class _Errors:
+    """The stated errors, and draws from them: each from a stream of its own.
+
+    Args:
+        scaled: whether the user sets or varies the devices' common scale, in place of its draw.
+    """
+
+    def __init__(self, scaled: bool) -> None:
+        self._scaled = scaled
+        self._costs = _read("errors", "runtime", "network", MACS, *available("costs"))
+        self._training = _read("training", "median").numbers("median")
+
+    def draw(self, scenario: Scenario, number: int, trains_as_told: bool) -> Drawn:
+        """Draw system `number`, alike for all points but for errors of other networks."""
+        compute, network, seed = scenario.clients.compute, scenario.clients.network, scenario.seed
+        speed, trains = 1.0, 1.0
+        if compute.profile == PHONES and not self._scaled:
+            speed = float(np.exp(stream(seed, "error of all rates", number).uniform(*np.log(FASTER))))
+        if compute.training_factor is None and not trains_as_told:
+            trains = float(stream(seed, "error of training", number).choice(self._training))
+        rides, trace = available("network/traces"), network.trace
+        if trace in rides:
+            trace = str(stream(seed, "error of the trace", number).choice(rides))
+        links = 1.0
+        if network.profile in TESTS:
+            rng = stream(seed, "error of the links", number)
+            links = sampled_factor(str(network.profile), TESTS[str(network.profile)], rng)
+        of_network = self._of_network(scenario, "phones", number), self._of_network(scenario, "torch", number)
+        return Drawn(speed, of_network[0], trains, of_network[1], links, trace)
+
+    def of_phones(self, scenario: Scenario, number: int, n: int) -> np.ndarray:
+        """Draw the factor (N,) on the time of each client's device, beyond that of all."""
+        if scenario.clients.compute.profile != PHONES:
+            return np.ones(n)
+        return np.exp(stream(scenario.seed, "errors of single phones", number).normal(0, SPREAD, n))
+
+    def _of_network(self, scenario: Scenario, runtime: str, number: int) -> float:
+        """Draw the error of one of the measured networks for the scenario's; 1 with a cost profile of one's own."""
+        cost, model = scenario.clients.compute.cost or MACS, scenario.model
+        if cost not in self._costs.columns:
+            return 1.0
+        of_runtime = np.array(self._costs.columns["runtime"]) == runtime
+        rng = stream(scenario.seed, f"error of {model.factory or model.path or model.name} in {runtime}", number)
+        return float(rng.choice(self._costs.numbers(cost)[of_runtime]))
+
+
+def _read(name: str, *columns: str) -> Table:
+    return read_table(find("measurements", name, OPTION), columns, OPTION)
