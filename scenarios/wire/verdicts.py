@@ -13,7 +13,7 @@ from scenarios.trends import Claim, Table, Trends, judged, print_verdicts
 METHODS = {"V1": "splitfed_v1", "V2": "splitfed_v2"}
 CODECS = {
     "none": "", "fp16": ", fp16, fp16", "int8": ", int8, int8", "int4": ", int4, int4", "top-k": ", topk, keep=0.05",
-    "RandTopk": ", randtopk, keep=0.05", "SplitFC": ", splitfc, ratio=16.0",
+    "RandTopk": ", randtopk, keep=0.05", "SplitFC": ", lr=0.01, splitfc, ratio=16.0",
 }  # fmt: skip
 """Endings of the names of variants."""
 CUTS = ("conv1", "conv2", "fc1", "fc2")
