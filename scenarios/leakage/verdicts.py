@@ -17,8 +17,8 @@ from scenarios.trends import Claim, Figures, Table, alike, chain, print_verdicts
 
 CUTS = ("conv1", "conv2", "fc1", "fc2")
 DEFENCES = {
-    "none": "", "noise 0.2": ", sigma=0.2", "noise 1": ", sigma=1.0", "NoPeek": ", nopeek=1.0",
-    "gradient noise": ", clip=0.01, sigma=0.1", "int2": ", int2",
+    "none": "", "noise": ", sigma=1.0", "NoPeek": ", nopeek=1.0", "gradient noise": ", clip=0.01, sigma=0.1",
+    "int2": ", int2",
 }  # fmt: skip
 """Endings of the names of variants."""
 DRAWN, LABELS, DEPENDENCE = "inversion ssim", "clusters accuracy", "dependence dcor2_unbiased"

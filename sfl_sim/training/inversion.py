@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from sfl_sim.rng import stream, torch_seed
 
 WIDTH, GROUPS, HIDDEN = 64, 8, 256
-BATCH, LR = 64, 1e-3
+BATCH, LR = 16, 1e-3
 Shape = tuple[int, ...]
 
 
@@ -64,15 +64,18 @@ def decoder(features: Shape, sample: Shape, n_tokens: int = 0) -> nn.Sequential:
     if len(features) == 2 and math.isqrt(features[0]) ** 2 in (features[0], features[0] - 1):
         side = math.isqrt(features[0])
         first: list[nn.Module] = [Fold(side), *_block(features[1])]
-        doublings = _doublings(side, side, height, width)
+        small = side, side
     elif len(features) == 3:
         first = _block(features[0])
-        doublings = _doublings(features[1], features[2], height, width)
+        small = features[1], features[2]
     else:
-        small = WIDTH, math.ceil(height / 4), math.ceil(width / 4)
-        first = [nn.Flatten(), nn.Linear(math.prod(features), math.prod(small)), nn.Unflatten(1, small)]
-        doublings = 2
-    up = [layer for _ in range(doublings) for layer in (nn.Upsample(scale_factor=2), *_block(WIDTH))]
+        small = math.ceil(height / 4), math.ceil(width / 4)
+        first = [nn.Flatten(), nn.Linear(math.prod(features), WIDTH * math.prod(small)),
+                 nn.Unflatten(1, (WIDTH, *small))]  # fmt: skip
+    up: list[nn.Module] = []
+    while small[0] < height or small[1] < width:
+        small = min(2 * small[0], height), min(2 * small[1], width)
+        up += [nn.Upsample(small), *_block(WIDTH)]
     fitted = nn.Upsample((height, width), mode="bilinear")
     return nn.Sequential(*first, *up, fitted, nn.Conv2d(WIDTH, channels, 3, padding=1), nn.Sigmoid())
 
@@ -91,8 +94,3 @@ class Fold(nn.Module):
 
 def _block(channels: int) -> list[nn.Module]:
     return [nn.Conv2d(channels, WIDTH, 3, padding=1), nn.GroupNorm(GROUPS, WIDTH), nn.ReLU()]
-
-
-def _doublings(height: int, width: int, wanted_height: int, wanted_width: int) -> int:
-    """Count how often the features have to be made twice as large to be as large as the image."""
-    return max(0, math.ceil(math.log2(max(wanted_height / height, wanted_width / width))))
