@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from sfl_sim.engine.experiment import Round
-from sfl_sim.engine.news import Began, Ended, Failed, News, Notify, Planned, Reused
+from sfl_sim.engine.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused
 from sfl_sim.report.display import duration
 
 REFRESHES_PER_S = 2
@@ -67,6 +67,8 @@ class Progress:
 
     def notify(self, news: News) -> None:
         """Note the news of a trial."""
+        if isinstance(news, Counted) and news.trial is not None:
+            self.rows[news.trial].news = f"{news.what}  {news.unit} {news.done}/{news.total}"
         if not isinstance(news, Began | Ended | Reused | Failed):
             return
         row = self.rows[news.trial]

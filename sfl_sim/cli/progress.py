@@ -41,7 +41,7 @@ def progress(console: Console, quiet: bool = False) -> Iterator[Notify]:
                         turn_to(_display(console)(news, console))
                 case Warned(trial, problem):
                     _say(console, f"{'' if trial is None else names[trial] + '  '}warning: {problem}")
-                case Counted() if not (quiet or is_counting):
+                case Counted(trial=None) if not (quiet or is_counting):
                     is_counting = True
                     turn_to(_bar(console) if console.is_terminal else _beginnings(console))
             show(news)
@@ -77,6 +77,8 @@ def _lines(planned: Planned, console: Console) -> Iterator[Notify]:
                 told = [f"reused from {run}"]
             case Failed(trial, why):
                 told = [f"failed: {why}"]
+            case Counted(what, unit, 0, total, int(trial)):
+                told = [f"{what}  {unit} 0/{total}"]
             case _:
                 return
         _say(console, "  ".join(filter(None, [planned.trials[trial][0], *told])))

@@ -75,6 +75,7 @@ class Experiment:
         method: the method that runs; change it by `replace_method`.
         walk: its rounds in the scenario's own system.
         memory: remembers the values that are alive in training, for checkpoints; None in a timing-only run.
+        meter: attacks what crosses the cut; None in a timing-only run and if the scenario asks for no attacks.
         server_model_bytes: maximum of the bytes of models that the main server has held at once; None if the method
             does not say.
         joule: (C,) energy that each client's battery has spent in whole rounds; None if the power is unknown.
@@ -98,6 +99,7 @@ class Experiment:
         self.cyclic = cyclic_clients(self.counts, self.label_order)
         self.stopping = Stopping(scenario.train) if scenario.train.stop or scenario.train.on_round_end else None
         self.stopped: str | None = None
+        self.meter: Meter | None = None
         self.fleet = build_world(scenario, len(self.shares))
         self.method = build_method(scenario, dataset, self.shares, self.counts, self.fleet, device)
         check_snapshots(scenario, self.method)
@@ -118,7 +120,8 @@ class Experiment:
         if device is not None:
             torch.manual_seed(seed)  # for networks of a user's own that draw while they run
             self.evaluator = Evaluator(self, device)
-            self.meter = Meter(self) if scenario.report.leakage and self.method.is_split else None
+            if scenario.report.leakage and self.method.is_split:
+                self.meter = Meter(self)
 
     @property
     def unheld_labels(self) -> list[str]:

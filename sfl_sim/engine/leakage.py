@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,11 @@ class Crossed:
 
 
 class Meter:
-    """Attacks the models of an experiment that trains, at every cut that its clients have."""
+    """Attacks the models of an experiment that trains, at every cut that its clients have.
+
+    Attributes:
+        tell: is called with what a decoder learns, the passes that it has done, and those that it does in all.
+    """
 
     def __init__(self, experiment: Experiment) -> None:
         scenario = experiment.scenario
@@ -100,6 +104,7 @@ class Meter:
         self.tokens = self.method.task.network.tokens
         assert self.method.data.images
         self.images = self.method.data.images
+        self.tell: Callable[[str, int, int], None] = lambda what, done, total: None
         self.known, self.attacked = chosen_samples(experiment.shares, self.wanted, self.seed)
 
     def measure(self, round: int) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -129,7 +134,7 @@ class Meter:
         x, known = self._truth(_together(self.attacked)), self._truth(_together(self.known))
         usual = known.mode(0).values if self.tokens else known.mean(0)
         yield "mean", self._drawn(usual.expand_as(x))
-        yield "inversion", self._drawn(self._invert(self._plain(known), known, self._plain(x)))
+        yield "inversion", self._drawn(self._invert(self._plain(known), known, self._plain(x), cut=0))
 
     def _at_cut(self, cut: int, round: int) -> Iterator[tuple[str, Drawn | Mapping[str, float]]]:
         """Mount all attacks on what crosses this cut, as far as it is finite."""
@@ -138,7 +143,7 @@ class Meter:
             return
         if "inversion" in self.wanted.attacks:
             known = self._crossed(self.known, cut, round)
-            drawn = self._invert(known.smashed, self._truth(known.index), attacked.smashed)
+            drawn = self._invert(known.smashed, self._truth(known.index), attacked.smashed, cut)
             yield "inversion", self._drawn(drawn, attacked)
         if "dependence" in self.wanted.attacks:
             x, z = self._plain(self._truth(attacked.index)), attacked.smashed
@@ -186,9 +191,11 @@ class Meter:
             gradient = down.decode(returned, tuple(gradient.shape), z.dtype)
         return seen.detach().float(), (up.pull(gradient, code, shape) if up else gradient).float()
 
-    def _invert(self, z: Tensor, x: Tensor, unknown: Tensor) -> Tensor:
-        n_tokens = self._n_tokens if self.tokens else 0
-        return invert(z, x, unknown, self.wanted.epochs, self.seed, n_tokens)
+    def _invert(self, z: Tensor, x: Tensor, unknown: Tensor, cut: int) -> Tensor:
+        n_tokens, epochs = self._n_tokens if self.tokens else 0, self.wanted.epochs
+        return invert(
+            z, x, unknown, epochs, self.seed, n_tokens, lambda done: self.tell(f"decoder at cut {cut}", done, epochs)
+        )
 
     def _drawn(self, drawn: Tensor, crossed: Crossed | None = None) -> Drawn:
         index = crossed.index if crossed else _together(self.attacked)

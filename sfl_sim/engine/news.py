@@ -67,12 +67,14 @@ class Counted:
     Attributes:
         what: the piece of work.
         unit: what one step is.
+        trial: the trial that the work is part of; None if it is none's.
     """
 
     what: str
     unit: str
     done: int
     total: int
+    trial: int | None = None
 
 
 News = Planned | Began | Ended | Reused | Warned | Failed | Counted

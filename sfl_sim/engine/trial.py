@@ -19,7 +19,7 @@ import torch
 from sfl_sim.engine.cache_key import trial_key
 from sfl_sim.engine.checkpointing import CheckpointWriter, ResumePoint, StoredRound, resume_points
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.news import Began, Ended, Notify, Warned
+from sfl_sim.engine.news import Began, Counted, Ended, Notify, Warned
 from sfl_sim.errors import OutputError, own_place
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, headline
 from sfl_sim.metrics.exits import HEADLINE
@@ -138,6 +138,8 @@ def _run_trial(
     keep_freed_memory()
     torch.set_num_threads(threads_for(experiment.batch_macs, settings.threads))
     PRECISIONS[scenario.train.precision].activate()
+    if experiment.meter:
+        experiment.meter.tell = lambda what, done, total: notify(Counted(what, "epoch", done, total, number))
     trial = TrialWriter(place, variant.name, scenario.seed)
     trial.add_layers(experiment.layers())
     rounds = experiment.rounds(resume)

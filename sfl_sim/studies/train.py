@@ -118,6 +118,8 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
         if folder.is_restarted:
             notify(Warned(None, f"an interrupted run in {place} begins anew; --resume would have gone on with it"))
         notify(planned(study))
+        if settings.timing_only and any(variant.scenario.report.leakage for variant in study.variants):
+            notify(Warned(None, "report.leakage: nothing is trained, so nothing is attacked"))
         for number, names in folder.damaged.items():
             notify(Warned(number, f"it is run again, since {', '.join(names)} is not what was written"))
         trials = enumerate(zip(study.variants, keys, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,15 @@ BATCH, LR = 16, 1e-3
 Shape = tuple[int, ...]
 
 
-def invert(z: Tensor, x: Tensor, unknown: Tensor, epochs: int, seed: int, n_tokens: int = 0) -> Tensor:
+def invert(
+    z: Tensor,
+    x: Tensor,
+    unknown: Tensor,
+    epochs: int,
+    seed: int,
+    n_tokens: int = 0,
+    on_epoch: Callable[[int], None] = lambda epoch: None,
+) -> Tensor:
     """Train a decoder on known pairs, and give what it makes of z of `unknown` samples (m, ...).
 
     Args:
@@ -25,6 +34,7 @@ def invert(z: Tensor, x: Tensor, unknown: Tensor, epochs: int, seed: int, n_toke
         epochs: passes over the pairs.
         seed: of the decoder's weights and of the order.
         n_tokens: number of different tokens; 0 for numbers.
+        on_epoch: is called before each pass, with the number of those done.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "decoder"))
@@ -33,6 +43,7 @@ def invert(z: Tensor, x: Tensor, unknown: Tensor, epochs: int, seed: int, n_toke
     middle, scale = z.mean(), z.std().clamp(min=torch.finfo(z.dtype).tiny)
     optimiser = torch.optim.Adam(decode.parameters(), LR)
     for epoch in range(epochs):
+        on_epoch(epoch)
         order = torch.from_numpy(stream(seed, "decoder's order", epoch).permutation(len(z))).to(z.device)
         for chosen in torch.split(order, BATCH):
             optimiser.zero_grad()

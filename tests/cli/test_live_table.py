@@ -9,7 +9,7 @@ from rich.console import Console
 
 from sfl_sim.cli.live_table import Progress, Row
 from sfl_sim.engine.experiment import Round
-from sfl_sim.engine.news import Began, Ended, Failed, Reused
+from sfl_sim.engine.news import Began, Counted, Ended, Failed, Reused
 from sfl_sim.store import Failure
 from sfl_sim.store.columns import OP_DTYPE
 
@@ -57,6 +57,17 @@ def test_it_says_what_every_variant_is_at(clock):
         "fifth waiting 0/4",
         "2 running · 1 failed · 1 reused · 1 waiting · about 2 min 45 s left",
     ]  # 15 s for a round; 3 + 4 + 4 rounds are left, none of what failed or was reused
+
+
+def test_work_within_a_round_is_told_and_is_no_round(clock):
+    progress = Progress([Row("first", 4)], clock)
+    progress.notify(Began(0))
+    clock.now_s += 5
+    progress.notify(ended(0, 1))
+    clock.now_s += 5
+    for news in (Counted("decoder at cut 2", "epoch", 3, 30, trial=0), Counted("what if", "point", 1, 2)):
+        progress.notify(news)
+    assert printed(progress)[1] == "first running 1/4 1 min 10 s decoder at cut 2 epoch 3/30"
 
 
 def test_a_round_that_is_late_is_not_there_in_less_than_no_time(clock):

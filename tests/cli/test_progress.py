@@ -56,6 +56,13 @@ def test_what_is_counted_after_training_is_told_when_it_begins(printed):
     assert printed(PLANNED, ended(1, 2), *news)[1:] == ["fedavg  request 0/9", "hydra  request 0/9"]
 
 
+def test_what_is_counted_within_a_trial_is_told_as_its_own_when_it_begins(printed):
+    decoder = [Counted("decoder at cut 2", "epoch", done, 30, trial=1) for done in range(3)]
+    lines = printed(PLANNED, *decoder, ended(1, 2))
+    assert lines[0] == "[hydra]  decoder at cut 2  epoch 0/30"
+    assert [line.split("  ")[1] for line in lines] == ["decoder at cut 2", "round 2/2"]
+
+
 def test_the_quiet_are_warned_alone(printed):
     warning = Warned(1, "no checkpoint can be used")
     lines = printed(PLANNED, Began(0), warning, ended(0, 20), Counted("what if", "point", 1, 2), quiet=True)

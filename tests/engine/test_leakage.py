@@ -114,6 +114,13 @@ def test_gradients_are_those_of_the_mean_loss_which_decides_how_much_noise_hides
     torch.testing.assert_close(gradients, at_cut.grad)
 
 
+def test_while_a_decoder_learns_one_hears_of_it():
+    run, told = experiment(leakage=few(attacks=["inversion"])), []
+    run.meter.tell = lambda *news: told.append(news)
+    list(run.rounds())
+    assert told == [(f"decoder at cut {cut}", epoch, 2) for cut in (0, 1) for epoch in (0, 1)]
+
+
 def test_noise_is_attacked_as_it_is_sent():
     clear = figures(experiment(leakage=few()))
     noise = figures(experiment(leakage=few(), privacy={"noise": {"sigma": 30.0}}))

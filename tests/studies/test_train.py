@@ -223,3 +223,12 @@ def test_labels_that_no_client_holds_are_told(tmp_path):
     assert warned(6) == []
     (problem,) = warned(40)
     assert problem.startswith("no client holds a sample of ")
+
+
+def test_attacks_need_training_and_a_timing_only_run_says_so(tmp_path):
+    told = []
+    study = parse(SCENARIO | {"report": {"leakage": {}}, "repeats": 2})
+    run_study(study, tmp_path / "run", Settings(timing_only=True), told.append)
+    assert [news.problem for news in told if isinstance(news, Warned)] == [
+        "report.leakage: nothing is trained, so nothing is attacked"
+    ]
