@@ -52,7 +52,7 @@ class Plain(SplitFedV2):
     def minibatch(self, c, part1, part2, batch, round) -> Flow:  # type: ignore[no-untyped-def]
         smashed = yield on(c, self.forward, part1, batch)
         smashed = yield send(smashed, c, SERVER)
-        gradient = yield from self.serve(c, part2, smashed, round)
+        gradient = yield on(SERVER, self.server_step(round), part2, smashed)
         gradient = yield send(gradient, SERVER, c)
         yield on(c, self.backward(round), part1, gradient)
 

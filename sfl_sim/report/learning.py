@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sfl_sim.report.targets import Aim
 
 MAX_LINEAR = 20
-"""Ratio of the last variant's end to the first one's from which on an axis of time is logarithmic."""
+"""Ratio of the largest variant's end to the least one's from which on an axis of time or bytes is logarithmic."""
 TICKS_S = {
     "1 ms": 1e-3, "10 ms": 1e-2, "0.1 s": 0.1, "1 s": 1.0, "10 s": 10.0, "1 min": 60.0, "10 min": 600.0, "1 h": 3600.0,
     "6 h": 21600.0, "1 d": 86400.0, "1 week": 604800.0, "1 month": 2629746.0, "1 year": 31556952.0,
@@ -138,6 +138,9 @@ def accuracy_over_bytes(frames: Frames, aim: Aim) -> go.Figure:
     """Median accuracy after each round against the median bytes that have crossed links by then, up and down."""
     unit, unit_bytes = display.data_unit(frames.rounds["bytes_moved"].max())
     figure = _curves(frames, aim.variants, "bytes_moved", unit_bytes, "accuracy")
+    ends = frames.rounds.groupby("variant")["bytes_moved"].max() / unit_bytes
+    if ends.max() > MAX_LINEAR * ends.min():
+        figure.update_xaxes(figures.wide_axis(frames.rounds["bytes_moved"].min() / unit_bytes, ends.max()))
     return _add_target(figure, frames, aim, BYTES, unit_bytes).update_xaxes(title=f"bytes up and down ({unit})")
 
 

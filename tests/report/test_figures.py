@@ -214,6 +214,17 @@ def test_where_one_runs_for_months_and_others_for_hours_time_is_logarithmic(fram
     assert 2 < len(at_s) < 7
 
 
+def test_where_one_sends_a_hundred_times_the_bytes_of_others_bytes_are_logarithmic(frames: Frames) -> None:
+    much = np.where(frames.rounds["variant"] == "splitfed_v2, fcfs", 100, 1)
+    rounds = frames.rounds.assign(bytes_moved=frames.rounds["bytes_moved"] * much)
+    usual, figure = (
+        learning.accuracy_over_bytes(each, *aims(frames)) for each in (frames, replace(frames, rounds=rounds))
+    )
+    assert usual.layout.xaxis.type is None
+    assert figure.layout.xaxis.type == "log"
+    assert figure.layout.xaxis.title.text.startswith("bytes up and down (")
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0.1, 1e4), min_size=1, max_size=6))
 def test_axes_are_common_unless_they_differ_more_than_five_times(lengths: list[float]) -> None:
