@@ -17,6 +17,11 @@ def test_any_features_become_an_image(features, sample):
     assert 0 <= drawn.min() <= drawn.max() <= 1
 
 
+def test_features_grow_until_they_are_as_large_as_the_image():
+    sizes = [layer.size for layer in decoder((16, 5, 4), (1, 28, 20)) if isinstance(layer, torch.nn.Upsample)]
+    assert sizes == [(10, 8), (20, 16), (28, 20), (28, 20)]
+
+
 def test_features_become_numbers_and_tokens():
     assert decoder((6, 2, 2), (5,))(torch.randn(3, 6, 2, 2)).shape == (3, 5)
     assert decoder((7, 4), (7,), n_tokens=9)(torch.randn(3, 7, 4)).shape == (3, 7, 9)
