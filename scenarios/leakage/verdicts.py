@@ -65,7 +65,7 @@ def cut_trends(runs: Leaks) -> dict[str, list[Claim]]:
             lambda names, hidden=hidden: runs.leak(hidden, names), defence, "<", at
         )
         found[f"(d) {defence} costs no accuracy, at any cut"] = _against_none(
-            lambda names: runs("accuracy", names), defence, "~<=", at
+            lambda names: runs("accuracy", names), defence, "~>=", at
         )
     found["(e) NoPeek makes what is sent depend less on samples, without bias"] = _against_none(
         lambda names: runs.leak(DEPENDENCE, names), "NoPeek", "<", at

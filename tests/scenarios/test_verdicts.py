@@ -166,6 +166,16 @@ def test_codecs_that_do_what_their_papers_say_are_told(tmp_path, capsys, monkeyp
     assert all(verdict == "reproduced" for name, verdict in found.items() if not name.startswith("(e)"))
 
 
+def test_a_codec_that_loses_accuracy_is_not_said_to_lose_none(tmp_path, capsys, monkeypatch):
+    def lossy(name):
+        return {"accuracy": 0.6 if "int8" in name else 0.9 if "splitfc" in name else 0.8, "time_to_accuracy_s": 600}
+
+    write(tmp_path, "wire/fashion", lossy)
+    found = told(wire.main, tmp_path, capsys, monkeypatch)
+    assert [verdict for name, verdict in found.items() if name.startswith("(a)")] == ["not reproduced"]
+    assert [verdict for name, verdict in found.items() if name.startswith("(c)")] == ["reproduced"]
+
+
 def test_what_leaks_less_with_depth_and_defences_is_told(tmp_path, capsys, monkeypatch):
     def figures(name):
         return {"accuracy": 0.7, "simulated_s": 9000 - 1000 * leakage.CUTS.index(name.partition(",")[0])}
