@@ -4,7 +4,8 @@ The rule (docs/methods/README.md, "Scaling down"): two variants differ if their 
 pooled standard deviation apart. A trend is *reproduced* if all its comparisons point the paper's way by more than that,
 *not reproduced* if any points the other way by more than that, else *not distinguishable*. `>=` allows ties: medians
 must not point the other way at all. `~` requires that two medians differ by no more than that, or by no more than a
-tie, which is two points unless given. `a ~<= b` requires the same, but b may be greater by any amount; in `a ~>= b`, a may.
+tie, which is two points unless given. `a ~<= b` requires the same, but b may be greater by any amount; in `a ~>= b`
+a may be.
 
 A seed that misses the target is infinitely late, and then there is no standard deviation. If a seed of either variant
 misses it, they differ if every seed of the one is ahead of every seed of the other; if seeds of both miss it, the
