@@ -20,11 +20,11 @@ CUTS = ("conv1", "conv2", "fc1", "fc2")
 
 
 def compared(table: Table, key: str, one: str, sign: str, other: str, scale: float = 100) -> list[Claim]:
-    """Comparisons of two codecs by the methods that were run."""
+    """Comparisons of two codecs by the methods that were run with both."""
     claims = []
     for called, method in METHODS.items():
         names = {f"{called}: {each}": method + CODECS[each] for each in (one, other)}
-        if method not in set(table.variants["name"]):
+        if not set(names.values()) <= set(table.variants["name"]):
             continue
         left, right = table(key, names, scale).items()
         claims.append(Claim(left, sign, right))
@@ -44,7 +44,7 @@ def codec_trends(data: str, table: Table) -> dict[str, list[Claim]]:
         found[f"(d) not in a paper: {codec} reaches the target sooner than no codec"] = compared(
             table, "time_to_accuracy_s", codec, "<", "none", 1 / 60
         )
-    return {f"{name} ({data})": claims for name, claims in found.items()}
+    return {f"{name} ({data})": claims for name, claims in found.items() if claims}
 
 
 def cut_trends(table: Table) -> dict[str, list[Claim]]:
