@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +22,7 @@ from sfl_sim.report.html_page import Panel, write_page
 from sfl_sim.report.load import flat, load, read_table
 from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Column, Table
-from sfl_sim.report.targets import accuracy, common_target
+from sfl_sim.report.targets import TIME, accuracy, common_target
 from sfl_sim.scenario import grid
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def write_privacy(folder: Path, out: Path) -> Path:
 def privacy_in_terminal(folder: Path) -> TerminalTable:
     """Tabulate what each variant of the run in `folder` gives away, and at which price."""
     leaks = load_leaks(folder)
-    wanted = [column for column in _columns(leaks) if column.key in ("time_s", "accuracy", leaks.measure, "clusters")]
+    wanted = [column for column in _columns(leaks) if column.key in (TIME.key, "time_s", "accuracy", leaks.measure, "clusters")]
     return _table(leaks, wanted).in_terminal()
 
 
@@ -312,9 +312,9 @@ def _over_rounds(leaks: Leaks) -> list[Panel]:
 
 def _columns(leaks: Leaks) -> list[Column]:
     """List the columns of the table: the price, then what leaks."""
-    title = f"Time to {accuracy(leaks.aim)}" if leaks.aim is not None else "Time of a round"
+    aimed = leaks.aim is not None and replace(TIME, title=f"Time to {accuracy(leaks.aim)}")
     columns = [
-        Column(title, "time_s", duration),
+        aimed or Column("Time of a round", "time_s", duration),
         Column("Bytes of a round", "round_bytes", data_size),
         Column("Accuracy", "accuracy", percent, more_is_better=True),
         Column("PG (points)", "performance_gap", points),

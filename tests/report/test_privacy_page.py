@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
 import shutil
 from typing import TYPE_CHECKING
@@ -113,6 +114,17 @@ def test_page_and_terminal_have_a_row_for_each_variant(folder: Path, tmp_path: P
 def test_a_run_without_attacks_is_refused_in_one_line(run_folder: Path) -> None:
     with pytest.raises(ScenarioError, match=r"has no leakage\.parquet"):
         load_leaks(run_folder)
+
+
+def test_a_seed_that_misses_the_target_is_told(folder: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(folder, tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    for trial in summary["variants"]:
+        late = trial["name"] == NAMES[0] and trial["seed"] == 0
+        trial |= {"target_accuracy": 0.5, "time_to_accuracy_s": None if late else 60.0, "rounds_to_accuracy": 1}
+    (run / "summary.json").write_text(json.dumps(summary))
+    (panel,) = [panel for panel in panels(load_leaks(run)) if panel.tables]
+    assert [row[1].below for row in panel.tables[0].rows] == ["1 of 2 seeds", "", "", ""]
 
 
 def test_texts_and_vectors_have_no_pictures(folder: Path, tmp_path: Path) -> None:
