@@ -173,8 +173,8 @@ def write_privacy(folder: Path, out: Path) -> Path:
 def privacy_in_terminal(folder: Path) -> TerminalTable:
     """Tabulate what each variant of the run in `folder` gives away, and at which price."""
     leaks = load_leaks(folder)
-    wanted = [column for column in _columns(leaks) if column.key in (TIME.key, "time_s", "accuracy", leaks.measure, "clusters")]
-    return _table(leaks, wanted).in_terminal()
+    wanted = TIME.key, "time_s", "accuracy", leaks.measure, "clusters"
+    return _table(leaks, [column for column in _columns(leaks) if column.key in wanted]).in_terminal()
 
 
 def headline(leaks: Leaks) -> list[Markup]:
