@@ -94,9 +94,11 @@ class Task:
         Where adapters are joined, parts that clients hold come down as what the others have learned.
         """
         parts = self.network.split(*cuts, seed=self.seed, device=self.device)
-        for end, replica in zip((*cuts, len(self.network)), parts, strict=True):
-            if replica.part.aggregate == "concat" and end <= max(self.cuts, default=end):
-                replica.copy_bytes = replica.part.joined_bytes(self.participants or len(self.data))
+        lora = self.network.lora
+        if lora and lora.aggregate == "concat":
+            for end, replica in zip((*cuts, len(self.network)), parts, strict=True):
+                if end <= max(self.cuts, default=end):
+                    replica.copy_bytes = replica.part.joined_bytes(self.participants or len(self.data))
         return parts
 
     def optimiser(self, round: int) -> Optimiser:

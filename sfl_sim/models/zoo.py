@@ -107,7 +107,7 @@ def _network(
     elif model in MODELS:
         name, build = model, MODELS[model]
     else:
-        raise ScenarioError("no such model", key="model.name", found=model, allowed=MODELS)
+        raise ScenarioError("no such model", key="model.name", found=model, allowed=[*MODELS, "hf"])
     is_language = predicts_tokens(model)
     if is_language and not every_token:
         build = partial(_of_last_token, build)

@@ -605,7 +605,7 @@ def test_a_new_scenario_has_every_key_with_its_default_and_is_not_overwritten(tm
     text = Path("mine.yaml").read_text()
     for key in ("cut", "uplink_bps", "max_wait_s", "stop", "on_nan"):
         assert re.search(rf"^ *(# )?{key}:", text, re.MULTILINE)
-    Path("mine.yaml").write_text(text.replace("  # macs_per_s:", "  macs_per_s: 1e9").replace("profile: ai_b", "# "))
+    Path("mine.yaml").write_text(text.replace("  # macs_per_s:", "  macs_per_s: 1e9", 1).replace("profile: ai_b", "# "))
     assert load("mine.yaml").base.clients.compute.macs_per_s == 1e9
     sfl_sim("init", "mine.yaml", code=2)
     assert "FILE: cannot be written: File exists (found 'mine.yaml')" in capsys.readouterr().err

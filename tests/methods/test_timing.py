@@ -92,12 +92,12 @@ def given_parts(work, macs, cut_macs, cut_numel):
         def work(samples, passes):
             return Work.of(samples * passes * macs)
 
-        empty = {"wire_dtype": torch.float32, "n_parameters": 0, "n_buffers": 0, "size_bytes": 0}
-        return Replica(Given(work=work, **empty, **prices))
+        empty = {"n_parameters": 0, "n_buffers": 0, "size_bytes": 0, "aggregate": None}
+        return Replica(Given(work=work, wire_dtype=torch.float32, label_bytes=8, **empty, **prices))
 
     parts = [part(macs=cut_macs, out_numel=cut_numel, first=True),
              part(macs=macs - cut_macs, in_numel=cut_numel, first=False)]  # fmt: skip
-    network = SimpleNamespace(split=lambda *cuts, **_: parts, macs=macs)
+    network = SimpleNamespace(split=lambda *cuts, **_: parts, macs=macs, lora=None)
     return replace(work, network=network)
 
 

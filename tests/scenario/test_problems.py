@@ -171,10 +171,10 @@ def test_one_line_says_what_is_wrong_and_what_would_be_right(values, line):
 
 
 def test_a_scenario_is_a_mapping():
-    keys = "name, seed, repeats, data, model, clients, server, method, train, wire, lora, privacy, grid, report, serving"
+    keys = "name, seed, repeats, data, model, clients, server, method, train, wire, lora, privacy, grid, report"
 
-    assert said("hello") == [f"must be a mapping (found 'hello'; allowed: the keys {keys})"]
-    assert said(None) == [f"must be a mapping, but is empty (allowed: the keys {keys})"]
+    assert said("hello") == [f"must be a mapping (found 'hello'; allowed: the keys {keys}, serving)"]
+    assert said(None) == [f"must be a mapping, but is empty (allowed: the keys {keys}, serving)"]
 
 
 def test_every_slip_is_told():

@@ -11,7 +11,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.provenance import Provenance
 
-SHARED = {"splitfed_v2", "hydra"}
+SHARED = {"splitfed_v2", "splitfrozen", "hydra"}
 """Methods whose clients change one state at the server."""
 ASYNCHRONOUS = {"fedbuff", "fedasync"}
 """Methods whose clients begin with whatever the model is by then."""
