@@ -40,6 +40,8 @@ UNITS = {"macs_per_s": "MAC/s", "rate_per_s": "1/s", "_bps": "bit/s", "_s": "s",
 """Units by the end of a key's name; the first that fits."""
 EXAMPLES = {
     "serving": {"requests": 5000},
+    "model.path": "my_gpt2",
+    "model.init.seed": 1,
     "data.path": "my_images",
     "data.image_size": 32,
     "data.superclasses": True,
@@ -61,6 +63,7 @@ EXAMPLES = {
     "serving.priorities": [1, 0],
     "serving.arrivals: bursts.rate_per_s": 5,
     "serving.arrivals: trace.file": "requests.csv",
+    "serving.service: measured.file": "service_s.csv",
     "serving.threshold: fixed.entropy": 0.5,
     "serving.threshold: latency_budget.target_s": 0.2,
 }
