@@ -131,7 +131,7 @@ class Evaluator:
 def own_metrics(scenario: Scenario) -> dict[str, Callable[[Tensor, Tensor], float]]:
     """Return the user's own metrics by name. Raises ScenarioError if one cannot be called, or has a taken name."""
     taken = [*ROUND_COLUMNS, *(f"{part}_s" for part in BREAKDOWN), *exits.HEADLINE, "performance_gap", "client_joule",
-             *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, "skipped", "perplexity",
+             *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, ADAPTER_COLUMN, "skipped", "perplexity",
              "variant", "seed"]  # fmt: skip
     found = {}
     for name, path in scenario.report.metrics.items():

@@ -118,7 +118,7 @@ class SplitFrozen(SplitMethod, survives=True):
         try:
             for b, batch in enumerate(visit.batches):
                 if b not in sent:
-                    yield on(SERVER, TrainKept(self.optimiser(round), alone=True), self.part2, batch, self.kept[c])
+                    yield on(SERVER, TrainKept(self.optimiser(round)), self.part2, batch, self.kept[c])
                     continue
                 yield wait([visit.ready[b]])
                 if visit.is_lost:
@@ -138,7 +138,7 @@ class SplitFrozen(SplitMethod, survives=True):
             return
         if not batch.step:  # perhaps once more, if the client was lost
             self.kept[c] = State("kept activations")
-        yield on(SERVER, TrainAndKeep(self.optimiser(round), alone=True), self.part2, smashed, batch, self.kept[c])
+        yield on(SERVER, TrainAndKeep(self.optimiser(round)), self.part2, smashed, batch, self.kept[c])
 
     def to_send(self, c: int, visit: Visit) -> range:
         """Mini-batches that client `c` sends: all, or with `send_once` those of its first epoch."""
@@ -150,7 +150,7 @@ class SplitFrozen(SplitMethod, survives=True):
     @once_a_round
     def server_step(self, round: int) -> Train:
         """The server's step on the smashed data."""
-        return Train(self.optimiser(round), alone=True)
+        return Train(self.optimiser(round), gives_gradient=False)
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
         """Part-1, which is everybody's, and part-2."""
@@ -184,6 +184,8 @@ class ForwardOnly(Forward):
 class TrainAndKeep(Train):
     """`Train` on smashed data that the server keeps."""
 
+    gives_gradient: bool = field(default=False, kw_only=True)
+
     def run(self, part: Any, data: Value, *more: Any) -> None:
         """Train, and add the samples' numbers, activations and labels to the memory, the last of `more`."""
         batch, memory = more
@@ -194,6 +196,8 @@ class TrainAndKeep(Train):
 @dataclass(frozen=True)
 class TrainKept(Train):
     """`Train` on a mini-batch whose activations the server has kept."""
+
+    gives_gradient: bool = field(default=False, kw_only=True)
 
     def run(self, part: Any, data: Value, *more: Any) -> None:
         """Train on the activations of the mini-batch's samples."""

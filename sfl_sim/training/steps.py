@@ -79,12 +79,12 @@ class Train(PartStep):
 
     Attributes:
         share: weight of this loss in the loss that is minimised, where other nodes add the rest.
-        alone: whether nobody needs the gradient at the input, though the part is not the first.
+        gives_gradient: False if nobody needs the gradient at the input, though the part is not the first.
     """
 
     optimiser: Optimiser
     share: float = field(default=1.0, kw_only=True)
-    alone: bool = field(default=False, kw_only=True)
+    gives_gradient: bool = field(default=True, kw_only=True)
     name = "train"
 
     def work(self, part: Replica | Joined, data: Value, *more: Any) -> Work:
@@ -93,7 +93,7 @@ class Train(PartStep):
 
     def out(self, part: Replica | Joined, data: Value, *more: Any) -> Value:
         """Make a value of n * A*b_e bytes; of 0 bytes if nobody needs the gradient, as for the first part."""
-        numel = 0 if self.alone or part.part.first else part.part.in_numel
+        numel = part.part.in_numel if self.gives_gradient and not part.part.first else 0
         return Value("gradients", data.samples * numel * part.part.wire_dtype.itemsize, data.samples, data.step)
 
     def shape(self, part: Replica | Joined, data: Value, *more: Any) -> Hashable:
@@ -110,7 +110,7 @@ class Train(PartStep):
     def differentiate(self, part: Replica | Joined, data: Value) -> Tensor | None:
         """Accumulate the parameters' gradients; gives the gradient at the input, as `run`."""
         x, labels = data.load()
-        x = out = x.detach().requires_grad_(not (self.alone or part.part.first))
+        x = out = x.detach().requires_grad_(self.gives_gradient and not part.part.first)
         for member in part.members:
             out = member.weights(out, training=True)
         part.part.calling.on_nan.differentiate(self.share * loss_of(out.to(part.part.dtype), labels))
