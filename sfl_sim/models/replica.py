@@ -114,6 +114,7 @@ class Weights:
     def copy(self, with_momentum: bool = False) -> Weights:
         """Copy the weights; the optimiser's state is new in every round (docs/methods/README.md#optimisers)."""
         copy = Weights(self.part, self.flat.clone(), self.buffers.clone(), self.frozen)
+        copy.draws = self.draws
         if with_momentum and self.momentum is not None:
             copy.momentum = self.momentum.clone()
         return copy

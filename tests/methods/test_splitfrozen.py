@@ -11,7 +11,10 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.models.lora import Lora
+from sfl_sim.ops import Value
 from sfl_sim.scenario.load import parse
+from sfl_sim.training.optimisers import Sgd
+from sfl_sim.training.steps import Train
 
 BEHIND = Lora(rank=2, targets=("block2.q", "block2.v", "block3.q", "block3.v"))
 """Adapters behind a cut after block1."""
@@ -106,3 +109,9 @@ def test_a_client_that_goes_away_in_between_keeps_nobody_waiting(share, options)
     served = records[0][(records[0]["kind"] == b"train") & (records[0]["node"] == b"server")]
     assert set(served["client"]) >= {0, 1, 2}
     assert len(served[served["client"] == 3]) < len(rows[(rows["kind"] == b"train") & (rows["client"] == 3)])
+
+
+def test_a_step_whose_gradient_nobody_needs_gives_none():
+    part2, smashed = task().split(1)[1], Value("smashed", samples=2)
+    assert Train(Sgd(0.1), gives_gradient=False).out(part2, smashed).size_bytes == 0
+    assert Train(Sgd(0.1)).out(part2, smashed).size_bytes > 0

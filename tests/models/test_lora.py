@@ -9,6 +9,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.models.lora import Adapter, Lora, adapt
 from sfl_sim.models.network import Network
 from sfl_sim.models.price import price_of
+from sfl_sim.models.replica import Replica
 from sfl_sim.models.transformer import char_transformer
 from sfl_sim.training.memory import client_memory_bytes
 
@@ -216,3 +217,13 @@ def test_adapters_are_drawn_after_the_weights_that_they_adapt():
     assert all(torch.equal(kept[name], tensor) for name, tensor in expected.items())
     drawn = [module for module in adapted.part.skeleton.modules() if isinstance(module, Adapter)]
     assert len(drawn) == 6
+
+
+def test_every_merge_draws_other_adapters():
+    (whole,) = small(Lora(targets=ALL, aggregate="concat")).split(seed=3, device=CPU)
+    first = Replica.averaged([whole], [1.0])
+    second = Replica.averaged([first], [1.0])
+    place = whole.part.adapters[0].a
+    drawn = [dict(replica.weights.named_tensors())[place] for replica in (whole, first, second)]
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[1], drawn[2])
