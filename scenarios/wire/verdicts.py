@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from scenarios.trends import Claim, Table, Trends, judged, print_verdicts
 
-METHODS = {"V1": "splitfed_v1", "V2": "splitfed_v2"}
+METHODS = {"V1": "splitfed_v1", "V1, 30 %": "splitfed_v1, target_accuracy=0.3", "V2": "splitfed_v2"}
 CODECS = {
     "none": "", "fp16": ", fp16, fp16", "int8": ", int8, int8", "int4": ", int4, int4", "top-k": ", topk, keep=0.05",
     "RandTopk": ", randtopk, keep=0.05", "SplitFC": ", lr=0.01, splitfc, ratio=16.0",
