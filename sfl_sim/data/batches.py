@@ -151,7 +151,7 @@ class ClientData:
     images: Images | None = None
 
     def __post_init__(self) -> None:
-        for client, share in enumerate(self.shares):
+        for client, share in enumerate(self.shares if self.rest == "drop" else ()):
             if not self.n_batches(client):
                 raise ScenarioError(
                     f"client {client} has {len(share)} samples, fewer than one whole batch (train.drop_last)",

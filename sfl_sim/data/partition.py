@@ -8,6 +8,7 @@ in docs/methods/partitions.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,10 @@ def _usual_clients(kind: str, samples: Samples, options: Mapping[str, Any]) -> i
 
 def iid(samples: Samples, n_clients: int, rng: np.random.Generator) -> list[Ints]:
     """Shuffled samples, cut into chunks whose sizes differ by at most 1."""
-    return np.array_split(rng.permutation(len(samples)), n_clients)
+    order, number = rng.permutation(len(samples)), np.arange(n_clients + 1)
+    size, rest = divmod(len(samples), n_clients)
+    ends = number * size + np.minimum(number, rest)  # as np.array_split, which takes a while for a million
+    return [order[start:end] for start, end in pairwise(ends.tolist())]
 
 
 def natural(samples: Samples, n_clients: int, rng: np.random.Generator) -> list[Ints]:

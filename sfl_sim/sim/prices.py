@@ -209,7 +209,7 @@ class Prices:
         fleet = self.fleet
         if fleet.presence or fleet.conditions or fleet.topology:
             return False
-        return all(link.pattern is None for link in (*fleet.uplinks, *fleet.downlinks))
+        return fleet.uplinks.pattern is None and fleet.downlinks.pattern is None
 
 
 def _work(op: On) -> Work:

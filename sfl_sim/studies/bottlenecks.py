@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.engine.build import build_clock, server_workers
+from sfl_sim.engine.build import build_clock, build_method, server_workers
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.walk import Walk
 from sfl_sim.metrics.typical import typical_round
@@ -17,10 +17,9 @@ from sfl_sim.ops import Work
 from sfl_sim.report.round_view import MAX_VARIANTS
 from sfl_sim.report.style import MAX_LOOKS
 from sfl_sim.scenario.load import Study, Variant
-from sfl_sim.scenario.sections import Scenario
 from sfl_sim.system.cost import Processor
 from sfl_sim.system.fleet import Fleet
-from sfl_sim.system.links import RateTrace
+from sfl_sim.system.links import Links, Made
 
 MAX_OPERATIONS = 50_000
 """Maximum of operations of a round that is timed again; a larger one would take as long as some runs."""
@@ -46,14 +45,19 @@ class Change:
     workers: int = 1
 
 
-def _doubled(links: list[RateTrace]) -> list[RateTrace]:
-    return [replace(link, mean_bps=2 * link.mean_bps) for link in links]
+def _doubled(links: Links) -> Links:
+    return Links(2 * links.mean_bps, links.pattern, links.phases_s)
+
+
+def _faster(fleet: Fleet) -> Fleet:
+    slower = fleet.processors
+    return replace(fleet, processors=Made(len(slower), lambda client: Doubled(slower[client])))
 
 
 CHANGES = {
     "uplink x2": Change(lambda fleet: replace(fleet, uplinks=_doubled(fleet.uplinks))),
     "downlink x2": Change(lambda fleet: replace(fleet, downlinks=_doubled(fleet.downlinks))),
-    "devices x2": Change(lambda fleet: replace(fleet, processors=list(map(Doubled, fleet.processors)))),
+    "devices x2": Change(_faster),
     "server x2": Change(lambda fleet: replace(fleet, server=Doubled(fleet.server))),
     "workers x2": Change(workers=2),
     "no latency": Change(lambda fleet: replace(fleet, latency_s=[0.0] * len(fleet.latency_s))),
@@ -89,24 +93,27 @@ def _of_cell(variant: Variant, rounds: pd.DataFrame, number: int) -> list[tuple[
     recorded = rounds[rounds["round"] == number]
     started_s, ended_s = recorded["started_s"].item(), recorded["ended_s"].item()
     try:
-        before_s, n_operations = _round_s(scenario, number, started_s)
+        experiment = Experiment(scenario, device=None)
+        before_s, n_operations = _round_s(experiment, number, started_s)
         if n_operations > MAX_OPERATIONS or not math.isclose(before_s, ended_s - started_s, rel_tol=1e-9):
             return []
         return [
-            (variant.name, scenario.seed, number, name, before_s, _round_s(scenario, number, started_s, change)[0])
+            (variant.name, scenario.seed, number, name, before_s, _round_s(experiment, number, started_s, change)[0])
             for name, change in CHANGES.items()
         ]
     except Exception:  # a method of a user's own may need what only training gives; no run must fail for a table's sake
         return []
 
 
-def _round_s(scenario: Scenario, number: int, started_s: float, change: Change = Change()) -> tuple[float, int]:
+def _round_s(experiment: Experiment, number: int, started_s: float, change: Change = Change()) -> tuple[float, int]:
     """Time a round that begins at `started_s` in the changed system, with unchanged operations.
 
-    Gives its seconds and its number of operations.
+    Gives its seconds and its number of operations. The method, which keeps what it has done, begins anew.
     """
-    experiment = Experiment(scenario, device=None)
+    scenario, counts = experiment.scenario, experiment.counts
+    method = build_method(scenario, experiment.dataset, experiment.shares, counts, experiment.fleet, device=None)
+    experiment.replace_method(method)
     fleet, workers = change.fleet(experiment.fleet), change.workers * server_workers(scenario)
-    clock = build_clock(experiment.scenario, fleet, experiment.executor, experiment.counts, workers=workers)
+    clock = build_clock(scenario, fleet, experiment.executor, counts, workers=workers)
     walked = next(Walk(experiment, clock, number, started_s).rounds())
     return walked.ended_s - walked.started_s, len(walked.ops)

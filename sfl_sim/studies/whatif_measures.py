@@ -74,8 +74,8 @@ class Measured:
         return pd.DataFrame(
             {
                 "client": np.arange(n), "device": self.fleet.devices, "group": device_groups(self.fleet),
-                "macs_per_s": self.fleet.macs_per_s, "uplink_bps": self.fleet.uplink_bps,
-                "downlink_bps": self.fleet.downlink_bps,
+                "macs_per_s": self.fleet.macs_per_s, "uplink_bps": self.fleet.uplinks.mean_bps,
+                "downlink_bps": self.fleet.downlinks.mean_bps,
                 **{f"{name}_s": spent_s / rounds for name, spent_s in seconds.items()}, "joule": joule / rounds,
             }
         )  # fmt: skip

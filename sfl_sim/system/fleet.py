@@ -12,6 +12,7 @@ from sfl_sim.system.availability import draw_presence
 from sfl_sim.system.conditions import Conditions, make_conditions
 from sfl_sim.system.cost import CalledProcessor, Processor, read_cost
 from sfl_sim.system.devices import draw_devices
+from sfl_sim.system.links import Links, Made
 from sfl_sim.system.network import draw_links
 from sfl_sim.system.power import Power, read_power
 from sfl_sim.system.presence import Presence
@@ -20,13 +21,12 @@ from sfl_sim.system.profiles import per_client
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sfl_sim.system.links import RateTrace
     from sfl_sim.system.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Properties of the nodes that do not change during a run. Every list has one entry per client.
+    """Properties of the nodes that do not change during a run. Every sequence has one entry per client.
 
     Attributes:
         devices: names of the devices.
@@ -48,11 +48,11 @@ class Fleet:
 
     devices: list[str]
     macs_per_s: list[float]
-    processors: list[Processor]
-    deployed: list[Processor]
+    processors: Sequence[Processor]
+    deployed: Sequence[Processor]
     training_factor: list[float]
-    uplinks: list[RateTrace]
-    downlinks: list[RateTrace]
+    uplinks: Links
+    downlinks: Links
     latency_s: list[float]
     server: Processor
     server_macs_per_s: float
@@ -62,21 +62,6 @@ class Fleet:
     conditions: Conditions | None = None
     presence: Sequence[Presence] | None = None
     topology: Topology | None = None
-
-    @property
-    def uplink_bps(self) -> list[float]:
-        """Mean rates of the uplinks."""
-        return [link.mean_bps for link in self.uplinks]
-
-    @property
-    def trace_phase_s(self) -> list[float | None]:
-        """Seconds into the trace at which each client's links begin; None without one."""
-        return [link.phase_s if link.pattern else None for link in self.uplinks]
-
-    @property
-    def downlink_bps(self) -> list[float]:
-        """Mean rates of the downlinks."""
-        return [link.mean_bps for link in self.downlinks]
 
 
 def build_fleet(
@@ -117,7 +102,7 @@ def build_fleet(
     links = dict(network)
     shared = links.pop("shared", None)
     uplinks, downlinks, latency_s = draw_links(n_clients, stream(seed, "links"), macs_per_s=macs_per_s, **links)
-    rates = macs_per_s.tolist()
+    rates, training_macs_per_s = macs_per_s.tolist(), macs_per_s / training_factor
     if server_macs_per_s is None:
         (gamma,) = per_client(speedup or 0.0, 1, "server.speedup")
         server_macs_per_s = float(gamma / np.mean(1 / macs_per_s))
@@ -130,8 +115,8 @@ def build_fleet(
     return Fleet(
         devices,
         rates,
-        list(map(cost.processor, (macs_per_s / training_factor).tolist())),
-        list(map(cost.processor, rates)),
+        Made(n_clients, lambda client: cost.processor(float(training_macs_per_s[client]))),
+        Made(n_clients, lambda client: cost.processor(rates[client])),
         training_factor.tolist(),
         uplinks,
         downlinks,

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 from sfl_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator
+
+    from sfl_sim.system.profiles import FloatArray
+
+T = TypeVar("T")
 
 BITS_PER_BYTE = 8.0
 SAME = 1e-12
@@ -99,6 +104,41 @@ class RateTrace:
                 yield period_start_s + pattern.times_s[piece + 1], scale * pattern.rates_bps[piece]
             period_start_s += pattern.period_s
             first = 0
+
+
+class Made(Sequence[T]):
+    """One item for each of n clients, made when it is first asked for: most of a large fleet never take part."""
+
+    __slots__ = ("_made", "_make", "_n")
+
+    def __init__(self, n: int, make: Callable[[int], T]) -> None:
+        self._n = n
+        self._make = make
+        self._made: dict[int, T] = {}
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, client: int) -> T:  # type: ignore[override]  # nobody wants a slice of clients
+        if client not in self._made:
+            self._made[client] = self._make(range(self._n)[client])
+        return self._made[client]
+
+
+class Links(Made[RateTrace]):
+    """Links of all clients in one direction.
+
+    Attributes:
+        mean_bps: (C,) mean rates.
+        pattern: how all of them vary; None if they do not.
+        phases_s: (C,) seconds into the pattern at which the run begins.
+    """
+
+    def __init__(self, mean_bps: FloatArray, pattern: Pattern | None, phases_s: FloatArray) -> None:
+        super().__init__(
+            len(mean_bps), lambda client: RateTrace(float(mean_bps[client]), pattern, float(phases_s[client]))
+        )
+        self.mean_bps, self.pattern, self.phases_s = mean_bps, pattern, phases_s
 
 
 class Pieces(Protocol):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.system.links import Pattern, RateTrace
+from sfl_sim.system.links import Links, Pattern
 from sfl_sim.system.profiles import FloatArray, PerClient, available, find, per_client, read_table
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def draw_links(
     up_down_correlation: float = 1.0,
     compute_correlation: float = 0.0,
     macs_per_s: FloatArray | None = None,
-) -> tuple[list[RateTrace], list[RateTrace], FloatArray]:
+) -> tuple[Links, Links, FloatArray]:
     """Give each of n clients an uplink, a downlink, both `scale` times as fast, and a latency.
 
     The mean rate of a direction is the given one (one for all, or one per client), else what the client draws from the
@@ -68,12 +68,9 @@ def draw_links(
     return uplinks, downlinks, per_client(latency_s, n, f"{KEY}.latency_s", zero_allowed=True)
 
 
-def _links(mean_bps: FloatArray, pattern: Pattern | None, phases: FloatArray) -> list[RateTrace]:
-    """Make one link per client, which starts at its phase (n,), a fraction of the pattern's period."""
-    if pattern is None:
-        return [RateTrace(mean) for mean in mean_bps.tolist()]
-    begun_s = (phases * pattern.period_s).tolist()
-    return [RateTrace(mean, pattern, phase_s) for mean, phase_s in zip(mean_bps.tolist(), begun_s, strict=True)]
+def _links(mean_bps: FloatArray, pattern: Pattern | None, phases: FloatArray) -> Links:
+    """Give every client a link, which starts at its phase (n,), a fraction of the pattern's period."""
+    return Links(mean_bps, pattern, phases * (pattern.period_s if pattern else 0.0))
 
 
 def correlated(uniform: FloatArray, others: FloatArray, rank_correlation: float) -> FloatArray:

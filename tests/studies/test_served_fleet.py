@@ -60,7 +60,7 @@ def test_a_model_in_use_takes_no_training_factor():
     scenario = {"data": {"name": "digits", "train_samples": 100, "test_samples": 50}, "method": {"name": "splitfed_v1"}}
     slow = ServedFleet(parse(scenario | {"clients": clients}).variants[0].scenario).fleet
     assert slow.training_factor == [4, 4, 4]
-    assert slow.processors == fleet().fleet.processors
+    assert list(slow.processors) == list(fleet().fleet.processors)
 
 
 def section(**values):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.system.links import Pattern, RateTrace, joint_transfer_s
+from sfl_sim.system.links import Made, Pattern, RateTrace, joint_transfer_s
 from sfl_sim.system.presence import Presence
 
 FloatArray = npt.NDArray[np.float64]
@@ -243,3 +243,13 @@ def test_an_absence_outlasts_any_number_of_pieces_of_a_trace() -> None:
     closed_first = RateTrace(8.0, Pattern([0, month_s, 2 * month_s], [0, 16]))
     every_other_second = RateTrace(4.0, Pattern([0, 1, 2], [8, 0]))
     assert joint_finish_s([closed_first, every_other_second], 0.5, 2) == month_s + 3
+
+
+def test_links_are_made_when_they_are_asked_for_and_once() -> None:
+    made: list[int] = []
+    of_clients = Made(3, lambda client: made.append(client) or [client])  # type: ignore[func-returns-value]
+    assert of_clients[1] is of_clients[1]
+    assert made == [1]
+    assert list(of_clients) == [[0], [1], [2]]
+    with pytest.raises(IndexError):
+        of_clients[3]
