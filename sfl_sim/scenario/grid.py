@@ -94,8 +94,14 @@ def _label(key: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and value:
-        return ", ".join(_label(inner, part) for inner, part in value.items())
+        return ", ".join(_part_label(inner, part) for inner, part in value.items())
     return f"{key}={json.dumps(value, ensure_ascii=False)}"
+
+
+def _part_label(key: str, value: Any) -> str:
+    """Label a part of a value; a section without a kind of its own is called by its key ("noise sigma=1.0")."""
+    unnamed = isinstance(value, dict) and "kind" not in value
+    return f"{key} {_label(key, value)}" if unnamed and value else _label(key, value)
 
 
 def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,6 +81,8 @@ def test_some_keys_cannot_vary(grid, key, problem):
         ({"data.augment": [True, False]}, ["augment=true", "augment=false"]),
         ({"train.lr": [1e-3], "server.burst": [None]}, ["lr=0.001, burst=null"]),
         ([{}, {"method": {"name": "hydra", "groups": 4}}], ["splitfed_v2", "hydra, groups=4"]),
+        ({"privacy": {"noise": {"sigma": 1.0}, "nopeek": 0.1}}, ["noise sigma=1.0, nopeek=0.1"]),
+        ({"wire": {"up": {"kind": "topk", "keep": 0.1}, "down": "int8"}}, ["topk, keep=0.1, int8"]),
         (
             {"clients.compute": ["phones", 2.5], "method.plan": [{}]},
             ["phones, plan={}", "compute=2.5, plan={}"],
