@@ -17,7 +17,8 @@ from scenarios.trends import Claim, Figures, Table, alike, chain, print_verdicts
 
 CUTS = ("conv1", "conv2", "fc1", "fc2")
 DEFENCES = {
-    "none": "", "noise": ", noise sigma=1.0", "NoPeek": ", nopeek=1.0", "gradient noise": ", gradient_noise clip=0.01, sigma=0.1",
+    "none": "", "noise": ", noise sigma=1.0", "NoPeek": ", nopeek=1.0",
+    "gradient noise": ", gradient_noise clip=0.01, sigma=0.1",
     "int2": ", int2",
 }  # fmt: skip
 """Endings of the names of variants."""
