@@ -219,7 +219,7 @@ class Method(ABC):
     knows_deadlines: ClassVar[bool] = True
     """True if a deadline can end a round: False if the server never waits, or if clients take turns."""
     only_averages: ClassVar[bool] = False
-    """True if models become one by `Average` alone, so that the adapters of clients can be joined instead."""
+    """True if models become one by `Average` alone, so that products of adapters can take the place of averages."""
     is_split: bool = True
     """True if the model is cut between clients and server, so that the task has cuts."""
     trains_part1: ClassVar[bool] = True
@@ -242,9 +242,9 @@ class Method(ABC):
         self.wire = task.wire
         self.options = options or self.Options()
         lora = task.network.lora
-        if lora and lora.aggregate == "concat" and not self.only_averages:
+        if lora and lora.aggregate in ("concat", "svd") and not self.only_averages:
             problem = f"{task.method} does more with models than to average them"
-            raise ScenarioError(problem, key="lora.aggregate", found="concat", allowed=["separate", "ffa"])
+            raise ScenarioError(problem, key="lora.aggregate", found=lora.aggregate, allowed=["separate", "ffa"])
 
     @once_a_round
     def optimiser(self, round: int) -> Optimiser:

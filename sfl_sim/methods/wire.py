@@ -95,9 +95,9 @@ class Wire:
         return self.returned(gradient, message, part, self.down, c, round, gradient.step)
 
     def returned(self, gradient: Value, message: Value, part: Part, codec: Codec | None, *ids: int) -> Value:
-        """Give the message in which the gradient at `message` comes back, coded by `codec`."""
+        """Give the message in which the gradient at `message` comes back, coded by `codec`, unless nobody needs it."""
         through = message if isinstance(message, Coded) else None
-        if through is None and codec is None:
+        if not gradient.size_bytes or (through is None and codec is None):
             return gradient
         shape = (gradient.samples, *part.out_shape)
         return CodedGradient(gradient, through, shape, part.wire_dtype, codec, (self.seed, "codec of gradients", *ids))

@@ -30,7 +30,8 @@ class Lora:
         alpha: the adapter's product is scaled by alpha / r.
         targets: names of the weight matrices, or of modules all of whose matrices are meant.
         aggregate: what an average of replicas does. `separate`: it averages A and B each by itself. `ffa`: A stays as
-            it was drawn. `concat`: it adds the average product to the frozen weights, and draws new adapters.
+            it was drawn. `concat`: it adds the average product to the frozen weights, and draws new adapters. `svd`: A
+            and B become the best factors of the average product.
         preinstalled: whether clients hold the frozen layers from the start.
         frozen_itemsize: bytes of a frozen element in a message and at a client.
         above: number of layers before the first that may have adapters.
@@ -158,6 +159,27 @@ def average_product(pairs: Sequence[tuple[Tensor, Tensor]], shares: Sequence[flo
     return torch.cat([share * b for (_, b), share in zip(pairs, shares, strict=True)], 1) @ torch.cat(
         [a for a, _ in pairs]
     )
+
+
+def truncated_product(pairs: Sequence[tuple[Tensor, Tensor]], shares: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the factors A (r, in) and B (out, r) of the best product of rank r to sum_i k_i B_i A_i, in equal parts.
+
+    The singular values are those of a small core between the orthogonal bases of the joined factors. The third result
+    is the squared norms of what is left out, and of the sum itself, (2,), in float64.
+    """
+    first_a, first_b = pairs[0]
+    basis_a, core_a = torch.linalg.qr(torch.cat([a for a, _ in pairs]).double().T)
+    basis_b, core_b = torch.linalg.qr(
+        torch.cat([share * b for (_, b), share in zip(pairs, shares, strict=True)], 1).double()
+    )
+    left, values, right = torch.linalg.svd(core_b @ core_a.T, full_matrices=False)
+    kept = min(len(first_a), len(values))
+    root = values[:kept].sqrt()
+    a, b = first_a.new_zeros(first_a.shape), first_b.new_zeros(first_b.shape)
+    a[:kept] = root[:, None] * (right[:kept] @ basis_a.T)
+    b[:, :kept] = (basis_b @ left[:, :kept]) * root
+    squares = values.square()
+    return a, b, torch.stack([squares[kept:].sum(), squares.sum()])
 
 
 def product_errors(pairs: Sequence[tuple[Tensor, Tensor]], shares: Sequence[float]) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfl_sim.models.lora import average_product, product_errors
+from sfl_sim.models.lora import average_product, product_errors, truncated_product
 from sfl_sim.models.part import Part
 from sfl_sim.models.passed import Passed
 from sfl_sim.ops import State
@@ -351,44 +351,47 @@ def average(into: Weights, replicas: Sequence[Weights], shares: Sequence[float],
     """
     replicas = [weights.only(into.part) for weights in replicas]
     with torch.no_grad():
-        learned = into.part.aggregate and _average_adapters(into, replicas, shares)
+        learned = _average_adapters(into, replicas, shares) if into.part.aggregate else {}
         weighted_sum(into.flat, [weights.flat for weights in replicas], shares)
         weighted_sum(into.buffers, [weights.buffers for weights in replicas], shares)
         velocities = [weights.momentum for weights in replicas if weights.momentum is not None]
         if with_momentum and velocities:
             into.momentum = torch.empty_like(into.flat)
             weighted_sum(into.momentum, velocities, shares)
-        if learned:
-            _renew_adapters(into, learned)
+        into.frozen = tuple(map(lambda name, old: learned.get(name, old), into.part.frozen_names, into.frozen))
+        for name, view in zip(into.part.names, into.part.views(into.flat), strict=True):
+            if name in learned:
+                view.copy_(learned[name])
 
 
 def _average_adapters(into: Weights, replicas: Sequence[Weights], shares: Sequence[float]) -> dict[str, Tensor]:
-    """Measure what averages of factors are wrong by; where adapters are joined, give the new frozen weights by name."""
-    part = into.part
-    tensors = [dict(weights.named_tensors()) for weights in replicas]
-    pairs = {place: [(named[place.a], named[place.b]) for named in tensors] for place in part.adapters}
-    if part.aggregate == "separate":
-        into.product_errors = sum((product_errors(each, shares) for each in pairs.values()), torch.zeros(()))
-    learned: dict[str, Tensor] = {}
-    if part.aggregate == "concat":
-        for place, each in pairs.items():
-            weight = learned.get(place.weight, tensors[0][place.weight])
-            learned[place.weight] = place.adapter.added(weight, average_product(each, shares))
-    return learned
+    """Give values by name that replace averages: of adapters, and of the frozen weights that they are joined into.
 
-
-def _renew_adapters(into: Weights, learned: Mapping[str, Tensor]) -> None:
-    """Set frozen weights to what has been learned, and draw adapters anew, which add nothing."""
+    Measures what averages of factors, or of their best approximations, are wrong by.
+    """
     part, (seed, drawn) = into.part, into.draws
-    into.frozen = tuple(map(lambda name, old: learned.get(name, old), part.frozen_names, into.frozen))
-    into.draws = seed, drawn + 1
-    tensors = dict(zip(part.names, part.views(into.flat), strict=True))
+    tensors = [dict(weights.named_tensors()) for weights in replicas]
+    learned: dict[str, Tensor] = {}
+    errors = torch.zeros(2, dtype=torch.float64)
     for place in part.adapters:
-        generator = torch.Generator().manual_seed(torch_seed(seed, f"adapter {place.a}", drawn + 1))
-        drawn_a = torch.empty(tensors[place.a].shape, dtype=part.dtype)
-        place.adapter.draw(drawn_a, generator)
-        tensors[place.a].copy_(drawn_a)
-        tensors[place.b].zero_()
+        pairs = [(named[place.a], named[place.b]) for named in tensors]
+        if part.aggregate == "separate":
+            errors += product_errors(pairs, shares).cpu()
+        elif part.aggregate == "svd":
+            learned[place.a], learned[place.b], error = truncated_product(pairs, shares)
+            errors += error.cpu()
+        elif part.aggregate == "concat":
+            weight = learned.get(place.weight, tensors[0][place.weight])
+            learned[place.weight] = place.adapter.added(weight, average_product(pairs, shares))
+            generator = torch.Generator().manual_seed(torch_seed(seed, f"adapter {place.a}", drawn + 1))
+            learned[place.a] = torch.empty(pairs[0][0].shape, dtype=part.dtype)
+            place.adapter.draw(learned[place.a], generator)
+            learned[place.b] = torch.zeros_like(pairs[0][1])
+    if part.aggregate in ("separate", "svd"):
+        into.product_errors = errors
+    else:
+        into.draws = seed, drawn + (part.aggregate == "concat")
+    return learned
 
 
 def weighted_sum(into: Tensor, vectors: Sequence[Tensor], shares: Sequence[float]) -> None:

@@ -155,7 +155,7 @@ class Backward(PartStep):
 class Average(Step):
     """Set the state to the weighted average of replicas; one MAC per element and replica.
 
-    Where adapters are joined, each is multiplied out instead (docs/methods/lora.md#aggregation).
+    Where adapters are joined or decomposed, this takes products of matrices (docs/methods/lora.md#aggregation).
     """
 
     name = "average"
@@ -167,6 +167,10 @@ class Average(Step):
         if part.aggregate == "concat":
             numel = sum(place.adapter.rank * math.prod(place.adapter.shape) for place in part.adapters)
             return Work.of(len(replicas) * (numel + part.n_buffers))
+        if part.aggregate == "svd":
+            ranks = [(len(replicas) * place.adapter.rank, sum(place.adapter.shape)) for place in part.adapters]
+            macs = sum(rank**2 * (sides + rank) for rank, sides in ranks)
+            return Work.of(macs + len(replicas) * part.n_buffers)
         return Work.of(len(replicas) * (part.n_parameters + part.n_buffers))
 
     def run(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> None:

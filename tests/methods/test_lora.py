@@ -7,10 +7,12 @@ from small_world import CPU, attention_net, distance, fleet, simulate, task, ten
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.models.lora import Lora, average_product, matrices, product_errors
+from sfl_sim.methods.wire import Wire
+from sfl_sim.models.lora import Lora, average_product, matrices, product_errors, truncated_product
 from sfl_sim.models.replica import average
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
+from sfl_sim.training.codecs import Int
 from sfl_sim.training.timing import Timing
 
 USUAL = Lora(rank=2)
@@ -51,9 +53,10 @@ def test_messages_hold_adapters_alone():
     assert set(rows["bytes"][rows["kind"] == b"model"]) == {8 * 2 * 2 * 2 * (8 + 8)}
 
 
+@pytest.mark.parametrize("wire", [Wire(), Wire(up=Int(bits=8)), Wire(down=Int(bits=8))], ids=["plain", "up", "down"])
 @pytest.mark.parametrize("name", ["splitfed_v1", "splitfed_v2", "mergesfl", "smofi"])
-def test_a_client_whose_layers_are_all_frozen_gets_no_gradient_and_computes_none(name):
-    _, _, rows = finetune(name, cut=1)
+def test_a_client_whose_layers_are_all_frozen_gets_no_gradient_and_computes_none(name, wire):
+    _, _, rows = finetune(name, cut=1, wire=wire)
     assert rows["bytes"][rows["kind"] == b"gradients"].sum() == 0
     assert rows["macs"][rows["kind"] == b"backward"].sum() == 0
     assert rows["macs"][rows["kind"] == b"forward"].sum() > 0
@@ -162,6 +165,39 @@ def test_where_a_is_frozen_averages_of_b_are_the_average_product():
         torch.testing.assert_close(product, (products[0][name] + products[1][name]) / 2, rtol=1e-12, atol=1e-12)
 
 
+def test_decomposed_adapters_are_the_best_product_of_their_rank():
+    """By Eckart and Young no other is nearer to the average product, and its error is that of the singular values."""
+    replica, copies = trained_copies("svd")
+    frozen = replica.weights.frozen
+    shares = [0.5, 0.3, 0.2]
+    average(replica.weights, [copy.weights for copy in copies], shares)
+    products = [factors(copy)[1] for copy in copies]
+    wrong = right = 0.0
+    for name, found in factors(replica)[1].items():
+        left, values, rest = torch.linalg.svd(sum(k * each[name] for k, each in zip(shares, products, strict=True)))
+        best = left[:, :2] * values[:2] @ rest[:2]
+        torch.testing.assert_close(found, best, rtol=1e-10, atol=1e-10)
+        wrong, right = wrong + values[2:].square().sum(), right + values.square().sum()
+    torch.testing.assert_close(replica.weights.product_errors, torch.stack([wrong, right]) / 4.0**2)
+    assert replica.weights.frozen == frozen
+
+
+def test_adapters_of_more_rank_than_their_matrix_decompose_too():
+    pairs = [(torch.ones(3, 5), torch.tensor([[1.0, 2.0, 3.0]]))]
+    a, b, errors = truncated_product(pairs, [1.0])
+    assert (a.shape, b.shape) == ((3, 5), (1, 3))
+    torch.testing.assert_close(b @ a, torch.full((1, 5), 6.0))
+    assert errors.tolist() == [0.0, pytest.approx(180.0)]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "splitfed_v1", "splitfed_v2", "splitfed_v3", "mergesfl", "hydra"])
+def test_methods_that_only_average_go_on_with_decomposed_adapters(name):
+    method, _, rows = finetune(name, Lora(rank=2, aggregate="svd"), cut=3)
+    apart, _, usual = finetune(name, cut=3)
+    assert distance(method, apart) > 0
+    assert set(rows["bytes"]) == set(usual["bytes"]), "factors travel as they do where they are averaged apart"
+
+
 @pytest.mark.parametrize("name", ["fedavg", "splitfed_v1", "splitfed_v2", "splitfed_v3", "mergesfl", "hydra"])
 def test_methods_that_only_average_go_on_with_joined_adapters(name):
     lora = Lora(rank=2, aggregate="concat")
@@ -172,18 +208,20 @@ def test_methods_that_only_average_go_on_with_joined_adapters(name):
     assert any(key.endswith(".original") for key in moved)
 
 
-def test_one_clients_joined_adapters_are_its_own_product():
-    replica, copies = trained_copies("concat", n=1)
+@pytest.mark.parametrize("aggregate", ["concat", "svd"])
+def test_one_clients_adapters_are_its_own_product(aggregate):
+    replica, copies = trained_copies(aggregate, n=1)
     expected = effective(copies[0])
     average(replica.weights, [copies[0].weights], [1.0])
     for name, found in effective(replica).items():
         torch.testing.assert_close(found, expected[name], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("aggregate", ["concat", "svd"])
 @pytest.mark.parametrize("name", ["fedavgm", "slowmo", "fednag", "smofi", "fedbuff", "fedasync", "korea"])
-def test_methods_that_do_more_than_average_refuse_to_join_adapters(name):
+def test_methods_that_do_more_than_average_refuse_to_multiply_adapters(name, aggregate):
     with pytest.raises(ScenarioError, match="does more with models than to average them") as refused:
-        finetune(name, Lora(aggregate="concat"), cut=2)
+        finetune(name, Lora(aggregate=aggregate), cut=2)
     assert refused.value.key == "lora.aggregate"
 
 

@@ -6,6 +6,7 @@ from small_world import CPU, attention_net
 from torch import nn
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.models.language import Gpt2
 from sfl_sim.models.lora import Adapter, Lora, adapt
 from sfl_sim.models.network import Network
 from sfl_sim.models.price import price_of
@@ -227,3 +228,31 @@ def test_every_merge_draws_other_adapters():
     drawn = [dict(replica.weights.named_tensors())[place] for replica in (whole, first, second)]
     assert not torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[1], drawn[2])
+
+
+def test_adapters_learn_what_those_of_peft_learn():
+    """Three steps of SGD in float64, beside the library that most people fine-tune with."""
+    peft = pytest.importorskip("peft", reason="peft is not installed: pip install '.[test]'")
+    build = Gpt2(11, positions=6, dim=8, heads=2, blocks=2, ff=12)
+    net = Network("small", build, (6,), 11, torch.float64, tokens=True, lora=Lora(rank=2, alpha=3.0))
+    (ours,) = net.split(seed=3, device=CPU)
+    (plain,) = Network("small", build, (6,), 11, torch.float64, tokens=True).split(seed=3, device=CPU)
+    module = build((6,), 11).double()
+    module.load_state_dict(dict(plain.weights.named_tensors()))
+    theirs = peft.get_peft_model(module, peft.LoraConfig(r=2, lora_alpha=3, target_modules=["q", "v"]))
+    adapters = {name: tensor for name, tensor in theirs.named_parameters() if tensor.requires_grad}
+    pairs = list(zip(adapters.values(), ours.part.views(ours.weights.flat), strict=True))
+    for their, our in pairs:
+        their.data.copy_(our)
+    x, y = torch.randint(11, (3, 4, 6)), torch.randint(11, (3, 4, 6))
+    for tokens, labels in zip(x, y, strict=True):
+        ours.weights.grad.zero_()
+        for scores in (ours.weights(tokens, training=True), theirs(tokens)):
+            nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten()).backward()
+        ours.weights.flat.sub_(ours.weights.grad, alpha=0.5)
+        for their, _ in pairs:
+            their.data.sub_(their.grad, alpha=0.5)
+            their.grad = None
+    assert all(our.std() > 0 for _, our in pairs)
+    for their, our in pairs:
+        torch.testing.assert_close(their.data, our, rtol=1e-12, atol=1e-14)
