@@ -30,7 +30,7 @@ MAX_TICKS, WIDE = 7, 5
 """Limits of axes: at most so many ticks; logarithmic if the largest number is so many times the least."""
 MAX_NAMES = 20
 """Names beside the rows of a heat map, at most."""
-ROW_PX, PHONE_LETTERS = 62, 32
+ROW_PX, LINE_PX, PHONE_LETTERS = 62, 16, 32
 WHITE_EDGE = {"color": "#FFFFFF", "width": 1.2}
 
 
@@ -148,7 +148,7 @@ def bars(parts_s: Mapping[str, pd.Series], title: str, whole: str, row_px: float
         parts_s: by text, seconds by the names of resources, alike for all.
         title: of the axis, without its unit.
         whole: what the parts add up to, for hovering.
-        row_px: the height of a bar and its text.
+        row_px: the height of a bar and its text of up to two lines.
     """
     table_s = pd.DataFrame(list(parts_s.values()))
     totals_s = table_s.sum(axis="columns")
@@ -156,20 +156,23 @@ def bars(parts_s: Mapping[str, pd.Series], title: str, whole: str, row_px: float
     units_s = pd.Series(length_s, totals_s.index)
     if len(set(extents(list(totals_s)))) > 1:
         title, unit, units_s = f"share of the {whole}", "%", totals_s / 100
+    bar_px = 0.36 * row_px
+    row_px += LINE_PX * max(0, *(text.count("<br>") - 1 for text in parts_s))
+    bar = bar_px / row_px
     figure = canvas(90 + row_px * len(table_s))
     for part in table_s:
         figure.add_bar(
-            y=list(range(len(table_s))), x=(table_s[part] / units_s).to_numpy(), orientation="h", width=0.36,
+            y=list(range(len(table_s))), x=(table_s[part] / units_s).to_numpy(), orientation="h", width=bar,
             name=style.RESOURCE_NAMES[str(part)], marker_color=style.RESOURCE_COLOURS[str(part)],
             customdata=(100 * table_s[part] / totals_s.clip(lower=np.finfo(float).tiny)).to_numpy(),
             hovertemplate=f"%{{x:.3~g}} {unit}{'' if unit == '%' else ', %{customdata:.0f} %'} of the {whole}",
         )  # fmt: skip
     for row, text in enumerate(parts_s):
         figure.add_annotation(
-            text=text, x=0, y=row - 0.2, xanchor="left", yanchor="bottom", align="left", showarrow=False
+            text=text, x=0, y=row - bar / 2 - 0.02, xanchor="left", yanchor="bottom", align="left", showarrow=False
         )
     figure.update_layout(barmode="stack")
-    figure.update_yaxes(showticklabels=False, showgrid=False, range=[len(table_s) - 0.7, -0.75])
+    figure.update_yaxes(showticklabels=False, showgrid=False, range=[len(table_s) - 0.88 + bar / 2, bar / 2 - 0.93])
     return figure.update_xaxes(title=f"{title} ({unit})", range=[0, 100] if unit == "%" else None)
 
 
