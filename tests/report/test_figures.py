@@ -241,3 +241,11 @@ def test_bars_that_differ_by_much_are_shares(frames: Frames) -> None:
     assert seconds.layout.xaxis.title.text == "time (s)"
     assert shares.layout.xaxis.title.text == "share of the round (%)"
     assert [list(bar.x) for bar in shares.data] == [[90, 50], [10, 50]]
+
+
+def test_rows_of_bars_leave_room_for_names_of_many_lines() -> None:
+    parts_s = pd.Series({"uplink": 1.0, "device": 2.0})
+    usual, long = (figures.bars({"a": parts_s, text: parts_s}, "time", "round") for text in ("b<br>c", "b<br>c<br>d"))
+    bar_px = [figure.data[0].width * (figure.layout.height - 90) for figure in (usual, long)]
+    assert long.layout.height == usual.layout.height + 2 * figures.LINE_PX
+    assert bar_px[0] == pytest.approx(bar_px[1])
