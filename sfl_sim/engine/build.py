@@ -74,13 +74,13 @@ def build_method(
     """
     train = scenario.train
     kind = find_method(scenario.method.name)
-    net = _network(scenario, dataset)
-    if net.lora and not kind.trains_part1 and not isinstance(scenario.model.cut, ClientCuts):
-        net = _network(scenario, dataset, above=net.cut_at(scenario.model.cut))
+    net = build_network(scenario, dataset)
+    cuts, round_cuts = _cuts(scenario, kind, net, fleet)
+    if net.lora and not kind.trains_part1:
+        net = build_network(scenario, dataset, above=max(cuts))
     if device is not None and scenario.model.init:
         net = starting(net, scenario.model.init)
     data = _client_data(scenario, dataset, shares, net, device)
-    cuts, round_cuts = _cuts(scenario, kind, net, fleet)
     _check_defences(scenario, kind, net)
     wire = _wire(scenario)
     task = Task(
@@ -94,7 +94,7 @@ def build_method(
     return kind(task, method_options(kind, scenario))
 
 
-def _network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Network:
+def build_network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Network:
     """Build the network, with adapters, if there are any, in the layers after the first `above`."""
     shape, precision = dataset.sample_shape, PRECISIONS[scenario.train.precision]
     tokens = dataset.mean is None and not dataset.x_train.is_floating_point()

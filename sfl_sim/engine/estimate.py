@@ -37,7 +37,8 @@ class SecondsPerSample:
         self.asked = True
         batch_size, fleet, replica = self._batch_size, self._fleet, self._part1(self._cuts[c])
         part = replica.part
-        whole = Value("gradients", batch_size * part.out_numel * part.wire_dtype.itemsize, batch_size)
+        numel = part.out_numel if part.n_parameters else 0  # no gradient comes down to frozen layers
+        whole = Value("gradients", batch_size * numel * part.wire_dtype.itemsize, batch_size)
         up = self._wire.coded_up(Forward().out(replica, Value("batch", samples=batch_size)), [part])
         down = self._wire.coded_gradient(whole, up, part, c, 0)
         device_s = fleet.processors[c].seconds(part.work(batch_size, passes=3))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized, remove_parametrizations
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.hugging_face import HuggingFace
+from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.network import Network
-from sfl_sim.scenario.sections import Init, Model
+from sfl_sim.scenario.load import load
+from sfl_sim.scenario.sections import Init, Model, Scenario
 from sfl_sim.store import check_unchanged, read_manifest
 
 KEY = "model.init.run"
@@ -24,13 +28,39 @@ def starting(network: Network, init: Init) -> Network:
 
     def fill(module: nn.Sequential) -> None:
         found = {name.partition(".")[2]: tensor for name, tensor in load_file(file).items()}
-        wanted = {name: each for name, each in module.state_dict().items() if each.is_floating_point()}
-        if {name: each.shape for name, each in wanted.items()} != {name: each.shape for name, each in found.items()}:
+        wanted = {name: each.shape for name, each in module.state_dict().items() if each.is_floating_point()}
+        if {_plain(name): each.shape for name, each in found.items() if not _is_factor(name)} != wanted:
             raise ScenarioError("has trained another network", key=KEY, found=init.run)
         if not next(module.parameters()).is_meta:
+            if any(map(_is_factor, found)):
+                found = _merged(found, module, load(file.parents[1] / "scenario.yaml").variants[0].scenario)
             module.load_state_dict(found, strict=False)
 
     return network.starting(fill)
+
+
+def _is_factor(name: str) -> bool:
+    return ".parametrizations." in name and name.endswith((".A", ".B"))
+
+
+def _plain(name: str) -> str:
+    """Return what a frozen weight is called without its adapters."""
+    return name.replace(".parametrizations.", ".").removesuffix(".original")
+
+
+def _merged(found: dict[str, Tensor], module: nn.Sequential, trained: Scenario) -> dict[str, Tensor]:
+    """Add the adapters among the weights `found`, which a scenario has trained, to the others."""
+    assert trained.lora is not None
+    first = next(name.partition(".")[0] for name in found if _is_factor(name))
+    above = [name for name, _ in module.named_children()].index(first)
+    adapted = copy.deepcopy(module)
+    adapt(adapted, Lora(trained.lora.rank, trained.lora.alpha, tuple(trained.lora.targets), above=above))
+    adapted.load_state_dict(found, strict=False)
+    for each in list(adapted.modules()):
+        if is_parametrized(each):
+            for tensor in list(each.parametrizations):  # type: ignore[arg-type]
+                remove_parametrizations(each, tensor)
+    return dict(adapted.state_dict())
 
 
 def model_files(model: Model, weights: bool) -> list[Path]:

@@ -207,7 +207,7 @@ class Adapt(Step):
 
     def work(self, model: Bundle, batch: Value) -> Work:
         """Forward and backward of both in every step."""
-        return exit_work(model, batch.samples, passes=3 * self.n_steps)
+        return Work.total([exit_work(model, batch.samples, passes=3)] * self.n_steps)
 
     def run(self, model: Bundle, batch: Value) -> None:
         """Take the steps; nothing comes from the server."""

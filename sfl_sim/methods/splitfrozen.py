@@ -148,9 +148,9 @@ class SplitFrozen(SplitMethod, survives=True):
         return range(n)
 
     @once_a_round
-    def server_step(self, round: int) -> Train:
+    def server_step(self, round: int) -> TrainAlone:
         """The server's step on the smashed data."""
-        return Train(self.optimiser(round), gives_gradient=False)
+        return TrainAlone(self.optimiser(round))
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
         """Part-1, which is everybody's, and part-2."""
@@ -180,11 +180,15 @@ class ForwardOnly(Forward):
             return part1.weights(x, training=False), labels
 
 
-@dataclass(frozen=True)
-class TrainAndKeep(Train):
-    """`Train` on smashed data that the server keeps."""
+class TrainAlone(Train):
+    """`Train` whose gradient at the cut nobody needs."""
 
-    gives_gradient: bool = field(default=False, kw_only=True)
+    gives_gradient = False
+
+
+@dataclass(frozen=True)
+class TrainAndKeep(TrainAlone):
+    """`TrainAlone` on smashed data that the server keeps."""
 
     def run(self, part: Any, data: Value, *more: Any) -> None:
         """Train, and add the samples' numbers, activations and labels to the memory, the last of `more`."""
@@ -194,10 +198,8 @@ class TrainAndKeep(Train):
 
 
 @dataclass(frozen=True)
-class TrainKept(Train):
-    """`Train` on a mini-batch whose activations the server has kept."""
-
-    gives_gradient: bool = field(default=False, kw_only=True)
+class TrainKept(TrainAlone):
+    """`TrainAlone` on a mini-batch whose activations the server has kept."""
 
     def run(self, part: Any, data: Value, *more: Any) -> None:
         """Train on the activations of the mini-batch's samples."""

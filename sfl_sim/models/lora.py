@@ -154,30 +154,34 @@ def places(skeleton: nn.Module) -> list[Place]:
     ]
 
 
+def joined(pairs: Sequence[tuple[Tensor, Tensor]], shares: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Join factors (A_i, B_i) to A (sum of r_i, in) and B (out, sum of r_i) with the product sum_i k_i B_i A_i."""
+    weighted = [share * b for (_, b), share in zip(pairs, shares, strict=True)]
+    return torch.cat([a for a, _ in pairs]), torch.cat(weighted, 1)
+
+
 def average_product(pairs: Sequence[tuple[Tensor, Tensor]], shares: Sequence[float]) -> Tensor:
     """Return sum_i k_i B_i A_i (out, in) of factors (A_i, B_i) of any ranks, as one product of joined factors."""
-    return torch.cat([share * b for (_, b), share in zip(pairs, shares, strict=True)], 1) @ torch.cat(
-        [a for a, _ in pairs]
-    )
+    a, b = joined(pairs, shares)
+    return b @ a
 
 
 def truncated_product(pairs: Sequence[tuple[Tensor, Tensor]], shares: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the factors A (r, in) and B (out, r) of the best product of rank r to sum_i k_i B_i A_i, in equal parts.
+    """Return factors A (r, in) and B (out, r) whose product is the best one of rank r to sum_i k_i B_i A_i.
 
-    The singular values are those of a small core between the orthogonal bases of the joined factors. The third result
-    is the squared norms of what is left out, and of the sum itself, (2,), in float64.
+    The rows of A are orthonormal and the singular values are in B: so a direction in which nothing was learned has a B
+    of 0 and can still learn. They are found in a small core between the orthogonal bases of the joined factors. The
+    third result is the squared norms of what is left out, and of the sum itself, (2,), in float64.
     """
     first_a, first_b = pairs[0]
-    basis_a, core_a = torch.linalg.qr(torch.cat([a for a, _ in pairs]).double().T)
-    basis_b, core_b = torch.linalg.qr(
-        torch.cat([share * b for (_, b), share in zip(pairs, shares, strict=True)], 1).double()
-    )
+    joined_a, joined_b = joined(pairs, shares)
+    basis_a, core_a = torch.linalg.qr(joined_a.double().T)
+    basis_b, core_b = torch.linalg.qr(joined_b.double())
     left, values, right = torch.linalg.svd(core_b @ core_a.T, full_matrices=False)
     kept = min(len(first_a), len(values))
-    root = values[:kept].sqrt()
     a, b = first_a.new_zeros(first_a.shape), first_b.new_zeros(first_b.shape)
-    a[:kept] = root[:, None] * (right[:kept] @ basis_a.T)
-    b[:, :kept] = (basis_b @ left[:, :kept]) * root
+    a[:kept] = right[:kept] @ basis_a.T
+    b[:, :kept] = (basis_b @ left[:, :kept]) * values[:kept]
     squares = values.square()
     return a, b, torch.stack([squares[kept:].sum(), squares.sum()])
 
@@ -187,8 +191,7 @@ def product_errors(pairs: Sequence[tuple[Tensor, Tensor]], shares: Sequence[floa
 
     They follow from the factors' inner products, so that no matrix (out, in) is made.
     """
-    a = torch.cat([a for a, _ in pairs]).double()
-    b = torch.cat([share * b for (_, b), share in zip(pairs, shares, strict=True)], 1).double()
+    a, b = (factor.double() for factor in joined(pairs, shares))
     mean_a = torch.stack([share * a for (a, _), share in zip(pairs, shares, strict=True)]).sum(0)
     mean_b = torch.stack([share * b for (_, b), share in zip(pairs, shares, strict=True)]).sum(0)
     joined_a, joined_b = torch.cat([a, mean_a.double()]), torch.cat([b, -mean_b.double()], 1)

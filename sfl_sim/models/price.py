@@ -202,9 +202,11 @@ class _Counts:
             whole, adapters = self.adapted.get(_memory(factor), (factor, []))
             for adapter in adapters:
                 (rank, n_in), n_out, places = adapter.A.shape, len(adapter.B), macs // whole.numel()
+                groups = operands[0].shape[1] // whole.shape[1] if whole.ndim > 2 else 1  # A sees each group's inputs
+                down = places * rank * groups
                 for factor_macs, moved, frozen in (
-                    (places * rank * n_in, operands[0].numel() + places * rank, not adapter.A.requires_grad),
-                    (places * rank * n_out, places * (rank + n_out), False),
+                    (down * n_in, operands[0].numel() + down, not adapter.A.requires_grad),
+                    (places * rank * n_out, down + places * n_out, False),
                 ):
                     self.by_call[number := len(self.by_call)] = Counter()
                     self._product(number, kind, factor_macs, moved, frozen)

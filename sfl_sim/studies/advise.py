@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from sfl_sim.engine.news import Counted, Notify
-from sfl_sim.engine.registry import check_unused
+from sfl_sim.engine.registry import check_unused, find_method
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.display import plural
 from sfl_sim.scenario.grid import points
@@ -186,8 +186,9 @@ class Adviser:
 
     def _limit_memory(self, most_bytes: int) -> None:
         train, network = self.scenario.train, self.trial.network
+        trains = find_method(self.scenario.method.name).trains_part1
         needed = {
-            cut: client_memory_bytes(network, cut, train.batch_size, train.optimizer, train.momentum)
+            cut: client_memory_bytes(network, cut, train.batch_size, train.optimizer, train.momentum, trains)
             for cut in self._left()
         }
         self.table["memory_bytes"] = pd.Series(needed, dtype=float)

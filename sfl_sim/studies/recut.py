@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from sfl_sim.engine.build import build_network
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.models.network import Network
@@ -19,7 +20,11 @@ def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
     Raises ScenarioError if the method does not allow these cuts.
     """
     method, task = experiment.method, experiment.method.task
-    network = task.network if isinstance(task.network, _Unweighted) else _Unweighted(task.network)
+    network = task.network
+    if network.lora and not method.trains_part1:  # whose adapters lie behind the cut
+        network = build_network(experiment.scenario, experiment.dataset, above=max(cuts))
+    if not isinstance(network, _Unweighted):
+        network = _Unweighted(network)
     sample_s = SecondsPerSample(network, cuts, experiment.scenario.train.batch_size, experiment.fleet, task.wire)
     elsewhere = replace(task, network=network, cuts=list(cuts), round_cuts=(), sample_s=sample_s)
     experiment.replace_method(type(method)(elsewhere, method.options))

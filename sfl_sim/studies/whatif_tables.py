@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from sfl_sim.engine.registry import find_method
 from sfl_sim.errors import ScenarioError, blamed_on
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, way_to
 from sfl_sim.models.network import Network
@@ -47,11 +48,12 @@ class _Memory:
 
     def needed_bytes(self, scenario: Scenario, layers: int) -> int:
         """Return the bytes that a client with the first `layers` layers needs."""
-        values = json.dumps(without(scenario, NOT_OF_THE_NETWORK))
+        train, trains = scenario.train, find_method(scenario.method.name).trains_part1
+        values = json.dumps([trains, without(scenario, NOT_OF_THE_NETWORK)])
         if values not in self._networks:
             self._networks[values] = Walker(scenario).experiment.method.task.network
-        train = scenario.train
-        return client_memory_bytes(self._networks[values], layers, train.batch_size, train.optimizer, train.momentum)
+        network = self._networks[values]
+        return client_memory_bytes(network, layers, train.batch_size, train.optimizer, train.momentum, trains)
 
 
 def point_tables(found: Iterable[Found]) -> dict[str, pd.DataFrame]:

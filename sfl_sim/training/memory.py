@@ -20,14 +20,16 @@ SAMPLES = (2, 3)
 """Sizes of the mini-batches that are measured: batch norms may need two samples, and memory grows linearly."""
 
 
-def client_memory_bytes(network: Network, cut: int, batch_size: int, optimizer: str, momentum: float) -> int:
+def client_memory_bytes(
+    network: Network, cut: int, batch_size: int, optimizer: str, momentum: float, trains: bool = True
+) -> int:
     """Return the bytes that a client holds when the gradient of a mini-batch comes back to the layers 1 to `cut`.
 
     They are its weights and floating buffers, a gradient of the weights, the optimiser's moments (one with momentum,
     two with Adam), all that autograd keeps of the mini-batch for the backward pass (its input and intermediate results
     of layers), the activations at the cut, and their gradient. Without a split, `cut` is the number of layers. Of
-    frozen weights there are neither gradients nor moments; a client without others holds the input and the output of
-    one layer at a time.
+    frozen weights there are neither gradients nor moments; a client without others, or one that never trains, holds
+    the input and the output of one layer at a time. The adapters of the latter's network lie behind the cut.
 
     Left out are memory that an operation allocates and frees again (workspace, gradients of earlier activations),
     messages besides the gradient, a method's heads and surrogates, the data set, and the program itself. Autograd runs
@@ -38,9 +40,10 @@ def client_memory_bytes(network: Network, cut: int, batch_size: int, optimizer: 
     moments = (Adam(1.0) if optimizer in ("adam", "adamw") else Sgd(1.0, momentum)).n_moments
     wire_dtype = network.calling.autocast or network.dtype
     numels = [math.prod(network.input_shape), *(layer.out_numel for layer in layers)]
-    if cut <= network.lowest:
+    if not trains or cut <= network.lowest:
         passing_bytes = batch_size * max(map(sum, pairwise(numels))) * wire_dtype.itemsize
-        return buffers * network.dtype.itemsize + network.frozen_bytes(layers) + passing_bytes
+        held = buffers + (0 if network.lora else parameters)
+        return held * network.dtype.itemsize + network.frozen_bytes(layers) + passing_bytes
     gradient_bytes = batch_size * numels[-1] * wire_dtype.itemsize
     few, more = _kept_bytes(network)[:, cut - 1].tolist()
     kept_bytes = few + (batch_size - SAMPLES[0]) * (more - few)

@@ -55,7 +55,9 @@ PRECISIONS = {
 def check_precision(name: str, device: torch.device, network: Network, batch_size: int) -> None:
     """Raise ScenarioError for a precision that `device` does not have, or with which this network would be slower."""
     reason = None
-    if name == "tf32":
+    if name == "bf16" and network.lora:
+        reason = "bfloat16 has three digits, in which what adapters add to their weights is lost"
+    elif name == "tf32":
         reason = _no_tensor_cores(device)
     elif name == "bf16":
         reason = _no_tensor_cores(device) if device.type == "cuda" else _slow_bf16(network, batch_size)

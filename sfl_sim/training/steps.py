@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -79,12 +79,12 @@ class Train(PartStep):
 
     Attributes:
         share: weight of this loss in the loss that is minimised, where other nodes add the rest.
-        gives_gradient: False if nobody needs the gradient at the input, though the part is not the first.
     """
 
     optimiser: Optimiser
     share: float = field(default=1.0, kw_only=True)
-    gives_gradient: bool = field(default=True, kw_only=True)
+    gives_gradient: ClassVar[bool] = True
+    """False if nobody needs the gradient at the input, though the part is not the first."""
     name = "train"
 
     def work(self, part: Replica | Joined, data: Value, *more: Any) -> Work:

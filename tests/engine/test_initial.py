@@ -113,3 +113,23 @@ def test_a_config_in_a_folder_is_part_of_the_key_with_its_weights_if_it_trains(t
     timed, trained = zip(*keys, strict=True)
     assert timed[0] != timed[1] == timed[2]
     assert len(set(trained)) == 3
+
+
+@pytest.mark.parametrize("method", ["splitfed_v1", "splitfrozen"])
+def test_training_goes_on_from_a_fine_tuned_model_whose_adapters_are_added(tmp_path, method):
+    targets = ["conv2", "fc2"]
+    run(SMALL | {"method": method, "lora": {"rank": 2, "alpha": 3, "targets": targets}}, out=tmp_path / "tuned")
+    (file,) = (tmp_path / "tuned" / "checkpoints").glob("*.safetensors")
+    tuned = {name.partition(".")[2]: tensor for name, tensor in load_file(file).items()}
+    adapted = [name.removesuffix(".0.B") for name in tuned if name.endswith(".0.B")]
+    assert adapted
+    found = at_first(model=model(init={"run": str(tmp_path / "tuned")}))
+    for name in adapted:
+        weight, a, b = (tuned[f"{name}.{end}"] for end in ("original", "0.A", "0.B"))
+        assert b.any()
+        merged = found[name.replace("parametrizations.", "")]
+        torch.testing.assert_close(merged, weight + 1.5 * (b @ a).view_as(weight))
+    check(parse(SMALL | {"model": model(init={"run": str(tmp_path / "tuned")}), "lora": {"targets": targets}}), CPU)
+    other = {"name": "cnn_small", "init": {"run": str(tmp_path / "tuned")}}
+    with pytest.raises(ScenarioError, match=r"model\.init\.run: has trained another network"):
+        check(parse(SMALL | {"model": other}), CPU)

@@ -9,9 +9,14 @@ from small_exits import deep, deep_task
 from small_world import CPU, fleet, simulate
 
 from sfl_sim.methods import METHODS
+from sfl_sim.methods.exits import Adapt
 from sfl_sim.models.exits import exit_network
+from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network
+from sfl_sim.models.replica import Bundle
+from sfl_sim.ops import Value, Work
 from sfl_sim.rng import stream
+from sfl_sim.training.optimisers import Sgd
 
 FP32 = Network("deep", deep, (1, 4, 4), 3, torch.float32)
 PRICED = {"samples": [10, 6, 7, 4], "cuts": [1, 3, 2, 3], "device": None, "local_epochs": 1}
@@ -186,3 +191,11 @@ def test_a_timing_only_run_of_unequal_depths_has_the_timeline_of_the_training_ru
         simulator.run(method.finish(), 2)
         found.append((rows.tobytes(), simulator.take_rows().tobytes(), simulator.now_s))
     assert found[0] == found[1]
+
+
+def test_inner_steps_cost_as_many_times_one_step_with_adapters_too():
+    """A frozen product's gradient is spared in each of them."""
+    phi, h = Network("deep", deep, (1, 4, 4), 3, lora=Lora(targets=("1", "3"))).split(2, seed=0, device=CPU)
+    batch = Value("batch", samples=4)
+    one, five = (Adapt(Sgd(0.1), n_steps=n).work(Bundle([phi, h]), batch) for n in (1, 5))
+    assert five == Work.total([one] * 5)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
+from small_world import attention_net, batch_norm_net, distance, fleet, simulate, task, tensors
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -13,6 +13,7 @@ from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
+from sfl_sim.models.lora import Lora
 from sfl_sim.models.replica import average
 from sfl_sim.ops import SERVER, Value
 from sfl_sim.scenario.load import parse
@@ -238,9 +239,10 @@ def test_all_take_part_unless_clients_are_to_be_chosen():
 WORLD = {"macs_per_s": [1e5, 3e5, 7e5], "uplink_bps": [1e5, 4e4, 9e4], "downlink_bps": [3e5, 2e5, 1e5]}
 
 
-def test_the_estimate_is_what_a_lone_client_takes():
-    """For a mini-batch, but for what the server computes."""
-    work, world = task([4, 4, 4], cut=2, device=None), fleet(3, **WORLD)
+@pytest.mark.parametrize("network", [{}, {"build": attention_net, "lora": Lora(targets=("block3.q",))}])
+def test_the_estimate_is_what_a_lone_client_takes(network):
+    """For a mini-batch, but for what the server computes; to frozen layers no gradient comes down."""
+    work, world = task([4, 4, 4], cut=2, device=None, **network), fleet(3, **WORLD)
     estimate = SecondsPerSample(work.network, work.cuts, 4, world, work.wire)
     for c in range(3):
         *_, rows = simulate("mergesfl", work, 1, world=world, clients=[c], include_model_exchange=False)

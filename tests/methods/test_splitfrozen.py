@@ -10,9 +10,11 @@ from sfl_sim.data.batches import ClientData
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
+from sfl_sim.methods.splitfrozen import TrainAlone
 from sfl_sim.models.lora import Lora
 from sfl_sim.ops import Value
 from sfl_sim.scenario.load import parse
+from sfl_sim.studies.recut import recut
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import Train
 
@@ -88,6 +90,20 @@ def test_adapters_lie_behind_the_cut_alone():
     assert refused.value.key == "lora.targets"
 
 
+def test_adapters_lie_behind_another_cut_too():
+    scenario = {"data": {"name": "synthetic", "shape": [6], "n_labels": 9, "samples": 40, "test_samples": 9},
+                "model": {"name": "char_transformer", "cut": "block2"}, "clients": {"count": 2},
+                "method": "splitfrozen", "lora": {}}  # fmt: skip
+    one = Experiment(parse(scenario).variants[0].scenario, None)
+    for cut in (2, 5):
+        recut(one, [cut, cut])
+        part1, part2 = one.method.model()
+        assert part1.size_bytes == 0
+        assert {place.weight.partition(".")[0] for place in part2.part.adapters} == {
+            f"block{number}" for number in range(cut, 7)
+        }
+
+
 def test_keeping_needs_the_samples_as_they_were():
     work = task(build=attention_net, lora=BEHIND, cut=2, device=None)
     data = ClientData(work.data.shares, 3, rest="drop")
@@ -113,5 +129,5 @@ def test_a_client_that_goes_away_in_between_keeps_nobody_waiting(share, options)
 
 def test_a_step_whose_gradient_nobody_needs_gives_none():
     part2, smashed = task().split(1)[1], Value("smashed", samples=2)
-    assert Train(Sgd(0.1), gives_gradient=False).out(part2, smashed).size_bytes == 0
+    assert TrainAlone(Sgd(0.1)).out(part2, smashed).size_bytes == 0
     assert Train(Sgd(0.1)).out(part2, smashed).size_bytes > 0

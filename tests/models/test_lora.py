@@ -164,6 +164,16 @@ def test_three_blocks_of_gpt2_cost_seven_tenths_of_full_fine_tuning():
     assert (3 * lora.macs, 3 * (lora.twice.macs - lora.spared.macs)) == (12_098_469_888, 13_325_303_808)
 
 
+@pytest.mark.parametrize(("n_out", "groups"), [(32, 32), (64, 4), (32, 1)])
+def test_the_first_factor_runs_on_the_inputs_of_every_group(n_out, groups):
+    """64 places: 4 channels of 32 / groups * 9 products for each group, and n_out of 4."""
+    net = nn.Sequential(nn.Conv2d(32, n_out, 3, padding=1, groups=groups, device="meta"))
+    plain, _ = price_of(net, torch.zeros(1, 32, 8, 8, device="meta"))
+    adapt(net, Lora(rank=4, targets=("0",)))
+    lora, _ = price_of(net, torch.zeros(1, 32, 8, 8, device="meta"))
+    assert lora.macs - plain.macs == 64 * (4 * 32 * 9 + 4 * n_out)
+
+
 def test_a_step_costs_twice_the_forward_pass_unless_something_is_frozen():
     plain, adapted = small().part(0, 3), small(Lora()).part(0, 3)
     assert plain.work(5, passes=2) == plain.work(10, passes=1)._replace(n_ops=2 * plain.work(5, 1).n_ops)

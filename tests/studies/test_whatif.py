@@ -97,6 +97,19 @@ def test_clients_have_the_memory_of_their_part(tmp_path):
     ]
 
 
+def test_what_clients_hold_that_never_train_does_not_depend_on_the_points_beside(tmp_path):
+    data = {"name": "synthetic", "shape": [6], "n_labels": 9, "samples": 96, "test_samples": 9}
+    tuned = {"data": data, "model": {"name": "char_transformer", "cut": "block1"}, "lora": {}}
+    alone = [
+        ask(tmp_path / f"{cut} {method}", f"model.cut={cut}", **tuned, method={"name": method})[1]["points"]
+        for cut in (2, 4) for method in ("splitfrozen", "splitfed_v2")
+    ]  # fmt: skip
+    _, tables, _ = ask(tmp_path, "model.cut=2,4", "method.name=splitfrozen,splitfed_v2", **tuned)
+    together = tables["points"].sort_values(["cut", "axis_1"])["client_memory_bytes"].tolist()
+    assert together == [each["client_memory_bytes"].item() for each in alone]
+    assert together[2] < together[3], "a client that trains keeps activations"
+
+
 def test_energy_is_told_where_power_is_known(tmp_path):
     power = {"compute_w": 2.0, "uplink_w": 1.0, "downlink_w": 0.5}
     clients = {"count": 4, "network": {"latency_s": 0.02}, "power": power}

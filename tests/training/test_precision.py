@@ -8,6 +8,7 @@ from small_world import simulate
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.models.calling import Calling
+from sfl_sim.models.lora import Lora
 from sfl_sim.models.zoo import MODELS, network
 from sfl_sim.training.evaluate import evaluate
 from sfl_sim.training.precision import PRECISIONS, check_precision
@@ -41,6 +42,12 @@ def test_bf16_is_for_large_dense_convolutions(name, with_bf16):
 def test_bf16_is_refused_where_it_is_known_to_lose(name, reason, with_bf16):
     with pytest.raises(ScenarioError, match=rf"^train\.precision: {reason}.*found 'bf16'"):
         check_precision("bf16", CPU, net(name), batch_size=64)
+
+
+def test_bf16_is_refused_with_adapters_which_it_would_round_away(with_bf16):
+    adapted = network(MODELS["cnn8"], (3, 32, 32), 10, lora=Lora(targets=("conv1",)))
+    with pytest.raises(ScenarioError, match=r"^train\.precision: bfloat16 has three digits"):
+        check_precision("bf16", CPU, adapted, batch_size=64)
 
 
 def test_bf16_is_refused_without_instructions_for_it(monkeypatch):
