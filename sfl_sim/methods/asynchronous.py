@@ -80,7 +80,7 @@ class Asynchronous(SplitStep):
             version has new parts, so that who begins meanwhile has parts of one version.
         version: how often the global model has changed.
         idle: the clients that do not work.
-        visits: how often each client has begun to work, which decides on its mini-batches.
+        visits: how often each client has begun to work, which decides on its mini-batches and random draws.
         arrived, arrival: updates that the server has not taken in yet, and the event that there are any.
         n_places: places that are taken, some maybe by a client that is yet to be found.
         round_number: of the round under way; a client that begins in it has its learning rate.
@@ -177,7 +177,7 @@ class Asynchronous(SplitStep):
         part1, part2 = self.parts
         part2 = yield send(part2, SERVER, SERVER)
         part1 = yield from self.wire.fetch(part1, c)
-        yield from self.batches(c, part1, part2, batches, round)
+        yield from self.batches(c, part1, part2, batches, round, self.visits[c])
         return [(yield from self.wire.deliver(part1, c, self.visits[c])), part2]
 
     def take(self, updates: Sequence[Update]) -> Flow:

@@ -17,17 +17,25 @@ class SplitStep(Method):
 
     forward: Step = Forward()
 
-    def batches(self, c: int, part1: Replica, part2: Replica | Joined, batches: Iterable[Batch], round: int) -> Flow:
-        """Train both parts on the mini-batches of client `c`, one after another."""
+    def batches(
+        self, c: int, part1: Replica, part2: Replica | Joined, batches: Iterable[Batch], round: int, visit: int = 0
+    ) -> Flow:
+        """Train both parts on the mini-batches of client `c`, one after another; `visit` is as for `minibatch`."""
         for batch in batches:
-            yield from self.minibatch(c, part1, part2, batch, round)
+            yield from self.minibatch(c, part1, part2, batch, round, visit)
 
-    def minibatch(self, c: int, part1: Replica, part2: Replica | Joined, batch: Batch, round: int) -> Flow:
-        """Train both parts on one mini-batch: SPLITSTEP of docs/methods/README.md#one-split-step."""
+    def minibatch(
+        self, c: int, part1: Replica, part2: Replica | Joined, batch: Batch, round: int, visit: int = 0
+    ) -> Flow:
+        """Train both parts on one mini-batch: SPLITSTEP of docs/methods/README.md#one-split-step.
+
+        `visit` counts the client's visits, from 1, if a round may have several; it then names the codecs' draws.
+        """
+        visit = visit or round
         smashed = yield on(c, self.forward, part1, batch)
-        smashed = yield from self.wire.upload(smashed, part1.part, batch, c, round)
+        smashed = yield from self.wire.upload(smashed, part1.part, batch, c, visit)
         gradient = yield on(SERVER, self.server_step(round), part2, smashed)
-        gradient = yield from self.wire.download(gradient, smashed, part1, c, round)
+        gradient = yield from self.wire.download(gradient, smashed, part1, c, visit)
         yield on(c, self.backward(round), part1, gradient)
 
     @once_a_round

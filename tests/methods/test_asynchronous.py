@@ -12,10 +12,13 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.asynchronous import AsynchronousOptions
 from sfl_sim.methods.fedbuff import AddDifferences
+from sfl_sim.methods.wire import Wire
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
+from sfl_sim.training.codecs import Fp16
+from sfl_sim.training.coded import Coded, CodedGradient
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.timing import Timing
 
@@ -186,6 +189,23 @@ def test_what_spans_the_end_of_a_round_is_recorded_once_in_the_round_in_which_it
         steps = trained["step"][trained["client"] == c]
         assert steps.tolist() == [0, 1] * (len(steps) // 2) + [0] * (len(steps) % 2)
         assert len(steps) in (2 * method.visits[c] - 2, 2 * method.visits[c] - 1, 2 * method.visits[c])
+
+
+@pytest.mark.parametrize("name", ["fedbuff", "fedasync"])
+def test_messages_of_a_clients_visits_in_one_round_have_draws_of_their_own(name):
+    draws = []
+
+    class Noting(Timing):
+        def snapshot(self, payload):
+            if isinstance(payload, Coded | CodedGradient):
+                draws.append(payload.draw)
+            return super().snapshot(payload)
+
+    options = {"host": "splitfed_v1", **({"buffer": 6} if name == "fedbuff" else {"updates_per_round": 6})}
+    work = task(SAMPLES, device=None, wire=Wire(Fp16(), Fp16()))
+    method, *_ = simulate(name, work, 1, options=options, executor=Noting())
+    assert max(method.visits.values()) > 1
+    assert len(draws) == len(set(draws)) > 0
 
 
 def test_a_free_place_goes_to_any_client_that_is_idle():
