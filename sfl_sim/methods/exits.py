@@ -232,4 +232,5 @@ def _differentiate(h: Replica, z: Tensor, labels: Tensor, share: float) -> None:
 def backward(model: Bundle, gradients: Value) -> None:
     """Accumulate the gradient of the joint loss in phi: from the server's and from what `ExitForward` left."""
     pending, model.pending = model.pending, None
-    model.replicas[0].weights.backward(gradients.load() + pending)
+    at_server = gradients.load()  # None where phi is all frozen, and keeps no graph either
+    model.replicas[0].weights.backward(pending if at_server is None else at_server + pending)

@@ -17,6 +17,7 @@ from sfl_sim.training.timing import Timing
 
 USUAL = Lora(rank=2)
 HOSTS = [name for name, kind in METHODS.items() if not kind.has_exits]
+WITH_EXITS = sorted(METHODS.keys() - set(HOSTS))
 
 
 def options(name):
@@ -37,6 +38,20 @@ def test_every_method_trains_adapters_and_nothing_else(name, aggregate):
     after = {key.rpartition("client0.")[2]: tensor for key, tensor in tensors(method).items()}
     moved = {key for key in before if key in after and not torch.equal(after[key], before[key])}
     assert {key[-2:] for key in moved} == ({".A", ".B"} if aggregate == "separate" else {".B"})
+
+
+@pytest.mark.parametrize("targets", [("0.1", "1.0", "2"), ("1.0", "2"), ("2",)])
+@pytest.mark.parametrize("name", WITH_EXITS)
+def test_methods_with_exits_train_adapters_on_any_side_of_the_cut(name, targets):
+    """Exits sit on vectors or images, so this is a network of three linear maps; clients are cut after one or two."""
+    work = task(cuts=[1, 2, 1], lora=Lora(rank=2, targets=targets))
+    method, *_ = simulate(name, work)
+    before, after = dict(work.split()[0].weights.named_tensors()), tensors(method)
+    moved = {key for key in before if not torch.equal(after[key], before[key])}
+    assert {key[-2:] for key in moved} == {".A", ".B"}
+    assert {key[0] for key in moved} == {target[0] for target in targets}
+    for depth, exit_head in METHODS[name](work).h.items():
+        assert not torch.equal(method.h[depth].weights.flat, exit_head.weights.flat), "exits are trained whole"
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])
