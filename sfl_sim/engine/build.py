@@ -81,7 +81,7 @@ def build_method(
     if device is not None and scenario.model.init:
         net = starting(net, scenario.model.init)
     data = _client_data(scenario, dataset, shares, net, device)
-    _check_defences(scenario, kind, net)
+    _check_defences(scenario, kind, net, cuts)
     wire = _wire(scenario)
     task = Task(
         network=net, cuts=cuts, data=data, lr=train.lr, lr_decay=train.lr_decay, lr_min=train.lr_min,
@@ -184,7 +184,7 @@ def _noisy(noise: Noise | None, codec: Codec | None) -> Codec | None:
     return Noisy(clip=noise.clip, sigma=noise.sigma, inner=codec) if noise else codec
 
 
-def _check_defences(scenario: Scenario, kind: type[Method], net: Network) -> None:
+def _check_defences(scenario: Scenario, kind: type[Method], net: Network, cuts: Sequence[int]) -> None:
     """Check that the scenario's defences can defend something; otherwise raises ScenarioError."""
     if scenario.privacy == Privacy():
         return
@@ -193,6 +193,9 @@ def _check_defences(scenario: Scenario, kind: type[Method], net: Network) -> Non
     if scenario.privacy.nopeek:
         if net.tokens:
             raise ScenarioError("has no distances between texts", key="privacy.nopeek", found=scenario.privacy.nopeek)
+        if max(cuts) <= net.lowest:
+            problem = "trains part-1, all of which is frozen: lora.targets name no matrix before the cut"
+            raise ScenarioError(problem, key="privacy.nopeek", found=scenario.privacy.nopeek)
         if scenario.train.executor != "eager":
             raise ScenarioError(
                 "needs the executor that runs every step when it starts",

@@ -78,7 +78,7 @@ class Wire:
     def receive(self, gradient: Value, part1: Replica, c: int) -> Flow:
         """Send a gradient, coded or not, to client `c`; gives the one with which it goes on."""
         gradient = yield send(gradient, SERVER, c)
-        if self.nopeek and gradient.samples >= LEAST_ROWS:
+        if self.nopeek and gradient.size_bytes and gradient.samples >= LEAST_ROWS:
             gradient = yield on(c, NoPeek(self.nopeek), part1, gradient)
         return gradient
 

@@ -195,6 +195,7 @@ def test_a_checkpoint_keeps_what_was_measured():
             "privacy.nopeek",
             "when it starts",
         ),
+        ({"lora": {"targets": ["fc"]}, "privacy": {"nopeek": 1.0}}, "privacy.nopeek", "all of which is frozen"),
         ({"wire": {"up": "delta"}, "privacy": {"noise": {"sigma": 1.0}}}, "wire.up", "earlier round"),
         ({"method": "harmony", "privacy": {"nopeek": 1.0}}, "privacy", "no defence"),
     ],

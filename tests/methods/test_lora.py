@@ -77,6 +77,12 @@ def test_a_client_whose_layers_are_all_frozen_gets_no_gradient_and_computes_none
     assert rows["macs"][rows["kind"] == b"forward"].sum() > 0
 
 
+def test_nopeek_leaves_clients_whose_layers_are_all_frozen_alone():
+    lora = Lora(rank=2, targets=("block2.q",))
+    _, _, rows = finetune("splitfed_v1", lora, cuts=[1, 3, 2], wire=Wire(nopeek=1.0))
+    assert set(rows["client"][rows["kind"] == b"nopeek"]) == {1}
+
+
 def prepared(lora):
     work = task(build=attention_net, cut=2, lora=lora, device=None)
     clock = EventClock(fleet(3), Timing(), ORDERS["fcfs"], workers=float("inf"))
