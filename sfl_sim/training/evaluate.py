@@ -113,7 +113,7 @@ def logits(model: Model, x: Tensor, coded: CodedAt | None = None) -> Tensor:
         return first.most_confident(logits([replica, *others], x, coded) for replica in first.replicas.values())
     out = first.weights(x, training=False)
     if coded:
-        depth, codec = coded
-        coded = depth - len(first.part.skeleton), codec
-        out = out if coded[0] else codec.alone(out)
+        depth, codec = coded[0] - len(first.part.skeleton), coded[1]
+        coded = (depth, codec) if depth else None  # once: a part without layers may follow
+        out = out if depth else codec.alone(out)
     return logits(others, out, coded) if others else out.to(first.part.dtype)

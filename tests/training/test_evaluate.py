@@ -9,7 +9,8 @@ from small_world import images, task
 from torch.nn.functional import cross_entropy, one_hot
 
 from sfl_sim.training.alternatives import Alternatives, replicas_by_name
-from sfl_sim.training.evaluate import evaluate
+from sfl_sim.training.defences import Noisy
+from sfl_sim.training.evaluate import evaluate, logits
 
 
 @pytest.fixture
@@ -61,6 +62,13 @@ def test_a_single_alternative_is_a_part_like_any_other(halves):
     alone = evaluate([Alternatives({"only": fronts[0]}), backs[0]], data.x_train, data.y_train, 3, prepare)
     plain = evaluate([fronts[0], backs[0]], data.x_train, data.y_train, 3, prepare)
     assert alone.loss == plain.loss
+
+
+def test_features_are_coded_once_even_before_a_part_without_layers():
+    x, noise = prepare(images(20).x_train), Noisy(sigma=1.0)
+    parts = task().split(1, 1)
+    expected = parts[2].weights(noise.alone(parts[0].weights(x, False)), False)
+    assert torch.equal(logits(parts, x, (1, noise)), expected)
 
 
 def test_a_copy_of_alternatives_does_not_change_with_them(halves):
