@@ -82,6 +82,7 @@ def build_method(
         net = starting(net, scenario.model.init)
     data = _client_data(scenario, dataset, shares, net, device)
     _check_defences(scenario, kind, net, cuts)
+    _check_error_feedback(scenario)
     wire = _wire(scenario)
     task = Task(
         network=net, cuts=cuts, data=data, lr=train.lr, lr_decay=train.lr_decay, lr_min=train.lr_min,
@@ -177,6 +178,14 @@ def _wire(scenario: Scenario) -> Wire:
         raise ScenarioError(problem, key="wire.up", found="delta")
     up, down = _noisy(privacy.noise, up), _noisy(privacy.gradient_noise, down)
     return Wire(up, down, update, section.error_feedback, section.at_inference, privacy.nopeek, scenario.seed)
+
+
+def _check_error_feedback(scenario: Scenario) -> None:
+    """Raise ScenarioError if an update is of other numbers than the client's last one, whose error it would send."""
+    lora = scenario.lora
+    if scenario.wire.error_feedback and lora and lora.aggregate in ("concat", "svd"):
+        problem = f"adds what factors have lost to new ones: lora.aggregate {lora.aggregate} replaces them every round"
+        raise ScenarioError(problem, key="wire.error_feedback", found=True, allowed="false")
 
 
 def _noisy(noise: Noise | None, codec: Codec | None) -> Codec | None:

@@ -69,6 +69,9 @@ def test_the_list_of_codecs_tells_their_options():
         assert all(field in listed[name] for field in own), name
 
 
+FEEDBACK = {"wire": {"update": "topk", "error_feedback": True}}
+
+
 @pytest.mark.parametrize(
     ("sections", "key", "problem"),
     [
@@ -76,6 +79,8 @@ def test_the_list_of_codecs_tells_their_options():
         ({"wire": {"update": "splitfc"}}, "wire.update", "smashed data alone"),
         ({"wire": {"update": {"kind": "int", "per": "channel"}}}, "wire.update.per", "no channels in common"),
         ({"wire": {"up": "delta"}, "data": {"augment": True}}, "wire.up", r"data\.augment: false"),
+        (FEEDBACK | {"lora": {"targets": ["fc"], "aggregate": "concat"}}, "wire.error_feedback", "replaces them"),
+        (FEEDBACK | {"lora": {"targets": ["fc"], "aggregate": "svd"}}, "wire.error_feedback", "replaces them"),
         (
             {"wire": {"up": "int8"}, "method": {"name": "harmony"}, "model": {"name": "cnn8", "cut": 2}},
             "wire.up",
