@@ -82,7 +82,7 @@ def build_method(
         net = starting(net, scenario.model.init)
     data = _client_data(scenario, dataset, shares, net, device)
     _check_defences(scenario, kind, net, cuts)
-    _check_error_feedback(scenario)
+    _check_error_feedback(scenario, round_cuts)
     wire = _wire(scenario)
     task = Task(
         network=net, cuts=cuts, data=data, lr=train.lr, lr_decay=train.lr_decay, lr_min=train.lr_min,
@@ -180,11 +180,16 @@ def _wire(scenario: Scenario) -> Wire:
     return Wire(up, down, update, section.error_feedback, section.at_inference, privacy.nopeek, scenario.seed)
 
 
-def _check_error_feedback(scenario: Scenario) -> None:
+def _check_error_feedback(scenario: Scenario, round_cuts: Sequence[int]) -> None:
     """Raise ScenarioError if an update is of other numbers than the client's last one, whose error it would send."""
-    lora = scenario.lora
-    if scenario.wire.error_feedback and lora and lora.aggregate in ("concat", "svd"):
+    if not scenario.wire.error_feedback:
+        return
+    lora, problem = scenario.lora, ""
+    if lora and lora.aggregate in ("concat", "svd"):
         problem = f"adds what factors have lost to new ones: lora.aggregate {lora.aggregate} replaces them every round"
+    if round_cuts:
+        problem = "adds what layers have lost to other layers: model.cut is drawn for every round"
+    if problem:
         raise ScenarioError(problem, key="wire.error_feedback", found=True, allowed="false")
 
 

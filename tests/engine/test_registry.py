@@ -82,6 +82,11 @@ FEEDBACK = {"wire": {"update": "topk", "error_feedback": True}}
         (FEEDBACK | {"lora": {"targets": ["fc"], "aggregate": "concat"}}, "wire.error_feedback", "replaces them"),
         (FEEDBACK | {"lora": {"targets": ["fc"], "aggregate": "svd"}}, "wire.error_feedback", "replaces them"),
         (
+            FEEDBACK | {"method": "splitfed_v1", "model": {"cut": {"by": "round", "values": [1, 2]}}},
+            "wire.error_feedback",
+            "every round",
+        ),
+        (
             {"wire": {"up": "int8"}, "method": {"name": "harmony"}, "model": {"name": "cnn8", "cut": 2}},
             "wire.up",
             "quantise",
