@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -81,6 +82,8 @@ def build_method(
     if device is not None and scenario.model.init:
         net = starting(net, scenario.model.init)
     data = _client_data(scenario, dataset, shares, net, device)
+    if not kind.trains_part1:
+        _check_frozen(scenario)
     _check_defences(scenario, kind, net, cuts)
     _check_error_feedback(scenario, round_cuts)
     wire = _wire(scenario)
@@ -196,6 +199,14 @@ def _check_error_feedback(scenario: Scenario, round_cuts: Sequence[int]) -> None
 def _noisy(noise: Noise | None, codec: Codec | None) -> Codec | None:
     """Put noise, if any, before a codec."""
     return Noisy(clip=noise.clip, sigma=noise.sigma, inner=codec) if noise else codec
+
+
+def _check_frozen(scenario: Scenario) -> None:
+    """Raise ScenarioError for what codes or defends the training of clients, where these train nothing."""
+    for key in ("wire.down", "wire.update", "privacy.gradient_noise", "privacy.nopeek"):
+        if attrgetter(key)(scenario):
+            problem = "has nothing to work on: clients train nothing, get no gradients and upload no model"
+            raise ScenarioError(problem, key=key, found=scenario.method.name)
 
 
 def _check_defences(scenario: Scenario, kind: type[Method], net: Network, cuts: Sequence[int]) -> None:

@@ -104,6 +104,23 @@ def test_adapters_lie_behind_another_cut_too():
         }
 
 
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("wire", "down", "int8"),
+        ("wire", "update", {"kind": "topk", "keep": 0.1}),
+        ("privacy", "gradient_noise", {"sigma": 1.0}),
+        ("privacy", "nopeek", 1.0),
+    ],
+)
+def test_what_is_about_training_clients_is_refused(section, name, value):
+    scenario = {"data": {"name": "digits", "train_samples": 40, "test_samples": 10}, "clients": {"count": 2},
+                "method": "splitfrozen", section: {name: value}}  # fmt: skip
+    with pytest.raises(ScenarioError, match="clients train nothing") as refused:
+        Experiment(parse(scenario).variants[0].scenario, None)
+    assert refused.value.key == f"{section}.{name}"
+
+
 def test_keeping_needs_the_samples_as_they_were():
     work = task(build=attention_net, lora=BEHIND, cut=2, device=None)
     data = ClientData(work.data.shares, 3, rest="drop")
