@@ -243,7 +243,7 @@ class Method(ABC):
         self.options = options or self.Options()
         lora = task.network.lora
         if lora and lora.aggregate in ("concat", "svd") and not self.only_averages:
-            problem = f"{task.method} does more with models than to average them"
+            problem = f"needs a method that averages models and does nothing else to them, unlike {task.method}"
             raise ScenarioError(problem, key="lora.aggregate", found=lora.aggregate, allowed=["separate", "ffa"])
 
     @once_a_round

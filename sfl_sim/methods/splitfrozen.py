@@ -69,6 +69,7 @@ class SplitFrozen(SplitMethod, survives=True):
     Options = FrozenOptions
     options: FrozenOptions
     trains_part1 = False
+    only_averages = False  # it averages nothing
     one_at_a_time = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:

@@ -19,6 +19,7 @@ from sfl_sim.training.steps import Renew
 class SplitNN(SplitMethod, survives=True):
     """Clients train one after another, in a new random order every round; part-1 is handed on directly."""
 
+    only_averages = False  # it averages nothing
     knows_deadlines = False
     one_at_a_time = True
 

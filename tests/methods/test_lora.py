@@ -239,9 +239,11 @@ def test_one_clients_adapters_are_its_own_product(aggregate):
 
 
 @pytest.mark.parametrize("aggregate", ["concat", "svd"])
-@pytest.mark.parametrize("name", ["fedavgm", "slowmo", "fednag", "smofi", "fedbuff", "fedasync", "korea"])
-def test_methods_that_do_more_than_average_refuse_to_multiply_adapters(name, aggregate):
-    with pytest.raises(ScenarioError, match="does more with models than to average them") as refused:
+@pytest.mark.parametrize(
+    "name", ["fedavgm", "slowmo", "fednag", "smofi", "fedbuff", "fedasync", "korea", "splitnn", "splitfrozen"]
+)
+def test_methods_that_do_more_or_less_than_average_refuse_to_multiply_adapters(name, aggregate):
+    with pytest.raises(ScenarioError, match="averages models and does nothing else to them") as refused:
         finetune(name, Lora(aggregate=aggregate), cut=2)
     assert refused.value.key == "lora.aggregate"
 
