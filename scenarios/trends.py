@@ -82,6 +82,7 @@ class Table:
         if not stored.exists() or study not in scenario_names():
             return ""
         changed = differences(load(stored).base, load(scenario_file(study)).base, NOT_LEARNED)
+        changed.pop("data.path", None)  # where a file lies is nobody's choice
         return ", ".join(f"{key} {ours} (study: {theirs})" for key, (ours, theirs) in changed.items())
 
     def __call__(self, key: str, names: Mapping[str, str], scale: float = 100) -> Figures:
@@ -146,19 +147,26 @@ def paired(differences: np.ndarray) -> str:
     if not np.isfinite(differences).all():
         return ""
     mean, error = differences.mean(), differences.std(ddof=1) / math.sqrt(n)
-    half = error * t.ppf(0.975, n - 1)
-    text = f", paired {mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
+    half, places = error * t.ppf(0.975, n - 1), decimals(differences)
+    text = f", paired {mean:+.{places}f} [{mean - half:+.{places}f}, {mean + half:+.{places}f}]"
     if abs(mean) > half:
         return text
     needed = next((m for m in range(n + 1, 1000) if t.ppf(0.975, m - 1) * error * math.sqrt(n / m) < abs(mean)), None)
     return f"{text}, {needed or 'over 1,000'} seeds would decide"
 
 
+def decimals(figures: np.ndarray) -> int:
+    """Decimal places with which the standard deviation has a digit that is not 0; one at least."""
+    deviation = figures.std(ddof=1)
+    return 1 if deviation == 0 or deviation >= 0.05 else math.ceil(-math.log10(deviation))
+
+
 def spread(figures: np.ndarray) -> str:
     """Text of median ± standard deviation; if seeds miss the target, median and number of seeds that reach it."""
     middle, reached = np.median(figures), np.isfinite(figures).sum()
     if reached == len(figures):
-        return f"{middle:.1f} ± {figures.std(ddof=1):.1f}"
+        places = decimals(figures)
+        return f"{middle:.{places}f} ± {figures.std(ddof=1):.{places}f}"
     return f"{middle:.1f} [{reached} of {len(figures)}]" if math.isfinite(middle) else f"not reached [{reached}]"
 
 
