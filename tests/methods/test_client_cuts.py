@@ -67,7 +67,7 @@ def test_the_time_of_a_client_is_that_of_its_own_cut():
         device_s = 3 * part1.part.macs / world.macs_per_s[c]
         server_s = 3 * part2.part.macs * mean_s_per_mac / 100
         bits = part1.part.out_numel * 64
-        links_s = (bits + 64) / world.uplink_bps[c] + bits / world.downlink_bps[c]
+        links_s = (bits + 64) / world.uplinks.mean_bps[c] + bits / world.downlinks.mean_bps[c]
         ended_s = rows["ended_s"][(rows["client"] == c) & (rows["kind"] == b"backward")].max()
         assert ended_s == pytest.approx(n_batches * 4 * (device_s + server_s + links_s), rel=1e-9)
 

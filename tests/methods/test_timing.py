@@ -29,7 +29,7 @@ def times(work, world):
     server_s = 3 * (1 - rho_cut) * size * s.mean() / 100
     up_bits = size * (part1.part.out_numel * 8 + 8) * 8
     down_bits = size * part2.part.in_numel * 8 * 8
-    links_s = up_bits / np.array(world.uplink_bps) + down_bits / np.array(world.downlink_bps)
+    links_s = up_bits / np.array(world.uplinks.mean_bps) + down_bits / np.array(world.downlinks.mean_bps)
     return device_s + server_s + links_s, server_s
 
 

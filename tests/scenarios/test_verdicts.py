@@ -153,7 +153,10 @@ def test_a_korea_that_is_no_better_is_told(tmp_path, capsys, monkeypatch):
 def test_codecs_that_do_what_their_papers_say_are_told(tmp_path, capsys, monkeypatch):
     def coded(name):
         ahead = 0.05 * ("randtopk" in name) - 0.05 * ("topk" in name)
-        return {"accuracy": 0.7 + ahead, "time_to_accuracy_s": 600 if "," in name.removesuffix(", target_accuracy=0.3") else 900}
+        return {
+            "accuracy": 0.7 + ahead,
+            "time_to_accuracy_s": 600 if "," in name.removesuffix(", target_accuracy=0.3") else 900,
+        }
 
     for scenario in ("fashion", "cifar10"):
         write(tmp_path, f"wire/{scenario}", coded)
