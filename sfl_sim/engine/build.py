@@ -84,7 +84,6 @@ def build_method(
     data = _client_data(scenario, dataset, shares, net, device)
     if not kind.trains_part1:
         _check_frozen(scenario)
-    _check_defences(scenario, kind, net, cuts)
     _check_error_feedback(scenario, round_cuts)
     wire = _wire(scenario)
     task = Task(
@@ -95,7 +94,9 @@ def build_method(
         sample_s=SecondsPerSample(net, cuts, train.batch_size, fleet, wire), round_cuts=round_cuts,
         participants=round_size(scenario.clients.participation, len(shares)), method=scenario.method.name, wire=wire,
     )  # fmt: skip
-    return kind(task, method_options(kind, scenario))
+    method = kind(task, method_options(kind, scenario))
+    _check_defences(scenario, method)
+    return method
 
 
 def build_network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Network:
@@ -209,11 +210,12 @@ def _check_frozen(scenario: Scenario) -> None:
             raise ScenarioError(problem, key=key, found=scenario.method.name)
 
 
-def _check_defences(scenario: Scenario, kind: type[Method], net: Network, cuts: Sequence[int]) -> None:
+def _check_defences(scenario: Scenario, method: Method) -> None:
     """Check that the scenario's defences can defend something; otherwise raises ScenarioError."""
+    net, cuts = method.task.network, method.task.cuts
     if scenario.privacy == Privacy():
         return
-    if not kind.is_split:
+    if not method.is_split:
         raise ScenarioError("nothing crosses a cut that could be defended", key="privacy", found=scenario.method.name)
     if scenario.privacy.nopeek:
         if net.tokens:
