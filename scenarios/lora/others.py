@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from sfl_sim.data.text import shakespeare
 
 
-def without(text: str, roles: tuple[str, ...]) -> str:
+def without(text: str, roles: Collection[str]) -> str:
     """Drop the speeches of `roles` from blocks of a line `ROLE:` and a speech."""
     blocks = re.split(r"\n\s*\n", text)
     return "\n\n".join(block for block in blocks if block.partition("\n")[0].rstrip().removesuffix(":") not in roles)
@@ -20,8 +21,5 @@ def without(text: str, roles: tuple[str, ...]) -> str:
 
 if __name__ == "__main__":
     play = Path(sys.argv[1])
-    print(
-        without(
-            play.read_text(encoding="utf-8-sig"), shakespeare(path=play, owners=8, samples_per_owner=8000).owner_names
-        )
-    )
+    roles = shakespeare(path=play, owners=8, samples_per_owner=8000).owner_names
+    print(without(play.read_text(encoding="utf-8-sig"), roles))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized, remove_parametrizations
+from torch.nn.utils.parametrize import ParametrizationList, remove_parametrizations
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.hugging_face import HuggingFace
@@ -56,10 +56,10 @@ def _merged(found: dict[str, Tensor], module: nn.Sequential, trained: Scenario) 
     adapted = copy.deepcopy(module)
     adapt(adapted, Lora(trained.lora.rank, trained.lora.alpha, tuple(trained.lora.targets), above=above))
     adapted.load_state_dict(found, strict=False)
-    for each in list(adapted.modules()):
-        if is_parametrized(each):
-            for tensor in list(each.parametrizations):  # type: ignore[arg-type]
-                remove_parametrizations(each, tensor)
+    for path, each in list(adapted.named_modules()):
+        if isinstance(each, ParametrizationList):
+            owner, _, tensor = path.rpartition(".parametrizations.")
+            remove_parametrizations(adapted.get_submodule(owner), tensor)
     return dict(adapted.state_dict())
 
 

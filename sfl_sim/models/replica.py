@@ -358,10 +358,10 @@ def average(into: Weights, replicas: Sequence[Weights], shares: Sequence[float],
         if with_momentum and velocities:
             into.momentum = torch.empty_like(into.flat)
             weighted_sum(into.momentum, velocities, shares)
-        into.frozen = tuple(map(lambda name, old: learned.get(name, old), into.part.frozen_names, into.frozen))
-        for name, view in zip(into.part.names, into.part.views(into.flat), strict=True):
-            if name in learned:
-                view.copy_(learned[name])
+        if learned:
+            into.frozen = tuple(map(lambda name, old: learned.get(name, old), into.part.frozen_names, into.frozen))
+            for name, view in zip(into.part.names, into.part.views(into.flat), strict=True):
+                view.copy_(learned.get(name, view))
 
 
 def _average_adapters(into: Weights, replicas: Sequence[Weights], shares: Sequence[float]) -> dict[str, Tensor]:
@@ -389,8 +389,8 @@ def _average_adapters(into: Weights, replicas: Sequence[Weights], shares: Sequen
             learned[place.b] = torch.zeros_like(pairs[0][1])
     if part.aggregate in ("separate", "svd"):
         into.product_errors = errors
-    else:
-        into.draws = seed, drawn + (part.aggregate == "concat")
+    elif part.aggregate == "concat":
+        into.draws = seed, drawn + 1
     return learned
 
 

@@ -157,7 +157,7 @@ def bars(parts_s: Mapping[str, pd.Series], title: str, whole: str, row_px: float
     if len(set(extents(list(totals_s)))) > 1:
         title, unit, units_s = f"share of the {whole}", "%", totals_s / 100
     bar_px = 0.36 * row_px
-    row_px += LINE_PX * max(0, *(text.count("<br>") - 1 for text in parts_s))
+    row_px += LINE_PX * max((text.count("<br>") - 1 for text in parts_s if "<br>" in text), default=0)
     bar = bar_px / row_px
     figure = canvas(90 + row_px * len(table_s))
     for part in table_s:

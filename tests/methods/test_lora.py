@@ -211,6 +211,15 @@ def test_adapters_of_more_rank_than_their_matrix_decompose_too():
     assert errors.tolist() == [0.0, pytest.approx(180.0)]
 
 
+def test_a_decomposed_direction_that_has_learned_nothing_can_still_learn():
+    """Where B is 0, the gradient of B needs an A that is not."""
+    pairs = [(torch.rand(2, 5).double(), torch.zeros(4, 2).double())] * 2
+    a, b, errors = truncated_product(pairs, [0.5, 0.5])
+    torch.testing.assert_close(a @ a.T, torch.eye(2).double())
+    assert not b.any()
+    assert not errors.any()
+
+
 @pytest.mark.parametrize("name", ["fedavg", "splitfed_v1", "splitfed_v2", "splitfed_v3", "mergesfl", "hydra"])
 def test_methods_that_only_average_go_on_with_decomposed_adapters(name):
     method, _, rows = finetune(name, Lora(rank=2, aggregate="svd"), cut=3)

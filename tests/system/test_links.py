@@ -247,7 +247,12 @@ def test_an_absence_outlasts_any_number_of_pieces_of_a_trace() -> None:
 
 def test_links_are_made_when_they_are_asked_for_and_once() -> None:
     made: list[int] = []
-    of_clients = Made(3, lambda client: made.append(client) or [client])  # type: ignore[func-returns-value]
+
+    def make(client: int) -> list[int]:
+        made.append(client)
+        return [client]
+
+    of_clients = Made(3, make)
     assert of_clients[1] is of_clients[1]
     assert made == [1]
     assert list(of_clients) == [[0], [1], [2]]
