@@ -315,3 +315,14 @@ def test_without_power_nobody_guesses_energy():
 def test_a_method_whose_rounds_no_deadline_can_end_knows_none(method):
     with pytest.raises(ScenarioError, match=f"no deadline can end a round of {method}"):
         experiment({"method": {"name": method}, "clients.availability": {"lost": "deadline", "deadline_s": 9}})
+
+
+def test_the_table_of_clients_says_where_in_the_trace_each_begins():
+    network = {"profile": "mobiperf"}
+    steady, varying = (
+        experiment({"clients.network": network | trace}).clients()["trace_phase_s"]
+        for trace in ({}, {"trace": "hsdpa_bus"})
+    )
+    assert steady.isna().all()
+    assert varying.between(0, 10_000).all()
+    assert varying.nunique() == len(varying)

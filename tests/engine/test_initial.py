@@ -133,3 +133,20 @@ def test_training_goes_on_from_a_fine_tuned_model_whose_adapters_are_added(tmp_p
     other = {"name": "cnn_small", "init": {"run": str(tmp_path / "tuned")}}
     with pytest.raises(ScenarioError, match=r"model\.init\.run: has trained another network"):
         check(parse(SMALL | {"model": other}), CPU)
+
+
+def test_blocks_before_a_frozen_cut_are_found_too(tmp_path):
+    """There q and v have the names of targets, and no adapters."""
+    words = {
+        "data": {"name": "synthetic", "shape": [4], "n_labels": 5, "samples": 20, "test_samples": 5},
+        "model": {"name": "char_transformer", "cut": "block2"}, "clients": {"count": 2},
+        "train": {"rounds": 1, "batch_size": 10},
+    }  # fmt: skip
+    run(words | {"method": "splitfrozen", "lora": {"rank": 1}, "seed": 3}, out=tmp_path / "tuned")
+    (file,) = (tmp_path / "tuned" / "checkpoints").glob("*.safetensors")
+    tuned = {name.partition(".")[2]: tensor for name, tensor in load_file(file).items()}
+    begun = {**words, "model": words["model"] | {"init": {"run": str(tmp_path / "tuned")}}, "method": "splitfed_v1"}
+    found = at_first(**begun)
+    same = [name for name in tuned if name in found]
+    assert any(name.startswith("block1.") for name in same)
+    assert all(torch.equal(found[name], tuned[name]) for name in same)

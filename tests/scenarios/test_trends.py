@@ -102,6 +102,12 @@ def test_a_run_with_other_settings_than_the_study_s_says_so(tmp_path, capsys):
         table("accuracy", {"it": "gone"})
 
 
+def test_small_spreads_are_told_with_as_many_places_as_they_need():
+    assert spread(np.array([3.670, 3.673, 3.676])) == "3.673 ± 0.003"
+    assert spread(np.array([43.0, 45.0, 44.0])) == "44.0 ± 1.0"
+    assert paired(np.array([0.002, 0.003, 0.004])).startswith(", paired +0.003 [")
+
+
 def test_paired_differences_come_with_their_interval():
     """Of +2, +4 and +6: 4 ± t(0.975, 2) 2 / sqrt(3) = 4 ± 4.97; with four seeds, 4 ± 3.18."""
     claim = Claim(("a", np.array([12.0, 24, 36])), ">", ("b", np.array([10.0, 20, 30])))

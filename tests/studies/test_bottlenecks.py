@@ -58,6 +58,15 @@ def test_a_change_gives_what_a_whole_run_in_that_world_gives():
         assert found.loc[change, "after_s"] == pytest.approx(round_s(world, found.loc[change, "round"]), rel=1e-9)
 
 
+def test_a_method_that_remembers_begins_anew_for_every_change(monkeypatch):
+    """SplitFrozen that sends once would have sent everything when the first change is timed."""
+    monkeypatch.setattr(module, "typical_round", lambda rounds: 1)
+    method = {"name": "splitfrozen", "send_once": True}
+    found = retimed(study(method), walked(study(method))).set_index("change")
+    fast = study(method, network=NETWORK | {"uplink_bps": 4e6})
+    assert found.loc["uplink x2", "after_s"] == pytest.approx(round_s(fast, 1), rel=1e-9)
+
+
 def test_the_first_seed_of_every_variant_is_timed_again():
     several = study(seed=3, repeats=2, grid={"method.name": ["splitfed_v2", "mergesfl"], "server.order": ["cyclic"]})
 

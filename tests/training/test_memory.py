@@ -32,6 +32,11 @@ def test_client_memory_by_hand(small, optimizer, momentum, moments):
     assert client_memory_bytes(small, 2, BATCH, optimizer, momentum) == 4 * numbers
 
 
+def test_a_client_that_never_trains_holds_its_weights_and_one_layer_at_a_time(small):
+    parameters = (4 * 8 + 8) + (8 * 6 + 6)
+    assert client_memory_bytes(small, 2, BATCH, "adam", 0.0, trains=False) == 4 * (parameters + BATCH * (8 + 6))
+
+
 def test_a_view_costs_nothing(small):
     flat, not_flat = (client_memory_bytes(small, cut, BATCH, "sgd", 0.0) for cut in (3, 2))
     assert flat == not_flat
