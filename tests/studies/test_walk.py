@@ -158,3 +158,24 @@ def test_whom_a_method_chooses_does_not_depend_on_how_often_it_is_walked():
     walker = Walker(one)
     walker.walk(one)
     check_against_the_run(one, walker.walk(one))
+
+
+@pytest.mark.parametrize("method", ["splitfed_v1", "mergesfl"])
+def test_who_is_there_in_one_world_says_nothing_about_another(method):
+    worlds = [
+        scenario(
+            method={"name": method},
+            data={"name": "digits", "train_samples": 96, "partition": {"kind": "iid"}},
+            clients={
+                "count": 12,
+                "participation": 0.3,
+                "compute": {"scale": 1e-5},
+                "network": {"scale": scale},
+                "availability": {"profile": "fedscale", "lost": "wait"},
+            },
+        )
+        for scale in (1.0, 0.0005)
+    ]
+    walker = Walker(worlds[0])
+    for world in worlds:
+        check_against_the_run(world, walker.walk(world))
