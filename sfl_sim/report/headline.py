@@ -340,7 +340,7 @@ def _stopped(run: Run) -> list[str]:
         f"{trial['variant']} with seed {trial['seed']} stopped after {plural(trial['rounds'], 'round')}: "
         f"{trial['stopped']}. Its accuracy and performance gap are those of its last round."
         for trial in run.summary.to_dict("records")
-        if isinstance(trial.get("stopped"), str)
+        if isinstance(trial["stopped"], str)
     ]
 
 

@@ -40,7 +40,8 @@ SUMMARY_NUMBERS = [
     "bytes_to_accuracy", "bytes_up", "bytes_down", "joule", "server_model_bytes",
 ]  # fmt: skip
 SUMMARY_COLUMNS = [
-    "name", "method", "method_options", "seed", *SUMMARY_NUMBERS, "reference", "timeline_digest", "weights_digest"
+    "name", "method", "method_options", "seed", *SUMMARY_NUMBERS, "stopped", "reference", "timeline_digest",
+    "weights_digest",
 ]  # fmt: skip
 KEY = ["variant", "seed"]
 TABLES = {
@@ -70,8 +71,8 @@ SOMETIMES = [
 NEWER = dict.fromkeys([
     "client_accuracy", "label_samples", "trace_phase_s", "cut", "cost", "layers.parquet", "confusion.parquet",
     "representations.parquet", "joule", "server_model_bytes", "best_accuracy", "reference", "method_options",
-    "accuracy_spread", *EXIT_NUMBERS, "rho", *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, "skipped",
-    "perplexity",
+    "stopped", "accuracy_spread", *EXIT_NUMBERS, "rho", *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS,
+    "skipped", "perplexity",
 ]) | {"assistants_s": 0.0, "training_factor": 1.0}  # fmt: skip
 """Columns and tables that older or other runs lack, with their values there: unknown (None), or known all the same."""
 FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *(set(TABLES) - set(NEWER))]

@@ -49,7 +49,7 @@ def results_in_terminal(folder: Path) -> TerminalTable:
     about = [] if frames.timing_only else [f"Accuracy and PG: medians of {which}.", PG]
     if frames.has_perplexity:
         about.append(TOKENS)
-    if "stopped" in frames.summary and frames.summary["stopped"].notna().any():
+    if frames.summary["stopped"].notna().any():
         about.append("Where training stopped early, of the last round.")
     if TIME in columns:
         about.append(_targets(frames))

@@ -26,8 +26,8 @@ NUMBERS = ["accuracy", "target_accuracy", "rounds_to_accuracy", "time_to_accurac
 OVERLAY = Markup(
     "Accuracies of stored runs, with the times of this what-if. The left figure has the simulated time "
     "to {goal}, with the accuracy reached at the end; the right one has that accuracy against the time "
-    "of a round. Hollow marks are not valid, since clients would be served in another order: these "
-    "configurations must be trained again (medians over seeds)."
+    "of a round (medians over seeds). A configuration where clients would be served in another order "
+    "must be trained: its accuracy is not known."
 )
 
 
@@ -84,22 +84,23 @@ def first_to_target(whatif: WhatIf) -> list[Markup]:
 
 
 def time_to_target(whatif: WhatIf) -> go.Figure:
-    """Simulated time to the target at the trained points of the scenario's own system; hollow is no longer valid."""
+    """Simulated time to the target at the trained points of the scenario's own system."""
     here = whatif.here(trained(whatif))
     values = sorted(here[whatif.along.column].unique())
     unit, unit_s = display.time_unit(_longest_s(here))
     figure = figures.canvas(90 + ROW_PX * max(len(values), 3))
     for series in whatif.series:
         own = here[here["series"] == series.label]
-        reached = np.isfinite(own["time_to_accuracy_s"])
+        reached = own["valid"] & np.isfinite(own["time_to_accuracy_s"])
         ends = [f" {percent(share)}" for share in own["accuracy"]]
         figures.marks(
             figure, series, own["time_to_accuracy_s"].where(reached, 0) / unit_s,
             [values.index(index) for index in own[whatif.along.column]],
             f"%{{x:.3~g}} {unit}, ends at%{{text}}<extra></extra>", mode="markers+text",
-            marker={**_marker(series, own), "opacity": reached.astype(float).to_numpy()},
-            text=np.where(reached, ends, "not reached"), textposition="middle right",
-            textfont={"size": 12, "color": style.MUTED}, cliponaxis=False, showlegend=False,
+            marker={"opacity": reached.astype(float).to_numpy()},
+            text=np.select([reached, own["valid"]], [ends, "not reached"], "must be trained"),
+            textposition="middle right", textfont={"size": 12, "color": style.MUTED},
+            cliponaxis=False, showlegend=False,
         )  # fmt: skip
     figure.update_xaxes(title=f"time to the target ({unit})", range=[0, 1.2 * _longest_s(here) / unit_s])
     return figure.update_yaxes(
@@ -109,22 +110,22 @@ def time_to_target(whatif: WhatIf) -> go.Figure:
 
 
 def _longest_s(points: pd.DataFrame) -> float:
-    reached = points.loc[np.isfinite(points["time_to_accuracy_s"]), "time_to_accuracy_s"]
+    reached = points.loc[points["valid"] & np.isfinite(points["time_to_accuracy_s"]), "time_to_accuracy_s"]
     return float(reached.max()) if len(reached) else 1.0
 
 
 def accuracy_by_round(whatif: WhatIf) -> go.Figure:
-    """Accuracy reached against the time of a round in the scenario's own system, a mark for each trained point."""
+    """Accuracy reached against the time of a round in the scenario's own system, a mark for each valid point."""
     here = whatif.here(trained(whatif))
     unit, unit_s = display.time_unit(here["round_s"].median())
     figure = figures.canvas(HEIGHT_PX)
     for series in whatif.series:
-        own = here[here["series"] == series.label]
+        own = here[(here["series"] == series.label) & here["valid"]]
         figures.marks(
             figure, series, own["round_s"] / unit_s, 100 * own["accuracy"],
             f"%{{text}}: %{{y:.1f}} %, a round takes %{{x:.3~g}} {unit}<extra></extra>", mode="markers+text",
             text=[whatif.along.names[i] for i in own[whatif.along.column]], textposition="top center",
-            cliponaxis=False, marker=_marker(series, own), showlegend=False,
+            cliponaxis=False, showlegend=False,
         )  # fmt: skip
         figure.add_scatter(  # for the legend, which knows one colour a name
             x=[None], y=[None], mode="markers", name=series.label, showlegend=len(whatif.series) > 1,
@@ -135,13 +136,6 @@ def accuracy_by_round(whatif: WhatIf) -> go.Figure:
     return figure.update_xaxes(scale, title=f"time of a round ({unit})")
 
 
-def _marker(series: style.Named, rows: pd.DataFrame) -> dict[str, object]:
-    return {
-        "symbol": series.symbol, "size": 11, "line": {"color": series.colour, "width": 2},
-        "color": np.where(rows["valid"], series.colour, "#FFFFFF"),
-    }  # fmt: skip
-
-
 def trained_table(whatif: WhatIf, points: pd.DataFrame, folded: str = "") -> Table:
     """One row per trained point, folded under a title if one is given; a reason instead of times if no longer valid."""
     found = []
@@ -149,7 +143,7 @@ def trained_table(whatif: WhatIf, points: pd.DataFrame, folded: str = "") -> Tab
         below = [axis.said(point[axis.column]) for axis in whatif.others]
         below += [Markup(point["series"])] if len(whatif.series) > 1 else []
         heading = Cell(whatif.along.said(point[whatif.along.column]), Markup(" · ").join(below))
-        cells = [heading, Cell(duration(point["round_s"])), Cell(percent(point["accuracy"]))]
+        cells = [heading, Cell(duration(point["round_s"])), Cell(percent(point["accuracy"]) if point["valid"] else "–")]
         if not point["valid"]:
             cells += [Cell("–"), Cell("–"), Cell("must be trained", point["reason"])]
         elif math.isinf(point["time_to_accuracy_s"]):

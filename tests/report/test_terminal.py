@@ -67,4 +67,6 @@ def test_seeds_that_have_ended_differently_have_no_median(folder: Path) -> None:
     for seed in stored["variants"]:
         seed["stopped"] = "an accuracy of 0.7 is reached"
     (folder / "summary.json").write_text(json.dumps(stored))
-    assert "%" in printed(folder)[row]
+    lines = printed(folder)
+    assert "%" in lines[row]
+    assert "Where training stopped early, of the last round." in " ".join(lines)

@@ -213,13 +213,14 @@ def test_the_ring_is_the_scenario_s_own_server(whatif: WhatIf) -> None:
     assert list(figure.data[1].x) == [0]
 
 
-def test_what_is_no_longer_valid_is_hollow_and_what_never_gets_there_says_so(whatif: WhatIf) -> None:
+def test_what_must_be_trained_has_no_accuracy_and_what_never_gets_there_says_so(whatif: WhatIf) -> None:
     marks = whatif_overlay.time_to_target(whatif).data[0]
-    assert marks.text[0] == "not reached"
-    assert list(marks.marker.color)[:3] == [whatif.series[0].colour] * 3
-    assert marks.marker.color[3] == "#FFFFFF"
+    assert (marks.text[0], marks.text[3]) == ("not reached", "must be trained")
+    assert list(marks.marker.opacity) == [0, 1, 1, 0]
     accuracy = whatif_overlay.accuracy_by_round(whatif).data[0]
-    assert list(accuracy.text) == [f"{CUTS.values[cut]} {CUTS.names[cut]}" for cut in (1, 6, 10, 18)]
+    assert list(accuracy.text) == [f"{CUTS.values[cut]} {CUTS.names[cut]}" for cut in (1, 6, 10)]
+    (table,) = [whatif_overlay.trained_table(whatif, whatif.here(whatif_overlay.trained(whatif)))]
+    assert [row[2].text for row in table.rows][3] == "–"
 
 
 def test_the_first_to_the_target_is_among_the_valid(whatif: WhatIf) -> None:
