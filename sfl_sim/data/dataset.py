@@ -90,6 +90,11 @@ class Dataset:
                 found.update(repr((field.name, value)).encode())
         return found.hexdigest()
 
+    @property
+    def largest_token(self) -> int:
+        """The largest token in the samples, which are sequences of tokens."""
+        return max(int(x[: None if x.stride(0) else 1].max()) for x in (self.x_train, self.x_test))
+
     def predicting_all(self) -> Dataset:
         """Return the data set with the label as one more token, and owners as labels; without owners all have one.
 
@@ -98,7 +103,7 @@ class Dataset:
         """
         if self.x_train.ndim != 2 or self.x_train.is_floating_point():
             raise ScenarioError("needs sequences of tokens", key="data.targets", found="all", allowed=["last"])
-        if max(int(x[: None if x.stride(0) else 1].max()) for x in (self.x_train, self.x_test)) >= self.n_labels:
+        if self.largest_token >= self.n_labels:
             problem = "needs labels that are tokens: more tokens than labels are there"
             raise ScenarioError(problem, key="data.targets", found="all", allowed=["last"])
         known = self.owners is not None and self.test_owners is not None

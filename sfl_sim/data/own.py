@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -48,6 +49,9 @@ def as_dataset(given: Any) -> Dataset:
         _check_labels("training", parts[0], y_train)
         _check_labels("test", parts[2], y_test)
         x_train, x_test = _samples(parts[0]), _samples(parts[2])
+        values, numbers = np.unique(np.concatenate([y_train, y_test]), return_inverse=True)
+        classes = getattr(made[0], "classes", None)
+        names = tuple(str(value if classes is None else classes[value]) for value in values.tolist())
     except ScenarioError:
         raise
     except Exception as error:  # a user's data set may raise anything, too
@@ -55,10 +59,7 @@ def as_dataset(given: Any) -> Dataset:
     if _kind(x_train[:0]) != _kind(x_test[:0]):
         problem = "has training and test samples of unequal shapes or types"
         raise ScenarioError(problem, key=KEY, found=f"{_kind(x_train)} and {_kind(x_test)}")
-    values, numbers = np.unique(np.concatenate([y_train, y_test]), return_inverse=True)
     y = torch.from_numpy(numbers.astype(np.int64))
-    classes = getattr(made[0], "classes", None)
-    names = tuple(str(classes[value] if classes else value) for value in values.tolist())
     data = Dataset("own data", x_train, y[: len(y_train)], x_test, y[len(y_train) :], names)
     return measured(data) if len(x_train) and x_train.ndim == 4 and not x_train.is_floating_point() else data
 
@@ -72,10 +73,10 @@ def read_indices(file: str, key: str) -> list[Any]:
     path = Path(file).expanduser()
     try:
         if path.suffix == ".npz":
-            with np.load(path) as arrays:
+            with path.open("rb") as content, np.load(content) as arrays:
                 return [arrays[name] for name in arrays.files]
         found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, TypeError, BadZipFile) as error:
         raise ScenarioError(f"cannot be read: {in_short(error)}", key=key, found=file) from error
     if not isinstance(found, list):
         raise ScenarioError("is not a list of lists", key=key, found=file)

@@ -109,7 +109,10 @@ def indices(samples: Samples, n_clients: int, rng: np.random.Generator, *, holdi
         raise ScenarioError(problem, key="clients.count", found=n_clients, allowed=[len(holdings)])
     parts = []
     for client, given in enumerate(holdings):
-        part = np.asarray(given)
+        try:
+            part = np.asarray(given)
+        except ValueError:  # lists of unequal lengths
+            part = np.zeros((0, 0))
         if part.ndim != 1 or (part.size and part.dtype.kind not in "iu"):
             raise ScenarioError(f"client {client} has no list of indices", key=key, found=given, allowed=allowed)
         part = part.astype(np.int64)

@@ -84,7 +84,7 @@ def _waveform(file: Path) -> Tensor:
             if (clip.getnchannels(), clip.getsampwidth(), clip.getframerate()) != (1, 2, SAMPLE_RATE_HZ):
                 raise wave.Error(f"not 16-bit mono at {SAMPLE_RATE_HZ} Hz")
             pcm = np.frombuffer(clip.readframes(CLIP_SAMPLES), dtype="<i2")
-    except (wave.Error, EOFError, OSError) as error:
+    except (wave.Error, EOFError, OSError, ValueError) as error:
         raise ScenarioError(f"cannot read the clip {file}: {error}", key="data.name") from error
     whole = np.zeros(CLIP_SAMPLES, dtype=np.float32)
     whole[: len(pcm)] = pcm / np.float32(2**15)

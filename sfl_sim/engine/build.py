@@ -131,7 +131,15 @@ def check_can_train(model: Model, device: torch.device | None) -> None:
 
 
 def check_targets(scenario: Scenario, dataset: Dataset) -> None:
-    """Raise ScenarioError if the next token is predicted at every position where samples need one label each."""
+    """Check that samples have one label each where that is needed, and that the model knows their tokens.
+
+    Raises ScenarioError if not.
+    """
+    model, x = scenario.model, dataset.x_train
+    if dataset.mean is None and not x.is_floating_point() and model.factory is model.path is None:
+        if not is_weightless(model.name) and dataset.largest_token >= len(dataset.answers):
+            problem = f"knows as many tokens as there are labels, {len(dataset.answers)}, and the samples have more"
+            raise ScenarioError(problem, key="model.name", found=model.name)
     wanted = {"report.snapshots": scenario.report.snapshots, "report.leakage": scenario.report.leakage,
               "serving": scenario.serving}  # fmt: skip
     for key, section in wanted.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -48,7 +49,8 @@ class Alternatives:
     def _sureness(self, logits: Tensor) -> Tensor:
         if self.confidence == "softmax":
             logits = logits.log_softmax(dim=-1)  # the same order, and sure answers do not all round to 1
-        return logits.amax(dim=-1)
+        sureness = logits.amax(dim=-1)
+        return sureness.masked_fill(sureness.isnan(), -math.inf)  # a replica that has diverged
 
 
 Model = Sequence[Replica | Alternatives]

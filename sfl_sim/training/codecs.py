@@ -168,10 +168,12 @@ class Int(Codec):
         """Code x with a group for every index of the dimensions `kept`."""
         x, most = x.to(_exact(x.dtype)), 2**self.bits - 1
         reduced = [dim for dim in range(x.dim()) if dim not in kept]
-        if kept:
-            lo, hi = x.amin(reduced, keepdim=True), x.amax(reduced, keepdim=True)
-        else:
+        if not kept:
             lo, hi = torch.aminmax(_in_memory_order(x))
+        elif reduced:
+            lo, hi = x.amin(reduced, keepdim=True), x.amax(reduced, keepdim=True)
+        else:  # every element is a group
+            lo = hi = x
         lo, hi = lo.clamp(max=0), hi.clamp(min=0)  # so that 0 is exact
         s = ((hi - lo) / most).float()
         s = torch.where(s == 0, torch.ones_like(s), s)

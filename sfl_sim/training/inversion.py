@@ -36,7 +36,7 @@ def invert(
         n_tokens: number of different tokens; 0 for numbers.
         on_epoch: is called before each pass, with the number of those done.
     """
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[z.device] if z.is_cuda else []):
         torch.manual_seed(torch_seed(seed, "decoder"))
         decode = decoder(tuple(z.shape[1:]), tuple(x.shape[1:]), n_tokens).to(z.device)
     decode.to(memory_format=torch.channels_last)  # twice as fast on CPUs

@@ -50,6 +50,17 @@ def test_torch_data_sets_are_gathered_with_the_names_of_their_classes():
     assert data.y_test.tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("classes", "problem"), [(["cat"], "IndexError"), (np.array(["cat", "dog", "owl"]), None)])
+def test_names_of_classes_may_be_an_array_and_must_be_enough(classes, problem):
+    train = TensorDataset(torch.from_numpy(TABLE), torch.from_numpy(CLASSES))
+    train.classes = classes
+    if problem is None:
+        assert as_dataset((train, train)).label_names == ("cat", "dog", "owl")
+    else:
+        with pytest.raises(ScenarioError, match=f"data.factory: cannot be read: {problem}"):
+            as_dataset((train, train))
+
+
 def broken():
     return 1 / 0
 
@@ -91,6 +102,7 @@ def test_a_partition_of_one_s_own_is_dealt_as_it_is(tmp_path):
         ([[0], [8]], None, "client 1 has no such sample .*found 8; allowed: whole numbers from 0 to 7"),
         ([[0], [0.5]], None, "client 1 has no list of indices"),
         ([[0], 1], None, "client 1 has no list of indices"),
+        ([[0], [[1], [2, 3]]], None, "client 1 has no list of indices"),
         ([[0], [1]], 3, "clients.count: must be the number of arrays .*found 3; allowed: 2"),
     ],
 )  # fmt: skip
@@ -104,3 +116,17 @@ def test_a_file_that_holds_no_indices_is_named(text, tmp_path):
     (tmp_path / "parts.json").write_text(text)
     with pytest.raises(ScenarioError, match=r"data.partition.file: .*found '.*parts.json'"):
         read_indices(str(tmp_path / "parts.json"), "data.partition.file")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00"])
+def test_a_damaged_file_of_arrays_is_named(content, tmp_path):
+    (tmp_path / "parts.npz").write_bytes(content)
+    with pytest.raises(ScenarioError, match=r"data.partition.file: cannot be read.*found '.*parts.npz'"):
+        read_indices(str(tmp_path / "parts.npz"), "data.partition.file")
+
+
+def test_an_array_that_is_called_npz_is_named(tmp_path):
+    np.save(tmp_path / "parts.npy", CLASSES)
+    (tmp_path / "parts.npy").rename(tmp_path / "parts.npz")
+    with pytest.raises(ScenarioError, match=r"data.partition.file: cannot be read.*found '.*parts.npz'"):
+        read_indices(str(tmp_path / "parts.npz"), "data.partition.file")

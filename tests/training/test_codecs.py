@@ -272,6 +272,8 @@ def test_at_inference_every_sample_is_a_message_of_its_own(codec):
     x = some((5, 3, 4, 4)) * torch.arange(1, 6).view(5, 1, 1, 1)
     one_by_one = torch.cat([through(codec, one[None]) for one in x])
     torch.testing.assert_close(codec.alone(x), one_by_one)
+    x = x.flatten(1)
+    torch.testing.assert_close(codec.alone(x), torch.cat([through(codec, one[None]) for one in x]))
 
 
 def test_each_kind_of_codec_has_a_line_in_the_list():

@@ -57,6 +57,13 @@ def test_the_most_confident_alternative_answers(where, confidence, halves):
     assert not by_hand["logit"].equal(by_hand["softmax"])  # or the test could not tell them apart
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_alternative_that_has_diverged_is_never_the_most_confident(place):
+    answers = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 5.0]])]
+    answers.insert(place, torch.full((1, 2), torch.nan))
+    assert Alternatives({}).most_confident(answers).tolist() == [[0.0, 5.0]]
+
+
 def test_a_single_alternative_is_a_part_like_any_other(halves):
     (fronts, backs), data = halves, images(50)
     alone = evaluate([Alternatives({"only": fronts[0]}), backs[0]], data.x_train, data.y_train, 3, prepare)
