@@ -135,11 +135,12 @@ def check_targets(scenario: Scenario, dataset: Dataset) -> None:
 
     Raises ScenarioError if not.
     """
-    model, x = scenario.model, dataset.x_train
-    if dataset.mean is None and not x.is_floating_point() and model.factory is model.path is None:
-        if not is_weightless(model.name) and dataset.largest_token >= len(dataset.answers):
-            problem = f"knows as many tokens as there are labels, {len(dataset.answers)}, and the samples have more"
-            raise ScenarioError(problem, key="model.name", found=model.name)
+    model, n_answers = scenario.model, len(dataset.answers)
+    are_tokens = dataset.mean is None and not dataset.x_train.is_floating_point()
+    is_named = model.factory is model.path is None and not is_weightless(model.name)
+    if are_tokens and is_named and dataset.largest_token >= n_answers:
+        problem = f"knows as many tokens as there are labels, {n_answers}, and the samples have more"
+        raise ScenarioError(problem, key="model.name", found=model.name)
     wanted = {"report.snapshots": scenario.report.snapshots, "report.leakage": scenario.report.leakage,
               "serving": scenario.serving}  # fmt: skip
     for key, section in wanted.items():

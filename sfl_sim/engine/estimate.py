@@ -17,8 +17,7 @@ from sfl_sim.training.steps import Forward
 class SecondsPerSample:
     """Estimated seconds per sample of each client: both passes of its part-1, and both directions of its links.
 
-    A server would measure the same as the mean over a client's past mini-batches: links have their mean rates, and
-    there is no queue and no jitter.
+    Links have their mean rates; latency, loading of samples, queues and jitter are left out.
 
     Attributes:
         asked: True once an estimate has been asked for, so that operations depend on the clients' speeds.

@@ -103,7 +103,7 @@ class Participation:
             return {}
         rows = [{**each._asdict(), "returned_s": self._returned_s(each)} for each in self.dropouts]
         tables = {"losses": pd.DataFrame(rows, columns=LOSS_COLUMNS)}
-        if presence is not None:
+        if presence is not None and self._n_stays <= self._max_stays:
             stays = [np.array(there.intervals(0.0, self.clock.now_s)).reshape(-1, 2) for there in presence]
             clients = np.repeat(np.arange(len(stays)), [len(each) for each in stays])
             columns = clients, *np.concatenate(stays).T
@@ -112,13 +112,22 @@ class Participation:
 
     def _check_stays(self) -> None:
         """Check that the stays until now can be listed; otherwise raises ScenarioError."""
-        presence, now_s = self._presence or (), self.clock.now_s
-        n_stays = sum(there.stays_by(now_s) for there in presence)
-        if n_stays > max(MAX_STAYS, MAX_STAYS_A_CLIENT * len(presence)):
+        if self._n_stays > self._max_stays:
+            now_s = self.clock.now_s
             raise ScenarioError(
-                f"stays are too short for a run that takes {now_s:.6g} s and more: {n_stays:.3g} would be listed",
+                f"stays are too short for a run that takes {now_s:.6g} s and more: {self._n_stays:.3g} would be listed",
                 key=Presence.key, allowed=f"{MAX_STAYS:,}, or {MAX_STAYS_A_CLIENT:,} a client",
             )  # fmt: skip
+
+    @property
+    def _n_stays(self) -> float:
+        """The number of stays until now."""
+        return sum(there.stays_by(self.clock.now_s) for there in self._presence or ())
+
+    @property
+    def _max_stays(self) -> int:
+        """How many stays the tables may list."""
+        return max(MAX_STAYS, MAX_STAYS_A_CLIENT * len(self._presence or ()))
 
     @property
     def _presence(self) -> Sequence[Presence] | None:

@@ -39,8 +39,8 @@ class Task:
         participants: clients that take part in a round, unless fewer are there; 0 if that is not known.
         label_counts: (C, L) training samples of each label that each client holds.
         label_names: the labels' names.
-        sample_s: seconds that a client needs for a sample of its own, as a server would measure them; for methods that
-            suit their demands to the clients, not for timing.
+        sample_s: estimate of the seconds that a client needs for a sample of its own; for methods that suit their
+            demands to the clients, not for timing.
         lr, lr_decay, lr_min: lr of round r (from 1) is max(lr * lr_decay^(r-1), lr_min).
         optimizer, momentum, weight_decay: the local optimisers, alike on both sides: `sgd`, `nag` (SGD with Nesterov's
             momentum), `adam` or `adamw`.

@@ -20,7 +20,7 @@ from sfl_sim.metrics.queue import held_idle, queue_length
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_RANKS = {"client": 0, "uplink": 1, "peer": 1, "backbone": 1, "server": 2, "aggregator": 2, "downlink": 3}
+_RANKS = {"client": 0, "uplink": 1, "peer": 1, "server": 2, "aggregator": 2, "downlink": 3}
 """Ranks of operations that take no time and share an instant: they follow the path of a client's model."""
 _LINKS = ("uplink", "downlink", "peer")
 

@@ -242,12 +242,12 @@ class EventClock:
         self.env.schedule(branch, URGENT)
 
     def _present(self, branch: Branch, op: Present) -> Any:
-        presence, now_s = self.prices.fleet.presence, self.env.now
+        presence, now_s = self.resources.prices.fleet.presence, self.env.now
         if presence is None:
             return list(op.clients)
         if present := [c for c in op.clients if presence[c].is_present(now_s)]:
             return present
-        again_s = min(presence[c].again_s(now_s) for c in op.clients)
+        again_s = min((presence[c].again_s(now_s) for c in op.clients), default=inf)
         if again_s == inf:
             raise StuckError(f"round {self._operations.round} waits for clients, none of whom ever comes")
         branch.callbacks = [lambda _: self._go_on(branch, self._present(branch, op))]

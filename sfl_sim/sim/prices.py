@@ -81,9 +81,8 @@ class Prices:
     def _work_and_result(self, op: On) -> tuple[Work, Value]:
         """Give the operation's work and its result, which are asked of the step once for each shape."""
         step, shapes = op.step, self._shapes[type(op.step)]
-        if shapes is None:
+        if shapes is None or (shape := step.shape(op.state, *op.args)) is None:
             return _work(op), step.out(op.state, *op.args)
-        shape = step.shape(op.state, *op.args)
         if shape not in shapes:
             out = step.out(op.state, *op.args)
             shapes[shape] = _work(op), out.kind, out.size_bytes, out.samples
@@ -91,8 +90,8 @@ class Prices:
         return work, Value(kind, size_bytes, samples, op.args[0].step)
 
     def _samples(self, op: On) -> int:
-        """Count the node's own samples in the operation, where loading them takes time."""
-        if not self.fleet.sample_s or op.node < 0:
+        """Count the node's own samples in the operation, which a client has to load."""
+        if op.node < 0:
             return 0
         return sum(value.samples for value in op.args if isinstance(value, Value) and value.kind == "batch")
 

@@ -210,15 +210,16 @@ class Station:
         gone = [job for job in self._arrivals if job.client == client]
         self._arrivals = [job for job in self._arrivals if job.client != client]
         waited = self._waiting.pop(client, [])
-        queues = {self._queues[job.state]: None for job in waited}
-        for queue in self._announced.values():
+        queues = {job.state: self._queues[job.state] for job in waited}
+        for state, queue in self._announced.items():
             if queue.left.get(client):
                 queue.expect_no_more(client)
-                queues[queue] = None
+                queues[state] = queue
         for job in waited:
-            self._queues[job.state].forget(job)
-        for queue in queues:
+            queues[job.state].forget(job)
+        for state, queue in queues.items():
             queue.entry = 0
+            self._tidy(state, queue)
             self._reconsider(queue)
         for job in gone + waited:
             job.callbacks = [job.customer.lost]
@@ -241,11 +242,15 @@ class Station:
         self.free += 1
         queue = self._queues[job.state]
         queue.busy = False
-        if queue.forgettable:
-            del self._queues[job.state]
-            self._announced.pop(job.state, None)
+        self._tidy(job.state, queue)
         self._reconsider(queue)
         job.customer.served(job)
+
+    def _tidy(self, state: object, queue: _Queue) -> None:
+        """Delete the queue of a state if nothing is left in it."""
+        if queue.forgettable:
+            del self._queues[state]
+            self._announced.pop(state, None)
 
     def _reconsider(self, queue: _Queue) -> None:
         self._list(queue)

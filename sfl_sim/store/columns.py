@@ -13,7 +13,7 @@ OP_DTYPE = np.dtype(
         (
             "node",
             "S10",
-        ),  # client, server, aggregator; for messages the link: uplink, downlink, peer, backbone
+        ),  # client, server, aggregator; for messages the link: uplink, downlink, peer
         ("kind", "S24"),  # the step's name, or what the message holds
         ("round", "<i4"),
         ("step", "<i4"),  # mini-batch index within the round, -1 if none

@@ -240,7 +240,8 @@ class ServedFleet:
             max_wait_s=serving.batch.max_wait_s, priority=self._priority(serving), drawn_s=self._drawn_s(serving),
         )  # fmt: skip
         in_use = replace(self.fleet, presence=None)  # which says when phones are there to train
-        return EventClock(in_use, Timing(), ORDERS["fcfs"], workers=self.workers, station=station)
+        seed = self.scenario.seed
+        return EventClock(in_use, Timing(), ORDERS["fcfs"], workers=self.workers, station=station, seed=seed)
 
     def _table(self, cuts: pd.Series) -> pd.DataFrame:
         """Make the rows of fleet.parquet: devices, links, and the sizes of the model's parts."""

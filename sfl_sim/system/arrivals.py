@@ -47,11 +47,16 @@ def bursts(
 
     The rates (N,) are those of requests: a client has `size` times fewer bursts.
     """
-    begins_s, clients = poisson(np.asarray(rates_per_s) / size, -(-n_requests // size), rng)
-    size = min(size, n_requests)  # none of the first requests comes later in its burst
-    times_s = np.add.outer(begins_s, spacing_s * np.arange(size)).ravel()
-    first = np.argsort(times_s, kind="stable")[:n_requests]
-    return Arrivals(times_s[first], clients.repeat(size)[first])
+    rates, begins_s, clients = np.asarray(rates_per_s) / size, np.zeros(0), np.zeros(0, dtype=np.int64)
+    n_bursts, size = -(-n_requests // size), min(size, n_requests)  # a later place in a burst is none of the first
+    while True:
+        later_s, whose = poisson(rates, n_bursts, rng)
+        begins_s = np.append(begins_s, begins_s[-1:].sum() + later_s)
+        clients = np.append(clients, whose)
+        times_s = np.add.outer(begins_s, spacing_s * np.arange(size)).ravel()
+        first = np.argsort(times_s, kind="stable")[:n_requests]
+        if times_s[first[-1]] <= begins_s[-1]:  # no burst that is still to come begins earlier
+            return Arrivals(times_s[first], clients.repeat(size)[first])
 
 
 def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:

@@ -75,6 +75,7 @@ def test_more_stays_than_can_be_listed_are_an_error(monkeypatch, tmp_path):
         ScenarioError, match=r"^clients\.availability\.profile: stays are too short .*allowed: 100, or 25"
     ):
         list(run.rounds())
+    assert "presence" not in run.histories()
 
 
 def test_rounds_that_are_alike_are_one_and_what_happens_once_is_apart():

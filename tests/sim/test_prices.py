@@ -1,5 +1,6 @@
 """What operations of one shape need and give is asked once."""
 
+import pytest
 from small_world import fleet
 
 from sfl_sim.ops import State, Step, Value, Work, on
@@ -35,6 +36,13 @@ class Twice(Asked):
         return Work.of(2 * super().work(state, data).macs)
 
 
+class Unknown(Asked):
+    """Has no shape that would say all."""
+
+    def shape(self, state, data):
+        return None
+
+
 def looked_up(step):
     """MACs, bytes and mini-batch of four operations."""
     prices, state = Prices(fleet(1)), State("model")
@@ -48,7 +56,7 @@ def test_a_step_is_asked_once_for_each_shape():
     assert step.asked == 2
 
 
-def test_a_step_that_overrides_its_work_without_its_shape_is_asked_every_time():
-    step = Twice()
-    assert looked_up(step) == [(8, 32, 0), (8, 32, 1), (4, 16, 2), (8, 32, 3)]
+@pytest.mark.parametrize(("step", "macs"), [(Twice(), [8, 8, 4, 8]), (Unknown(), [4, 4, 2, 4])])
+def test_a_step_that_tells_no_shape_is_asked_every_time(step, macs):
+    assert looked_up(step) == [(macs[0], 32, 0), (macs[1], 32, 1), (macs[2], 16, 2), (macs[3], 32, 3)]
     assert step.asked == 4

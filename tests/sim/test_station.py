@@ -75,6 +75,25 @@ def test_a_job_that_has_been_served_is_forgotten_without_the_garbage_collector()
         gc.enable()
 
 
+def test_what_a_lost_client_s_waiting_job_was_to_change_is_forgotten():
+    """As an own part-2 of each client, which would otherwise stay for the rest of the run."""
+    server, state = Server(), Data()
+    seen = weakref.ref(state)
+    server.lost = lambda job: None
+
+    def flow(state):
+        server.station.serve(Job(0, "w2", 0.0, 2.0, customer=server, branch=Data()))
+        server.station.serve(Job(1, state, 0.0, 1.0, customer=server, branch=Data()))
+        yield server.env.timeout(1.0)
+        server.station.lose(1)
+
+    flows = [flow(state)]
+    del state
+    server.run(*flows)
+    flows.clear()
+    assert seen() is None
+
+
 def ruled_by(policy, *clients, workers=1):
     """A server whose policy chooses among one job of each client, and the instants when it was asked."""
     server, asked_s = Server(workers), []

@@ -364,10 +364,11 @@ def test_what_does_not_fit_the_fleet_is_refused(values, timing_only, line):
     assert str(caught.value).startswith(line)
 
 
-def phones(compute=1e6, shared=None, **others):
+def phones(compute=1e6, shared=None, seed=0, **others):
     """Two phones of so many MAC/s, with links of 1 Mbit/s."""
     network = {"uplink_bps": 1e6, "downlink_bps": 1e6, "shared": shared}
     values = {
+        "seed": seed,
         "data": {"name": "digits", "train_samples": 100, "test_samples": 50},
         "clients": {"count": 2, "compute": compute, "network": network, **others},
         "method": {"name": "splitfed_v1"},
@@ -384,6 +385,14 @@ def test_requests_share_links_as_models_do():
     )
     assert (together_s >= alone_s - 1e-9).all()
     assert together_s.mean() > 1.05 * alone_s.mean()
+
+
+def test_the_jitter_of_devices_is_drawn_anew_for_each_seed():
+    compute = {"macs_per_s": 1e6, "jitter": 0.5}
+    asked = section(requests=20)
+    requests = [phones(compute, seed=seed).serve(asked, None, nothing)[0] for seed in (0, 1)]
+    one, other = (each.loc[each["client"] == 0, "device_s"].head(5).tolist() for each in requests)
+    assert one != pytest.approx(other)
 
 
 def test_when_phones_are_there_to_train_does_not_matter_to_requests():

@@ -101,6 +101,13 @@ def test_one_walker_walks_through_many_worlds():
         check_against_the_run(world, walker.walk(world), workers)
 
 
+def test_samples_that_some_worlds_load_at_once_and_others_do_not_take_what_they_take_there():
+    worlds = [scenario(method={"name": "splitfed_v1"}, clients={"compute": {"sample_s": s}}) for s in (0.0, 0.5)]
+    walker = Walker(worlds[0])
+    for world in worlds:
+        check_against_the_run(world, walker.walk(world))
+
+
 def test_a_method_that_suits_its_demands_to_the_clients_is_found_out():
     for regulation in ("time", "none"):
         one = scenario(method={"name": "mergesfl", "batch_regulation": regulation})

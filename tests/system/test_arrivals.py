@@ -38,6 +38,11 @@ def test_bursts_that_overlap_are_merged_in_time_and_the_first_requests_count():
     assert np.array_equal(some_s, all_s[:-1])
 
 
+def test_the_last_requests_come_as_often_as_the_first_however_long_bursts_last():
+    times_s, _ = bursts([100.0], 20_000, stream(0, "arrivals"), size=100, spacing_s=0.5)
+    assert np.diff(times_s[-2_000:]).mean() == pytest.approx(0.01, rel=0.2)
+
+
 def test_of_a_burst_that_is_larger_than_all_requests_only_those_are_drawn():
     times_s, clients = bursts([1.0], 3, stream(0, "arrivals"), size=10**7, spacing_s=2.0)
     assert np.diff(times_s).tolist() == pytest.approx([2.0, 2.0])
