@@ -118,7 +118,8 @@ class Claim:
         """Verdict `holds`, `fails`, or `open` if the two differ by less than one pooled standard deviation."""
         left, right = self.turned
         if np.isinf(left).any() or np.isinf(right).any():
-            return "holds" if left.min() > right.max() else "fails" if left.max() < right.min() else "open"
+            ahead, behind = left.min() > right.max(), left.max() < right.min()
+            return "fails" if behind or (ahead and self.sign == "~") else "holds" if ahead else "open"
         pooled = np.sqrt((left.var(ddof=1) + right.var(ddof=1)) / 2)
         ahead = np.median(left) - np.median(right)
         if "~" in self.sign:
@@ -149,7 +150,7 @@ def paired(differences: np.ndarray) -> str:
     mean, error = differences.mean(), differences.std(ddof=1) / math.sqrt(n)
     half, places = error * t.ppf(0.975, n - 1), decimals(differences)
     text = f", paired {mean:+.{places}f} [{mean - half:+.{places}f}, {mean + half:+.{places}f}]"
-    if abs(mean) > half:
+    if abs(mean) > half or not error:
         return text
     needed = next((m for m in range(n + 1, 1000) if t.ppf(0.975, m - 1) * error * math.sqrt(n / m) < abs(mean)), None)
     return f"{text}, {needed or 'over 1,000'} seeds would decide"
@@ -158,7 +159,7 @@ def paired(differences: np.ndarray) -> str:
 def decimals(figures: np.ndarray) -> int:
     """Decimal places with which the standard deviation has a digit that is not 0; one at least."""
     deviation = figures.std(ddof=1)
-    return 1 if deviation == 0 or deviation >= 0.05 else math.ceil(-math.log10(deviation))
+    return 1 if deviation < 1e-9 or deviation >= 0.05 else math.ceil(-math.log10(deviation))
 
 
 def spread(figures: np.ndarray) -> str:

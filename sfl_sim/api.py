@@ -162,6 +162,7 @@ def _axes_table(name: str, about: str) -> cached_property[pd.DataFrame]:
             if f"axis_{number}" in frame:
                 values = [value if isinstance(value, str | int | float) else str(value) for value in each["values"]]
                 frame[f"axis_{number}"] = pd.Series(values)[frame[f"axis_{number}"]].to_list()
+        frame = frame.drop(columns=[each["key"] for each in axes if each["key"] in frame])  # as `method`
         return frame.rename(columns={f"axis_{number}": each["key"] for number, each in enumerate(axes)})
 
     read.__doc__ = about

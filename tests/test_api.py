@@ -105,6 +105,8 @@ def test_a_stored_run_is_opened_by_its_folder(stored, place):
     assert sfl_sim.Results(str(stored.folder)).rounds.equals(stored.rounds)
     asked = sfl_sim.whatif(TABULAR | {"model": {}}, {"server.workers": [1, 2]}, out="asked")
     assert sfl_sim.load("asked").points.equals(asked.points)
+    asked = sfl_sim.whatif(TABULAR | {"model": {}}, {"method": ["splitfed_v1", "splitfed_v2"]}, out="by method")
+    assert sorted(asked.points["method"]) == ["splitfed_v1", "splitfed_v2"]
     with pytest.raises(sfl_sim.ScenarioError, match="is not the folder of a run, a serving or a what-if"):
         sfl_sim.load(place)
 

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if app(arguments, standalone_mode=False) == INTERRUPTED:  # newer versions of typer catch Ctrl-C themselves
                 raise KeyboardInterrupt
     except Interrupted:
-        hint = "; the same command with --resume goes on from there" if arguments[0] == "run" else ""
+        hint = "; the same command with --resume goes on from there" if arguments[0] in ("run", "privacy") else ""
         _fail(f"interrupted{hint}", INTERRUPTED)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", INTERRUPTED)

@@ -34,7 +34,16 @@ class Coding(Section):
     def _spell_out(cls, value: object) -> object:
         if isinstance(value, str):
             value = {"kind": value}
-        return {**value, **SHORT.get(str(value.get("kind")), {})} if isinstance(value, Mapping) else value
+        if not isinstance(value, Mapping):
+            return value
+        short = SHORT.get(str(value.get("kind")), {})
+        given = {**short, **value, "kind": short.get("kind", value.get("kind"))}
+        for key in short:
+            if given[key] != short[key]:
+                raise ScenarioError(
+                    f"is {short[key]} in {value['kind']}", key=key, found=given[key], allowed=[short[key]]
+                )
+        return given
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:

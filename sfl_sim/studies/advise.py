@@ -172,7 +172,7 @@ class Adviser:
             if self.criteria.accuracy is not None:
                 yield "Each of these cuts reached the accuracy as the cut of all clients; mixtures were not measured."
             if not self.trial.is_one_fleet:
-                yield "Every seed draws other devices, and these cuts are a compromise; repeats=1 asks for one fleet."
+                yield "Every seed draws another fleet, and these cuts are a compromise; repeats=1 asks for one."
 
     def _alike(self, cut: int) -> Cuts:
         return (int(cut),) * self.trial.n_clients

@@ -55,7 +55,9 @@ class Trial:
         self.experiment = self._walkers[0].experiment
         self.network = self.experiment.method.task.network
         self.n_clients = len(self.experiment.shares)
-        self.is_one_fleet = len({tuple(walker.experiment.fleet.macs_per_s) for walker in self._walkers}) == 1
+        fleets = [walker.experiment.fleet for walker in self._walkers]
+        rates = [(each.macs_per_s, each.uplinks.mean_bps, each.downlinks.mean_bps) for each in fleets]
+        self.is_one_fleet = all(np.array_equal(each, rates[0]) for each in rates)
         fleet = self.experiment.fleet
         is_throttled = fleet.conditions is not None and fleet.conditions.throttling is not None
         self.is_uneven = fleet.presence is not None or is_throttled

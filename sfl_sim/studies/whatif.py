@@ -93,12 +93,12 @@ def _write(
     tables = {**point_tables(found), "layers": question.walker.experiment.layers(), **more}
     for name, table in tables.items():
         table.to_parquet(place / f"{name}.parquet", index=False)
-    varies = any(axis.key in ("train", "train.rounds") for axis in question.axes)
+    rounds = {one.point.variant.scenario.train.rounds for one in found}
     about = {
         "scenario": question.study.name, "axes": question.describe(),
         "series": list(tables["points"]["series"].unique()), "target_accuracy": _target(more),
         "evaluated": dict(Counter(one.figures["how"] for one in found)), "wall_s": round(wall_s, 3),
-        "rounds": None if varies else question.study.base.train.rounds,
+        "rounds": rounds.pop() if len(rounds) == 1 else None,
     }  # fmt: skip
     (place / "whatif.json").write_text(json.dumps(about, indent=2) + "\n")
 

@@ -16,7 +16,7 @@ from sfl_sim.scenario.vary import ALL, OPTION, Axis, Point, spread
 from sfl_sim.studies.walk import Walker
 
 CUT = "model.cut"
-MODEL = ("model", "model.name", "model.factory")
+MODEL = ("model", "model.name", "model.factory", "model.path")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class Question:
     @property
     def has_one_model(self) -> bool:
         """True if the layers are the same at all points."""
-        models = {(variant.scenario.model.name, variant.scenario.model.factory) for variant in self.study.variants}
+        used = [variant.scenario.model for variant in self.study.variants]
+        models = {(model.name, model.factory, model.path) for model in used}
         return len(models) == 1 and not any(axis.key in MODEL for axis in self.axes)
 
     @cached_property

@@ -28,6 +28,11 @@ def test_a_codec_is_a_name_or_a_section(written, read):
     assert section.model_dump()["up"] == read
 
 
+def test_a_name_that_says_how_many_bits_takes_no_others():
+    with pytest.raises(ScenarioError, match=r"wire\.up\.bits: is 8 in int8 \(found 4; allowed: 8\)"):
+        wire(up={"kind": "int8", "bits": 4})
+
+
 def test_another_kind_forgets_the_options_of_the_first():
     base = parse({"wire": {"up": {"kind": "topk", "keep": 0.1}}}).base
     other = changed(base, {"wire.up.kind": "fp16"}, Places())

@@ -52,6 +52,17 @@ def test_with_a_missed_target_every_seed_has_to_be_ahead(left, right, expected):
     assert judged(left, "<", right) == expected
 
 
+def test_who_misses_the_target_is_not_alike_one_who_is_ahead_with_every_seed():
+    assert judged([1, 2, 3], "~", [5, 6, NEVER]) == judged([5, 6, NEVER], "~", [1, 2, 3]) == "fails"
+    assert judged([1, 2, 6], "~", [5, 6, NEVER]) == "open"
+    assert judged([1, 2, 3], "~<=", [5, 6, NEVER]) == "holds"
+
+
+def test_differences_without_spread_are_decided_by_no_number_of_seeds():
+    assert paired(np.zeros(3)) == ", paired +0.0 [+0.0, +0.0]"
+    assert paired(np.array([0.3 - 0.1, 0.2, 0.2])) == ", paired +0.2 [+0.2, +0.2]"
+
+
 def test_not_more_allows_a_tie_and_any_amount_less():
     assert judged([107, 107, 107], "~<=", [100, 100, 100], tie=10) == "holds"
     assert judged([111, 111, 111], "~<=", [100, 100, 100], tie=10) == "fails"

@@ -52,6 +52,12 @@ def trial_of(asked):
     return Trial([variant.scenario for variant in asked.variants], lambda: None)
 
 
+def test_seeds_that_draw_other_links_are_other_fleets():
+    drawn = study(clients={"count": 3, "compute": 1e6, "network": "mobiperf"}, repeats=2)
+    assert not trial_of(drawn).is_one_fleet
+    assert trial_of(study(repeats=2)).is_one_fleet
+
+
 rates = st.lists(st.floats(5, 8).map(lambda power: 10**power), min_size=3, max_size=3)
 
 

@@ -13,6 +13,7 @@ from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.vary import read_axes
 from sfl_sim.studies import whatif as whatif_study
 from sfl_sim.studies.whatif import run_whatif
+from sfl_sim.studies.whatif_question import Question
 from sfl_sim.training.memory import client_memory_bytes
 
 SCENARIO = {
@@ -69,6 +70,16 @@ def test_axes_say_what_the_scenario_has_itself(tmp_path):
     assert [cut["base"], scale["base"], workers["base"]] == [0, 1, None]
     assert len(cut["names"]) == len(cut["values"]) == len(set(cut["names"]))
     assert workers["names"] == ["2", "unlimited"]
+
+
+def test_a_grid_of_rounds_has_no_one_number_of_them(tmp_path):
+    _, _, about = ask(tmp_path, "server.workers=1,2", grid={"train.rounds": [2, 3]})
+    assert about["rounds"] is None
+
+
+def test_folders_of_models_are_different_models():
+    study = parse({**SCENARIO, "model": {"name": "hf", "cut": 1}, "grid": {"model.path": ["one", "other"]}})
+    assert not Question(study, read_axes(["server.workers=1,2"])).has_one_model
 
 
 def test_the_scenarios_own_cut_is_known_by_whatever_name(tmp_path):
