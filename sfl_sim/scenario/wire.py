@@ -38,11 +38,9 @@ class Coding(Section):
             return value
         short = SHORT.get(str(value.get("kind")), {})
         given = {**short, **value, "kind": short.get("kind", value.get("kind"))}
-        for key in short:
-            if given[key] != short[key]:
-                raise ScenarioError(
-                    f"is {short[key]} in {value['kind']}", key=key, found=given[key], allowed=[short[key]]
-                )
+        for key, told in short.items():
+            if given[key] != told:
+                raise ScenarioError(f"is {told} in {value['kind']}", key=key, found=given[key], allowed=[told])
         return given
 
     @classmethod

@@ -56,7 +56,7 @@ class Trial:
         self.network = self.experiment.method.task.network
         self.n_clients = len(self.experiment.shares)
         fleets = [walker.experiment.fleet for walker in self._walkers]
-        rates = [(each.macs_per_s, each.uplinks.mean_bps, each.downlinks.mean_bps) for each in fleets]
+        rates = [np.stack([each.macs_per_s, each.uplinks.mean_bps, each.downlinks.mean_bps]) for each in fleets]
         self.is_one_fleet = all(np.array_equal(each, rates[0]) for each in rates)
         fleet = self.experiment.fleet
         is_throttled = fleet.conditions is not None and fleet.conditions.throttling is not None
