@@ -281,7 +281,7 @@ def build_clock(
     """
     server = scenario.server
     order = find_order(server.order)
-    burst = usual_burst(server.order) if server.burst is None else _number(server.burst)
+    burst = server_burst(scenario)
     check_burst(server.order, burst)
     check_max_wait(server.order, server.max_wait_s)
     events = EventClock(
@@ -302,6 +302,12 @@ def build_clock(
 def server_workers(scenario: Scenario) -> float:
     """Return the number of jobs that the scenario's server runs at the same time; infinity if unlimited."""
     return _number(scenario.server.workers)
+
+
+def server_burst(scenario: Scenario) -> float:
+    """Return the number of jobs that the scenario's server runs of a client in a row; infinity for all."""
+    server = scenario.server
+    return usual_burst(server.order) if server.burst is None else _number(server.burst)
 
 
 def _number(value: float | str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,8 +114,7 @@ class Evaluator:
         tables: Tables = {}
         if is_last or (method.has_exits and report.exits_every and number % report.exits_every == 0):
             if not is_last:
-                aside = EventClock(experiment.fleet, Eager(experiment.on_nan), ORDERS["fcfs"])
-                aside.run(method.finish(), number, in_round=False)
+                method = self._ended(number)
             if method.has_exits or scenario.serving:
                 given = experiment.dataset, experiment.counts, experiment.test_sets, self._x, self._images
                 tables["answers"] = answers = client_answers(method, *given)
@@ -126,6 +126,16 @@ class Evaluator:
                     scenario.seed,
                 )  # fmt: skip
         return figures, tables if is_last else {}
+
+    def _ended(self, number: int) -> Method:
+        """Give the method as it would be if training ended with round `number`; the one that trains does not notice."""
+        experiment, device = self.experiment, self._x.device
+        method, on_nan, left_out = copy(experiment.method), experiment.on_nan, experiment.on_nan.left_out
+        with torch.random.fork_rng([] if device.type == "cpu" else [device]):
+            aside = EventClock(experiment.fleet, Eager(on_nan), ORDERS["fcfs"])
+            aside.run(method.finish(), number, in_round=False)
+        on_nan.left_out = left_out
+        return method
 
 
 def own_metrics(scenario: Scenario) -> dict[str, Callable[[Tensor, Tensor], float]]:

@@ -243,7 +243,7 @@ class Experiment:
             joule = client_joule(ops, power, clients, started_s, ended_s, self.fleet.presence)
             self.joule += joule
             row["client_joule"] = joule.sum() / len(clients)
-        return {**row, **self.walk.participation.end(ops), **self.method.figures()}
+        return {**row, **self.walk.participation.end(clients, ops), **self.method.figures()}
 
     def histories(self) -> dict[str, pd.DataFrame]:
         """Give the tables of the whole run so far by name: reads of flows, presence and losses of clients."""

@@ -79,11 +79,12 @@ class Participation:
         chosen = stream(self.seed, "participants", round).choice(n, self.size, replace=False)
         return [there[i] for i in sorted(chosen)]
 
-    def end(self, ops: NDArray[np.void]) -> dict[str, float]:
-        """Give columns of the round's row: the number of clients `present` and of those `lost`, and what the lost ones
-        had spent by then (`lost_device_s`, `lost_link_s`, `lost_bytes`).
+    def end(self, clients: Sequence[int], ops: NDArray[np.void]) -> dict[str, float]:
+        """Give columns of the round's row: the number of clients `present` and of participants `lost`, and what the
+        lost ones had spent by then (`lost_device_s`, `lost_link_s`, `lost_bytes`).
 
         Args:
+            clients: the participants; others, such as assistants, may have been lost as well.
             ops: the round's operations (`OP_DTYPE`).
         """
         if not self.is_tracked:
@@ -91,7 +92,7 @@ class Participation:
         self._check_stays()
         lost_now = self.clock.events.records.take_dropouts()
         self.dropouts += lost_now
-        lost = {each.client for each in lost_now}
+        lost = {each.client for each in lost_now}.intersection(clients)
         spent = spent_by(ops, lost, self._presence)
         told = {f"lost_{what}": much for what, much in spent._asdict().items()}
         return self._row | {"lost": len(lost)} | told

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 import pandas as pd
 
+from sfl_sim.engine.build import server_burst
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, Method
 from sfl_sim.metrics.accuracy import confusion_table
@@ -34,7 +36,7 @@ class Snapshots:
     ) -> None:
         assert scenario.report.snapshots is not None
         self.wanted = scenario.report.snapshots
-        self.burst = scenario.server.burst
+        self.burst = server_burst(scenario)
         self.method = method
         self.evaluate = evaluate
         self.clock = clock
@@ -45,7 +47,7 @@ class Snapshots:
     def begin(self, round: int, clients: Sequence[int]) -> None:
         """Begin a round with a snapshot, if wanted; sets the interval: in cyclic order usually one label's turn."""
         self._round, self._jobs, self._tables = round, 0, []
-        at_once = self.method.data.n_batches(clients[0]) if self.burst == "all" else self.burst or 1
+        at_once = self.method.data.n_batches(clients[0]) if self.burst == inf else int(self.burst)
         every = self.wanted.every or max(1, at_once * len(clients) // len(self.method.task.label_names))
         self._every = every if round > self.after and round in self.wanted.rounds else 0
         if self._every:

@@ -136,17 +136,19 @@ class Request:
         task: whose clients they are.
         counts: (L,) samples of each label.
         candidates: clients in the order in which they are asked.
-        n_batches: of a local epoch.
         draw: round and branch, for the draw of the assistants' samples.
         assistants: what all requests share.
+
+    Attributes:
+        steps: mini-batches of the local epoch under way, to be set before each.
     """
 
     def __init__(
-        self, task: Task, counts: Ints, candidates: Ints, n_batches: int, draw: tuple[int, int], assistants: Assistants
+        self, task: Task, counts: Ints, candidates: Ints, draw: tuple[int, int], assistants: Assistants
     ) -> None:
         self.task = task
         self.candidates = candidates
-        self.n_batches = n_batches
+        self.steps = range(0)
         self.draw = draw
         self.assistants = assistants
         self.tally = assistants.tally
@@ -164,11 +166,10 @@ class Request:
         return shares
 
     def _lay_out(self, shares: list[Share]) -> None:
-        """Number the rows of shares consecutively; every mini-batch gets equally many."""
+        """Number the rows of shares consecutively."""
         self.shares = shares
         for before, share in pairwise(shares):
             share.first = before.last
-        self.rows_per_batch = ceil(shares[-1].last / self.n_batches) if shares else 0
 
     @property
     def answers(self) -> list[Share]:
@@ -220,7 +221,8 @@ class Request:
             copy = yield from self._send(part1, AGGREGATOR, assistant)
             batch = self.task.data.some(assistant, counts, "korea samples", *self.draw, assistant)
             knowledge = yield on(assistant, Recall(), copy, batch)
-            coded = self.task.wire.coded_up(knowledge, [copy.part], assistant, *self.draw)
+            ids = assistant, *self.draw, self.steps.start  # its own messages have three, and so other draws
+            coded = self.task.wire.coded_up(knowledge, [copy.part], *ids)
             knowledge = yield from self._send(coded, assistant, SERVER)
             share.knowledge = knowledge if share.instead is None else None
 
@@ -232,8 +234,9 @@ class Request:
 
     def rows(self, step: int) -> Flow:
         """Wait for the rows of the round's mini-batch `step`; gives them."""
-        first = step % self.n_batches * self.rows_per_batch
-        last = first + self.rows_per_batch
+        n_rows = ceil(self.shares[-1].last / len(self.steps))
+        first = self.steps.index(step) * n_rows
+        last = first + n_rows
         shares = [share for share in self.shares if share.first < last and first < share.last]
         yield wait([share.settled for share in shares])
         return [rows for share in shares for rows in share.rows(first, last)]

@@ -283,7 +283,11 @@ class Method(ABC):
         yield send(Value("label counts", counts.nbytes, content=counts), c, SERVER)
 
     def finish(self) -> Flow:
-        """Give the flow that runs once after the last round, in whose records it is counted."""
+        """Give the flow that runs once after the last round, in whose records it is counted.
+
+        With `has_exits`, copies (`copy.copy`) of the method may also run it between rounds: it binds new objects to the
+        method's attributes, and changes none that are there.
+        """
         yield from ()
 
     def choose(self, round: int, clients: Sequence[int]) -> Sequence[int]:
@@ -324,6 +328,8 @@ class Method(ABC):
 
     def sides(self, c: int) -> tuple[Sequence[Replica | Joined], Sequence[Replica | Joined]]:
         """Give the parts with which client `c` would go on training: before its cut, and behind it; to be read only.
+
+        After `finish`, these are the parts that answer.
 
         Raises ScenarioError if they are not one layer after the other.
         """

@@ -122,8 +122,13 @@ class Exits(Method):
         """Send client `c` the global model of its depth; gives the client's copy."""
         return (yield from self.wire.fetch(self.templates[self.task.cuts[c]], c))
 
+    def beginning(self, c: int) -> Bundle:
+        """The model with which client `c` begins a round, once it has got it; to be read only."""
+        return self.templates[self.task.cuts[c]]
+
     def finish(self) -> Flow:
         """Give every client the model with which it will answer."""
+        self.personal = {}  # a new one, as this may be a copy of a method that goes on training
         yield par(self.deploy(c) for c in range(len(self.data)))
 
     def deploy(self, c: int) -> Flow:
@@ -137,9 +142,9 @@ class Exits(Method):
         self.personal[c] = yield send(Bundle(model.members[:2]), c, c)  # without what training leaves
 
     def deployed(self, c: int) -> Deployed:
-        """The model that answers the requests of client `c`: its own after `finish`, before that the global one."""
+        """The model that answers the requests of client `c`; before `finish`, the one with which it begins a round."""
         depth = self.task.cuts[c]
-        phi, h, *_ = self.personal.get(c, self.templates[depth]).members
+        phi, h, *_ = (self.personal.get(c) or self.beginning(c)).members
         assert isinstance(h, Replica)
         behind = [*self.theta[self.entry(c) :], *self.classifier]
         shape = self.task.network.layers[depth - 1].out_shape

@@ -5,17 +5,16 @@ Yang et al., "Federated Learning with Nesterov Accelerated Gradient", IEEE TPDS 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
-from sfl_sim.methods.surrogates import EqualStepsOptions, Hosted
+from sfl_sim.methods.surrogates import EqualSteps, EqualStepsOptions
 from sfl_sim.models.replica import Replica
 from sfl_sim.training.optimisers import Optimiser, Sgd
 
 
-class FedNAG(Hosted, regular=True, survives=True):
+class FedNAG(EqualSteps, regular=True, survives=True):
     """SplitFedV1 whose clients and server start from the averaged velocity; that of part-1 travels with part-1."""
 
     Options = EqualStepsOptions
@@ -29,11 +28,6 @@ class FedNAG(Hosted, regular=True, survives=True):
         if not usual.momentum:
             raise ScenarioError("averages momentum, of which there is none", key="train.momentum", found=0.0)
         self.pieces = [Replica(piece.part, piece.content, has_velocity=True) for piece in self.pieces]
-
-    def n_batches(self, clients: Sequence[int]) -> list[int]:
-        """The rounded mean of what the clients have, for each of them."""
-        equal = [self.data.mean_batches(clients)] * len(clients)
-        return equal if self.options.equal_steps else super().n_batches(clients)
 
     @once_a_round
     def optimiser(self, round: int) -> Optimiser:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf, isfinite
+from math import inf, isfinite
 from statistics import fmean
 from typing import Annotated, Literal
 
@@ -110,6 +110,8 @@ class Korea(Method, survives=True):
         self.branches: list[Branch] = []
         self.p = options.p0
         """The proportion of this round."""
+        self.next_p = options.p0
+        """That of the next one."""
         self.norms: list[float] = []
         """The gradient norm F of every round so far, where it is known: not in a timing-only run."""
         least = 2 if task.network.needs_batches_of_two and task.network.needs_batches_of_two_before(task.cut) else 1
@@ -127,10 +129,7 @@ class Korea(Method, survives=True):
 
         A branch whose client is lost stays as it was: of what it has learned in the round, part-1 is gone.
         """
-        options = self.options
-        if options.adapts:
-            low, high = options.bounds
-            self.p = min(max(next_proportion(options.proportion, self.p, self.norms, options.window), low), high)
+        self.p = self.next_p
         self.requests.clear()
         self.assistants.tally.clear()
         branches = self.deal(clients, round)
@@ -139,7 +138,7 @@ class Korea(Method, survives=True):
         norms = yield par({c: self.train(branch, c, round) for c, branch in branches.items()})
         trained = {branches[c].number: branches[c] for c in norms}
         self.branches = [trained.get(branch.number, branch) for branch in self.branches]
-        if options.adapts:
+        if self.options.adapts:
             yield from self.measure({c: (branches[c], norm) for c, (norm,) in norms.items()}, round)
         if trained:
             begun = [branch for branch in self.branches if branch.part1 is not self.part1]
@@ -175,8 +174,7 @@ class Korea(Method, survives=True):
                 q = self.lacking(branch, c)
                 draw = round, branch.number
                 candidates = stream(self.task.seed, "korea assistants", *draw).permutation(others[others != c])
-                n_batches = ceil(self.data.n_batches(c) / self.data.local_epochs)
-                request = Request(self.task, q, candidates, n_batches, draw, self.assistants)
+                request = Request(self.task, q, candidates, draw, self.assistants)
                 if request.shares:
                     self.requests[c] = request
 
@@ -192,7 +190,9 @@ class Korea(Method, survives=True):
         branch.part2 = yield send(branch.part2, SERVER, SERVER)  # for a fresh optimiser
         part1: Replica | None = None
         request = self.requests.get(c)
-        for batches in self.data.epochs(c, round):
+        for batches in filter(None, self.data.epochs(c, round)):  # there may be fewer mini-batches than epochs
+            if request:
+                request.steps = range(batches[0].step, batches[-1].step + 1)
             epoch = self.epoch(branch, c, part1, batches, round)
             if request and part1 is None:
                 _, part1 = yield par([request.gather(branch.part1), epoch])
@@ -204,7 +204,7 @@ class Korea(Method, survives=True):
             request.close()
         assert part1
         tell_norm = [self.tell_norm(part1, c)] if self.options.adapts else []
-        *norm, branch.part1 = yield par([*tell_norm, self.upload(part1, c, round)])
+        *norm, branch.part1 = yield par([*tell_norm, self.wire.deliver(part1, c, round)])
         return norm
 
     def epoch(self, branch: Branch, c: int, part1: Replica | None, batches: Sequence[Batch], round: int) -> Flow:
@@ -234,12 +234,11 @@ class Korea(Method, survives=True):
         norm = yield on(c, SquaredNorms(), part1)
         return (yield send(norm, c, SERVER))
 
-    def upload(self, part1: Replica, c: int, round: int) -> Flow:
-        """Send part-1 to the aggregator."""
-        return (yield from self.wire.deliver(part1, c, round))
-
     def measure(self, told: Mapping[int, tuple[Branch, Value]], round: int) -> Flow:
-        """Keep F: lr / epochs times the mean over branches of the squared gradient norms of both parts (Eq. 5)."""
+        """Keep F: lr / epochs times the mean over branches of the squared gradient norms of both parts (Eq. 5).
+
+        The next proportion follows it; both stay as they were if no client is left.
+        """
 
         def both(branch: Branch, own: Value) -> Flow:
             return (yield on(SERVER, SquaredNorms(), branch.part2, own))
@@ -253,6 +252,8 @@ class Korea(Method, survives=True):
             total += number
         if sums:
             self.norms.append(self.optimiser(round).lr * total / len(sums) / self.data.local_epochs)
+            rule, (low, high) = self.options.proportion, self.options.bounds
+            self.next_p = min(max(next_proportion(rule, self.p, self.norms, self.options.window), low), high)
 
     def pull(self, node: int, master: Replica, branches: Sequence[Replica]) -> Flow:
         """w <- mean of the branches W; W <- (W + alpha * w) / (1 + alpha)."""

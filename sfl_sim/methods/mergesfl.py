@@ -92,13 +92,13 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
         """Steps that each merge a mini-batch of every client that has one; then w1 <- sum_c k_c w1_c."""
         yield on(SERVER, Renew(), self.part2)
         sizes = self.batch_sizes(clients)
-        part1s = yield par({c: self.download(c) for c in clients})
+        part1s = yield par({c: self.wire.fetch(self.part1, c) for c in clients})
         for step in self.todo(round, sizes):
             batches = {c: batch for c, batch in zip(clients, step, strict=True) if batch is not None and c in part1s}
             done = yield from self.step(batches, part1s, sizes, round)
             for lost in batches.keys() - done:
                 del part1s[lost]
-        copies = yield par({c: self.upload(c, part1, round) for c, part1 in part1s.items()})
+        copies = yield par({c: self.wire.deliver(part1, c, round) for c, part1 in part1s.items()})
         if self.options.batch_regulation == "none":
             yield from self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
         elif copies:
@@ -146,14 +146,6 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
         """The client's rows of the gradients come back, and it steps."""
         gradients = yield from self.wire.receive(gradients, part1, c)
         yield on(c, Backward(optimiser), part1, gradients)
-
-    def download(self, c: int) -> Flow:
-        """Send part-1 from the aggregator to the client."""
-        return (yield from self.wire.fetch(self.part1, c))
-
-    def upload(self, c: int, part1: Replica, round: int) -> Flow:
-        """Send part-1 to the aggregator."""
-        return (yield from self.wire.deliver(part1, c, round))
 
 
 @dataclass(frozen=True)

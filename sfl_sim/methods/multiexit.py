@@ -111,6 +111,14 @@ class SplitGP(MultiExit, survives=True):
                 yield on(c, Average(), shared, [mine, shared], [share, 1 - share])
         return fresh
 
+    def beginning(self, c: int) -> Bundle:
+        """The mix, as after a `download`."""
+        shared, share = super().beginning(c), self.options.lambda_pers
+        if c not in self.own:
+            return shared
+        pairs = zip(self.own[c].replicas, shared.snapshot().replicas, strict=True)
+        return Bundle([Replica.averaged(pair, [share, 1 - share]) for pair in pairs])
+
     def client(self, c: int, round: int) -> Flow:
         """Train as multi-exit, and remember phi_c and h_c."""
         trained = yield from super().client(c, round)

@@ -5,12 +5,11 @@ Wang et al., "SlowMo: Improving Communication-Efficient Distributed SGD with Slo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
 
-from sfl_sim.methods.surrogates import EqualStepsOptions, Hosted
+from sfl_sim.methods.surrogates import EqualSteps, EqualStepsOptions
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import MomentumAverage
 
@@ -22,16 +21,11 @@ class SlowMoOptions(EqualStepsOptions):
     slow_lr: Annotated[float, Field(gt=0)] = 1.0
 
 
-class SlowMo(Hosted, regular=True, survives=True):
+class SlowMo(EqualSteps, regular=True, survives=True):
     """SplitFedV1 with a slow momentum, whose steps are as long as the learning rate of the round."""
 
     Options = SlowMoOptions
     options: SlowMoOptions
-
-    def n_batches(self, clients: Sequence[int]) -> list[int]:
-        """The rounded mean of what the clients have, for each of them."""
-        equal = [self.data.mean_batches(clients)] * len(clients)
-        return equal if self.options.equal_steps else super().n_batches(clients)
 
     def merge(self, round: int) -> MomentumAverage:
         """u <- beta_s u + (w - sum_c k_c w_c) / eta_r; w <- w - alpha_s eta_r u."""

@@ -126,11 +126,10 @@ class SplitFrozen(SplitMethod, survives=True):
                     return
                 yield from self.train(c, visit.arrived.pop(b), batch, round)
                 yield occur(visit.served[b])
+                if self.options.send_once and b == sent[-1]:
+                    self.sent.add(c)
         except Lost:
             yield from visit.lose()
-            return
-        if self.options.send_once:
-            self.sent.add(c)
 
     def train(self, c: int, smashed: Value, batch: Batch, round: int) -> Flow:
         """Train part-2 on one message; it is kept with `send_once`."""

@@ -157,3 +157,14 @@ class EqualStepsOptions(HostOptions):
     """
 
     equal_steps: bool = True
+
+
+class EqualSteps(Hosted):
+    """`Hosted`, with equally many mini-batches for all clients of a round if `equal_steps` says so."""
+
+    options: EqualStepsOptions
+
+    def n_batches(self, clients: Sequence[int]) -> list[int]:
+        """The rounded mean of what the clients have, for each of them."""
+        equal = [self.data.mean_batches(clients)] * len(clients)
+        return equal if self.options.equal_steps else super().n_batches(clients)

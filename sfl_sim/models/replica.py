@@ -300,8 +300,7 @@ class Joined(State):
             return copy
         flat, buffers = torch.cat([w.flat for w in members]), torch.cat([w.buffers for w in members])
         weights = Weights(self.part, flat, buffers, tuple(tensor for w in members for tensor in w.frozen))
-        velocities = [w.momentum for w in members if w.momentum is not None]
-        if self.has_velocity and velocities:  # there are none before the end of the first round
+        if self.has_velocity and (velocities := _velocities(members)):
             weights.momentum = torch.cat(velocities)
         copy.content = weights
         return copy
@@ -354,14 +353,20 @@ def average(into: Weights, replicas: Sequence[Weights], shares: Sequence[float],
         learned = _average_adapters(into, replicas, shares) if into.part.aggregate else {}
         weighted_sum(into.flat, [weights.flat for weights in replicas], shares)
         weighted_sum(into.buffers, [weights.buffers for weights in replicas], shares)
-        velocities = [weights.momentum for weights in replicas if weights.momentum is not None]
-        if with_momentum and velocities:
+        if with_momentum and (velocities := _velocities(replicas)):
             into.momentum = torch.empty_like(into.flat)
             weighted_sum(into.momentum, velocities, shares)
         if learned:
             into.frozen = tuple(map(lambda name, old: learned.get(name, old), into.part.frozen_names, into.frozen))
             for name, view in zip(into.part.names, into.part.views(into.flat), strict=True):
                 view.copy_(learned.get(name, view))
+
+
+def _velocities(replicas: Sequence[Weights]) -> list[Tensor]:
+    """Give the momentum buffer of each, zeros if it has taken no step yet; no buffers if none has."""
+    if all(weights.momentum is None for weights in replicas):
+        return []
+    return [torch.zeros_like(w.flat) if w.momentum is None else w.momentum for w in replicas]
 
 
 def _average_adapters(into: Weights, replicas: Sequence[Weights], shares: Sequence[float]) -> dict[str, Tensor]:

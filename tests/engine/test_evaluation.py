@@ -3,8 +3,10 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from small_networks import dropping
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
@@ -90,6 +92,35 @@ def test_to_ask_on_the_way_leaves_no_trace_and_tells_what_would_be_if_training_e
     for figure in ("hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"):
         assert rows[1][figure] == ended[-1][figure]
         assert rows[2][figure] == usual[2][figure]
+
+
+def asked(exits_every, ill=(), **train):
+    """A run of three rounds whose clients go on to train before they are asked; its rounds, and the weights' digest."""
+    scenario = SMALL | {
+        "model": {"factory": dropping, "cut": 2}, "method": {"name": "splitgp", "ft_steps": 2, "ft_lr": 0.1},
+        "train": {"rounds": 3, "batch_size": 10, **train},
+        "report": {"exits_every": exits_every,
+                   "leakage": {"rounds": [2], "samples": 10, "aux_share": 0.3, "attacks": ["dependence"]}},
+    }  # fmt: skip
+    run = Experiment(parse(scenario).variants[0].scenario, CPU)
+    images = run.method.data.images
+    images.x = images.x.float() / 255
+    for c in ill:
+        images.x[run.shares[c]] = float("inf")
+    return list(run.rounds()), run.weights_digest()
+
+
+def test_neither_training_nor_an_attack_notices_that_somebody_has_asked():
+    """Though adaptation draws random numbers, and its models are not those with which anybody goes on."""
+    (usual, digest), (rounds, same) = asked(None), asked(1)
+    assert digest == same
+    pd.testing.assert_frame_equal(rounds[1].leakage, usual[1].leakage)
+
+
+def test_updates_that_are_left_out_when_somebody_asks_do_not_count():
+    usual, rounds = ([each.row["skipped"] for each in asked(every, ill=[0], on_nan="skip")[0]] for every in (None, 1))
+    assert rounds == usual
+    assert usual[0] > 0
 
 
 @pytest.mark.parametrize("asked", [{"serving": {}}, {"report": {"representations": 20}}])

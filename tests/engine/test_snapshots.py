@@ -18,11 +18,11 @@ CPU = torch.device("cpu")
 EVERY = 3
 
 
-def experiment(device=CPU, method="splitfed_v2", rounds=2, burst=None, snapshots=None, **train):
+def experiment(device=CPU, method="splitfed_v2", rounds=2, burst=None, snapshots=None, order="cyclic", **train):
     scenario = {
         "data": {"train_samples": 200, "test_samples": 100, "partition": {"kind": "dominant_label"}},
         "train": {"rounds": rounds, "batch_size": 8, "momentum": 0.5, **train},
-        "server": {"order": "cyclic", "burst": burst},
+        "server": {"order": order, "burst": burst},
         "method": {"name": method},
         "report": {"snapshots": snapshots},
     }
@@ -74,9 +74,18 @@ def test_the_client_served_last_can_answer_instead_of_the_average(monkeypatch):
     assert asked == np.sort(jobs, order="started_s")["client"][EVERY - 1 :: EVERY].tolist()
 
 
-@pytest.mark.parametrize(("burst", "looks"), [(1, [0, 1, 2, 3]), (2, [0, 2, 4, 6])])
-def test_usually_there_is_one_look_for_every_turn_of_a_label(burst, looks):
-    run = experiment(rounds=1, burst=burst, snapshots={"rounds": [1]})  # ten clients, ten labels
+@pytest.mark.parametrize(
+    ("order", "burst", "looks"),
+    [
+        ("cyclic", None, [0, 1, 2, 3]),
+        ("cyclic", 2, [0, 2, 4, 6]),
+        ("random_client", "all", [0, 3, 6, 9]),
+        ("random_client", None, [0, 3, 6, 9]),
+    ],
+)
+def test_usually_there_is_one_look_for_every_turn_of_a_label(order, burst, looks):
+    # ten clients with three mini-batches each, ten labels
+    run = experiment(rounds=1, order=order, burst=burst, snapshots={"rounds": [1]})
     (round,) = run.rounds()
     assert round.confusion["job"].unique()[:4].tolist() == looks
 

@@ -78,6 +78,17 @@ def test_more_stays_than_can_be_listed_are_an_error(monkeypatch, tmp_path):
     assert "presence" not in run.histories()
 
 
+def test_only_participants_count_as_lost_participants():
+    """The deadline passes while the assistants' answers are on their way."""
+    late = {"lost": "deadline", "deadline_s": 0.15}
+    run = experiment("korea", clients={"count": 4, "participation": 0.25, "availability": late,
+                                       "network": {"latency_s": 0.1}})  # fmt: skip
+    rounds = list(run.rounds())
+    lost = run.histories()["losses"].groupby("round")["client"].nunique()
+    assert lost.max() > 1
+    assert [each.row["lost"] for each in rounds] == [1, 1, 1]
+
+
 def test_rounds_that_are_alike_are_one_and_what_happens_once_is_apart():
     run, plans = experiment(), {}
     asked = noted(run)

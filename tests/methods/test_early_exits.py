@@ -46,6 +46,15 @@ def test_i14_splitgp_that_keeps_nothing_is_multiexit():
     assert apart(trained("splitgp", work, lambda_pers=0.2), multiexit) > 1e-3
 
 
+def test_what_splitgp_s_clients_would_begin_a_round_with_is_what_they_get_in_the_end():
+    seen = []
+    method = trained(
+        "splitgp", deep_task(), after_round=lambda now: seen.append([on_device(now, c) for c in range(4)]),
+        lambda_pers=0.3,
+    )  # fmt: skip
+    assert [gap(on_device(method, c), before) for c, before in enumerate(seen[-1])] == [0.0] * 4
+
+
 @pytest.mark.parametrize(
     ("name", "options"), [("multiexit", {}), ("splitgp", {"lambda_pers": 0.0}), ("harmony", PLAIN)], ids=str
 )

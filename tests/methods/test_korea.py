@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
+import lossy_world
 import numpy as np
 import pytest
 import torch
@@ -17,10 +18,13 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.assistants import Assistants, Request, divide
 from sfl_sim.methods.korea import LabelHistory, TrainReplayed, knowledge_request, next_proportion, request_size
+from sfl_sim.methods.wire import Wire
 from sfl_sim.ops import Event, Value
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.prices import Prices
 from sfl_sim.system.presence import Presence
+from sfl_sim.training.codecs import RandTopK
+from sfl_sim.training.coded import Coded
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.optimisers import Sgd
 
@@ -198,8 +202,9 @@ def test_the_server_waits_for_the_features_of_the_mini_batch():
     jobs = np.sort(rows[(rows["node"] == b"server") & (rows["kind"] == b"train")], order="step")
     arrived = {c: ended(rows, b"knowledge", b"uplink", c)[0] for c in {s.assistant for s in request.shares}}
     smashed = np.sort(ended(rows, b"smashed", b"uplink", 0))
+    n_rows = request.shares[-1].last // len(jobs)
     for step, job in enumerate(jobs):
-        first, last = step * request.rows_per_batch, (step + 1) * request.rows_per_batch
+        first, last = step * n_rows, (step + 1) * n_rows
         needed = [arrived[s.assistant] for s in request.shares if s.first < last and first < s.last]
         assert job["requested_s"] == pytest.approx(max(smashed[step], *needed))
     prices = Prices(simulator.prices.fleet)
@@ -272,7 +277,7 @@ def test_candidates_that_were_not_asked_stay_candidates():
     work = replace(task([9, 5, 5, 5, 5], device=None), label_counts=held)
     assistants = Assistants(5.0, 1, told=[occurred() for _ in held])
     for order in ([1, 2, 4, 3], [1, 2, 3, 4]):
-        request = Request(work, np.array([5, 5, 0]), np.array(order), 2, (1, 0), assistants)
+        request = Request(work, np.array([5, 5, 0]), np.array(order), (1, 0), assistants)
         assert [share.assistant for share in request.shares] == [1, 2]
         assert [[other.assistant for other in request.ask(share.counts)] for share in request.shares] == [[3], [4]]
 
@@ -305,6 +310,30 @@ def test_a_refresh_for_nobody_is_not_sent():
     world = fleet(3, uplink_bps=[1e6, SLOW_BPS, SLOW_BPS])
     _, _, rows = simulate("korea", work, 1, options=options, clients=[0], world=world)
     assert len(ended(rows, b"model", b"uplink", 0)) == 1
+
+
+def test_an_epoch_without_a_mini_batch_asks_nobody():
+    """Four epochs of 5 samples are two full mini-batches of 8: part-1 goes up for a refresh, and in the end."""
+    work = task([5, 20, 20], batch_size=8, local_epochs=4, device=None)
+    work = replace(work, data=replace(work.data, rest="carry"))
+    method, _, rows = simulate("korea", work, 1, options=FIXED, clients=[0])
+    assert len(ended(rows, b"model", b"uplink", 0)) == 2
+    assert (rows["kind"] == b"request").sum() == 2 * len(method.requests[0].shares)
+
+
+def test_every_message_draws_by_itself():
+    """Where a participant assists, too, and answers anew in every epoch."""
+    drawn = []
+
+    class Watched(Eager):
+        def snapshot(self, payload):
+            if isinstance(payload, Coded):
+                drawn.append(payload.draw)
+            return super().snapshot(payload)
+
+    work = task([8] * 4, local_epochs=2, wire=Wire(up=RandTopK(keep=0.5)))
+    simulate("korea", work, 1, options={**FIXED, "assistants": "all"}, executor=Watched())
+    assert len(set(drawn)) == len(drawn) > 4 * 2 * 2
 
 
 def test_features_of_earlier_epochs_are_dropped_at_once():
@@ -397,6 +426,16 @@ def test_the_proportion_follows_the_gradient_norm():
     assert method.p == pytest.approx(expected)
     tight, *_ = simulate("korea", work, 4, options={**options, "p_max": 0.3, "p_min": 0.3}, clients=[0, 3])
     assert tight.p == 0.3
+
+
+def test_a_round_in_which_nobody_finishes_leaves_the_proportion():
+    options = {"p0": 0.3, "window": 1, "p_min": 0.0, "p_max": 1.0}
+    _, _, (*_, third) = lossy_world.run("korea", [[0, 1]] * 3, options=options)
+    arrives_s = {c: ended(third, b"smashed", b"uplink", c).min() for c in (0, 1)}
+    away = lossy_world.gone_at({c: arrival_s - 0.01 for c, arrival_s in arrives_s.items()}, for_s=0.01)
+    lost, after = (lossy_world.run("korea", [[0, 1]] * n, away, options)[0] for n in (3, 4))
+    assert (len(lost.norms), len(after.norms)) == (2, 3)
+    assert lost.p == after.p != 0.3
 
 
 def test_the_first_gradient_norm_is_that_of_one_step():

@@ -144,6 +144,24 @@ def test_a_client_that_goes_away_in_between_keeps_nobody_waiting(share, options)
     assert len(served[served["client"] == 3]) < len(rows[(rows["kind"] == b"train") & (rows["client"] == 3)])
 
 
+@pytest.mark.parametrize(("last", "sent_again"), [(0, 2), (2, 0), (4, 0)])
+def test_only_a_client_that_is_lost_in_its_first_epoch_sends_it_again(last, sent_again):
+    """It has two mini-batches in each of three epochs, and is away when the server has trained on the `last` one."""
+    usual = {"options": {"send_once": True}, "local_epochs": 3, "device": None}
+
+    def of_client_3(rows, kind):
+        return np.sort(rows[(rows["kind"] == kind) & (rows["client"] == 3)], order="started_s")
+
+    _, _, (whole,) = lossy_world.run("splitfrozen", [range(4)], **usual)
+    job = of_client_3(whole, b"train")[last]
+    lasts_s = job["ended_s"] - job["started_s"]
+    away = lossy_world.gone_at({3: job["ended_s"] - lasts_s / 2}, for_s=lasts_s)
+    _, clock, (_, rows) = lossy_world.run("splitfrozen", [range(4)] * 2, away, **usual)
+    assert {(loss.round, loss.client) for loss in clock.records.take_dropouts()} == {(1, 3)}
+    assert len(of_client_3(rows, b"smashed")) == sent_again
+    assert len(of_client_3(rows, b"train")) == 6
+
+
 def test_a_step_whose_gradient_nobody_needs_gives_none():
     part2, smashed = task().split(1)[1], Value("smashed", samples=2)
     assert TrainAlone(Sgd(0.1)).out(part2, smashed).size_bytes == 0

@@ -9,11 +9,13 @@ from sfl_sim.errors import NonsenseError
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.network import Network
 from sfl_sim.models.on_nan import OnNan
+from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import Value
 from sfl_sim.scenario.load import parse
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import Train
 
+CPU = torch.device("cpu")
 METHODS = ["fedavg", "splitfed_v1", "splitfed_v2", "smofi", "fednar", "korea", "mergesfl", "multiexit", "harmony"]
 
 
@@ -24,7 +26,7 @@ def experiment(method, lr, on_nan, executor="eager", **train):
         "method": {"name": method},
         "train": {"rounds": 3, "batch_size": 8, "lr": lr, "on_nan": on_nan, "executor": executor, **train},
     }
-    return Experiment(parse(scenario).variants[0].scenario, torch.device("cpu"))
+    return Experiment(parse(scenario).variants[0].scenario, CPU)
 
 
 @pytest.mark.parametrize("executor", ["eager", "batched"])
@@ -76,7 +78,7 @@ def test_where_all_is_finite_nothing_is_skipped_and_not_a_bit_differs():
 def test_an_update_that_is_left_out_leaves_everything_as_it_was():
     """Also the statistics of batch norm, which the forward pass has moved."""
     network = Network("tried", batch_norm_net, (2, 8, 8), 3, torch.float64).called(Calling(on_nan=OnNan(skips=True)))
-    (model,) = network.split(seed=0, device=torch.device("cpu"))
+    (model,) = network.split(seed=0, device=CPU)
     train, labels = Train(Sgd(0.1, momentum=0.9)), torch.tensor([0, 1])
     x = torch.rand(2, 2, 8, 8, dtype=torch.float64)
     fine, bad = (Value("batch", samples=2, content=(images, labels)) for images in (x, 1e308 * x))
@@ -91,6 +93,24 @@ def test_an_update_that_is_left_out_leaves_everything_as_it_was():
         assert torch.equal(was, now)
     train.run(model, fine)
     assert not torch.equal(before[0], weights.flat)
+
+
+def test_the_velocity_of_a_client_whose_updates_were_all_left_out_is_none():
+    run = experiment("fednag", 0.05, "skip", momentum=0.5)
+    images, ill = run.method.data.images, run.shares[run.walk.participation.drawn(1, run.cyclic)[0]]
+    images.x = images.x.float() / 255
+    images.x[ill] = float("inf")
+    skipped = [found.row["skipped"] for found in run.rounds()]
+    assert skipped[0] > 0
+    assert all(piece.weights.momentum.isfinite().all() for piece in run.method.pieces)
+
+
+def test_layers_that_have_taken_no_step_are_at_rest_where_others_are_not():
+    network = Network("tried", batch_norm_net, (2, 8, 8), 3, torch.float64)
+    parts = [Replica(each.part, each.content, has_velocity=True) for each in network.split(1, seed=0, device=CPU)]
+    moving = parts[1].weights.momentum = torch.ones_like(parts[1].weights.flat)
+    velocity = Joined(network.part(0, 3), parts).snapshot().weights.momentum
+    assert velocity.tolist() == [0.0] * len(parts[0].weights.flat) + moving.tolist()
 
 
 def test_losses_on_a_gpu_are_looked_at_when_the_round_ends():

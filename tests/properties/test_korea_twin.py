@@ -1,7 +1,7 @@
 """KoReA-SFL against a twin: docs/methods/korea.md as plain loops over torch.nn and torch.optim, without a simulator."""
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
 import numpy as np
@@ -167,7 +167,10 @@ def simulated(work, options):
 )
 def test_what_is_learned_is_what_plain_loops_learn(build, options):
     settings = {"momentum": 0.5, "weight_decay": 1e-2, "lr": 0.05, "lr_decay": 0.9, "local_epochs": 2}
-    work = task(SAMPLES, build=build, **settings)
+    assert_equal_learning(task(SAMPLES, build=build, **settings), options)
+
+
+def assert_equal_learning(work, options):
     method = simulated(work, options)
     twin = Twin(work, len(ROUNDS[0]), **{"p0": 0.01, **options})
     for number, clients in enumerate(ROUNDS, 1):
@@ -176,6 +179,15 @@ def test_what_is_learned_is_what_plain_loops_learn(build, options):
     assert found.keys() == twin.model.keys()
     assert all((values - twin.model[name]).abs().max() < EXACT for name, values in found.items())
     assert method.p == pytest.approx(twin.proportion, abs=EXACT)
+
+
+@pytest.mark.parametrize("refresh", [True, False])
+def test_rows_of_assistants_are_spread_over_epochs_of_unequal_length(refresh):
+    """Two epochs of 7 samples have three full mini-batches of 4, those of 10 samples five."""
+    work = task(SAMPLES, local_epochs=2, momentum=0.5)
+    work = replace(work, data=replace(work.data, rest="carry"))
+    options = {"proportion": "fixed", "p0": 0.9, "refresh_features": refresh}
+    assert_equal_learning(work, options)
 
 
 @pytest.mark.parametrize("build", [mlp, batch_norm_net])
