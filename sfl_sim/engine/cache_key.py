@@ -50,13 +50,18 @@ def trial_key(scenario: Scenario, meaning: str, *, pixels: bool = True) -> str:
     Without `pixels`, a published data set need not be on this machine (`dealing.deal_data`), nor initial weights.
     """
     values = without(scenario, NOT_STORED) | {"is served": scenario.serving is not None}
-    named = {text: Path(os.path.expanduser(text)) for text in texts(values)}
-    files = {text: _content(path) for text, path in named.items() if os.path.isfile(path)}
+    files = named_files(values)
     files |= {str(path): _content(path) for path in model_files(scenario.model, weights=pixels)}
-    own = {text: own_sources(text.partition(":")[0]) for text in named if ":" in text}
+    own = {text: own_sources(text.partition(":")[0]) for text in texts(values) if ":" in text}
     content = [values, _digest(dataset_of(scenario.data, pixels=pixels)), files, own, code_version(), meaning]
     canonical = json.dumps(content, sort_keys=True, allow_nan=False)
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+
+def named_files(values: object) -> dict[str, str]:
+    """Return the digests of the files that texts in nested mappings and lists name, by text."""
+    named = {text: Path(os.path.expanduser(text)) for text in texts(values)}
+    return {text: _content(path) for text, path in named.items() if os.path.isfile(path)}
 
 
 def own_code(scenario: Scenario) -> dict[str, str]:

@@ -34,7 +34,7 @@ from sfl_sim.store.columns import (
 from sfl_sim.training.alternatives import Model, replicas_by_name
 from sfl_sim.training.deployed import answers_of_clients, representations
 from sfl_sim.training.eager import Eager
-from sfl_sim.training.evaluate import Evaluation, evaluate
+from sfl_sim.training.evaluate import CodedAt, Evaluation, evaluate
 
 if TYPE_CHECKING:
     from sfl_sim.engine.experiment import Experiment
@@ -63,11 +63,15 @@ class Evaluator:
 
     def of_model(self, model: Model, keeps_logits: bool = False) -> Evaluation:
         """Evaluate a global model."""
-        task, n_labels = self.experiment.method.task, self.experiment.dataset.n_labels
+        images, n_labels = self._images, self.experiment.dataset.n_labels
+        return evaluate(model, self._x, self._y, n_labels, images.prepare, keeps_logits, self.coded, images.targets)
+
+    @property
+    def coded(self) -> CodedAt | None:
+        """Where features cross the cut, and the codec that they cross it with; None if as they are."""
+        task = self.experiment.method.task
         codec = task.wire.for_inference if task.cuts else None
-        coded = (max(task.cuts), codec) if codec else None
-        images = self._images
-        return evaluate(model, self._x, self._y, n_labels, images.prepare, keeps_logits, coded, images.targets)
+        return (max(task.cuts), codec) if codec else None
 
     def of_round(self, number: int) -> tuple[dict[str, Any], list[dict[str, Any]], Tables]:
         """Give figures for the row of a finished round, its rows of labels.parquet, and tables after the last round."""

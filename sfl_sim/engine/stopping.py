@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from sfl_sim.engine.experiment import Experiment, Round
 
 
+SAYS_SO = "on_round_end says so"
+
+
 class Stopping:
     """Decides after each round whether it was the last.
 
@@ -37,7 +40,7 @@ class Stopping:
         """Return why training ends with this round; None if it goes on."""
         reason = self._by_rules(round.row)
         if self._own is not None and is_new and self._own(round, experiment):
-            return "on_round_end says so"
+            return SAYS_SO
         return reason
 
     def _by_rules(self, row: Any) -> str | None:

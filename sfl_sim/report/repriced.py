@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -20,8 +21,9 @@ ARROW = "\u00a0→ "
 MAX_TOLD = 4
 TIMES = ["before_s", "after_s", "to_accuracy_before_s"]
 NOTE = (
-    "Medians over seeds. Before: the system configuration in which the run was trained. After: the changed one. Where "
-    "clients would be served in another order, what is learned is not known without training."
+    "Medians over seeds; one that does not reach the target counts as infinitely late. Before: the system "
+    "configuration in which the run was trained. After: the changed one. Where clients would be served in another "
+    "order, or training would go on for more rounds, what is learned is not known without training."
 )
 
 
@@ -78,15 +80,16 @@ def repriced_table(frames: Frames) -> Table | None:
         if seeds.empty:
             continue
         before_s, after_s = seeds[["before_s", "after_s"]].median()
-        to_target = seeds[["to_accuracy_before_s", "time_to_accuracy_s"]].median()
-        hold = seeds["reason"].isna().sum()
+        holds = seeds["reason"].isna()
+        after_target_s = seeds["time_to_accuracy_s"].fillna(inf).where(holds)
+        to_target = [seeds["to_accuracy_before_s"].fillna(inf).median(), after_target_s.median(skipna=False)]
         rows.append(
             [
                 Cell(variant.html, plural(len(seeds), "seed")),
                 Cell(_known(before_s) + ARROW + _known(after_s)),
                 Cell(factor(before_s / after_s) if before_s > 0 and after_s > 0 else "–"),
-                Cell(ARROW.join(map(_known, to_target)) if to_target.notna().any() else "–"),
-                Cell("holds" if hold == len(seeds) else "must be trained", f"holds with {hold} of {len(seeds)}"),
+                Cell(ARROW.join(map(_known, to_target)) if any(map(isfinite, to_target)) else "–"),
+                Cell("holds" if holds.all() else "must be trained", f"holds with {holds.sum()} of {len(seeds)}"),
             ]
         )
     titles = ["Variant", "Simulated time", "Times as fast", "Time to target", "What it learned"]
@@ -94,7 +97,7 @@ def repriced_table(frames: Frames) -> Table | None:
 
 
 def _known(seconds: float) -> str:
-    return "–" if pd.isna(seconds) else duration(seconds)
+    return duration(seconds) if isfinite(seconds) else "–"
 
 
 def repriced_warnings(run: Run) -> list[str]:

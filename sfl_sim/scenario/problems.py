@@ -72,7 +72,7 @@ def _problem(detail: ErrorDetails, given: object) -> ScenarioError:
     if detail["type"] == "missing":
         return ScenarioError("is missing", key=f"{key}.{detail['loc'][-1]}")
     if detail["type"].startswith("union_tag"):
-        kinds = [schema["properties"]["kind"]["const"] for schema in spot.schemas]
+        kinds = [schema["properties"]["kind"]["const"] for schema in spot.schemas if "properties" in schema]
         kind = spot.value.get("kind")
         return ScenarioError("unknown kind" if kind else "is missing", key=f"{key}.kind", found=kind, allowed=kinds)
     return mismatch(key or None, spot.value, spot.schemas)

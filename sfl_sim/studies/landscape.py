@@ -199,7 +199,7 @@ def _look(stored: Stored, extent: Extent, device: torch.device) -> Iterator[dict
     model = _parts(experiment)
     _fill(model, stored.checkpoint)
     surroundings = Surroundings(model, scenario.seed)
-    dataset, images = experiment.dataset, experiment.method.data.images
+    dataset, images, coded = experiment.dataset, experiment.method.data.images, experiment.evaluator.coded
     assert images is not None
     if extent.samples < len(dataset.y_test):
         dataset = dataset.subset(None, extent.samples)
@@ -207,7 +207,7 @@ def _look(stored: Stored, extent: Extent, device: torch.device) -> Iterator[dict
     for name, points in stored.slices(extent).items():
         for alpha, beta in points:
             surroundings.move(alpha, beta)
-            found = evaluate(model, x, y, dataset.n_labels, images.prepare, targets=images.targets)
+            found = evaluate(model, x, y, dataset.n_labels, images.prepare, coded=coded, targets=images.targets)
             yield {
                 "run": str(stored.run), "variant": stored.trained.name, "seed": scenario.seed,
                 "slice": name, "alpha": alpha, "beta": beta, "loss": found.loss, "accuracy": found.accuracy,

@@ -28,7 +28,7 @@ from sfl_sim.studies.targets import ways
 from sfl_sim.studies.train import check, planned, write_pages
 
 OF_TRAINING = ("weights_digest", "executor", "threads", "peak_graphs")
-"""Keys of the summary that are taken from the trained run."""
+"""Keys of the summary that are taken from the trained run if it ends with the same round."""
 OF_SYSTEM = frozenset({Concern.SYSTEM, Concern.ORDER})
 """Concerns that may change."""
 
@@ -89,7 +89,7 @@ class Verdict:
         valid_rounds: number of rounds before the first one that would have to be trained.
         reason: why it would have to be trained, or cannot be walked again; None if all results of training hold.
         before_s, after_s: simulated seconds at the end of those rounds; None without any.
-        to_accuracy_before_s: seconds of the recorded run to its target; None without one, or if it was not reached.
+        to_accuracy_before_s: seconds of the recorded run to the target; None without one, or if it was not reached.
     """
 
     variant: str
@@ -113,9 +113,11 @@ class Repricing:
 
     def __init__(self, run: Path, overrides: Sequence[str]) -> None:
         self.folder = run
-        self.finished = finished(run)
+        stored = finished(run)
         self.digest = read_manifest(run).get("scenario")
         self.recorded = load(run / "scenario.yaml").variants
+        keys = [(was.name, was.scenario.seed) for was in self.recorded]
+        self.finished = {number: stored[key] for number, key in enumerate(keys) if key in stored}
         self.study = load(run / "scenario.yaml", overrides)
         if [each.name for each in self.study.variants] != [each.name for each in self.recorded]:
             raise ScenarioError(
@@ -151,12 +153,13 @@ class Repricing:
 
         def work() -> None:
             notify(planned(study))
-            for number, (was, variant) in enumerate(zip(self.recorded, study.variants, strict=True)):
-                recorded = self.finished.get((was.name, was.scenario.seed))
-                if recorded:
-                    trial = TrialWriter(folder.trial_folder(number), variant.name, variant.scenario.seed)
-                    retracing = Retracing(recorded, was.scenario, variant.scenario)
-                    verdicts.append(_walk(number, retracing, variant, trial, notify))
+            trained = {n: each.rounds.assign(accuracy=each.rounds.get("accuracy")) for n, each in self.finished.items()}
+            before = ways(study, {n: (each.summary, trained[n]) for n, each in self.finished.items()})
+            for number, recorded in self.finished.items():
+                variant = study.variants[number]
+                trial = TrialWriter(folder.trial_folder(number), variant.name, variant.scenario.seed)
+                retracing = Retracing(recorded, self.recorded[number].scenario, variant.scenario)
+                verdicts.append(_walk(number, retracing, variant, trial, before[number]["time_to_accuracy_s"], notify))
             if not any(verdict.rounds for verdict in verdicts):
                 raise ScenarioError(f"nothing is left of it: {verdicts[0].reason}", key="run", found=str(self.folder))
 
@@ -170,25 +173,27 @@ class Repricing:
         )
 
 
-def _walk(number: int, retracing: Retracing, variant: Variant, trial: TrialWriter, notify: Notify) -> Verdict:
-    """Walk a recorded trial into another one, which is closed if it has any rounds."""
+def _walk(
+    number: int, retracing: Retracing, variant: Variant, trial: TrialWriter, target_s: float | None, notify: Notify
+) -> Verdict:
+    """Walk a recorded trial, which took `target_s` to its target, into another; that is closed if it has any rounds."""
     notify(Began(number))
     trial.add_layers(retracing.experiment.layers())
-    recorded, target_s = retracing.recorded, retracing.recorded.summary.get("time_to_accuracy_s")
+    recorded = retracing.recorded
     try:
         for round in retracing.rounds():
             trial.add_round(round.row, round.labels, round.ops, joule=round.joule)
-            notify(Ended(number, round))
+            notify(Ended(number, round, retracing.experiment.stopped))
     except Unwalkable as error:
         return Verdict(trial.variant, trial.seed, 0, 0, error.problem, None, None, target_s)
     rounds, valid, reason = trial.rounds, retracing.valid_rounds, retracing.reason
     if rounds.empty:
         return Verdict(trial.variant, trial.seed, 0, 0, reason, None, None, target_s)
     summary = summary_of(variant, trial, retracing.experiment)
-    if reason is None:
-        summary |= {key: recorded.summary.get(key) for key in OF_TRAINING}
-    else:
+    if reason is not None:
         summary |= headline(rounds[:0], trial.labels)
+    elif len(rounds) == len(recorded.rounds):
+        summary |= {key: recorded.summary.get(key) for key in OF_TRAINING}
     with uninterrupted():
         trial.add_clients(retracing.experiment.clients())
         trial.add_final(retracing.experiment.walk.participation.tables())

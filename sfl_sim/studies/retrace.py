@@ -2,7 +2,8 @@
 
 Two walks go side by side, in the system where the run was trained and in the other. Both trace how the result of every
 operation is computed (`Provenance`). As long as the operations of both have equal lineages, the other system gives
-the same numbers to the bit. From the first round on in which they differ, it would have to be trained.
+the same numbers to the bit. From the first round on in which they differ, it would have to be trained. Each walk ends
+where the training would end by its rules (`train.stop`), which may ask for the time.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import Any
 import pandas as pd
 
 from sfl_sim.engine.experiment import Experiment, Round
+from sfl_sim.engine.stopping import SAYS_SO, Stopping
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import SERVER
-from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.sections import Scenario, Train
 from sfl_sim.sim.prices import place_of
 from sfl_sim.store import check_unchanged, read_manifest
 from sfl_sim.training.provenance import Provenance, TracedOperation
@@ -89,22 +91,43 @@ class Unread(Exception):
     """A flow reads a number that the recorded run has not read, so that only training can give it."""
 
 
+class _Ending(Stopping):
+    """Ends a walk as the training would have ended with the walk's times and the recorded accuracies.
+
+    A user's own function ends it with the round with which it ended the recorded training.
+    """
+
+    def __init__(self, train: Train, recorded: Recorded) -> None:
+        super().__init__(train.model_copy(update={"on_round_end": None}))
+        self._accuracies = recorded.rounds.set_index("round").to_dict().get("accuracy", {})
+        self._said_so = recorded.summary["rounds"] if recorded.summary["stopped"] == SAYS_SO else None
+
+    def why(self, round: Round, experiment: Experiment, is_new: bool) -> str | None:
+        """Return why training ends with this round; None if it goes on."""
+        number = round.row["round"]
+        by_rules = self._by_rules({**round.row, "accuracy": self._accuracies.get(number)})
+        return SAYS_SO if number == self._said_so else by_rules
+
+
 class TracedRounds:
-    """Rounds of a scenario, walked without training, with the lineage of every operation.
+    """Rounds of a recorded training, walked in the system of `scenario`, with the lineage of every operation.
 
     Args:
         read: gives the number in a value of some lineage.
     """
 
-    def __init__(self, scenario: Scenario, read: Callable[[bytes], float]) -> None:
+    def __init__(self, scenario: Scenario, recorded: Recorded, read: Callable[[bytes], float]) -> None:
         self.provenance = Provenance(read)
-        self.experiment = Experiment(scenario, None, self.provenance)
+        train = scenario.train.model_copy(update={"stop": None, "on_round_end": None})
+        self.experiment = Experiment(scenario.model_copy(update={"train": train}), None, self.provenance)
+        if "stopped" in recorded.summary:
+            self.experiment.stopping = _Ending(scenario.train, recorded)
         self.provenance.draws = scenario.model.factory is not None and self.experiment.method.task.network.draws
-        self._rounds = self.experiment.rounds()
 
-    def next_round(self) -> tuple[Round, list[TracedOperation]]:
-        """Walk the next round; gives it and its operations with their lineages."""
-        return next(self._rounds), self.provenance.take()
+    def __iter__(self) -> Iterator[tuple[Round, list[TracedOperation]]]:
+        """Walk round by round; gives each and its operations with their lineages."""
+        for round in self.experiment.rounds():
+            yield round, self.provenance.take()
 
 
 class Retracing:
@@ -129,23 +152,23 @@ class Retracing:
         self.valid_rounds = 0
         self._numbers: dict[bytes, float] = {}
         self._unread = iter(recorded.reads.get("value", ()))
-        self._own_walk = TracedRounds(self._to_its_end(scenario), self._as_recorded)
-        self._other_walk = TracedRounds(self._to_its_end(elsewhere), self._as_known)
+        self._own_walk = TracedRounds(scenario, recorded, self._as_recorded)
+        self._other_walk = TracedRounds(elsewhere, recorded, self._as_known)
         self.experiment = self._other_walk.experiment
 
     def rounds(self) -> Iterator[Round]:
         """Generate the recorded rounds, with the results of training as long as they hold.
 
-        They end before a round in which a flow reads a number that only training can give.
+        They end before a round in which a flow reads a number that only training can give, and with the round with
+        which the training would end there.
 
         Raises Unwalkable, at the latest after the last round, if this code does not reproduce the recorded timeline.
         """
-        is_known = True
-        for row in _records(self.recorded.rounds):
-            recorded, theirs = self._own_walk.next_round()
-            if is_known:
+        is_known, others = True, iter(self._other_walk)
+        for row, (recorded, theirs) in zip(_records(self.recorded.rounds), self._own_walk, strict=False):
+            if is_known and not self.experiment.stopped:
                 try:
-                    other, ours = self._other_walk.next_round()
+                    other, ours = next(others)
                 except Unread:
                     is_known = False
                     why = self.reason or difference(row["round"], theirs, self._other_walk.provenance.take())
@@ -155,13 +178,9 @@ class Retracing:
                     yield self._completed(other, recorded, row)
         if self._own_walk.experiment.timeline_digest != self.recorded.summary["timeline_digest"]:
             raise self.recorded.unwalkable("it was made by other code or from other data")
-
-    def _to_its_end(self, scenario: Scenario) -> Scenario:
-        """Return the scenario with the rounds after which the recorded training stopped, if it stopped early."""
-        ended: dict[str, Any] = {"stop": None, "on_round_end": None}
-        if self.recorded.summary.get("stopped"):
-            ended["rounds"] = self.recorded.summary["rounds"]
-        return scenario.model_copy(update={"train": scenario.train.model_copy(update=ended)})
+        n, experiment = len(self.recorded.rounds), self.experiment
+        if self.recorded.summary.get("stopped") and not experiment.stopped and n < experiment.scenario.train.rounds:
+            self.reason = self.reason or f"round {n + 1}: training would go on"
 
     def _as_recorded(self, lineage: bytes) -> float:
         number = next(self._unread, None)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from sfl_sim.engine.cache_key import code_version, names_own_code, trial_key
+from sfl_sim.engine.cache_key import named_files, names_own_code, trial_key
 from sfl_sim.engine.news import Counted, Notify, optional
 from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.trial import Settings, uninterrupted
@@ -22,7 +22,7 @@ from sfl_sim.scenario.concerns import NOT_LEARNED, Aside
 from sfl_sim.scenario.grid import names_without, points
 from sfl_sim.scenario.load import Study, Variant, digest, served, training
 from sfl_sim.scenario.serving import Serving
-from sfl_sim.store import RunFolder, is_whole, read_manifest, write_served
+from sfl_sim.store import RunFolder, is_whole, write_served
 from sfl_sim.studies.launch import Outcome, launch, place_of
 from sfl_sim.studies.served_fleet import ServedFleet
 from sfl_sim.studies.train import run_study
@@ -46,7 +46,7 @@ class Answers:
         aside: in what its scenario may differ from the one whose answers are asked for.
 
     Attributes:
-        digest: of the run.
+        digest: of the run; behind a dash it has the meaning of its settings.
 
     Raises ScenarioError if the folder holds no run with answers.
     """
@@ -80,28 +80,33 @@ class Answers:
             raise ScenarioError(problem, key="--run", found=str(self.folder))
         return Answered(stored.name, answers)
 
+    def are_up_to_date(self, trained: Variant) -> bool:
+        """Return True if training this variant now would give the same: by this code, from files with equal content."""
+        stored, _ = self._run.nearest(trained.scenario, self._aside)
+        key = trial_key(stored.scenario, str(self.digest).partition("-")[2])
+        return bool((self._run.summary_of(stored) or {}).get("key") == key)
+
 
 def answers_of(training: Study, run: Path | None, settings: Settings, notify: Notify) -> Answers:
     """Return the answers of the models of `training`: from the folder `run`, else from a run in reports/ that has them.
 
-    If there is none, or if what trained it may have been other code, sfl-sim's or a user's own, it is trained now, as
-    far as it has to be. Raises KeyboardInterrupt if that is interrupted.
+    If there is none, or if it was trained by other code or from other data or files, or perhaps by other code of a
+    user's own, it is trained now, as far as it has to be. Raises KeyboardInterrupt if that is interrupted.
     """
     if run:
         return Answers(run)
     name = glob.escape(training.name)
-    folders = [*Path("reports").glob(name), *sorted(Path("reports").glob(f"{name}-[0-9]*"))]
     own = any(names_own_code(variant.scenario) for variant in training.variants)
+    folders = [] if own else [*Path("reports").glob(name), *sorted(Path("reports").glob(f"{name}-[0-9]*"))]
     for folder in folders:
-        if own or read_manifest(folder).get("code") != code_version():
-            continue
         try:
             found = Answers(folder, NOT_LEARNED)
             for variant in training.variants:
                 found.of(variant)
+            if all(map(found.are_up_to_date, training.variants)):
+                return found
         except ScenarioError:
             continue
-        return found
     outcome = run_study(training, None, replace(settings, resume=True), notify)
     if outcome.status != "complete":
         raise KeyboardInterrupt
@@ -158,7 +163,7 @@ class ServedStudy:
         served_from = f"served-{answers.digest if answers else 'timing'}"
         identity = f"{digest(study)}-{served_from}"
         keys = [
-            trial_key(self.trained(v).scenario, served_from + _serving(v).model_dump_json(), pixels=answers is not None)
+            trial_key(self.trained(v).scenario, f"{served_from}{_meaning(_serving(v))}", pixels=answers is not None)
             for v in study.variants
         ]
         folder = RunFolder(place_of(study, out, identity, "-serving", keys), identity, keys, resume=True)
@@ -221,6 +226,11 @@ def _refuse_what_is_idle(study: Study) -> None:
 
 def _key(variant: Variant) -> tuple[str, int]:
     return variant.name, variant.scenario.seed
+
+
+def _meaning(serving: Serving) -> str:
+    """Return a text that is equal for servings with equal settings and files of equal content."""
+    return f"{serving.model_dump_json()}{named_files(serving.model_dump())}"
 
 
 def _serving(variant: Variant) -> Serving:

@@ -68,7 +68,8 @@ def draws_table(found: Sequence[Found], n: int, jobs: int, count: Callable[[int,
         jobs: see `evaluate`.
         count: is told how many of how many points are done.
     """
-    errors = _Errors(scaled=any(_scale(one) != 1 for one in found))
+    traced = len({one.point.variant.scenario.clients.network.trace for one in found}) > 1
+    errors = _Errors(scaled=any(_scale(one) != 1 for one in found), traced=traced)
     seeds = list(dict.fromkeys(one.point.variant.scenario.seed for one in found))
     systems = [_system(one.point.variant.scenario) for one in found]
     shared = len(set(systems)) < len({(one.point.series, one.point.indices) for one in found})
@@ -119,10 +120,12 @@ class _Errors:
 
     Args:
         scaled: whether the user sets or varies the devices' common scale, in place of its draw.
+        traced: whether the user varies how links vary.
     """
 
-    def __init__(self, scaled: bool) -> None:
+    def __init__(self, scaled: bool, traced: bool) -> None:
         self._scaled = scaled
+        self._traced = traced
         self._costs = _read("errors", "runtime", "network", MACS, *available("costs"))
         self._training = _read("training", "median").numbers("median")
 
@@ -135,7 +138,7 @@ class _Errors:
         if compute.training_factor is None and not trains_as_told:
             trains = float(stream(seed, "error of training", number).choice(self._training))
         rides, trace = available("network/traces"), network.trace
-        if trace in rides:
+        if trace in rides and not self._traced:
             trace = str(stream(seed, "error of the trace", number).choice(rides))
         links = 1.0
         if network.profile in TESTS:

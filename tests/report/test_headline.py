@@ -170,6 +170,31 @@ def test_the_table_of_a_repriced_run_has_before_and_after(frames: Frames) -> Non
     assert repriced_table(frames) is None
 
 
+def test_a_seed_that_misses_the_target_is_infinitely_late_before_and_after(frames: Frames) -> None:
+    every = repriced(frames, doubtful=None)
+    name, verdicts = every.variants[0].label, every.runs[0].manifest["repriced"]
+    first, second = (verdict for verdict in verdicts if verdict["variant"] == name)
+
+    def times() -> str:
+        table = repriced_table(every)
+        assert table is not None
+        return read(table)[name]["Time to target"][0]
+
+    reached = times()
+    first["to_accuracy_before_s"] = None
+    never_before = times()
+    every.summary.loc[every.summary["variant"] == name, "time_to_accuracy_s"] = [40.0, np.nan]
+    never = times()
+    first["to_accuracy_before_s"], second["reason"] = 50.0, "round 1: client 1 would be served before client 0"
+    every.summary.loc[every.summary["variant"] == name, "time_to_accuracy_s"] = 40.0
+    unknown = times()
+
+    assert reached.startswith("50 s → ")
+    assert never_before == "–" + reached.removeprefix("50 s")
+    assert never == "–"
+    assert unknown == "50 s → –"
+
+
 def test_what_two_runs_are_warned_about_alike_is_said_once(tmp_path: Path, small: World) -> None:
     worlds = [replace(small, name=name, trained=False) for name in ("one", "two")]
 

@@ -46,6 +46,10 @@ def test_every_key_is_described():
         ({"threshold": {"kind": "offload_rate", "target": 1}}, "serving.threshold.target: must be a number above 0 an"),
         ({"exit_probability": [0.5, 1.5]}, "serving.exit_probability.1: must be a number of at least 0 and at most 1"),
         ({"batch": {"max_size": 0}}, "serving.batch.max_size: must be a whole number of at least 1 (found 0)"),
+        (
+            {"service": {"kind": "gamma"}},
+            "serving.service.kind: unknown kind (found 'gamma'; allowed: exponential, lognormal, measured)",
+        ),
         ({"service": {"cv": 1}}, "serving.service.kind: is missing; the whole is written as in {kind: lognorm"),
         ({"service": {"kind": "lognormal"}}, "serving.service.cv: is missing"),
         ({"service": {"kind": "measured"}}, "serving.service.file: is missing"),

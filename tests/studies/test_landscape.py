@@ -68,6 +68,13 @@ def test_in_the_middle_is_the_model_of_the_last_round(folder, tmp_path):
     assert points.groupby("slice").size().to_dict() == {"line": 4 * 3, "plane": 2 * 9}
 
 
+def test_messages_are_coded_as_in_training(tmp_path):
+    scenario = TINY | BRIEF | {"wire": {"up": "int4"}}
+    found = run(scenario, out=tmp_path / "run", threads=1)
+    middle = surveyed(found.folder, tmp_path / "page.html").query("alpha == 0 and beta == 0")
+    assert middle["loss"].to_list() == pytest.approx(found.rounds["loss"].to_list() * 2, rel=1e-6)
+
+
 def test_a_line_through_a_linear_model_is_what_can_be_calculated_by_hand():
     model = Network("linear", linear, (1, 4, 4), N_LABELS, torch.float64).split(seed=1, device=CPU)
     weight, bias = (view.clone().numpy() for _, view in model[0].weights.named_tensors())

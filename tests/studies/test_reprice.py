@@ -11,9 +11,9 @@ from sfl_sim.engine.news import Ended, silent
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.scenario.load import load
+from sfl_sim.scenario.load import load, parse
 from sfl_sim.scenario.own_code import hand_over
-from sfl_sim.studies.reprice import Repricing, reprice_trial
+from sfl_sim.studies.reprice import OF_TRAINING, Repricing, reprice_trial
 from sfl_sim.studies.train import run_study
 
 IN_ORDER = {"splitfed_v2", "hydra"}
@@ -191,6 +191,66 @@ def test_an_interrupted_run_is_repriced_as_far_as_it_came(place):
     repriced = silently(interrupted, ELSEWHERE, place / "repriced")
     fresh = train(path, place / "fresh", ELSEWHERE)
     pd.testing.assert_frame_equal(rounds(fresh, "splitfed_v1")[:2], rounds(repriced, "splitfed_v1"), check_dtype=False)
+
+
+LEARNING = {"method": {"name": "splitfed_v1"}, "train": SCENARIO["train"] | {"lr": 0.2}}
+BY_TIME = LEARNING | {"train": LEARNING["train"] | {"stop": {"time_s": 1.0}}}
+"""Training that ends with its second round, after 1.2 s."""
+
+
+def test_a_training_that_ends_in_the_same_round_elsewhere_is_what_a_run_there_says(place):
+    path, elsewhere = write(place, BY_TIME), ["clients.network.scale=0.9"]
+    run, fresh = train(path, place / "run"), train(path, place / "fresh", elsewhere)
+    repriced = silently(run, elsewhere, place / "repriced")
+    pd.testing.assert_frame_equal(rounds(fresh, "splitfed_v1"), rounds(repriced, "splitfed_v1"))
+    there, here = (summaries(folder)["splitfed_v1"] for folder in (fresh, repriced))
+    assert here == {key: value for key, value in there.items() if key != "key"}
+    assert (here["rounds"], here["stopped"]) == (2, "1 s have passed")
+    assert rounds(run, "splitfed_v1")["accuracy"].nunique() == 2  # its last is not its median
+
+
+def test_a_training_that_ends_sooner_elsewhere_ends_there_with_what_was_learned_until_then(place):
+    path, elsewhere = write(place, BY_TIME), ["clients.network.scale=0.25"]
+    run, fresh = train(path, place / "run"), train(path, place / "fresh", elsewhere)
+    repriced = silently(run, elsewhere, place / "repriced")
+    pd.testing.assert_frame_equal(rounds(fresh, "splitfed_v1"), rounds(repriced, "splitfed_v1"))
+    there, here = (summaries(folder)["splitfed_v1"] for folder in (fresh, repriced))
+    assert (here["rounds"], verdicts(repriced)["splitfed_v1"]["reason"]) == (1, None)
+    ours, theirs = ({key: each[key] for key in there.keys() - {"key", *OF_TRAINING}} for each in (here, there))
+    assert ours == theirs
+
+
+def test_a_training_that_would_go_on_elsewhere_must_be_trained(place):
+    run = train(write(place, BY_TIME), place / "run")
+    repriced = silently(run, ["clients.network.scale=4"], place / "repriced")
+    verdict = verdicts(repriced)["splitfed_v1"]
+    assert (verdict["rounds"], verdict["valid_rounds"]) == (2, 2)
+    assert verdict["reason"] == "round 3: training would go on"
+    assert summaries(repriced)["splitfed_v1"]["accuracy"] is None
+    assert rounds(repriced, "splitfed_v1")["accuracy"].equals(rounds(run, "splitfed_v1")["accuracy"])
+
+
+def test_a_training_that_one_s_own_function_ended_ends_there_elsewhere(place):
+    changes = LEARNING | {"train": LEARNING["train"] | {"on_round_end": second}}
+    run = run_study(parse(SCENARIO | changes), place / "run", Settings(device="cpu", threads=1), silent).folder
+    repriced = silently(run, ELSEWHERE, place / "repriced")
+    there, here = (summaries(folder)["splitfed_v1"] for folder in (run, repriced))
+    assert verdicts(repriced)["splitfed_v1"]["reason"] is None
+    figures = ("rounds", "stopped", "accuracy", "accuracy_spread", "weights_digest")
+    assert [here[key] for key in figures] == [there[key] for key in figures]
+
+
+def second(round, experiment):
+    return round.row["round"] == 2
+
+
+def test_before_and_after_are_the_times_to_the_same_target(place):
+    run = train(write(place, LEARNING), place / "run")
+    best = rounds(run, "splitfed_v1").nlargest(1, "accuracy").iloc[0]
+    repriced = silently(run, [f"report.target_accuracy={best['accuracy']}"], place / "repriced")
+    before_s = verdicts(repriced)["splitfed_v1"]["to_accuracy_before_s"]
+    assert before_s == summaries(repriced)["splitfed_v1"]["time_to_accuracy_s"] == best["ended_s"]
+    assert before_s != summaries(run)["splitfed_v1"]["time_to_accuracy_s"]
 
 
 def test_a_network_that_draws_makes_every_method_depend_on_the_order(place):

@@ -159,13 +159,25 @@ def test_what_another_version_trained_is_trained_again_unless_it_is_asked_for(he
         raise ScenarioError("is trained")
 
     monkeypatch.setattr("sfl_sim.studies.serve.run_study", training)
-    manifest = here / "reports" / "tiny" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"code": "', '"code": "another '))
-    manifest.with_name("SHA256SUMS").unlink()
+    monkeypatch.setattr("sfl_sim.engine.cache_key.code_version", lambda: "another")
     few = ["--set", "serving.requests=50", "--set", "repeats=1"]
     serve("tiny.yaml", "--run", "reports/tiny", *few)
     serve("tiny.yaml", *few, code=2)
     assert "is trained" in capsys.readouterr().err
+
+
+def test_what_was_trained_from_a_file_that_has_changed_is_trained_again(tmp_path, monkeypatch, no_page, capsys):
+    monkeypatch.chdir(tmp_path)
+    partition = {"kind": "indices", "file": "clients.json"}
+    scenario = TINY | BRIEF | {"data": TINY["data"] | {"partition": partition}, "train": {"rounds": 1}}
+    Path("tiny.yaml").write_text(yaml.safe_dump(scenario))
+    Path("clients.json").write_text(json.dumps([list(range(c, 100, 4)) for c in range(4)]))
+    serve("tiny.yaml")
+    serve("tiny.yaml")
+    assert len(training(capsys.readouterr().err)) == 1
+    Path("clients.json").write_text(json.dumps([list(range(25 * c, 25 * c + 25)) for c in range(4)]))
+    serve("tiny.yaml")
+    assert len(training(capsys.readouterr().err)) == 1
 
 
 def test_a_rate_alone_means_poisson(here, no_page):
@@ -283,6 +295,18 @@ def test_ctrl_c_keeps_the_trials_that_are_finished_and_the_next_serving_goes_on_
     assert capsys.readouterr().err.count("request 0/120") == 5
     whole = sfl_sim.serve("tiny.yaml", run="reports/tiny", out="whole")
     assert pd.read_parquet("out/requests.parquet").equals(whole.requests)
+
+
+def test_trials_of_a_trace_that_has_changed_since_are_not_kept(here, no_page):
+    arrivals = {"kind": "trace", "file": "trace.csv"}
+    scenario = TINY | {"serving": {"arrivals": arrivals}, "grid": {"method.name": ["splitfed_v1", "multiexit"]}}
+    Path("tiny.yaml").write_text(yaml.safe_dump(scenario))
+    Path("trace.csv").write_text("time_s,client\n1,0\n2,1\n")
+    interrupted_at(1, out=Path("out"))
+    assert pd.read_parquet("out/requests.parquet")["arrived_s"].tolist() == [1, 2]
+    Path("trace.csv").write_text("time_s,client\n3,0\n4,1\n")
+    serve("tiny.yaml", "--run", "reports/tiny", "--out", "out")
+    assert pd.read_parquet("out/requests.parquet")["arrived_s"].tolist() == [3, 4] * 4
 
 
 def test_ctrl_c_before_anything_is_finished_leaves_nothing(here):

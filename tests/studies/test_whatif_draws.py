@@ -66,6 +66,12 @@ def test_what_the_user_has_set_is_not_drawn():
     assert (table[["network_error", "server_error", "links"]].nunique() > 1).all()
 
 
+def test_traces_that_are_compared_are_not_drawn():
+    table = drawn("clients.network.trace=hsdpa_bus,hsdpa_metro", clients={"count": 4})
+    assert table.groupby("axis_0")["trace"].unique().map(list).to_dict() == {0: ["hsdpa_bus"], 1: ["hsdpa_metro"]}
+    assert (table.groupby("draw")["round_s"].nunique() == 2).all()
+
+
 def test_networks_differ_in_their_errors_and_seeds_take_turns():
     table = drawn("model.name=cnn_small,resnet8", repeats=2, draws=6)
     by_network = table.groupby("axis_0")["network_error"].apply(list)
@@ -90,7 +96,7 @@ def test_points_of_one_system_compete(vary, contests):
 def test_the_errors_of_phones_are_as_wide_as_stated():
     """The middle half of 200 phones lies within their quartiles on one thread, over the median: 1.4, 2.1 over 1.9."""
     scenario = parse(SCENARIO).variants[0].scenario
-    own = _Errors(scaled=False).of_phones(scenario, 0, 2000)
+    own = _Errors(scaled=False, traced=False).of_phones(scenario, 0, 2000)
     low, high = np.quantile(own, [0.25, 0.75])
     assert high / low == pytest.approx(2.1 / 1.4, rel=0.1)
 
