@@ -26,8 +26,8 @@ NUMBERS = ["accuracy", "target_accuracy", "rounds_to_accuracy", "time_to_accurac
 OVERLAY = Markup(
     "Accuracies of stored runs, with the times of this what-if. The left figure has the simulated time "
     "to {goal}, with the accuracy reached at the end; the right one has that accuracy against the time "
-    "of a round (medians over seeds). A configuration where clients would be served in another order "
-    "must be trained: its accuracy is not known."
+    "of a round (medians over seeds). A configuration where clients would be served in another order, "
+    "or training would end with another round, must be trained: its accuracy is not known."
 )
 
 
