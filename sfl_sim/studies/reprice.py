@@ -42,11 +42,13 @@ class Repriced:
             trained again. They end before a round in which the method reads a number that only training can give.
         ops: all operations (`OP_DTYPE`).
         reason: why it would have to be trained, and from which round on; None if all its results of training hold.
+        stopped: why training ends early there; None if it does not.
     """
 
     rounds: pd.DataFrame
     ops: NDArray[np.void]
     reason: str | None
+    stopped: str | None
 
     @property
     def valid(self) -> bool:
@@ -69,7 +71,7 @@ def reprice_trial(run: Path, variant: Variant, scenario: Scenario) -> Repriced:
     rounds = list(retracing.rounds())
     table = pd.DataFrame([round.row for round in rounds]) if rounds else recorded.rounds[:0]
     ops = np.concatenate([np.empty(0, OP_DTYPE), *(round.ops for round in rounds)])
-    return Repriced(table, ops, retracing.reason)
+    return Repriced(table, ops, retracing.reason, retracing.experiment.stopped)
 
 
 def check_same_training(variant: Variant, scenario: Scenario) -> None:

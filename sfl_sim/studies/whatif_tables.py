@@ -174,7 +174,7 @@ def _there(trained: Scenario, point: Scenario) -> Scenario:
 
 def _told(repriced: Repriced, target_accuracy: float | None) -> dict[str, Any]:
     rounds, is_known = repriced.rounds, repriced.valid
-    last = rounds["accuracy"].astype(float).tail(LAST_ROUNDS)
+    last = rounds["accuracy"].astype(float).tail(1 if repriced.stopped else LAST_ROUNDS)
     return {
         "accuracy": float(last.median()) if is_known else None,
         **way_to(target_accuracy, rounds if is_known else rounds[:0]),

@@ -37,6 +37,15 @@ def test_the_time_to_an_accuracy_is_that_of_a_run_in_the_points_own_world(tmp_pa
         assert point["accuracy"] == row["accuracy"]
 
 
+def test_of_a_training_that_stopped_early_the_accuracy_is_that_of_its_last_round(tmp_path):
+    best = trained(tmp_path / "whole").rounds["accuracy"].max()
+    stopping = {"train": SCENARIO["train"] | {"rounds": 4, "stop": {"accuracy": float(best)}}}
+    run = trained(tmp_path / "run", **stopping)
+    assert 1 < len(run.rounds) < 4
+    asked = sfl_sim.whatif({**SCENARIO, **stopping}, WORLD, runs=[run.folder], out=tmp_path / "asked")
+    assert asked.overlay["accuracy"].tolist() == [best] * len(asked.overlay)
+
+
 def test_where_another_order_would_have_taught_something_else_nothing_is_told(tmp_path):
     changes = {
         "method": {"name": "splitfed_v2"},
