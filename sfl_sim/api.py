@@ -162,7 +162,8 @@ def _axes_table(name: str, about: str) -> cached_property[pd.DataFrame]:
             if f"axis_{number}" in frame:
                 values = [value if isinstance(value, str | int | float) else str(value) for value in each["values"]]
                 frame[f"axis_{number}"] = pd.Series(values)[frame[f"axis_{number}"]].to_list()
-        frame = frame.drop(columns=[each["key"] for each in axes if each["key"] in frame])  # as `method`
+        twice = [each["key"] for n, each in enumerate(axes) if {f"axis_{n}", each["key"]} <= set(frame)]  # as `method`
+        frame = frame.drop(columns=twice)
         return frame.rename(columns={f"axis_{number}": each["key"] for number, each in enumerate(axes)})
 
     read.__doc__ = about

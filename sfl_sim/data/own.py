@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,8 @@ def as_dataset(given: Any) -> Dataset:
         x_train, x_test = _samples(parts[0]), _samples(parts[2])
         values, numbers = np.unique(np.concatenate([y_train, y_test]), return_inverse=True)
         classes = getattr(made[0], "classes", None)
-        names = tuple(str(value if classes is None else classes[value]) for value in values.tolist())
+        classes = () if classes is None else classes
+        names = tuple(str(classes[value] if len(classes) else value) for value in values.tolist())
     except ScenarioError:
         raise
     except Exception as error:  # a user's data set may raise anything, too
@@ -76,7 +78,7 @@ def read_indices(file: str, key: str) -> list[Any]:
             with path.open("rb") as content, np.load(content) as arrays:
                 return [arrays[name] for name in arrays.files]
         found = json.loads(path.read_text())
-    except (OSError, ValueError, EOFError, TypeError, BadZipFile) as error:
+    except (OSError, ValueError, EOFError, TypeError, NotImplementedError, BadZipFile, zlib.error) as error:
         raise ScenarioError(f"cannot be read: {in_short(error)}", key=key, found=file) from error
     if not isinstance(found, list):
         raise ScenarioError("is not a list of lists", key=key, found=file)

@@ -139,7 +139,7 @@ def check_targets(scenario: Scenario, dataset: Dataset) -> None:
     are_tokens = dataset.mean is None and not dataset.x_train.is_floating_point()
     is_named = model.factory is model.path is None and not is_weightless(model.name)
     if are_tokens and is_named and dataset.largest_token >= n_answers:
-        problem = f"knows as many tokens as there are labels, {n_answers}, and the samples have more"
+        problem = f"knows {n_answers} tokens, one for each label; the largest in the samples is {dataset.largest_token}"
         raise ScenarioError(problem, key="model.name", found=model.name)
     wanted = {"report.snapshots": scenario.report.snapshots, "report.leakage": scenario.report.leakage,
               "serving": scenario.serving}  # fmt: skip

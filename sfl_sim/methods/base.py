@@ -285,8 +285,8 @@ class Method(ABC):
     def finish(self) -> Flow:
         """Give the flow that runs once after the last round, in whose records it is counted.
 
-        With `has_exits`, copies (`copy.copy`) of the method may also run it between rounds: it binds new objects to the
-        method's attributes, and changes none that are there.
+        With `has_exits`, copies (`copy.copy`) of the method also run it between rounds: it must bind new objects to
+        attributes, and must not change those that are there.
         """
         yield from ()
 
@@ -329,7 +329,7 @@ class Method(ABC):
     def sides(self, c: int) -> tuple[Sequence[Replica | Joined], Sequence[Replica | Joined]]:
         """Give the parts with which client `c` would go on training: before its cut, and behind it; to be read only.
 
-        After `finish`, these are the parts that answer.
+        After `finish`, they are the parts with which client `c` answers.
 
         Raises ScenarioError if they are not one layer after the other.
         """

@@ -81,7 +81,8 @@ def repriced_table(frames: Frames) -> Table | None:
             continue
         before_s, after_s = seeds[["before_s", "after_s"]].median()
         holds = seeds["reason"].isna()
-        after_target_s = seeds["time_to_accuracy_s"].fillna(inf).where(holds)
+        after_target_s = seeds["time_to_accuracy_s"]
+        after_target_s = after_target_s.mask(after_target_s.isna() & holds, inf)
         to_target = [seeds["to_accuracy_before_s"].fillna(inf).median(), after_target_s.median(skipna=False)]
         rows.append(
             [

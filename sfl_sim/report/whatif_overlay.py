@@ -27,7 +27,7 @@ OVERLAY = Markup(
     "Accuracies of stored runs, with the times of this what-if. The left figure has the simulated time "
     "to {goal}, with the accuracy reached at the end; the right one has that accuracy against the time "
     "of a round (medians over seeds). A configuration where clients would be served in another order, "
-    "or training would end with another round, must be trained: its accuracy is not known."
+    "or training would go on for more rounds, must be trained: its accuracy is not known."
 )
 
 

@@ -34,10 +34,10 @@ class Coding(Section):
     def _spell_out(cls, value: object) -> object:
         if isinstance(value, str):
             value = {"kind": value}
-        if not isinstance(value, Mapping):
+        if not isinstance(value, Mapping) or str(value.get("kind")) not in SHORT:
             return value
-        short = SHORT.get(str(value.get("kind")), {})
-        given = {**short, **value, "kind": short.get("kind", value.get("kind"))}
+        short = SHORT[str(value["kind"])]
+        given = {**short, **value, "kind": short["kind"]}
         for key, told in short.items():
             if given[key] != told:
                 raise ScenarioError(f"is {told} in {value['kind']}", key=key, found=given[key], allowed=[told])

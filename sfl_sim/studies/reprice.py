@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sfl_sim.engine.news import Began, Ended, Notify
 from sfl_sim.engine.trial import Settings, summary_of, uninterrupted
 from sfl_sim.errors import ScenarioError
-from sfl_sim.metrics.accuracy import headline
+from sfl_sim.metrics.accuracy import headline, way_to
 from sfl_sim.scenario.concerns import CONCERNS, NOT_LEARNED, differences
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Variant, digest, load
@@ -153,10 +153,11 @@ class Repricing:
         folder = RunFolder(place_of(study, out, identity, "-repriced"), identity)
         verdicts: list[Verdict] = []
 
+        trained = {n: each.rounds.assign(accuracy=each.rounds.get("accuracy")) for n, each in self.finished.items()}
+        before = ways(study, {n: (each.summary, trained[n]) for n, each in self.finished.items()})
+
         def work() -> None:
             notify(planned(study))
-            trained = {n: each.rounds.assign(accuracy=each.rounds.get("accuracy")) for n, each in self.finished.items()}
-            before = ways(study, {n: (each.summary, trained[n]) for n, each in self.finished.items()})
             for number, recorded in self.finished.items():
                 variant = study.variants[number]
                 trial = TrialWriter(folder.trial_folder(number), variant.name, variant.scenario.seed)
@@ -166,7 +167,9 @@ class Repricing:
                 raise ScenarioError(f"nothing is left of it: {verdicts[0].reason}", key="run", found=str(self.folder))
 
         def join() -> dict[str, Any]:
-            folder.join(study.name, ways(study, folder.closed()))
+            closed = folder.closed().items()
+            after = {n: before[n] | way_to(before[n]["target_accuracy"], rounds) for n, (_, rounds) in closed}
+            folder.join(study.name, after)
             source = {"folder": str(self.folder.resolve()), "scenario": self.digest, "changes": self.changes}
             return {"repriced_from": source, "repriced": [asdict(verdict) for verdict in verdicts]}
 
@@ -193,7 +196,7 @@ def _walk(
         return Verdict(trial.variant, trial.seed, 0, 0, reason, None, None, target_s)
     summary = summary_of(variant, trial, retracing.experiment)
     if reason is not None:
-        summary |= headline(rounds[:0], trial.labels)
+        summary |= headline(rounds[:0], trial.labels) | ({"stopped": None} if "stopped" in summary else {})
     elif len(rounds) == len(recorded.rounds):
         summary |= {key: recorded.summary.get(key) for key in OF_TRAINING}
     with uninterrupted():

@@ -94,7 +94,7 @@ class Unread(Exception):
 class _Ending(Stopping):
     """Ends a walk as the training would have ended with the walk's times and the recorded accuracies.
 
-    A user's own function ends it with the round with which it ended the recorded training.
+    A user's own function cannot be asked again: the walk ends after as many rounds as the training that it ended.
     """
 
     def __init__(self, train: Train, recorded: Recorded) -> None:
@@ -159,8 +159,8 @@ class Retracing:
     def rounds(self) -> Iterator[Round]:
         """Generate the recorded rounds, with the results of training as long as they hold.
 
-        They end before a round in which a flow reads a number that only training can give, and with the round with
-        which the training would end there.
+        They end before a round in which a flow reads a number that only training can give, and after the round that
+        would be the last there.
 
         Raises Unwalkable, at the latest after the last round, if this code does not reproduce the recorded timeline.
         """
@@ -174,13 +174,23 @@ class Retracing:
                     why = self.reason or difference(row["round"], theirs, self._other_walk.provenance.take())
                     self.reason = f"{why}; round {row['round']} depends on a number that only training can tell"
                 else:
-                    self.reason = self.reason or difference(row["round"], theirs, ours)
+                    self.reason = self.reason or self._difference(row["round"], theirs, ours)
                     yield self._completed(other, recorded, row)
         if self._own_walk.experiment.timeline_digest != self.recorded.summary["timeline_digest"]:
             raise self.recorded.unwalkable("it was made by other code or from other data")
         n, experiment = len(self.recorded.rounds), self.experiment
         if self.recorded.summary.get("stopped") and not experiment.stopped and n < experiment.scenario.train.rounds:
             self.reason = self.reason or f"round {n + 1}: training would go on"
+
+    def _difference(
+        self, number: int, theirs: Sequence[TracedOperation], ours: Sequence[TracedOperation]
+    ) -> str | None:
+        """Return why the operations of a round differ; None if they do not. The last round has those of `finish`."""
+        was_last, is_last = bool(self._own_walk.experiment.stopped), bool(self.experiment.stopped)
+        why = difference(number, theirs, ours)
+        if why and was_last != is_last:
+            return f"round {number}: training would {'end' if is_last else 'go on'}"
+        return why
 
     def _as_recorded(self, lineage: bytes) -> float:
         number = next(self._unread, None)

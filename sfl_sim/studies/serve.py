@@ -46,7 +46,7 @@ class Answers:
         aside: in what its scenario may differ from the one whose answers are asked for.
 
     Attributes:
-        digest: of the run; behind a dash it has the meaning of its settings.
+        digest: identity of the run: the digest of its scenario, a dash, and `Settings.meaning`.
 
     Raises ScenarioError if the folder holds no run with answers.
     """

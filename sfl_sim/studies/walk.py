@@ -71,9 +71,8 @@ class Walker:
         """
         experiment, scenario = self.experiment, expand(scenario)
         fleet = build_world(scenario, len(experiment.shares))
-        if (
-            fleet.presence is not None
-        ):  # who is there depends on the system's times, and so does what a method has chosen
+        # Who is there depends on the system's times, and so does what a method has chosen.
+        if fleet.presence is not None:
             method = experiment.method
             experiment.replace_method(type(method)(method.task, method.options))
             self._plans.clear()

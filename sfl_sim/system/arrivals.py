@@ -57,6 +57,7 @@ def bursts(
         first = np.argsort(times_s, kind="stable")[:n_requests]
         if times_s[first[-1]] <= begins_s[-1]:  # no burst that is still to come begins earlier
             return Arrivals(times_s[first], clients.repeat(size)[first])
+        n_bursts *= 2
 
 
 def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:

@@ -50,12 +50,14 @@ def test_torch_data_sets_are_gathered_with_the_names_of_their_classes():
     assert data.y_test.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("classes", "problem"), [(["cat"], "IndexError"), (np.array(["cat", "dog", "owl"]), None)])
+@pytest.mark.parametrize(
+    ("classes", "problem"), [(["cat"], "IndexError"), (np.array(["cat", "dog", "owl"]), None), ([], None)]
+)
 def test_names_of_classes_may_be_an_array_and_must_be_enough(classes, problem):
     train = TensorDataset(torch.from_numpy(TABLE), torch.from_numpy(CLASSES))
     train.classes = classes
     if problem is None:
-        assert as_dataset((train, train)).label_names == ("cat", "dog", "owl")
+        assert as_dataset((train, train)).label_names == (tuple(classes) or ("0", "1", "2"))
     else:
         with pytest.raises(ScenarioError, match=f"data.factory: cannot be read: {problem}"):
             as_dataset((train, train))
@@ -120,6 +122,15 @@ def test_a_file_that_holds_no_indices_is_named(text, tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00"])
 def test_a_damaged_file_of_arrays_is_named(content, tmp_path):
+    (tmp_path / "parts.npz").write_bytes(content)
+    with pytest.raises(ScenarioError, match=r"data.partition.file: cannot be read.*found '.*parts.npz'"):
+        read_indices(str(tmp_path / "parts.npz"), "data.partition.file")
+
+
+def test_damaged_compressed_arrays_are_named(tmp_path):
+    np.savez_compressed(tmp_path / "parts.npz", np.arange(1_000) ** 2 % 97)
+    content = bytearray((tmp_path / "parts.npz").read_bytes())
+    content[100:200] = bytes(100)
     (tmp_path / "parts.npz").write_bytes(content)
     with pytest.raises(ScenarioError, match=r"data.partition.file: cannot be read.*found '.*parts.npz'"):
         read_indices(str(tmp_path / "parts.npz"), "data.partition.file")

@@ -9,7 +9,7 @@ from sfl_sim.errors import NonsenseError
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.network import Network
 from sfl_sim.models.on_nan import OnNan
-from sfl_sim.models.replica import Joined, Replica
+from sfl_sim.models.replica import Joined, Replica, average
 from sfl_sim.ops import Value
 from sfl_sim.scenario.load import parse
 from sfl_sim.training.optimisers import Sgd
@@ -95,7 +95,7 @@ def test_an_update_that_is_left_out_leaves_everything_as_it_was():
     assert not torch.equal(before[0], weights.flat)
 
 
-def test_the_velocity_of_a_client_whose_updates_were_all_left_out_is_none():
+def test_fednag_goes_on_where_all_updates_of_a_client_were_left_out():
     run = experiment("fednag", 0.05, "skip", momentum=0.5)
     images, ill = run.method.data.images, run.shares[run.walk.participation.drawn(1, run.cyclic)[0]]
     images.x = images.x.float() / 255
@@ -103,6 +103,14 @@ def test_the_velocity_of_a_client_whose_updates_were_all_left_out_is_none():
     skipped = [found.row["skipped"] for found in run.rounds()]
     assert skipped[0] > 0
     assert all(piece.weights.momentum.isfinite().all() for piece in run.method.pieces)
+
+
+def test_a_velocity_that_is_not_there_counts_as_zero():
+    (replica,) = Network("tried", batch_norm_net, (2, 8, 8), 3, torch.float64).split(seed=0, device=CPU)
+    into, moving, resting = (replica.snapshot().weights for _ in range(3))
+    moving.momentum = torch.ones_like(moving.flat)
+    average(into, [moving, resting], [0.25, 0.75], with_momentum=True)
+    assert into.momentum.tolist() == [0.25] * len(into.flat)
 
 
 def test_layers_that_have_taken_no_step_are_at_rest_where_others_are_not():

@@ -219,7 +219,7 @@ def test_what_must_be_trained_has_no_accuracy_and_what_never_gets_there_says_so(
     assert list(marks.marker.opacity) == [0, 1, 1, 0]
     accuracy = whatif_overlay.accuracy_by_round(whatif).data[0]
     assert list(accuracy.text) == [f"{CUTS.values[cut]} {CUTS.names[cut]}" for cut in (1, 6, 10)]
-    (table,) = [whatif_overlay.trained_table(whatif, whatif.here(whatif_overlay.trained(whatif)))]
+    table = whatif_overlay.trained_table(whatif, whatif.here(whatif_overlay.trained(whatif)))
     assert [row[2].text for row in table.rows][3] == "–"
 
 

@@ -33,6 +33,11 @@ def test_a_name_that_says_how_many_bits_takes_no_others():
         wire(up={"kind": "int8", "bits": 4})
 
 
+def test_a_section_says_which_kind_it_is():
+    with pytest.raises(ScenarioError, match=r"wire\.up\.kind: is missing"):
+        wire(up={"bits": 4})
+
+
 def test_another_kind_forgets_the_options_of_the_first():
     base = parse({"wire": {"up": {"kind": "topk", "keep": 0.1}}}).base
     other = changed(base, {"wire.up.kind": "fp16"}, Places())

@@ -230,6 +230,30 @@ def test_a_training_that_would_go_on_elsewhere_must_be_trained(place):
     assert rounds(repriced, "splitfed_v1")["accuracy"].equals(rounds(run, "splitfed_v1")["accuracy"])
 
 
+@pytest.mark.parametrize(
+    ("scale", "reason"), [(4, "round 2: training would go on"), (0.25, "round 1: training would end")]
+)
+def test_what_follows_the_last_round_is_in_no_other(scale, reason, place):
+    """Clients fine-tune their models after the last round."""
+    method = {"name": "splitgp", "ft_steps": 1, "ft_lr": 0.01}
+    run = train(write(place, BY_TIME | {"method": method}), place / "run")
+    assert summaries(run)["splitgp"]["rounds"] == 2
+    assert (
+        verdicts(silently(run, [f"clients.network.scale={scale}"], place / "repriced"))["splitgp"]["reason"] == reason
+    )
+
+
+def test_nobody_knows_whether_another_training_would_have_reached_the_accuracy(place):
+    changes = LEARNING | {"method": {"name": "splitfed_v2"}, "train": LEARNING["train"] | {"stop": {"accuracy": 0.05}}}
+    run = train(write(place, changes), place / "run")
+    repriced = silently(run, ELSEWHERE, place / "repriced")
+    assert summaries(run)["splitfed_v2"]["stopped"]
+    assert (summaries(repriced)["splitfed_v2"]["stopped"], summaries(repriced)["splitfed_v2"]["accuracy"]) == (
+        None,
+        None,
+    )
+
+
 def test_a_training_that_one_s_own_function_ended_ends_there_elsewhere(place):
     changes = LEARNING | {"train": LEARNING["train"] | {"on_round_end": second}}
     run = run_study(parse(SCENARIO | changes), place / "run", Settings(device="cpu", threads=1), silent).folder
@@ -251,6 +275,19 @@ def test_before_and_after_are_the_times_to_the_same_target(place):
     before_s = verdicts(repriced)["splitfed_v1"]["to_accuracy_before_s"]
     assert before_s == summaries(repriced)["splitfed_v1"]["time_to_accuracy_s"] == best["ended_s"]
     assert before_s != summaries(run)["splitfed_v1"]["time_to_accuracy_s"]
+
+
+def test_the_target_is_that_of_the_trained_reference_though_it_must_be_trained_there(place):
+    changes = {
+        "grid": {"method.name": ["splitfed_v1", "splitfed_v2"]},
+        "report": {"target_accuracy": {"share": 0.8, "of": "splitfed_v2"}},
+    }
+    run = train(write(place, LEARNING | changes), place / "run")
+    repriced = silently(run, ELSEWHERE, place / "repriced")
+    assert verdicts(repriced)["splitfed_v2"]["reason"]
+    there, here = (summaries(folder)["splitfed_v1"] for folder in (run, repriced))
+    assert here["target_accuracy"] == there["target_accuracy"] is not None
+    assert here["rounds_to_accuracy"] == there["rounds_to_accuracy"]
 
 
 def test_a_network_that_draws_makes_every_method_depend_on_the_order(place):
