@@ -51,7 +51,7 @@ def bursts(
     n_bursts, size = -(-n_requests // size), min(size, n_requests)  # a later place in a burst is none of the first
     while True:
         later_s, whose = poisson(rates, n_bursts, rng)
-        begins_s = np.append(begins_s, begins_s[-1:].sum() + later_s)
+        begins_s = np.append(begins_s, (begins_s[-1] if len(begins_s) else 0) + later_s)
         clients = np.append(clients, whose)
         times_s = np.add.outer(begins_s, spacing_s * np.arange(size)).ravel()
         first = np.argsort(times_s, kind="stable")[:n_requests]

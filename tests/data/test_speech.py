@@ -98,6 +98,13 @@ def test_a_clip_of_another_format_is_named(folder, tmp_path):
         load("speech_commands", root=tmp_path, download=False)
 
 
+def test_a_clip_that_ends_in_the_middle_of_a_number_is_named(folder, tmp_path):
+    clip = folder / "yes" / "0a7c2a8d_nohash_1.wav"
+    clip.write_bytes(clip.read_bytes()[:-1])
+    with pytest.raises(ScenarioError, match=r"cannot read the clip .*0a7c2a8d_nohash_1\.wav"):
+        load("speech_commands", root=tmp_path, download=False)
+
+
 def test_a_folder_without_the_official_lists_is_refused(folder, tmp_path):
     (folder / "testing_list.txt").unlink()
     with pytest.raises(ScenarioError, match=r"is not Speech Commands.*testing_list\.txt"):

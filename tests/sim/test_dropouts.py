@@ -226,6 +226,18 @@ def test_a_client_that_is_back_loses_nothing_when_its_job_of_before_is_finished(
     assert (log, simulator.now_s) == ([0], 6)
 
 
+def asked(clients):
+    return (yield present(clients))
+
+
+def test_before_the_first_round_every_client_is_present_and_nobody_is_no_one_to_wait_for():
+    simulator = world([there((5, 9))])
+    assert simulator.run(asked([0]), 1, in_round=False) == [0]
+    assert simulator.now_s == 0
+    with pytest.raises(StuckError, match="none of whom ever comes"):
+        simulator.run(asked([]), 1)
+
+
 def visit(client, jobs, part2):
     """Run `jobs` mini-batches, each with a second on the device and a second at the server."""
     for _ in range(jobs):
