@@ -91,13 +91,13 @@ def pull_trends(pull: Table) -> dict[str, list[Claim]]:
 
 def proportion_trends(table: Table, proportions: Table) -> dict[str, list[Claim]]:
     """Trend (f); diminishing returns compare the gains of two equal steps, from 0.1 to 0.3 and from 0.3 to 0.5."""
-    names = {p: f"p0={p}" for p in ("0.5", "0.3", "0.1", "0.05")}
+    names = {p: f"p0={p}" for p in ("0.5", "0.3", "0.1")}
     found = proportions(ACCURACY, names) | table(ACCURACY, {"0.2": f"{SKEWED['Dir .1']}, korea, {FIXED}"})
     falling = dict(sorted(found.items(), reverse=True))
     steps = {"from 0.1 to 0.3": found["0.3"] - found["0.1"], "from 0.3 to 0.5": found["0.5"] - found["0.3"]}
     return {
         "(f) the more is replayed, the better": [
-            *chain(falling, ">=", ">=", ">=", ">="), *chain({p: found[p] for p in ("0.5", "0.05")}, ">")
+            *chain(falling, ">=", ">=", ">="), *chain({p: found[p] for p in ("0.5", "0.1")}, ">")
         ],
         "(f) with diminishing returns": chain(steps, ">"),
     }  # fmt: skip

@@ -37,7 +37,7 @@ KOREA = {  # KoReA-SFL's Table 2, ResNet-18 on CIFAR-10: adaptive, fixed, no rep
     "participation=0.05": (62, 0, 0, 42), "participation=0.2": (67, 0, 0, 50), "participation=0.5": (68, 0, 0, 53),
 }  # fmt: skip
 KOREA_TREND = {  # orders without figures of the paper
-    "p0=0.05": 60, "p0=0.1": 63, "p0=0.3": 66.8, "p0=0.5": 67, "conv2": 65, "fc1": 61
+    "p0=0.1": 63, "p0=0.3": 66.8, "p0=0.5": 67, "conv2": 65, "fc1": 61
 }  # fmt: skip
 HOURS = dict(zip(ratios.ORDER, ratios.PAPER["CIFAR-10"], strict=True))
 
