@@ -117,9 +117,5 @@ def gathered(workload: Workload, client: int, round: int) -> Batches:
     order = torch.from_numpy(workload.order(client, round))
     x, y = workload.dataset.x_train[order], workload.dataset.y_train[order]
     for start in range(0, len(order), workload.batch):
-        yield prepared(x[start : start + workload.batch]), y[start : start + workload.batch]
-
-
-def prepared(x: Tensor) -> Tensor:
-    """Normalise a batch and lay it out."""
-    return x.to(torch.float32, memory_format=torch.channels_last).mul_(1 / 127.5).sub_(1)
+        batch = x[start : start + workload.batch].to(torch.float32, memory_format=torch.channels_last)
+        yield batch.mul_(1 / 127.5).sub_(1), y[start : start + workload.batch]

@@ -52,11 +52,6 @@ class Workload:
         return 2 if self.quick else 4
 
     @property
-    def participants(self) -> int:
-        """Number of clients that train, the first ones."""
-        return self.clients
-
-    @property
     def batch(self) -> int:
         return 8 if self.quick else 64
 
@@ -104,11 +99,9 @@ class Workload:
 
 
 class Simulated:
-    """EventClock's side: a method with its options on the clock, without evaluation and storage."""
+    """EventClock's side: a method on the clock, without evaluation and storage."""
 
-    def __init__(
-        self, workload: Workload, train: bool = True, executor: Eager | None = None, **options: object
-    ) -> None:
+    def __init__(self, workload: Workload, train: bool = True, executor: Eager | None = None) -> None:
         device = CPU if train else None
         images = Images(workload.dataset, CPU, workload.dtype, True, augment=False) if train else None
         data = ClientData(workload.shares, workload.batch, images=images)
@@ -119,8 +112,8 @@ class Simulated:
             label_names=workload.dataset.label_names, label_counts=workload.label_counts,
         )  # fmt: skip
         fleet = build_fleet(workload.clients, 0, {}, {"profile": "mobiperf"}, 100.0)
-        self.clients = range(workload.participants)
-        self.method = kind(task, kind.Options(**options))
+        self.clients = range(workload.clients)
+        self.method = kind(task, kind.Options())
         self.simulator = EventClock(fleet, executor or Eager() if train else Timing(), fcfs)
         self.number = 0
         self.simulator.run(self.method.setup(), 1)
