@@ -40,12 +40,13 @@ def learned(round: Round) -> str:
 
 @dataclass
 class Row:
-    """The state of a trial: its rounds, its beginning, and its latest news with their time."""
+    """The state of a trial: its rounds, `resumed` of them by an interrupted run, its beginning, and its latest news."""
 
     name: str
     rounds: int
     state: str = "waiting"
     done: int = 0
+    resumed: int = 0
     began_s: float | None = None
     changed_s: float = 0.0
     simulated: str = ""
@@ -53,9 +54,11 @@ class Row:
 
     def left_s(self, now_s: float) -> float | None:
         """Return the remaining time if all rounds take equally long; None while it is unknown."""
-        if self.state != "running" or not self.done or self.began_s is None:
+        trained = self.done - self.resumed
+        if self.state != "running" or not trained or self.began_s is None:
             return None
-        return max(0.0, self.began_s + (self.changed_s - self.began_s) / self.done * self.rounds - now_s)
+        round_s = (self.changed_s - self.began_s) / trained
+        return max(0.0, self.changed_s + round_s * (self.rounds - self.done) - now_s)
 
 
 @dataclass
@@ -74,8 +77,9 @@ class Progress:
         row = self.rows[news.trial]
         row.changed_s = self.clock()
         match news:
-            case Began():
+            case Began(_, after):
                 row.state, row.began_s = "running", row.changed_s
+                row.done = row.resumed = after
             case Ended(_, round, stopped):
                 row.done = round.row["round"]
                 row.rounds = row.done if stopped else row.rounds
@@ -88,10 +92,10 @@ class Progress:
 
     def left_s(self) -> float | None:
         """Return the remaining time of all trials at the present speed; None while it is unknown."""
-        done = sum(row.done for row in self.rows)
+        trained = sum(row.done - row.resumed for row in self.rows)
         left = sum(row.rounds - row.done for row in self.rows if row.state in ("running", "waiting"))
         began_s = min((row.began_s for row in self.rows if row.began_s is not None), default=None)
-        return None if began_s is None or not done else (self.clock() - began_s) / done * left
+        return None if began_s is None or not trained else (self.clock() - began_s) / trained * left
 
     def shown(self, n: int) -> list[Row]:
         """Return the `n` most important rows, in the order of the study."""

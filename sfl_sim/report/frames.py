@@ -164,8 +164,8 @@ def merge(runs: Sequence[Run]) -> Frames:
         seeds = run.rounds.groupby("variant")["seed"].min().to_dict()
         variants += [
             Variant(
-                label=labels[name], method=str(methods[name]), order=_order(run, name), seed=int(seeds[name]),
-                **style.look(index), run=run, name=name,
+                label=labels[name], method=str(methods[name]), order=run.settings[name].get("server.order"),
+                seed=int(seeds[name]), **style.look(index), run=run, name=name,
             )
             for index, name in enumerate(names, start=len(variants))
         ]  # fmt: skip
@@ -204,12 +204,3 @@ def _label(name: str, names: Sequence[str], title: str) -> str:
     if not title:
         return name
     return title if len(names) == 1 else f"{title}: {name}"
-
-
-def _order(run: Run, name: str) -> str | None:
-    """The order policy of a variant: the choice of the grid that its name holds, or else the scenario's."""
-    grid = run.scenario.get("grid") or {}
-    choices = [part.get("server.order") for part in (grid if isinstance(grid, list) else [grid])]
-    listed = {order for choice in choices for order in (choice if isinstance(choice, list) else [choice])}
-    scenario_wide = (run.scenario.get("server") or {}).get("order")
-    return next((word for word in name.split(", ") if word in listed), scenario_wide)

@@ -17,6 +17,8 @@ from sfl_sim.report.frontier import choice
 from sfl_sim.report.repriced import before_and_after, repriced_warnings
 from sfl_sim.report.results import medians
 from sfl_sim.report.targets import ROUNDS, TIME, Aim, aims, factor
+from sfl_sim.scenario.concerns import concern_of
+from sfl_sim.scenario.fields import Concern
 from sfl_sim.store import changed_files
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from sfl_sim.report.results import Numbers
 
 ARRIVAL_ORDER = "fcfs"
-ORDER_SETTINGS = ("max_wait_s", "burst")
-"""Keys beside `server.order` that say more of an order, and that arrival order has not."""
 MAX_COMPARISONS = 3
 
 MAX_ALIKE = 5
@@ -197,14 +197,15 @@ def _order_costs(frames: Frames, found: list[Found]) -> list[Markup]:
     """One sentence for each pair of variants that differ in their order alone, one of them in arrival order.
 
     Of more than `MAX_COMPARISONS`, the costliest of each method. A preset may come with a number of clients of its own;
-    then more than the order differs, as it may between two runs.
+    then more than the order differs.
     """
     clients = frames.clients.groupby("variant")["client"].nunique()
     summary = frames.summary.assign(round_s=frames.summary["simulated_s"] / frames.summary["rounds"])
     round_s = summary.pivot_table(index="seed", columns="variant", values="round_s")
 
-    def rest(variant: Variant) -> tuple[object, ...]:
-        return variant.run.folder, clients[variant.label], variant.method, *_words(variant)[1]
+    def rest(variant: Variant) -> tuple[int, str]:
+        settings = variant.run.settings[variant.name]
+        return clients[variant.label], str({key: value for key, value in settings.items() if not _is_of_order(key)})
 
     arrival = {rest(variant): (variant, numbers) for variant, numbers in found if variant.order == ARRIVAL_ORDER}
     costs = []
@@ -244,9 +245,13 @@ def _doubts(frames: Frames, variant: Variant, free: Variant, change: pd.Series) 
 
 def _words(variant: Variant) -> tuple[list[str], list[str]]:
     """Split what a variant's name says beside its order: settings of the order, and all else."""
-    words = [word for word in variant.name.split(", ") if word != variant.order]
-    settings = [word for word in words if word.partition("=")[0].rpartition(".")[2] in ORDER_SETTINGS]
+    words = [word for word in variant.name.split(", ") if word.removeprefix("order=") != variant.order]
+    settings = [word for word in words if _is_of_order(f"server.{word.partition('=')[0].rpartition('.')[2]}")]
     return settings, [word for word in words if word not in settings]
+
+
+def _is_of_order(key: str) -> bool:
+    return concern_of(key) is Concern.ORDER
 
 
 def _order_cost(cost: OrderCost, of_several: bool = False) -> str:

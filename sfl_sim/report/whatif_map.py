@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from sfl_sim.report.table import Table
     from sfl_sim.report.whatif_load import Axis, WhatIf
 
-TICKS_S = (1e-3, 1e-2, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000, 86400, 259200, 864000)
+DAY_S = 86400
+TICKS_S = (1e-3, 1e-2, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 36000,
+           DAY_S, 3 * DAY_S, 10 * DAY_S, 30 * DAY_S, 100 * DAY_S, 365 * DAY_S)  # fmt: skip
 MAX_SLOWER = 10.0
 """Factor over the best of a column from which on everything is equally pale."""
 SLOWER_TICKS = (1, 1.2, 1.5, 2, 3, 5, MAX_SLOWER)

@@ -70,6 +70,17 @@ def test_work_within_a_round_is_told_and_is_no_round(clock):
     assert printed(progress)[1] == "first running 1/4 1 min 10 s decoder at cut 2 epoch 3/30"
 
 
+def test_rounds_of_an_interrupted_run_took_no_time_of_this_one(clock):
+    progress = Progress([Row("first", 100)], clock)
+    progress.notify(Began(0, after=50))
+    assert printed(progress)[1] == "first running 50/100"
+    clock.now_s += 10
+    progress.notify(ended(0, 51))
+    shown = printed(progress)
+    assert shown[1] == "first running 51/100 51 min 8 min 10 s accuracy 0.500"
+    assert shown[-1] == "1 running · about 8 min 10 s left"
+
+
 def test_a_round_that_is_late_is_not_there_in_less_than_no_time(clock):
     progress = Progress([Row("first", 2)], clock)
     progress.notify(Began(0))

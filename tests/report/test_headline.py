@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from read_table import read
@@ -251,6 +252,18 @@ def test_an_order_is_compared_whatever_its_settings(frames_of: FramesOf, small: 
         "With splitfed_v2, serving in cyclic order",
         "With splitfed_v2, serving in bounded_wait order (max_wait_s=10)",
     ]
+
+
+def test_an_order_is_found_wherever_the_grid_names_it(tmp_path: Path, small: World) -> None:
+    folder = write_run(tmp_path / "run", small)
+    scenario = yaml.safe_load((folder / "scenario.yaml").read_text())
+    for choice in scenario["grid"]:
+        choice["server"] = {"order": choice.pop("server.order")}
+    (folder / "scenario.yaml").write_text(yaml.safe_dump(scenario))
+
+    texts = [plain(text) for text in headline(merge([load(folder)]))]
+
+    assert any(text.startswith("With splitfed_v2, serving in cyclic order takes ") for text in texts)
 
 
 def test_of_many_orders_the_costliest_of_every_method_is_told(eight: Frames) -> None:

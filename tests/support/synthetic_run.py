@@ -263,7 +263,11 @@ def _write_texts(folder: Path, world: World, summaries: list[dict[str, object]])
         "clients": {"compute": "ai_benchmark", "network": "mobiperf", "participation": 1.0},
         "server": {"speedup": 100, "workers": 1, "order": "fcfs"},
         "train": {"rounds": 30, "batch_size": 16, "lr": 0.05},
-        "grid": [{"method.name": setting.method, "server.order": setting.order} for setting in world.variants],
+        "grid": [
+            {"method.name": setting.method, "server.order": setting.order}
+            | ({"server.max_wait_s": 10} if setting.order == "bounded_wait" else {})
+            for setting in world.variants
+        ],
         "report": {"target_accuracy": TARGET},
     }
     manifest = {
