@@ -14,8 +14,8 @@ from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.html_page import Panel
-from sfl_sim.report.results import columns_for, medians
-from sfl_sim.report.targets import TIME, accuracy, common_target
+from sfl_sim.report.results import columns_for
+from sfl_sim.report.targets import TIME, common_target, time_compared, time_in_words
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MIN_VARIANTS, MAX_NAMED = 3, 8
 TOLD = ["accuracy", "performance_gap", "simulated_s"]
-OF_A_ROUND = "time of a round"
 PALE = 0.45
 MARGIN, LEAST_MARGIN_POINTS = 0.07, 1.0
 """Room between the marks and the frame: a share of what they span, and at least so much."""
@@ -43,15 +42,20 @@ class Frontier:
     """Places of the variants between time and forgetting.
 
     Attributes:
-        cost: what `time_s` is: the time to the target, or of a round if no common target is ever reached.
+        aim: the accuracy to which `time_s` leads; None if it is the time of a round.
         seeds: one row per variant and seed: variant, seed, time_s (infinite if the target is not reached), gap in
             points, and `paced_s`: the time divided by the pace of the seed.
         middle: medians of time_s and gap by variant, and `best`: whether the variant is on the Pareto front.
     """
 
-    cost: str
+    aim: float | None
     seeds: pd.DataFrame
     middle: pd.DataFrame
+
+    @property
+    def cost(self) -> str:
+        """What `time_s` is, in words."""
+        return time_in_words(self.aim)
 
     @property
     def anyone_late(self) -> bool:
@@ -71,17 +75,13 @@ class Frontier:
 def frontier(frames: Frames) -> Frontier | None:
     """The variants between time and forgetting; None for fewer than three whose forgetting is known."""
     known = frames.summary.dropna(subset="performance_gap")
-    aim = common_target(frames)
-    if aim is not None and np.isfinite(medians(frames)["time_to_accuracy_s"]).any():
-        cost, time_s = f"time to {accuracy(aim)} accuracy", known["time_to_accuracy_s"].fillna(math.inf)
-    else:
-        cost, time_s = OF_A_ROUND, known["simulated_s"] / known["rounds"]
+    aim, time_s = time_compared(frames)
     seeds = known[["variant", "seed"]].assign(time_s=time_s, gap=100 * known["performance_gap"])
     seeds["paced_s"] = seeds["time_s"] / _pace(known)
     middle = seeds.groupby("variant")[["time_s", "gap"]].median()
     if len(middle) < MIN_VARIANTS:
         return None
-    return Frontier(cost, seeds, middle.assign(best=_on_front(middle)))
+    return Frontier(aim, seeds, middle.assign(best=_on_front(middle)))
 
 
 def _on_front(places: pd.DataFrame) -> pd.Series[bool]:
@@ -107,7 +107,7 @@ def frontier_panels(frames: Frames) -> list[Panel]:
     found = frontier(frames)
     if found is None:
         return []
-    when = "" if found.cost == OF_A_ROUND else ", the time when the target was first reached"
+    when = "" if found.aim is None else ", the time when the target was first reached"
     late = ", or if it does not reach the target" if found.anyone_late else ""
     caption = FRONT.format(late=late, rounds=LAST_ROUNDS, when=when)
     drawn = [(f"Performance gap against {found.cost}", figure(frames, found))]
@@ -120,8 +120,6 @@ def choice(frames: Frames) -> list[Markup]:
     if found is None or found.middle["best"].equals(np.isfinite(found.middle["time_s"])):
         return []
     names = [variant.html for variant in frames.variants if found.middle["best"].get(variant.label, False)]
-    if len(names) > MAX_NAMED:
-        names[MAX_NAMED:] = [Markup("one of {} more").format(len(names) - MAX_NAMED)]
     late = np.isinf(found.middle["time_s"]).any()
     if len(names) == 1:
         those = " of those that reach it" if late else ""
@@ -132,9 +130,15 @@ def choice(frames: Frames) -> list[Markup]:
     others = " that reaches it" if late else ""
     return [
         escape(f"To trade {found.cost} against performance gap, choose ")
-        + display.listed(names, "or")
+        + any_of(names)
         + f": every other variant{others} is at best as good as one of these in both{found.told_by_seeds}."
     ]
+
+
+def any_of(names: list[Markup]) -> Markup:
+    """Join names by commas and "or", and count those beyond the first few."""
+    more = [Markup("one of {} more").format(len(names) - MAX_NAMED)] if len(names) > MAX_NAMED else []
+    return display.listed(names[:MAX_NAMED] + more, "or")
 
 
 def figure(frames: Frames, found: Frontier) -> go.Figure:

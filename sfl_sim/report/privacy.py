@@ -15,14 +15,15 @@ from markupsafe import Markup, escape
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import figures, style
-from sfl_sim.report.display import data_size, duration, listed, percent, plural, points, time_unit
+from sfl_sim.report.display import data_size, duration, percent, plural, points, time_unit
 from sfl_sim.report.frames import merge
+from sfl_sim.report.frontier import any_of
 from sfl_sim.report.headline import warnings
 from sfl_sim.report.html_page import Panel, write_page
 from sfl_sim.report.load import flat, load, read_table
 from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Column, Table
-from sfl_sim.report.targets import TIME, accuracy, common_target
+from sfl_sim.report.targets import TIME, accuracy, time_compared, time_in_words
 from sfl_sim.scenario import grid
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Leaks:
 
     Attributes:
         frames: the run.
+        aim: the accuracy to which `time_s` leads; None if it is the time of a round.
         figures: one row per variant and seed: the summary, the depth of the cut, and after the last round the columns
             of `FIGURES`, of a variant with several cuts where most leaks.
         table: leakage.parquet, with the variants' labels.
@@ -60,6 +62,7 @@ class Leaks:
     """
 
     frames: Frames
+    aim: float | None
     figures: pd.DataFrame
     table: pd.DataFrame
     pictures: pd.DataFrame
@@ -69,12 +72,6 @@ class Leaks:
     def measure(self) -> str:
         """The column of `MEASURES` that is known; empty without inversion."""
         return next((column for column in MEASURES if self.figures[column].notna().any()), "")
-
-    @cached_property
-    def aim(self) -> float | None:
-        """The accuracy to which time is measured; None: the time of a round is."""
-        aim = common_target(self.frames)
-        return aim if self.figures["time_to_accuracy_s"].notna().any() else None
 
     @cached_property
     def middle(self) -> pd.DataFrame:
@@ -130,11 +127,11 @@ def load_leaks(folder: Path) -> Leaks:
     attacked = attacked.assign(column=(attacked["attack"] + " " + attacked["metric"]).map(FIGURES))
     found = attacked.pivot_table("value", ["variant", "seed"], "column", "max").reindex(columns=list(FIGURES.values()))
     cuts = attacked.groupby(["variant", "seed"])["cut"].agg(lambda own: own.iloc[0] if own.nunique() == 1 else np.nan)
-    summary = frames.summary.merge(found.assign(cut=cuts), how="left", left_on=["variant", "seed"], right_index=True)
+    aim, time_s = time_compared(frames)
+    summary = frames.summary.assign(time_s=time_s)
+    summary = summary.merge(found.assign(cut=cuts), how="left", left_on=["variant", "seed"], right_index=True)
     summary = summary.assign(round_bytes=(summary["bytes_up"] + summary["bytes_down"]) / summary["rounds"])
-    aimed = common_target(frames) is not None and summary["time_to_accuracy_s"].notna().any()
-    time_s = summary["time_to_accuracy_s"].fillna(np.inf) if aimed else summary["simulated_s"] / summary["rounds"]
-    return Leaks(frames, summary.assign(time_s=time_s), last, pictures, _series(frames))
+    return Leaks(frames, aim, summary, last, pictures, _series(frames))
 
 
 def _series(frames: Frames) -> dict[str, style.Named]:
@@ -204,9 +201,8 @@ def _choice(leaks: Leaks) -> list[Markup]:
     if best.sum() in (0, len(best)):
         return []
     names = [leaks.name(variant) for variant in leaks.frames.variants if best[variant.label]]
-    cost = f"time to {accuracy(leaks.aim)} accuracy" if leaks.aim is not None else "time of a round"
     return [
-        escape(f"To trade {cost}, accuracy and leakage against each other, choose ") + listed(names, "or")
+        escape(f"To trade {time_in_words(leaks.aim)}, accuracy and leakage against each other, choose ") + any_of(names)
         + ": every other variant is at best as good as one of these in all three."
     ]  # fmt: skip
 
@@ -253,9 +249,11 @@ def by_cut(leaks: Leaks) -> list[tuple[str, go.Figure]]:
     """Draw time, accuracy, performance gap and leakage against the cut, a line for each series."""
     finite = leaks.middle["time_s"].replace(np.inf, np.nan)
     unit, unit_s = time_unit(finite.max())
-    goal = f"Time to {accuracy(leaks.aim)} accuracy" if leaks.aim is not None else "Time of a round"
     drawn = [
-        (goal, _against_cut(leaks, finite / unit_s, f"simulated time ({unit})", f"%{{y:.3~g}} {unit}")),
+        (
+            time_in_words(leaks.aim).capitalize(),
+            _against_cut(leaks, finite / unit_s, f"simulated time ({unit})", f"%{{y:.3~g}} {unit}"),
+        ),
         ("Accuracy", _against_cut(leaks, 100 * leaks.middle["accuracy"], "accuracy (%)", "%{y:.1f} %")),
         (
             "Performance gap",

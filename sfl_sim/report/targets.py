@@ -159,6 +159,24 @@ def common_target(frames: Frames) -> float | None:
     return targets.pop() if len(targets) == 1 else None
 
 
+def time_compared(frames: Frames) -> tuple[float | None, pd.Series]:
+    """Choose the time by which the variants of a page are compared; seconds by row of the summary.
+
+    The time to the target that all aim at, infinite where it is not reached, if the median seed of some variant
+    reaches it. Else the time of a round; then the first value is None.
+    """
+    summary, aim = frames.summary, common_target(frames)
+    to_target_s = summary["time_to_accuracy_s"].fillna(math.inf)
+    if aim is not None and to_target_s.groupby(summary["variant"]).median().lt(math.inf).any():
+        return aim, to_target_s
+    return None, summary["simulated_s"] / summary["rounds"]
+
+
+def time_in_words(aim: float | None) -> str:
+    """Name the time that `time_compared` chose."""
+    return "time of a round" if aim is None else f"time to {accuracy(aim)} accuracy"
+
+
 def target_table(aim: Aim) -> Table:
     """Tabulate what each variant needs to reach the target, and how many times less than the baseline."""
     titles = ["Variant", TIME.title, "Speed-up in time", ROUNDS.title, "Speed-up in rounds", BYTES.title, BEST.title]

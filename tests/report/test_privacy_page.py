@@ -57,6 +57,20 @@ def test_variants_that_differ_in_their_cut_alone_are_one_line(folder: Path) -> N
     ]  # fmt: skip
 
 
+def test_a_target_that_one_seed_reaches_by_chance_is_no_measure_of_time(folder: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(folder, tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    for trial in summary["variants"]:
+        if (trial["name"], trial["seed"]) != ("cut=1", 0):
+            trial["time_to_accuracy_s"] = None
+    (run / "summary.json").write_text(json.dumps(summary))
+
+    (title, figure), *_ = by_cut(load_leaks(run))
+
+    assert title == "Time of a round"
+    assert np.isfinite(figure.data[0].y).all()
+
+
 def test_the_front_is_ringed_in_every_figure(folder: Path) -> None:
     leaks = load_leaks(folder)
     leaks.middle["best"] = [False, True, False, True]
