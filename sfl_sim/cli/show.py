@@ -50,7 +50,7 @@ def report(
 ) -> None:
     """Write the report of stored runs again, or one page for several; export what it shows.
 
-    Of a run with attacks also its page on privacy.
+    Of a run with attacks also its page on privacy, NAME-privacy.html beside --out NAME.html.
 
     Example: sfl-sim report reports/first reports/second --out both.html
     """
@@ -67,7 +67,8 @@ def report(
         if len(runs) == 1 and (runs[0] / "leakage.parquet").exists():
             from sfl_sim.report.privacy import write_privacy
 
-            say_page(write_privacy(runs[0], page.with_name("privacy.html")), plotly)
+            name = "privacy.html" if page.name == "report.html" else f"{page.stem}-privacy.html"  # one for each --out
+            say_page(write_privacy(runs[0], page.with_name(name)), plotly)
 
 
 @app.command()

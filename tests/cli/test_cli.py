@@ -374,6 +374,8 @@ def test_what_the_cut_gives_away_is_shown_for_every_cut(scenario, tmp_path, caps
     (folder / "privacy.html").unlink()
     sfl_sim("report", folder)
     assert capsys.readouterr().out.split() == [str(folder / "report.html"), str(folder / "privacy.html")]
+    sfl_sim("report", folder, "--out", tmp_path / "one.html")
+    assert capsys.readouterr().out.split() == [str(tmp_path / "one.html"), str(tmp_path / "one-privacy.html")]
     sfl_sim("privacy", scenario, "--vary", "model.cuts=1", "--set", "grid={}", code=2)
     assert "unknown key" in capsys.readouterr().err
 

@@ -61,6 +61,15 @@ def test_a_seed_of_their_own_draws_initial_weights_alone():
         *(weights.values() for weights in (*seeds, plain)), strict=True))  # fmt: skip
 
 
+def test_exits_are_drawn_with_that_seed_too():
+    ours, theirs = (
+        Experiment(variant(seed=seed, method="multiexit", model=model(init={"seed": 5})), CPU).method.h
+        for seed in (1, 2)
+    )
+    for depth, exit in ours.items():
+        assert torch.equal(exit.weights.flat, theirs[depth].weights.flat)
+
+
 def test_other_weights_in_the_folder_make_another_trial(earlier, tmp_path):
     scenario = variant(model=model(init={"run": earlier}))
     before = trial_key(scenario, "test")
