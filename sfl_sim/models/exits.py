@@ -82,8 +82,8 @@ def exit_head(net: Network, cut: int) -> nn.Sequential:
 def exit_network(net: Network, cut: int) -> Network:
     """Make the network of a client that leaves `net` after `cut` layers: these layers, and its head as one more.
 
-    Split at `cut` it gives the parts phi and h, priced. Its initial weights are drawn with the seed of `net`, if that has
-    one of its own; with the same seed phi has those of the first part of `net`.
+    Split at `cut` it gives the parts phi and h, priced. Its initial weights are drawn with the seed of `net`, if `net`
+    has one of its own; with the same seed phi has those of the first part of `net`.
 
     Raises:
         ScenarioError: there is no exit after that layer.

@@ -9,6 +9,7 @@ from typing import Any
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
+from sfl_sim.scenario.given import spelled
 from sfl_sim.scenario.grid import points
 from sfl_sim.scenario.load import Study, Variant, changed
 from sfl_sim.scenario.places import Place
@@ -80,7 +81,7 @@ def axis(key: str, values: Sequence[Any] | str) -> Axis:
 
     Raises ScenarioError if the key cannot vary, or if a value comes twice.
     """
-    listed = [values] if values == ALL else list(values)
+    listed = [values] if isinstance(values, str) else [spelled(value, key) for value in values]
     try:
         list(points({key: listed}))
     except ScenarioError as error:

@@ -20,12 +20,13 @@ from sfl_sim.scenario.concerns import CONCERNS, NOT_LEARNED, differences
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Variant, digest, load
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.store import RunFolder, TrialWriter, read_manifest
+from sfl_sim.store import RunFolder, TrialWriter
 from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.studies.launch import Outcome, launch, place_of
-from sfl_sim.studies.retrace import Retracing, Unwalkable, finished
+from sfl_sim.studies.retrace import Recorded, Retracing, Unwalkable, records_of
 from sfl_sim.studies.targets import ways
 from sfl_sim.studies.train import check, planned, write_pages
+from sfl_sim.studies.trained import TrainedRun
 
 OF_TRAINING = ("weights_digest", "executor", "threads", "peak_graphs")
 """Keys of the summary that are taken from the trained run if it ends with the same round."""
@@ -56,17 +57,13 @@ class Repriced:
         return self.reason is None
 
 
-def reprice_trial(run: Path, variant: Variant, scenario: Scenario) -> Repriced:
-    """Walk a variant with a seed of the run in the folder `run` in the system of `scenario`.
+def reprice_trial(recorded: Recorded, variant: Variant, scenario: Scenario) -> Repriced:
+    """Walk the record of a variant with a seed in the system of `scenario`.
 
-    Raises ScenarioError if `scenario` is another training than `variant`, if the run has not stored it, or if it cannot
-    be walked again (`Unwalkable`).
+    Raises ScenarioError if `scenario` is another training than `variant`, or if the record cannot be walked again
+    (`Unwalkable`).
     """
     check_same_training(variant, scenario)
-    recorded = finished(run).get((variant.name, variant.scenario.seed))
-    if recorded is None:
-        problem = f"has no finished round of {variant.name} (seed {variant.scenario.seed})"
-        raise ScenarioError(problem, key="run", found=str(run))
     retracing = Retracing(recorded, variant.scenario, scenario)
     rounds = list(retracing.rounds())
     table = pd.DataFrame([round.row for round in rounds]) if rounds else recorded.rounds[:0]
@@ -105,7 +102,7 @@ class Verdict:
 
 
 class Repricing:
-    """The run in the folder `run`, after `key=value` overrides of its system.
+    """The run in a folder, after `key=value` overrides of its system.
 
     Attributes:
         study: the study in the other system.
@@ -113,14 +110,13 @@ class Repricing:
     Raises ScenarioError if there is no run, or if an override is not part of the system configuration alone.
     """
 
-    def __init__(self, run: Path, overrides: Sequence[str]) -> None:
-        self.folder = run
-        stored = finished(run)
-        self.digest = read_manifest(run).get("scenario")
-        self.recorded = load(run / "scenario.yaml").variants
+    def __init__(self, folder: Path, overrides: Sequence[str]) -> None:
+        run = TrainedRun(folder, "run")
+        stored = records_of(run)
+        self.folder, self.digest, self.recorded = folder, run.digest, run.variants
         keys = [(was.name, was.scenario.seed) for was in self.recorded]
         self.finished = {number: stored[key] for number, key in enumerate(keys) if key in stored}
-        self.study = load(run / "scenario.yaml", overrides)
+        self.study = load(folder / "scenario.yaml", overrides)
         if [each.name for each in self.study.variants] != [each.name for each in self.recorded]:
             raise ScenarioError(
                 "can change the system configuration of variants, but not the list of variants",

@@ -8,7 +8,6 @@ where the training would end by its rules (`train.stop`), which may ask for the 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -23,26 +22,23 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import SERVER
 from sfl_sim.scenario.sections import Scenario, Train
 from sfl_sim.sim.prices import place_of
-from sfl_sim.store import check_unchanged, read_manifest
+from sfl_sim.store import read_manifest
+from sfl_sim.studies.trained import TrainedRun
 from sfl_sim.training.provenance import Provenance, TracedOperation
 
 KEY = {"variant": "name", "seed": "seed"}
 """Columns that identify a trial's rows, and the keys of a summary with the same values."""
 
 
-def finished(run: Path) -> dict[tuple[str, int], Recorded]:
-    """Return the record of each variant and seed that have finished a round in the run folder `run`.
+def records_of(run: TrainedRun) -> dict[tuple[str, int], Recorded]:
+    """Return the record of each variant and seed of a run that have finished a round.
 
-    Raises ScenarioError if there is no run, or one that was not trained in its own system.
+    Raises ScenarioError if the run was not trained in its own system.
     """
-    if not (run / "summary.json").exists():
-        raise ScenarioError("is not the folder of a run", key="run", found=str(run))
-    if source := read_manifest(run).get("repriced_from"):
+    if source := read_manifest(run.folder).get("repriced_from"):
         problem = "was repriced itself; take the run that was trained"
-        raise ScenarioError(problem, key="run", found=str(run), allowed=source["folder"])
-    check_unchanged(run, "run")
-    stored = json.loads((run / "summary.json").read_text())["variants"]
-    return {(summary["name"], summary["seed"]): Recorded(run, summary) for summary in stored}
+        raise ScenarioError(problem, key="run", found=str(run.folder), allowed=source["folder"])
+    return {trial: Recorded(run.folder, summary) for trial, summary in run.summaries.items()}
 
 
 class Recorded:

@@ -19,7 +19,7 @@ ELSEWHERE = NOT_LEARNED | {Concern.SYSTEM, Concern.COMPUTING}
 
 
 class TrainedRun:
-    """The folder of a run.
+    """The folder of a run, given as `key`.
 
     Attributes:
         digest: digest of its scenario and settings.
@@ -29,12 +29,12 @@ class TrainedRun:
     Raises ScenarioError if the folder holds no run.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, key: str = "--run") -> None:
         self.folder = folder
         self.digest: str | None = read_manifest(folder).get("scenario")
         if self.digest is None or not (folder / SUMMARY).exists():
-            raise ScenarioError("is not the folder of a run", key="--run", found=str(folder))
-        check_unchanged(folder, "--run")
+            raise ScenarioError("is not the folder of a run", key=key, found=str(folder))
+        check_unchanged(folder, key)
         with blamed_on(folder):
             self.variants = load(folder / "scenario.yaml").variants
             summaries = json.loads((folder / SUMMARY).read_text())["variants"]

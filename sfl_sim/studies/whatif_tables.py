@@ -20,6 +20,7 @@ from sfl_sim.scenario.load import Variant, changed
 from sfl_sim.scenario.sections import ClientCuts, Scenario, Server
 from sfl_sim.scenario.vary import Point
 from sfl_sim.studies.reprice import Repriced, reprice_trial
+from sfl_sim.studies.retrace import records_of
 from sfl_sim.studies.trained import ELSEWHERE, TrainedRun
 from sfl_sim.studies.walk import Walker
 from sfl_sim.studies.whatif_points import Found, evaluate
@@ -145,17 +146,20 @@ def overlay_table(question: Question, runs: Sequence[Path]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _of_run(question: Question, run: Path) -> Iterator[dict[str, Any]]:
+def _of_run(question: Question, folder: Path) -> Iterator[dict[str, Any]]:
     learned = [_what_is_learned(point.variant.scenario, question.network) for point in question.points]
-    for stored in TrainedRun(run).variants:
+    run = TrainedRun(folder)
+    records = records_of(run)
+    for stored in run.variants:
         trained = _what_is_learned(stored.scenario, question.network)
+        recorded = records.get((stored.name, stored.scenario.seed))
         for point, wanted in zip(question.points, learned, strict=True):
             scenario = point.variant.scenario
-            if trained == wanted:
-                repriced = reprice_trial(run, stored, _there(stored.scenario, scenario))
+            if recorded and trained == wanted:
+                repriced = reprice_trial(recorded, stored, _there(stored.scenario, scenario))
                 target = scenario.report.target_accuracy or stored.scenario.report.target_accuracy
                 told = _told(repriced, target if isinstance(target, float) else None)
-                yield {**place(point), "run": run.name, "trained": stored.name, **told}
+                yield {**place(point), "run": folder.name, "trained": stored.name, **told}
 
 
 def _what_is_learned(scenario: Scenario, network: Network) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """What varies: from texts to points."""
 
+import numpy as np
 import pytest
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
-from sfl_sim.scenario.vary import ALL, Axis, read_axes, spread
+from sfl_sim.scenario.vary import ALL, Axis, axis, read_axes, spread
 
 
 def study(**values):
@@ -22,6 +23,13 @@ def test_a_value_may_be_a_section():
     (axis,) = read_axes(["model.cut={by: device_speed, values: [1, 2]}, 1"])
     assert axis.values == ({"by": "device_speed", "values": [1, 2]}, 1)
     assert read_axes(["model.cut=[1, 2]"])[0].values == (1, 2)
+
+
+def test_values_from_python_may_be_arrays_and_numbers_of_numpy():
+    assert axis("server.workers", np.arange(1, 3)) == Axis("server.workers", (1, 2))
+    assert axis("clients.network.scale", np.linspace(0.5, 2, 4)).values == (0.5, 1.0, 1.5, 2.0)
+    (section,) = axis("clients.compute", [{"macs_per_s": np.array([1e6, 2e6])}]).values
+    assert section == {"macs_per_s": [1e6, 2e6]}
 
 
 def test_all_cuts_are_found_out_later():

@@ -14,7 +14,9 @@ from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import load, parse
 from sfl_sim.scenario.own_code import hand_over
 from sfl_sim.studies.reprice import OF_TRAINING, Repricing, reprice_trial
+from sfl_sim.studies.retrace import records_of
 from sfl_sim.studies.train import run_study
+from sfl_sim.studies.trained import TrainedRun
 
 IN_ORDER = {"splitfed_v2", "hydra"}
 """Methods whose clients share a state at the server."""
@@ -305,22 +307,26 @@ def variant_of(run, name, overrides=()):
     return next(each for each in load(run / "scenario.yaml", overrides).variants if each.name == name)
 
 
+def record_of(run, name):
+    return next(each for (own, _), each in records_of(TrainedRun(run)).items() if own == name)
+
+
 def test_one_cell_by_itself_is_that_of_the_folder(folders):
     run, _, repriced = folders
     name = "splitfed_v1"
-    trial = reprice_trial(run, variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
+    trial = reprice_trial(record_of(run, name), variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
     assert trial.valid
     assert trial.rounds["ended_s"].tolist() == rounds(repriced, name)["ended_s"].tolist()
     assert trial.rounds["accuracy"].tolist() == rounds(run, name)["accuracy"].tolist()
     assert len(trial.ops) == len(pd.read_parquet(repriced / "ops.parquet", filters=[("variant", "==", name)]))
     with pytest.raises(ScenarioError, match=r"method\.name: is not part of the system configuration alone"):
-        reprice_trial(run, variant_of(run, name), variant_of(run, "hydra").scenario)
+        reprice_trial(record_of(run, name), variant_of(run, name), variant_of(run, "hydra").scenario)
 
 
 def test_a_cell_of_which_nothing_is_known_has_no_rounds(folders):
     run, *_ = folders
     name = "korea, patience_s=0.05"
-    trial = reprice_trial(run, variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
+    trial = reprice_trial(record_of(run, name), variant_of(run, name), variant_of(run, name, ELSEWHERE).scenario)
     assert not trial.valid
     assert trial.rounds["accuracy"].empty
     assert trial.reason.endswith("round 1 depends on a number that only training can tell")

@@ -1,5 +1,7 @@
 """Overlay of training runs on a what-if's points: in the points' own world, or not at all."""
 
+import json
+
 import pandas as pd
 import pytest
 
@@ -35,6 +37,18 @@ def test_the_time_to_an_accuracy_is_that_of_a_run_in_the_points_own_world(tmp_pa
         assert point["time_to_accuracy_s"] == pytest.approx(row["time_to_accuracy_s"], rel=1e-12)
         assert point["rounds_to_accuracy"] == row["rounds_to_accuracy"]
         assert point["accuracy"] == row["accuracy"]
+
+
+def test_what_an_unfinished_run_has_trained_is_told(tmp_path):
+    run = trained(tmp_path / "run", grid={"model.cut": [1, 2]})
+    summary = json.loads((run.folder / "summary.json").read_text())
+    summary["variants"] = [each for each in summary["variants"] if each["name"] == "cut=1"]
+    (run.folder / "summary.json").write_text(json.dumps(summary))
+    (run.folder / "SHA256SUMS").unlink()
+
+    asked = sfl_sim.whatif(SCENARIO, {"model.cut": [1, 2], **WORLD}, runs=[run.folder], out=tmp_path / "asked")
+
+    assert asked.overlay["model.cut"].tolist() == [1, 1, 1]
 
 
 def test_of_a_training_that_stopped_early_the_accuracy_is_that_of_its_last_round(tmp_path):
