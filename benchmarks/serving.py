@@ -30,7 +30,7 @@ SERVER = 2
 
 
 def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
-    from sfl_sim.methods.requests import EarlyExit, Fixed
+    from sfl_sim.methods.requests import EarlyExit, Thresholds
     from sfl_sim.models.network import LABEL_BYTES
     from sfl_sim.models.zoo import network
     from sfl_sim.rng import stream
@@ -50,7 +50,7 @@ def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
     rate_per_s = LOAD / fleet.server.seconds(model.server_work) / share
     began_s = process_time()
     times_s, clients = poisson([rate_per_s / CLIENTS] * CLIENTS, requests, stream(0, "arrivals"))
-    served = EarlyExit([model] * CLIENTS, stream(0, "entropies").random(requests), Fixed([1 - share] * CLIENTS))
+    served = EarlyExit([model] * CLIENTS, stream(0, "entropies").random(requests), Thresholds([1 - share] * CLIENTS))
     station = partial(ServingStation, batch_s=Prices(fleet).batch_s, max_batch=max_batch, max_wait_s=2 / rate_per_s)
     simulator = EventClock(fleet, Timing(), ORDERS["fcfs"], station=station)
     simulator.serve(

@@ -8,16 +8,15 @@ approximation method"; Gibbs and Candes 2021, "Adaptive conformal inference unde
 request e_n rises by step * (1 - share) if something undesired happens, and else falls by step * share. So it settles
 where that happens to `share` of the client's requests, and follows when they change. For any sequence of T requests,
 the share is off by at most highest / (step * T), unless e_n has been at one of its ends. No rule waits for an answer,
-so all of them also hold under overload: `OffloadRate` learns when the device decides, `LatencyBudget` at the latest
-when the budget has passed.
+so all of them also hold under overload: a share that is offloaded is learned when the device decides, a latency budget
+at the latest when it has passed.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,19 +36,19 @@ class EarlyExit:
     Args:
         deployed: every client's model.
         entropies: (R,) nats, of the exit's softmax for each request, in order of arrival.
-        rule: the thresholds e_n: a request exits iff its entropy is below. Without a model, with entropies drawn
-            uniformly from [0, 1), e_n is the probability of an exit.
+        thresholds: those of the clients. Without a model, with entropies drawn uniformly from [0, 1), they are
+            probabilities of an exit.
 
     Attributes:
         offloaded: (R,) bool, whether a request was; of those decided so far.
-        thresholds: (R,) that were in force; NaN where nothing has been decided.
+        in_force: (R,) the threshold of each; NaN where nothing has been decided.
     """
 
-    def __init__(self, deployed: Sequence[Deployed], entropies: NDArray[np.floating], rule: Rule) -> None:
-        self.rule = rule
+    def __init__(self, deployed: Sequence[Deployed], entropies: NDArray[np.floating], thresholds: Thresholds) -> None:
+        self.thresholds = thresholds
         self.entropies = entropies
         self.offloaded = np.zeros(len(entropies), dtype=bool)
-        self.thresholds = np.full(len(entropies), np.nan)
+        self.in_force = np.full(len(entropies), np.nan)
         self._models = [
             (
                 Infer("exit", each.device_work, "features", each.feature_bytes),
@@ -61,21 +60,23 @@ class EarlyExit:
         ]
 
     def request(self, number: int, client: int) -> Flow:
-        """Answer request `number` (from 0), which arrives at `client`; where the rule has a budget, judge it, too."""
-        if self.rule.budget_s == math.inf:
+        """Answer request `number` (from 0), which arrives at `client`; learn from it whether it was undesired."""
+        budget_s = self.thresholds.budget_s
+        if budget_s == math.inf:
             yield from self._answer(number, client)
             return
         answered = Event(f"the answer to request {number}")
         yield start(self._answer(number, client, answered))
-        in_time = yield wait([answered], self.rule.budget_s)
-        self.rule.judged(client, in_time)
+        in_time = yield wait([answered], budget_s)
+        self.thresholds.learn(client, not in_time)
 
     def _answer(self, number: int, client: int, answered: Event | None = None) -> Flow:
         device, front, server, back = self._models[client]
         features = yield on(client, device, front, Value("request", samples=1, step=number))
-        threshold = self.thresholds[number] = self.rule.threshold(client)
+        threshold = self.in_force[number] = self.thresholds.values[client]
         self.offloaded[number] = offloaded = not self.entropies[number] < threshold  # nor is NaN below
-        self.rule.decided(client, offloaded)
+        if not answered:
+            self.thresholds.learn(client, offloaded)
         if offloaded:
             features = yield send(features, client, SERVER)
             answer = yield on(SERVER, server, back, features)
@@ -84,90 +85,34 @@ class EarlyExit:
             yield occur(answered)
 
 
-class Rule(ABC):
-    """The thresholds e_n of all clients.
+@dataclass
+class Thresholds:
+    """The thresholds e_n of all clients, fixed or learned.
 
     Attributes:
-        budget_s: how long after its arrival a request is judged that has not been answered; infinity if none is judged.
+        values: (N,) nats; a request exits iff its entropy is below that of its client.
+        step: how far one request can move a threshold: a large step follows the load quickly, a small one varies less.
+            0: they are fixed.
+        share: of a client's requests that may be undesired.
+        highest: the highest threshold; the lowest is 0. Should be the largest entropy there is: while the share is out
+            of reach, a higher threshold would only take longer to come back.
+        budget_s: infinity: a request that is offloaded is undesired, and e_n is a running quantile of its client's
+            entropies. Else one that is not answered so many seconds after its arrival is, and a client offloads as much
+            as it can: where offloading never takes so long, e_n ends at 0, and the server answers everything; where not
+            even the device is fast enough, it ends at `highest`.
     """
 
-    budget_s = math.inf
+    values: list[float]
+    step: float = 0.0
+    share: float = 0.0
+    highest: float = math.inf
+    budget_s: float = math.inf
 
-    @abstractmethod
-    def threshold(self, client: int) -> float:
-        """Give e_n: a request whose entropy (nats) is below is answered on the device."""
-
-    def decided(self, client: int, offloaded: bool) -> None:  # noqa: B027 - a rule need not learn
-        """Note the decision of a client's device on a request."""
-
-    def judged(self, client: int, in_time: bool) -> None:  # noqa: B027
-        """Note that a client's request has been answered, or that `budget_s` has passed before."""
-
-
-class Fixed(Rule):
-    """Fixed thresholds (N,), one for each client."""
-
-    def __init__(self, values: Sequence[float]) -> None:
-        self.values = values
-
-    def threshold(self, client: int) -> float:
-        """Give the client's threshold."""
-        return self.values[client]
-
-
-class _Tracking(Rule):
-    """Keeps the share of requests with an undesired outcome at an aim.
-
-    Args:
-        share: of a client's requests.
-        start: the threshold of all clients at first.
-        step: how far one request can move it: a large step follows the load quickly, a small one varies less.
-        highest: the highest threshold; the lowest is 0. Should be the largest entropy there is: while the aim is out of
-            reach, a higher threshold would only take longer to come back.
-    """
-
-    def __init__(self, share: float, start: float, step: float, highest: float) -> None:
-        self.share = share
-        self.step = step
-        self.highest = highest
-        self._values: dict[int, float] = defaultdict(lambda: start)
-
-    def threshold(self, client: int) -> float:
-        """Give the present threshold."""
-        return self._values[client]
-
-    def _move(self, client: int, happened: bool) -> None:
-        moved = self._values[client] + self.step * (happened - self.share)
-        self._values[client] = min(max(moved, 0.0), self.highest)
-
-
-class OffloadRate(_Tracking):
-    """Lets a client offload the given share of its requests: e_n is a running quantile of its entropies."""
-
-    def decided(self, client: int, offloaded: bool) -> None:
-        """Learn from whether it is offloaded."""
-        self._move(client, offloaded)
-
-
-class LatencyBudget(_Tracking):
-    """Lets a client offload as much as it can while the given share of its requests takes no longer than `budget_s`.
-
-    Where offloading never takes so long, e_n ends at 0: the server answers everything. Where not even the device is
-    fast enough, it ends at `highest`.
-
-    Args:
-        budget_s: from a request's arrival to its answer.
-        share: of a client's requests that must be within it: 0.95 holds the 95th percentile.
-        start, step, highest: as of `OffloadRate`.
-    """
-
-    def __init__(self, budget_s: float, share: float, start: float, step: float, highest: float) -> None:
-        super().__init__(1 - share, start, step, highest)
-        self.budget_s = budget_s
-
-    def judged(self, client: int, in_time: bool) -> None:
-        """Learn from whether it is late."""
-        self._move(client, not in_time)
+    def learn(self, client: int, undesired: bool) -> None:
+        """Move the threshold of a client after one of its requests."""
+        if self.step:
+            moved = self.values[client] + self.step * (undesired - self.share)
+            self.values[client] = min(max(moved, 0.0), self.highest)
 
 
 class Infer(Step):

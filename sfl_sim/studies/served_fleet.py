@@ -17,8 +17,7 @@ from sfl_sim.engine.build import server_workers
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.round_tables import device_groups
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods import requests as rules
-from sfl_sim.methods.requests import EarlyExit, draw_rows
+from sfl_sim.methods.requests import EarlyExit, Thresholds, draw_rows
 from sfl_sim.metrics import exits
 from sfl_sim.metrics.serving import request_rows, summary
 from sfl_sim.ops import Flow
@@ -88,7 +87,7 @@ class ServedFleet:
         self._priority(serving)
         self._drawn_s(serving)
         if timing_only:
-            self._rule(serving, None)
+            self._thresholds(serving, None)
         elif isinstance(serving.threshold, FixedThreshold):
             self._per_client(serving.threshold.entropy, "serving.threshold.entropy")
         recorded = self.scenario.data.test
@@ -114,13 +113,13 @@ class ServedFleet:
         if answers is not None and serving.rho is not None:
             answers = exits.at_rho(answers, serving.rho)
         about = self._about(arrivals.clients, answers)
-        requests = EarlyExit(self.deployed, about["entropy"].to_numpy(float), self._rule(serving, answers))
+        requests = EarlyExit(self.deployed, about["entropy"].to_numpy(float), self._thresholds(serving, answers))
         clock = self._clock(serving)
         clock.serve(_flows(arrivals, requests, notify))
         rows = request_rows(clock.take_rows()).assign(
             sample=about["sample"],
             correct=about["server_correct"].where(requests.offloaded, about["device_correct"]).astype("boolean"),
-            threshold=np.nan if answers is None else requests.thresholds,
+            threshold=np.nan if answers is None else requests.in_force,
         )
         return rows, self._summary(serving, rows, rate_per_s, timing_only=answers is None)
 
@@ -180,21 +179,21 @@ class ServedFleet:
             arrivals = poisson(rates_per_s, n_requests, rng)
         return arrivals, rate_per_s
 
-    def _rule(self, serving: Serving, answers: pd.DataFrame | None) -> rules.Rule:
-        """Return the rule by which clients offload; without answers, thresholds are probabilities of an exit."""
+    def _thresholds(self, serving: Serving, answers: pd.DataFrame | None) -> Thresholds:
+        """Return the thresholds by which clients offload; without answers they are probabilities of an exit."""
         rule = serving.threshold
         highest = 1.0 if answers is None else math.log(self.n_labels)
-        adjusting = {"start": highest / 2, "step": STEP * highest, "highest": highest}
+        learned = partial(Thresholds, [highest / 2] * self.n_clients, STEP * highest, highest=highest)
         if isinstance(rule, OffloadRate):
-            return rules.OffloadRate(rule.target, **adjusting)
+            return learned(share=rule.target)
         if isinstance(rule, LatencyBudget):
-            return rules.LatencyBudget(rule.target_s, rule.share, **adjusting)
+            return learned(share=1 - rule.share, budget_s=rule.target_s)
         if answers is None:
-            return rules.Fixed(self._exit_probability(serving))
+            return Thresholds(self._exit_probability(serving))
         if isinstance(rule, Oracle):
             best = exits.oracle(answers, exits.thresholds(self.n_labels)).droplevel(["variant", "seed"])
-            return rules.Fixed(best.reindex(range(self.n_clients)).tolist())
-        return rules.Fixed(self._per_client(rule.entropy, "serving.threshold.entropy"))
+            return Thresholds(best.reindex(range(self.n_clients)).tolist())
+        return Thresholds(self._per_client(rule.entropy, "serving.threshold.entropy"))
 
     def _exit_probability(self, serving: Serving) -> list[float]:
         if serving.exit_probability is None:

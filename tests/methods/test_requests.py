@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from small_world import batch_norm_net, fleet
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.requests import EarlyExit, Fixed, LatencyBudget, OffloadRate, draw_rows
+from sfl_sim.methods.requests import EarlyExit, Thresholds, draw_rows
 from sfl_sim.models.network import Network
 from sfl_sim.rng import stream
 from sfl_sim.sim.event_clock import EventClock
@@ -40,6 +40,14 @@ def serve(models, world, arrivals, entropies, rule, **station):
     return requests, simulator.take_rows()
 
 
+def offload_rate(share, start=0.5, step=0.05, highest=1.0):
+    return Thresholds([start] * N, step, share, highest)
+
+
+def latency_budget(budget_s, share, start=0.5, step=0.02, highest=1.0):
+    return Thresholds([start] * N, step, 1 - share, highest, budget_s)
+
+
 def queue(arrivals_s, services_s, places):
     """When each leaves: a Lindley recursion for each place, in order of arrival."""
     ends_s, free_s = np.zeros(len(arrivals_s)), {}
@@ -55,7 +63,7 @@ def test_a_request_passes_the_queues_of_device_uplink_server_and_downlink(cuts):
     models = deployed(cuts)
     times_s, clients = poisson([0.9, 1.0, 1.1, 1.2], n, stream(0, "arrivals"))
     entropies = stream(0, "entropies").random(n)
-    requests, rows = serve(models, world, (times_s, clients), entropies, Fixed([0.2, 0.4, 0.6, 0.8]))
+    requests, rows = serve(models, world, (times_s, clients), entropies, Thresholds([0.2, 0.4, 0.6, 0.8]))
 
     def services(of):
         return np.array([of(c) for c in range(N)])[clients]
@@ -80,7 +88,7 @@ def test_a_requests_operations_follow_upon_one_another_and_bear_its_number():
     world = fleet(N, macs_per_s=1e4, uplink_bps=1e4, latency_s=0.01)
     times_s, clients = arrivals = bursts([3.0] * N, 300, stream(0, "arrivals"), size=3, spacing_s=0.01)
     entropies = stream(0, "entropies").random(300)
-    requests, rows = serve(deployed(), world, arrivals, entropies, Fixed([0.5] * N), max_batch=4, max_wait_s=0.05)
+    requests, rows = serve(deployed(), world, arrivals, entropies, Thresholds([0.5] * N), max_batch=4, max_wait_s=0.05)
     told = {}
     for row in rows:
         told.setdefault(int(row["step"]), []).append(row)
@@ -94,13 +102,13 @@ def test_a_requests_operations_follow_upon_one_another_and_bear_its_number():
         assert mine[0]["requested_s"] == pytest.approx(times_s[number], abs=1e-12)
         assert all(a["ended_s"] == b["requested_s"] for a, b in pairwise(mine))
         assert mine[-1]["bytes"] == (8 if requests.offloaded[number] else 0)
-    assert (requests.thresholds == 0.5).all()
+    assert (requests.in_force == 0.5).all()
 
 
 def test_serving_is_deterministic():
     def rows():
         arrivals = poisson([2.0] * N, 500, stream(0, "arrivals"))
-        rule = LatencyBudget(0.5, share=0.9, start=0.5, step=0.05, highest=1.0)
+        rule = latency_budget(0.5, share=0.9, step=0.05)
         return serve(deployed(), fleet(N, 1e4, 1e4), arrivals, stream(0, "entropies").random(500), rule, max_batch=4)[1]
 
     assert rows().tobytes() == rows().tobytes()
@@ -110,7 +118,7 @@ def test_a_device_without_an_exit_offloads_all_and_one_that_holds_the_model_noth
     models = deployed()[:1] + deployed((3,))
     entropies = np.array([np.inf, -np.inf])
     arrivals = np.zeros(2), np.array([0, 1])
-    requests, _ = serve(models, fleet(2), arrivals, entropies, OffloadRate(0.5, start=1.0, step=0.1, highest=1.0))
+    requests, _ = serve(models, fleet(2), arrivals, entropies, offload_rate(0.5, start=1.0))
     assert requests.offloaded.tolist() == [True, False]
 
 
@@ -123,7 +131,7 @@ def test_a_latency_budget_is_held_also_when_the_load_doubles():
         poisson([load * rate_per_s / N] * N, half, stream(0, "arrivals", load)) for load in (1, 2)
     )
     arrivals = np.r_[calm_s, calm_s[-1] + busy_s], np.r_[calm, busy]
-    rule = LatencyBudget(budget_s, share=0.95, start=0.5, step=0.02, highest=1.0)
+    rule = latency_budget(budget_s, share=0.95)
     requests, rows = serve(models, world, arrivals, stream(0, "entropies").random(2 * half), rule)
 
     ended_s = np.zeros(2 * half)
@@ -151,7 +159,7 @@ def overloaded(rule, load, n):
 @pytest.mark.parametrize("load", [1.5, 4])
 def test_a_share_of_offloaded_requests_is_held_although_answers_come_ever_later(load):
     n = 2_000
-    requests, latency_s = overloaded(OffloadRate(0.4, start=0.5, step=0.05, highest=1.0), load, n)
+    requests, latency_s = overloaded(offload_rate(0.4), load, n)
     assert latency_s[-n // 4 :].max() > 2 * latency_s[: n // 4].max()
     assert requests.offloaded[-n // 4 :].mean() == pytest.approx(0.4, abs=0.02)
 
@@ -159,7 +167,7 @@ def test_a_share_of_offloaded_requests_is_held_although_answers_come_ever_later(
 def test_a_latency_budget_is_held_in_an_overload_that_only_devices_can_bear():
     """What was sent up at first keeps the server busy for long."""
     n, budget_s = 6_000, 5 * ANSWER_S
-    rule = LatencyBudget(budget_s, share=0.95, start=0.5, step=0.02, highest=1.0)
+    rule = latency_budget(budget_s, share=0.95)
     late = overloaded(rule, 20, n)[1] > budget_s
     assert late[: n // 20].mean() > 0.2
     assert late[-n // 4 :].mean() == pytest.approx(0.05, abs=0.025)
@@ -168,12 +176,12 @@ def test_a_latency_budget_is_held_in_an_overload_that_only_devices_can_bear():
 def test_every_request_is_judged_once_and_no_later_than_when_its_budget_has_passed():
     judged = []
 
-    class Noted(LatencyBudget):
-        def judged(self, client, in_time):
-            judged.append((client, in_time))
+    class Noted(Thresholds):
+        def learn(self, client, undesired):
+            judged.append((client, not undesired))
 
     arrivals = np.arange(6) * ANSWER_S / 100, np.array([0, 1, 2, 3, 0, 1])
-    rule = Noted(2.5 * ANSWER_S, share=0.5, start=0.0, step=0.1, highest=1.0)
+    rule = Noted([0.0] * N, budget_s=2.5 * ANSWER_S)
     _, rows = serve(deployed(), SLOW_SERVER, arrivals, np.ones(6), rule)
     assert len(rows) == 6 * 4
     assert judged == [(0, True), (1, True), (2, False), (3, False), (0, False), (1, False)]
@@ -182,7 +190,7 @@ def test_every_request_is_judged_once_and_no_later_than_when_its_budget_has_pass
 def test_a_diverged_exit_is_never_sure():
     """NaN is not below any threshold: such a request is offloaded, as the metrics count it."""
     arrivals = poisson([1.0] * N, 20, stream(0, "arrivals"))
-    requests, _ = serve(deployed(), fleet(N), arrivals, np.full(20, np.nan), Fixed([9.0] * N))
+    requests, _ = serve(deployed(), fleet(N), arrivals, np.full(20, np.nan), Thresholds([9.0] * N))
     assert requests.offloaded.all()
 
 
@@ -190,55 +198,55 @@ def offloads(rule, entropies, client=0):
     """Whether each of a client's requests is offloaded, one after another."""
     found = []
     for entropy in entropies:
-        found.append(bool(entropy >= rule.threshold(client)))
-        rule.decided(client, found[-1])
+        found.append(bool(entropy >= rule.values[client]))
+        rule.learn(client, found[-1])
     return np.array(found)
 
 
 def test_fixed_thresholds_stay():
-    rule = Fixed([0.1, 0.7])
-    rule.decided(1, True)
-    rule.judged(1, False)
-    assert [rule.threshold(client) for client in (0, 1)] == [0.1, 0.7]
+    rule = Thresholds([0.1, 0.7])
+    rule.learn(1, True)
+    rule.learn(1, False)
+    assert rule.values == [0.1, 0.7]
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
 def test_the_share_of_offloaded_requests_is_held_whatever_the_entropies(share):
     """At once for two clients that know nothing of each other; e_n is then the quantile of the entropies."""
-    rng, rule = stream(0, "entropies"), OffloadRate(share, start=1.0, step=0.02, highest=2.3)
+    rng, rule = stream(0, "entropies"), offload_rate(share, start=1.0, step=0.02, highest=2.3)
     for client, entropies in enumerate([2.3 * rng.random(4_000), rng.exponential(0.2, 4_000).clip(max=2.3)]):
         found = offloads(rule, entropies, client)
         assert found[1_000:].mean() == pytest.approx(share, abs=0.01)
-        assert rule.threshold(client) == pytest.approx(np.quantile(entropies, 1 - share), abs=0.15)
+        assert rule.values[client] == pytest.approx(np.quantile(entropies, 1 - share), abs=0.15)
 
 
 def test_the_share_is_held_again_when_the_data_change():
     """Client-specific data that nobody trained on: all entropies are twice as large."""
-    rng, rule = stream(0, "entropies"), OffloadRate(0.3, start=1.0, step=0.02, highest=2.3)
+    rng, rule = stream(0, "entropies"), offload_rate(0.3, start=1.0, step=0.02, highest=2.3)
     offloads(rule, rng.random(2_000))
-    before = rule.threshold(0)
+    before = rule.values[0]
     found = offloads(rule, 2 * rng.random(3_000))
     assert found[:50].mean() > 0.5
     assert found[1_000:].mean() == pytest.approx(0.3, abs=0.01)
-    assert rule.threshold(0) > 1.5 * before
+    assert rule.values[0] > 1.5 * before
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0.2, 0.8), min_size=1, max_size=200), st.floats(0.1, 0.9), st.floats(0.01, 0.1))
 def test_the_share_is_off_by_no_more_than_theory_allows_whatever_the_entropies(entropies, share, step):
     """Gibbs and Candes 2021, Prop. 4.1: no chance is needed. No entropy leads to an end of the thresholds."""
-    found = offloads(OffloadRate(share, start=0.5, step=step, highest=1.0), entropies)
+    found = offloads(offload_rate(share, step=step), entropies)
     assert abs(found.mean() - share) <= (0.3 + step) / (step * len(found)) + 1e-9
 
 
 @pytest.mark.parametrize(("in_time", "end"), [(True, 0.0), (False, 2.3)])
 def test_a_budget_that_is_always_kept_or_never_leads_to_an_end_and_no_further(in_time, end):
-    rule = LatencyBudget(1.0, share=0.95, start=1.0, step=0.5, highest=2.3)
+    rule = latency_budget(1.0, share=0.95, start=1.0, step=0.5, highest=2.3)
     for _ in range(200):
-        rule.judged(0, in_time)
-    assert rule.threshold(0) == end
-    rule.judged(0, not in_time)
-    assert 0 < rule.threshold(0) < 2.3
+        rule.learn(0, not in_time)
+    assert rule.values[0] == end
+    rule.learn(0, in_time)
+    assert 0 < rule.values[0] < 2.3
 
 
 OWNERS = np.array([2, 0, 2, 0, 2, 5])
