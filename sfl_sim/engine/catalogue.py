@@ -96,7 +96,7 @@ def check_names(study: Study) -> None:
     codecs = {"none": {}, **stored["codecs"], **SHORT}
     for variant in study.variants[:: study.base.repeats]:
         scenario = variant.scenario
-        try:
+        with variant.places.locating():
             for key, kind in PROFILES.items():
                 if (profile := _value(scenario, key)) is not None and (kind, profile) != ("costs", MACS):
                     find(kind, profile, key)
@@ -107,8 +107,6 @@ def check_names(study: Study) -> None:
             for way in ("up", "down", "update"):
                 if (coding := getattr(scenario.wire, way)) is not None:
                     _check(f"wire.{way}.kind", coding.kind, codecs, coding.options)
-        except ScenarioError as error:
-            raise variant.places.located(error) from None
 
 
 def _value(scenario: Scenario, key: str) -> Any:

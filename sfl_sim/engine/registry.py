@@ -125,7 +125,7 @@ def check_unused(study: Study) -> None:
     Raises ScenarioError if there is no such name, nor can it be that of a file or of code, or no such option.
     """
     base, variants = study.base, [variant.scenario for variant in study.variants]
-    try:
+    with study.places.locating():
         for key, known in choices().items():
             name = value_of(base, key)
             if not isinstance(name, str) or name in known or re.search("[./:]", name):
@@ -137,5 +137,3 @@ def check_unused(study: Study) -> None:
         if idle:
             method = MethodSection(name=base.method.name, **idle)
             method_options(find_method(method.name), base.model_copy(update={"method": method}))
-    except ScenarioError as error:
-        raise study.places.located(error) from error

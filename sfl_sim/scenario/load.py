@@ -187,7 +187,7 @@ def _grid_of_training(grid: Grid, numbers: Iterable[int]) -> Grid:
 def _study(base: Scenario, places: Places, name: str) -> Study:
     name = name if base.name is None else base.name
     base = base.model_copy(update={"name": name})
-    try:
+    with places.locating():
         _check_name(name)
         grid = list(islice(points(base.grid), MAX_RUNS + 1))
         if len(grid) * base.repeats > MAX_RUNS:
@@ -199,8 +199,6 @@ def _study(base: Scenario, places: Places, name: str) -> Study:
             allowed = f"at most {SEEDS - base.repeats:,} with so many repeats"
             raise ScenarioError("is too large", key="seed", found=base.seed, allowed=allowed)
         variant_names = names(grid, base.method.name)
-    except ScenarioError as error:
-        raise places.located(error) from None
     single = base.model_copy(update={"grid": {}, "repeats": 1})
     variants: list[Variant] = []
     for variant_name, point in zip(variant_names, grid, strict=True):
@@ -227,10 +225,8 @@ def changed(base: Scenario, layer: Mapping[str, Any], places: Places) -> Scenari
     Raises:
         ScenarioError: a key or a value cannot be used.
     """
-    try:
+    with places.locating():
         values = set_keys(base.model_dump(), {key: spelled(value, key) for key, value in layer.items()})
-    except ScenarioError as error:
-        raise places.located(error) from None
     return _validated(values, places)
 
 

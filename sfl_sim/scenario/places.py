@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sfl_sim.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,14 @@ class Places:
             file=place.file,
             line=place.line,
         )
+
+    @contextmanager
+    def locating(self) -> Iterator[None]:
+        """Add file and line of its key to an error that is raised within the context."""
+        try:
+            yield
+        except ScenarioError as error:
+            raise self.located(error) from error
 
     def _known(self, key: str | None) -> str | None:
         if not key or key in self.keys:

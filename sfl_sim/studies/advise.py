@@ -83,10 +83,8 @@ def find_advice(study: Study, criteria: Criteria, notify: Notify) -> Advice:
     found = {}
     for name, group in itertools.groupby(study.variants, key=lambda variant: variant.name):
         variants = list(group)
-        try:
+        with variants[0].places.locating():
             found[name] = Adviser([v.scenario for v in variants], name, criteria, count.expect, count.step).advise()
-        except ScenarioError as error:
-            raise variants[0].places.located(error) from error
     choices = pd.DataFrame([{"series": name, **choice} for name, (choice, _, _) in found.items()])
     return Advice(
         choices.assign(gap=choices["round_s"] / choices["bound_s"] - 1).astype({"cut": "Int64", "next_cut": "Int64"}),

@@ -162,10 +162,8 @@ def _models(frames: Frames) -> list[Stored]:
         if not ours:
             reason = ", since it was timing-only" if shown.run.rounds["accuracy"].isna().all() else ""
             raise ScenarioError(f"{folder} has no checkpoint of {shown.name}{reason}")
-        try:
+        with ours[0].places.locating():
             _parts(Experiment(ours[0].scenario, device=None))
-        except ScenarioError as error:
-            raise ours[0].places.located(error) from error
         found += [Stored(folder, v, files[v.name, v.scenario.seed], v is ours[0]) for v in ours]
     return found
 

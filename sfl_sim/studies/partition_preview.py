@@ -11,7 +11,6 @@ import pandas as pd
 
 from sfl_sim.data.partition import label_counts
 from sfl_sim.engine.dealing import deal_data
-from sfl_sim.errors import ScenarioError
 from sfl_sim.report.partition import Partition, Preview
 from sfl_sim.scenario.concerns import concern_of, without
 from sfl_sim.scenario.fields import Concern
@@ -46,10 +45,8 @@ def preview(study: Study) -> Preview:
 
 
 def _expanded(variant: Variant) -> Variant:
-    try:
+    with variant.places.locating():
         return replace(variant, scenario=expand(variant.scenario))
-    except ScenarioError as error:
-        raise variant.places.located(error) from error
 
 
 def _identity(scenario: Scenario) -> str:
@@ -58,10 +55,8 @@ def _identity(scenario: Scenario) -> str:
 
 
 def _partition(variant: Variant, name: list[str]) -> Partition:
-    try:
+    with variant.places.locating():
         dataset, shares = deal_data(variant.scenario, pixels=False)
-    except ScenarioError as error:
-        raise variant.places.located(error) from error
     counts = label_counts(dataset.y_train.numpy(), shares, dataset.n_labels)
     return Partition(", ".join(name), pd.DataFrame(counts, columns=dataset.label_names), len(dataset.y_train))
 

@@ -124,10 +124,8 @@ class Repricing:
                 file="--set",
             )
         for was, variant in zip(self.recorded, self.study.variants, strict=True):
-            try:
+            with variant.places.locating():
                 check_same_training(was, variant.scenario)
-            except ScenarioError as error:
-                raise variant.places.located(error) from None
         check(self.study)
 
     @property

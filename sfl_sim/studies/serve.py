@@ -131,10 +131,8 @@ class ServedStudy:
         _refuse_what_is_idle(self.study)
         self._fleets: dict[tuple[str, int], ServedFleet] = {}
         for variant in self.study.variants:
-            try:
+            with variant.places.locating():
                 self.fleet(self.trained(variant)).check(_serving(variant), settings.timing_only)
-            except ScenarioError as error:
-                raise variant.places.located(error) from error
 
     def trained(self, variant: Variant) -> Variant:
         """Return the variant of the training whose models `variant` serves."""

@@ -35,10 +35,8 @@ def references(study: Study) -> dict[str, str]:
         target = variant.scenario.report.target_accuracy
         if isinstance(target, RelativeTarget):
             alike = [other for key, other in variants.items() if settings[key] == settings[name]]
-            try:
+            with variant.places.locating():
                 found[name] = _reference(target.of, variant, alike).name
-            except ScenarioError as error:
-                raise variant.places.located(error) from None
     return found
 
 

@@ -52,7 +52,7 @@ def check(study: Study, device: torch.device | None = None) -> list[str]:
     """
     warnings: dict[str, None] = {}
     for variant in study.variants:
-        try:
+        with variant.places.locating():
             if device is not None:
                 check_can_train(variant.scenario.model, device)
                 dataset_of(variant.scenario.data)  # with pixels, which an experiment without a device does not need
@@ -66,8 +66,6 @@ def check(study: Study, device: torch.device | None = None) -> list[str]:
             if why := _why_workers_are_idle(variant.scenario, experiment.method):
                 idle = ScenarioError(f"more than one has no effect: {why}", key="server.workers")
                 warnings[str(variant.places.located(idle))] = None
-        except ScenarioError as error:
-            raise variant.places.located(error) from error
     check_unused(study)
     references(study)
     return list(warnings)

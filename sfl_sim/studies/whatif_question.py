@@ -63,10 +63,8 @@ class Question:
     def walker(self) -> Walker:
         """Walker of the scenario as it is."""
         variant = self.study.variants[0]
-        try:
+        with variant.places.locating():
             return Walker(variant.scenario)
-        except ScenarioError as error:
-            raise variant.places.located(error) from error
 
     @property
     def network(self) -> Network:
