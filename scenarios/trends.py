@@ -138,7 +138,7 @@ class Claim:
         return f"{left} {self.sign} {right} ({self.verdict}, {seeds})"
 
 
-Trends = Sequence[tuple[Callable[..., dict[str, list[Claim]]], Sequence[str]]]
+Trends = Sequence[tuple[Callable[..., Mapping[str, list[Claim] | str]], Sequence[str]]]
 """Functions that judge, and the names of the scenarios whose tables they take."""
 
 
@@ -196,11 +196,11 @@ def verdict(claims: list[Claim]) -> str:
     return "not reproduced" if "fails" in verdicts else "not distinguishable" if "open" in verdicts else "reproduced"
 
 
-def judged(study: str, trends: Trends) -> dict[str, list[Claim]]:
-    """Comparisons by trend of all scenarios of a study that were run."""
-    found: dict[str, list[Claim]] = {}
+def judged(study: str, trends: Trends, kind: type[Table] = Table) -> dict[str, list[Claim] | str]:
+    """Comparisons by trend of all scenarios of a study that were run, whose runs are opened as `kind`."""
+    found: dict[str, list[Claim] | str] = {}
     for judge, names in trends:
-        tables = [Table(reports_folder() / f"{study}_{name}") for name in names]
+        tables = [kind(reports_folder() / f"{study}_{name}") for name in names]
         if all(table.exists for table in tables):
             found |= judge(*tables)
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 
 from scenarios.trends import Figures, Table
@@ -42,8 +41,3 @@ class Answered(Table):
         by = self.answers.groupby(["variant", "seed", "client", "seen"])[list(columns.values())].mean()
         found = 100 * by.groupby(["variant", "seed", "seen"]).mean()
         return {called: found.loc[name].unstack("seen") for called, name in names.items()}
-
-
-def spread(values: np.ndarray, digits: int = 1) -> str:
-    """Text of median ± standard deviation."""
-    return f"{np.median(values):.{digits}f} ± {np.std(values, ddof=1):.{digits}f}"

@@ -8,8 +8,8 @@ standard deviation over seeds, in percent.
 
 from __future__ import annotations
 
-from scenarios.harmony.answered import RHOS, Answered, spread
-from scenarios.trends import reports_folder
+from scenarios.harmony.answered import RHOS, Answered
+from scenarios.trends import reports_folder, spread
 
 
 def print_by_rho(table: Answered, rhos: tuple[float | None, ...]) -> None:
@@ -22,11 +22,12 @@ def print_by_rho(table: Answered, rhos: tuple[float | None, ...]) -> None:
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     for name in names:
         cells = [
-            f"{spread(rows.loc[name, 'accuracy'])} ({rows.loc[name, 'offload_probability'].median():.0f})"
+            f"{spread(rows.loc[name, 'accuracy'].to_numpy())} ({rows.loc[name, 'offload_probability'].median():.0f})"
             for rows in found.values()
         ]
         for who in ("device_correct", "server_correct"):
-            cells += [spread(parts[name][who, seen]) if (who, seen) in parts[name] else "–" for seen in (True, False)]
+            of = parts[name]
+            cells += [spread(of[who, seen].to_numpy()) if (who, seen) in of else "–" for seen in (True, False)]
         print(f"| {' | '.join([name, *cells])} |")
     print()
 

@@ -9,8 +9,10 @@ test samples of labels that a client has not seen, for each sample of its own la
 
 from __future__ import annotations
 
+from functools import partial
+
 from scenarios.harmony.answered import RHOS, Answered
-from scenarios.trends import Claim, Figures, chain, one_against, print_verdicts, reports_folder
+from scenarios.trends import Claim, Figures, Trends, chain, judged, one_against, print_verdicts
 
 HARMONY = "harmony, inner_steps=3, inner_lr=0.01"
 RIVALS = {
@@ -110,20 +112,17 @@ def _offloading(table: Answered, methods: dict[str, str]) -> list[Claim]:
     return [Claim((name, share), "<", ("a third", 0 * share + 100 / 3)) for name, share in offloaded.items()]
 
 
+TRENDS: Trends = [
+    (partial(table_trends, "Fashion-MNIST"), ["table"]), (partial(table_trends, "50 clients"), ["fifty"]),
+    (partial(table_trends, "CIFAR-10"), ["cifar10"]), (ablation_trends, ["table", "ablation"]),
+    (drift_trends, ["drift"]),
+]  # fmt: skip
+"""Judges, and the scenarios that they judge."""
+
+
 def main() -> None:
     """Print a Markdown table; of a scenario that was not run, nothing."""
-    reports = reports_folder()
-    runs = {name: Answered(reports / f"harmony_{name}") for name in ("table", "fifty", "cifar10", "ablation", "drift")}
-    called = {"table": "Fashion-MNIST", "fifty": "50 clients", "cifar10": "CIFAR-10"}
-    found: dict[str, list[Claim]] = {}
-    for name, data in called.items():
-        if runs[name].exists:
-            found |= table_trends(data, runs[name])
-    if runs["table"].exists and runs["ablation"].exists:
-        found |= ablation_trends(runs["table"], runs["ablation"])
-    if runs["drift"].exists:
-        found |= drift_trends(runs["drift"])
-    print_verdicts(found, "percent or points")
+    print_verdicts(judged("harmony", TRENDS, Answered), "percent or points")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ similarity of samples and their reconstructions, times 100, and the share of lab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from scenarios.trends import Claim, Figures, Table, alike, chain, print_verdicts, reports_folder
+from scenarios.trends import Claim, Figures, Table, Trends, alike, chain, judged, print_verdicts
 
 CUTS = ("conv1", "conv2", "fc1", "fc2")
 DEFENCES = {
@@ -77,10 +77,9 @@ def cut_trends(runs: Leaks) -> dict[str, list[Claim]]:
 def _against_none(
     figures: Callable[[Mapping[str, str]], Figures], defence: str, sign: str, at: Mapping[str, Mapping[str, str]]
 ) -> list[Claim]:
-    claims = []
+    claims: list[Claim] = []
     for cut, names in at.items():
-        ours, none = figures({f"{cut}: {each}": names[each] for each in (defence, "none")}).items()
-        claims.append(Claim(ours, sign, none))
+        claims += chain(figures({f"{cut}: {each}": names[each] for each in (defence, "none")}), sign)
     return claims
 
 
@@ -92,18 +91,13 @@ def forgetting_trends(runs: Leaks) -> dict[str, list[Claim]]:
     }
 
 
-TRENDS: Sequence[tuple[Callable[[Leaks], dict[str, list[Claim]]], str]] = [
-    (cut_trends, "leakage_cuts"), (forgetting_trends, "leakage_forgetting")
-]  # fmt: skip
-"""Judges, and the runs that they judge."""
+TRENDS: Trends = [(cut_trends, ["cuts"]), (forgetting_trends, ["forgetting"])]
+"""Judges, and the scenarios that they judge."""
 
 
 def main() -> None:
     """Print a Markdown table; of a scenario that was not run, nothing."""
-    found: dict[str, list[Claim]] = {}
-    for judge, name in TRENDS:
-        if (runs := Leaks(reports_folder() / name)).exists:
-            found |= judge(runs)
+    found = judged("leakage", TRENDS, Leaks)
     print_verdicts(found, "similarity times 100, labels and accuracy in percent, time in minutes")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scenarios.trends import Claim, Figures, Table, chain, one_against, print_verdicts, reports_folder
+from scenarios.trends import Claim, Figures, Table, Trends, chain, judged, one_against, print_verdicts
 
 SMOFI = {"SMoFi": "smofi"}
 FEDAVG = {"FedAvg": "splitfed_v1, round"}
@@ -128,20 +128,19 @@ def skew_trends(skew: Table) -> dict[str, list[Claim] | str]:
     return {name: pairs(smofi, ">", fedavg)}
 
 
+TRENDS: Trends = [
+    (table_trends, ["table"]), (plugin_trends, ["plugins"]), (contrast_trends, ["one_epoch"]),
+    (contrast_trends, ["slow"]), (contrast_trends, ["resnet"]), (ablation_trends, ["table", "ablation"]),
+    (staleness_trends, ["staleness"]), (cut_trends, ["table", "cuts"]), (skew_trends, ["skew"]),
+]  # fmt: skip
+"""Judges, and the scenarios that they judge."""
+
+
 def main() -> None:
     """Print a Markdown table; of a scenario that was not run, nothing."""
-    reports = reports_folder()
-    trends = [
-        (table_trends, ["table"]), (plugin_trends, ["plugins"]), (contrast_trends, ["one_epoch"]),
-        (contrast_trends, ["slow"]), (contrast_trends, ["resnet"]), (ablation_trends, ["table", "ablation"]),
-        (staleness_trends, ["staleness"]), (cut_trends, ["table", "cuts"]), (skew_trends, ["skew"]),
-    ]  # fmt: skip
-    found: dict[str, list[Claim] | str] = {}
-    for judge, names in trends:
-        tables = [Table(reports / f"momentum_{name}") for name in names]
-        if all(table.exists for table in tables):
-            found |= judge(*tables)
-    print_verdicts(found, "accuracy in percent, R in rounds, T in minutes; [seeds that reach the target]")
+    print_verdicts(
+        judged("momentum", TRENDS), "accuracy in percent, R in rounds, T in minutes; [seeds that reach the target]"
+    )
 
 
 if __name__ == "__main__":

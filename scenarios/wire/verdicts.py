@@ -8,7 +8,7 @@ five rounds. RandTopk and top-k send equally many bytes.
 
 from __future__ import annotations
 
-from scenarios.trends import Claim, Table, Trends, judged, print_verdicts
+from scenarios.trends import Claim, Table, Trends, chain, judged, print_verdicts
 
 METHODS = {"V1": "splitfed_v1", "V1, 30 %": "splitfed_v1, target_accuracy=0.3", "V2": "splitfed_v2"}
 CODECS = {
@@ -21,13 +21,12 @@ CUTS = ("conv1", "conv2", "fc1", "fc2")
 
 def compared(table: Table, key: str, one: str, sign: str, other: str, scale: float = 100) -> list[Claim]:
     """Comparisons of two codecs by the methods that were run with both."""
-    claims = []
+    claims: list[Claim] = []
     for called, method in METHODS.items():
         names = {f"{called}: {each}": method + CODECS[each] for each in (one, other)}
         if not set(names.values()) <= set(table.variants["name"]):
             continue
-        left, right = table(key, names, scale).items()
-        claims.append(Claim(left, sign, right))
+        claims += chain(table(key, names, scale), sign)
     return claims
 
 
@@ -52,11 +51,9 @@ def cut_trends(table: Table) -> dict[str, list[Claim]]:
     found = {}
     for codec in ("int8", "top-k"):
         for cut in CUTS:
-            left, right = table(
-                "time_to_accuracy_s", {codec: cut + CODECS[codec], "none": cut + CODECS["none"]}, 1 / 60
-            ).items()
+            names = {each: cut + CODECS[each] for each in (codec, "none")}
             name = f"(e) not in a paper: {codec} reaches the target sooner than no codec, cut after {cut}"
-            found[name] = [Claim(left, "<", right)]
+            found[name] = chain(table("time_to_accuracy_s", names, 1 / 60), "<")
     return found
 
 
