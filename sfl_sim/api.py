@@ -28,6 +28,7 @@ from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.shipped import scenario_file
 from sfl_sim.scenario.vary import axis
+from sfl_sim.store import models_of
 from sfl_sim.studies.advise import Advice, Criteria, find_advice
 from sfl_sim.studies.privacy import attacked
 from sfl_sim.studies.reprice import Repricing
@@ -122,10 +123,7 @@ class Results:
 
     def _model(self, variant: str | None, seed: int | None) -> Path:
         """Find the file of a trial's model."""
-        files = {}
-        for path in sorted((self.folder / "checkpoints").glob("*.json")):
-            about = json.loads(path.read_text())
-            files[about["variant"], about["seed"]] = path.with_suffix(".safetensors")
+        files = models_of(self.folder)
         names = list(dict.fromkeys(name for name, _ in files))
         if variant is None and len(names) == 1:
             (variant,) = names

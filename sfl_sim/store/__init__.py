@@ -6,7 +6,7 @@ trials the tables that docs/output.md describes, and `publish` moves them. So a 
 
 from sfl_sim.store.checkpoints import Checkpoint, Checkpoints
 from sfl_sim.store.earlier import Wanted, runs_beside, take
-from sfl_sim.store.files import damaged, read_manifest, write_file, writing
+from sfl_sim.store.files import damaged, models_of, read_manifest, write_file, writing
 from sfl_sim.store.folder import RunFolder, changed_files, check_unchanged, free_folder, keys_of
 from sfl_sim.store.trial import (
     SUMMARY,
@@ -35,6 +35,7 @@ __all__ = [
     "free_folder",
     "is_whole",
     "keys_of",
+    "models_of",
     "read_failure",
     "read_manifest",
     "rounds_of",

@@ -10,23 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from sfl_sim.store.files import damaged, read_json, read_manifest, seal, write_json
+from sfl_sim.store.files import damaged, models_of, read_json, read_manifest, seal, write_json
 from sfl_sim.store.tables import OF_ALL_TRIALS, TABLES, Key, deal
 from sfl_sim.store.trial import SUMMARY, is_whole
 
-
-@dataclass(frozen=True)
-class Finished:
-    """A finished trial of an earlier run: its summary there, and the file of its model, if one was trained."""
-
-    run: Path
-    summary: Mapping[str, Any]
-    checkpoint: Path | None
-
-    @property
-    def name(self) -> Key:
-        """Name and seed of the trial, as in its rows."""
-        return self.summary["name"], self.summary["seed"]
+Finished = tuple[Mapping[str, Any], Path | None]
+"""A finished trial of an earlier run: its summary there, and the file of its model, if one was trained."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +43,11 @@ def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
     """
     taken: dict[int, Path] = {}
     for run in runs:
-        found = {finished.summary["key"]: finished for finished in _finished(run)}
+        found = {summary["key"]: (summary, model) for summary, model in _finished(run)}
         here = {
             number: found[trial.key]
             for number, trial in wanted.items()
-            if number not in taken and trial.key in found and is_whole(found[trial.key].summary, trial.rounds)
+            if number not in taken and trial.key in found and is_whole(found[trial.key][0], trial.rounds)
         }
         if not here or damaged(run):
             continue
@@ -74,17 +63,14 @@ def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
 
 def _finished(run: Path) -> Iterator[Finished]:
     """Generate the trials of a run that have a key, except those whose model is missing."""
-    checkpoints = {}
-    for path in (run / "checkpoints").glob("*.json"):
-        about = read_json(path)
-        checkpoints[about.get("variant"), about.get("seed")] = path.with_suffix(".safetensors")
+    models = models_of(run)
     variants = read_json(run / SUMMARY).get("variants")
     for summary in variants if isinstance(variants, list) else []:
         if not isinstance(summary, dict) or not isinstance(summary.get("key"), str):
             continue
-        model = checkpoints.get((summary.get("name"), summary.get("seed")))
+        model = models.get((summary.get("name"), summary.get("seed")))
         if summary.get("weights_digest") is None or (model is not None and model.is_file()):
-            yield Finished(run, summary, model)
+            yield summary, model
 
 
 def _copy(run: Path, trials: list[tuple[Finished, Wanted]]) -> None:
@@ -95,13 +81,14 @@ def _copy(run: Path, trials: list[tuple[Finished, Wanted]]) -> None:
     for table in TABLES:
         if (source := run / f"{table}.parquet").exists() or table in OF_ALL_TRIALS:
             targets: dict[Key, list[tuple[Path, str]]] = {}
-            for finished, trial in trials:
-                targets.setdefault(finished.name, []).append((trial.place / source.name, trial.variant))
+            for (summary, _), trial in trials:
+                own = targets.setdefault((summary["name"], summary["seed"]), [])
+                own.append((trial.place / source.name, trial.variant))
             deal(source, targets, to_all=table in OF_ALL_TRIALS)
-    for finished, trial in trials:
-        if finished.checkpoint:
-            shutil.copyfile(finished.checkpoint, trial.place / "checkpoint.safetensors")
-            about = read_json(finished.checkpoint.with_suffix(".json")) | {"variant": trial.variant}
+    for (summary, model), trial in trials:
+        if model:
+            shutil.copyfile(model, trial.place / "checkpoint.safetensors")
+            about = read_json(model.with_suffix(".json")) | {"variant": trial.variant}
             write_json(trial.place / "checkpoint.json", about)
-        write_json(trial.place / SUMMARY, {**finished.summary, "name": trial.variant})
+        write_json(trial.place / SUMMARY, {**summary, "name": trial.variant})
         seal(trial.place, "*")

@@ -139,6 +139,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def models_of(run: Path) -> dict[tuple[Any, Any], Path]:
+    """Return the files of a run's final models, by variant and seed."""
+    about = {path: read_json(path) for path in sorted((run / "checkpoints").glob("*.json"))}
+    return {(each.get("variant"), each.get("seed")): path.with_suffix(".safetensors") for path, each in about.items()}
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the folder's manifest.json; empty if there is none."""
     return read_json(folder / "manifest.json")

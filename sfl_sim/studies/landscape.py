@@ -7,7 +7,6 @@ weights of another scale, and would else look flat because its weights are large
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from sfl_sim.report.load import load as load_run
 from sfl_sim.rng import stream
 from sfl_sim.scenario.fields import LARGEST
 from sfl_sim.scenario.load import Variant, load
-from sfl_sim.store import write_file
+from sfl_sim.store import models_of, write_file
 from sfl_sim.training.alternatives import replicas_by_name
 from sfl_sim.training.evaluate import evaluate
 from sfl_sim.training.hardware import keep_freed_memory, pick_device
@@ -156,7 +155,7 @@ def _models(frames: Frames) -> list[Stored]:
     found = []
     for shown in frames.variants:
         folder = shown.run.folder
-        files = _checkpoints(folder)
+        files = models_of(folder)
         study = load(folder / "scenario.yaml")
         ours = [v for v in study.variants if v.name == shown.name and (v.name, v.scenario.seed) in files]
         if not ours:
@@ -165,15 +164,6 @@ def _models(frames: Frames) -> list[Stored]:
         with ours[0].places.locating():
             _parts(Experiment(ours[0].scenario, device=None))
         found += [Stored(folder, v, files[v.name, v.scenario.seed], v is ours[0]) for v in ours]
-    return found
-
-
-def _checkpoints(folder: Path) -> dict[tuple[str, int], Path]:
-    """Return the files of a run's models by variant and seed."""
-    found = {}
-    for path in sorted((folder / "checkpoints").glob("*.json")):
-        about = json.loads(path.read_text())
-        found[about["variant"], about["seed"]] = path.with_suffix(".safetensors")
     return found
 
 
