@@ -11,6 +11,9 @@ A seed that misses the target is infinitely late, and then there is no standard 
 misses it, they differ if every seed of the one is ahead of every seed of the other; if seeds of both miss it, the
 comparison is open.
 
+A seed whose training diverges (`train.on_nan: stop`) has no figure: medians are over the others, and paired differences
+over the seeds that have both.
+
 Beside the verdict stands the mean of the paired differences, seed by seed, with its 95 % confidence interval (Student's
 t): variants share clients, order and initial weights of a seed, so this is the finer measure. If the interval contains
 0, the number of seeds is told at which it would not, were mean and spread to stay as they are.
@@ -38,6 +41,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
+from sfl_sim.errors import NonsenseError
 from sfl_sim.report.results import TO_TARGET
 from sfl_sim.scenario.concerns import NOT_LEARNED, differences
 from sfl_sim.scenario.load import load
@@ -50,7 +54,7 @@ Figures = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Table:
-    """Complete run of one scenario."""
+    """Run of one scenario, complete but for trials that diverged."""
 
     folder: Path
 
@@ -61,20 +65,28 @@ class Table:
 
     @cached_property
     def variants(self) -> pd.DataFrame:
-        """Rows of summary.json."""
+        """Rows of summary.json, those of trials that diverged included, with what they had reached before."""
         if not self.exists:
             raise SystemExit(
                 f"{self.folder} is not there: run the scenario {self.folder.name.replace('_', '/', 1)} first"
             )
         status = json.loads((self.folder / "manifest.json").read_text())["status"]
         found = pd.DataFrame(json.loads((self.folder / "summary.json").read_text())["variants"])
-        if status != "complete" or found["seed"].nunique() < 2:
+        is_usable = status == "complete" or (status == "failed" and self.diverged)
+        if not is_usable or found["seed"].nunique() < 2:
             raise SystemExit(
                 f"{self.folder} is {status}, seeds: {found['seed'].nunique()}; a complete run of two or more is needed"
             )
         if changes := self._changes():
             print(f"{self.folder} is not the study, whose verdicts need its settings: {changes}", file=sys.stderr)
         return found.sort_values("seed")
+
+    @cached_property
+    def diverged(self) -> list[tuple[str, int]]:
+        """Variant and seed of the trials that diverged; none if any failed otherwise."""
+        failed = json.loads((self.folder / "manifest.json").read_text()).get("failed", [])
+        alike = all(each["error"].startswith(NonsenseError.__name__) for each in failed)
+        return [(each["variant"], each["seed"]) for each in failed if alike]
 
     def _changes(self) -> str:
         """Tell in which settings the run differs from the scenario of the study; empty if in none."""
@@ -86,16 +98,20 @@ class Table:
         return ", ".join(f"{key} {ours} (study: {theirs})" for key, (ours, theirs) in changed.items())
 
     def __call__(self, key: str, names: Mapping[str, str], scale: float = 100) -> Figures:
-        """Figures `key` by seed, times `scale`, of the variants in `names` (short name -> name of the variant)."""
-        column = self.variants.set_index("name")[key].astype(float)
-        if missing := set(names.values()) - set(column.index):
+        """Figures `key` by seed, times `scale`, of the variants in `names` (short name -> name of the variant).
+
+        NaN where a seed diverged.
+        """
+        figures = self.variants.pivot(index="seed", columns="name", values=key).astype(float)
+        if missing := set(names.values()) - set(figures):
             raise SystemExit(f"{self.folder} has no variant {', '.join(sorted(missing))}: its grid is not the study's")
         if key in TO_TARGET:
-            column = column.fillna(math.inf)
-        figures = {called: scale * column[[name]].to_numpy() for called, name in names.items()}
-        if any(np.isnan(figure).any() for figure in figures.values()):
+            figures = figures.fillna(math.inf)
+        for name, seed in self.diverged:
+            figures.loc[seed, name] = math.nan
+        if figures[list(names.values())].isna().all(axis=None):
             raise SystemExit(f"{self.folder} has no {key}: it was run by the clock alone")
-        return figures
+        return {called: scale * figures[name].to_numpy() for called, name in names.items()}
 
 
 @dataclass(frozen=True)
@@ -116,7 +132,7 @@ class Claim:
     @property
     def verdict(self) -> str:
         """Verdict `holds`, `fails`, or `open` if the two differ by less than one pooled standard deviation."""
-        left, right = self.turned
+        left, right = map(known, self.turned)
         if np.isinf(left).any() or np.isinf(right).any():
             ahead, behind = left.min() > right.max(), left.max() < right.min()
             return "fails" if behind or (ahead and self.sign == "~") else "holds" if ahead else "open"
@@ -131,10 +147,11 @@ class Claim:
 
     def __str__(self) -> str:
         left, right = (f"{name} {spread(figures)}" for name, figures in (self.left, self.right))
-        ours, theirs = self.turned
         if "~" in self.sign:
             return f"{left} {self.sign} {right} ({self.verdict})"
-        seeds = f"{(ours > theirs).sum()} of {len(ours)} seeds{paired(self.left[1] - self.right[1])}"
+        both = ~np.isnan(self.left[1]) & ~np.isnan(self.right[1])
+        ours, theirs = (side[both] for side in self.turned)
+        seeds = f"{(ours > theirs).sum()} of {both.sum()} seeds{paired(self.left[1][both] - self.right[1][both])}"
         return f"{left} {self.sign} {right} ({self.verdict}, {seeds})"
 
 
@@ -142,10 +159,15 @@ Trends = Sequence[tuple[Callable[..., Mapping[str, list[Claim] | str]], Sequence
 """Functions that judge, and the names of the scenarios whose tables they take."""
 
 
+def known(figures: np.ndarray) -> np.ndarray:
+    """The figures of seeds that did not diverge."""
+    return figures[~np.isnan(figures)]
+
+
 def paired(differences: np.ndarray) -> str:
-    """Text of the mean of paired differences with its 95 % interval; empty if seeds miss the target."""
+    """Text of the mean of paired differences with its 95 % interval; empty if seeds miss the target, or for one."""
     n = len(differences)
-    if not np.isfinite(differences).all():
+    if n < 2 or not np.isfinite(differences).all():
         return ""
     mean, error = differences.mean(), differences.std(ddof=1) / math.sqrt(n)
     half, places = error * t.ppf(0.975, n - 1), decimals(differences)
@@ -164,6 +186,7 @@ def decimals(figures: np.ndarray) -> int:
 
 def spread(figures: np.ndarray) -> str:
     """Text of median ± standard deviation; if seeds miss the target, median and number of seeds that reach it."""
+    figures = known(figures)
     middle, reached = np.median(figures), np.isfinite(figures).sum()
     if reached == len(figures):
         places = decimals(figures)

@@ -134,6 +134,27 @@ def test_a_table_gives_figures_by_seed_and_infinity_for_a_missed_target(tmp_path
     assert table("rounds_to_accuracy", {"called": "it"}, scale=1)["called"].tolist() == [7, NEVER]
 
 
+def test_a_seed_that_diverged_has_no_figure(tmp_path):
+    """Of seeds 0 to 3 the left side lost seed 1 and the right side seed 3: both have 0 and 2."""
+    claim = Claim(("a", np.array([12.0, np.nan, 16, 15])), ">", ("b", np.array([10.0, 11, 12, np.nan])))
+    assert str(claim) == (
+        "a 15.0 ± 2.1 > b 11.0 ± 1.0 (holds, 2 of 2 seeds, paired +3.0 [-9.7, +15.7], 4 seeds would decide)"
+    )
+    assert paired(np.array([3.0])) == ""
+    failure = {"variant": "it", "seed": 1, "round": 9, "error": "NonsenseError: the loss is nan"}
+    for error, seen in ((failure["error"], True), ("OSError: no space", False)):
+        table = written(tmp_path / str(seen), accuracy=[0.25, 0.5], rounds_to_accuracy=[None, 7])
+        about = {"status": "failed", "failed": [failure | {"error": error}]}
+        (table.folder / "manifest.json").write_text(json.dumps(about))
+        if seen:
+            assert table("accuracy", {"it": "it"})["it"].tolist() == pytest.approx([25, np.nan], nan_ok=True)
+            found = table("rounds_to_accuracy", {"it": "it"}, scale=1)["it"].tolist()
+            assert found == pytest.approx([NEVER, np.nan], nan_ok=True)
+        else:
+            with pytest.raises(SystemExit, match="is failed"):
+                table("accuracy", {"it": "it"})
+
+
 def test_runs_that_cannot_be_judged_say_why(tmp_path):
     with pytest.raises(SystemExit, match="run the scenario momentum/hours_tiny first"):
         _ = Table(tmp_path / "momentum_hours_tiny").variants
