@@ -30,10 +30,11 @@ from sfl_sim.scenario.shipped import scenario_file
 from sfl_sim.scenario.vary import axis
 from sfl_sim.store import models_of
 from sfl_sim.studies.advise import Advice, Criteria, find_advice
+from sfl_sim.studies.launch import TrialsFailed
 from sfl_sim.studies.privacy import attacked
 from sfl_sim.studies.reprice import Repricing
 from sfl_sim.studies.serve import ServedStudy
-from sfl_sim.studies.train import TrialsFailed, run_study
+from sfl_sim.studies.train import run_study
 from sfl_sim.studies.whatif import run_whatif
 
 if TYPE_CHECKING:

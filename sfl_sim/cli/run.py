@@ -60,7 +60,8 @@ def run(
     from sfl_sim.cli.progress import progress, show_calibration
     from sfl_sim.engine.trial import Settings
     from sfl_sim.scenario.load import training
-    from sfl_sim.studies.train import TrialsFailed, run_study
+    from sfl_sim.studies.launch import TrialsFailed
+    from sfl_sim.studies.train import run_study
 
     console = Terminal(stderr=True)
     settings = Settings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +18,7 @@ from sfl_sim.engine.cache_key import code_version, own_code
 from sfl_sim.engine.trial import Settings, uninterrupted
 from sfl_sim.errors import OutputError
 from sfl_sim.scenario.load import Study, dump_study
-from sfl_sim.store import RunFolder, free_folder, writing
+from sfl_sim.store import Failure, RunFolder, free_folder, writing
 from sfl_sim.training.hardware import keep_freed_memory, pick_device
 
 PACKAGES = ["sfl-sim", "torch", "torchvision", "numpy", "simpy", "pandas", "pyarrow", "plotly"]
@@ -33,14 +33,27 @@ class Outcome:
     status: str
 
 
-class Unfinished(RuntimeError):
-    """Part of a study has failed; the rest is published all the same.
+class TrialsFailed(RuntimeError):
+    """Failure of some variants with some seeds; the rest is published all the same.
+
+    The message names the first and its error in one line.
 
     Attributes:
         outcome: the published folder, once there is one.
     """
 
     outcome: Outcome | None = None
+
+    def __init__(self, failures: Sequence[Failure], n_trials: int) -> None:
+        first, *others = failures
+        more = f", and {len(others)} more" if others else ""
+        super().__init__(
+            f"{len(failures)} of {n_trials} runs failed: {first.variant} (seed {first.seed}): {first}{more}"
+        )
+
+    def __str__(self) -> str:
+        where = f"; the others are in {self.outcome.folder}, and --resume tries again" if self.outcome else ""
+        return super().__str__() + where
 
 
 def place_of(study: Study, out: Path | None, identity: str, suffix: str = "", keys: Collection[str] = ()) -> Path:
@@ -92,7 +105,7 @@ def launch(
         raise
     finally:
         folder.release()
-    if isinstance(failure, Unfinished):
+    if isinstance(failure, TrialsFailed):
         failure.outcome = outcome
     if failure and status == "failed":
         raise failure

@@ -23,25 +23,10 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
 from sfl_sim.scenario.load import Study, digest
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.store import Failure, RunFolder, Wanted, damaged, keys_of, read_manifest, runs_beside, take
-from sfl_sim.studies.launch import Outcome, Unfinished, launch, place_of
+from sfl_sim.store import RunFolder, Wanted, damaged, keys_of, read_manifest, runs_beside, take
+from sfl_sim.studies.launch import Outcome, TrialsFailed, launch, place_of
 from sfl_sim.studies.targets import references, ways
 from sfl_sim.training.hardware import pick_device
-
-
-class TrialsFailed(Unfinished):
-    """Failure of some variants with some seeds. The message names the first and its error in one line."""
-
-    def __init__(self, failures: Sequence[Failure], n_trials: int) -> None:
-        first, *others = failures
-        more = f", and {len(others)} more" if others else ""
-        super().__init__(
-            f"{len(failures)} of {n_trials} runs failed: {first.variant} (seed {first.seed}): {first}{more}"
-        )
-
-    def __str__(self) -> str:
-        where = f"; the others are in {self.outcome.folder}, and --resume tries again" if self.outcome else ""
-        return super().__str__() + where
 
 
 def check(study: Study, device: torch.device | None = None) -> list[str]:

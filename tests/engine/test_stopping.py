@@ -12,7 +12,8 @@ from sfl_sim.engine.news import Ended
 from sfl_sim.engine.stopping import Stopping
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
-from sfl_sim.studies.train import TrialsFailed, run_study
+from sfl_sim.studies.launch import TrialsFailed
+from sfl_sim.studies.train import run_study
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 

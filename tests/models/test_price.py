@@ -98,16 +98,6 @@ def test_moving_pixels_is_free():
     assert price_of(nn.PixelShuffle(2), torch.ones(1, 4, 4, 4))[0].macs == 0
 
 
-class Sampled(nn.Module):
-    def forward(self, x):
-        return nn.functional.grid_sample(x, x[:, :2].movedim(1, -1), align_corners=False)
-
-
-def test_an_operation_without_a_price_is_an_error():
-    with pytest.raises(ValueError, match="no price is known for the operations grid_sampler_2d"):
-        price_of(Sampled(), torch.zeros(1, 3, 4, 4))
-
-
 @pytest.mark.parametrize(
     ("module", "kind", "by_hand"),
     [

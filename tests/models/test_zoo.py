@@ -41,7 +41,7 @@ def test_macs_and_parameters_are_the_published_ones(name, giga_macs, parameters)
 @pytest.mark.parametrize(
     ("name", "layers"),
     [
-        ("resnet_small", 6), ("resnet8", 6), ("resnet20", 12),
+        ("cnn_small", 4), ("cnn_patches", 4), ("cnn8", 8), ("resnet_small", 6), ("resnet8", 6), ("resnet20", 12),
         ("resnet18", 12), ("resnet34", 20), ("resnet50", 20), ("resnet101", 37),
         ("mobilenet_v1", 26), ("mobilenet_v2", 20), ("vgg11_bn", 11), ("vgg16_bn", 16), ("densenet121", 64),
         ("densenet161", 84), ("densenet169", 88), ("vit_s16", 14),

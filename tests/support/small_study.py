@@ -10,7 +10,8 @@ from sfl_sim.methods.base import MethodOptions
 from sfl_sim.methods.fedavg import FedAvg
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.own_code import Permission, permitted
-from sfl_sim.studies.train import TrialsFailed, run_study
+from sfl_sim.studies.launch import TrialsFailed
+from sfl_sim.studies.train import run_study
 
 SCENARIO = {
     "name": "small",
