@@ -226,6 +226,12 @@ def round_axis(last: int) -> dict[str, object]:
     return {"title": "round", "dtick": 1 if last <= 10 else None}
 
 
+def value_axis(values: Sequence[float], texts: Sequence[str]) -> dict[str, object]:
+    """An axis of increasing numbers, logarithmic if they differ by much, with ticks at them if they are few."""
+    scale = wide_axis(values[0], values[-1]) if values[0] > 0 else {"type": "linear"}
+    return scale | ({"tickvals": values, "ticktext": texts} if len(values) <= MAX_TICKS else {})
+
+
 def wide_axis(lowest: float, highest: float) -> dict[str, object]:
     """A logarithmic axis with a few round ticks (1, 2, 5 of every decade, or only 1) if numbers differ by much."""
     if highest < WIDE * lowest:

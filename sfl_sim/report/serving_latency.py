@@ -8,7 +8,7 @@ import numpy as np
 
 from sfl_sim.metrics.serving import PARTS, QUANTILES, saturation
 from sfl_sim.report import display, figures
-from sfl_sim.report.figures import MAX_TICKS, WIDE, wide_axis
+from sfl_sim.report.figures import value_axis, wide_axis
 from sfl_sim.report.html_page import Panel
 from sfl_sim.report.serving_load import ONLINE
 
@@ -249,11 +249,5 @@ def _add_saturation(figure: go.Figure, series: Series, trials: pd.DataFrame, row
 
 
 def _rate_axis(served: Served) -> dict[str, object]:
-    """An axis with ticks at the rates, if they are few; logarithmic where they differ by much."""
-    rates = np.unique(served.trials["rate_per_s"])
-    axis: dict[str, object] = {"type": "log" if rates[-1] >= WIDE * rates[0] else "linear"}
-    if len(rates) <= MAX_TICKS:
-        axis |= {"tickvals": rates, "ticktext": [f"{rate:,.4g}" for rate in rates]}
-    elif axis["type"] == "log":
-        axis = wide_axis(rates[0], rates[-1])
-    return axis
+    rates = sorted(set(served.trials["rate_per_s"]))
+    return value_axis(rates, [f"{rate:,.4g}" for rate in rates])

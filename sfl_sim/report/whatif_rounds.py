@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import plural
-from sfl_sim.report.figures import MAX_TICKS, wide_axis
+from sfl_sim.report.figures import value_axis, wide_axis
 from sfl_sim.report.html_page import Panel
 from sfl_sim.report.round_time import NOTHING
 from sfl_sim.report.whatif_load import where_drawn
@@ -187,7 +187,7 @@ def dressed(whatif: WhatIf, figure: go.Figure, title: str, most: float | None = 
     axis = whatif.along
     upright = {"title": title, "rangemode": "tozero", "range": None if most is None else [0, most]}
     if axis.is_numeric:
-        figure.update_yaxes(upright).update_xaxes(numeric(axis))
+        figure.update_yaxes(upright).update_xaxes(value_axis(axis.values, axis.names), title=axis.title)
     else:
         size = 10 if figure.layout.height < 90 + 16 * len(axis.values) else 12
         figure.update_xaxes(upright)
@@ -203,13 +203,6 @@ def wide(whatif: WhatIf, figure: go.Figure, title: str, numbers: Sequence[pd.Ser
     figure = dressed(whatif, figure, title)
     scale = wide_axis(min(own.min() for own in numbers), max(own.max() for own in numbers))
     return figure.update_yaxes(scale) if whatif.along.is_numeric else figure.update_xaxes(scale)
-
-
-def numeric(axis: Axis) -> dict[str, object]:
-    """The look of an axis of numbers, logarithmic if they differ by much, with ticks at the values if they are few."""
-    scale = wide_axis(axis.values[0], axis.values[-1]) if axis.values[0] > 0 else {"type": "linear"}
-    ticks = {"tickvals": axis.values, "ticktext": axis.names} if len(axis.values) <= MAX_TICKS else {}
-    return {**scale, **ticks, "title": axis.title}
 
 
 def names(whatif: WhatIf) -> list[str]:

@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -115,23 +115,13 @@ def _instructions(code: CodeType) -> tuple[object, ...]:
     return code.co_code, code.co_names, inner
 
 
-class _Hash:
-    """A file that keeps only the digest of what is written."""
-
-    def __init__(self) -> None:
-        self.digest = hashlib.blake2b(digest_size=6)
-
-    def write(self, content: Any) -> None:
-        self.digest.update(content)
-
-
 def _digest(thing: object) -> str:
     """Return 12 hex digits, equal for equal contents as far as they are known; else equal to no other."""
-    hashed = _Hash()
-    digester = _Digester(hashed, protocol=5)
+    hashed = hashlib.blake2b(digest_size=6)
+    digester = _Digester(SimpleNamespace(write=hashed.update), protocol=5)
     digester.fast = True  # without references to earlier parts, which differ where equal texts are two objects
     try:
         digester.dump(thing)
     except Exception:  # objects of users may refuse in any way
         return uuid4().hex[:12]
-    return hashed.digest.hexdigest()
+    return hashed.hexdigest()
