@@ -33,15 +33,12 @@ def check_augmentable(dataset: Dataset) -> None:
 class Images:
     """Training samples on the device that trains: images or sequences of tokens as uint8, or floating ones.
 
-    Raises:
-        ScenarioError: `augment` is set for tokens.
+    With `augment` the samples must have passed `check_augmentable`.
     """
 
     def __init__(
         self, dataset: Dataset, device: torch.device, dtype: torch.dtype, channels_last: bool, augment: bool
     ) -> None:
-        if augment:
-            check_augmentable(dataset)
         self.x = dataset.x_train.to(device)
         self.y = dataset.y_train.to(device)
         self.labels = dataset.y_train.numpy()

@@ -35,19 +35,11 @@ def partition(
         options: the keyword arguments of the partition's function.
 
     Raises:
-        ScenarioError: unknown kind or option, or options that cannot be met.
+        ScenarioError: the options cannot be met.
     """
-    if kind not in PARTITIONS:
-        raise ScenarioError("unknown partition", key="data.partition.kind", found=kind, allowed=PARTITIONS)
     function = PARTITIONS[kind]
-    defaults = function.__kwdefaults__ or {}
-    for option in options:
-        if option not in defaults:
-            raise ScenarioError(
-                f"not an option of {kind}", key="data.partition", found=option, allowed=defaults or "none"
-            )
     if n_clients is None:
-        n_clients = _usual_clients(kind, samples, defaults | options)
+        n_clients = _usual_clients(kind, samples, (function.__kwdefaults__ or {}) | options)
         check_clients(n_clients, samples)
     return function(samples, n_clients, rng, **options)
 

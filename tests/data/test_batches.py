@@ -195,8 +195,3 @@ def test_tokens_stay_whole_numbers():
     x, _ = batch.load()
     assert x.dtype == torch.int64
     assert sorted(x.tolist()) == sorted(text.x_train.tolist())
-
-
-def test_tokens_have_no_crops_and_flips():
-    with pytest.raises(ScenarioError, match=r"have no crops and flips"):
-        Images(load("synthetic", shape=(12,), samples=40), torch.device("cpu"), torch.float32, False, augment=True)

@@ -55,13 +55,6 @@ def test_every_partition_has_its_usual_number_of_clients(kind, options, n_client
     assert len(dealt(kind, OWNED, None, **options)) == n_clients
 
 
-def test_unknown_partition_and_option_are_named():
-    with pytest.raises(ScenarioError, match="did you mean 'dirichlet'"):
-        dealt("dirichlett", OWNED)
-    with pytest.raises(ScenarioError, match="not an option of iid"):
-        dealt("iid", OWNED, alpha=1.0)
-
-
 def test_a_client_left_empty_is_named():
     parts = np.array_split(np.arange(4), 5)
     with pytest.raises(ScenarioError, match="client 4 of 5") as failure:
