@@ -67,7 +67,10 @@ def _problem(detail: ErrorDetails, given: object) -> ScenarioError:
         key = f"{key}.{cause.key}" if cause.key else key
         return ScenarioError(cause.problem, key=key, found=cause.found, allowed=cause.allowed)
     if detail["type"] in ("extra_forbidden", "invalid_key") or detail["loc"][-1:] == ("[key]",):
-        allowed = [*spot.siblings, *keys_named(spot.path[-1])] if spot.siblings else None
+        elsewhere = keys_named(spot.path[-1])
+        if key in elsewhere:
+            return ScenarioError("is a key of another kind", key=key, found=spot.path[-1], allowed=spot.siblings)
+        allowed = [*spot.siblings, *elsewhere] if spot.siblings else None
         return ScenarioError("unknown key", key=key, found=spot.path[-1], allowed=allowed)
     if detail["type"] == "missing":
         return ScenarioError("is missing", key=f"{key}.{detail['loc'][-1]}")

@@ -39,6 +39,10 @@ def said(values):
             "did you mean 'alpha'?)",
         ),
         (
+            {"data": {"partition": {"kind": "iid", "alpha": 1}}},
+            "data.partition.alpha: is a key of another kind (found 'alpha'; allowed: kind)",
+        ),
+        (
             {"model": {3: 1}},
             "model.3: unknown key (found '3'; allowed: name, factory, path, init, cut)",
         ),
