@@ -31,8 +31,9 @@ class TrainedRun:
 
     def __init__(self, folder: Path, key: str = "--run") -> None:
         self.folder = folder
-        self.digest: str | None = read_manifest(folder).get("scenario")
-        if self.digest is None or not (folder / SUMMARY).exists():
+        is_there = (folder / SUMMARY).exists()
+        self.digest: str | None = read_manifest(folder).get("scenario") if is_there else None
+        if self.digest is None:
             raise ScenarioError("is not the folder of a run", key=key, found=str(folder))
         check_unchanged(folder, key)
         with blamed_on(folder):

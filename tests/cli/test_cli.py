@@ -541,12 +541,12 @@ def test_a_variant_that_fails_does_not_stop_the_others_and_its_error_is_in_the_r
     sets.append("--allow-code")
     sfl_sim(scenario, *sets, code=1)
     printed = capsys.readouterr()
-    assert re.search(r"lr=0\.2  failed: RuntimeError: no <more>, at .*small_study\.py:43 \(round 2\)", printed.err)
+    assert re.search(r"lr=0\.2  failed: RuntimeError: no <more>, at .*small_study\.py:44 \(round 2\)", printed.err)
     assert printed.err.splitlines()[-1].startswith("sfl-sim: failed: 1 of 2 runs failed: lr=0.2 (seed 0): ")
     assert printed.out.rstrip().endswith("reports/tiny/report.html")
     page = (tmp_path / "reports" / "tiny" / "report.html").read_text()
     assert "lr=0.2 with seed 0 failed: RuntimeError: no &lt;more&gt;, at " in page
-    assert "small_study.py:43. What follows has its first 1 round." in page
+    assert "small_study.py:44. What follows has its first 1 round." in page
     (tmp_path / "poison").unlink()
     sfl_sim(scenario, *sets, "--resume")
     assert "lr=0.1  reused from reports/tiny\n" in capsys.readouterr().err

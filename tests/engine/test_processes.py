@@ -51,7 +51,7 @@ def two_cpus():
         ray.shutdown()
 
 
-ERROR = "RuntimeError: no <more> of this, at tests/support/small_study.py:43"
+ERROR = "RuntimeError: no <more> of this, at tests/support/small_study.py:44"
 
 
 def rounds(folder):
