@@ -12,7 +12,7 @@ misses it, they differ if every seed of the one is ahead of every seed of the ot
 comparison is open.
 
 A seed whose training diverges (`train.on_nan: stop`) has no figure: medians are over the others, and paired differences
-over the seeds that have both.
+over the seeds that have both. With fewer than two seeds on a side the comparison is open.
 
 Beside the verdict stands the mean of the paired differences, seed by seed, with its 95 % confidence interval (Student's
 t): variants share clients, order and initial weights of a seed, so this is the finer measure. If the interval contains
@@ -133,6 +133,8 @@ class Claim:
     def verdict(self) -> str:
         """Verdict `holds`, `fails`, or `open` if the two differ by less than one pooled standard deviation."""
         left, right = map(known, self.turned)
+        if min(len(left), len(right)) < 2:
+            return "open"
         if np.isinf(left).any() or np.isinf(right).any():
             ahead, behind = left.min() > right.max(), left.max() < right.min()
             return "fails" if behind or (ahead and self.sign == "~") else "holds" if ahead else "open"
@@ -187,6 +189,8 @@ def decimals(figures: np.ndarray) -> int:
 def spread(figures: np.ndarray) -> str:
     """Text of median ± standard deviation; if seeds miss the target, median and number of seeds that reach it."""
     figures = known(figures)
+    if len(figures) < 2:
+        return f"{figures[0]:.1f} (one seed)" if len(figures) else "diverged"
     middle, reached = np.median(figures), np.isfinite(figures).sum()
     if reached == len(figures):
         places = decimals(figures)

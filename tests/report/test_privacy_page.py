@@ -61,8 +61,7 @@ def test_a_target_that_one_seed_reaches_by_chance_is_no_measure_of_time(folder: 
     run = shutil.copytree(folder, tmp_path / "run")
     summary = json.loads((run / "summary.json").read_text())
     for trial in summary["variants"]:
-        if (trial["name"], trial["seed"]) != ("cut=1", 0):
-            trial["time_to_accuracy_s"] = None
+        trial["time_to_accuracy_s"] = 60.0 if (trial["name"], trial["seed"]) == ("cut=1", 0) else None
     (run / "summary.json").write_text(json.dumps(summary))
 
     (title, figure), *_ = by_cut(load_leaks(run))

@@ -140,7 +140,12 @@ def test_a_seed_that_diverged_has_no_figure(tmp_path):
     assert str(claim) == (
         "a 15.0 ± 2.1 > b 11.0 ± 1.0 (holds, 2 of 2 seeds, paired +3.0 [-9.7, +15.7], 4 seeds would decide)"
     )
-    assert paired(np.array([3.0])) == ""
+    alone, none = np.array([9.0, np.nan, np.nan]), np.full(3, np.nan)
+    assert (
+        str(Claim(("a", alone), ">", ("b", np.array([1.0, 2, 3]))))
+        == "a 9.0 (one seed) > b 2.0 ± 1.0 (open, 1 of 1 seeds)"
+    )
+    assert str(Claim(("a", none), ">", ("b", alone))) == "a diverged > b 9.0 (one seed) (open, 0 of 0 seeds)"
     failure = {"variant": "it", "seed": 1, "round": 9, "error": "NonsenseError: the loss is nan"}
     for error, seen in ((failure["error"], True), ("OSError: no space", False)):
         table = written(tmp_path / str(seen), accuracy=[0.25, 0.5], rounds_to_accuracy=[None, 7])
