@@ -17,7 +17,7 @@ from sfl_sim.report.fleet import cut_panels, fleet_panel
 from sfl_sim.report.frames import merge
 from sfl_sim.report.frontier import frontier_panels
 from sfl_sim.report.gantt import gantt_panel
-from sfl_sim.report.headline import headline, warnings
+from sfl_sim.report.headline import headline
 from sfl_sim.report.html_page import Parts, write_page
 from sfl_sim.report.labels import label_panels
 from sfl_sim.report.learning import accuracy_panels, own_metric_panels, perplexity_panels
@@ -29,6 +29,7 @@ from sfl_sim.report.repriced import changes, repriced_table
 from sfl_sim.report.results import paper_table, results_table
 from sfl_sim.report.round_time import breakdown_panel, path_panel
 from sfl_sim.report.round_view import queue_panels, round_views
+from sfl_sim.report.run_warnings import warnings
 from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Table
 

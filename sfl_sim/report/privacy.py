@@ -18,9 +18,9 @@ from sfl_sim.report import figures, style
 from sfl_sim.report.display import data_size, duration, percent, plural, points, time_unit
 from sfl_sim.report.frames import merge
 from sfl_sim.report.frontier import any_of
-from sfl_sim.report.headline import warnings
 from sfl_sim.report.html_page import Panel, write_page
 from sfl_sim.report.load import flat, load, read_table
+from sfl_sim.report.run_warnings import warnings
 from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Column, Table
 from sfl_sim.report.targets import TIME, accuracy, time_compared, time_in_words

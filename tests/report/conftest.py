@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from synthetic_run import Setting, World, write_run
+from synthetic_run import FramesOf, Setting, World, write_run
 
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
@@ -52,3 +52,8 @@ def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(small_folder: Path, tmp_path: Path) -> Path:
     """A small run that a test may damage."""
     return Path(shutil.copytree(small_folder, tmp_path / "run"))
+
+
+@pytest.fixture
+def frames_of(tmp_path: Path) -> FramesOf:
+    return lambda world: merge([load(write_run(tmp_path / world.name, world))])

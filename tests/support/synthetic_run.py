@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from sfl_sim.report.frames import Frames
 from sfl_sim.store.columns import BREAKDOWN, OP_COLUMNS
 
 if TYPE_CHECKING:
@@ -57,6 +59,10 @@ class World:
     trained: bool = True
     status: str = "complete"
     reference: str | None = None
+
+
+FramesOf = Callable[[World], Frames]
+"""Writes the run of a world, and reads its frames."""
 
 
 def write_run(folder: Path, world: World) -> Path:
