@@ -18,7 +18,8 @@ from synthetic_leaks import PIXELS, add_leaks
 from synthetic_run import Setting, World, write_run
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.privacy import by_cut, galleries, headline, load_leaks, panels, privacy_in_terminal, write_privacy
+from sfl_sim.report.privacy import by_cut, headline, load_leaks, panels, privacy_in_terminal, write_privacy
+from sfl_sim.report.privacy_pictures import galleries
 
 if TYPE_CHECKING:
     from pathlib import Path
