@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import plotly.io
 import pytest
+from command import sfl_sim
 from markupsafe import Markup
 from synthetic_run import World, write_run
 
-from sfl_sim.cli import main
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report import paper, style
 from sfl_sim.report.export import export_runs, tables
@@ -94,15 +94,13 @@ def test_a_format_that_leads_nowhere_is_one_line(
     small_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, arguments: list[str], line: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        main(["report", str(small_folder), *arguments])
-    assert stop.value.code == 2
+    sfl_sim("report", small_folder, *arguments, code=2)
     assert line in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_export_has_the_page_beside_it(small_folder: Path, tmp_path: Path, capsys) -> None:
-    main(["report", str(small_folder), "--export", str(tmp_path / "out")])
+    sfl_sim("report", small_folder, "--export", tmp_path / "out")
 
     assert re.search(r"out: \d+ tables, 0 figures", capsys.readouterr().out)
     assert {"report.html", "results.csv", "rounds.csv"} <= {path.name for path in (tmp_path / "out").iterdir()}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from command import sfl_sim
 from synthetic_run import World, write_run
 
-from sfl_sim.cli import main
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.mlflow_log import log_runs
 
@@ -83,7 +83,7 @@ def test_logging_again_adds_nothing(world: World, tmp_path: Path, store: Path, c
     folder = write_run(tmp_path / "stored", world)
 
     for told in ("4 runs logged", "0 runs logged, 4 there already"):
-        main(["mlflow", str(folder), "--store", str(store)])
+        sfl_sim("mlflow", folder, "--store", store)
         assert capsys.readouterr().out.strip() == f"{store}: {told}"
     assert [len(runs) for runs in found_in(store)] == [1, 4]
 
@@ -127,8 +127,6 @@ def test_without_mlflow_the_extra_is_named(
     small_folder: Path, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(SystemExit) as stop:
-        main(["mlflow", str(small_folder), "--store", str(store)])
-    assert stop.value.code == 2
+    sfl_sim("mlflow", small_folder, "--store", store, code=2)
     assert capsys.readouterr().err.strip().endswith("MLflow is not installed: pip install 'sfl-sim[mlflow]'")
     assert not store.exists()

@@ -7,10 +7,10 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import yaml
+from command import sfl_sim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfl_sim.cli import main
 from sfl_sim.engine.news import silent
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import load, parse
@@ -220,9 +220,7 @@ def test_sizes_have_decimal_units(text, size):
 def test_careless_questions_are_answered_in_one_line(tmp_path, monkeypatch, capsys, arguments, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(WORLD))
-    with pytest.raises(SystemExit) as stop:
-        main(["advise", "tiny.yaml", "-q", *arguments])
-    assert stop.value.code == 2
+    sfl_sim("advise", "tiny.yaml", "-q", *arguments, code=2)
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
@@ -234,9 +232,9 @@ def test_the_command_prints_a_table_and_what_to_paste(tmp_path, monkeypatch, cap
         yaml.safe_dump({**WORLD, "model": {"cut": {"by": "device_speed", "values": [1, 2]}}})
     )
     found = advice(load("tiny.yaml"), per_client=True)
-    main(["advise", "tiny.yaml", "--per-client"])
+    sfl_sim("advise", "tiny.yaml", "--per-client")
     shown = capsys.readouterr().out.splitlines()
     assert "Lower bound" in shown[0]
     assert shown[-1] == f"--set '{found.choices['setting'][0]}'"
-    main(["advise", "tiny.yaml", "-q"])
+    sfl_sim("advise", "tiny.yaml", "-q")
     assert capsys.readouterr().out.startswith("--set model.cut=")

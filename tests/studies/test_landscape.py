@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from command import sfl_sim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
@@ -14,7 +15,6 @@ from small_world import CPU, N_LABELS, batch_norm_net, images
 from torch import nn
 
 from sfl_sim.api import run
-from sfl_sim.cli import main
 from sfl_sim.engine.news import silent
 from sfl_sim.models.network import Network
 from sfl_sim.rng import stream
@@ -132,14 +132,8 @@ def test_a_slice_has_the_model_in_its_middle_whatever_the_span():
 # The command
 
 
-def refused(*arguments):
-    with pytest.raises(SystemExit) as stop:
-        main(["landscape", *map(str, arguments)])
-    return stop.value.code
-
-
 def test_the_command_leaves_a_page_and_a_table_in_the_run(ours, capsys):
-    main(["landscape", str(ours), "--points", "3", "--plane-points", "3", "--samples", "40"])
+    sfl_sim("landscape", ours, "--points", 3, "--plane-points", 3, "--samples", 40)
     printed = capsys.readouterr()
     assert printed.out.strip() == str(ours / "landscape.html")
     assert "splitfed_v2 (seed 1), line  point 28/30" in printed.err
@@ -161,7 +155,7 @@ def test_the_command_leaves_a_page_and_a_table_in_the_run(ours, capsys):
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(arguments, line, folder, capsys):
-    assert refused(*(word.format(run=folder) for word in arguments)) == 2
+    sfl_sim("landscape", *(word.format(run=folder) for word in arguments), code=2)
     printed = capsys.readouterr().err
     assert line in printed
     assert len(printed.splitlines()) == 1
@@ -170,13 +164,13 @@ def test_what_cannot_be_drawn_is_one_line(arguments, line, folder, capsys):
 
 def test_a_run_that_trained_nothing_has_no_landscape(tmp_path, capsys):
     timing = run(TINY | BRIEF, out=tmp_path / "run", timing_only=True).folder
-    assert refused(timing) == 2
+    sfl_sim("landscape", timing, code=2)
     assert "has no checkpoint of splitfed_v2, since it was timing-only" in capsys.readouterr().err
 
 
 def test_of_a_model_with_alternatives_there_is_no_landscape(tmp_path, capsys):
     scenario = TINY | BRIEF | {"method": {"name": "splitfed_v3"}}
-    assert refused(run(scenario, out=tmp_path / "run", threads=1).folder) == 2
+    sfl_sim("landscape", run(scenario, out=tmp_path / "run", threads=1).folder, code=2)
     assert "method.name: the clients keep parts of their own" in capsys.readouterr().err
 
 
@@ -184,7 +178,7 @@ def test_the_checkpoint_of_another_model_is_refused(ours, capsys):
     text = (ours / "scenario.yaml").read_text()
     hand_over("small_world:mlp")
     (ours / "scenario.yaml").write_text(text.replace("small_world:batch_norm_net", "small_world:mlp"))
-    assert refused(ours) == 2
+    sfl_sim("landscape", ours, code=2)
     assert "is not of the model that the run's scenario describes" in capsys.readouterr().err
 
 

@@ -6,14 +6,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import command
 import pandas as pd
 import pytest
 import yaml
 
 import sfl_sim
-from sfl_sim.cli import main
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import load, parse
@@ -59,13 +60,7 @@ def no_page(monkeypatch):
     monkeypatch.setattr("sfl_sim.report.serving.write_serving", lambda folder, out: out.write_text("a page"))
 
 
-def serve(*arguments, code=0):
-    found = 0
-    try:
-        main(["serve", *map(str, arguments)])
-    except SystemExit as stop:
-        found = stop.code
-    assert found == code
+serve = partial(command.sfl_sim, "serve")
 
 
 def trials(folder):
@@ -191,7 +186,7 @@ def test_a_rate_alone_means_poisson(here, no_page):
 def test_a_run_of_the_scenario_trains_without_serving_and_is_found(tmp_path, monkeypatch, no_page, capsys):
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(yaml.safe_dump(TINY | {"repeats": 1}))
-    main(["tiny.yaml", "-q", "--threads", "2"])
+    command.sfl_sim("tiny.yaml", "-q", "--threads", 2)
     assert len(json.loads(Path("reports/tiny/summary.json").read_text())["variants"]) == 2
     serve("tiny.yaml")
     assert training(capsys.readouterr().err) == []
@@ -237,7 +232,7 @@ def test_a_run_that_trained_something_else_is_refused(settings, line, here, caps
 
 
 def test_a_folder_without_answers_is_refused(here, capsys):
-    main(["tiny.yaml", "--timing-only", "-q", "--out", "timing"])
+    command.sfl_sim("tiny.yaml", "--timing-only", "-q", "--out", "timing")
     for folder, line in [
         ("timing", "--run: has no answers.parquet: nothing was trained there, or nothing that can be served"),
         ("nowhere", "--run: is not the folder of a run (found 'nowhere')"),
@@ -372,10 +367,10 @@ def test_bad_input_is_one_line_before_anything_is_trained(settings, line, here, 
 
 
 def test_validate_checks_the_serving_too(here, capsys):
-    main(["validate", "tiny.yaml"])
+    command.sfl_sim("validate", "tiny.yaml")
     assert "fine (8 runs" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["validate", "tiny.yaml", "--set", "serving.priorities=[1]", "--set", "serving.queue=priority"])
+    unfit = ["--set", "serving.priorities=[1]", "--set", "serving.queue=priority"]
+    command.sfl_sim("validate", "tiny.yaml", *unfit, code=2)
     assert "serving.priorities: a list needs one entry per client" in capsys.readouterr().err
 
 

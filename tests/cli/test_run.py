@@ -1,0 +1,246 @@
+"""Commands that run a scenario: what is printed, what is left on disk, also by Ctrl-C, a kill and a failure."""
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import yaml
+from command import TINY, digests, sfl_sim, summary
+
+from sfl_sim.api import run
+
+pytestmark = pytest.mark.usefixtures("without_pages")
+
+
+@pytest.mark.pages
+def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, capsys):
+    sfl_sim(scenario)
+    out = tmp_path / "reports" / "tiny"
+    names = {p.name for p in out.iterdir()}
+    assert names == {
+        "report.html", "summary.json", "rounds.parquet", "labels.parquet", "ops.parquet", "clients.parquet",
+        "layers.parquet", "retimed.parquet", "trace.json.gz", "scenario.yaml", "manifest.json", "checkpoints",
+        "SHA256SUMS",
+    }  # fmt: skip
+    found = summary(out)
+    assert [v["name"] for v in found] == ["splitfed_v1", "splitfed_v2, fcfs", "splitfed_v2, cyclic"]
+    assert set(found[0]) == {
+        "name", "method", "method_options", "seed", "rounds", "simulated_s", "accuracy", "client_accuracy",
+        "performance_gap", "accuracy_spread", "backward_transfer", "best_accuracy", "reference", "hybrid_accuracy",
+        "device_accuracy", "server_accuracy", "offload_probability", "rho",
+        "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy", "bytes_up", "bytes_down",
+        "joule", "timeline_digest", "weights_digest", "breakdown_s", "executor", "threads", "key",
+        "peak_graphs", "server_model_bytes",
+    }  # fmt: skip
+    parts = {"device", "uplink", "queue", "assistants", "server", "downlink", "barrier", "aggregate"}
+    assert set(found[0]["breakdown_s"]) == parts
+    for v in found:
+        assert sum(v["breakdown_s"].values()) == pytest.approx(v["simulated_s"])
+    rounds = pd.read_parquet(out / "rounds.parquet")
+    assert len(rounds) == 6
+    assert rounds["accuracy"].between(0, 1).all()
+    labels = pd.read_parquet(out / "labels.parquet")
+    assert labels.groupby(["variant", "round"])["position"].apply(sorted).map(lambda p: p == list(range(10))).all()
+    events = json.loads(gzip.decompress((out / "trace.json.gz").read_bytes()))["traceEvents"]
+    assert sum(e["ph"] == "X" for e in events) == len(pd.read_parquet(out / "ops.parquet"))
+    printed = capsys.readouterr()
+    assert printed.out.rstrip().endswith("reports/tiny/report.html")
+    assert "splitfed_v1  round 2/2" in printed.err
+
+
+@pytest.mark.pages
+def test_devices_with_exits_and_the_last_layer_s_view_are_in_summary_tables_and_report(scenario, tmp_path):
+    """Every client trains on one label, and is tested on that alone."""
+    text = TINY.replace("phi: 1}", "phi: 1}, test: {kind: rho_ood, rho: 0}").replace("p: 0.9", "p: 1.0")
+    text = text.replace("{target_accuracy: 0.15}", "{representations: 30}")
+    scenario.write_text(re.sub("grid:.*(?=report)", "method: {name: multiexit}\n", text, flags=re.DOTALL))
+    sfl_sim(scenario, "-q", "--set", "train.lr=0.1")
+    out = tmp_path / "reports" / "tiny"
+    (found,) = summary(out)
+    answers = pd.read_parquet(out / "answers.parquet")
+    assert answers["seen"].all()
+    assert found["rho"] == 0
+    assert found["device_accuracy"] == answers.groupby("client")["device_correct"].mean().mean()
+    assert found["server_accuracy"] == pytest.approx(answers.groupby("client")["server_correct"].mean().mean())
+    assert found["hybrid_accuracy"] >= found["device_accuracy"] > 0
+    assert len(pd.read_parquet(out / "representations.parquet")) == 30
+    page = (out / "report.html").read_text()
+    assert "<h2>Early exits</h2>" in page
+    assert "<h2>Inputs of the last layer</h2>" in page
+
+
+def test_the_resolved_scenario_runs_again_as_it_is(scenario, tmp_path):
+    sfl_sim(scenario, "--timing-only", "-q", "--out", "first")
+    sfl_sim("first/scenario.yaml", "--timing-only", "-q", "--fresh", "--out", "second")
+    assert digests(tmp_path / "first") == digests(tmp_path / "second")
+
+
+def test_training_timing_only_and_side_by_side_runs_have_one_timeline_and_one_result(scenario, tmp_path):
+    # at batch 64 a step is worth several threads, whose number must not depend on the number of jobs
+    scenario.write_text(TINY.replace("batch_size: 8", "batch_size: 64"))
+    brief = ["-q", "--set", "train.rounds=1", "--set", "grid={}", "--set", "repeats=2"]
+    sfl_sim(scenario, *brief, "--threads", "2", "--out", "trained")
+    sfl_sim(scenario, *brief, "--threads", "2", "--out", "apart", "--jobs", "2", "--fresh")
+    sfl_sim(scenario, *brief, "--out", "timed", "--timing-only")
+    assert digests(tmp_path / "trained") == digests(tmp_path / "apart")
+    assert [t for t, _ in digests(tmp_path / "timed")] == [t for t, _ in digests(tmp_path / "trained")]
+    assert all(v["accuracy"] is None and v["weights_digest"] is None for v in summary(tmp_path / "timed"))
+
+
+def test_results_do_not_depend_on_python_s_hash_seed(scenario, tmp_path):
+    """This process has a seed of its own, at random."""
+    brief = [scenario, "-q", "--fresh", "--set", "train.rounds=1", "--set", "grid={}"]
+    command = [sys.executable, "-m", "sfl_sim", *brief, "--out", "other"]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": "1"}, capture_output=True)
+    sfl_sim(*brief, "--out", "own")
+    assert digests(tmp_path / "other") == digests(tmp_path / "own")
+
+
+def test_a_different_scenario_of_the_same_name_gets_a_folder_of_its_own(scenario, tmp_path, capsys):
+    sfl_sim(scenario, "-q", "--timing-only")
+    sfl_sim(scenario, "-q", "--timing-only")
+    sfl_sim(scenario, "-q", "--timing-only", "--set", "train.rounds=1")
+    assert capsys.readouterr().out.split() == ["reports/tiny/report.html"] * 2 + ["reports/tiny-2/report.html"]
+    assert summary(tmp_path / "reports" / "tiny")[0]["rounds"] == 2
+    sfl_sim(scenario, "-q", "--out", "reports/tiny", code=2)
+
+
+def test_ctrl_c_leaves_a_readable_partial_run_and_resume_finishes_it(scenario, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "sfl_sim",
+        str(scenario),
+        "--set",
+        "train.rounds=12",
+        "--threads",
+        "1",
+        "--out",
+        "run",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while "fcfs  round" not in (line := process.stderr.readline()):  # the second of three variants is under way
+            assert line, "ended before it could be interrupted"
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert rest.rstrip().endswith("sfl-sim: interrupted; the same command with --resume goes on from there")
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["status"] == "interrupted"
+    rounds = pd.read_parquet(tmp_path / "run" / "rounds.parquet").groupby("variant", sort=False).size()
+    assert rounds.iloc[0] == 12
+    assert 0 < rounds.iloc[1] < 12
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1e6
+    sfl_sim(scenario, "--set", "train.rounds=12", "--threads", "1", "-q", "--out", "run", "--resume")
+    sfl_sim(scenario, "--set", "train.rounds=12", "--threads", "1", "-q", "--fresh", "--out", "unbroken")
+    assert digests(tmp_path / "run") == digests(tmp_path / "unbroken")
+
+
+def test_a_killed_run_leaves_nothing_that_looks_complete(scenario, tmp_path):
+    command = [sys.executable, "-m", "sfl_sim", str(scenario), "--set", "train.rounds=200", "--out", "run"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        process.stderr.readline()
+        process.kill()
+    assert not (tmp_path / "run").exists()
+    sfl_sim(scenario, "-q", "--timing-only", "--out", "run", code=2)  # the unfinished one is of another scenario
+    sfl_sim(scenario, "-q", "--set", "train.rounds=200", "--timing-only", "--out", "other")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_ctrl_c_or_kill_before_anything_is_trained_is_said_and_leaves_nothing(scenario, tmp_path, name):
+    """Newer versions of typer turn Ctrl-C into an exit code of their own; a shell's background job ignores it."""
+    code = (
+        "import os, signal, sfl_sim.studies.train as s; from sfl_sim.cli import main; "
+        f"s.check = lambda *_: os.kill(os.getpid(), signal.{name}); "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); main(['tiny.yaml', '--out', 'run'])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 130
+    assert found.stderr.strip() == "sfl-sim: interrupted"
+    assert [p.name for p in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+@pytest.mark.pages
+def test_divergence_is_said(scenario, tmp_path, capsys):
+    diverging = ["--set", "train.lr=1e30", "--set", "grid=[]"]
+    sfl_sim(scenario, *diverging, "--out", "stopped", code=1)
+    assert re.search(
+        r"the loss of train of mini-batch \d+ of client \d+, at the server is nan", capsys.readouterr().err
+    )
+    sfl_sim(scenario, *diverging, "--set", "train.on_nan=skip", "--out", "run")
+    assert "diverged, loss nan" in capsys.readouterr().err
+    assert "diverged in round 1" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_what_the_cut_gives_away_is_shown_for_every_cut(scenario, tmp_path, capsys):
+    attacks = "report.leakage={samples: 20, epochs: 1, aux_share: 0.2}"
+    sfl_sim("privacy", scenario, "--vary", "model.cut=1,3", "--set", "grid={}", "--set", attacks)
+    printed = capsys.readouterr().out
+    assert "cut=1" in printed
+    assert "SSIM" in printed
+    assert printed.rstrip().endswith("reports/tiny-privacy/privacy.html")
+    folder = tmp_path / "reports" / "tiny-privacy"
+    assert (folder / "report.html").exists()
+    table = pd.read_parquet(folder / "leakage.parquet")
+    assert set(zip(table["variant"], table["cut"], strict=True)) == {(f"cut={n}", at) for n in (1, 3) for at in (0, n)}
+    (folder / "privacy.html").unlink()
+    sfl_sim("report", folder)
+    assert capsys.readouterr().out.split() == [str(folder / "report.html"), str(folder / "privacy.html")]
+    sfl_sim("report", folder, "--out", tmp_path / "one.html")
+    assert capsys.readouterr().out.split() == [str(tmp_path / "one.html"), str(tmp_path / "one-privacy.html")]
+    sfl_sim("privacy", scenario, "--vary", "model.cuts=1", "--set", "grid={}", code=2)
+    assert "unknown key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("thing", ["make", "ready"])
+def test_a_network_of_one_s_own_takes_the_name_s_place(thing, my_nets, scenario, tmp_path):
+    sets = ["--set", f"model.factory=my_nets:{thing}", "--set", "model.cut=2"]
+    sfl_sim(scenario, "-q", "--allow-code", *sets, "--out", "mine")
+    layers = pd.read_parquet(tmp_path / "mine" / "layers.parquet")
+    assert layers.groupby("variant")["name"].apply(list).tolist() == [["0", "1", "2"]] * 3
+    assert layers["model"].unique().tolist() == [f"my_nets:{thing}"]
+
+
+def test_a_network_of_one_s_own_from_python(my_nets, scenario, tmp_path):
+    settings = yaml.safe_load(TINY) | {"model": {"factory": my_nets.make, "cut": 0.5}}
+    results = run(settings, out=tmp_path / "mine", jobs=2)
+    assert results.layers["model"].unique().tolist() == ["my_nets:make"]
+    assert results.clients["cut"].unique().tolist() == [2]
+
+
+@pytest.mark.pages
+def test_a_variant_that_fails_does_not_stop_the_others_and_its_error_is_in_the_report(scenario, tmp_path, capsys):
+    """Fail the poisoned variant, in round 2 of 2."""
+    (tmp_path / "poison").write_text("no <more>")
+    method = {"name": "small_study:Poisoned", "poison": str(tmp_path)}
+    sets = ["--set", f"method={json.dumps(method)}", "--set", "grid={train.lr: [0.1, 0.2]}", "--timing-only"]
+    sets.append("--allow-code")
+    sfl_sim(scenario, *sets, code=1)
+    printed = capsys.readouterr()
+    assert re.search(r"lr=0\.2  failed: RuntimeError: no <more>, at .*small_study\.py:44 \(round 2\)", printed.err)
+    assert printed.err.splitlines()[-1].startswith("sfl-sim: failed: 1 of 2 runs failed: lr=0.2 (seed 0): ")
+    assert printed.out.rstrip().endswith("reports/tiny/report.html")
+    page = (tmp_path / "reports" / "tiny" / "report.html").read_text()
+    assert "lr=0.2 with seed 0 failed: RuntimeError: no &lt;more&gt;, at " in page
+    assert "small_study.py:44. What follows has its first 1 round." in page
+    (tmp_path / "poison").unlink()
+    sfl_sim(scenario, *sets, "--resume")
+    assert "lr=0.1  reused from reports/tiny\n" in capsys.readouterr().err
+    assert [v["rounds"] for v in summary(tmp_path / "reports" / "tiny")] == [2, 2]
+
+
+def test_what_has_been_run_is_said_to_be_reused_unless_a_fresh_run_is_asked_for(scenario, capsys):
+    sfl_sim(scenario, "--timing-only")
+    capsys.readouterr()
+    sfl_sim(scenario, "--timing-only", "--set", "grid={method.name: [splitfed_v1, fedavg]}")
+    warning, first, *rest = capsys.readouterr().err.splitlines()
+    assert warning.endswith("this run goes to reports/tiny-2")
+    assert first == "splitfed_v1  reused from reports/tiny"
+    assert {line.partition("  ")[0] for line in rest} == {"fedavg"}
+    sfl_sim(scenario, "--timing-only", "--fresh")
+    assert "reused from" not in capsys.readouterr().err

@@ -1,0 +1,196 @@
+"""Commands that run nothing: what they show, of a scenario and of stored runs."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from command import sfl_sim
+
+from sfl_sim.engine.catalogue import catalogue
+from sfl_sim.methods import METHODS
+from sfl_sim.scenario.load import load
+from sfl_sim.scenario.sections import Scenario
+
+pytestmark = pytest.mark.usefixtures("without_pages")
+
+
+def test_validate_checks_without_running(scenario, tmp_path, capsys):
+    sfl_sim("validate", scenario)
+    assert "fine (3 runs: splitfed_v1; splitfed_v2, fcfs; splitfed_v2, cyclic)" in capsys.readouterr().out
+    assert not (tmp_path / "reports").exists()
+
+
+def test_workers_that_a_method_cannot_use_are_told_once(scenario, capsys):
+    told = "warning: --set: server.workers: more than one has no effect: splitfed_v2 changes one model there, "
+    sfl_sim("validate", scenario, "--set", "server.workers=2")
+    assert capsys.readouterr().err.splitlines() == [f"{told}one job after the other"]
+    sfl_sim(scenario, "-q", "--timing-only", "--set", "server.workers=2")
+    assert capsys.readouterr().err.splitlines() == [f"{told}one job after the other"]
+    sfl_sim("validate", scenario, "--set", "server.workers=2", "--set", "grid={method.name: [fedavg]}")
+    assert "no effect: fedavg trains nothing there" in capsys.readouterr().err
+    for enough in ("server.workers=unlimited", "method=splitfed_v1"):
+        sfl_sim("validate", scenario, "--set", "server.workers=2", "--set", "grid={}", "--set", enough)
+        assert not capsys.readouterr().err
+
+
+def test_a_partition_is_shown_before_anyone_trains(scenario, tmp_path, capsys):
+    sfl_sim("partition", scenario, "--set", "data.partition.phi=2", "--set", "repeats=2")
+    printed = capsys.readouterr().out
+    assert "dominant_label, p=0.9, phi=2" in printed
+    assert re.search(r"Same for all 2 seeds +20 +0 ", printed)
+    assert printed.rstrip().endswith("reports/tiny-partition.html")
+    assert "Labels held by each client" in (tmp_path / "reports" / "tiny-partition.html").read_text()
+    sfl_sim("partition", scenario, "--set", "clients.count=7", "--out", "mine.html", code=2)
+    assert "--set: clients.count: dominant_label needs phi clients for each label" in capsys.readouterr().err
+    assert not (tmp_path / "mine.html").exists()
+
+
+def test_the_schema_is_json_and_knows_names_and_options(capsys):
+    sfl_sim("schema")
+    text = capsys.readouterr().out
+    assert json.loads(text)["properties"]
+    for word in ("splitfed_v2", "server_agg_every", "cyclic_reverse", "mobilenet_v1", "fashion_mnist"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("methods", ["fedavg", "splitnn", "splitfed_v1", "splitfed_v2"]),
+        ("models", ["lenet5", "cnn_small", "cnn8", "mobilenet_v1", "resnet18"]),
+        ("datasets", ["digits", "fashion_mnist", "cifar10", "image_folder"]),
+        ("orders", ["fcfs", "cyclic", "random_job", "bounded_wait", "hydra_code"]),
+        ("partitions", ["iid", "dominant_label", "sharding", "label_shards", "dirichlet", "quantity_skew", "natural"]),
+        ("profiles", ["ai_benchmark", "mobiperf", "hsdpa_bus"]),
+    ],
+)
+def test_list_names_and_explains(what, names, capsys):
+    sfl_sim("list", what)
+    lines = capsys.readouterr().out.splitlines()
+    for name in names:
+        assert any(line.startswith(name) and len(line.split()) > 3 for line in lines)
+
+
+def test_list_names_every_method_s_paper_its_year_and_its_options(capsys):
+    sfl_sim("list", "methods")
+    printed = " ".join(capsys.readouterr().out.split())
+    for name, about in catalogue()["methods"].items():
+        _, paper, *options = about.split("\n")
+        assert re.fullmatch(r"\w+ et al\..* (19|20)\d\d", paper)
+        assert all(field in options[0] for field in METHODS[name].Options.model_fields)
+        assert f"{name} {' '.join(about.split())}" in printed
+
+
+def test_the_layers_of_a_model_with_their_costs(my_nets, capsys):
+    sfl_sim("model", "my_nets:make", "--input", "3x4x4", "--labels", "7", "--allow-code")
+    title, data, _, *rows, _ = capsys.readouterr().out.splitlines()
+    assert title.startswith("my_nets:make: 3 layers")
+    assert data == "for samples of 3x4x4 and 7 labels"
+    assert [row.split()[2] for row in rows] == ["12", "8", "7"]
+
+
+def test_the_layers_of_a_model_of_the_zoo_without_saying_for_which_data(capsys):
+    sfl_sim("model", "lenet5")
+    assert "for samples of 1x28x28 and 10 labels" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["lenet"], "did you mean 'lenet5'?"),
+        (["lenet5", "--input", "28"], "cannot take inputs of shape 28"),
+        (["lenet5", "--input", "3x0"], "--input: is not the shape of a sample (found '3x0'"),
+        (["lenet5", "--input", "٣x٣x٣"], "--input: is not the shape of a sample (found '٣x٣x٣'"),
+        (["lenet5", "--input", ""], "--input: is not the shape of a sample (found ''"),
+    ],
+)
+def test_a_model_that_cannot_be_shown_is_one_line(arguments, line, capsys):
+    sfl_sim("model", *arguments, code=2)
+    assert line in capsys.readouterr().err
+
+
+def test_list_of_something_else_says_what_there_is(capsys):
+    sfl_sim("list", "method", code=2)
+    assert "did you mean 'methods'?" in capsys.readouterr().err
+
+
+@pytest.mark.pages
+def test_the_report_of_stored_runs_can_be_made_again_and_side_by_side(scenario, tmp_path):
+    sfl_sim(scenario, "-q", "--timing-only", "--out", "a")
+    sfl_sim(scenario, "-q", "--timing-only", "--out", "b", "--set", "server.speedup=10")
+    (tmp_path / "a" / "report.html").unlink()
+    sfl_sim("report", "a")
+    assert (tmp_path / "a" / "report.html").exists()
+    sfl_sim("report", "a", "b", code=2)
+    sfl_sim("report", "a", "b", "--out", "both.html")
+    assert (tmp_path / "both.html").stat().st_size > 1e6
+    sfl_sim("report", "a", "b", "--out", "both.html", "--plotly", "directory")
+    assert (tmp_path / "both.html").stat().st_size < 1e6 < (tmp_path / "plotly.min.js").stat().st_size
+    sfl_sim("report", "a", "--plotly", "elsewhere", code=2)
+    sfl_sim("report", "nowhere", code=2)
+
+
+@pytest.mark.pages
+def test_a_report_that_cannot_be_written_leaves_the_earlier_one_whole(scenario, tmp_path, monkeypatch, capsys):
+    sfl_sim(scenario, "-q", "--timing-only", "--out", "run")
+    before = (tmp_path / "run" / "report.html").read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sfl_sim.store.files.os.fsync", full)
+        sfl_sim("report", "run", code=2)
+    assert "cannot be written: No space left on device" in capsys.readouterr().err
+    assert (tmp_path / "run" / "report.html").read_bytes() == before
+    assert not (tmp_path / "run" / "report.html.part").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        ("", "cannot be written: Is a directory"),
+        ("folder", "cannot be written: Is a directory"),
+        ("pipe", "cannot be written: Is no regular file"),  # it would be replaced, as /dev/null would
+        ("tiny.yaml/page.html", "cannot be written: File exists"),
+        ("x" * 300, "cannot be written: File name too long"),
+        (os.fsdecode(b"\xff"), "is not UTF-8 text"),
+    ],
+)
+def test_a_page_that_cannot_be_written_there_is_refused_first(place, line, scenario, tmp_path, capsys, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr("sfl_sim.studies.partition_preview.preview", lambda study: pytest.fail("too late"))
+    sfl_sim("partition", scenario, "--out", place, code=2)
+    assert capsys.readouterr().err.startswith(f"sfl-sim: --out: {line} (found ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe", "tiny.yaml"]
+
+
+def test_a_new_scenario_has_every_key_with_its_default_and_is_not_overwritten(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sfl_sim("init", "mine.yaml")
+    assert capsys.readouterr().out == "mine.yaml\n"
+    assert load("mine.yaml").base.model_copy(update={"name": None}) == Scenario()
+    text = Path("mine.yaml").read_text()
+    for key in ("cut", "uplink_bps", "max_wait_s", "stop", "on_nan"):
+        assert re.search(rf"^ *(# )?{key}:", text, re.MULTILINE)
+    Path("mine.yaml").write_text(text.replace("  # macs_per_s:", "  macs_per_s: 1e9", 1).replace("profile: ai_b", "# "))
+    assert load("mine.yaml").base.clients.compute.macs_per_s == 1e9
+    sfl_sim("init", "mine.yaml", code=2)
+    assert "FILE: cannot be written: File exists (found 'mine.yaml')" in capsys.readouterr().err
+
+
+def test_the_page_of_a_run_is_opened_by_folder_or_by_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    for page in ("reports/mine/report.html", "asked/whatif.html"):
+        Path(page).parent.mkdir(parents=True)
+        Path(page).touch()
+    for folder in ("mine", "reports/mine", "asked"):
+        sfl_sim("open", folder)
+    assert opened == [(tmp_path / page).as_uri() for page in ("reports/mine/report.html",) * 2 + ("asked/whatif.html",)]
+    sfl_sim("open", "nothing", code=2)
+    assert "RUN: has no page (found 'nothing'" in capsys.readouterr().err
