@@ -15,10 +15,11 @@ from scenarios.trends import Claim, Figures, Table, Trends, chain, judged, print
 
 ACCURACY = "accuracy"
 SFL = "splitfed_v1"
-KOREA = {"CIFAR-10": "korea, window_ratio", "Fashion-MNIST": "korea, window_ratio, p0=0.2"}
+KOREA, WITH_NORM = "korea, {}", "korea, joint_forward=false, {}"
 SKEWED = {f"Dir {alpha}": f"alpha=0{alpha}" for alpha in (".1", ".3", ".5")}
 PARTITIONS = SKEWED | {"IID": "iid"}
 PARTICIPANTS = {"5 clients": "participation=0.05", "20": "participation=0.2", "50": "participation=0.5"}
+ON_FASHION = "korea, window_ratio, p0=0.2"
 FIXED = "fixed, p0=0.2"
 RULES = {"adaptive": "window_ratio", "fixed": FIXED, "no replay": "off"}
 """Of the paper's ablation, whose last is SFL."""
@@ -34,11 +35,11 @@ def pairs(ours: Figures, sign: str, theirs: Figures) -> list[Claim]:
     return [Claim((f"{where}: KoReA", ours[where]), sign, ("SFL", theirs[where])) for where in ours]
 
 
-def comparison_trends(data: str, table: Table) -> dict[str, list[Claim]]:
+def comparison_trends(data: str, table: Table, adaptive: str) -> dict[str, list[Claim]]:
     """Trends (a) to (d), from Table 1, and (i) and (j), from bytes and time to the target."""
 
     def both(key: str, scale: float = 100) -> tuple[Figures, Figures]:
-        return table(key, of(KOREA[data], PARTITIONS), scale), table(key, of(SFL, PARTITIONS), scale)
+        return table(key, of(adaptive, PARTITIONS), scale), table(key, of(SFL, PARTITIONS), scale)
 
     def compared(sign: str, key: str, scale: float = 100) -> list[Claim]:
         korea, sfl = both(key, scale)
@@ -57,21 +58,23 @@ def comparison_trends(data: str, table: Table) -> dict[str, list[Claim]]:
     return {f"{name} ({data})": claims for name, claims in found.items()}
 
 
-def ablation_trends(table: Table) -> dict[str, list[Claim]]:
+def ablation_trends(data: str, table: Table, korea: str) -> dict[str, list[Claim]]:
     """Trend (e), from Table 2, and what replay adds to branches."""
     claims, replays = [], []
     for where, setting in PARTITIONS.items():
-        names = {f"{where}: {called}": f"{setting}, korea, {rule}" for called, rule in RULES.items()}
+        names = {f"{where}: {called}": f"{setting}, {korea.format(rule)}" for called, rule in RULES.items()}
         figures = table(ACCURACY, names | {f"{where}: SFL": f"{setting}, {SFL}"})
         claims += chain(figures, ">=", ">", ">")
         replays += chain({name: figures[name] for name in list(names)[::2]}, ">")
-    return {"(e) adaptive >= fixed > no replay > SFL": claims, "(e) replay helps: adaptive > no replay": replays}
+    return {
+        f"(e) adaptive >= fixed > no replay > SFL ({data})": claims,
+        f"(e) replay helps: adaptive > no replay ({data})": replays,
+    }
 
 
-def norm_trends(norm: Table) -> dict[str, list[Claim]]:
-    """Trend (e) with batch norm."""
-    names = {called: f"korea, joint_forward=false, {rule}" for called, rule in RULES.items()} | {"SFL": SFL}
-    return {"(e) adaptive >= fixed > no replay > SFL, with batch norm": chain(norm(ACCURACY, names), ">=", ">", ">")}
+def both_tables(data: str, table: Table, korea: str) -> dict[str, list[Claim]]:
+    """The trends of both of the paper's tables."""
+    return comparison_trends(data, table, korea.format(RULES["adaptive"])) | ablation_trends(data, table, korea)
 
 
 def pull_trends(pull: Table) -> dict[str, list[Claim]]:
@@ -112,13 +115,14 @@ def cut_trends(table: Table, cuts: Table) -> dict[str, list[Claim]]:
 
 def participation_trends(participation: Table) -> dict[str, list[Claim]]:
     """Trend (h); ten clients are in (a)."""
-    korea, sfl = (participation(ACCURACY, of(method, PARTICIPANTS)) for method in (KOREA["Fashion-MNIST"], SFL))
+    korea, sfl = (participation(ACCURACY, of(method, PARTICIPANTS)) for method in (ON_FASHION, SFL))
     return {"(h) KoReA is more accurate than SFL, however many take part": pairs(korea, ">", sfl)}
 
 
 TRENDS: Trends = [
-    (lambda table: comparison_trends("CIFAR-10", table) | ablation_trends(table), ["table"]),
-    (lambda table: comparison_trends("Fashion-MNIST", table), ["fashion"]), (norm_trends, ["norm"]),
+    (lambda table: both_tables("CIFAR-10", table, KOREA), ["table"]),
+    (lambda table: both_tables("CIFAR-10, batch norm", table, WITH_NORM), ["norm"]),
+    (lambda table: comparison_trends("Fashion-MNIST", table, ON_FASHION), ["fashion"]),
     (pull_trends, ["pull"]), (proportion_trends, ["table", "proportions"]), (cut_trends, ["table", "cuts"]),
     (participation_trends, ["participation"]),
 ]  # fmt: skip
