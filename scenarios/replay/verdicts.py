@@ -23,6 +23,7 @@ ON_FASHION = "korea, window_ratio, p0=0.2"
 FIXED = "fixed, p0=0.2"
 RULES = {"adaptive": "window_ratio", "fixed": FIXED, "no replay": "off"}
 """Of the paper's ablation, whose last is SFL."""
+WITH_NORM_FIXED = f"{SKEWED['Dir .1']}, {WITH_NORM.format(FIXED)}"
 
 
 def of(method: str, settings: Mapping[str, str]) -> dict[str, str]:
@@ -92,10 +93,10 @@ def pull_trends(pull: Table) -> dict[str, list[Claim]]:
     return found
 
 
-def proportion_trends(table: Table, proportions: Table) -> dict[str, list[Claim]]:
+def proportion_trends(norm: Table, proportions: Table) -> dict[str, list[Claim]]:
     """Trend (f); diminishing returns compare the gains of two equal steps, from 0.1 to 0.3 and from 0.3 to 0.5."""
     names = {p: f"p0={p}" for p in ("0.5", "0.3", "0.1")}
-    found = proportions(ACCURACY, names) | table(ACCURACY, {"0.2": f"{SKEWED['Dir .1']}, korea, {FIXED}"})
+    found = proportions(ACCURACY, names) | norm(ACCURACY, {"0.2": WITH_NORM_FIXED})
     falling = dict(sorted(found.items(), reverse=True))
     steps = {"from 0.1 to 0.3": found["0.3"] - found["0.1"], "from 0.3 to 0.5": found["0.5"] - found["0.3"]}
     return {
@@ -106,10 +107,9 @@ def proportion_trends(table: Table, proportions: Table) -> dict[str, list[Claim]
     }  # fmt: skip
 
 
-def cut_trends(table: Table, cuts: Table) -> dict[str, list[Claim]]:
+def cut_trends(norm: Table, cuts: Table) -> dict[str, list[Claim]]:
     """Trend (g)."""
-    shallow = table(ACCURACY, {"conv1": f"{SKEWED['Dir .1']}, korea, {FIXED}"})
-    found = shallow | cuts(ACCURACY, {cut: cut for cut in ("conv2", "fc1")})
+    found = norm(ACCURACY, {"conv1": WITH_NORM_FIXED}) | cuts(ACCURACY, {cut: cut for cut in ("conv2", "fc1")})
     return {"(g) the larger the server's part, the better": chain(found, ">", ">")}
 
 
@@ -123,7 +123,7 @@ TRENDS: Trends = [
     (lambda table: both_tables("CIFAR-10", table, KOREA), ["table"]),
     (lambda table: both_tables("CIFAR-10, batch norm", table, WITH_NORM), ["norm"]),
     (lambda table: comparison_trends("Fashion-MNIST", table, ON_FASHION), ["fashion"]),
-    (pull_trends, ["pull"]), (proportion_trends, ["table", "proportions"]), (cut_trends, ["table", "cuts"]),
+    (pull_trends, ["pull"]), (proportion_trends, ["norm", "proportions"]), (cut_trends, ["norm", "cuts"]),
     (participation_trends, ["participation"]),
 ]  # fmt: skip
 """Judges, and the scenarios that they judge."""
