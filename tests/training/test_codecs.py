@@ -10,18 +10,8 @@ from hypothesis import strategies as st
 from packing import pack
 
 from sfl_sim.rng import stream
-from sfl_sim.training.codecs import (
-    CODECS,
-    Bf16,
-    Delta,
-    Fp16,
-    Int,
-    RandTopK,
-    SplitFC,
-    TopK,
-    keep_probabilities,
-    systematic_sample,
-)
+from sfl_sim.training.codecs import CODECS, Bf16, Delta, Fp16, Int, RandTopK, SplitFC, TopK
+from sfl_sim.training.codecs.splitfc import keep_probabilities, systematic_sample
 
 F32 = torch.float32
 EVERY = [

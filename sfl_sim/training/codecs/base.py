@@ -1,0 +1,93 @@
+"""What a codec is: the base class, and how to write one of your own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+Shape = tuple[int, ...]
+Code = tuple[Tensor, ...]
+
+
+class Codec(BaseModel, ABC):
+    """A codec without state: its fields are its options, as a scenario writes them beside `kind`.
+
+    What the server trains on is `decode(encode(x))`; the gradient at it comes back through `pull`. A codec that sends
+    only some elements need not get the gradient of the others: then `back` gives the shape of what comes back, and
+    `select` takes it out of the whole gradient.
+
+    A codec of your own gives at least `size_bytes`, `encode` and `decode`, and is named in a scenario as
+    `wire: {up: {kind: "my_package.my_module:Signs", floor: 0.01}}`. A complete example: one bit per element, its sign,
+    and one number for the mini-batch, the mean size. Its gradient passes where elements are not too large.
+
+        >>> import math
+        >>> import torch
+        >>> from sfl_sim.training.codecs import Codec
+        >>> class Signs(Codec):
+        ...     floor: float = 0.0  # an option, checked as all keys of a scenario are
+        ...
+        ...     def size_bytes(self, shape, dtype):  # of a message, whatever it holds: it is priced without training
+        ...         return math.ceil(math.prod(shape) / 8) + 4
+        ...
+        ...     def encode(self, x, draw):  # `draw` is a numpy generator of this message's own; a tuple of tensors
+        ...         return x >= 0, x.abs().mean().clamp(min=self.floor)
+        ...
+        ...     def decode(self, code, shape, dtype):
+        ...         positive, size = code
+        ...         return torch.where(positive, size, -size).to(dtype)
+        ...
+        ...     def pull(self, gradient, code, shape):  # at decode(encode(x)), to the gradient at x; by default itself
+        ...         _, size = code
+        ...         return gradient.clamp(-size, size)
+        >>> signs, x = Signs(), torch.tensor([[1.0, -2.0, 0.0], [3.0, -4.0, 2.0]])
+        >>> code = signs.encode(x, None)
+        >>> signs.decode(code, x.shape, x.dtype).tolist()
+        [[2.0, -2.0, 2.0], [2.0, -2.0, 2.0]]
+        >>> signs.size_bytes(x.shape, x.dtype)
+        5
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    layerwise: ClassVar[bool] = False
+    """Whether an update of a model is coded layer tensor by layer tensor, each as a message; else all as one sample."""
+    samplewise: ClassVar[bool] = False
+    """Whether samples do not matter to each other's codes."""
+
+    @abstractmethod
+    def size_bytes(self, shape: Shape, dtype: torch.dtype) -> int:
+        """Give the bytes of the code of a tensor (n, ...), exactly, without knowing its contents."""
+
+    @abstractmethod
+    def encode(self, x: Tensor, draw: np.random.Generator) -> Code:
+        """Code the tensor x (n, ...) of one message; equal draws give equal codes."""
+
+    @abstractmethod
+    def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
+        """Give the tensor that a code stands for. Where x is not finite, it is NaN, as far as the codec groups x."""
+
+    def back(self, shape: Shape, dtype: torch.dtype) -> Shape:
+        """Give the shape of the gradient that has to come back: by default that of x."""
+        return shape
+
+    def select(self, gradient: Tensor, code: Code) -> Tensor:
+        """Select what has to come back of the gradient at the decoded tensor: by default all of it."""
+        return gradient
+
+    def pull(self, gradient: Tensor, code: Code, shape: Shape) -> Tensor:
+        """Turn what came back into the gradient at x: by default itself (a straight-through estimator)."""
+        return gradient
+
+    def for_inference(self) -> Codec | None:
+        """Give the codec that a trained model answers with, which draws nothing; None if it sends x as it is."""
+        return self
+
+    def alone(self, x: Tensor) -> Tensor:
+        """Give the decoded samples of x (n, ...), each coded as a message of its own, without draws."""
+        unused = np.random.default_rng(0)
+        messages = [x] if self.samplewise else torch.split(x, 1)
+        return torch.cat([self.decode(self.encode(one, unused), tuple(one.shape), one.dtype) for one in messages])

@@ -1,0 +1,48 @@
+"""Only the samples that have changed."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sfl_sim.training.codecs.base import Code, Codec, Shape
+
+
+class Delta(Codec):
+    """Only the samples that have changed since their client sent them last; the others are what they were then.
+
+    `theta`: a sample is sent where the cosine between it and what was sent last is below. `inner`: codec of the samples
+    that are sent. `assume_sent`: their share in a run without training, which cannot know it; null: such a run is
+    refused.
+    """
+
+    theta: float = 0.98
+    inner: Codec | None = None
+    assume_sent: Annotated[float, Field(ge=0, le=1)] | None = None
+
+    def size_bytes(self, shape: Shape, dtype: torch.dtype) -> int:
+        """The bytes where all samples are sent, and a bit for each."""
+        return self.sent_bytes(shape[0], shape, dtype)
+
+    def sent_bytes(self, sent: int, shape: Shape, dtype: torch.dtype) -> int:
+        """The bytes where so many of the samples are sent."""
+        some = sent, *shape[1:]
+        inner = self.inner.size_bytes(some, dtype) if self.inner else math.prod(some) * dtype.itemsize
+        return math.ceil(shape[0] / 8) + (inner if sent else 0)
+
+    def encode(self, x: Tensor, draw: np.random.Generator) -> Code:
+        """Code all samples."""
+        return self.inner.encode(x, draw) if self.inner else (x,)
+
+    def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
+        """The samples."""
+        return self.inner.decode(code, shape, dtype) if self.inner else code[0]
+
+    def for_inference(self) -> Codec | None:
+        """Every sample is new, and coded by `inner`."""
+        return self.inner and self.inner.for_inference()

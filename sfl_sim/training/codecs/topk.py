@@ -1,0 +1,117 @@
+"""The largest elements of each sample, and their places."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from sfl_sim.training.codecs.base import Code, Codec, Shape
+from sfl_sim.training.codecs.floats import Fp16
+
+
+class TopK(Codec):
+    """The k elements of each sample that are largest in size; all others are 0, and so are their gradients.
+
+    `keep`: k as a share of the elements. `values`: as they are, or as fp16. Where all elements together take no more
+    bytes than the largest ones with their places, all are kept.
+    """
+
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.01
+    values: Literal["exact", "fp16"] = "exact"
+    samplewise: ClassVar[bool] = True
+
+    def k(self, shape: Shape, dtype: torch.dtype) -> int:
+        """The number of elements that are kept of each sample."""
+        numel = math.prod(shape[1:])
+        k, value_bytes = max(1, round(self.keep * numel)), self._value_bytes(dtype)
+        return k if k * value_bytes + _places_bytes(k, numel) < numel * value_bytes else numel
+
+    def size_bytes(self, shape: Shape, dtype: torch.dtype) -> int:
+        """The values, and their places as a list or a bitmap, whichever is smaller."""
+        k, numel = self.k(shape, dtype), math.prod(shape[1:])
+        return shape[0] * (k * self._value_bytes(dtype) + (_places_bytes(k, numel) if k < numel else 0))
+
+    def encode(self, x: Tensor, draw: np.random.Generator) -> Code:
+        """Give values (n, k) and places (n, k) in ascending order."""
+        flat, k = x.flatten(1), self.k(tuple(x.shape), x.dtype)
+        if k == flat.shape[1]:
+            places = torch.arange(k, device=x.device).expand(len(x), k)
+        else:
+            places = self._places(flat.abs(), k, draw)
+        values = flat.gather(1, places)
+        return (Fp16().encode(values, draw)[0] if self.values == "fp16" else values), places
+
+    def decode(self, code: Code, shape: Shape, dtype: torch.dtype) -> Tensor:
+        """The values at their places, 0 elsewhere."""
+        values, places = code
+        return self.pull(values.to(dtype), (values, places), shape)
+
+    def back(self, shape: Shape, dtype: torch.dtype) -> Shape:
+        """The gradients of the values (n, k); their places are known."""
+        return shape[0], self.k(shape, dtype)
+
+    def select(self, gradient: Tensor, code: Code) -> Tensor:
+        """The gradients at the places of the values."""
+        return gradient.flatten(1).gather(1, code[1])
+
+    def pull(self, gradient: Tensor, code: Code, shape: Shape) -> Tensor:
+        """Each at its place, 0 elsewhere."""
+        flat = gradient.new_zeros(shape[0], math.prod(shape[1:]))
+        return flat.scatter_(1, code[1], gradient).view(shape)
+
+    def _value_bytes(self, dtype: torch.dtype) -> int:
+        return 2 if self.values == "fp16" else dtype.itemsize
+
+    def _places(self, size: Tensor, k: int, draw: np.random.Generator) -> Tensor:
+        """Choose k places (n, k) by the sizes (n, A)."""
+        return _largest(size, k)
+
+
+def _places_bytes(k: int, numel: int) -> int:
+    """Bytes of k places among `numel`: a bit for each element, or an index for each place."""
+    return min(math.ceil(numel / 8), math.ceil(k * math.ceil(math.log2(numel)) / 8)) if numel > 1 else 0
+
+
+def _largest(size: Tensor, k: int) -> Tensor:
+    """Places (n, k) of the k largest of each row (n, A), in ascending order; NaN is largest, of equal ones the first.
+
+    torch does not say which of equal elements it chooses, so those at the border are chosen here.
+    """
+    found = torch.topk(size, k + 1)
+    if bool((found.values[:, k - 1] > found.values[:, k]).all()):
+        return found.indices[:, :k].sort(1).values
+    size = size.masked_fill(size.isnan(), math.inf)
+    border = torch.topk(size, k).values[:, -1:]
+    above, at_border = size > border, size == border
+    chosen = above | (at_border & (at_border.cumsum(1) <= k - above.sum(1, keepdim=True)))
+    return chosen.nonzero()[:, 1].view(len(size), k)
+
+
+class RandTopK(TopK):
+    """Top-k that now and then lets another element take the place of one of the largest, in training.
+
+    `alpha`: the probability with which a draw takes one of the others. k draws without replacement.
+    """
+
+    alpha: Annotated[float, Field(ge=0, lt=1)] = 0.1
+
+    def for_inference(self) -> Codec:
+        """Top-k."""
+        return TopK(keep=self.keep, values=self.values)
+
+    def _places(self, size: Tensor, k: int, draw: np.random.Generator) -> Tensor:
+        """Let all elements race: those with the k smallest times E / p, with E from an exponential distribution."""
+        top = _largest(size, k)
+        if not self.alpha:
+            return top
+        times = torch.from_numpy(draw.standard_exponential(tuple(size.shape), dtype=np.float32)).to(size.device)
+        times.div_(self.alpha / (size.shape[1] - k))
+        slower = (self.alpha / (size.shape[1] - k)) / ((1 - self.alpha) / k)
+        times.scatter_(1, top, times.gather(1, top).mul_(slower))
+        times.masked_fill_(size.isfinite().logical_not_(), 0)  # what is not finite is always seen
+        return torch.topk(times, k, largest=False, sorted=False).indices.sort(1).values
