@@ -108,9 +108,12 @@ def proportion_trends(norm: Table, proportions: Table) -> dict[str, list[Claim]]
 
 
 def cut_trends(norm: Table, cuts: Table) -> dict[str, list[Claim]]:
-    """Trend (g)."""
-    found = norm(ACCURACY, {"conv1": WITH_NORM_FIXED}) | cuts(ACCURACY, {cut: cut for cut in ("conv2", "fc1")})
-    return {"(g) the larger the server's part, the better": chain(found, ">", ">")}
+    """Trend (g), with batch norm and without."""
+    deeper = ("conv2", "fc1")
+    found = norm(ACCURACY, {"conv1": WITH_NORM_FIXED}) | cuts(ACCURACY, {cut: cut for cut in deeper})
+    plain = cuts(ACCURACY, {cut: f"cnn_patches, {cut}" for cut in ("conv1", *deeper)})
+    claim = "(g) the larger the server's part, the better"
+    return {f"{claim} (batch norm)": chain(found, ">", ">"), f"{claim} (no batch norm)": chain(plain, ">", ">")}
 
 
 def participation_trends(participation: Table) -> dict[str, list[Claim]]:

@@ -37,7 +37,7 @@ KOREA = {  # KoReA-SFL's Table 2, ResNet-18 on CIFAR-10: adaptive, fixed, no rep
     "participation=0.05": (62, 0, 0, 42), "participation=0.2": (67, 0, 0, 50), "participation=0.5": (68, 0, 0, 53),
 }  # fmt: skip
 KOREA_TREND = {  # orders without figures of the paper
-    "p0=0.1": 63, "p0=0.3": 66.8, "p0=0.5": 67, "conv2": 65, "fc1": 61
+    "p0=0.1": 63, "p0=0.3": 66.8, "p0=0.5": 67, "conv1": 66, "conv2": 65, "fc1": 61
 }  # fmt: skip
 HOURS = dict(zip(ratios.ORDER, ratios.PAPER["CIFAR-10"], strict=True))
 
@@ -121,7 +121,7 @@ def test_every_trend_of_hydra_finds_its_variants(tmp_path, capsys, monkeypatch):
 
 
 def replayed(name):
-    accuracy, is_sfl = KOREA_TREND.get(name), name.endswith("splitfed_v1")
+    accuracy, is_sfl = KOREA_TREND.get(name.removeprefix("cnn_patches, ")), name.endswith("splitfed_v1")
     if accuracy is None:
         setting = next((setting for setting in KOREA if f".{setting}," in f".{name}"), "alpha=0.1")
         rules = ("window_ratio", "fixed", "off", "splitfed_v1")
