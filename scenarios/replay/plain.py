@@ -1,6 +1,6 @@
 """Why replay destroys a model that is cut deeply: KoReA-SFL in plain PyTorch, without a line of the simulator.
 
-    python scenarios/replay/plain.py      (CIFAR-10 lies in the folder $SFL_SIM_DATA; five minutes)
+    SFL_SIM_DATA=~/.cache/sfl-sim python scenarios/replay/plain.py      (five minutes, after any run with CIFAR-10)
 
 100 clients hold 12,000 images, averaged to 16x16, by Dirichlet 0.1; ten of them train ten branches in each of 30
 rounds. Replayed samples train the server's part alone, by features of when the epoch began ("stale", as in the
@@ -36,12 +36,14 @@ def images(train: bool, count: int, rng: Generator) -> tuple[Tensor, Tensor]:
 
 
 def shares(y: Tensor, rng: Generator) -> list[NDArray[Any]]:
-    """The rows of each client, five at least; every label is divided by proportions from a Dirichlet distribution."""
+    """The rows of each client, five at least: Dirichlet by class; who holds the mean number of rows gets no more."""
     while True:
-        owner = np.empty(len(y), dtype=int)
+        owner = np.full(len(y), CLIENTS)
         for label in range(10):
             rows = rng.permutation(np.flatnonzero(y == label))
-            ends = (np.cumsum(rng.dirichlet([0.1] * CLIENTS))[:-1] * len(rows)).astype(int)
+            open_to = np.bincount(owner, minlength=CLIENTS + 1)[:CLIENTS] < len(y) / CLIENTS
+            drawn = rng.dirichlet([0.1] * CLIENTS) * open_to
+            ends = (np.cumsum(drawn / drawn.sum())[:-1] * len(rows)).astype(int)
             for c, own in enumerate(np.split(rows, ends)):
                 owner[own] = c
         if np.bincount(owner, minlength=CLIENTS).min() >= 5:

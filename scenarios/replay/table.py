@@ -13,7 +13,7 @@ from scenarios.trends import Table, reports_folder, spread
 from sfl_sim.report.display import data_size, duration, points
 from sfl_sim.report.table import Column
 
-SCENARIOS = ("table", "pull", "norm", "proportions", "cuts", "fashion", "participation")
+SCENARIOS = ("table", "pull", "norm", "proportions", "cuts", "fashion", "branches", "participation")
 COLUMNS = [
     Column("accuracy, %", "accuracy", points),
     Column("spread, points", "accuracy_spread", points),

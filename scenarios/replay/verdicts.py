@@ -4,7 +4,8 @@
 
 Run it from the root of the repository. The rule is that of scenarios/trends.py. Accuracy is the median of a run's last
 five rounds, its spread their standard deviation. SFL is splitfed_v1 averaging every round, which equals FL, so the
-paper's SFL ~ FL is not tested. The last trend is not in the paper: the time to 90 % of SFL's best accuracy.
+paper's SFL ~ FL is not tested. (j) and (k) are not in the paper: the time to 90 % of SFL's best accuracy,
+and stronger pulls.
 """
 
 from __future__ import annotations
