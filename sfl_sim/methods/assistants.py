@@ -130,7 +130,9 @@ class Assistants:
 
 
 class Request:
-    """A branch's request in one round. Its rows are spread evenly over the mini-batches of every local epoch.
+    """A branch's request in one round, for every local epoch.
+
+    Of n rows and B mini-batches, each mini-batch takes the next ceil(n / B) rows until none is left.
 
     Args:
         task: whose clients they are.

@@ -37,26 +37,28 @@ class Compare(Step):
     Attributes:
         draw: names the random draws.
         numel: elements of all samples together.
+        batch: their mini-batch; no argument of the step, which would load its samples again (`sample_s`).
     """
 
     delta: Delta
     draw: Draw
     numel: int
+    batch: Batch
     name = "compare"
 
-    def work(self, memory: State, smashed: Value, batch: Batch) -> Work:
+    def work(self, memory: State, smashed: Value) -> Work:
         """Two products per element: with what was sent last, and with itself."""
         return Work.of(2 * self.numel)
 
-    def out(self, memory: State, smashed: Value, batch: Batch) -> Compared:
+    def out(self, memory: State, smashed: Value) -> Compared:
         """Make a value that stays at the client."""
         return Compared("compared", samples=smashed.samples, step=smashed.step)
 
-    def run(self, memory: State, smashed: Value, batch: Batch) -> tuple[Tensor, Tensor]:
+    def run(self, memory: State, smashed: Value) -> tuple[Tensor, Tensor]:
         """Decode what is sent, and look the others up."""
         x, _ = smashed.load()
         known = memory.content or {}
-        last = [known.get(number) for number in batch.numbers.tolist()]
+        last = [known.get(number) for number in self.batch.numbers.tolist()]
         same = torch.tensor([one is not None for one in last], device=x.device)
         seen = torch.stack([one if old is None else old for one, old in zip(x, last, strict=True)])
         alike = cosine_similarity(x.flatten(1).float(), seen.flatten(1).float())
@@ -88,13 +90,15 @@ class Changes(Value):
         return compared.content[0], labels
 
 
+@dataclass(frozen=True)
 class KeepSent(Step):
-    """Remember what has been sent: client and server hold the same table."""
+    """Remember what has been sent of a mini-batch: client and server hold the same table."""
 
+    batch: Batch
     name = "remember"
 
-    def run(self, memory: State, compared: Compared, batch: Batch) -> None:
+    def run(self, memory: State, compared: Compared) -> None:
         """Put what the server has decoded into the client's table, by the samples' numbers."""
         seen, sent = compared.content
-        rows = zip(batch.numbers.tolist(), seen, sent.tolist(), strict=True)
+        rows = zip(self.batch.numbers.tolist(), seen, sent.tolist(), strict=True)
         memory.content = (memory.content or {}) | {number: one.clone() for number, one, is_sent in rows if is_sent}

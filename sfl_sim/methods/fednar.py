@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sfl_sim.methods.base import MethodOptions, once_a_round
-from sfl_sim.methods.surrogates import Surrogates
+from sfl_sim.methods.base import MethodOptions, Task, once_a_round
+from sfl_sim.methods.surrogates import Surrogates, check_clipping
 from sfl_sim.training.optimisers import CoClipped, Optimiser
 
 
@@ -26,6 +26,10 @@ class FedNAR(Surrogates, regular=True, survives=True):
 
     Options = NarOptions
     options: NarOptions
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        check_clipping(task)
 
     @once_a_round
     def optimiser(self, round: int) -> Optimiser:

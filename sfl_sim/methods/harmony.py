@@ -321,7 +321,7 @@ class Align(Step):
             gradient = gradient.clone()  # to which the alignment's would be added
             dtype = theta.members[0].part.dtype
             loss = contrast(zs_p.to(dtype), zs_pp.to(dtype), same, self.margin, self.l2norm)
-            (self.weight * loss).backward()  # type: ignore[no-untyped-call]
+            theta.members[0].part.calling.on_nan.differentiate(self.weight * loss)
         for replica in theta.replicas[self.route.first :]:
             self.optimiser.step(replica.weights)
         return gradient
@@ -345,6 +345,7 @@ class Outer(Step):
         """Step with no derivative through the adaptation."""
         backward(w_pp, gradients)
         for replica, adapted in zip(w.replicas[:2], w_pp.replicas[:2], strict=True):
+            replica.part.calling.on_nan.keep(replica.weights)
             replica.weights.grad.copy_(adapted.weights.grad)
             replica.weights.buffers.copy_(adapted.weights.buffers)
             self.optimiser.step(replica.weights)

@@ -114,6 +114,8 @@ class Korea(Method, survives=True):
         """That of the next one."""
         self.norms: list[float] = []
         """The gradient norm F of every round so far, where it is known: not in a timing-only run."""
+        self.norm: float | None = None
+        """That of this round."""
         least = 2 if task.network.needs_batches_of_two and task.network.needs_batches_of_two_before(task.cut) else 1
         self.assistants = Assistants(options.patience_s or inf, least)
         self.requests: dict[int, Request] = {}
@@ -129,7 +131,7 @@ class Korea(Method, survives=True):
 
         A branch whose client is lost stays as it was: of what it has learned in the round, part-1 is gone.
         """
-        self.p = self.next_p
+        self.p, self.norm = self.next_p, None
         self.requests.clear()
         self.assistants.tally.clear()
         branches = self.deal(clients, round)
@@ -241,7 +243,7 @@ class Korea(Method, survives=True):
         """
 
         def both(branch: Branch, own: Value) -> Flow:
-            return (yield on(SERVER, SquaredNorms(), branch.part2, own))
+            return (yield on(SERVER, SquaredNorms(), branch.part2, [own]))  # in a list: no client's job, never lost
 
         sums = yield par({c: both(branch, own) for c, (branch, own) in told.items()})
         total = 0.0
@@ -251,7 +253,8 @@ class Korea(Method, survives=True):
                 return
             total += number
         if sums:
-            self.norms.append(self.optimiser(round).lr * total / len(sums) / self.data.local_epochs)
+            self.norm = self.optimiser(round).lr * total / len(sums) / self.data.local_epochs
+            self.norms.append(self.norm)
             rule, (low, high) = self.options.proportion, self.options.bounds
             self.next_p = min(max(next_proportion(rule, self.p, self.norms, self.options.window), low), high)
 
@@ -281,7 +284,7 @@ class Korea(Method, survives=True):
             return {}
         names = ("requested", "collected", "assistants", "late", "bytes")
         told = {f"replay_{name}": float(self.assistants.tally[name]) for name in names}
-        norm = {"replay_gradient_norm": self.norms[-1]} if self.norms else {}
+        norm = {} if self.norm is None else {"replay_gradient_norm": self.norm}
         return {"replay_proportion": self.p, **told, **norm}
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
@@ -396,17 +399,19 @@ class TrainReplayed(Step):
 
 
 class SquaredNorms(Step):
-    """Tell the squared gradient norms that `Measured` has added up, on top of what another node tells."""
+    """Tell the squared gradient norms that `Measured` has added up, on top of what other nodes tell."""
 
     name = "norm"
 
-    def out(self, part: Replica, elsewhere: Value | None = None) -> Value:
+    def out(self, part: Replica, elsewhere: Sequence[Value] = ()) -> Value:
         """One number."""
         return Value("norm", part.part.dtype.itemsize)
 
-    def run(self, part: Replica, elsewhere: Value | None = None) -> Tensor:
+    def run(self, part: Replica, elsewhere: Sequence[Value] = ()) -> Tensor:
         """The sum (), 0 for a part that has taken no step."""
         own = part.weights.squared_norms
         if own is None:
             own = part.weights.flat.new_zeros(())
-        return own + elsewhere.load() if elsewhere else own
+        for norm in elsewhere:
+            own = own + norm.load()
+        return own

@@ -95,6 +95,7 @@ class Smofi(Hosted, regular=True, survives=True):
         for batch in self.data.steps(j, round, visit.n_batches):
             yield from self.step(j, batch, now, round)
         visit.part1 = yield from self.wire.deliver(visit.part1, j, round)
+        now.delivered.add(j)
 
     def step(self, j: int, batch: Batch, now: Progress, round: int) -> Flow:
         """Step tau: forward to the server, (4) and (3) there, backward at the client, whose own buffer is not fused."""
@@ -124,7 +125,7 @@ class Smofi(Hosted, regular=True, survives=True):
             yield from now.until(j, now.differentiated, tau)
             yield wait(now.fusion_before(tau))
             about = Value("smashed", step=tau)
-            about.maker = j
+            about.maker = None if j in now.delivered else j  # nobody can lose what the client has delivered
             yield on(SERVER, Update(now.optimiser, now.row[j]), now.visits[j].part2, about, now.fusion)
             yield occur(now.updated[j, tau])
 
@@ -188,6 +189,7 @@ class Progress:
         T: mini-batches on which each client's surrogate steps: fewer than the client has once it is lost.
         row: the place of each m_j in the fusion.
         lost: clients that have been lost.
+        delivered: clients whose part-1 has arrived at the aggregator.
         differentiated: by (j, tau), the server has the gradient, with the barrier `relaxed`.
         updated: by (j, tau), the surrogate has made its step.
         passed: by (j, tau), the client has made its own step.
@@ -201,6 +203,7 @@ class Progress:
         self.T = {j: visit.n_batches for j, visit in visits.items()}
         self.row = {j: row for row, j in enumerate(visits)}
         self.lost: set[int] = set()
+        self.delivered: set[int] = set()
         self.differentiated = Events("the gradient of client and mini-batch")
         self.updated = Events("the server's step of client and mini-batch")
         self.passed = Events("the end of client and mini-batch")

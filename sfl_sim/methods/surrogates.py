@@ -117,6 +117,13 @@ class Surrogates(SplitStep):
         return sum(self.parts[min(self.task.round_cuts or [self.task.cuts[c]])][1].size_bytes for c in clients)
 
 
+def check_clipping(task: Task) -> None:
+    """Raise ScenarioError for AdamW, whose weight decay is no part of a gradient that could be clipped with it."""
+    if task.optimizer == "adamw":
+        problem = "FedNAR clips the weight decay with the gradient, which makes it Adam's"
+        raise ScenarioError(problem, key="train.optimizer", found="adamw", allowed="sgd, nag, adam")
+
+
 class HostOptions(MethodOptions):
     """`host`: whose clients they are, those of fedavg (which splitfed_v1 equals), fedprox or fednar. `mu`: of fedprox.
     `max_norm`: of fednar.
@@ -140,6 +147,8 @@ class Hosted(Surrogates):
             if host != self.options.host and name in self.options.model_fields_set:
                 found = getattr(self.options, name)
                 raise ScenarioError(f"is a setting of host: {host}", key=f"method.{name}", found=found)
+        if self.options.host == "fednar":
+            check_clipping(task)
 
     @once_a_round
     def optimiser(self, round: int) -> Optimiser:

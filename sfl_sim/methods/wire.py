@@ -125,8 +125,8 @@ class Wire:
     def _changes(self, delta: Delta, smashed: Value, part: Part, batch: Batch, c: int, round: int) -> Flow:
         """Send the samples that have changed since client `c` sent them last, which it remembers once they arrive."""
         memory, n = self._sent.setdefault(c, State("sent")), smashed.samples
-        compare = Compare(delta, (self.seed, "codec up", c, round, smashed.step), n * part.out_numel)
-        compared = yield on(c, compare, memory, smashed, batch)
+        compare = Compare(delta, (self.seed, "codec up", c, round, smashed.step), n * part.out_numel, batch)
+        compared = yield on(c, compare, memory, smashed)
         n_sent = yield read(compared)
         if n_sent is None:
             if delta.assume_sent is None:
@@ -136,7 +136,7 @@ class Wire:
             n_sent = n if is_first else delta.assume_sent * n + 0.5
         changes = Changes(smashed, compared, int(n_sent), delta, (n, *part.out_shape), part.wire_dtype)
         arrived = yield send(changes, c, SERVER)
-        yield on(c, KeepSent(), memory, compared, batch)
+        yield on(c, KeepSent(batch), memory, compared)
         return arrived
 
     def _coded(

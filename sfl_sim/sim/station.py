@@ -18,19 +18,6 @@ LAST: Any = 2
 """SimPy's priorities are 0 and 1: at one instant, an event of priority 2 comes after all the others."""
 
 
-class Customer(Protocol):
-    """Whoever brings jobs, and is told what becomes of them."""
-
-    def begin(self, job: Job) -> object:
-        """Note that the service of a job starts."""
-
-    def served(self, job: Job) -> object:
-        """Note that a job has been served; its worker and its state are free again."""
-
-    def lost(self, job: Job) -> object:
-        """Note that a job will not be served, because its client has gone away."""
-
-
 class Job(simpy.Event):
     """A job that a client's flow brings to the server, and the SimPy event of its end.
 
@@ -38,7 +25,7 @@ class Job(simpy.Event):
         client: the client; -1 if no client brings it.
         state: what it changes.
         arrived_s, service_s, started_s: its arrival, the duration of its service, and the start of that.
-        customer: is told what becomes of it.
+        customer: whose methods `begin`, `served` and `lost` are told what becomes of it.
         branch: whose operation it is.
     """
 
@@ -49,7 +36,13 @@ class Job(simpy.Event):
     callbacks: Callbacks
 
     def __init__(
-        self, client: int, state: Any, arrived_s: float, service_s: float, customer: Any = None, branch: Any = None
+        self,
+        client: int,
+        state: Any,
+        arrived_s: float,
+        service_s: float,
+        customer: Any = None,
+        branch: Any = None,
     ) -> None:
         self.client = client
         self.state = state

@@ -108,6 +108,8 @@ class NoPeek(Step):
         """Compute the sum, (n, ...)."""
         x, z = part1.weights.passed
         at_cut = z.requires_grad_()
-        (penalty,) = torch.autograd.grad(self.weight * distance_correlation(x, at_cut), at_cut)
+        loss = self.weight * distance_correlation(x, at_cut)
+        part1.part.calling.on_nan.see(loss)
+        (penalty,) = torch.autograd.grad(loss, at_cut)
         at_server: Tensor = gradient.load()
         return at_server + penalty.to(at_server.dtype)

@@ -53,7 +53,7 @@ class _Uses:
 
 
 class Ledger:
-    """The tasks that have not run yet, and the dependencies between them (docs/decisions, "Executors").
+    """The tasks that have not run yet, and the dependencies between them.
 
     A task waits for those before it that give a value which it takes, change a state which it changes or reads (those
     among its arguments), or read the state which it changes. Every order that respects this gives the same numbers as

@@ -44,17 +44,19 @@ class Fusion(State):
         assert self.content is not None, "a timing-only fusion has no numbers"
         return self.content
 
-    def lend(self, weights: Weights, row: int) -> None:
-        """Let the next step of the surrogate in `row` start from mbar instead of its own buffer (Eq. 4)."""
+    def advance(self, weights: Weights, row: int, optimiser: Optimiser) -> None:
+        """Step the surrogate in `row` from mbar, not its own buffer (Eq. 4); that stays if the step is left out."""
         if self.content is None:
             own = weights.flat.new_zeros(self.moments, self.surrogates, len(weights.flat))
             self.content = own, self._carried.buffers[1] if self._carried else torch.zeros_like(own[:, 0])
             self._carried = None
         own, fused = self.buffers
-        rows = list(own[:, row])
-        for mine, mean in zip(rows, fused, strict=True):
-            mine.copy_(mean)
-        weights.momentum, weights.variance = [*rows, None, None][:2]
+        mine = own[:, row]
+        before = mine.clone() if weights.part.calling.on_nan.skips else mine
+        mine.copy_(fused)
+        weights.momentum, weights.variance = [*mine, None, None][:2]
+        if not optimiser.step(weights):
+            mine.copy_(before)
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,7 @@ class TrainFused(Train):
     def run(self, part2: Replica, smashed: Value, fusion: Fusion) -> Tensor | None:  # type: ignore[override]
         """Give the gradient at the input, as `Train`."""
         gradient = self.differentiate(part2, smashed)
-        fusion.lend(part2.weights, self.row)
-        self.optimiser.step(part2.weights)
+        fusion.advance(part2.weights, self.row, self.optimiser)
         return gradient
 
 
@@ -90,8 +91,7 @@ class Update(Step):
 
     def run(self, part2: Replica, smashed: Value, fusion: Fusion) -> None:
         """Step with the gradient that `Differentiate` left."""
-        fusion.lend(part2.weights, self.row)
-        self.optimiser.step(part2.weights)
+        fusion.advance(part2.weights, self.row, self.optimiser)
 
 
 class Fuse(Step):

@@ -32,8 +32,9 @@ def client_memory_bytes(
     the input and the output of one layer at a time. The adapters of the latter's network lie behind the cut.
 
     Left out are memory that an operation allocates and frees again (workspace, gradients of earlier activations),
-    messages besides the gradient, a method's heads and surrogates, the data set, and the program itself. Autograd runs
-    on this machine's CPU; other kernels may keep a little more or less.
+    messages besides the gradient, what a method or codec keeps besides (heads, surrogates, the start of a round, what
+    was sent before, an adapted copy), the data set, and the program itself. Autograd runs on this machine's CPU; other
+    kernels may keep a little more or less.
     """
     layers = network.layers[:cut]
     parameters, buffers = sum(layer.parameters for layer in layers), sum(layer.buffers for layer in layers)

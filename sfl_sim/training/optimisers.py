@@ -42,16 +42,19 @@ class Optimiser(ABC):
     def n_moments(self) -> int:
         """Number of running averages of gradients (P,) that it keeps: `momentum`, and Adam's `variance`."""
 
-    def step(self, weights: Weights) -> None:
-        """Step with the accumulated gradient, and clear it; no step if `OnNan` does not admit it."""
+    def step(self, weights: Weights) -> bool:
+        """Step with the accumulated gradient, and clear it; False, without a step, if `OnNan` does not admit it."""
         on_nan = weights.part.calling.on_nan
         with torch.no_grad():
-            if on_nan.admits(weights):
+            is_admitted = on_nan.admits(weights)
+            if is_admitted:
                 decay = self.rule(weights, self.weight_decay) if self.rule else self.weight_decay
-                if self.rule is None or on_nan.admits(weights):  # a rule may overflow
-                    self._update(weights, decay)
+                is_admitted = self.rule is None or on_nan.admits(weights)  # a rule may overflow
+            if is_admitted:
+                self._update(weights, decay)
             weights.grad.zero_()
             weights.statistics = None
+        return is_admitted
 
     @abstractmethod
     def _update(self, weights: Weights, weight_decay: float) -> None:

@@ -153,7 +153,7 @@ class Backward(PartStep):
 
 
 class Average(Step):
-    """Set the state to the weighted average of replicas; one MAC per element and replica.
+    """Set the state to the weighted average of replicas; one MAC per element and replica, and per velocity's element.
 
     Where adapters are joined or decomposed, this takes products of matrices (docs/methods/lora.md#aggregation).
     """
@@ -171,7 +171,7 @@ class Average(Step):
             ranks = [(len(replicas) * place.adapter.rank, sum(place.adapter.shape)) for place in part.adapters]
             macs = sum(rank**2 * (sides + rank) for rank, sides in ranks)
             return Work.of(macs + len(replicas) * part.n_buffers)
-        return Work.of(len(replicas) * (part.n_parameters + part.n_buffers))
+        return Work.of(len(replicas) * ((1 + into.has_velocity) * part.n_parameters + part.n_buffers))
 
     def run(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> None:
         """Average parameters and floating buffers alike (docs/methods/README.md#batch-norm); `shares` add up to one."""

@@ -436,6 +436,20 @@ def test_a_round_in_which_nobody_finishes_leaves_the_proportion():
     lost, after = (lossy_world.run("korea", [[0, 1]] * n, away, options)[0] for n in (3, 4))
     assert (len(lost.norms), len(after.norms)) == (2, 3)
     assert lost.p == after.p != 0.3
+    assert "replay_gradient_norm" not in lost.figures()
+    assert after.figures()["replay_gradient_norm"] == after.norms[-1]
+
+
+def test_who_is_done_loses_nothing_because_another_is_late():
+    """The server adds the norms of a round up when all branches have ended, and after the deadline."""
+    options = {"p0": 0.3, "p_min": 0.0, "p_max": 1.0}
+    _, _, (rows,) = lossy_world.run("korea", [[0, 1]], options=options)
+    sooner_s, later_s = sorted(ended(rows, b"model", b"uplink", c).max() for c in (0, 1))
+    method, clock, _ = lossy_world.run(
+        "korea", [[0, 1]], options=options, policy="deadline", deadline_s=(sooner_s + later_s) / 2
+    )
+    assert len({loss.client for loss in clock.records.dropouts}) == 1
+    assert len(method.norms) == 1
 
 
 def test_the_first_gradient_norm_is_that_of_one_step():

@@ -153,11 +153,23 @@ def test_velocity_travels_with_part1():
     assert more == 2 * 2 * part1.n_parameters * 8
 
 
+def test_velocity_is_averaged_like_parameters():
+    work = task([8, 8], device=None, momentum=0.9)
+    fednag, v1 = (
+        rows[rows["kind"] == b"average"]["macs"]
+        for name in ("fednag", "splitfed_v1")
+        for rows in [simulate(name, work, 1)[2]]
+    )
+    assert fednag.tolist() == (2 * v1).tolist()
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "options", "message"),
     [
         ("fednag", {}, {}, "train.momentum: averages momentum"),
         ("fednag", {"optimizer": "adam"}, {}, "train.optimizer: needs SGD"),
+        ("fednar", {"optimizer": "adamw"}, {}, "train.optimizer: FedNAR clips the weight decay"),
+        ("smofi", {"optimizer": "adamw"}, {"host": "fednar"}, "train.optimizer: FedNAR clips the weight decay"),
         ("fedavgm", {}, {"mu": 0.1}, "method.mu: is a setting of host: fedprox"),
         ("smofi", {}, {"host": "fedprox", "max_norm": 1.0}, "method.max_norm: is a setting of host: fednar"),
     ],

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lossy_world import run
 from small_world import NEUTRAL, distance, fleet, simulate, task, tensors
 from torch import nn
 
@@ -94,6 +95,16 @@ def test_a_lost_client_counts_like_one_that_is_done(monkeypatch, barrier):
     assert fused == pytest.approx([2, 2.25, 2.2291667])
     start = METHODS["smofi"](task(**given)).pieces[1].weights.flat
     assert method.pieces[1].weights.flat - start == pytest.approx(-11.125)  # of the second client alone
+
+
+def test_who_has_delivered_is_not_lost_while_its_surrogate_waits_for_a_slower_one():
+    options = {"barrier": "relaxed", "server_momentum": 0.0}
+    sizes = {"samples": [16, 8, 4, 8], "batch_size": 16}  # client 2 is done before the first step of client 0
+    *_, (rows,) = run("smofi", [[0, 2]], options=options, **sizes)
+    ends_s = rows["ended_s"][(rows["kind"] == b"model") & (rows["node"] == b"uplink")]
+    late_s = ends_s.min() * 1.01
+    _, clock, _ = run("smofi", [[0, 2]], options=options, policy="deadline", deadline_s=late_s, **sizes)
+    assert {loss.client for loss in clock.records.dropouts} == {0}
 
 
 def by_hand(work, rounds, clients, alpha, beta_g, carry=False):
@@ -324,9 +335,8 @@ def test_fused_buffers_lie_in_one_matrix_whose_rows_the_optimisers_change():
     sgd = Sgd(0.1, 0.5)
     fusion = Fusion(part2, 2, sgd, None)
     for row, surrogate in enumerate(surrogates):
-        fusion.lend(surrogate.weights, row)
         surrogate.weights.grad.fill_(row + 1.0)
-        sgd.step(surrogate.weights)
+        fusion.advance(surrogate.weights, row, sgd)
     Fuse().run(fusion, [0.5, 0.5])
     own, fused = fusion.buffers
     assert (own[0, 0] == 1).all()

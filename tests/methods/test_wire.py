@@ -268,6 +268,14 @@ def test_the_server_sees_what_was_sent_last():
     assert all(other == first for other in others)
 
 
+def test_a_comparison_loads_no_samples_again():
+    work = wired(Delta(assume_sent=0.5), samples=[8], device=None)
+    once, again = (
+        simulate("splitfed_v2", work, 1, world=replace(fleet(1), sample_s=sample_s))[1].now_s for sample_s in (0.0, 1.0)
+    )
+    assert again - once == pytest.approx(8)
+
+
 def test_a_lost_upload_is_not_remembered():
     wire = Wire(Delta())
     *_, (rows, *_) = run("splitfed_v1", [[0, 1, 2, 3]], wire=wire)

@@ -1,17 +1,21 @@
 """A learning rate at which every network diverges: the run stops at the first loss that shows it, or goes on."""
 
+import math
+
 import pytest
 import torch
-from small_world import batch_norm_net
+from small_world import batch_norm_net, simulate, task
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import NonsenseError
+from sfl_sim.methods.wire import Wire
 from sfl_sim.models.calling import Calling
 from sfl_sim.models.network import Network
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.replica import Joined, Replica, average
 from sfl_sim.ops import Value
 from sfl_sim.scenario.load import parse
+from sfl_sim.training.fusion import Fusion
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import Train
 
@@ -19,11 +23,12 @@ CPU = torch.device("cpu")
 METHODS = ["fedavg", "splitfed_v1", "splitfed_v2", "smofi", "fednar", "korea", "mergesfl", "multiexit", "harmony"]
 
 
-def experiment(method, lr, on_nan, executor="eager", **train):
+def experiment(method, lr, on_nan, executor="eager", options=None, model=None, **train):
     scenario = {
+        "model": model or {},
         "data": {"train_samples": 120, "test_samples": 40},
         "clients": {"count": 5, "participation": 0.8},
-        "method": {"name": method},
+        "method": {"name": method, **(options or {})},
         "train": {"rounds": 3, "batch_size": 8, "lr": lr, "on_nan": on_nan, "executor": executor, **train},
     }
     return Experiment(parse(scenario).variants[0].scenario, CPU)
@@ -95,6 +100,30 @@ def test_an_update_that_is_left_out_leaves_everything_as_it_was():
     assert not torch.equal(before[0], weights.flat)
 
 
+def test_a_fused_step_that_is_left_out_leaves_the_surrogates_own_buffer():
+    network = Network("tried", batch_norm_net, (2, 8, 8), 3, torch.float64).called(Calling(on_nan=OnNan(skips=True)))
+    (model,) = network.split(seed=0, device=CPU)
+    sgd = Sgd(0.1, momentum=0.5)
+    fusion = Fusion(model, 1, sgd)
+    model.weights.grad.fill_(1.0)
+    fusion.advance(model.weights, 0, sgd)
+    model.weights.grad.fill_(float("nan"))
+
+    fusion.advance(model.weights, 0, sgd)
+
+    assert fusion.buffers[0].eq(1).all()
+
+
+def test_harmony_leaves_the_statistics_of_an_update_that_is_left_out():
+    """They come from the adapted copy, in which the loss has overflowed."""
+    run = experiment("harmony", 0.01, "skip", options={"inner_lr": 1e30}, model={"name": "cnn_patches_bn"})
+
+    rounds = list(run.rounds())
+
+    assert sum(found.row["skipped"] for found in rounds) > 0
+    assert all(torch.from_numpy(values).isfinite().all() for values in run.weights().values())
+
+
 def test_fednag_goes_on_where_all_updates_of_a_client_were_left_out():
     run = experiment("fednag", 0.05, "skip", momentum=0.5)
     images, ill = run.method.data.images, run.shares[run.walk.participation.drawn(1, run.cyclic)[0]]
@@ -119,6 +148,15 @@ def test_layers_that_have_taken_no_step_are_at_rest_where_others_are_not():
     moving = parts[1].weights.momentum = torch.ones_like(parts[1].weights.flat)
     velocity = Joined(network.part(0, 3), parts).snapshot().weights.momentum
     assert velocity.tolist() == [0.0] * len(parts[0].weights.flat) + moving.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "wire", "options"), [("harmony", {}, {"csa_weight": math.inf}), ("splitfed_v1", {"nopeek": math.inf}, {})]
+)
+def test_a_loss_beside_the_tasks_stops_the_run_where_it_appears(name, wire, options):
+    """The task's loss of the next mini-batch would be NaN."""
+    with pytest.raises(NonsenseError, match="the loss is inf"):
+        simulate(name, task([8, 8], wire=Wire(**wire)), options=options)
 
 
 def test_losses_on_a_gpu_are_looked_at_when_the_round_ends():
