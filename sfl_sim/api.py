@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class Results:
     folder: Path
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "folder", Path(self.folder))
+        object.__setattr__(self, "folder", _place(self.folder))
 
     rounds = _table("rounds", "One row per variant, seed and round.")
     labels = _table("labels", "One row per variant, seed, round and label.")
@@ -195,12 +196,13 @@ def load(folder: str | Path) -> Results | Served | WhatIf:
 
     Raises ScenarioError if it is none of them.
     """
-    if Path(folder, "summary.json").exists():
-        return Results(Path(folder))
-    if Path(folder, "serving.json").exists():
-        return Served(Path(folder))
-    if Path(folder, "whatif.json").exists():
-        return WhatIf(Path(folder))
+    place = _place(folder)
+    if (place / "summary.json").exists():
+        return Results(place)
+    if (place / "serving.json").exists():
+        return Served(place)
+    if (place / "whatif.json").exists():
+        return WhatIf(place)
     raise ScenarioError("is not the folder of a run, a serving or a what-if", key="folder", found=str(folder))
 
 
@@ -246,13 +248,13 @@ def run(
         ScenarioError: the scenario, the device or the folder cannot be used.
         TrialsFailed: variants failed; what the others gave is in the folder of its `outcome`.
     """
-    threads = threads or Settings.threads
+    threads = Settings.threads if threads is None else threads
     settings = Settings(timing_only, device, jobs, threads, resume, not fresh, backend, address)
     with permitted(Permission(allow_code)):
         given = {"data.factory": None if data is None else as_dataset(data), "train.on_round_end": on_round_end}
         study = training(_study(scenario, overrides, {key: each for key, each in given.items() if each is not None}))
         with _shown(progress) as notify:
-            return Results(run_study(study, Path(out) if out else None, settings, notify).folder)
+            return Results(run_study(study, _place(out) if out else None, settings, notify).folder)
 
 
 def privacy(
@@ -285,7 +287,7 @@ def privacy(
     settings = Settings(device=device, jobs=jobs, reuse=True)
     with permitted(Permission(allow_code)):
         study = attacked(training(_study(scenario, overrides)), axes)
-        return Results(run_study(study, Path(out) if out else None, settings, silent).folder)
+        return Results(run_study(study, _place(out) if out else None, settings, silent).folder)
 
 
 def serve(
@@ -313,7 +315,7 @@ def serve(
     """
     with permitted(Permission(allow_code)):
         study = ServedStudy(_study(scenario, overrides), Settings(timing_only, device, resume=True, reuse=True))
-        return Served(study.run(Path(run) if run else None, Path(out) if out else None, silent).folder)
+        return Served(study.run(_place(run) if run else None, _place(out) if out else None, silent).folder)
 
 
 def reprice(
@@ -333,7 +335,7 @@ def reprice(
         ScenarioError: there is no run, it cannot be walked again, or a key decides what is learned.
     """
     with permitted(Permission(allow_code)):
-        return Results(Repricing(Path(run), overrides).run(Path(out) if out else None, silent).folder)
+        return Results(Repricing(_place(run), overrides).run(_place(out) if out else None, silent).folder)
 
 
 def whatif(
@@ -362,10 +364,10 @@ def whatif(
         ScenarioError: the scenario, a key, a value, a run or the folder cannot be used.
     """
     axes = [axis(key, values) for key, values in vary.items()]
-    place = Path(out) if out else None
+    place = _place(out) if out else None
     with permitted(Permission(allow_code)):
         study = training(_study(scenario, overrides))
-        return WhatIf(run_whatif(study, axes, place, jobs, silent, [*map(Path, runs)], draws).folder)
+        return WhatIf(run_whatif(study, axes, place, jobs, silent, [*map(_place, runs)], draws).folder)
 
 
 def advise(
@@ -390,7 +392,7 @@ def advise(
     Raises:
         ScenarioError: the scenario or a run cannot be used, or no cut is left.
     """
-    criteria = Criteria(per_client, memory_bytes, accuracy, [Path(run) for run in runs])
+    criteria = Criteria(per_client, memory_bytes, accuracy, [*map(_place, runs)])
     with permitted(Permission(allow_code)):
         return find_advice(training(_study(scenario, overrides)), criteria, silent)
 
@@ -400,8 +402,12 @@ def _study(
 ) -> Study:
     layer = read_overrides(overrides) | dict(given or {})
     if isinstance(scenario, str | Path):
-        return load_scenario(scenario_file(scenario), layer)
+        return load_scenario(scenario_file(_place(scenario)), layer)
     return parse(scenario, overrides=layer)
+
+
+def _place(path: str | Path) -> Path:
+    return Path(os.path.expanduser(path))
 
 
 @contextmanager

@@ -77,10 +77,10 @@ def in_short(error: BaseException) -> str:
 
 def own_place(error: BaseException) -> str:
     """Return the place in a user's own code where an error was raised, as `, at FILE:LINE`; else an empty text."""
-    theirs = (str(Path(__file__).parent), "<frozen", *sysconfig.get_paths().values())
+    theirs = (str(Path(__file__).parent), *sysconfig.get_paths().values())
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(theirs):
-            file = Path(frame.filename)
+        file = Path(frame.filename)
+        if file.is_absolute() and not frame.filename.startswith(theirs):  # compiled code has relative names
             here = Path.cwd()
             return f", at {file.relative_to(here) if file.is_relative_to(here) else file}:{frame.lineno}"
     return ""

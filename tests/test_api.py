@@ -83,6 +83,30 @@ def test_a_file_of_links_that_does_not_fit_is_one_line():
         sfl_sim.run(TABULAR | {"clients": {"count": 2, "network": network}}, data=DATA, timing_only=True)
 
 
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        (lambda: sfl_sim.run(TABULAR, data=DATA, jobs=0), "jobs: must be a whole number above 0 (found 0)"),
+        (lambda: sfl_sim.run(TABULAR, data=DATA, threads=0), "threads: must be a whole number above 0 (found 0)"),
+        (lambda: sfl_sim.whatif(TABULAR, {}, jobs=0), "jobs: must be a whole number above 0 (found 0)"),
+        (lambda: sfl_sim.whatif(TABULAR, {}, draws=-1), "draws: must be 0, or 2 and more (found -1)"),
+    ],
+)
+def test_a_number_that_the_command_line_refuses_is_one_line_too(asked, line, place):
+    with pytest.raises(sfl_sim.ScenarioError) as refused:
+        asked()
+    assert str(refused.value) == line
+    assert not list(place.iterdir())
+
+
+def test_a_folder_may_lie_below_the_home_directory(place, monkeypatch):
+    monkeypatch.setenv("HOME", str(place / "home"))
+    run = sfl_sim.run(TABULAR, data=DATA, timing_only=True, out="~/run")
+    assert run.folder == place / "home" / "run"
+    assert sfl_sim.load("~/run") == run == sfl_sim.Results("~/run")
+    assert [path.name for path in place.iterdir()] == ["home"]
+
+
 def test_indices_of_one_s_own_decide_who_holds_what():
     holdings = [np.flatnonzero(DATA[1] == label) for label in range(3)]
     scenario = TABULAR | {"clients": {}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # click's, which ne
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the console script."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = [*map(_without_tilde, sys.argv[1:] if argv is None else argv)]
     commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     if arguments and arguments[0] not in commands | {"--help", "-h", "--version"}:
         arguments.insert(0, "run")
@@ -56,6 +57,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             _fail(str(ScenarioError("File name too long", found=error.filename)), 2, error if debug else None)
         _fail(f"failed: {str(error) or type(error).__name__}{own_place(error)}", 1, error if debug else None)
+
+
+def _without_tilde(argument: str) -> str:
+    """Expand ~ at the beginning of an argument or of its value; shells leave --out=~/x as it is."""
+    return re.sub(r"^(--[\w-]+=)?(~[^/]*)", lambda found: (found[1] or "") + os.path.expanduser(found[2]), argument)
 
 
 def _usage(error: Exception) -> str:

@@ -65,12 +65,25 @@ def _harmless(text: str) -> str:
     return text if text.isprintable() else re.sub(r"[^\n\u00a0]+", lambda part: in_one_line(part[0]), text)
 
 
-def place_of_page(page: Path) -> Path:
-    """Return the path of a page. Raises ScenarioError, before anything is computed, if it cannot be written there."""
+def place_of_page(page: Path, suffix: str = ".html", *beside: str) -> Path:
+    """Return the path of a page. Raises ScenarioError, before anything is computed, if it cannot be written there.
+
+    Args:
+        page: its path.
+        suffix: its suffix.
+        beside: suffixes of the files that are written beside it.
+    """
+    from sfl_sim.store.files import sealed  # imports pandas
+
     try:
         str(page).encode()  # pyarrow takes no other path for the table beside it
         if page.exists() and not page.is_file():  # a device would be replaced by the page
             raise OSError(errno.EINVAL, "Is a directory" if page.is_dir() else "Is no regular file")
+        if page.suffix != suffix:
+            raise ScenarioError(f"must end in {suffix}", key="--out", found=str(page))
+        written = {page.with_suffix(each).name for each in (suffix, *beside)}
+        if replaced := written & sealed(page.parent):
+            raise ScenarioError(f"would replace {replaced.pop()} of the run there", key="--out", found=str(page))
         part = page.with_name(page.name + ".part")
         page.parent.mkdir(parents=True, exist_ok=True)
         part.unlink(missing_ok=True)  # a link would be followed

@@ -150,7 +150,7 @@ def calibrate_devices(
     from sfl_sim.studies.calibrate_devices import write_profile
 
     found = calibrate(measured, cost)
-    write_profile(found, place_of_page(out), measured)
+    write_profile(found, place_of_page(out, ".csv"), measured)
     rates, factors = (found.devices[column].to_numpy(float) for column in ("macs_per_s", "training_factor"))
     for device, rate, factor in zip(found.devices["device"], rates, factors, strict=True):
         trains = "unknown" if isnan(factor) else f"{factor:.3g}"

@@ -107,7 +107,7 @@ def landscape(
     from sfl_sim.cli.progress import progress
     from sfl_sim.studies.landscape import Extent, survey
 
-    page = place_of_page(out) if out else _page_of(runs, "landscape.html")
+    page = place_of_page(out, ".html", ".parquet") if out else _page_of(runs, "landscape.html")
     with progress(Terminal(stderr=True)) as notify, blamed_on(*runs):
         survey(runs, page, Extent(points, plane_points, span, samples), device, notify)
     say_page(page, plotly)
@@ -161,10 +161,13 @@ def init(
     from sfl_sim.scenario.template import template
 
     try:
-        with file.open("x", encoding="utf-8") as new:
-            new.write(template(str(file)))
+        content = template(str(file)).encode()
+        with file.open("xb") as new:
+            new.write(content)
     except OSError as error:
         raise ScenarioError(f"cannot be written: {error.strerror}", key="FILE", found=str(file)) from error
+    except UnicodeEncodeError as error:
+        raise ScenarioError("is not UTF-8 text", key="FILE", found=str(file)) from error
     say(file)
 
 

@@ -89,12 +89,16 @@ def silent(news: News) -> None:
 def optional(what: str, notify: Notify) -> Iterator[None]:
     """Do something without which a study is whole, such as drawing: if it fails, warn that it is left out.
 
-    Errors of the disk and of the input are raised all the same.
+    Errors of the disk are raised all the same.
     """
     try:
         yield
-    except (OSError, OutputError, ScenarioError):
+    except (OSError, OutputError):
         raise
+    except ScenarioError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        notify(Warned(None, f"{what} is left out: {error}"))
     except Exception as error:
         notify(Warned(None, f"{what} is left out: {in_short(error)}"))
 

@@ -20,11 +20,10 @@ from sfl_sim.models.zoo import as_builder
 from sfl_sim.scenario.load import Study, value_of
 from sfl_sim.scenario.own_code import find_object, is_object, require_permission
 from sfl_sim.scenario.presets import PRESETS
-from sfl_sim.scenario.problems import mismatch
-from sfl_sim.scenario.schema import members
+from sfl_sim.scenario.problems import problems
 from sfl_sim.scenario.sections import Method as MethodSection
 from sfl_sim.scenario.sections import Model, Scenario
-from sfl_sim.scenario.wire import SHORT, Coding
+from sfl_sim.scenario.wire import SHORT, Coding, Wire
 from sfl_sim.sim.orders import ORDERS, Order, Roster
 from sfl_sim.training.codecs import CODECS, Codec, Delta
 
@@ -45,8 +44,9 @@ def named(name: str, table: Mapping[str, Any], key: str) -> Any:
     require_permission(name, key)
     try:
         return attrgetter(thing)(importlib.import_module(module))
-    except Exception as error:  # a user's module may raise anything
-        raise ScenarioError(f"cannot be imported: {error}{own_place(error)}", key=key, found=name) from error
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
+        why = "it ends the program" if isinstance(error, SystemExit) else error
+        raise ScenarioError(f"cannot be imported: {why}{own_place(error)}", key=key, found=name) from error
 
 
 def find_model(model: Model) -> str | Builder | nn.Sequential:
@@ -97,12 +97,21 @@ def find_codec(coding: Coding | None, key: str) -> Codec | None:
         problem = "is not a subclass of sfl_sim.training.codecs.Codec"
         raise ScenarioError(problem, key=f"{key}.kind", found=coding.kind)
     options = coding.options
-    if kind is Delta and options.get("inner", "none") != "none":
-        options["inner"] = find_codec(Coding.model_validate(options["inner"]), f"{key}.inner")
-    elif kind is Delta:
-        options.pop("inner", None)
+    if kind is Delta:
+        options["inner"] = find_codec(_inner_coding(options.get("inner"), f"{key}.inner"), f"{key}.inner")
     codec: Codec = _filled(kind, options, key, "kind", coding.kind)
     return codec
+
+
+def _inner_coding(given: Any, key: str) -> Coding | None:
+    """Read a codec within a codec, as a section `wire` would. Raises ScenarioError if it is none."""
+    wire = {"up": given}
+    try:
+        return Wire.model_validate(wire).up
+    except pydantic.ValidationError as error:
+        first = problems(error, wire, Wire.model_json_schema())[0]
+        first.key = f"{key}{str(first.key).removeprefix('up')}"
+        raise first from error
 
 
 def _filled(kind: type[pydantic.BaseModel], options: Mapping[str, Any], section: str, head: str, name: str) -> Any:
@@ -111,12 +120,11 @@ def _filled(kind: type[pydantic.BaseModel], options: Mapping[str, Any], section:
         return kind(**options)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        key = str(first["loc"][0])
-        if first["type"] == "extra_forbidden":
-            raise unknown_option(name, f"{section}.{key}", [head, *kind.model_fields]) from error
-        schema = kind.model_json_schema()
-        wanted = members(schema["properties"][key], schema)
-        raise mismatch(f"{section}.{key}", options[key], wanted) from error
+        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+            raise unknown_option(name, f"{section}.{first['loc'][0]}", [head, *kind.model_fields]) from error
+        problem = problems(error, options, kind.model_json_schema())[0]
+        problem.key = ".".join(filter(None, [section, problem.key]))
+        raise problem from error
 
 
 def check_unused(study: Study) -> None:

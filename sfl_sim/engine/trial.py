@@ -20,7 +20,7 @@ from sfl_sim.engine.cache_key import trial_key
 from sfl_sim.engine.checkpointing import CheckpointWriter, ResumePoint, StoredRound, resume_points
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Began, Counted, Ended, Notify, Warned
-from sfl_sim.errors import OutputError, own_place
+from sfl_sim.errors import OutputError, ScenarioError, own_place
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, headline
 from sfl_sim.metrics.exits import HEADLINE
 from sfl_sim.scenario.data import RhoOod
@@ -50,6 +50,8 @@ class Settings:
         backend: `local`, or `ray` for the nodes of a Ray cluster.
         address: of the cluster: `auto` or `ray://...`; None starts Ray on this machine.
         checkpoint_jobs: store a checkpoint after so many operations at the server, too; None: at ends of rounds alone.
+
+    Raises ScenarioError for a number below 1.
     """
 
     timing_only: bool = False
@@ -61,6 +63,12 @@ class Settings:
     backend: str = "local"
     address: str | None = None
     checkpoint_jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("jobs", "threads", "checkpoint_jobs"):
+            number = getattr(self, key)
+            if number is not None and not (isinstance(number, int) and number >= 1):
+                raise ScenarioError("must be a whole number above 0", key=key, found=number)
 
     @property
     def meaning(self) -> str:

@@ -78,6 +78,7 @@ class Dependencies:
         self._wait(self.requested, self.gap_s)
         self._wait(self.started, np.zeros(len(ops)))
         self.end = self._join()
+        self.graph.add_node(self.end)  # which nothing leads to in a round without operations
 
     def _ended_last(self) -> Ints:
         """Find for each operation the one that ended last before it was requested; -1 if the round began then.

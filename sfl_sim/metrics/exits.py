@@ -17,8 +17,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from sfl_sim.metrics.pareto import non_dominated
-
 KEY = ["variant", "seed", "client"]
 HEADLINE = ["hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"]
 THRESHOLDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.2, 1.6, 2.3)
@@ -94,15 +92,8 @@ def oracle(answers: pd.DataFrame, grid: Iterable[float]) -> pd.Series:
 
 
 def trade_off(answers: pd.DataFrame, grid: Iterable[float]) -> pd.DataFrame:
-    """Average the results of one threshold for all clients, by variant, seed and threshold, and mark the `pareto` set.
-
-    A threshold is Pareto-optimal if no other of the same variant and seed is as accurate and offloads less, or is more
-    accurate and offloads no more.
-    """
-    run = ["variant", "seed"]
-    swept = sweep(answers, grid).groupby(level=[*run, "threshold"]).mean()
-    best = [non_dominated(-own["accuracy"], own["offload_probability"]) for _, own in swept.groupby(level=run)]
-    return swept.assign(pareto=np.concatenate(best))
+    """Average the results of one threshold for all clients, by variant, seed and threshold."""
+    return sweep(answers, grid).groupby(level=["variant", "seed", "threshold"]).mean()
 
 
 def achieved(answers: pd.DataFrame, n_labels: int) -> pd.DataFrame:

@@ -51,11 +51,13 @@ class Comparison:
         titles: of the runs.
         settings: by the key that is counted, all keys that belong to it: a method's name, and its options.
         machine: how the runs were computed, what differs.
+        grids: the keys that grids vary, unless all runs have the same combinations of their values.
     """
 
     titles: list[str]
     settings: dict[str, Values]
     machine: Values
+    grids: Sequence[str] = ()
 
     @property
     def compared(self) -> str | None:
@@ -77,7 +79,8 @@ class Comparison:
 
 def compare(runs: Sequence[Run]) -> Comparison:
     """Look for settings, and for ways of computing, in which `runs` differ."""
-    told = [_values(run) for run in runs]
+    variants = [[settings_texts(settings) for settings in run.settings.values()] for run in runs]
+    told = [_values(each) for each in variants]
     keys = list(dict.fromkeys(chain(*told)))
     by_key = {key: [one.get(key, {NONE[0]}) for one in told] for key in keys}
     uneven = {key for key, values in by_key.items() if len(set().union(*values)) > 1}
@@ -93,11 +96,14 @@ def compare(runs: Sequence[Run]) -> Comparison:
             machine[key] = values
         elif topic not in varied:
             settings.setdefault(topic, {})[key] = values
+    combinations = {frozenset(tuple(map(texts.get, sorted(varied))) for texts in each) for each in variants}
+    topics = dict.fromkeys(_topic(key, [*chain(*by_key[key])], uneven) for key in keys if key in varied)
+    grids = [topic for topic in topics if topic not in settings] if len(combinations) > 1 else []
     manifests = [flat(run.manifest) for run in runs]
     own_code = dict.fromkeys(key for one in manifests for key in one if key.startswith("own_code."))
     for key, digests in _differing(own_code, manifests).items():
         settings[key.removeprefix("own_code.")] = {key: [digest[:8] for digest in digests]}
-    return Comparison(titles(runs), settings, _differing(MACHINE, manifests) | machine)
+    return Comparison(titles(runs), settings, _differing(MACHINE, manifests) | machine, grids)
 
 
 def settings_texts(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -105,9 +111,8 @@ def settings_texts(settings: Mapping[str, Any]) -> dict[str, str]:
     return {key: _text(settings, key) for key in settings if concern_of(key) not in NOT_LEARNED}
 
 
-def _values(run: Run) -> dict[str, set[str]]:
+def _values(variants: Sequence[Mapping[str, str]]) -> dict[str, set[str]]:
     """The values that each setting has in the variants of a run."""
-    variants = [settings_texts(settings) for settings in run.settings.values()]
     return {key: {texts.get(key, NONE[0]) for texts in variants} for key in dict.fromkeys(chain(*variants))}
 
 
@@ -143,10 +148,11 @@ def _differing(keys: Iterable[str], told: Sequence[Mapping[str, Any]]) -> Values
 
 def settings_in_words(found: Comparison) -> Markup:
     """Say which setting is compared, or warn that it is not the only one that differs."""
+    apart = Markup(", apart from what their grids vary ({})").format(_named(found.grids)) if found.grids else ""
     if not found.settings:
-        return Markup("The runs have the same settings.")
+        return Markup("The runs have the same settings{}.").format(apart)
     if not found.others:
-        return Markup("The runs differ in {} alone.").format(_named([*found.settings]))
+        return Markup("The runs differ in {} alone{}.").format(_named([*found.settings]), apart)
     others = _named(found.others)
     if found.compared:
         return Markup(

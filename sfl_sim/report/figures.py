@@ -213,7 +213,7 @@ def colour_bar(length: float = 0.9) -> dict[str, Any]:
 
 def some(names: Sequence[Any], most: int = MAX_NAMES) -> list[Any]:
     """Keep at most so many of the names, evenly spaced, the first among them."""
-    return list(names[:: -(-len(names) // most)])
+    return list(names[:: max(1, -(-len(names) // most))])
 
 
 def level(figure: go.Figure, y: float, colour: str = style.MUTED, **more: Any) -> None:

@@ -93,8 +93,8 @@ class Frames:
 
     @cached_property
     def n_seeds(self) -> int:
-        """The number of seeds."""
-        return int(self.summary["seed"].nunique())
+        """The number of seeds of the variant that has most."""
+        return int(self.summary.groupby("variant")["seed"].nunique().max())
 
     @cached_property
     def n_variants(self) -> int:

@@ -64,9 +64,10 @@ class Frontier:
 
     @property
     def told_by_seeds(self) -> str:
-        """How many seeds have the same variants on their front, as the end of a sentence; empty if all have."""
+        """How many seeds with all variants have the same front, as the end of a sentence; empty if all have."""
         of_all = set(self.middle.index[self.middle["best"]])
-        fronts = [set(rows.loc[_on_front(rows), "variant"]) for _, rows in self.seeds.groupby("seed")]
+        whole = [rows for _, rows in self.seeds.groupby("seed") if len(rows) == len(self.middle)]
+        fronts = [set(rows.loc[_on_front(rows), "variant"]) for rows in whole]
         agreeing = fronts.count(of_all)
         told = f" (by medians; {agreeing} of {len(fronts)} seeds alone say the same)"
         return "" if agreeing == len(fronts) else told

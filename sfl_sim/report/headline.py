@@ -14,7 +14,7 @@ from sfl_sim.report.display import duration, percent, plural, points
 from sfl_sim.report.frontier import choice
 from sfl_sim.report.repriced import before_and_after
 from sfl_sim.report.results import medians
-from sfl_sim.report.targets import ROUNDS, TIME, Aim, aims, factor
+from sfl_sim.report.targets import ROUNDS, TIME, Aim, accuracy, aims, factor
 from sfl_sim.scenario.concerns import concern_of
 from sfl_sim.scenario.fields import Concern
 
@@ -151,7 +151,7 @@ def _times_as_fast(aim: Aim, variant: Variant) -> Markup:
     if baseline is None or baseline is variant or not low > 0:
         return Markup("")
     at_least = "" if low == high else "more than "
-    of_whom = f", of whose best accuracy the target is {percent(aim.share, 0)}" if aim.reference else ", the slowest"
+    of_whom = f", of whose best accuracy the target is {accuracy(aim.share)}" if aim.reference else ", the slowest"
     return escape(f", {at_least}{factor(low)} as fast as ") + baseline.html + of_whom
 
 

@@ -95,8 +95,9 @@ def undertrained(frames: Frames, lines: Slices) -> dict[str, str]:
     for variant, points in lines:
         loss, guessing = _models(points)["loss"].median(), math.log(n_labels.get(variant.label, 1))
         if loss > UNDERTRAINED * guessing > 0:
+            name = variant.label.unescape()
             texts[str(variant.label)] = (
-                f"{variant.name} is hardly trained: its loss is {loss:.2f}, and that of guessing {guessing:.2f}. A "
+                f"{name} is hardly trained: its loss is {loss:.2f}, and that of guessing {guessing:.2f}. A "
                 "model that has learned little has little to lose: its width does not tell how good its minimum is, "
                 "and the sentences above leave it out."
             )

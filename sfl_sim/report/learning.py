@@ -9,10 +9,9 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from sfl_sim.report import display, figures
-from sfl_sim.report.display import percent
 from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS
 from sfl_sim.report.html_page import Panel
-from sfl_sim.report.targets import BYTES, ROUNDS, TIME, Leg, aims, target_table
+from sfl_sim.report.targets import BYTES, ROUNDS, TIME, Leg, accuracy, aims, target_table
 from sfl_sim.scenario.given import METRICS
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def _compared(aim: Aim) -> Markup:
     """Say where the target comes from, and with which variant the others are compared."""
     if aim.reference:
         text = Markup("The target is {} of the best accuracy of {}, the baseline of speed-ups. ")
-        return text.format(percent(aim.share, 0), aim.reference.html)
+        return text.format(accuracy(aim.share), aim.reference.html)
     if aim.baseline:
         text = Markup("The baseline of speed-ups is {}, the slowest variant that reaches the target. ")
         return text.format(aim.baseline.html)

@@ -114,9 +114,11 @@ def load_leaks(folder: Path) -> Leaks:
     """Read what the variants of the run in `folder` give away. Raises ScenarioError if nobody has measured it."""
     frames = merge([load(folder)])
     table, pictures = (read_table(folder / f"{name}.parquet") for name in ("leakage", "reconstructions"))
-    if table.empty:
+    if table.columns.empty:
         raise ScenarioError("has no leakage.parquet: report.leakage asks for it, in a run that trains",
                             key="SCENARIO", found=str(folder))  # fmt: skip
+    if table.empty:
+        raise ScenarioError(f"{folder} has nothing to report: no attack has given a number")
     labels = {variant.name: variant.label for variant in frames.variants}
     table, pictures = (each.assign(variant=each["variant"].map(labels)) if len(each) else each
                        for each in (table, pictures))  # fmt: skip

@@ -120,6 +120,8 @@ def _most(view: RoundView) -> Cell:
 def _slack(view: RoundView) -> tuple[Cell, Cell]:
     """Give the median with the range, and the client that has most."""
     slack_s = view.critical.slack_s
+    if slack_s.empty:
+        return Cell("–"), Cell("–")
     least, most = display.duration(slack_s.min()), display.duration(slack_s.max())
     if not slack_s.any():
         return Cell(least, "no client has any"), Cell("–")

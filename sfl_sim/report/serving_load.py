@@ -23,14 +23,10 @@ if TYPE_CHECKING:
 FILES = ["serving.json", "requests.parquet"]
 TRIAL = [
     "variant", "seed", "series", "trained", "method", "threshold", "threshold_value", "n_labels", "rho", "requests",
-    "rate_per_s", "warm_up", "counted", "latency_s", "latency_error_s", "p50_s", "p95_s", "p99_s", "parts_s",
-    "tail_parts_s", "offload_probability", "accuracy", "throughput_per_s", "utilisation", "latency_eq12",
-    "falls_behind", "groups",
+    "rate_per_s", "warm_up", "latency_s", "p50_s", "p95_s", "p99_s", "parts_s", "tail_parts_s", "offload_probability",
+    "accuracy", "throughput_per_s", "utilisation", "latency_eq12", "falls_behind", "groups",
 ]  # fmt: skip
-NUMBERS = [
-    "threshold_value", "rho", "latency_error_s", "accuracy", "throughput_per_s", "utilisation", "latency_eq12",
-    "falls_behind",
-]  # fmt: skip
+NUMBERS = ["threshold_value", "rho", "accuracy", "throughput_per_s", "utilisation", "latency_eq12", "falls_behind"]
 """Numbers that may be null."""
 ONLINE = ("offload_rate", "latency_budget")
 """Thresholds that move while requests come."""

@@ -15,7 +15,7 @@ from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load, read_json
 from sfl_sim.report.results import columns_for, of_each
 from sfl_sim.report.table import Cell, Table
-from sfl_sim.report.targets import TIME, aims
+from sfl_sim.report.targets import TIME, accuracy, aims
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +72,7 @@ def _targets(frames: Frames) -> str:
     """Name the targets, and what they are shares of."""
     told = []
     for aim in aims(frames):
-        of = f", {percent(aim.share, 0)} of the best of {aim.reference.name}" if aim.reference else ""
+        of = f", {accuracy(aim.share)} of the best of {aim.reference.name}" if aim.reference else ""
         told += [f"{aim.name}{of}"] if aim.target is not None else []
     return f"Target: {'; '.join(told)}."
 

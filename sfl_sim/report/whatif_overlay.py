@@ -12,6 +12,7 @@ from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import NBSP, duration, percent, tenths
 from sfl_sim.report.html_page import Panel
 from sfl_sim.report.table import Cell, Table
+from sfl_sim.report.targets import accuracy
 from sfl_sim.report.whatif_load import where_drawn
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def overlay_panels(whatif: WhatIf) -> list[Panel]:
     if whatif.overlay is None:
         return []
     targets = whatif.overlay["target_accuracy"].dropna().unique()
-    goal = f"{percent(targets[0], 0)} accuracy" if len(targets) == 1 else "the target"
+    goal = f"{accuracy(targets[0])} accuracy" if len(targets) == 1 else "the target"
     points = trained(whatif).sort_values([axis.column for axis in whatif.others], kind="stable")
     own = whatif.here(points)
     drawn = []
@@ -77,7 +78,7 @@ def first_to_target(whatif: WhatIf) -> list[Markup]:
     sentences = []
     for point in reached.nsmallest(1, "time_to_accuracy_s").to_dict("records"):
         whose = " of " + Markup(point["series"]) if len(whatif.series) > 1 else ""
-        target, after = percent(point["target_accuracy"], 0), duration(point["time_to_accuracy_s"])
+        target, after = accuracy(point["target_accuracy"]), duration(point["time_to_accuracy_s"])
         sentence = Markup("Of what was trained, {}{} is the first to reach {} accuracy, after {}.")
         sentences.append(sentence.format(whatif.along.said(point[whatif.along.column]), whose, target, after))
     return sentences

@@ -57,16 +57,22 @@ def _choices(key: str, values: Any, path: str) -> list[Choice]:
 def names(points: Sequence[Point], unvaried: str) -> list[str]:
     """Give the names of grid points, made of their values ("hydra, cut=2"); `unvaried` names a point without any.
 
+    Points with equal values of different keys are told apart by these ("up=int8", "down=int8").
+
     Raises:
-        ScenarioError: two points have the same name.
+        ScenarioError: two points are equal.
     """
     endings = Counter(_ending(key) for key in {key for point in points for key in point})
 
-    def name(point: Point) -> str:
+    def name(point: Point, label: Callable[[str, Any], str]) -> str:
         short = {key: key if endings[_ending(key)] > 1 else _ending(key) for key in point}
-        return ", ".join(_label(short[key], choice.value) for key, choice in point.items()) or unvaried
+        return ", ".join(label(short[key], choice.value) for key, choice in point.items()) or unvaried
 
-    result = [name(point) for point in points]
+    labels = [name(point, _label) for point in points]
+    often = Counter(labels)
+    result = [
+        name(point, _full_label) if often[label] > 1 else label for point, label in zip(points, labels, strict=True)
+    ]
     alike = next((label for label, count in Counter(result).items() if count > 1), None)
     if alike:
         raise ScenarioError("two configurations of the grid are equal", key="grid", found=alike)
@@ -74,11 +80,7 @@ def names(points: Sequence[Point], unvaried: str) -> list[str]:
 
 
 def names_without(points: Sequence[Point], unvaried: str, dropped: Callable[[str], bool]) -> list[str]:
-    """Give the names of points without the keys that are `dropped`; points that differ in them alone share a name.
-
-    Raises:
-        ScenarioError: points that differ in other keys have the same name.
-    """
+    """Give the names of points without the keys that are `dropped`; points that differ in them alone share a name."""
     kept = [{key: choice for key, choice in point.items() if not dropped(key)} for point in points]
     values = [json.dumps({key: choice.value for key, choice in point.items()}) for point in kept]
     distinct = dict(zip(values, kept, strict=True))
@@ -95,7 +97,11 @@ def _label(key: str, value: Any) -> str:
         return value
     if isinstance(value, dict) and value:
         return ", ".join(_part_label(inner, part) for inner, part in value.items())
-    return f"{key}={json.dumps(value, ensure_ascii=False)}"
+    return _full_label(key, value)
+
+
+def _full_label(key: str, value: Any) -> str:
+    return f"{key}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
 
 
 def _part_label(key: str, value: Any) -> str:

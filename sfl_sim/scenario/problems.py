@@ -51,21 +51,27 @@ class _Spot(NamedTuple):
     siblings: list[str]
 
 
-def problems(error: ValidationError, given: object) -> list[ScenarioError]:
-    """Give the first errors of `given`, each with its key; if a key and one below it fail, only the latter."""
+def problems(error: ValidationError, given: object, schema: Schema | None = None) -> list[ScenarioError]:
+    """Give the first errors of `given`, each with its key; if a key and one below it fail, only the latter.
+
+    Args:
+        schema: JSON Schema of what `given` should be; None: of a scenario.
+    """
     details = error.errors(include_url=False, include_input=False)[:_MAX_EXPLAINED]
-    found = [_problem(detail, given) for detail in details]
+    found = [_problem(detail, given, schema or _scenario_schema()) for detail in details]
     keys = {problem.key for problem in found if problem.key}
     return [problem for problem in found if not any(key.startswith(f"{problem.key}.") for key in keys)]
 
 
-def _problem(detail: ErrorDetails, given: object) -> ScenarioError:
-    spot = _find(detail["loc"], given)
+def _problem(detail: ErrorDetails, given: object, root: Schema) -> ScenarioError:
+    spot = _find(detail["loc"], given, root)
     key = ".".join(spot.path)
     cause = detail.get("ctx", {}).get("error")
     if isinstance(cause, ScenarioError):
         key = f"{key}.{cause.key}" if cause.key else key
         return ScenarioError(cause.problem, key=key, found=cause.found, allowed=cause.allowed)
+    if isinstance(cause, Exception):  # of a user's own method or codec
+        return ScenarioError(str(cause) or "cannot be used", key=key, found=spot.value)
     if detail["type"] in ("extra_forbidden", "invalid_key") or detail["loc"][-1:] == ("[key]",):
         elsewhere = keys_named(spot.path[-1])
         if key in elsewhere:
@@ -73,7 +79,7 @@ def _problem(detail: ErrorDetails, given: object) -> ScenarioError:
         allowed = [*spot.siblings, *elsewhere] if spot.siblings else None
         return ScenarioError("unknown key", key=key, found=spot.path[-1], allowed=allowed)
     if detail["type"] == "missing":
-        return ScenarioError("is missing", key=f"{key}.{detail['loc'][-1]}")
+        return ScenarioError("is missing", key=".".join([*spot.path, str(detail["loc"][-1])]))
     if detail["type"].startswith("union_tag"):
         kinds = [schema["properties"]["kind"]["const"] for schema in spot.schemas if "properties" in schema]
         kind = spot.value.get("kind")
@@ -120,9 +126,8 @@ def _choices(schema: Schema) -> list[str]:
     return [schema["const"]] if "const" in schema else list(schema.get("enum", []))
 
 
-def _find(loc: tuple[int | str, ...], given: object) -> _Spot:
+def _find(loc: tuple[int | str, ...], given: object, root: Schema) -> _Spot:
     """Find the spot that pydantic calls `loc`; names of union members in it are skipped."""
-    root = _scenario_schema()
     spot = _Spot([], given, members(root, root), [])
     for part in loc:
         value: Any = spot.value

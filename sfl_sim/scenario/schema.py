@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.serving import Poisson
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,13 +21,16 @@ def json_schema(
 
     Args:
         method_options: by method, the JSON Schema of its options; their properties become keys of `method`.
-        names: by dotted key (`method.name`), the known names, which editors offer. Text with a dot or a slash
-            stays allowed: a class or a file of the user's.
+        names: by dotted key (`method.name`), the known names, which editors offer. Text with a dot, a
+            colon or a slash stays allowed: a class or a file of the user's.
     """
     schema: Schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Scenario.model_json_schema(),
     }
+    for name, section in schema["$defs"].items():
+        if name != Poisson.__name__ and "const" in section.get("properties", {}).get("kind", {}):
+            section["required"] = ["kind", *section.get("required", [])]  # it tells the members of a union apart
     for key, known in (names or {}).items():
         _offer(_node(schema, key), known)
     for method, options in (method_options or {}).items():
@@ -54,7 +58,7 @@ def _node(schema: Schema, key: str) -> Schema:
 def _offer(node: Schema, known: Sequence[str]) -> None:
     """Make `node` accept the known names, and other text only if it is a path."""
     others = node.pop("anyOf", None) or [{kind: node.pop(kind) for kind in ("type", "$ref") if kind in node}]
-    paths = [{**other, "pattern": "[./]"} if other.get("type") == "string" else other for other in others]
+    paths = [{**other, "pattern": "[.:/]"} if other.get("type") == "string" else other for other in others]
     node["anyOf"] = [{"enum": list(known)}, *paths]
 
 

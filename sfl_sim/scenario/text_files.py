@@ -13,13 +13,14 @@ MAX_TABLE_BYTES = 20_000_000
 
 
 def read_text(path: Path, max_bytes: int, key: str | None = None) -> str:
-    """Read a text file; anything but a regular file, such as a pipe that would block, is not opened.
+    """Read a text file, whose path may begin with ~; a pipe or device, which could block, is not opened.
 
     Raises:
         ScenarioError: with the scenario `key` that named the file, if it cannot be read, is larger than `max_bytes`, or
             is not UTF-8.
     """
     error = partial(ScenarioError, key=key, file=str(path))
+    path = Path(os.path.expanduser(path))
     try:
         if path.exists() and not os.path.isfile(path):
             raise error("cannot be read: Is a directory" if path.is_dir() else "cannot be read: Is no regular file")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +79,10 @@ def _axis(text: str) -> Axis:
 def axis(key: str, values: Sequence[Any] | str) -> Axis:
     """Return an axis, checked; `values` may be `ALL`.
 
-    Raises ScenarioError if the key cannot vary, or if a value comes twice.
+    Raises ScenarioError if the values are no list, if the key cannot vary, or if a value comes twice.
     """
+    if isinstance(values, Mapping) or not isinstance(values, Iterable):
+        raise ScenarioError("must be a list of values", key=key, found=values, file=OPTION)
     listed = [values] if isinstance(values, str) else [spelled(value, key) for value in values]
     try:
         list(points({key: listed}))

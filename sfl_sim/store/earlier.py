@@ -62,13 +62,14 @@ def take(wanted: Mapping[int, Wanted], runs: Iterable[Path]) -> dict[int, Path]:
 
 
 def _finished(run: Path) -> Iterator[Finished]:
-    """Generate the trials of a run that have a key, except those whose model is missing."""
+    """Generate the trials of a run that have a key and a name, except those whose model is missing."""
     models = models_of(run)
     variants = read_json(run / SUMMARY).get("variants")
     for summary in variants if isinstance(variants, list) else []:
-        if not isinstance(summary, dict) or not isinstance(summary.get("key"), str):
+        named = {"key": str, "name": str, "seed": int}
+        if not isinstance(summary, dict) or not all(isinstance(summary.get(k), kind) for k, kind in named.items()):
             continue
-        model = models.get((summary.get("name"), summary.get("seed")))
+        model = models.get((summary["name"], summary["seed"]))
         if summary.get("weights_digest") is None or (model is not None and model.is_file()):
             yield summary, model
 

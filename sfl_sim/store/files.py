@@ -73,10 +73,24 @@ def seal(folder: Path, *patterns: str) -> None:
 def damaged(folder: Path) -> list[str]:
     """Return the names of the files that are not what they were when the folder was sealed, or of the seal itself."""
     try:
-        sums = [line.split("  ", 1) for line in read_regular(folder / SUMS).decode().splitlines()]
-        return [name for expected, name in sums if not _is_sound(folder / name, expected)] if sums else [SUMS]
+        sums = _sums(folder)
+        return [name for name, expected in sums.items() if not _is_sound(folder / name, expected)] if sums else [SUMS]
     except (OSError, ValueError):
         return [SUMS]
+
+
+def sealed(folder: Path) -> set[str]:
+    """Return the names of the files that have checksums in a folder; none if it is not sealed."""
+    try:
+        return set(_sums(folder))
+    except (OSError, ValueError):
+        return set()
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    """Read the checksums of a folder's files, by name."""
+    lines = [line.split("  ", 1) for line in read_regular(folder / SUMS).decode().splitlines()]
+    return {name: expected for expected, name in lines}
 
 
 def _is_sound(path: Path, expected: str) -> bool:
@@ -140,9 +154,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def models_of(run: Path) -> dict[tuple[Any, Any], Path]:
-    """Return the files of a run's final models, by variant and seed."""
+    """Return the files of a run's final models, by variant and seed; without those that name none."""
     about = {path: read_json(path) for path in sorted((run / "checkpoints").glob("*.json"))}
-    return {(each.get("variant"), each.get("seed")): path.with_suffix(".safetensors") for path, each in about.items()}
+    return {
+        (variant, seed): path.with_suffix(".safetensors")
+        for path, each in about.items()
+        if isinstance(variant := each.get("variant"), str) and isinstance(seed := each.get("seed"), int)
+    }
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

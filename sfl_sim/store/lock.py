@@ -16,7 +16,8 @@ from sfl_sim.errors import ScenarioError
 class Lock:
     """A lock file beside `target`, held until it is released or this process ends, even if it is killed.
 
-    It holds between machines too, where the disk that they share has locks. Raises ScenarioError if it is held.
+    It holds between machines too, where the disk that they share has locks. Raises ScenarioError if it is held,
+    and OSError if the folder takes no files.
     """
 
     def __init__(self, target: Path) -> None:
@@ -26,6 +27,8 @@ class Lock:
         try:
             self._lock.acquire()
         except Timeout:
+            if not self._path.exists():
+                self._path.touch()  # raises an OSError in a folder that takes no files
             raise ScenarioError(f"{self._holder()} is writing there", key="--out", found=str(target)) from None
         except OSError:  # a disk without locks
             return

@@ -23,6 +23,7 @@ from sfl_sim.studies.cut_assignment import Columns, Heuristic, Tried, exhaustive
 from sfl_sim.studies.cut_bounds import Bound
 from sfl_sim.studies.cut_limits import ACCURACY, MEMORY, check_accuracy, recorded_accuracy
 from sfl_sim.studies.cut_trials import Cuts, Trial
+from sfl_sim.studies.trained import TrainedRun
 from sfl_sim.training.memory import client_memory_bytes
 
 CUT, PER_CLIENT = "model.cut", "--per-client"
@@ -76,6 +77,8 @@ def find_advice(study: Study, criteria: Criteria, notify: Notify) -> Advice:
     Raises ScenarioError for a scenario without a cut to choose, and for criteria that no cut meets.
     """
     check_accuracy(criteria.accuracy, criteria.runs)
+    for run in criteria.runs:
+        TrainedRun(run)  # here, so that its errors are not blamed on the scenario
     check_unused(study)
     if any(key == CUT or key.startswith(f"{CUT}.") for point in points(study.base.grid) for key in point):
         raise ScenarioError("the scenario's grid sets it; leave it out there, as in --set 'grid={...}'", key=CUT)

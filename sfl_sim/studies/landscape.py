@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.linalg import vector_norm
@@ -21,7 +22,7 @@ from torch.linalg import vector_norm
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Counted, Notify
 from sfl_sim.engine.trial import uninterrupted
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.models.replica import Replica, Weights
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.landscape import write_landscape
@@ -204,8 +205,11 @@ def _look(stored: Stored, extent: Extent, device: torch.device) -> Iterator[dict
 
 
 def _fill(model: Sequence[Replica], checkpoint: Path) -> None:
-    """Load a checkpoint's weights into the model. Raises ScenarioError if they are another model's."""
-    tensors = load_file(checkpoint)
+    """Load a checkpoint's weights into the model. Raises ScenarioError if it is damaged, or another model's."""
+    try:
+        tensors = load_file(checkpoint)
+    except SafetensorError as error:
+        raise ScenarioError(f"is damaged: {in_short(error)}", found=str(checkpoint)) from error
     views = {
         f"{part}.{name}": view
         for part, replica in replicas_by_name(model).items()

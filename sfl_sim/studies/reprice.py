@@ -107,12 +107,14 @@ class Repricing:
     Attributes:
         study: the study in the other system.
 
-    Raises ScenarioError if there is no run, or if an override is not part of the system configuration alone.
+    Raises ScenarioError if there is no run or no override, or if one is not part of the system configuration alone.
     """
 
     def __init__(self, folder: Path, overrides: Sequence[str]) -> None:
         run = TrainedRun(folder, "run")
         stored = records_of(run)
+        if not overrides:
+            raise ScenarioError("is missing: without it the system is the same", file="--set")
         self.folder, self.digest, self.recorded = folder, run.digest, run.variants
         keys = [(was.name, was.scenario.seed) for was in self.recorded]
         self.finished = {number: stored[key] for number, key in enumerate(keys) if key in stored}

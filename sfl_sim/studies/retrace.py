@@ -224,7 +224,8 @@ def difference(number: int, theirs: Sequence[TracedOperation], ours: Sequence[Tr
     if first is None:
         return f"round {number}: some of what was trained would not take place"
     _, client = place_of(first.op)
-    served = [place_of(each.op)[1] for each in theirs if each.before == first.before]
-    if first.op.node == SERVER and served and client not in served:
+    served = [other for each in theirs if each.before == first.before and (other := place_of(each.op)[1]) >= 0]
+    if first.op.node == SERVER and client >= 0 and served and client not in served:
         return f"round {number}: client {client} would be served before client {served[0]}"
-    return f"round {number}: {first.op.step.name} of client {client} would not be the same"
+    whose = f" of client {client}" if client >= 0 else ""
+    return f"round {number}: {first.op.step.name}{whose} would not be the same"

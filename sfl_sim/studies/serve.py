@@ -164,8 +164,8 @@ class ServedStudy:
             trial_key(self.trained(v).scenario, f"{served_from}{_meaning(_serving(v))}", pixels=answers is not None)
             for v in study.variants
         ]
-        folder = RunFolder(place_of(study, out, identity, "-serving", keys), identity, keys, resume=True)
         series = names_without(list(points(study.base.grid)), study.base.method.name, lambda key: key == RATE)
+        folder = RunFolder(place_of(study, out, identity, "-serving", keys), identity, keys, resume=True)
 
         def work() -> None:
             for number, variant in enumerate(study.variants):
@@ -176,7 +176,9 @@ class ServedStudy:
                     self._serve(variant, about, answered, folder.trial_folder(number), notify)
 
         def join() -> dict[str, Any]:
-            folder.join_serving(study.name, pd.concat(each.answers for each in known.values()) if known else None)
+            # Variants that differ only in their system are served by the same stored one.
+            once = {(each.name, seed): each.answers for (_, seed), each in known.items()}
+            folder.join_serving(study.name, pd.concat(once.values()) if once else None)
             return {"run": str(answers.folder) if answers else None}
 
         def page(staged: Path) -> None:

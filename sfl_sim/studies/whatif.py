@@ -15,6 +15,7 @@ import pandas as pd
 from sfl_sim.engine.news import Counted, Notify, optional
 from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.trial import Settings
+from sfl_sim.errors import ScenarioError
 from sfl_sim.report.whatif import write_whatif
 from sfl_sim.scenario.load import Study, digest
 from sfl_sim.scenario.vary import Axis
@@ -49,6 +50,9 @@ def run_whatif(
     Raises ScenarioError for bad input.
     """
     began_s = time.monotonic()
+    settings = Settings(timing_only=True, jobs=jobs)
+    if draws < 0 or draws == 1:
+        raise ScenarioError("must be 0, or 2 and more", key="draws", found=draws)
     check_unused(study)
     question = Question.of(study, axes)
     told = {"overlay": overlay_table(question, runs)} if runs else {}
@@ -76,8 +80,6 @@ def run_whatif(
     def join() -> dict[str, Any]:
         _write(folder.staging, question, found, told, time.monotonic() - began_s)
         return {}
-
-    settings = Settings(timing_only=True, jobs=jobs)
 
     def page(place: Path) -> None:
         with optional("whatif.html", notify):

@@ -41,8 +41,9 @@ def find(kind: str, profile: str | Path, key: str) -> Path:
     names = available(kind)
     if str(profile) in names:
         return _folder(kind) / f"{profile}.csv"
-    if os.path.isfile(profile):  # unlike Path.is_file, it takes any text
-        return Path(profile)
+    path = os.path.expanduser(profile)
+    if os.path.isfile(path):  # unlike Path.is_file, it takes any text
+        return Path(path)
     raise ScenarioError("no file and no shipped profile of this name", key=key, found=str(profile), allowed=names)
 
 
@@ -95,7 +96,7 @@ def per_client(value: PerClient, n: int, key: str, *, zero_allowed: bool = False
     """
     if isinstance(value, str):
         column = key.rpartition(".")[2]
-        value = read_table(Path(value).expanduser(), [column], key).numbers(column).tolist()
+        value = read_table(Path(value), [column], key).numbers(column).tolist()
     values = np.asarray(value, dtype=float)
     if values.ndim and values.shape != (n,):
         raise ScenarioError("a list needs one entry per client", key=key, found=values.size, allowed=f"{n} entries")

@@ -66,6 +66,7 @@ def test_the_help_and_bare_sfl_sim(capsys):
         ("data.partition={kind: natural}", "data.partition.kind: the owners of this data set's samples are unknown"),
         ("data.test={kind: rho_ood, rho: 0.001}", "data.test.rho: no client gets a test sample of a label"),
         ("train.batch_size=1000 train.drop_last=true", "fewer than one whole batch"),
+        ("wire.up={kind: delta, inner: 5}", "wire.up.inner: must be text or a mapping or null (found 5"),
         ("roundz=3", "roundz: "),
         ("rounds=3", "did you mean 'train.rounds'?"),
         ("train.rounds=many", "train.rounds: "),
@@ -140,6 +141,16 @@ def test_a_run_whose_name_no_file_can_have_is_one_short_line(command, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("sfl-sim: File name too long (found 'xxx")
     assert len(line) < 300
+
+
+def test_a_path_may_begin_with_a_tilde_that_no_shell_has_expanded(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    sfl_sim("init", "~/mine.yaml")
+    sfl_sim("partition", "~/mine.yaml", "--out=~/page.html")
+    assert capsys.readouterr().out.endswith(f"{tmp_path}/home/page.html\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
 def test_an_error_without_words_is_named(capsys, monkeypatch):

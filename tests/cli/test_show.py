@@ -12,6 +12,7 @@ from sfl_sim.engine.catalogue import catalogue
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import load
 from sfl_sim.scenario.sections import Scenario
+from sfl_sim.store.files import damaged, seal
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -155,6 +156,7 @@ def test_a_report_that_cannot_be_written_leaves_the_earlier_one_whole(scenario, 
         ("folder", "cannot be written: Is a directory"),
         ("pipe", "cannot be written: Is no regular file"),  # it would be replaced, as /dev/null would
         ("tiny.yaml/page.html", "cannot be written: File exists"),
+        ("tiny.yaml", "must end in .html"),  # the scenario itself
         ("x" * 300, "cannot be written: File name too long"),
         (os.fsdecode(b"\xff"), "is not UTF-8 text"),
     ],
@@ -166,6 +168,31 @@ def test_a_page_that_cannot_be_written_there_is_refused_first(place, line, scena
     sfl_sim("partition", scenario, "--out", place, code=2)
     assert capsys.readouterr().err.startswith(f"sfl-sim: --out: {line} (found ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe", "tiny.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["report", "run", "--out", "run/summary.json"], "must end in .html"),
+        (["landscape", "run", "--out", "run/rounds.html"], "would replace rounds.parquet of the run there"),
+    ],
+)
+def test_a_page_never_replaces_what_a_run_has_written(arguments, line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    for name in ("summary.json", "rounds.parquet"):
+        (tmp_path / "run" / name).write_text("precious")
+    seal(tmp_path / "run", "*")
+    sfl_sim(*arguments, code=2)
+    assert f"--out: {line} (found '{arguments[-1]}'" in capsys.readouterr().err
+    assert damaged(tmp_path / "run") == []
+
+
+def test_a_scenario_whose_name_is_no_text_is_not_begun(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sfl_sim("init", os.fsdecode(b"\xff.yaml"), code=2)
+    assert "FILE: is not UTF-8 text" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_new_scenario_has_every_key_with_its_default_and_is_not_overwritten(tmp_path, monkeypatch, capsys):

@@ -4,11 +4,13 @@ import sys
 import types
 
 import pytest
+from pydantic import Field, model_validator
 
 from sfl_sim.engine.catalogue import catalogue
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.registry import find_codec
+from sfl_sim.engine.registry import find_codec, find_method, method_options
 from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS, MethodOptions
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.training.codecs import CODECS, Delta, Fp16, Int, SplitFC, TopK
@@ -36,6 +38,8 @@ def test_codecs_come_by_name_with_their_options():
         ({"kind": "topk", "keep": 3}, "wire.up.keep", "at most 1"),
         ({"kind": "int", "bits": 3}, "wire.up.bits", "must be 2 or 4 or 8"),
         ({"kind": "delta", "inner": "intt"}, "wire.up.inner.kind", "did you mean 'int"),
+        ({"kind": "delta", "inner": 5}, "wire.up.inner", "must be text or a mapping or null (found 5"),
+        ({"kind": "delta", "inner": {"kind": "int8", "bits": 4}}, "wire.up.inner.bits", "is 8 in int8 (found 4"),
         ("collections:OrderedDict", "wire.up.kind", "is not a subclass"),
         ("my_codecs:Missing", "wire.up.kind", "cannot be imported"),
     ],
@@ -46,6 +50,44 @@ def test_a_wrong_codec_is_one_line(written, key, problem):
     assert refused.value.key == key
     assert problem in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+class Options(MethodOptions):
+    need: int
+    xs: list[int] = Field(default=[])
+
+    @model_validator(mode="after")
+    def _is_little(self):
+        if self.need > 5:
+            raise ValueError("need is too much")
+        return self
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({}, "method.need: is missing"),
+        ({"need": 9}, "method: need is too much (found {'need': 9})"),
+        ({"need": 1, "xs": [1, "a"]}, "method.xs.1: must be a whole number (found 'a')"),
+        (
+            {"need": 1, "nead": 2},
+            "method.nead: unknown key of own:Mine (found 'nead'; allowed: name, need, xs; did",
+        ),
+    ],
+)
+def test_wrong_options_of_a_method_of_ones_own_are_one_line(options, line):
+    kind = type("Mine", (METHODS["fedavg"],), {"Options": Options})
+    with pytest.raises(ScenarioError) as refused:
+        method_options(kind, parse({"method": {"name": "own:Mine", **options}}).base)
+    assert str(refused.value).startswith(line)
+
+
+def test_a_module_that_ends_the_program_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "ending.py").write_text("import sys\nsys.exit(7)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    line = r"method\.name: cannot be imported: it ends the program, at .*ending\.py:2 "
+    with permitted(Permission(everything=True)), pytest.raises(ScenarioError, match=line):
+        find_method("ending:Mine")
 
 
 def test_a_codec_of_ones_own_needs_permission(monkeypatch):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from small_world import fleet, simulate, task
 
 from sfl_sim.methods import METHODS
-from sfl_sim.metrics.critical_path import Dependencies, critical_path
+from sfl_sim.metrics.critical_path import WAITING, Dependencies, critical_path
 from sfl_sim.metrics.precedence import Ops, requested_after
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
@@ -55,6 +55,12 @@ def test_a_round_of_two_clients_that_meet_at_the_server_and_a_third_that_does_no
     }
     assert found.seconds_by("client").to_dict() == {0: 4, 1: 3, -1: 1}
     assert found.slack_s.to_dict() == {0: 0, 1: 0, 2: 5}
+
+
+def test_a_round_without_operations_is_waiting():
+    found = critical_path(recorded(), 0, 8)
+    assert stretches(found) == [("", -1, WAITING, 0, 8)]
+    assert found.slack_s.empty
 
 
 def test_a_message_waits_until_the_link_is_free_and_not_until_the_last_one_has_arrived():

@@ -131,6 +131,15 @@ def test_what_a_run_varies_itself_is_no_difference_between_runs() -> None:
     assert list(found.settings) == ["train.lr"]
 
 
+def test_what_grids_vary_is_named_unless_all_runs_vary_it_alike() -> None:
+    several, one = {"grid": {"server.order": ["fcfs", "cyclic"]}}, {"server": {"order": "random_job"}}
+    apart = ", apart from what their grids vary (<code>server.order</code>)."
+    assert settings_in_words(compared(several, one)) == f"The runs have the same settings{apart}"
+    slower = one | {"train": {"lr": 0.2}}
+    assert settings_in_words(compared(several, slower)) == f"The runs differ in <code>train.lr</code> alone{apart}"
+    assert settings_in_words(compared(several, several)) == "The runs have the same settings."
+
+
 def test_a_grid_that_sets_a_key_to_one_value_is_a_setting() -> None:
     grid = {"method.name": ["splitfed_v2", "hydra"], "server.order": "fcfs"}
     found = compared({"grid": grid}, {"grid": grid | {"train.lr": 0.2}})

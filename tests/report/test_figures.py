@@ -46,6 +46,17 @@ def test_bands_of_two_seeds_go_from_one_to_the_other(frames: Frames) -> None:
         assert band.y == pytest.approx(100 * outline.clip(0, 1))
 
 
+def test_seeds_of_different_variants_are_not_added_up(frames: Frames) -> None:
+    own_seeds = frames.summary["seed"] + 2 * pd.factorize(frames.summary["variant"])[0]
+    summary = frames.summary.assign(seed=own_seeds)
+    assert "bands: least to most" in learning.accuracy_panels(replace(frames, summary=summary))[0].caption
+
+
+def test_nothing_is_kept_of_no_names() -> None:
+    assert figures.some([]) == []
+    assert figures.some("abcde", 2) == ["a", "d"]
+
+
 def test_time_and_rounds_show_the_same_accuracies(frames: Frames) -> None:
     by_time, by_round = (
         next(figure.select_traces({"name": "hydra, cyclic"}))

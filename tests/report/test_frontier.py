@@ -62,6 +62,15 @@ def test_the_front_holds_those_whom_nobody_beats(told: Told) -> None:
     assert HYDRA not in sentence
 
 
+def test_seeds_that_lack_a_variant_do_not_tell_what_the_front_is(told: Told) -> None:
+    frames = told({ARRIVAL: [8, 12], CYCLIC: [20, 20], HYDRA: [30, 10]}, GAPS)
+    assert "1 of 2 seeds alone say the same" in choice(frames)[0]
+    lacking = (frames.summary["variant"] == HYDRA) & (frames.summary["seed"] == 1)
+    assert "seeds alone" not in choice(replace(frames, summary=frames.summary[~lacking]))[0]
+    others = frames.summary.assign(seed=frames.summary["seed"] + 2 * (frames.summary["variant"] == ARRIVAL))
+    assert "seeds alone" not in choice(replace(frames, summary=others))[0]
+
+
 def test_marks_are_medians_and_bars_standard_deviations_over_seeds(told: Told) -> None:
     frames = told({ARRIVAL: [8, 12], CYCLIC: [20, 20], HYDRA: [30, 30]}, GAPS)
 

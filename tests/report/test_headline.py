@@ -45,6 +45,8 @@ def test_it_says_how_many_times_faster_than_the_baseline_that_is(frames: Frames)
 
     assert ", 3.00× as fast as splitfed_v2, fcfs, the slowest; the next is splitfed_v2, cyclic after 1 min." in absolute
     assert ", 2.00× as fast as splitfed_v2, cyclic, of whose best accuracy the target is 80 %;" in share
+    near = plain(headline(replace(frames, summary=relative.assign(best_accuracy=0.7 / 0.995)))[0])
+    assert "of whose best accuracy the target is 99.5 %;" in near
 
 
 SEEDS = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=5)

@@ -125,9 +125,13 @@ def test_page_and_terminal_have_a_row_for_each_variant(folder: Path, tmp_path: P
     assert privacy_in_terminal(folder).row_count == 4
 
 
-def test_a_run_without_attacks_is_refused_in_one_line(run_folder: Path) -> None:
+def test_a_run_without_attacks_is_refused_in_one_line(run_folder: Path, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"has no leakage\.parquet"):
         load_leaks(run_folder)
+    run = shutil.copytree(folder, tmp_path / "run")
+    pd.read_parquet(run / "leakage.parquet").head(0).to_parquet(run / "leakage.parquet")
+    with pytest.raises(ScenarioError, match="has nothing to report: no attack has given a number"):
+        load_leaks(run)
 
 
 def test_a_seed_that_misses_the_target_is_told(folder: Path, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sfl_sim.report.landscape import MAX_RISE, contours, rise_along, width, write_landscape
+from sfl_sim.report.frames import merge
+from sfl_sim.report.landscape import MAX_RISE, contours, rise_along, undertrained, width, write_landscape
+from sfl_sim.report.load import load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,6 +117,14 @@ def test_a_model_that_diverged_has_a_dash(frames: Frames, points: pd.DataFrame, 
     page = write_landscape(frames, points.assign(loss=points["loss"].mask(lost)), tmp_path / "page.html")
     row = page.read_text(encoding="utf-8").split("<tbody><tr>")[1].split("</tr>")[0]
     assert row.count("<td>–") == 2
+
+
+def test_of_several_runs_it_is_told_whose_variant_is_hardly_trained(small_folder: Path, folder: Path) -> None:
+    frames = merge([load(small_folder), load(folder)])
+    told = undertrained(frames, [(variant, line(np.full(41, 2.0))) for variant in frames.variants])
+    assert [text.partition(" is hardly trained")[0] for text in told.values()] == [
+        f"{run}: {variant.name}" for run in (small_folder, folder) for variant in frames.variants[:2]
+    ]
 
 
 def test_the_widest_minimum_is_told_among_models_that_are_trained(

@@ -323,6 +323,14 @@ def test_a_method_without_a_server_can_be_reported(folder: Path, tmp_path: Path)
     assert "held idle for 0\u00a0% of the round" in page.text
 
 
+def test_a_run_whose_operations_are_lost_can_be_reported(folder: Path, tmp_path: Path) -> None:
+    pd.read_parquet(folder / "ops.parquet").head(0).to_parquet(folder / "ops.parquet")
+
+    page = Page(write_report([folder], tmp_path / "report.html"))
+
+    assert "Why a round takes so long" in page.text
+
+
 def test_a_folder_without_a_run_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="not a complete run folder"):
         write_report([tmp_path], tmp_path / "report.html")

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from sfl_sim.report.frames import merge
+from sfl_sim.report.learning import accuracy_panels
+from sfl_sim.report.load import load
 from sfl_sim.report.terminal import results_in_terminal
 
 if TYPE_CHECKING:
@@ -49,6 +52,17 @@ def test_the_target_and_the_performance_gap_are_explained_once(run_folder: Path)
 
     assert text.count("Target: 70 % accuracy.") == 1
     assert text.count("PG (performance gap): best label's accuracy minus the mean over labels.") == 1
+
+
+def test_a_share_of_the_target_is_not_rounded_up(folder: Path) -> None:
+    stored = json.loads((folder / "summary.json").read_text())
+    first, *_ = stored["variants"]
+    change = {"target_accuracy": 0.7, "reference": first["name"], "best_accuracy": 0.7 / 0.995}
+    (folder / "summary.json").write_text(json.dumps(stored | {"variants": [v | change for v in stored["variants"]]}))
+    text = " ".join(" ".join(printed(folder)).split())
+    assert f"Target: 70 % accuracy, 99.5 % of the best of {first['name']}." in text
+    (panel, _) = accuracy_panels(merge([load(folder)]))
+    assert panel.caption.startswith("The target is 99.5\u00a0% of the best accuracy of ")
 
 
 def test_seeds_that_have_ended_differently_have_no_median(folder: Path) -> None:

@@ -228,8 +228,11 @@ def test_the_first_to_the_target_is_among_the_valid(whatif: WhatIf) -> None:
     quick = whatif.overlay.assign(
         time_to_accuracy_s=whatif.overlay["time_to_accuracy_s"].mask(~whatif.overlay["valid"], 1.0)
     )
-    (sentence,) = whatif_overlay.first_to_target(replace(whatif, overlay=quick))
+    (sentence,) = whatif_overlay.first_to_target(replace(whatif, overlay=quick.assign(target_accuracy=0.555)))
     assert "<b>11 dw6</b> of splitfed_v2" in sentence
+    assert "to reach 55.5\u00a0% accuracy" in sentence
+    (panel,) = whatif_overlay.overlay_panels(replace(whatif, overlay=quick.assign(target_accuracy=0.555)))
+    assert panel.figures[0][0] == "Time to 55.5\u00a0% accuracy"
 
 
 def test_a_world_that_is_not_among_the_values_is_drawn_at_the_middle_one(tmp_path: Path) -> None:

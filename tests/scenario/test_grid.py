@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.grid import names, points, set_keys
+from sfl_sim.scenario.grid import names, names_without, points, set_keys
 
 
 def values(grid):
@@ -91,6 +91,7 @@ def test_some_keys_cannot_vary(grid, key, problem):
             [{"clients.compute.scale": 2}, {"clients.network.scale": 2, "model.cut": 1}],
             ["clients.compute.scale=2", "clients.network.scale=2, cut=1"],
         ),
+        ([{"wire.up": ["int8", "int4"]}, {"wire.down": "int8"}], ["up=int8", "int4", "down=int8"]),
     ],
 )
 def test_points_are_named_by_their_values(grid, expected):
@@ -103,6 +104,12 @@ def test_two_points_alike_are_an_error(grid):
         named(grid)
 
     assert caught.value.key == "grid"
+
+
+def test_without_a_key_points_that_differ_in_it_alone_share_a_name():
+    grid = [{"wire.up": "int8", "model.cut": [1, 2]}, {"wire.down": "int8", "model.cut": 2}]
+    found = names_without(list(points(grid)), "splitfed_v2", lambda key: key == "model.cut")
+    assert found == ["up=int8", "up=int8", "down=int8"]
 
 
 def test_setting_a_key_leaves_the_others_and_the_original_alone():

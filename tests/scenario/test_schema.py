@@ -35,11 +35,20 @@ def test_it_allows_the_shorthands():
     assert next(k for k in members(compute, schema) if k["type"] == "number")["exclusiveMinimum"] == 0
 
 
+def test_only_poisson_arrivals_need_no_kind():
+    schema = json_schema()
+    told = {name for name, each in schema["$defs"].items() if "const" in each.get("properties", {}).get("kind", {})}
+    needed = {name for name in told if "kind" in schema["$defs"][name].get("required", [])}
+
+    assert {"Iid", "RhoOod", "OffloadRate", "Lognormal", "Bursts"} <= needed
+    assert told - needed == {"Poisson"}
+
+
 def test_known_names_are_offered_and_paths_stay_allowed():
     schema = json_schema(
         names={"method.name": ["hydra"], "clients.compute.profile": ["phones"], "clients.network": ["4g"]}
     )
-    path = {"type": "string", "pattern": "[./]"}
+    path = {"type": "string", "pattern": "[.:/]"}
     clients = section(schema, "clients")
     compute = members(clients["compute"], schema)[-1]["properties"]
 
@@ -66,7 +75,7 @@ def test_a_reference_is_completed_like_a_method():
     name, path, method = members(relative["properties"]["of"], schema)
 
     assert name == {"enum": ["smofi"]}
-    assert path["pattern"] == "[./]"
+    assert path["pattern"] == "[.:/]"
     assert method["properties"] == section(schema, "method")
 
 

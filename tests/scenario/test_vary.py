@@ -62,6 +62,12 @@ def test_what_cannot_vary_is_one_line(texts, line):
     assert str(caught.value) == line
 
 
+@pytest.mark.parametrize("values", [1, None, {"by": "round"}])
+def test_from_python_values_come_in_a_list(values):
+    with pytest.raises(ScenarioError, match=r"--vary: model\.cut: must be a list of values"):
+        axis("model.cut", values)
+
+
 def test_points_are_all_combinations_for_every_variant_and_seed():
     found = list(
         spread(

@@ -97,6 +97,15 @@ def test_a_run_beside_the_folder_that_is_asked_for_is_found_too(tmp_path):
     assert (began, taken) == ([], {"fedavg": str(tmp_path / "elsewhere" / "first")})
 
 
+@pytest.mark.parametrize("wrong", [["x"], {}, None])
+def test_a_run_with_names_that_no_run_gives_is_skipped(wrong):
+    folder, _, _ = ran(study())
+    (folder / "checkpoints" / "0000.json").write_text(json.dumps({"variant": wrong, "seed": wrong}))
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"variants": [summary["variants"][0] | {"name": wrong}]}))
+    assert ran(study(repeats=2))[1:] == (["fedavg"], {})
+
+
 def test_nothing_is_taken_unasked():
     ran(study())
     assert ran(study(), TIMING, out=None)[1] == ["fedavg"]

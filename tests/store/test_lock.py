@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,12 @@ def test_what_is_no_lock_is_neither_written_nor_waited_for(what, tmp_path):
         RunFolder(tmp_path / "run", "digest")
     assert precious.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == [".run.lock", "precious.txt"]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="of Linux")
+def test_a_folder_that_takes_no_files_is_not_called_another_s():
+    with pytest.raises(ScenarioError, match="--out: cannot write there: No such file or directory"):
+        RunFolder(Path("/proc/run"), "digest")
 
 
 def test_whoever_is_done_leaves_no_lock_behind(tmp_path):

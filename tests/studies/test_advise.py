@@ -211,7 +211,7 @@ def test_sizes_have_decimal_units(text, size):
         (["--accuracy", "0.6"], "--accuracy: needs runs"),
         (["--accuracy", "60", "--run", "."], "--accuracy: is a share"),
         (["--run", "."], "--run: says nothing without"),
-        (["--accuracy", "0.6", "--run", "."], "--run: is not the folder of a run"),
+        (["--accuracy", "0.6", "--run", "."], "sfl-sim: --run: is not the folder of a run"),
         (["--set", "method.name=fedavg"], "method.name: is not split"),
         (["--set", "grid={model.cut: [1, 2]}"], "model.cut: the scenario's grid sets it"),
         (["--set", "method.name=splitfed_v2", "--per-client"], "--per-client: splitfed_v2 has one cut for all"),

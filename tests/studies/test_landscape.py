@@ -1,6 +1,7 @@
 """The landscape around stored models: that it is theirs, that its directions are fair, and what is refused."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -180,6 +181,14 @@ def test_the_checkpoint_of_another_model_is_refused(ours, capsys):
     (ours / "scenario.yaml").write_text(text.replace("small_world:batch_norm_net", "small_world:mlp"))
     sfl_sim("landscape", ours, code=2)
     assert "is not of the model that the run's scenario describes" in capsys.readouterr().err
+
+
+def test_a_damaged_checkpoint_is_named(ours, capsys):
+    (ours / "SHA256SUMS").unlink()
+    for path in (ours / "checkpoints").glob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:20])
+    sfl_sim("landscape", ours, code=2)
+    assert re.search(r"^sfl-sim: is damaged: .* \(found '.*\.safetensors'\)$", capsys.readouterr().err)
 
 
 def test_ctrl_c_leaves_nothing(folder, tmp_path):

@@ -1,6 +1,7 @@
 """Repricing: a run walked again in another world says what a run trained there says, or that it must be trained."""
 
 import json
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -11,12 +12,14 @@ from sfl_sim.engine.news import Ended, silent
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
+from sfl_sim.ops import SERVER, On
 from sfl_sim.scenario.load import load, parse
 from sfl_sim.scenario.own_code import hand_over
 from sfl_sim.studies.reprice import OF_TRAINING, Repricing, reprice_trial
-from sfl_sim.studies.retrace import records_of
+from sfl_sim.studies.retrace import difference, records_of
 from sfl_sim.studies.train import run_study
 from sfl_sim.studies.trained import TrainedRun
+from sfl_sim.training.provenance import TracedOperation
 
 IN_ORDER = {"splitfed_v2", "hydra"}
 """Methods whose clients share a state at the server."""
@@ -144,6 +147,12 @@ def test_the_reason_is_the_first_turn_that_would_be_another_client_s(folders):
     ours, theirs = next((ours, theirs) for ours, theirs in turns if ours != theirs)
     reason = f"round 1: client {ours} would be served before client {theirs}"
     assert verdicts(repriced)["splitfed_v2"]["reason"] == reason
+
+
+def test_what_belongs_to_no_client_is_named_without_one():
+    weights, average = (SimpleNamespace(name=name) for name in ("weights", "average"))
+    theirs, ours = (TracedOperation(step.name.encode(), b"", On(SERVER, step, None)) for step in (weights, average))
+    assert difference(2, [theirs], [ours]) == "round 2: average would not be the same"
 
 
 def test_nothing_is_guessed_after_a_number_that_nobody_knows(folders):
@@ -344,6 +353,11 @@ def test_a_cell_of_which_nothing_is_known_has_no_rounds(folders):
 def test_what_would_have_to_be_trained_is_refused(folders, override, problem):
     with pytest.raises(ScenarioError, match=problem):
         silently(folders[0], [override], None)
+
+
+def test_the_same_system_is_refused(folders):
+    with pytest.raises(ScenarioError, match="--set: is missing: without it the system is the same"):
+        silently(folders[0], [], None)
 
 
 def test_what_is_no_run_of_this_code_is_refused(folders, place):

@@ -213,6 +213,13 @@ def test_a_trained_model_can_be_served_in_another_world(here, no_page):
     assert fleet["macs_per_s"].unique().tolist() == [1e9]
 
 
+def test_a_model_that_is_served_in_several_systems_has_its_answers_stored_once(here, no_page):
+    changes = ["--set", "grid={clients.network.scale: [1, 2]}", "--set", "method.name=multiexit"]
+    serve("tiny.yaml", "-q", "--run", "reports/tiny", "--out", "out", *changes)
+    trained = pd.read_parquet("reports/tiny/answers.parquet").query("variant == 'multiexit'")
+    assert len(pd.read_parquet("out/answers.parquet")) == len(trained)
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [

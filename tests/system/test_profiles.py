@@ -93,6 +93,16 @@ def test_a_missing_file_is_named() -> None:
         draw("network/traces", "nowhere/ride.csv")
 
 
+def test_a_profile_may_lie_below_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "rates.csv").write_text("uplink_bps\n2.5\n")
+    assert find("network", "~/rates.csv", "key") == tmp_path / "rates.csv"
+    assert per_client("~/rates.csv", 1, "clients.network.uplink_bps").tolist() == [2.5]
+    assert read_table(Path("~/rates.csv"), ["uplink_bps"], "key").columns == {"uplink_bps": ["2.5"]}
+    with pytest.raises(ScenarioError, match="cannot be read: No such file"):
+        per_client("~nobody-of-that-name/rates.csv", 1, "key")
+
+
 def test_a_shipped_name_wins_over_a_file_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mobiperf").write_text("not a profile")
