@@ -69,13 +69,15 @@ def _table(name: str, about: str) -> cached_property[pd.DataFrame]:
 
 
 @dataclass(frozen=True)
-class Results:
-    """A stored run; its tables are read when they are asked for (columns: docs/output.md)."""
-
+class _Stored:
     folder: Path
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", _place(self.folder))
+
+
+class Results(_Stored):
+    """A stored run; its tables are read when they are asked for (columns: docs/output.md)."""
 
     rounds = _table("rounds", "One row per variant, seed and round.")
     labels = _table("labels", "One row per variant, seed, round and label.")
@@ -137,11 +139,8 @@ class Results:
         return files[variant, min(seeds) if seed is None else seed]
 
 
-@dataclass(frozen=True)
-class Served:
+class Served(_Stored):
     """A served study; its tables are read when they are asked for (columns: docs/output.md)."""
-
-    folder: Path
 
     requests = _table("requests", "One row per variant, seed and request; large studies have millions.")
     fleet = _table("fleet", "One row per variant, seed and client: its device, links and share of the model.")
@@ -170,14 +169,11 @@ def _axes_table(name: str, about: str) -> cached_property[pd.DataFrame]:
     return cached_property(read)
 
 
-@dataclass(frozen=True)
-class WhatIf:
+class WhatIf(_Stored):
     """A what-if study; its tables are read when they are asked for (columns: docs/output.md).
 
     Where they say `axis_0`, `axis_1`, ..., frames have the values themselves, in columns named by the key that varies.
     """
-
-    folder: Path
 
     points = _axes_table("points", "One row per configuration and seed: what an average round takes, and where.")
     clients = _axes_table(
@@ -332,7 +328,7 @@ def reprice(
     What would have to be trained there has no accuracy; manifest.json says why under `repriced`.
 
     Raises:
-        ScenarioError: there is no run, it cannot be walked again, or a key decides what is learned.
+        ScenarioError: there is no run or no override, the run cannot be walked again, or a key decides what is learned.
     """
     with permitted(Permission(allow_code)):
         return Results(Repricing(_place(run), overrides).run(_place(out) if out else None, silent).folder)

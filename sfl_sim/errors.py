@@ -77,11 +77,10 @@ def in_short(error: BaseException) -> str:
 
 def own_place(error: BaseException) -> str:
     """Return the place in a user's own code where an error was raised, as `, at FILE:LINE`; else an empty text."""
-    theirs = (str(Path(__file__).parent), *sysconfig.get_paths().values())
+    theirs = (str(Path(__file__).parent), "<frozen", *sysconfig.get_paths().values())
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
-        if file.is_absolute() and not frame.filename.startswith(theirs):  # compiled code has relative names
-            here = Path.cwd()
+        if not frame.filename.startswith(theirs) and not frame.filename.endswith((".pyx", ".pxd", ".pxi")):
+            file, here = Path(frame.filename), Path.cwd()  # compiled code has relative names
             return f", at {file.relative_to(here) if file.is_relative_to(here) else file}:{frame.lineno}"
     return ""
 

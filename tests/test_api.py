@@ -86,6 +86,7 @@ def test_a_file_of_links_that_does_not_fit_is_one_line():
 @pytest.mark.parametrize(
     ("asked", "line"),
     [
+        (lambda: sfl_sim.run(TABULAR, data=DATA, jobs=True), "jobs: must be a whole number above 0 (found True)"),
         (lambda: sfl_sim.run(TABULAR, data=DATA, jobs=0), "jobs: must be a whole number above 0 (found 0)"),
         (lambda: sfl_sim.run(TABULAR, data=DATA, threads=0), "threads: must be a whole number above 0 (found 0)"),
         (lambda: sfl_sim.whatif(TABULAR, {}, jobs=0), "jobs: must be a whole number above 0 (found 0)"),

@@ -5,7 +5,10 @@ import pytest
 from sfl_sim.errors import own_place
 
 
-@pytest.mark.parametrize(("file", "place"), [("/mine/code.py", ", at /mine/code.py:1"), ("pyarrow/_parquet.pyx", "")])
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [("/mine/code.py", ", at /mine/code.py:1"), ("<stdin>", ", at <stdin>:1"), ("pyarrow/_parquet.pyx", "")],
+)
 def test_compiled_code_of_a_package_is_no_code_of_one_s_own(file, place):
     with pytest.raises(ZeroDivisionError) as raised:
         exec(compile("1 / 0", file, "exec"))

@@ -139,7 +139,7 @@ def calibrate_devices(
     cost: Annotated[
         str, typer.Option(help="The cost profile that the scenario will name; macs: MACs alone.")
     ] = "phones",
-    out: Annotated[Path, typer.Option(help="The profile of devices to write.")] = Path("devices.csv"),
+    out: Annotated[Path, typer.Option(help="The profile of devices to write, a CSV file.")] = Path("devices.csv"),
     debug: Debug = False,
 ) -> None:
     """Fit rates and training factors of your own devices to measured latencies; write a profile of them.
@@ -149,8 +149,9 @@ def calibrate_devices(
     from sfl_sim.studies.calibrate_devices import calibrate_devices as calibrate
     from sfl_sim.studies.calibrate_devices import write_profile
 
+    place = place_of_page(out, ".csv")
     found = calibrate(measured, cost)
-    write_profile(found, place_of_page(out, ".csv"), measured)
+    write_profile(found, place, measured)
     rates, factors = (found.devices[column].to_numpy(float) for column in ("macs_per_s", "training_factor"))
     for device, rate, factor in zip(found.devices["device"], rates, factors, strict=True):
         trains = "unknown" if isnan(factor) else f"{factor:.3g}"

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from textwrap import shorten
 from traceback import format_exception
@@ -51,7 +52,7 @@ class Settings:
         address: of the cluster: `auto` or `ray://...`; None starts Ray on this machine.
         checkpoint_jobs: store a checkpoint after so many operations at the server, too; None: at ends of rounds alone.
 
-    Raises ScenarioError for a number below 1.
+    Raises ScenarioError for a number of jobs, threads or operations that is no whole number above 0.
     """
 
     timing_only: bool = False
@@ -67,7 +68,8 @@ class Settings:
     def __post_init__(self) -> None:
         for key in ("jobs", "threads", "checkpoint_jobs"):
             number = getattr(self, key)
-            if number is not None and not (isinstance(number, int) and number >= 1):
+            is_count = isinstance(number, Integral) and not isinstance(number, bool)
+            if number is not None and not (is_count and number >= 1):
                 raise ScenarioError("must be a whole number above 0", key=key, found=number)
 
     @property

@@ -16,7 +16,7 @@ from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.surrogates import Hosted, HostOptions, Visit
-from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Value, occur, on, par, send, wait
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, occur, on, par, send, wait
 from sfl_sim.training.fusion import Differentiate, Fuse, Fusion, TrainFused, Update
 from sfl_sim.training.optimisers import Optimiser, Sgd
 from sfl_sim.training.steps import Average, Backward, Forward, MomentumAverage
@@ -95,7 +95,6 @@ class Smofi(Hosted, regular=True, survives=True):
         for batch in self.data.steps(j, round, visit.n_batches):
             yield from self.step(j, batch, now, round)
         visit.part1 = yield from self.wire.deliver(visit.part1, j, round)
-        now.delivered.add(j)
 
     def step(self, j: int, batch: Batch, now: Progress, round: int) -> Flow:
         """Step tau: forward to the server, (4) and (3) there, backward at the client, whose own buffer is not fused."""
@@ -124,9 +123,10 @@ class Smofi(Hosted, regular=True, survives=True):
         for tau in range(now.T[j]):
             yield from now.until(j, now.differentiated, tau)
             yield wait(now.fusion_before(tau))
-            about = Value("smashed", step=tau)
-            about.maker = None if j in now.delivered else j  # nobody can lose what the client has delivered
-            yield on(SERVER, Update(now.optimiser, now.row[j]), now.visits[j].part2, about, now.fusion)
+            if j in now.lost:
+                raise Lost(j)
+            # No client's job: client j may have delivered its part-1 long ago, and be away.
+            yield on(SERVER, Update(now.optimiser, now.row[j], tau), now.visits[j].part2, now.fusion)
             yield occur(now.updated[j, tau])
 
     def fuse(self, now: Progress) -> Flow:
@@ -189,7 +189,6 @@ class Progress:
         T: mini-batches on which each client's surrogate steps: fewer than the client has once it is lost.
         row: the place of each m_j in the fusion.
         lost: clients that have been lost.
-        delivered: clients whose part-1 has arrived at the aggregator.
         differentiated: by (j, tau), the server has the gradient, with the barrier `relaxed`.
         updated: by (j, tau), the surrogate has made its step.
         passed: by (j, tau), the client has made its own step.
@@ -203,7 +202,6 @@ class Progress:
         self.T = {j: visit.n_batches for j, visit in visits.items()}
         self.row = {j: row for row, j in enumerate(visits)}
         self.lost: set[int] = set()
-        self.delivered: set[int] = set()
         self.differentiated = Events("the gradient of client and mini-batch")
         self.updated = Events("the server's step of client and mini-batch")
         self.passed = Events("the end of client and mini-batch")

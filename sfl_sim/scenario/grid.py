@@ -60,7 +60,7 @@ def names(points: Sequence[Point], unvaried: str) -> list[str]:
     Points with equal values of different keys are told apart by these ("up=int8", "down=int8").
 
     Raises:
-        ScenarioError: two points are equal.
+        ScenarioError: two points set the same.
     """
     endings = Counter(_ending(key) for key in {key for point in points for key in point})
 
@@ -73,19 +73,25 @@ def names(points: Sequence[Point], unvaried: str) -> list[str]:
     result = [
         name(point, _full_label) if often[label] > 1 else label for point, label in zip(points, labels, strict=True)
     ]
-    alike = next((label for label, count in Counter(result).items() if count > 1), None)
-    if alike:
-        raise ScenarioError("two configurations of the grid are equal", key="grid", found=alike)
+    numbers = Counter(map(_settled, points))
+    for point, label in zip(points, result, strict=True):
+        if numbers[_settled(point)] > 1:
+            raise ScenarioError("two configurations of the grid are equal", key="grid", found=label)
     return result
 
 
 def names_without(points: Sequence[Point], unvaried: str, dropped: Callable[[str], bool]) -> list[str]:
     """Give the names of points without the keys that are `dropped`; points that differ in them alone share a name."""
     kept = [{key: choice for key, choice in point.items() if not dropped(key)} for point in points]
-    values = [json.dumps({key: choice.value for key, choice in point.items()}) for point in kept]
+    values = [*map(_settled, kept)]
     distinct = dict(zip(values, kept, strict=True))
     named = dict(zip(distinct, names(list(distinct.values()), unvaried), strict=True))
     return [named[value] for value in values]
+
+
+def _settled(point: Point) -> str:
+    """Give what a point sets as text, equal for `{wire: {up: int8}}` and `{wire.up: int8}`."""
+    return json.dumps(set_keys({}, {key: choice.value for key, choice in point.items()}), sort_keys=True)
 
 
 def _ending(key: str) -> str:

@@ -73,7 +73,7 @@ def _problem(detail: ErrorDetails, given: object, root: Schema) -> ScenarioError
     if isinstance(cause, Exception):  # of a user's own method or codec
         return ScenarioError(str(cause) or "cannot be used", key=key, found=spot.value)
     if detail["type"] in ("extra_forbidden", "invalid_key") or detail["loc"][-1:] == ("[key]",):
-        elsewhere = keys_named(spot.path[-1])
+        elsewhere = keys_named(spot.path[-1]) if root is _scenario_schema() else []
         if key in elsewhere:
             return ScenarioError("is a key of another kind", key=key, found=spot.path[-1], allowed=spot.siblings)
         allowed = [*spot.siblings, *elsewhere] if spot.siblings else None

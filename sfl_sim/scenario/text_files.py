@@ -20,8 +20,8 @@ def read_text(path: Path, max_bytes: int, key: str | None = None) -> str:
             is not UTF-8.
     """
     error = partial(ScenarioError, key=key, file=str(path))
-    path = Path(os.path.expanduser(path))
     try:
+        path = Path(os.path.expanduser(path))
         if path.exists() and not os.path.isfile(path):
             raise error("cannot be read: Is a directory" if path.is_dir() else "cannot be read: Is no regular file")
         with path.open("rb") as file:

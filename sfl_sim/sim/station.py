@@ -25,7 +25,7 @@ class Job(simpy.Event):
         client: the client; -1 if no client brings it.
         state: what it changes.
         arrived_s, service_s, started_s: its arrival, the duration of its service, and the start of that.
-        customer: whose methods `begin`, `served` and `lost` are told what becomes of it.
+        customer: has methods `begin`, `served` and `lost`, each called with the job.
         branch: whose operation it is.
     """
 
@@ -36,13 +36,7 @@ class Job(simpy.Event):
     callbacks: Callbacks
 
     def __init__(
-        self,
-        client: int,
-        state: Any,
-        arrived_s: float,
-        service_s: float,
-        customer: Any = None,
-        branch: Any = None,
+        self, client: int, state: Any, arrived_s: float, service_s: float, customer: Any = None, branch: Any = None
     ) -> None:
         self.client = client
         self.state = state

@@ -114,7 +114,7 @@ class Repricing:
         run = TrainedRun(folder, "run")
         stored = records_of(run)
         if not overrides:
-            raise ScenarioError("is missing: without it the system is the same", file="--set")
+            raise ScenarioError("are missing: without one the system is the same", key="overrides (--set)")
         self.folder, self.digest, self.recorded = folder, run.digest, run.variants
         keys = [(was.name, was.scenario.seed) for was in self.recorded]
         self.finished = {number: stored[key] for number, key in enumerate(keys) if key in stored}

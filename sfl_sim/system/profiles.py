@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -41,9 +42,9 @@ def find(kind: str, profile: str | Path, key: str) -> Path:
     names = available(kind)
     if str(profile) in names:
         return _folder(kind) / f"{profile}.csv"
-    path = os.path.expanduser(profile)
-    if os.path.isfile(path):  # unlike Path.is_file, it takes any text
-        return Path(path)
+    with suppress(ValueError):  # of a name that no file can have
+        if os.path.isfile(path := os.path.expanduser(profile)):
+            return Path(path)
     raise ScenarioError("no file and no shipped profile of this name", key=key, found=str(profile), allowed=names)
 
 

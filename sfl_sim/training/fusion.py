@@ -83,13 +83,18 @@ class Differentiate(Train):
 
 @dataclass(frozen=True)
 class Update(Step):
-    """The optimiser step that `Differentiate` left out, from mbar; free, as every optimiser step."""
+    """The optimiser step that `Differentiate` left out in step `tau`, from mbar; free, as every optimiser step."""
 
     optimiser: Optimiser
     row: int
+    tau: int
     name = "update"
 
-    def run(self, part2: Replica, smashed: Value, fusion: Fusion) -> None:
+    def out(self, part2: Replica, fusion: Fusion) -> Value:
+        """Make nothing, of the mini-batch."""
+        return Value("done", step=self.tau)
+
+    def run(self, part2: Replica, fusion: Fusion) -> None:
         """Step with the gradient that `Differentiate` left."""
         fusion.advance(part2.weights, self.row, self.optimiser)
 

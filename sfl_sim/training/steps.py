@@ -153,7 +153,7 @@ class Backward(PartStep):
 
 
 class Average(Step):
-    """Set the state to the weighted average of replicas; one MAC per element and replica, and per velocity's element.
+    """Set the state to the weighted average of replicas; one MAC per replica and element, averaged velocities included.
 
     Where adapters are joined or decomposed, this takes products of matrices (docs/methods/lora.md#aggregation).
     """
@@ -164,14 +164,15 @@ class Average(Step):
     def work(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> Work:
         """Count the MACs of the weighted sum, or of the products of adapters."""
         part = into.part
+        velocity = into.has_velocity * part.n_parameters
         if part.aggregate == "concat":
             numel = sum(place.adapter.rank * math.prod(place.adapter.shape) for place in part.adapters)
-            return Work.of(len(replicas) * (numel + part.n_buffers))
+            return Work.of(len(replicas) * (numel + velocity + part.n_buffers))
         if part.aggregate == "svd":
             ranks = [(len(replicas) * place.adapter.rank, sum(place.adapter.shape)) for place in part.adapters]
             macs = sum(rank**2 * (sides + rank) for rank, sides in ranks)
-            return Work.of(macs + len(replicas) * part.n_buffers)
-        return Work.of(len(replicas) * ((1 + into.has_velocity) * part.n_parameters + part.n_buffers))
+            return Work.of(macs + len(replicas) * (velocity + part.n_buffers))
+        return Work.of(len(replicas) * (part.n_parameters + velocity + part.n_buffers))
 
     def run(self, into: Replica, replicas: Sequence[Replica], shares: Sequence[float]) -> None:
         """Average parameters and floating buffers alike (docs/methods/README.md#batch-norm); `shares` add up to one."""

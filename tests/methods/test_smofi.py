@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lossy_world import run
+from lossy_world import EVERYBODY, run
 from small_world import NEUTRAL, distance, fleet, simulate, task, tensors
 from torch import nn
 
@@ -97,14 +97,18 @@ def test_a_lost_client_counts_like_one_that_is_done(monkeypatch, barrier):
     assert method.pieces[1].weights.flat - start == pytest.approx(-11.125)  # of the second client alone
 
 
-def test_who_has_delivered_is_not_lost_while_its_surrogate_waits_for_a_slower_one():
-    options = {"barrier": "relaxed", "server_momentum": 0.0}
-    sizes = {"samples": [16, 8, 4, 8], "batch_size": 16}  # client 2 is done before the first step of client 0
-    *_, (rows,) = run("smofi", [[0, 2]], options=options, **sizes)
-    ends_s = rows["ended_s"][(rows["kind"] == b"model") & (rows["node"] == b"uplink")]
-    late_s = ends_s.min() * 1.01
-    _, clock, _ = run("smofi", [[0, 2]], options=options, policy="deadline", deadline_s=late_s, **sizes)
-    assert {loss.client for loss in clock.records.dropouts} == {0}
+@pytest.mark.parametrize("speedup", [1.0, 20.0])
+def test_who_has_delivered_is_not_lost_while_its_surrogate_waits(speedup):
+    """For a slower client, or for the server's only worker."""
+    settings = {"samples": [16, 12, 16, 12], "local_epochs": 1, "speedup": speedup, "device": None}
+    settings["options"] = {"barrier": "relaxed", "server_momentum": 0.0}
+    *_, (rows,) = run("smofi", [EVERYBODY], **settings)
+    delivered = rows[(rows["kind"] == b"model") & (rows["node"] == b"uplink")]
+    for place in range(3):
+        late_s = delivered["ended_s"][place] + 1e-6
+        _, clock, _ = run("smofi", [EVERYBODY], policy="deadline", deadline_s=late_s, **settings)
+        lost = {loss.client for loss in clock.records.dropouts}
+        assert lost == set(delivered["client"][place + 1 :])
 
 
 def by_hand(work, rounds, clients, alpha, beta_g, carry=False):

@@ -98,7 +98,15 @@ def test_points_are_named_by_their_values(grid, expected):
     assert named(grid) == expected
 
 
-@pytest.mark.parametrize("grid", [{"model.cut": [1, 2, 1]}, [{"model.cut": 1}, {"model.cut": [1]}], [{}, {}]])
+@pytest.mark.parametrize(
+    "grid",
+    [
+        {"model.cut": [1, 2, 1]},
+        [{"model.cut": 1}, {"model.cut": [1]}],
+        [{"wire": {"up": "int8"}}, {"wire.up": "int8"}],
+        [{}, {}],
+    ],
+)
 def test_two_points_alike_are_an_error(grid):
     with pytest.raises(ScenarioError, match="two configurations of the grid are equal") as caught:
         named(grid)
@@ -110,6 +118,8 @@ def test_without_a_key_points_that_differ_in_it_alone_share_a_name():
     grid = [{"wire.up": "int8", "model.cut": [1, 2]}, {"wire.down": "int8", "model.cut": 2}]
     found = names_without(list(points(grid)), "splitfed_v2", lambda key: key == "model.cut")
     assert found == ["up=int8", "up=int8", "down=int8"]
+    grid = [{"wire": {"up": "int8"}, "model.cut": 1}, {"wire.up": "int8", "model.cut": 2}]
+    assert len(set(names_without(list(points(grid)), "splitfed_v2", lambda key: key == "model.cut"))) == 1
 
 
 def test_setting_a_key_leaves_the_others_and_the_original_alone():

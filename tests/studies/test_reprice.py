@@ -356,7 +356,7 @@ def test_what_would_have_to_be_trained_is_refused(folders, override, problem):
 
 
 def test_the_same_system_is_refused(folders):
-    with pytest.raises(ScenarioError, match="--set: is missing: without it the system is the same"):
+    with pytest.raises(ScenarioError, match=r"overrides \(--set\): are missing: without one the system is the same"):
         silently(folders[0], [], None)
 
 
