@@ -28,7 +28,7 @@ class Lock:
             self._lock.acquire()
         except Timeout:
             if not self._path.exists():
-                self._path.touch()  # raises the OSError of a folder that takes no files, which filelock waits for
+                self._path.touch()  # filelock takes a folder that takes no files for a locked one; this says why
             raise ScenarioError(f"{self._holder()} is writing there", key="--out", found=str(target)) from None
         except OSError:  # a disk without locks
             return

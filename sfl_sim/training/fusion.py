@@ -91,7 +91,7 @@ class Update(Step):
     name = "update"
 
     def out(self, part2: Replica, fusion: Fusion) -> Value:
-        """Make nothing, of the mini-batch."""
+        """Give no result; the record names the mini-batch."""
         return Value("done", step=self.tau)
 
     def run(self, part2: Replica, fusion: Fusion) -> None:

@@ -106,7 +106,7 @@ def test_what_is_no_lock_is_neither_written_nor_waited_for(what, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".run.lock", "precious.txt"]
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="of Linux")
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc, which Linux has")
 def test_a_folder_that_takes_no_files_is_not_called_another_s():
     with pytest.raises(ScenarioError, match="--out: cannot write there: No such file or directory"):
         RunFolder(Path("/proc/run"), "digest")
