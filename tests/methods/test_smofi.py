@@ -73,9 +73,15 @@ def test_the_golden_scalars(monkeypatch, barrier, staleness, fused, own, weights
         assert float(part2.momentum[0]) == pytest.approx(8.59375)
 
 
-@pytest.mark.parametrize("barrier", BARRIERS)
-def test_a_lost_client_counts_like_one_that_is_done(monkeypatch, barrier):
-    """The golden scalars, though both clients have three mini-batches: the first goes away in the second of them."""
+@pytest.mark.parametrize(
+    ("barrier", "last_job", "rates"),
+    [*((barrier, b"forward", 1e3) for barrier in BARRIERS), ("relaxed", b"gradients", [1e3, 200.0])],
+)
+def test_a_lost_client_counts_like_one_that_is_done(monkeypatch, barrier, last_job, rates):
+    """The golden scalars, though both clients have three mini-batches: the first goes away in the second of them.
+
+    In the last case its gradient is on the way back while its surrogate still waits for a slower client's first step.
+    """
     with_gradients(monkeypatch, {0: 1.0, 1: 3.0})
     fused, fuse = [], Fuse.run
 
@@ -85,10 +91,10 @@ def test_a_lost_client_counts_like_one_that_is_done(monkeypatch, barrier):
 
     monkeypatch.setattr(Fuse, "run", watched)
     given = {"samples": [12, 12], "momentum": 0.5, "lr": 1.0}
-    options, world = {"staleness": -1.0, "server_momentum": 0.0, "barrier": barrier}, fleet(2, 1e3)
+    options, world = {"staleness": -1.0, "server_momentum": 0.0, "barrier": barrier}, fleet(2, rates)
     *_, rows = simulate("smofi", task(**given, device=None), 1, options=options, world=world)
-    (forward,) = rows[(rows["kind"] == b"forward") & (rows["client"] == 0) & (rows["step"] == 1)]
-    leaves_s = (forward["started_s"] + forward["ended_s"]) / 2
+    (last,) = rows[(rows["kind"] == last_job) & (rows["client"] == 0) & (rows["step"] == 1)]
+    leaves_s = (last["started_s"] + last["ended_s"]) / 2
     presence = [Presence([(0.0, leaves_s)], 1e6), Presence([(0.0, 1e6)], 1e6)]
     world, dropouts = replace(world, presence=presence), Dropouts("drop", presence)
     method, *_ = simulate("smofi", task(**given), 1, options=options, world=world, dropouts=dropouts)
