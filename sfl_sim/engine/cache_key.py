@@ -18,7 +18,7 @@ from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.own_code import texts
 from sfl_sim.scenario.sections import Scenario
 
-PACKAGES = ["torch", "torchvision", "numpy", "scipy", "pandas", "simpy", "scikit-learn", "scikit-image"]
+PACKAGES = ["torch", "torchvision", "numpy", "scipy", "pandas", "networkx", "simpy", "scikit-learn", "scikit-image"]
 """Packages that compute, whose versions are part of the key."""
 SHOWING = {"report", "cli", "profiles", "scenarios"}
 """Rooms of the package that no result depends on. The last two exist in an installed package only and contain scripts;

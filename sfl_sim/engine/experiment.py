@@ -23,10 +23,9 @@ from sfl_sim.engine.participation import check_survival
 from sfl_sim.engine.round_tables import client_table, round_row
 from sfl_sim.engine.snapshots import Snapshots, check_snapshots
 from sfl_sim.engine.stopping import Stopping
-from sfl_sim.engine.walk import Walk, WalkedRound
+from sfl_sim.engine.walk import Walk, WalkedRound, joined
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
-from sfl_sim.metrics.energy import client_joule, op_joule
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.rng import stream
@@ -201,9 +200,11 @@ class Experiment:
         reads = enumerate(self.walk.clock.events.records.take_reads())
         self._reads += [{"round": walked.number, "number": i, "value": value} for i, value in reads]
         self._timeline.update(walked.ops.tobytes())
-        power = self.fleet.power
-        joule = None if power is None else op_joule(walked.ops, power, self.fleet.presence)
-        return Round(row, labels, walked.ops, confusion, leakage, tables, joule)
+        return Round(row, labels, walked.ops, confusion, leakage, tables, self._op_joule(walked))
+
+    def _op_joule(self, walked: WalkedRound) -> NDArray[np.float64] | None:
+        power, presence = self.fleet.power, self.fleet.presence
+        return None if power is None else walked.op_joule(power, presence)
 
     def _attacked(self, number: int, is_last: bool) -> tuple[pd.DataFrame | None, dict[str, pd.DataFrame]]:
         """Give the rows of leakage.parquet of a round that has them, and after the last one what was drawn."""
@@ -214,9 +215,9 @@ class Experiment:
 
     def _finished(self, walked: WalkedRound, round: Round) -> Round:
         """Complete a round that turned out to be the last one with what follows the last one."""
-        ops = self.walk.finish(walked.number)
-        whole = walked._replace(ended_s=self.walk.clock.now_s, ops=np.concatenate([walked.ops, ops]))
-        timed = round_row(*whole[:5])
+        finish = self.walk.finish(walked.number)._replace(clients=walked.clients)
+        whole = joined([*(walked.parts or [walked]), finish])
+        timed = round_row(whole)
         row = dict(round.row) | {column: value for column, value in timed.items() if value is not None}
         tables: dict[str, pd.DataFrame] = {}
         leakage: pd.DataFrame | None = None
@@ -226,24 +227,23 @@ class Experiment:
             leakage, drawn = self._attacked(walked.number, is_last=True)
             tables |= drawn
             self._model = [part.snapshot() for part in self.method.model()]
-        self._timeline.update(ops.tobytes())
-        joule, power = round.joule, self.fleet.power
-        if power is not None and self.joule is not None:
-            period = ops, power, walked.clients, walked.ended_s, whole.ended_s, self.fleet.presence
-            self.joule += client_joule(*period)
-            row["client_joule"] += client_joule(*period).sum() / len(walked.clients)
-            joule = op_joule(whole.ops, power, self.fleet.presence)
-        return Round(row, round.labels, whole.ops, round.confusion, leakage, tables, joule)
+        self._timeline.update(finish.ops.tobytes())
+        if (joule := self._spend(finish)) is not None:
+            row["client_joule"] += joule
+        return Round(row, round.labels, whole.ops, round.confusion, leakage, tables, self._op_joule(whole))
 
     def _row(self, walked: WalkedRound) -> dict[str, Any]:
         """Make the columns of a finished round's row that need the clock alone."""
-        number, clients, started_s, ended_s, ops = walked[:5]
-        row, power = round_row(number, clients, started_s, ended_s, ops), self.fleet.power
-        if power is not None and self.joule is not None:
-            joule = client_joule(ops, power, clients, started_s, ended_s, self.fleet.presence)
-            self.joule += joule
-            row["client_joule"] = joule.sum() / len(clients)
-        return {**row, **self.walk.participation.end(clients, ops), **self.method.figures()}
+        lost = self.walk.participation.end(walked.clients, walked.own_ops)
+        return {**round_row(walked), "client_joule": self._spend(walked), **lost, **self.method.figures()}
+
+    def _spend(self, walked: WalkedRound) -> float | None:
+        """Add what it takes from the batteries to `joule`; gives the mean of the participants, None if unknown."""
+        if self.fleet.power is None or self.joule is None:
+            return None
+        joule = walked.client_joule(self.fleet.power, self.fleet.presence)
+        self.joule += joule
+        return float(joule.sum() / len(walked.clients))
 
     def histories(self) -> dict[str, pd.DataFrame]:
         """Give the tables of the whole run so far by name: reads of flows, presence and losses of clients."""

@@ -85,14 +85,14 @@ class Participation:
 
         Args:
             clients: the participants; others, such as assistants, may have been lost as well.
-            ops: the round's operations (`OP_DTYPE`).
+            ops: the round's operations (`OP_DTYPE`), without setup and finish.
         """
         if not self.is_tracked:
             return {}
         self._check_stays()
         lost_now = self.clock.events.records.take_dropouts()
         self.dropouts += lost_now
-        lost = {each.client for each in lost_now}.intersection(clients)
+        lost = {each.client: each.lost_s for each in lost_now if each.client in clients}
         spent = spent_by(ops, lost, self._presence)
         told = {f"lost_{what}": much for what, much in spent._asdict().items()}
         return self._row | {"lost": len(lost)} | told

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sfl_sim.engine.walk import WalkedRound
 from sfl_sim.metrics.accuracy import performance_gap
 from sfl_sim.metrics.breakdown import breakdown, traffic
 from sfl_sim.system.fleet import Fleet
@@ -54,20 +55,14 @@ def client_table(fleet: Fleet, counts: Ints, cuts: Sequence[int]) -> pd.DataFram
     )
 
 
-def round_row(
-    number: int, clients: Sequence[int], started_s: float, ended_s: float, ops: NDArray[np.void]
-) -> dict[str, Any]:
-    """Make the round's row of rounds.parquet, with None in the columns that need a trained model.
-
-    Args:
-        clients: the participants.
-        ops: the round's operations (`OP_DTYPE`).
-    """
-    spent = breakdown(ops, clients, started_s, ended_s)
+def round_row(walked: WalkedRound) -> dict[str, Any]:
+    """Make the round's row of rounds.parquet, with None in the columns that need power or a trained model."""
+    spent = breakdown(walked.busy, walked.clients, walked.started_s, walked.ended_s)
     return {
-        "round": number, "started_s": started_s, "ended_s": ended_s, "participants": len(clients),
+        "round": walked.number, "started_s": walked.started_s, "ended_s": walked.ended_s,
+        "participants": len(walked.clients),
         "accuracy": None, "client_accuracy": None, "loss": None, "performance_gap": None, "client_joule": None,
-        **traffic(ops),
+        **traffic(walked.ops),
         **{f"{name}_s": seconds for name, seconds in spent.items()},
     }  # fmt: skip
 

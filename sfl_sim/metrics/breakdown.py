@@ -32,7 +32,7 @@ def breakdown(
     the round, such as the transfer of an assistant that was late in the last one, counts from the round's start.
 
     Args:
-        rows: the round's operations (`OP_DTYPE`).
+        rows: the round's operations (`OP_DTYPE`), and those under way at its end.
         participants: clients that took part; operations of others, such as a method's setup, are left out.
         started_s, ended_s: start and end of the round.
     """

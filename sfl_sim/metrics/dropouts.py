@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,17 +21,19 @@ class Spent(NamedTuple):
     bytes: int
 
 
-def spent_by(rows: NDArray[np.void], lost: Collection[int], presence: Sequence[Presence] | None = None) -> Spent:
-    """Sum what the clients that a round has `lost` had spent on it.
+def spent_by(rows: NDArray[np.void], lost: Mapping[int, float], presence: Sequence[Presence] | None = None) -> Spent:
+    """Sum what the clients that a round has `lost` had spent on it until then.
 
-    All of it is wasted, except what a part-2 that clients share has learned from them.
+    All of it is wasted, except what a part-2 that clients share has learned from them, and updates that a client of an
+    asynchronous method had delivered earlier in the round.
 
     Args:
         rows: the round's operations (`OP_DTYPE`).
-        lost: clients that dropped out.
+        lost: clients that dropped out -> the last instant at which they did.
         presence: when each client is present, since nothing is spent while it is away; None if always.
     """
     rows = rows[np.isin(rows["client"], list(lost))]
+    rows = rows[rows["started_s"] <= [lost[client] for client in rows["client"].tolist()]]
     device, link = rows[rows["node"] == b"client"], rows[np.isin(rows["node"], LINKS)]
     return Spent(_seconds(device, presence), _seconds(link, presence), int(link["bytes"].sum()))
 

@@ -18,7 +18,9 @@ _BUSY = (b"client", *_SENT, *_RECEIVED)
 Floats = NDArray[np.float64]
 
 
-def op_joule(rows: NDArray[np.void], power: Power, presence: Sequence[Presence] | None = None) -> Floats:
+def op_joule(
+    rows: NDArray[np.void], power: Power, presence: Sequence[Presence] | None = None, since_s: float = -np.inf
+) -> Floats:
     """Compute the joules that each operation takes from its client's battery; 0 for operations of servers.
 
     The time from start to end counts, without the time in which the client is away; waiting for a busy device or link
@@ -31,6 +33,7 @@ def op_joule(rows: NDArray[np.void], power: Power, presence: Sequence[Presence] 
         rows: (N,) operations (`OP_DTYPE`).
         power: powers of the fleet.
         presence: when each client is present; None if always.
+        since_s: seconds before this instant are left out; bits count whole, as bytes do, where a message ends.
 
     Returns:
         (N,) joules.
@@ -43,9 +46,10 @@ def op_joule(rows: NDArray[np.void], power: Power, presence: Sequence[Presence] 
 
     watts = computes * own(power.compute_w) + sends * own(power.uplink_w) + receives * own(power.downlink_w)
     joule_per_bit = sends * own(power.uplink_joule_per_bit) + receives * own(power.downlink_joule_per_bit)
-    seconds = _own_s(rows["ended_s"], client, presence) - _own_s(rows["started_s"], client, presence)
-    bits = np.where(seconds > 0, BITS_PER_BYTE * rows["bytes"], 0)
-    joule: Floats = watts * seconds + joule_per_bit * bits
+    ended_s = _own_s(rows["ended_s"], client, presence)
+    bits = np.where(ended_s > _own_s(rows["started_s"], client, presence), BITS_PER_BYTE * rows["bytes"], 0)
+    seconds = ended_s - _own_s(rows["started_s"].clip(min=since_s), client, presence)
+    joule: Floats = watts * seconds.clip(min=0) + joule_per_bit * bits
     return joule
 
 
@@ -60,7 +64,7 @@ def client_joule(
     """Compute the joules (C,) of every client in a round: of its operations and, while it takes part, of waiting.
 
     Args:
-        rows: the round's operations; one that began before the round counts as a whole.
+        rows: the round's operations, and those under way at its end; of one that began before, what is in the round.
         power: powers of the fleet.
         participants: clients whose waiting counts, whatever they wait for, while they are present.
         started_s, ended_s: start and end of the round.
@@ -68,7 +72,7 @@ def client_joule(
     """
     rows = rows[rows["client"] >= 0]
     n = len(power.compute_w)
-    joule = _added(rows["client"], op_joule(rows, power, presence), n)
+    joule = _added(rows["client"], op_joule(rows, power, presence, started_s), n)
     if any(power.idle_w):
         clients = np.arange(n)
         began_s, over_s = (_own_s(np.full(n, time_s), clients, presence) for time_s in (started_s, ended_s))

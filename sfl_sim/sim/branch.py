@@ -23,7 +23,7 @@ class Branch(simpy.Event):
         parent: the branch that waits for its end; None if none does.
         value: what the flow has returned, or the `Lost` that has ended it.
         is_over: True once the flow of a whole round has ended.
-        op: the operation under way.
+        op: the operation that the flow has yielded last.
         result: what the operation gives.
         macs: MACs of the operation.
         requested_s, started_s, lasts_s, lost_s: of the operation: its request, its start, its duration, and the instant
@@ -53,3 +53,4 @@ class Branch(simpy.Event):
         self.flow = flow
         self.parent = parent
         self.is_over = False
+        self.op = None

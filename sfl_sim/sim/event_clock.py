@@ -24,9 +24,10 @@ from sfl_sim.sim.events import Events
 from sfl_sim.sim.operations import Executor, Operations
 from sfl_sim.sim.orders import LABELS_OF_THEIR_OWN, Order, Roster
 from sfl_sim.sim.prices import Prices
-from sfl_sim.sim.recording import Recording
+from sfl_sim.sim.recording import Recording, row_bytes
 from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.sim.station import Policy, Station
+from sfl_sim.store.columns import OP_DTYPE
 from sfl_sim.system.fleet import Fleet
 
 
@@ -82,6 +83,7 @@ class EventClock:
         self._joined: Callbacks = [self._join]
         self.after_job: list[Callable[[On], None]] = []
         self.resources = ClientResources(self.prices, self.dropouts, seed)
+        self._background: dict[Branch, None] = {}
         self._begin(0.0)
 
     def _begin(self, now_s: float) -> None:
@@ -131,7 +133,7 @@ class EventClock:
         value = whole.branches[0].value
         if isinstance(value, Lost):
             raise value
-        if isinstance(self._server, Station) and self.env.peek() == inf and (missing := self._server.missing()):
+        if isinstance(self._server, Station) and not self._background and (missing := self._server.missing()):
             client, n_jobs = next(iter(missing.items()))
             raise StuckError(
                 f"round {round} has ended without {n_jobs:,} jobs of client {client} that `expect` has announced; "
@@ -169,6 +171,16 @@ class EventClock:
         """The operations that have ended since the last call, as an `OP_DTYPE` array in order of their end."""
         return self.records.take()
 
+    def under_way(self) -> NDArray[np.void]:
+        """The operations that have not ended, of flows that go on into the next round, as rows that end now."""
+        rows, branches = bytearray(), list(self._background)
+        for branch in branches:
+            if isinstance(branch.op, Par):
+                branches += branch.branches
+            elif isinstance(branch.op, (On, Send)):
+                rows += row_bytes(*self._operations.under_way(branch))
+        return np.frombuffer(rows, OP_DTYPE)
+
     def skip(self, rows: NDArray[np.void], until_s: float) -> None:
         """Add operations that the array clock has timed, from now to `until_s`, and go on then; no flow may wait."""
         self.records.add(rows)
@@ -190,6 +202,7 @@ class EventClock:
             except Lost as lost:
                 self._end(branch, lost.with_traceback(None))  # whose frames hold the client's model
                 return
+            branch.op = op
             try:
                 handler = handlers.get(type(op), _refuse)
                 result, error = handler(branch, op), None
@@ -199,14 +212,15 @@ class EventClock:
     def _end(self, branch: Branch, value: Any) -> None:
         branch.value, branch.op, branch.result = value, None, None  # which hold models
         parent = branch.parent
-        if parent is not None:
+        if parent is None:
+            self._background.pop(branch, None)
+        else:
             parent.n_left -= 1
             if not parent.n_left:
                 parent.callbacks = self._ended
                 self.env.schedule(parent)
 
     def _par(self, branch: Branch, op: Par) -> Any:
-        branch.op = op
         self._fork(branch, op.flows)
         return WAITS
 
@@ -238,6 +252,7 @@ class EventClock:
 
     def _start(self, _: Branch, op: Start) -> None:
         branch = Branch(op.flow)
+        self._background[branch] = None
         branch.callbacks = [self._go_on]
         self.env.schedule(branch, URGENT)
 

@@ -105,7 +105,7 @@ class Operations:
     def on(self, branch: Branch, op: On) -> Any:
         """Run a step on a client's device, or bring it to the server or the aggregator."""
         node, requested_s = op.node, self.env.now
-        branch.op, branch.requested_s = op, requested_s
+        branch.requested_s = requested_s
         branch.macs, service_s, branch.result = self.prices.look_up(op)
         branch.result.maker = node
         if node < 0:
@@ -154,7 +154,7 @@ class Operations:
         """Bring a job to the server or the aggregator, which serves it once a worker is free and the order allows."""
         client = client_of(op)
         job = Job(client, op.state.guard, branch.requested_s, service_s, self, branch)
-        branch.lost_s = inf
+        branch.started_s = branch.lost_s = inf
         if self.dropouts.are_possible:
             branch.lost_s = lost_s = self.dropouts.at_s(client, branch.requested_s)
             if lost_s < inf:
@@ -165,7 +165,7 @@ class Operations:
     def begin(self, job: Job) -> None:
         """Run the step of a job whose turn has come."""
         branch = job.branch
-        op = branch.op
+        op, branch.started_s = branch.op, job.started_s
         try:
             branch.result.content = self.executor.run(op)
         except Exception as error:  # whose traceback then names the line that yielded the operation
@@ -178,7 +178,7 @@ class Operations:
     def served(self, job: Job) -> None:
         """Record a job that has ended, and go on; its client may have gone away meanwhile."""
         branch = job.branch
-        row = self._job(job, job.started_s, branch.macs)
+        row = self._job(branch)
         if branch.lost_s < self.env.now:
             self.go_on(branch, error=self._lose(job.client, branch.lost_s, row))
         else:
@@ -188,14 +188,15 @@ class Operations:
     def lost(self, job: Job) -> None:
         """Record a job that will not be served, because its client has gone away."""
         branch = job.branch
-        self.go_on(branch, error=self._lose(job.client, branch.lost_s, self._job(job, self.env.now, 0.0)))
+        branch.started_s, branch.macs = self.env.now, 0.0
+        self.go_on(branch, error=self._lose(job.client, branch.lost_s, self._job(branch)))
 
-    def _job(self, job: Job, started_s: float, macs: float) -> Row:
+    def _job(self, branch: Branch) -> Row:
         """Make the row of a job that has ended now."""
-        op = job.branch.op
+        op = branch.op
         node = b"server" if op.node == SERVER else b"aggregator"
-        return (node, op.step.name.encode(), self.round, job.branch.result.step, job.client,
-                job.arrived_s, started_s, self.env.now, macs, 0)  # fmt: skip
+        return (node, op.step.name.encode(), self.round, branch.result.step, client_of(op),
+                branch.requested_s, branch.started_s, self.env.now, branch.macs, 0)  # fmt: skip
 
     def send(self, branch: Branch, op: Send) -> Any:
         """Move a payload over the links between two nodes."""
@@ -204,7 +205,7 @@ class Operations:
         if is_local(src, dst):
             return payload
         requested_s = self.env.now
-        branch.op, branch.result, branch.requested_s, branch.started_s = op, payload, requested_s, requested_s
+        branch.result, branch.requested_s, branch.started_s = payload, requested_s, requested_s
         if not self.prices.travels(payload):
             self.records.rows += row_bytes(*self._message(branch, payload.size_bytes))
             return payload
@@ -301,12 +302,24 @@ class Operations:
         """Schedule one event at `lost_s` that removes the client's waiting jobs from the server's queue."""
         if self._watched_s.get(client) != lost_s:
             self._watched_s[client] = lost_s
-            self.env.timeout(lost_s - self.env.now).callbacks.append(partial(self._look_after, client))
+            self.env.timeout(lost_s - self.env.now).callbacks.append(partial(self._look_after, client, lost_s))
 
-    def _look_after(self, client: int, _: simpy.Event) -> None:
+    def _look_after(self, client: int, watched_s: float, _: simpy.Event) -> None:
         """Lose the client's jobs, unless the round has ended; watch again if the clock's rounding came too early."""
-        watched_s, lost_s = self._watched_s.pop(client, None), self.dropouts.at_s(client, self.env.now)
+        if self._watched_s.get(client) != watched_s:
+            return  # another watch of a later round has replaced this one
+        del self._watched_s[client]
+        lost_s = self.dropouts.at_s(client, self.env.now)
         if lost_s <= self.env.now:
             self.server.lose(client)
         elif lost_s == watched_s:
             self._watch(client, lost_s)
+
+    def under_way(self, branch: Branch) -> Row:
+        """Make the row of the operation for which a branch waits, as if it ended now; of no MACs and no bytes yet."""
+        if isinstance(branch.op, Send):
+            row = self._message(branch, 0)
+        else:
+            row = self._job(branch) if branch.op.node < 0 else self._step(branch)
+        *which, started_s, now_s, _, _ = row
+        return *which, min(started_s, now_s), now_s, 0.0, 0  # type: ignore[return-value]

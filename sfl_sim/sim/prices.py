@@ -189,7 +189,10 @@ class Prices:
         return there.done_s(start_s, service_s) - start_s
 
     def worked_share(self, client: int, start_s: float, end_s: float, lasts_s: float) -> float:
-        """Give the share of work that a device has done by `end_s`, of work that takes `lasts_s` from the start on."""
+        """Give the share of `lasts_s`, from the start on, that a device has worked by `end_s`.
+
+        It counts as the share of work that is done, although a device that heats up works faster in the beginning.
+        """
         if end_s <= start_s:
             return 0.0
         if self.fleet.presence is None:

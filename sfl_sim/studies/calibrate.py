@@ -157,6 +157,7 @@ class _Trial:
         self.steps = sum(self._experiment.method.data.n_batches(c) for c in self._clients)
         self._numbers = count(1)
         torch.manual_seed(scenario.seed)
+        self._experiment.walk.set_up()
         self()  # compiles, and loads libraries
         model = replicas_by_name(self._experiment.method.model())
         self._learned = [replica.weights.flat.clone() for replica in model.values()]

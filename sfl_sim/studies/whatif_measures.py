@@ -9,7 +9,6 @@ import pandas as pd
 
 from sfl_sim.engine.round_tables import device_groups
 from sfl_sim.metrics.breakdown import by_client, traffic
-from sfl_sim.metrics.energy import client_joule
 from sfl_sim.store.columns import BREAKDOWN
 from sfl_sim.studies.walk import Walked
 
@@ -28,7 +27,7 @@ class Measured:
         self.fleet = walked.fleet
         self.rounds = rounds
         self._walked = walked.rounds
-        self._spent = [by_client(one.ops, one.clients, one.started_s, one.ended_s) for one in walked.rounds]
+        self._spent = [by_client(one.busy, one.clients, one.started_s, one.ended_s) for one in walked.rounds]
 
     @property
     def round_s(self) -> float:
@@ -68,8 +67,7 @@ class Measured:
             for name, of_each_s in spent.items():
                 seconds[name if name in OWN else "rest"][who] += each.times * of_each_s
             if power is not None:
-                whole = each.clients, each.started_s, each.ended_s
-                joule += each.times * client_joule(each.ops, power, *whole, self.fleet.presence)
+                joule += each.times * each.client_joule(power, self.fleet.presence)
         rounds[rounds == 0] = np.nan
         return pd.DataFrame(
             {

@@ -7,17 +7,17 @@ from sfl_sim.engine.build import build_clock
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.walk import Walk
 from sfl_sim.errors import ScenarioError
-from sfl_sim.ops import SERVER, Value, send
+from sfl_sim.ops import SERVER, Value, par, send
 from sfl_sim.scenario.load import parse
 from sfl_sim.sim.trace import NotPlannable
 
 
-def experiment(method="splitfed_v2", **changes):
+def experiment(name="splitfed_v2", **changes):
     values = {
         "data": {"train_samples": 60, "test_samples": 20},
         "clients": {"count": 4, "network": {"latency_s": 0.1}},
         "train": {"rounds": 3, "batch_size": 8},
-        "method": {"name": method},
+        "method": {"name": name},
         **changes,
     }
     return Experiment(parse(values).variants[0].scenario, None)
@@ -50,10 +50,64 @@ def test_setup_comes_before_the_first_round_and_finish_after_the_last():
 
     rounds = list(run.walk.rounds())
 
-    assert asked == ["choose 1", "setup", "round 1", "choose 2", "round 2", "choose 3", "round 3", "finish"]
+    assert asked == ["setup", "choose 1", "round 1", "choose 2", "round 2", "choose 3", "round 3", "finish"]
     kinds = [set(walked.ops["kind"]) & {b"setup", b"finish"} for walked in rounds]
     assert kinds == [{b"setup"}, set(), {b"finish"}]
     assert [walked.started_s for walked in rounds[1:]] == [walked.ended_s for walked in rounds[:-1]]
+
+
+def test_who_has_gone_during_setup_is_not_asked_in_the_first_round_and_has_paid_for_setup(tmp_path):
+    """Two clients leave at 0.05 s and two come then; setup, a message from each to the server, takes 0.1 s."""
+    logs = "".join(f"{name},{span},1000\n" for name, span in zip("abcd", ["0,0.05", "0.05,1000"] * 2, strict=True))
+    profile = tmp_path / "leaving.csv"
+    profile.write_text(f"client,start_s,end_s,period_s\n{logs}")
+    availability = {"profile": str(profile), "lost": "drop"}
+    power = {"compute_w": 1.0, "uplink_w": 1.0, "downlink_w": 1.0}
+    run = experiment(
+        clients={"count": 4, "network": {"latency_s": 0.1}, "availability": availability, "power": power},
+        train={"rounds": 1, "batch_size": 8},
+    )
+    run.method.setup = lambda: (yield par([sending(Value("setup", 1000), c) for c in range(4)]))
+
+    (first,) = run.rounds()
+
+    gone = [c for c in range(4) if not run.fleet.presence[c].is_present(1.0)]
+    assert (len(gone), first.row["participants"], first.row["lost"]) == (2, 2, 0)
+    assert not set(first.ops["client"][first.ops["kind"] != b"setup"]) & set(gone)
+    assert (first.joule[first.ops["kind"] == b"setup"] >= 0.1).all()
+    assert (run.joule[gone] >= 0.1).all()
+
+
+def sending(value, client):
+    yield send(value, client, SERVER)
+
+
+def test_setup_and_finish_are_not_what_a_lost_client_has_spent_on_a_round():
+    """The deadline passes while everybody's model is on its way up."""
+    late = {"lost": "deadline", "deadline_s": 0.15}
+    clients = {"count": 4, "network": {"latency_s": 0.1}, "availability": late}
+    run = experiment("fedavg", clients=clients, train={"rounds": 1, "batch_size": 8})
+    noted(run)
+
+    (only,) = run.rounds()
+
+    aside = np.isin(only.ops["kind"], [b"setup", b"finish"])
+    assert (only.row["lost"], aside.sum()) == (4, 2)
+    assert only.row["lost_bytes"] == only.ops["bytes"][~aside].sum() > 0
+
+
+@pytest.mark.parametrize("options", [
+    {"name": "fedasync", "updates_per_round": 1}, {"name": "fedbuff", "buffer": 3, "host": "splitfed_v1"},
+], ids=lambda options: options["name"])  # fmt: skip
+def test_who_works_on_from_round_to_round_never_waits_and_spends_its_watts_all_the_time(options):
+    """Everything takes 1 W here, so each client spends as many joules as there are seconds."""
+    power = dict.fromkeys(["compute_w", "uplink_w", "downlink_w", "idle_w"], 1.0)
+    clients = {"count": 4, "network": {"latency_s": 0.1}, "power": power}
+    run = experiment(clients=clients, train={"rounds": 9, "batch_size": 8}, method=options)
+    rows = [round.row for round in run.rounds()]
+    assert sum(row["barrier_s"] for row in rows) == pytest.approx(0, abs=1e-9)
+    assert run.clients()["joule"].tolist() == pytest.approx(4 * [rows[-1]["ended_s"]])
+    assert sum(row["client_joule"] * row["participants"] for row in rows) == pytest.approx(run.joule.sum())
 
 
 def test_a_clock_that_no_longer_tells_instants_apart_is_an_error():

@@ -26,15 +26,19 @@ def rows():
 
 
 def test_lost_clients_have_spent_their_operations_on_devices_and_links():
-    assert spent_by(rows(), {1}) == (7.0, 44.0, 175)
-    assert spent_by(rows(), {0, 1}) == (14.0, 46.0, 275)
+    assert spent_by(rows(), {1: 60.0}) == (7.0, 44.0, 175)
+    assert spent_by(rows(), {0: 60.0, 1: 60.0}) == (14.0, 46.0, 275)
+
+
+def test_what_they_do_after_they_have_come_back_is_not_lost():
+    assert spent_by(rows(), {1: 50.0}) == (7.0, 43.0, 170)
 
 
 def test_a_round_without_lost_clients_has_wasted_nothing():
-    assert spent_by(rows(), []) == (0.0, 0.0, 0)
+    assert spent_by(rows(), {}) == (0.0, 0.0, 0)
 
 
 def test_nothing_is_spent_while_a_client_is_away():
     always, now_and_then = Presence([(0.0, 100.0)], 100.0), Presence([(0.0, 8.0), (40.0, 100.0)], 100.0)
-    assert spent_by(rows(), {1}, [always, now_and_then]) == (5.0, 14.0, 175)
-    assert spent_by(rows(), {0}, [always, now_and_then]) == (7.0, 2.0, 100)
+    assert spent_by(rows(), {1: 60.0}, [always, now_and_then]) == (5.0, 14.0, 175)
+    assert spent_by(rows(), {0: 60.0}, [always, now_and_then]) == (7.0, 2.0, 100)

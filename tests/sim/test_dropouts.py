@@ -308,6 +308,25 @@ def test_the_deadline_of_a_round_that_has_ended_means_nothing():
     assert simulator.now_s == 4.75
 
 
+def test_watches_of_rounds_that_have_ended_are_not_renewed():
+    """A deadline of 4 s, and many rounds of 1 s: at most the watches of the last 4 s are left."""
+    simulator, part2 = world([ALWAYS, ALWAYS], policy="deadline", deadline_s=4), State("part-2")
+    for number in range(1, 101):
+        simulator.run(par_of_named({c: job(c, 0.5, part2) for c in (0, 1)}), number)
+    assert len(simulator.env._queue) <= 2 * 4
+
+
+def test_jobs_that_never_come_are_told_though_a_deadline_is_still_to_pass():
+    simulator, part2 = world([ALWAYS, ALWAYS], policy="deadline", deadline_s=4), State("part-2")
+
+    def flow():
+        yield expect(part2, {0: 2})
+        yield from job(0, 1, part2)
+
+    with pytest.raises(StuckError, match="without 1 jobs of client 0"):
+        simulator.run(flow(), 1)
+
+
 def test_before_the_deadline_a_client_may_be_away():
     """Away from 2 to 5 s: 4 MACs are done at 7 s, and of 9 MACs 4 are done at 7.5 s, half of one more."""
     simulator = world([there((0, 2), (5, 99))] * 2, policy="deadline", deadline_s=7.5)
