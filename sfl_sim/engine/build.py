@@ -85,7 +85,7 @@ def build_method(
     if not kind.trains_part1:
         _check_frozen(scenario)
     _check_error_feedback(scenario, round_cuts)
-    wire = _wire(scenario)
+    wire = _wire(scenario, round_cuts)
     task = Task(
         network=net, cuts=cuts, data=data, lr=train.lr, lr_decay=train.lr_decay, lr_min=train.lr_min,
         optimizer=train.optimizer, momentum=train.momentum, weight_decay=train.weight_decay,
@@ -171,7 +171,7 @@ def _client_data(
     return data
 
 
-def _wire(scenario: Scenario) -> Wire:
+def _wire(scenario: Scenario, round_cuts: Sequence[int]) -> Wire:
     """Choose the codecs. Raises ScenarioError for one that cannot code what it is named for."""
     section = scenario.wire
     up, down, update = (find_codec(getattr(section, way), f"wire.{way}") for way in ("up", "down", "update"))
@@ -184,6 +184,9 @@ def _wire(scenario: Scenario) -> Wire:
                             allowed=["tensor"])  # fmt: skip
     if isinstance(up, Delta) and scenario.data.augment:
         problem = "compares a sample with itself in an earlier round, and needs data.augment: false"
+        raise ScenarioError(problem, key="wire.up", found="delta")
+    if isinstance(up, Delta) and round_cuts:
+        problem = "compares a sample with itself in an earlier round, where model.cut was another"
         raise ScenarioError(problem, key="wire.up", found="delta")
     privacy = scenario.privacy
     if isinstance(up, Delta) and privacy.noise:

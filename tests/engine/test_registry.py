@@ -112,6 +112,7 @@ def test_the_list_of_codecs_tells_their_options():
 
 
 FEEDBACK = {"wire": {"update": "topk", "error_feedback": True}}
+DRAWN_CUTS = {"method": "splitfed_v1", "model": {"cut": {"by": "round", "values": [1, 2]}}}
 
 
 @pytest.mark.parametrize(
@@ -121,13 +122,10 @@ FEEDBACK = {"wire": {"update": "topk", "error_feedback": True}}
         ({"wire": {"update": "splitfc"}}, "wire.update", "smashed data alone"),
         ({"wire": {"update": {"kind": "int", "per": "channel"}}}, "wire.update.per", "no channels in common"),
         ({"wire": {"up": "delta"}, "data": {"augment": True}}, "wire.up", r"data\.augment: false"),
+        ({"wire": {"up": "delta"}, **DRAWN_CUTS}, "wire.up", r"earlier round, where model\.cut was another"),
         (FEEDBACK | {"lora": {"targets": ["fc"], "aggregate": "concat"}}, "wire.error_feedback", "replaces them"),
         (FEEDBACK | {"lora": {"targets": ["fc"], "aggregate": "svd"}}, "wire.error_feedback", "replaces them"),
-        (
-            FEEDBACK | {"method": "splitfed_v1", "model": {"cut": {"by": "round", "values": [1, 2]}}},
-            "wire.error_feedback",
-            "every round",
-        ),
+        (FEEDBACK | DRAWN_CUTS, "wire.error_feedback", "every round"),
         (
             {"wire": {"up": "int8"}, "method": {"name": "harmony"}, "model": {"name": "cnn8", "cut": 2}},
             "wire.up",
