@@ -41,11 +41,13 @@ def confusion_table(confusion: NDArray[np.int64]) -> pd.DataFrame:
     """List a confusion matrix row by row: the `share` of the samples of `true_label` answered as `predicted_label`.
 
     Args:
-        confusion: (L, L) numbers of samples, rows are true labels; shares of a label without samples are NaN.
+        confusion: (L, S) numbers of samples, rows are true labels; shares of a label without samples are NaN. Answers
+            from the L-th on are no labels, and are not listed.
     """
-    true, predicted = np.indices(confusion.shape)
+    n_labels = len(confusion)
+    true, predicted = np.indices((n_labels, n_labels))
     with np.errstate(invalid="ignore"):
-        share = confusion / confusion.sum(axis=1, keepdims=True)
+        share = (confusion / confusion.sum(axis=1, keepdims=True))[:, :n_labels]
     return pd.DataFrame({"true_label": true.ravel(), "predicted_label": predicted.ravel(), "share": share.ravel()})
 
 

@@ -28,7 +28,8 @@ class Evaluation:
             tokens, by the samples' labels.
         loss: mean cross-entropy.
         logits: (N, L) or (N, T, V), if they were wanted.
-        confusion: (L, L), numbers of samples by true label (row) and answer (column); None of token targets.
+        confusion: (L, S), numbers of samples by true label (row) and answer (column); None of token targets. S is L, or
+            larger where answers are tokens of a vocabulary that begins with the labels.
     """
 
     hits: NDArray[np.bool_] | NDArray[np.float64]
@@ -94,7 +95,8 @@ def evaluate(
             answers.append((answer == target).sum(dim=1) if are_tokens else answer)
             losses.append(loss_of(out, target, reduction="sum"))
         answer = torch.cat(answers)
-        confusion = None if are_tokens else torch.bincount(y * n_labels + answer, minlength=n_labels**2)
+        width = max(n_labels, out.shape[-1])
+        confusion = None if are_tokens else torch.bincount(y * width + answer, minlength=n_labels * width)
         loss = float(torch.stack(losses).sum() / (len(x) * n_tokens))
     own = torch.cat(kept) if keeps_logits else None
     if confusion is None:
@@ -102,7 +104,7 @@ def evaluate(
         correct = np.bincount(by_label, right, n_labels).astype(np.int64)
         samples = np.bincount(by_label, minlength=n_labels) * n_tokens
         return Evaluation(right / n_tokens, correct, samples, loss, own)
-    hits, table = (answer == y).cpu().numpy(), confusion.view(n_labels, n_labels).cpu().numpy()
+    hits, table = (answer == y).cpu().numpy(), confusion.view(n_labels, width).cpu().numpy()
     return Evaluation(hits, table.diagonal(), np.asarray(table.sum(axis=1)), loss, own, table)
 
 

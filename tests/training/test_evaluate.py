@@ -8,6 +8,7 @@ import torch
 from small_world import images, task
 from torch.nn.functional import cross_entropy, one_hot
 
+from sfl_sim.metrics.accuracy import confusion_table
 from sfl_sim.training.alternatives import Alternatives, replicas_by_name
 from sfl_sim.training.defences import Noisy
 from sfl_sim.training.evaluate import evaluate, logits
@@ -89,13 +90,28 @@ def test_a_copy_of_alternatives_does_not_change_with_them(halves):
     assert list(replicas_by_name(model)) == ["part1.client3", "part1.client5", "part2"]
 
 
+def oracle(n_scores):
+    """Answers what it is asked with."""
+    return SimpleNamespace(
+        weights=lambda x, training: 5.0 * one_hot(x.long(), n_scores), part=SimpleNamespace(dtype=torch.float32)
+    )
+
+
 def test_an_oracle_is_confused_as_it_was_told_to_be():
     truth, answer = torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([0, 1, 1, 1, 1, 0])
-    oracle = SimpleNamespace(
-        weights=lambda x, training: 5.0 * one_hot(x.long(), 3), part=SimpleNamespace(dtype=torch.float32)
-    )
-    found = evaluate([oracle], answer, truth, 3, lambda x: x)
+    found = evaluate([oracle(3)], answer, truth, 3, lambda x: x)
     assert found.confusion.tolist() == [[1, 2, 0], [0, 2, 0], [1, 0, 0]]
     assert found.correct.tolist() == [1, 2, 0]
     assert found.samples.tolist() == [3, 2, 1]
     assert found.hits.tolist() == [True, False, False, True, True, False]
+
+
+def test_a_token_that_is_no_label_is_a_wrong_answer_to_the_sample_that_was_asked():
+    """A language model answers with any token of its vocabulary, here of 9; the labels are the first 4."""
+    truth, answer = torch.tensor([0, 0, 1, 2, 3]), torch.tensor([8, 0, 1, 0, 7])
+    found = evaluate([oracle(9)], answer, truth, 4, lambda x: x)
+    assert found.samples.tolist() == [2, 1, 1, 1]
+    assert found.correct.tolist() == [1, 1, 0, 0]
+    assert found.accuracy == 2 / 5
+    shares = confusion_table(found.confusion).pivot(index="true_label", columns="predicted_label", values="share")
+    assert shares.to_numpy().tolist() == [[0.5, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
