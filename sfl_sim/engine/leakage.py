@@ -75,7 +75,7 @@ class Crossed:
         client: (n,) that holds each sample.
         message: (n,) number of the mini-batch that each sample was in.
         smashed: what the server has got (n, ...), after defences and codec.
-        gradients: what came back of it (n, ...), as of the mean loss of a whole mini-batch.
+        gradients: what came back of it (n, ...), as of the server's share of the mean loss of a whole mini-batch.
     """
 
     index: Ints
@@ -180,7 +180,8 @@ class Meter:
         up, down, shape = self.method.wire.up, self.method.wire.down, tuple(z.shape)
         code = up.encode(z, stream(self.seed, "leakage up", *ids)) if up else ()
         seen = (up.decode(code, shape, z.dtype) if up else z).detach().requires_grad_()
-        loss = cross_entropy(through(back, seen).to(self.images.dtype), y, reduction="sum") / self.batch_size
+        losses = cross_entropy(through(back, seen).to(self.images.dtype), y, reduction="sum")
+        loss = self.method.server_share * losses / self.batch_size
         (gradient,) = torch.autograd.grad(loss, seen)
         if isinstance(up, Noisy):  # nobody but the sender knows the factors of its clipping
             up, code = up.inner, code[1:]

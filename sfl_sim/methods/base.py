@@ -228,6 +228,8 @@ class Method(ABC):
     """True if the labels of a mini-batch travel with what crosses the cut."""
     one_at_a_time: ClassVar[bool] = False
     """True if all training at the server changes one model, so that a second worker has nothing to do."""
+    server_share: float = 1.0
+    """Weight of the server's loss in the loss that is minimised, and so of the gradients that come down."""
     has_exits: ClassVar[bool] = False
     """True if clients have exits of their own, and answer the requests for which these are confident."""
 

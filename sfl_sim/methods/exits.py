@@ -69,6 +69,7 @@ class Exits(Method):
         self, task: Task, options: MethodOptions | None = None, head: Literal["embedding", "logits"] | None = None
     ) -> None:
         super().__init__(task, options)
+        self.server_share = 1 - self.options.gamma_loss
         network = task.network
         self.depths = sorted(set(task.lasting_cuts))
         self.h = {d: exit_network(network, d).split(d, seed=task.seed, device=task.device)[1] for d in self.depths}

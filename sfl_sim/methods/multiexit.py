@@ -47,11 +47,11 @@ class MultiExit(Exits, regular=True, survives=True):
 
     def minibatch(self, c: int, model: Bundle, theta: Replica, batch: Batch, round: int) -> Flow:
         """Train phi, h and theta on one mini-batch by gamma l_C + (1 - gamma) l_S."""
-        optimiser, gamma = self.optimiser(round), self.options.gamma_loss
+        optimiser = self.optimiser(round)
         phi = model.replicas[0]
-        z = yield on(c, ExitForward(gamma), model, batch)
+        z = yield on(c, ExitForward(self.options.gamma_loss), model, batch)
         z = yield from self.wire.upload(z, phi.part, batch, c, round)
-        gradient = yield on(SERVER, Train(optimiser, share=1 - gamma), theta, z)
+        gradient = yield on(SERVER, Train(optimiser, share=self.server_share), theta, z)
         gradient = yield from self.wire.download(gradient, z, phi, c, round)
         yield on(c, ExitBackward(optimiser), model, gradient)
 

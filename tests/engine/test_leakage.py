@@ -29,6 +29,7 @@ def experiment(method="splitfed_v2", device=CPU, cut=1, leakage=None, rounds=1, 
         "fedasync": {"host": "splitfed_v1"},
         "korea": {"p0": 0.5},
         "harmony": {"inner_steps": 1},
+        "splitgp": {"gamma_loss": 0.8},
     }.get(method, {})
     scenario = {
         "data": {"train_samples": 96, "test_samples": 40, "partition": {"kind": "iid"}},
@@ -101,8 +102,10 @@ def test_a_deep_cut_gives_less_away_than_a_shallow_one_and_more_than_the_mean_im
     assert shallow[1, "dependence", "dcor2_unbiased"] > 0.9
 
 
-def test_gradients_are_those_of_the_mean_loss_which_decides_how_much_noise_hides():
-    run = experiment(leakage=few())
+@pytest.mark.parametrize(("method", "share"), [("splitfed_v2", 1.0), ("multiexit", 0.5), ("splitgp", 0.2)])
+def test_gradients_are_those_of_the_mean_loss_which_decides_how_much_noise_hides(method, share):
+    """With an exit the server trains by its share of the loss, and its gradients are that much shorter."""
+    run = experiment(method, leakage=few())
     *_, _ = run.rounds()
     front, back = run.method.sides(0)
     meter, images = run.meter, run.meter.images
@@ -110,7 +113,7 @@ def test_gradients_are_those_of_the_mean_loss_which_decides_how_much_noise_hides
         smashed = through(front, images.prepare(images.x[:8]))
     _, gradients = meter._exchanged(smashed, images.y[:8], back, (1, 1, 0, 0))
     at_cut = smashed.clone().requires_grad_()
-    torch.nn.functional.cross_entropy(through(back, at_cut), images.y[:8]).backward()
+    (share * torch.nn.functional.cross_entropy(through(back, at_cut), images.y[:8])).backward()
     torch.testing.assert_close(gradients, at_cut.grad)
 
 
