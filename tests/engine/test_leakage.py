@@ -19,6 +19,7 @@ from sfl_sim.scenario.privacy import Leakage
 from sfl_sim.training.deployed import through
 
 CPU = torch.device("cpu")
+ATTACKS_OF_LABELS = {"norm", "clusters", "nearest", "commonest label"}
 SPLIT = [name for name, kind in METHODS.items() if kind.is_split]
 
 
@@ -68,8 +69,16 @@ def test_training_does_not_notice(model):
 def test_every_split_method_can_be_attacked(method):
     found = figures(experiment(method, leakage=few()))
     attacks = {attack for cut, attack, _ in found if cut == 1}
-    assert attacks == {"inversion", "dependence", "norm", "clusters", "nearest", "commonest label"}
+    of_labels = ATTACKS_OF_LABELS if METHODS[method].trains_part1 else set()
+    assert attacks == {"inversion", "dependence", *of_labels}
     assert all(np.isfinite(list(found.values())))
+
+
+@pytest.mark.parametrize(("cut", "attacks"), [(2, set()), (3, ATTACKS_OF_LABELS)])
+def test_no_label_is_read_from_gradients_that_never_come_down(cut, attacks):
+    """All below the adapters, which begin with the third layer, is frozen: nobody there needs a gradient."""
+    run = experiment("splitfed_v1", cut=cut, leakage=few(attacks=["labels"]), lora={"targets": ["conv3"]})
+    assert {attack for _, attack, _ in figures(run)} == attacks
 
 
 def test_nothing_crosses_where_no_network_is_split():
