@@ -20,7 +20,6 @@ from sfl_sim.rng import stream
 from sfl_sim.scenario.privacy import Leakage
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store.columns import LEAKAGE_COLUMNS, RECONSTRUCTION_COLUMNS
-from sfl_sim.training.defences import Noisy
 from sfl_sim.training.dependence import distance_correlation, unbiased_distance_correlation
 from sfl_sim.training.deployed import through
 from sfl_sim.training.inversion import invert
@@ -184,14 +183,12 @@ class Meter:
         losses = cross_entropy(through(back, seen).to(self.images.dtype), y, reduction="sum")
         loss = self.method.server_share * losses / self.batch_size
         (gradient,) = torch.autograd.grad(loss, seen)
-        if isinstance(up, Noisy):  # nobody but the sender knows the factors of its clipping
-            up, code = up.inner, code[1:]
         if up:
             gradient = up.select(gradient, code)
         if down:
             returned = down.encode(gradient, stream(self.seed, "leakage down", *ids))
             gradient = down.decode(returned, tuple(gradient.shape), z.dtype)
-        return seen.detach().float(), (up.pull(gradient, code, shape) if up else gradient).float()
+        return seen.detach().float(), (up.pull(gradient, up.heard(code), shape) if up else gradient).float()
 
     def _invert(self, z: Tensor, x: Tensor, unknown: Tensor, cut: int) -> Tensor:
         n_tokens, epochs = self._n_tokens if self.tokens else 0, self.wanted.epochs

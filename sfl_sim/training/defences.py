@@ -57,6 +57,10 @@ class Noisy(Codec):
             gradient = self.inner.pull(gradient, code[1:], shape)
         return gradient * _along(code[0], gradient)
 
+    def heard(self, code: Code) -> Code:
+        """As the inner codec, with 1 in place of every factor."""
+        return torch.ones_like(code[0]), *(self.inner.heard(code[1:]) if self.inner else code[1:])
+
     def for_inference(self) -> Codec:
         """The same with what the inner codec is for inference: requests are protected, too."""
         return self.model_copy(update={"inner": self.inner and self.inner.for_inference()})

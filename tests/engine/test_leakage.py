@@ -126,6 +126,21 @@ def test_gradients_are_those_of_the_mean_loss_which_decides_how_much_noise_hides
     torch.testing.assert_close(gradients, at_cut.grad)
 
 
+@pytest.mark.parametrize("sections", [{"wire": {"up": {"kind": "splitfc", "ratio": 4.0, "bits": 32}}},
+                                      {"privacy": {"noise": {"clip": 0.1}}}])  # fmt: skip
+def test_gradients_are_those_that_travel_before_the_client_scales_them(sections):
+    """By SplitFC's probabilities, or by the factors of its clipping, which it tells nobody."""
+    run = experiment(leakage=few(), **sections)
+    front, back = run.method.sides(0)
+    images = run.meter.images
+    with torch.no_grad():
+        smashed = through(front, images.prepare(images.x[:8]))
+    seen, gradients = run.meter._exchanged(smashed, images.y[:8], back, (1, 1, 0, 0))
+    torch.nn.functional.cross_entropy(through(back, seen.requires_grad_()), images.y[:8]).backward()
+    assert gradients.any()
+    torch.testing.assert_close(gradients, seen.grad * gradients.any(0))
+
+
 def test_while_a_decoder_learns_one_hears_of_it():
     run, told = experiment(leakage=few(attacks=["inversion"])), []
     run.meter.tell = lambda *news: told.append(news)

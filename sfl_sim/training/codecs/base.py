@@ -82,6 +82,10 @@ class Codec(BaseModel, ABC):
         """Turn what came back into the gradient at x: by default itself (a straight-through estimator)."""
         return gradient
 
+    def heard(self, code: Code) -> Code:
+        """Give the code for `pull` as others have it, in place of what stays at the sender: by default all of it."""
+        return code
+
     def for_inference(self) -> Codec | None:
         """Give the codec that a trained model answers with, which draws nothing; None if it sends x as it is."""
         return self

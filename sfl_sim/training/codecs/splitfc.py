@@ -65,6 +65,11 @@ class SplitFC(Codec):
         places, q, *_ = code
         return _at_columns(gradient / q, places, shape)
 
+    def heard(self, code: Code) -> Code:
+        """With 1 in place of every q, which is not sent."""
+        places, q, *values = code
+        return places, torch.ones_like(q), *values
+
     def for_inference(self) -> None:
         """One sample has no spread, and is sent as it is."""
 
