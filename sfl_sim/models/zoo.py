@@ -18,6 +18,7 @@ from functools import lru_cache, partial
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.densenet import densenet121, densenet161, densenet169
@@ -185,7 +186,8 @@ def _plain(model: object) -> nn.Sequential:
     """Convert the model to an nn.Sequential that can be sliced.
 
     Raises:
-        ScenarioError: it is not one layer after another, has no weights, or uses the same weights in two layers.
+        ScenarioError: it is not one layer after another, has no weights, uses the same weights in two layers, or has
+            batch norm without a momentum.
     """
     if not isinstance(model, nn.Sequential):
         problem = "is not an nn.Sequential: put its layers into one, each a child; the cut lies between children"
@@ -198,4 +200,8 @@ def _plain(model: object) -> nn.Sequential:
         raise ScenarioError("has no weights to learn", key="model.factory")
     if len(weights) > len(set(weights)):
         raise ScenarioError("uses the same weights in two layers, which a cut would part", key="model.factory")
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm) and layer.track_running_stats and layer.momentum is None:
+            problem = "has batch norm without a momentum, which would have to count batches; replicas do not"
+            raise ScenarioError(problem, key="model.factory", found=None, allowed="a momentum, such as 0.1")
     return nn.Sequential(OrderedDict(model._modules))

@@ -302,6 +302,7 @@ linear = nn.Linear(4, 4)
         (lambda shape, n_labels: nn.Linear(4, 3), "is not an nn.Sequential: .*found 'Linear'"),
         (Doubled(nn.Linear(4, 3)), "has a forward of its own.*found 'Doubled'"),
         (nn.Sequential(linear, nn.ReLU(), linear, nn.Linear(4, 3)), "uses the same weights in two layers"),
+        (nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2, momentum=None)), "batch norm without a momentum"),
         (nn.Sequential(nn.Linear(4, 4)), r"a score for each label .*found \(1, 2, 4\); allowed: \(3,\)"),
     ],
 )
