@@ -38,7 +38,7 @@ def refusal(replica: Replica, x: Tensor) -> str | None:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message=".*performance drop")
                 pair = Stack([weights, weights])
-                pair.backward(torch.zeros_like(pair.forward(side_by_side([x, x]), keep_graph=True)))
+                pair.backward(torch.zeros_like(pair.forward(side_by_side([x, x]), keep_graph=True)).unbind())
             _REFUSALS[weights.part] = None
         except Exception as error:  # of any kind: layers that do not work at all will fail one by one, too
             _REFUSALS[weights.part] = str(error).split(". ")[0]
@@ -69,7 +69,7 @@ def backward(replicas: Sequence[Replica], gradients: Sequence[Tensor], optimiser
         rows = [replica.weights for replica in replicas if _waits_in_stack(replica.weights)]
         stack = Stack.of(replicas)
         stack.passed = stack.passed or Pass.again(rows)
-        stack.backward(side_by_side(gradients))
+        stack.backward(gradients)
         _release(replicas)
         stack.step(optimiser, replicas)
 
@@ -234,14 +234,17 @@ class Stack:
         self.passed = Pass(x, buffers, activations if keep_graph else None)
         return activations.detach()
 
-    def backward(self, gradients: Tensor) -> None:
-        """Set `grad` from the gradients at the activations (n, b, ...)."""
+    def backward(self, gradients: Sequence[Tensor]) -> None:
+        """Set `grad` from the gradients at the activations, (b, ...) each; None if there is nothing to train."""
         assert self.passed is not None, "backward without a forward"
+        if not self._leaves:
+            self.passed = None
+            return
         activations = self.passed.activations
         if activations is None:
             activations = self._layers(self.passed.x, self.passed.buffers)
         self.passed = None
-        self._differentiate(activations, gradients, [])
+        self._differentiate(activations, side_by_side(gradients), [])
 
     def train(self, x: Tensor, labels: Tensor, share: float) -> Sequence[Tensor | None]:
         """Set `grad` from `share` times each batch's mean loss; gives the gradients at x (n, b, ...), None for data."""

@@ -137,6 +137,19 @@ def test_replicas_train_together_and_give_the_gradients_that_they_give_alone(bui
     assert_equal(one, other)
 
 
+def flattening(shape, n_labels):
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), n_labels))
+
+
+def test_a_first_part_without_anything_to_train_is_stacked_too():
+    """Nobody sends it a gradient."""
+    replicas, values = pair(flattening)[0], batches()
+    assert stacked.refusal(replicas[0], values[0].load()[0]) is None
+    smashed = run(Forward(), replicas, values, together())
+    assert all(torch.equal(z, value.load()[0].flatten(1)) for (z, _), value in zip(smashed, values, strict=True))
+    run(Backward(SGD), replicas, [Value("gradients")] * 3, together())
+
+
 @st.composite
 def groups(draw, n):
     """Draw groups of any size and order of all n replicas."""
