@@ -30,7 +30,8 @@ def ssim(x: Floats, y: Floats) -> NDArray[np.float64]:
     """
     from skimage.metrics import structural_similarity  # takes half a second
 
-    sigma = min(SIGMA, (min(x.shape[2:]) - 1) // 2 / 3.5)
+    side = min(x.shape[2:])
+    sigma = SIGMA if side >= 11 else (side - 1) // 2 / 3.5
     found = [
         structural_similarity(  # type: ignore[no-untyped-call]
             one, other, data_range=1, channel_axis=0, gaussian_weights=True, sigma=sigma, use_sample_covariance=False

@@ -30,6 +30,17 @@ def test_constant_images_by_hand():
     assert ssim(x, y)[0] == pytest.approx((0.25 + 1e-4) / (0.3125 + 1e-4))
 
 
+def test_an_image_as_large_as_the_window_by_hand():
+    """The window fits at one place: the similarity is that of the means, variances and the covariance in it."""
+    x, y = images(1, channels=1, side=11), images(1, channels=1, side=11, name="others")
+    line = np.exp(-(np.linspace(-5, 5, 11) ** 2) / (2 * 1.5**2))
+    window = np.outer(line, line) / line.sum() ** 2
+    a, b = (window * x).sum(), (window * y).sum()
+    xx, yy, xy = (window * x * x).sum() - a * a, (window * y * y).sum() - b * b, (window * x * y).sum() - a * b
+    expected = (2 * a * b + 1e-4) * (2 * xy + 9e-4) / ((a * a + b * b + 1e-4) * (xx + yy + 9e-4))
+    assert ssim(x, y)[0] == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("scores", "area"),
     [((0.9, 0.4, 0.35, 0.1, 0.2), 1), ((0.9, 0.3, 0.35, 0.1, 0.2), 5 / 6), ((1, 1, 1, 1, 1), 0.5)],
