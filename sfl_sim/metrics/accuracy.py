@@ -77,7 +77,10 @@ def headline(rounds: pd.DataFrame, labels: pd.DataFrame, last_rounds: int = LAST
         return found
     columns = ["accuracy", "client_accuracy", "performance_gap", "perplexity"]
     last = rounds.filter(columns).tail(last_rounds).astype(float)
-    found |= {str(column): value for column, value in last.median().dropna().items()}
+    if "perplexity" in last:
+        last["perplexity"] = last["perplexity"].fillna(np.inf)  # larger than any number
+    medians = last.median().dropna().items()
+    found |= {str(column): value if np.isfinite(value) else None for column, value in medians}
     if len(last) > 1:
         found["accuracy_spread"] = float(last["accuracy"].std())
     found["backward_transfer"] = backward_transfer(label_history(labels).to_numpy())

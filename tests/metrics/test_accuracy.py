@@ -87,3 +87,13 @@ def test_one_round_has_no_spread_over_rounds():
     middle, spread = paper_like([[0.1, 0.5, 0.3]])
     assert middle == 0.3
     assert np.isnan(spread)
+
+
+@pytest.mark.parametrize(
+    ("perplexities", "median"), [([9.0, 5.0, None, 6.0, None], 9), ([5.0, None, None, None, 6.0], None)]
+)
+def test_a_perplexity_larger_than_any_number_is_larger_than_the_median(perplexities, median):
+    """A model that diverges now and then is no better than one that never does."""
+    rounds = pd.DataFrame({"accuracy": [0.5] * 5, "perplexity": perplexities})
+    labels = pd.DataFrame({"round": range(5), "label": 0, "accuracy": 0.5})
+    assert headline(rounds, labels)["perplexity"] == median
