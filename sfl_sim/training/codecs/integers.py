@@ -21,7 +21,7 @@ class Int(Codec):
 
     `bits`: 8, 4 or 2. `per`: one group for the whole tensor, or one for each channel (of images: the second dimension,
     otherwise the last one). `rounding`: to the nearest integer, or `stochastic`, up or down by lot, so that the mean
-    is right.
+    is right except at the ends of the range. A group whose range float32 cannot hold becomes NaN.
     """
 
     bits: Literal[2, 4, 8] = 8
