@@ -69,9 +69,10 @@ class Evaluator:
     @property
     def coded(self) -> CodedAt | None:
         """Where features cross the cut, and the codec that they cross it with; None if as they are."""
-        task = self.experiment.method.task
-        codec = task.wire.for_inference if task.cuts else None
-        return (max(task.cuts), codec) if codec else None
+        method = self.experiment.method
+        cuts = method.task.cuts
+        codec = method.wire.for_inference if cuts else None
+        return (max(cuts), codec) if codec else None
 
     def of_round(self, number: int) -> tuple[dict[str, Any], list[dict[str, Any]], Tables]:
         """Give figures for the row of a finished round, its rows of labels.parquet, and tables after the last round."""

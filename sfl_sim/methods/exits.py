@@ -149,7 +149,7 @@ class Exits(Method):
         assert isinstance(h, Replica)
         behind = [*self.theta[self.entry(c) :], *self.classifier]
         shape = self.task.network.layers[depth - 1].out_shape
-        return Deployed([phi], h, behind, shape, self.task.wire.for_inference)
+        return Deployed([phi], h, behind, shape, self.wire.for_inference)
 
     def model(self) -> list[Replica]:
         """The way through the deepest front end and the server."""

@@ -12,7 +12,7 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies.train import check
-from sfl_sim.training.codecs import Int
+from sfl_sim.training.codecs import Fp16, Int
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -181,6 +181,15 @@ def test_of_several_cuts_the_global_model_is_evaluated_at_the_deepest():
 def test_a_method_that_is_not_split_has_nothing_to_code():
     coded, plain = (evaluated("fedavg", up=up)[0] for up in ("int2", "none"))
     assert coded["loss"] == plain["loss"]
+
+
+@pytest.mark.parametrize("at_inference", [True, False])
+def test_harmony_answers_through_the_float16_that_it_has_trained_through(at_inference):
+    _, experiment = evaluated("harmony", {"name": "cnn8", "cut": 2}, at_inference=at_inference)
+    deployed = experiment.method.deployed(0)
+    assert deployed.feature_bytes == (2 if at_inference else 4) * math.prod(deployed.feature_shape)
+    assert deployed.codec == (Fp16() if at_inference else None)
+    assert experiment.evaluator.coded == ((2, Fp16()) if at_inference else None)
 
 
 @pytest.mark.parametrize("method", ["splitfed_v2", "multiexit"])
