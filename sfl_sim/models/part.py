@@ -26,6 +26,7 @@ class Part:
         out_shape: shape of a sample's output.
         n_parameters, n_frozen, n_buffers: trainable elements, frozen ones, and those of floating buffers (batch-norm
             statistics).
+        constants: names of other buffers, such as masks, which all replicas share as they share frozen parameters.
         size_bytes: bytes of trainable parameters and floating buffers in a message (docs/methods/README.md#symbols).
         aggregate: how averages of replicas treat adapters, as `Lora.aggregate`; None if there are none.
         adapters: their places.
@@ -66,6 +67,7 @@ class Part:
         self.shapes: list[torch.Size] = []
         self.frozen_names: list[str] = []
         self.frozen_shapes: list[torch.Size] = []
+        self.constants: set[str] = set()
         self.buffer_names: list[str] = []
         self.buffer_shapes: list[torch.Size] = []
         self._slots: list[tuple[dict[str, Tensor | None], str]] = []
@@ -73,7 +75,11 @@ class Part:
         self._buffer_slots: list[tuple[dict[str, Tensor | None], str]] = []
         self._find_slots()
         self.n_parameters = sum(map(math.prod, self.shapes))
-        self.n_frozen = sum(map(math.prod, self.frozen_shapes))
+        self.n_frozen = sum(
+            math.prod(shape)
+            for name, shape in zip(self.frozen_names, self.frozen_shapes, strict=True)
+            if name not in self.constants
+        )
         self.n_buffers = sum(map(math.prod, self.buffer_shapes))
         self.dtype = dtype
         self.wire_dtype = calling.autocast or self.dtype
@@ -106,9 +112,7 @@ class Part:
                     self.shapes.append(parameter.shape)
                     self._slots.append((module._parameters, name))
                 else:
-                    self.frozen_names.append(prefix + name)
-                    self.frozen_shapes.append(parameter.shape)
-                    self._frozen_slots.append((module._parameters, name))
+                    self._share(module._parameters, name, prefix)
             for name, buffer in module._buffers.items():
                 if buffer is None:
                     continue
@@ -116,8 +120,18 @@ class Part:
                     self.buffer_names.append(prefix + name)
                     self.buffer_shapes.append(buffer.shape)
                     self._buffer_slots.append((module._buffers, name))
-                else:  # num_batches_tracked: only a cumulative moving average reads it, and it is no state to average
+                elif name == "num_batches_tracked":  # only a cumulative average reads it, and it is no state to average
                     module._buffers[name] = None
+                else:
+                    self.constants.add(prefix + name)
+                    self._share(module._buffers, name, prefix)
+
+    def _share(self, slots: dict[str, Tensor | None], name: str, prefix: str) -> None:
+        tensor = slots[name]
+        assert tensor is not None
+        self.frozen_names.append(prefix + name)
+        self.frozen_shapes.append(tensor.shape)
+        self._frozen_slots.append((slots, name))
 
     def joined_bytes(self, n_clients: int) -> int:
         """Bytes that bring the average product of `n_clients` adapters to a client, as their factors or as matrices."""

@@ -25,10 +25,10 @@ STORED = ("flat", "buffers", "momentum", "variance", "n_steps", "start", "square
 class Weights:
     """Parameters (P,) and buffers (B,) of a part in two flat vectors, with views for the layers.
 
-    Frozen parameters are tensors that all copies share: what is copied, sent, averaged and stepped are the others.
-    A flat clone costs a third of a module's deepcopy, and one fused optimiser step over the vector a fifth of a step
-    per tensor. Buffers are a second vector because views of one vector share autograd's version counter, and batch norm
-    writes its statistics between a forward and its backward.
+    Frozen parameters and constants are tensors that all copies share: what is copied, sent, averaged and stepped are
+    the others. A flat clone costs a third of a module's deepcopy, and one fused optimiser step over the vector a fifth
+    of a step per tensor. Buffers are a second vector because views of one vector share autograd's version counter, and
+    batch norm writes its statistics between a forward and its backward.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class Weights:
     @classmethod
     def of(cls, part: Part, module: nn.Module, device: torch.device, seed: int = 0) -> Weights:
         """Copy the weights of `module`, whose layers are those of `part`, to `device`; `seed` is that of the run."""
-        values = dict(module.named_parameters()) | dict(module.named_buffers())
+        values = dict(module.named_parameters()) | dict(module.named_buffers(remove_duplicate=False))
         layout = torch.channels_last if part.channels_last else torch.contiguous_format
         weights = cls(
             part,
@@ -207,9 +207,10 @@ class Weights:
         return weights
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield names and views as in the `state_dict` of the part's layers."""
+        """Yield names and views as in the `state_dict` of the part's layers, without constants."""
         yield from zip(self.part.names, self.part.views(self.flat), strict=True)
-        yield from zip(self.part.frozen_names, self.frozen, strict=True)
+        shared = zip(self.part.frozen_names, self.frozen, strict=True)
+        yield from ((name, tensor) for name, tensor in shared if name not in self.part.constants)
         yield from zip(self.part.buffer_names, self.buffer_views, strict=True)
 
 

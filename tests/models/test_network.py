@@ -3,13 +3,15 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
-from sfl_sim.models.replica import average
+from sfl_sim.models.replica import Joined, average
 from sfl_sim.models.zoo import MODELS, network
 from sfl_sim.ops import Value
+from sfl_sim.rng import torch_seed
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import Backward, Forward, Train
 
@@ -188,6 +190,43 @@ def test_the_weighted_average_covers_parameters_and_batch_norm_statistics():
         (_, found), *parts = tensors
         expected = sum(share * tensor for share, (_, tensor) in zip(shares, parts, strict=True))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+
+class Causal(nn.Module):
+    """Self-attention of one's own, with a mask, a table of indices and angles that two such layers may share."""
+
+    def __init__(self, angles):
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+        self.register_buffer("mask", torch.ones(8, 8, dtype=torch.bool).tril())
+        self.register_buffer("order", torch.randperm(8))
+        self.register_buffer("angles", angles)
+
+    def forward(self, x):
+        x = self.project(x.squeeze(1))[..., self.order] + self.angles
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=self.mask)
+
+
+def causal(shape, n_labels):
+    angles = torch.linspace(0, 1, 8)
+    return nn.Sequential(Causal(angles), Causal(angles), nn.Sequential(nn.Flatten(), nn.Linear(64, n_labels)))
+
+
+def test_masks_and_tables_of_ones_own_layers_are_what_they_were_and_are_neither_sent_nor_averaged():
+    net = network(causal, (1, 8, 8), 3)
+    parts = net.split(1, seed=0, device=CPU)
+    torch.manual_seed(torch_seed(0, "initial weights"))
+    plain = causal((1, 8, 8), 3)
+    x = torch.randn(2, 1, 8, 8)
+    copies = [part.snapshot() for part in parts]
+    for copy in copies:
+        average(copy.weights, [copy.weights, copy.weights], [0.5, 0.5])
+    joined = Joined(net.part(0, 3), copies).snapshot()
+    assert torch.equal(joined.weights(x, training=False), plain(x))
+    (part1, _) = parts
+    assert part1.size_bytes == 4 * (8 * 8 + 8 + 8)  # the projection, and the angles, which are floating
+    assert (part1.part.n_frozen, part1.part.n_buffers) == (0, 8)
+    assert [name for name, _ in part1.weights.named_tensors()] == ["0.project.weight", "0.project.bias", "0.angles"]
 
 
 def test_a_network_is_priced_with_one_thread():
