@@ -182,8 +182,10 @@ class Part:
 
         The weights are put into the one shared skeleton for this call only (0.1 us per tensor; a module per replica
         would cost a deepcopy, `torch.func.functional_call` ten times as much). Autograd keeps the tensors, so other
-        replicas may run between a forward and its backward.
+        replicas may run between a forward and its backward. Layers get a copy of data, which they may change in place;
+        at activations that await a gradient autograd forbids it.
         """
+        x = x if x.requires_grad else x.clone()
         for (place, name), parameter in zip(self._slots, parameters, strict=True):
             place[name] = parameter
         for (place, name), parameter in zip(self._frozen_slots, frozen, strict=True):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Passed:
     """Forward pass that awaits its gradient, with all that is needed to run it once more, to the bit.
 
-    Autograd keeps the input in any case, so this takes hardly any memory in addition to a graph.
+    In addition to a graph this takes hardly more memory than the input.
 
     Attributes:
         x: input.

@@ -111,6 +111,29 @@ def test_weights_that_are_stored_and_restored_hold_their_place():
     assert restored[0] not in graphs
 
 
+class Centred(nn.Module):
+    def forward(self, x):
+        return x.sub_(0.5)
+
+
+@pytest.mark.parametrize("limit", [None, 0])
+def test_a_layer_that_changes_its_input_in_place_changes_no_data_and_can_run_again(limit):
+    def build(shape, n_labels):
+        return nn.Sequential(nn.Sequential(Centred(), nn.Flatten(), nn.Linear(4, 4)), nn.Linear(4, n_labels))
+
+    net = Network("centred", build, (1, 2, 2), N_LABELS).called(Calling(graphs=Graphs(limit)))
+    part1, _ = net.split(1, seed=0, device=CPU)
+    x = torch.rand(2, 1, 2, 2)
+    before = x.clone()
+    activations = part1.weights.forward(x)
+    assert torch.equal(part1.weights.passed[1], activations)
+    part1.weights.backward(torch.ones(2, 4))
+    assert torch.equal(part1.weights(x, training=False), activations)
+    assert torch.equal(x, before)
+    gradient = dict(zip(part1.part.names, part1.part.views(part1.weights.grad), strict=True))["0.2.weight"]
+    torch.testing.assert_close(gradient, (before - 0.5).flatten(1).sum(0).expand(4, 4))
+
+
 @pytest.mark.parametrize("limit", [None, 0])
 def test_weights_that_change_between_forward_and_backward_are_caught(limit):
     (part1, part2), batch = spied(limit)
