@@ -34,7 +34,7 @@ def as_dataset(given: Any) -> Dataset:
     """
     try:
         made = given() if callable(given) else given
-    except Exception as error:  # a user's function may raise anything
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
         raise ScenarioError(f"fails with {in_short(error)}{own_place(error)}", key=KEY) from error
     if isinstance(made, Dataset):
         return made
@@ -54,7 +54,7 @@ def as_dataset(given: Any) -> Dataset:
         names = tuple(str(classes[value] if len(classes) else value) for value in values.tolist())
     except ScenarioError:
         raise
-    except Exception as error:  # a user's data set may raise anything, too
+    except (Exception, SystemExit) as error:  # a user's data set may raise anything, too
         raise ScenarioError(f"cannot be read: {in_short(error)}{own_place(error)}", key=KEY, allowed=FORMS) from error
     if _kind(x_train[:0]) != _kind(x_test[:0]):
         problem = "has training and test samples of unequal shapes or types"

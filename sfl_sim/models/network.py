@@ -262,7 +262,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: BaseException) -> str:
     """Return the first line of the error's text, after its type unless it is a RuntimeError or ValueError with text."""
     text = str(error).partition("\n")[0]
     return text if isinstance(error, RuntimeError | ValueError) and text else f"{type(error).__name__}: {text}"

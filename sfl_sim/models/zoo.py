@@ -165,7 +165,7 @@ def as_builder(model: object) -> Builder:
     def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
         try:
             made = model(input_shape, n_labels) if _takes(model, input_shape, n_labels) else model()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ScenarioError(
                 f"fails with {in_one_line(error)}", key="model.factory", found=getattr(model, "__name__", model)
             ) from error

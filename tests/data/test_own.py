@@ -1,6 +1,7 @@
 """Data of a user's own: what may be given, and what a slip is told in one line."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -67,9 +68,16 @@ def broken():
     return 1 / 0
 
 
+class Ending(TensorDataset):
+    def __getitem__(self, index):
+        sys.exit()
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
+        (sys.exit, "fails with SystemExit"),
+        ((Ending(torch.zeros(2)), Ending(torch.zeros(2))), "cannot be read: SystemExit"),
         (broken, "fails with ZeroDivisionError"),
         ((TABLE, CLASSES), r"is no data set .*found '2 arrays'; allowed: \(x_train, y_train, x_test, y_test\)"),
         ((TABLE, TABLE, CLASSES, CLASSES), r"needs one label for .*allowed: \(x_train, y_train, x_test, y_test\)"),

@@ -1,5 +1,7 @@
 """The models by name: published sizes, cuts that change nothing, clear refusals; and models of a user's own."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -320,9 +322,14 @@ def knows_no_label(shape, n_labels):
     return {10: nn.Sequential(nn.Linear(4, 10))}[n_labels]
 
 
+def giving_up(shape, n_labels):
+    sys.exit()
+
+
 @pytest.mark.parametrize(
     ("factory", "problem"),
     [
+        (giving_up, r"model.factory: fails with SystemExit:  \(found 'giving_up'\)"),
         (lambda shape, n_labels: nn.Sequential(), "model.factory: has no weights to learn"),
         (lambda shape, n_labels: nn.Sequential(nn.Flatten()), "model.factory: has no weights to learn"),
         (knows_no_label, r"model.factory: fails with KeyError: 3 \(found 'knows_no_label'\)"),
