@@ -155,7 +155,7 @@ def as_builder(model: object) -> Builder:
     """
     if isinstance(model, nn.Sequential):
         layers = _plain(model)
-        return lambda input_shape, n_labels: copy.deepcopy(layers).to(torch.get_default_device())
+        return lambda input_shape, n_labels: _out_of_place(copy.deepcopy(layers)).to(torch.get_default_device())
     if isinstance(model, nn.Module) or not callable(model) or not (_takes(model, (), 0) or _takes(model)):
         raise ScenarioError(
             "is no model", key="model.factory", found=model,
@@ -169,9 +169,17 @@ def as_builder(model: object) -> Builder:
             raise ScenarioError(
                 f"fails with {in_one_line(error)}", key="model.factory", found=getattr(model, "__name__", model)
             ) from error
-        return _plain(made)
+        return _out_of_place(_plain(made))
 
     return build
+
+
+def _out_of_place(model: nn.Sequential) -> nn.Sequential:
+    """Let activations make new tensors, with equal numbers: the first layer after a cut must not change its input."""
+    for module in model.modules():
+        if getattr(module, "inplace", False) is True:
+            module.inplace = False  # type: ignore[assignment]
+    return model
 
 
 def _takes(function: Callable[..., object], *arguments: object) -> bool:

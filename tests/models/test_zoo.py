@@ -351,6 +351,22 @@ def test_a_factory_may_read_the_numbers_of_its_weights():
     assert answers([part1, part2], torch.ones(2, 1, 2, 2)).shape == (2, 3)
 
 
+@pytest.mark.parametrize("is_object", [True, False])
+def test_an_activation_in_place_may_come_first_after_a_cut(is_object):
+    def make(shape=None, n_labels=None, inplace=True):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.ReLU(inplace=inplace), nn.Linear(4, 3))
+
+    own, x, y = make(), torch.randn(2, 1, 2, 2), torch.tensor([0, 1])
+    learned = []
+    for model in (own if is_object else make, make(inplace=False)):
+        parts = network(model, (1, 2, 2), 3).split(2, seed=0, device=CPU)
+        train_step(parts, x, y)
+        learned.append(tensors(parts))
+    assert all(torch.equal(learned[0][name], learned[1][name]) for name in learned[0])
+    assert own[2].inplace, "the user's own object stays as it is"
+
+
 def test_a_subclass_of_sequential_that_only_builds_itself_can_be_cut():
     class ClientResources(nn.Sequential):
         def __init__(self, input_shape, n_labels):
