@@ -98,12 +98,18 @@ class Dataset:
     def predicting_all(self) -> Dataset:
         """Return the data set with the label as one more token, and owners as labels; without owners all have one.
 
+        Labels that are named by whole numbers are the tokens of these numbers, whatever others never are labels.
+
         Raises:
-            ScenarioError: the samples are no sequences of tokens.
+            ScenarioError: the samples are no sequences of tokens, or the labels no tokens.
         """
         if self.x_train.ndim != 2 or self.x_train.is_floating_point():
             raise ScenarioError("needs sequences of tokens", key="data.targets", found="all", allowed=["last"])
-        if self.largest_token >= self.n_labels:
+        tokens, vocabulary = torch.arange(self.n_labels), self.label_names
+        if all(map(str.isdecimal, self.label_names)):
+            tokens = torch.tensor(list(map(int, self.label_names)))
+            vocabulary = numbered(max(self.largest_token, int(tokens.max())) + 1)
+        if self.largest_token >= len(vocabulary):
             problem = "needs labels that are tokens: more tokens than labels are there"
             raise ScenarioError(problem, key="data.targets", found="all", allowed=["last"])
         known = self.owners is not None and self.test_owners is not None
@@ -112,12 +118,14 @@ class Dataset:
             labels = owners if known and owners is not None else torch.zeros_like(y)
             if x.stride(0) == 0:  # of `known`, which takes no memory
                 return x[:, :1].expand(-1, x.shape[1] + 1), labels
-            return torch.cat([x, y[:, None].to(x.dtype)], dim=1), labels
+            if len(vocabulary) > 256:
+                raise ScenarioError("needs labels that are tokens, up to 255", key="data.targets", found="all")
+            return torch.cat([x, tokens[y][:, None].to(x.dtype)], dim=1), labels
 
         x_train, y_train = part(self.x_train, self.y_train, self.owners)
         x_test, y_test = part(self.x_test, self.y_test, self.test_owners)
         return replace(
-            self, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, token_names=self.label_names,
+            self, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, token_names=vocabulary,
             label_names=self.owner_names if known else ("all",),
         )  # fmt: skip
 

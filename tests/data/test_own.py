@@ -68,6 +68,22 @@ def broken():
     return 1 / 0
 
 
+def test_labels_that_are_tokens_stay_the_same_tokens_where_every_token_is_predicted():
+    """Token 3 begins every sentence and is never a label, nor is 0."""
+    x = np.array([[3, 0, 1, 2], [3, 1, 0, 1]])
+    text = as_dataset((x, [4, 2], x, [2, 4])).predicting_all()
+    assert text.x_train.tolist() == [[3, 0, 1, 2, 4], [3, 1, 0, 1, 2]]
+    assert text.x_test[:, -1].tolist() == [2, 4]
+    assert text.token_names == ("0", "1", "2", "3", "4")
+
+
+@pytest.mark.parametrize(("labels", "problem"), [([1, 256], "up to 255"), (["no", "yes"], "more tokens than labels")])
+def test_labels_that_are_no_tokens_are_refused_where_every_token_is_predicted(labels, problem):
+    x = np.array([[3, 0, 1, 2], [3, 1, 0, 1]])
+    with pytest.raises(ScenarioError, match=f"data.targets: needs labels that are tokens.*{problem}"):
+        as_dataset((x, labels, x, labels)).predicting_all()
+
+
 class Ending(TensorDataset):
     def __getitem__(self, index):
         sys.exit()
