@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from sfl_sim.data.dataset import Dataset, measured
+from sfl_sim.data.transforms import channels_first
 from sfl_sim.errors import ScenarioError, in_short, own_place
 
 KEY = "data.factory"
@@ -84,9 +86,11 @@ def read_indices(file: str, key: str) -> list[Any]:
 
 
 def _columns(samples: Any) -> tuple[Tensor, list[Any]]:
-    """Gather the samples (N, ...) and the labels of a torch data set."""
+    """Gather the samples (N, ...) and the labels of a torch data set; of PIL images, those of tensors."""
     x, y = zip(*(samples[i] for i in range(len(samples))), strict=True)
-    return torch.stack([torch.as_tensor(np.asarray(one)) for one in x]), [np.asarray(label).item() for label in y]
+    stacked = torch.from_numpy(np.stack([np.asarray(one) for one in x]))
+    is_pil = isinstance(x[0], Image.Image)
+    return channels_first(stacked) if is_pil else stacked, [np.asarray(label).item() for label in y]
 
 
 def _samples(given: Any) -> Tensor:
@@ -101,6 +105,9 @@ def _samples(given: Any) -> Tensor:
         raise ScenarioError(
             problem, key=KEY, found=_kind(x), allowed="(N, C, H, W), (N, H, W) or (N, T), from 0 to 255"
         )
+    if x.ndim == 4 and x.shape[3] in (1, 3, 4) and min(x.shape[1:3]) > 4:
+        problem = "has images with their channels last; put them first"
+        raise ScenarioError(problem, key=KEY, found=_kind(x), allowed="(N, C, H, W)")
     return (x.unsqueeze(1) if x.ndim == 3 else x).to(torch.uint8)
 
 

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import TensorDataset
 
 from sfl_sim.data.own import as_dataset, read_indices
@@ -16,6 +17,7 @@ from sfl_sim.rng import stream
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (8, 4, 4)).astype(np.uint8)
+RGB_LAST = np.zeros((8, 9, 9, 3), np.uint8)
 TABLE = RNG.standard_normal((8, 5))
 CLASSES = np.array([0, 1, 2, 0, 1, 2, 0, 1])
 
@@ -49,6 +51,16 @@ def test_torch_data_sets_are_gathered_with_the_names_of_their_classes():
     assert data.label_names == ("cat", "dog", "owl")
     assert data.x_train.shape == (8, 5)
     assert data.y_test.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_torch_data_sets_of_pictures_are_those_of_their_pixels(mode):
+    """As torchvision's data sets without a transform give them."""
+    pixels = RNG.integers(0, 256, (6, 5, 4, 3) if mode == "RGB" else (6, 5, 4)).astype(np.uint8)
+    samples = [(Image.fromarray(each, mode), i % 2) for i, each in enumerate(pixels)]
+    data = as_dataset((samples, samples[:2]))
+    assert data.x_train.shape == (6, 3 if mode == "RGB" else 1, 5, 4)
+    assert data.x_train[4, -1, 1, 2] == pixels[4, 1, 2].flat[-1]
 
 
 @pytest.mark.parametrize(
@@ -102,6 +114,7 @@ class Ending(TensorDataset):
         ((TABLE, CLASSES, TABLE * np.nan, CLASSES), "numbers that are not finite"),
         ((TABLE, CLASSES, TABLE, CLASSES / 2), "neither whole numbers nor texts .*found 'float64'"),
         ((TABLE, CLASSES, TABLE[:, 1:], CLASSES), "training and test samples of unequal shapes"),
+        ((RGB_LAST, CLASSES, RGB_LAST, CLASSES), r"channels last; .*found '8x9x9x3 uint8'; allowed: \(N, C, H, W\)"),
         ((1000 + CLASSES[:, None], CLASSES, TABLE, CLASSES), "neither images nor tokens; make them floating"),
     ],
 )  # fmt: skip
