@@ -130,6 +130,15 @@ class Network:
         module = self._module(seed=0)[:cut]
         return not _trains_on(one_sample(module, self.input_shape, self.tokens), module)
 
+    def check_lent(self) -> None:
+        """Raise ScenarioError if the layers cannot run with weights that are lent to them, as all replicas do."""
+        (whole,) = self.split(seed=0, device=torch.device("cpu"))
+        try:
+            whole.weights(one_sample(whole.part.skeleton, self.input_shape, self.tokens), training=False)
+        except Exception as error:  # a user's own layers may do anything
+            problem = "has layers with tensors that are neither nn.Parameter nor made by register_buffer"
+            raise ScenarioError(f"{problem}: {in_one_line(error)}", key="model.factory", found=self.name) from error
+
     @property
     def draws(self) -> bool:
         """True if a training pass draws random numbers, so that its result depends on the passes before it."""

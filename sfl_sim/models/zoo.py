@@ -121,6 +121,10 @@ def _network(
             f"the last layer of {name} must give {problem} for each label",
             key="model.factory", found=net.layers[-1].out_shape, allowed=str(wanted),
         )  # fmt: skip
+    if not any(layer.parameters for layer in net.layers):
+        raise ScenarioError("has no weights to learn: all are frozen", key="model.factory")
+    if not isinstance(model, str | HuggingFace):
+        net.check_lent()
     return net.starting(model.fill) if isinstance(model, HuggingFace) and model.has_weights else net
 
 
@@ -194,7 +198,7 @@ def _plain(model: object) -> nn.Sequential:
     """Convert the model to an nn.Sequential that can be sliced.
 
     Raises:
-        ScenarioError: it is not one layer after another, has no weights, uses the same weights in two layers, or has
+        ScenarioError: it is not one layer after another, has no weights, complex ones, or the same ones twice, or has
             batch norm without a momentum.
     """
     if not isinstance(model, nn.Sequential):
@@ -203,13 +207,17 @@ def _plain(model: object) -> nn.Sequential:
     if type(model).forward is not nn.Sequential.forward:
         problem = "has a forward of its own, so it cannot be cut between its children"
         raise ScenarioError(problem, key="model.factory", found=type(model).__name__)
-    weights = [parameter for layer in model for parameter in layer.parameters()]
+    modules = [module for layer in model for module in layer.modules()]
+    weights = [weight for module in modules for weight in module._parameters.values() if weight is not None]
     if not weights:
         raise ScenarioError("has no weights to learn", key="model.factory")
     if len(weights) > len(set(weights)):
-        raise ScenarioError("uses the same weights in two layers, which a cut would part", key="model.factory")
-    for layer in model.modules():
-        if isinstance(layer, _BatchNorm) and layer.track_running_stats and layer.momentum is None:
+        problem = "uses the same weights in two layers, or under two names in one, which would be trained apart"
+        raise ScenarioError(problem, key="model.factory")
+    if any(weight.is_complex() for weight in weights):
+        raise ScenarioError("has complex weights; make them pairs of real ones", key="model.factory")
+    for module in modules:
+        if isinstance(module, _BatchNorm) and module.track_running_stats and module.momentum is None:
             problem = "has batch norm without a momentum, which would have to count batches; replicas do not"
             raise ScenarioError(problem, key="model.factory", found=None, allowed="a momentum, such as 0.1")
     return nn.Sequential(OrderedDict(model._modules))

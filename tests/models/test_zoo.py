@@ -11,6 +11,7 @@ from torchvision.models import get_model
 from torchvision.ops import Conv2dNormActivation
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.models.lora import Lora
 from sfl_sim.models.price import price
 from sfl_sim.models.transformer import patch_size
 from sfl_sim.models.zoo import MODELS, as_builder, network
@@ -311,6 +312,53 @@ linear = nn.Linear(4, 4)
 def test_a_thing_that_is_no_model_is_refused_in_one_line(model, problem):
     with pytest.raises(ScenarioError, match=f"model.factory: .*{problem}"):
         network(model, (1, 2, 4), 3)
+
+
+class Odd(nn.Module):
+    """A layer with weights that are tied by a second name, or complex, or with a number that is no buffer."""
+
+    def __init__(self, oddity):
+        super().__init__()
+        self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+        if oddity == "tied":
+            self.other.weight = self.one.weight
+        self.turn = nn.Parameter(torch.ones(4, dtype=torch.cfloat)) if oddity == "complex" else 1
+        self.scale = torch.ones(4) if oddity == "plain" else 1
+
+    def forward(self, x):
+        return (self.other(self.one(x)) * self.scale * self.turn).real
+
+
+def odd(oddity):
+    def make(shape, n_labels):
+        return nn.Sequential(nn.Flatten(), Odd(oddity), nn.Linear(4, n_labels))
+
+    return make
+
+
+def frozen(shape, n_labels):
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, n_labels)).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("factory", "problem"),
+    [
+        (odd("tied"), "uses the same weights in two layers, or under two names in one"),
+        (odd("complex"), "has complex weights"),
+        (odd("plain"), "neither nn.Parameter nor made by register_buffer: .*meta.*found 'make'"),
+        (frozen, "has no weights to learn: all are frozen"),
+    ],
+)
+def test_a_network_that_could_never_be_trained_is_refused_before_it_runs(factory, problem):
+    with pytest.raises(ScenarioError, match=f"^model.factory: .*{problem}"):
+        network(factory, (1, 2, 2), 3)
+
+
+def test_frozen_weights_with_adapters_and_layers_used_twice_can_be_trained():
+    linear = nn.Linear(4, 4)
+    network(frozen, (1, 2, 2), 3, lora=Lora(targets=("1",)))
+    network(odd("usual"), (1, 2, 2), 3)
+    network(nn.Sequential(nn.Flatten(), nn.Sequential(linear, nn.ReLU(), linear), nn.Linear(4, 3)), (1, 2, 2), 3)
 
 
 class Pair(nn.Module):
