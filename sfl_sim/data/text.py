@@ -114,7 +114,10 @@ def _read_play(file: Path) -> tuple[dict[str, XY], dict[str, XY]]:
 
 
 def _sequences(speeches: Iterable[str]) -> XY:
-    """Cut speeches into sequences and next characters, as LEAF does: each speech is one line after 80 spaces."""
+    """Cut speeches into sequences and next characters: each is one line after 80 spaces, as in LEAF's first version.
+
+    The first test sequences of a role may look back into its training text, as in `shakespeare` of docs/datasets.md.
+    """
     lines = [_tokens(" " * LENGTH + " ".join(speech.split()) + "\n") for speech in speeches]
     slices = np.concatenate([np.lib.stride_tricks.sliding_window_view(line, LENGTH + 1) for line in lines])
     return slices[:, :LENGTH], slices[:, LENGTH].astype(np.int64)
