@@ -117,7 +117,7 @@ def _part_label(key: str, value: Any) -> str:
 
 
 def set_keys(values: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the nested `values`, and set the dotted keys of `layer`.
+    """Copy the nested `values`, and set the dotted keys of `layer`; a section as a value replaces the whole section.
 
     Keys that they exclude are removed: a profile if rates are set, the options of another kind of section.
 
