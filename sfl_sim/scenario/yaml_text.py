@@ -26,6 +26,10 @@ _EXPONENT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?
 """Floats such as 1e-3, which YAML 1.1 takes for text because they lack a dot or the exponent's sign."""
 
 
+_OTHER_BASE = re.compile(r"[-+]?0[0-9_]+$|.*:")
+"""Numbers that YAML 1.1 takes for octal (010 is 8) or sexagesimal ones (1:40 is 100), and YAML 1.2 does not."""
+
+
 _BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)$")
 """Booleans as in YAML 1.2 and in editors: `off` and `no` are words."""
 
@@ -86,6 +90,8 @@ class _Loader(yaml.SafeLoader):
         tag = node.tag.rpartition(":")[2]
         if tag in ("int", "float") and len(node.value) > MAX_DIGITS:
             raise _TooMuch(problem=f"more than {MAX_DIGITS} characters of a number", problem_mark=node.start_mark)
+        if (tag == "int" and _OTHER_BASE.match(node.value)) or (tag == "float" and ":" in node.value):
+            raise _refused(f"{node.value} is not read as a decimal number; no leading zeros or colons", node.start_mark)
         if tag == "str" and (found := _NOT_TEXT.search(node.value)):
             raise _refused(f"the character {found[0]!r} is not allowed", node.start_mark)
         try:

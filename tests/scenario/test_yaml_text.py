@@ -1,6 +1,7 @@
 """Scenario files as text: how values are read, where keys are, and what is refused."""
 
 import os
+import re
 
 import pytest
 from hypothesis import example, given, settings
@@ -28,6 +29,9 @@ JSON = st.recursive(
         ("0.05", 0.05),
         ("7", 7),
         ("1_000", 1000),
+        ("0", 0),
+        ("00.5", 0.5),
+        ("0x10", 16),
         ("1e", "1e"),
         ("e3", "e3"),
         ("1e3x", "1e3x"),
@@ -45,6 +49,12 @@ def test_values_are_read_as_users_mean_them(text, value):
 
     assert read == value
     assert type(read) is type(value)
+
+
+@pytest.mark.parametrize("text", ["010", "-007", "0_1", "1:40", "+1:40:00", "1:40.5"])
+def test_numbers_that_look_decimal_and_are_octal_or_sexagesimal_are_refused(text):
+    with pytest.raises(ScenarioError, match=f"{re.escape(text)} is not read as a decimal number"):
+        yaml_text.read_value(f"{{rounds: {text}}}")
 
 
 @given(JSON)
