@@ -44,8 +44,9 @@ class ScenarioError(ValueError):
         """Allowed word that is most similar to `found`; None if there is no similar one."""
         if self.found is None or self.allowed is None or isinstance(self.allowed, str):
             return None
-        close = difflib.get_close_matches(str(self.found)[:MAX_FOUND], self.allowed, n=1, cutoff=0.5)
-        return close[0] if close else None
+        words = {word.casefold(): word for word in self.allowed}
+        close = difflib.get_close_matches(str(self.found)[:MAX_FOUND].casefold(), words, n=1, cutoff=0.5)
+        return words[close[0]] if close else None
 
     def __str__(self) -> str:
         where = ":".join(str(part) for part in (self.file, self.line) if part is not None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfl_sim.errors import own_place
+from sfl_sim.errors import ScenarioError, own_place
 
 
 @pytest.mark.parametrize(
@@ -13,3 +13,8 @@ def test_compiled_code_of_a_package_is_no_code_of_one_s_own(file, place):
     with pytest.raises(ZeroDivisionError) as raised:
         exec(compile("1 / 0", file, "exec"))
     assert own_place(raised.value.with_traceback(raised.tb.tb_next)) == place
+
+
+def test_the_nearest_word_is_found_in_any_case():
+    assert ScenarioError("unknown", found="CIFAR10", allowed=["mnist", "cifar10"]).nearest == "cifar10"
+    assert ScenarioError("unknown", found="adapter.a", allowed=["q", "Adapter.A"]).nearest == "Adapter.A"
