@@ -139,12 +139,17 @@ class Dataset:
         if train_samples is not None:
             i = _chosen(self.y_train, train_samples, "data.train_samples")
             owners = None if self.owners is None else self.owners[i]
-            data = replace(data, x_train=self.x_train[i], y_train=self.y_train[i], owners=owners)
+            data = replace(data, x_train=_picked(self.x_train, i), y_train=self.y_train[i], owners=owners)
         if test_samples is not None:
             i = _chosen(self.y_test, test_samples, "data.test_samples")
             owners = None if self.test_owners is None else self.test_owners[i]
-            data = replace(data, x_test=self.x_test[i], y_test=self.y_test[i], test_owners=owners)
+            data = replace(data, x_test=_picked(self.x_test, i), y_test=self.y_test[i], test_owners=owners)
         return data
+
+
+def _picked(x: Tensor, i: Tensor) -> Tensor:
+    """Return samples `i`; of a tensor that repeats one sample, as `known` makes them, a view that takes no memory."""
+    return x[: len(i)] if x.stride(0) == 0 else x[i]
 
 
 def numbered(n: int) -> tuple[str, ...]:

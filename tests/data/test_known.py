@@ -95,3 +95,9 @@ def test_what_trains_needs_pixels_and_says_so_before_it_begins():
         check(study, torch.device("cpu"))
     with pytest.raises(ScenarioError, match=r"data.download is off"):
         dataset_of(study.base.data.model_copy(update={"download": False}))
+
+
+def test_fewer_samples_of_a_set_without_content_take_no_memory_either():
+    data = load("tokens", pixels=False, samples=1_000, train_samples=900, test_samples=100)
+    assert (len(data.x_train), len(data.y_train), len(data.x_test)) == (900, 900, 100)
+    assert {data.x_train.untyped_storage().nbytes(), data.x_test.untyped_storage().nbytes()} == {1}
