@@ -78,7 +78,7 @@ def without_pixels(name: str, superclasses: bool | None = None) -> Dataset:
     """Make a data set of black images with a published set's shapes and label counts; labels are named by number.
 
     The published set's samples lie in another order. All partitions give clients as many samples nevertheless, and all
-    but `iid` and `quantity_skew` as many of each label. `superclasses`: the 20 of CIFAR-100.
+    but `iid`, `quantity_skew` and `indices` as many of each label. `superclasses`: the 20 of CIFAR-100.
     """
     known = KNOWN[name]
     if superclasses:

@@ -74,6 +74,8 @@ def read_indices(file: str, key: str) -> list[Any]:
     """
     path = Path(file).expanduser()
     try:
+        if path.exists() and not path.is_file():  # a pipe would block
+            raise OSError("is no regular file")
         if path.suffix == ".npz":
             with path.open("rb") as content, np.load(content) as arrays:
                 return [arrays[name] for name in arrays.files]
@@ -97,8 +99,8 @@ def _samples(given: Any) -> Tensor:
     """Convert samples to float32, or to uint8 where they are whole numbers; grey images (N, H, W) get a channel."""
     x = given.detach().cpu() if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
     if x.is_floating_point():
-        if not x.isfinite().all():
-            raise ScenarioError("has samples with numbers that are not finite", key=KEY, found=_kind(x))
+        if not x.float().isfinite().all():
+            raise ScenarioError("has samples with numbers that are not finite in float32", key=KEY, found=_kind(x))
         return x.float()
     if x.ndim not in (2, 3, 4) or (x.numel() and not 0 <= int(x.min()) <= int(x.max()) <= 255):
         problem = "has samples of whole numbers that are neither images nor tokens; make them floating"

@@ -56,6 +56,8 @@ class HuggingFace:
     def sizes(self) -> Gpt2 | Llama:
         """The sizes in config.json. Raises ScenarioError if it cannot be read or is of another kind of model."""
         try:
+            if self.config.exists() and not self.config.is_file():  # a pipe would block
+                raise OSError("is no regular file")
             config = json.loads(self.config.read_text(encoding="utf-8"))
             kind = config.get("model_type")
             if kind not in SIZES:
@@ -106,6 +108,10 @@ def _gpt2(config: Mapping[str, Any]) -> Gpt2:
 def _llama(config: Mapping[str, Any]) -> Llama:
     _check(config, hidden_act=["silu"], attention_bias=[False], mlp_bias=[False])
     heads, dim = config["num_attention_heads"], config["hidden_size"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    if heads % kv_heads:
+        problem = "has num_attention_heads that num_key_value_heads does not divide"
+        raise ScenarioError(problem, key=KEY, found=f"{heads} and {kv_heads}")
     angles = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = angles.get("rope_type", angles.get("type", "default"))
     stretch = None
@@ -115,7 +121,7 @@ def _llama(config: Mapping[str, Any]) -> Llama:
     elif kind != "default":
         raise ScenarioError("has rotary angles of another kind", key=KEY, found=kind, allowed=["default", "llama3"])
     return Llama(
-        config["vocab_size"], config["max_position_embeddings"], dim, heads, config.get("num_key_value_heads") or heads,
+        config["vocab_size"], config["max_position_embeddings"], dim, heads, kv_heads,
         config.get("head_dim") or dim // heads, config["num_hidden_layers"], config["intermediate_size"],
         config["rms_norm_eps"], config.get("rope_theta") or angles.get("rope_theta", 10_000.0), stretch,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """Data of a user's own: what may be given, and what a slip is told in one line."""
 
 import json
+import os
 import sys
 
 import numpy as np
@@ -112,6 +113,7 @@ class Ending(TensorDataset):
         (TABLE, "is no data set .*found 'ndarray'"),
         ((TABLE, CLASSES[:3], TABLE, CLASSES), r"needs one label for each of 8 training .*found 'an array \(3,\)'"),
         ((TABLE, CLASSES, TABLE * np.nan, CLASSES), "numbers that are not finite"),
+        ((TABLE * 1e40, CLASSES, TABLE, CLASSES), "numbers that are not finite in float32"),
         ((TABLE, CLASSES, TABLE, CLASSES / 2), "neither whole numbers nor texts .*found 'float64'"),
         ((TABLE, CLASSES, TABLE[:, 1:], CLASSES), "training and test samples of unequal shapes"),
         ((RGB_LAST, CLASSES, RGB_LAST, CLASSES), r"channels last; .*found '8x9x9x3 uint8'; allowed: \(N, C, H, W\)"),
@@ -155,6 +157,13 @@ def test_a_file_that_holds_no_indices_is_named(text, tmp_path):
     (tmp_path / "parts.json").write_text(text)
     with pytest.raises(ScenarioError, match=r"data.partition.file: .*found '.*parts.json'"):
         read_indices(str(tmp_path / "parts.json"), "data.partition.file")
+
+
+@pytest.mark.parametrize("kind", ["json", "npz"])
+def test_a_pipe_of_indices_is_not_waited_for(kind, tmp_path):
+    os.mkfifo(tmp_path / f"parts.{kind}")
+    with pytest.raises(ScenarioError, match=r"data.partition.file: cannot be read: .*no regular file"):
+        read_indices(str(tmp_path / f"parts.{kind}"), "data.partition.file")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00"])

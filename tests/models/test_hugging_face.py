@@ -1,6 +1,7 @@
 """Models from folders in Hugging Face's format, against the library that writes them."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -102,3 +103,12 @@ def test_weights_that_are_missing_are_noticed_before_anything_trains(tmp_path):
     save_file({"wte.weight": torch.zeros(29, 12)}, folder_with(tmp_path) / "model.safetensors")
     with pytest.raises(ScenarioError, match=r"has no such weights as its config\.json says"):
         network(HuggingFace(str(tmp_path)), (9,), 29)
+
+
+def test_a_pipe_is_not_waited_for_and_heads_share_their_keys_evenly(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(ScenarioError, match=r"model\.path: cannot be read: .*no regular file"):
+        _ = HuggingFace(str(tmp_path)).sizes
+    (tmp_path / "uneven.json").write_text(json.dumps(LLAMA | {"model_type": "llama", "num_key_value_heads": 3}))
+    with pytest.raises(ScenarioError, match=r"model\.path: .*num_key_value_heads does not divide .*found '4 and 3'"):
+        _ = HuggingFace(str(tmp_path / "uneven.json")).sizes
