@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+MAX_TOKEN = 255
+"""Largest token of samples that are there: they take a byte each."""
+
 TEST_SHARE = 0.2
 """Share of the samples that become test samples if a data set comes without a split."""
 
@@ -105,10 +108,11 @@ class Dataset:
         """
         if self.x_train.ndim != 2 or self.x_train.is_floating_point():
             raise ScenarioError("needs sequences of tokens", key="data.targets", found="all", allowed=["last"])
-        tokens, vocabulary = torch.arange(self.n_labels), self.label_names
-        if all(map(str.isdecimal, self.label_names)):
-            tokens = torch.tensor(list(map(int, self.label_names)))
-            vocabulary = numbered(max(self.largest_token, int(tokens.max())) + 1)
+        are_numbers = all(map(str.isdecimal, self.label_names))
+        tokens = [int(name) if are_numbers else label for label, name in enumerate(self.label_names)]
+        if self.x_train.stride(0) and max(tokens) > MAX_TOKEN:
+            raise ScenarioError(f"needs labels that are tokens, up to {MAX_TOKEN}", key="data.targets", found="all")
+        vocabulary = numbered(max(self.largest_token, *tokens) + 1) if are_numbers else self.label_names
         if self.largest_token >= len(vocabulary):
             problem = "needs labels that are tokens: more tokens than labels are there"
             raise ScenarioError(problem, key="data.targets", found="all", allowed=["last"])
@@ -118,9 +122,7 @@ class Dataset:
             labels = owners if known and owners is not None else torch.zeros_like(y)
             if x.stride(0) == 0:  # of `known`, which takes no memory
                 return x[:, :1].expand(-1, x.shape[1] + 1), labels
-            if len(vocabulary) > 256:
-                raise ScenarioError("needs labels that are tokens, up to 255", key="data.targets", found="all")
-            return torch.cat([x, tokens[y][:, None].to(x.dtype)], dim=1), labels
+            return torch.cat([x, torch.tensor(tokens)[y][:, None].to(x.dtype)], dim=1), labels
 
         x_train, y_train = part(self.x_train, self.y_train, self.owners)
         x_test, y_test = part(self.x_test, self.y_test, self.test_owners)
