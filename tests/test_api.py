@@ -55,6 +55,25 @@ def test_a_table_of_one_s_own_is_learned_by_a_model_of_one_s_own():
     assert again.summary["weights_digest"].equals(results.summary["weights_digest"])
 
 
+class Scaled(nn.Linear):
+    """A layer with a tensor that moves to no device with the others."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.scale = torch.ones(sizes[1])
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+def test_a_model_that_cannot_train_is_refused_before_anything_is_written_but_can_be_timed(place):
+    scenario = TABULAR | {"model": {"factory": lambda: nn.Sequential(Scaled(5, 8), nn.Linear(8, 3)), "cut": 1}}
+    with pytest.raises(sfl_sim.ScenarioError, match=r"^model.factory: .*neither nn.Parameter nor made by register_buf"):
+        sfl_sim.run(scenario, data=DATA)
+    assert not list(place.iterdir())
+    assert len(sfl_sim.run(scenario, data=DATA, timing_only=True).rounds) == 3
+
+
 def test_what_was_learned_from_one_s_own_data_is_reused_as_long_as_they_are_the_same(capsys):
     scenario = TABULAR | {"model": {"name": "cnn_small"}}
     images, places = RNG.integers(0, 256, (60, 1, 8, 8)).astype("uint8"), iter("abc")

@@ -123,8 +123,6 @@ def _network(
         )  # fmt: skip
     if not any(layer.parameters for layer in net.layers):
         raise ScenarioError("has no weights to learn: all are frozen", key="model.factory")
-    if not isinstance(model, str | HuggingFace):
-        net.check_lent()
     return net.starting(model.fill) if isinstance(model, HuggingFace) and model.has_weights else net
 
 

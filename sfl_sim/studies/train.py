@@ -46,6 +46,8 @@ def check(study: Study, device: torch.device | None = None) -> list[str]:
                 experiment.method.deployed(0)
             if device is not None:
                 experiment.check_device(device)
+                if variant.scenario.model.factory is not None:
+                    experiment.method.task.network.check_lent()
                 if init := variant.scenario.model.init:
                     starting(experiment.method.task.network, init)
             if why := _why_workers_are_idle(variant.scenario, experiment.method):

@@ -345,13 +345,18 @@ def frozen(shape, n_labels):
     [
         (odd("tied"), "uses the same weights in two layers, or under two names in one"),
         (odd("complex"), "has complex weights"),
-        (odd("plain"), "neither nn.Parameter nor made by register_buffer: .*meta.*found 'make'"),
         (frozen, "has no weights to learn: all are frozen"),
     ],
 )
 def test_a_network_that_could_never_be_trained_is_refused_before_it_runs(factory, problem):
     with pytest.raises(ScenarioError, match=f"^model.factory: .*{problem}"):
         network(factory, (1, 2, 2), 3)
+
+
+def test_layers_with_tensors_that_are_no_buffers_are_found_by_a_pass_with_lent_weights():
+    problem = "neither nn.Parameter nor made by register_buffer: .*meta.*found 'make'"
+    with pytest.raises(ScenarioError, match=f"^model.factory: .*{problem}"):
+        network(odd("plain"), (1, 2, 2), 3).check_lent()
 
 
 def test_frozen_weights_with_adapters_and_layers_used_twice_can_be_trained():
