@@ -318,17 +318,11 @@ def test_ctrl_c_before_anything_is_finished_leaves_nothing(here):
 
 
 def test_ctrl_c_is_said_with_exit_code_130(here):
-    command = [
-        sys.executable,
-        "-m",
-        "sfl_sim",
-        "serve",
-        "tiny.yaml",
-        "--set",
-        "serving.requests=200000",
-        "--set",
-        "repeats=1",
-    ]
+    code = (  # a shell's background job ignores Ctrl-C, and so would its children
+        "import signal; from sfl_sim.cli import main; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "main(['serve', 'tiny.yaml', '--set', 'serving.requests=200000', '--set', 'repeats=1'])"
+    )
+    command = [sys.executable, "-c", code]
     root = str(Path(sfl_sim.__file__).parents[1])
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": root}) as process:
         while "request" not in (line := process.stderr.readline()):
