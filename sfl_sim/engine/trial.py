@@ -218,7 +218,10 @@ def _last(rounds: pd.DataFrame, columns: Sequence[str]) -> dict[str, float | Non
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C and `kill` until the block is done, so that no file is written in part."""
+    """Delay Ctrl-C and `kill` until the block is done, so that no file is written in part.
+
+    A signal that is ignored, as a shell's background jobs ignore Ctrl-C, stays so.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -226,6 +229,7 @@ def uninterrupted() -> Iterator[None]:
     before = {
         number: signal.signal(number, lambda number, frame: pressed.append(number))
         for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) != signal.SIG_IGN
     }
     try:
         yield

@@ -112,18 +112,11 @@ def test_a_different_scenario_of_the_same_name_gets_a_folder_of_its_own(scenario
 
 
 def test_ctrl_c_leaves_a_readable_partial_run_and_resume_finishes_it(scenario, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "sfl_sim",
-        str(scenario),
-        "--set",
-        "train.rounds=12",
-        "--threads",
-        "1",
-        "--out",
-        "run",
-    ]
+    code = (  # a shell's background job ignores Ctrl-C, and so would its children
+        "import signal; from sfl_sim.cli import main; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "main(['tiny.yaml', '--set', 'train.rounds=12', '--threads', '1', '--out', 'run'])"
+    )
+    command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         while "fcfs  round" not in (line := process.stderr.readline()):  # the second of three variants is under way
             assert line, "ended before it could be interrupted"
