@@ -142,7 +142,8 @@ def diagram(source: str, language: str, css_class: str, options: Any, md: Any, *
 def scenario_page() -> str:
     """Write the reference of scenarios from their JSON Schema: every key, by section."""
     schema = json_schema({}, choices())
-    examples = EXAMPLES | {key: value for key, value in given_keys() if value is not None}  # null says "off", and is no example
+    given = {key: value for key, value in given_keys() if value is not None}  # null is no example
+    examples = EXAMPLES | given
     lines = [SCENARIO_INTRO]
     for name, about, keys in sections_of("", schema, schema):
         lines += ["", f"## {name or 'Top level'}", "", about, "", TABLE]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class Results(_Stored):
     def plot(self, against: Literal["time", "rounds", "bytes"] = "time") -> go.Figure:
         """Draw the accuracy of each variant against simulated time, rounds or bytes, as its page does.
 
-        A timing-only run has no accuracy: there it is the time of a round by resource.
+        Where no accuracy is known, as in a timing-only run, it is the time of a round by resource.
         """
         return results_figure(self.folder, against)
 
@@ -116,7 +117,9 @@ class Results(_Stored):
         parts: dict[str, dict[str, Tensor]] = {}  # of all clients, and of each client
         for name, tensor in tensors.items():
             layer = name.partition(".")[2]
-            owner = layer.partition(".")[0] if layer.startswith(("client", "initial.")) else ""
+            owner = layer.partition(".")[0]
+            if not re.fullmatch(r"client\d+|initial", owner):  # a module of the model
+                owner = ""
             parts.setdefault(owner, {})[layer.removeprefix(f"{owner}.")] = tensor
         common = parts.pop("", {})
         wanted = next(iter(parts)) if len(parts) == 1 and client is None else f"client{client}"

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import OrderedDict
 from types import SimpleNamespace
 
 import numpy as np
@@ -172,6 +173,17 @@ def test_its_weights_go_into_pytorch(stored):
     net.load_state_dict(stored.state_dict("splitfed_v3", client=1))
     other = stored.state_dict("splitfed_v3", client=0)
     assert not torch.equal(net.state_dict()["conv1.0.weight"], other["conv1.0.weight"])
+
+
+@pytest.mark.parametrize("method", ["splitfed_v2", "splitfed_v3"])
+def test_a_module_may_be_called_like_a_client(method):
+    def doors():
+        named = {"client_side": nn.Linear(5, 8), "initially": nn.ReLU(), "server": nn.Linear(8, 3)}
+        return nn.Sequential(OrderedDict(named))
+
+    stored = sfl_sim.run(TABULAR | {"model": {"factory": doors, "cut": 1}, "method": method}, data=DATA)
+    client = 0 if method == "splitfed_v3" else None
+    doors().load_state_dict(stored.state_dict(client=client))
 
 
 def test_a_stored_model_says_how_images_go_into_it(stored):

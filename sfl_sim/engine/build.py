@@ -76,7 +76,8 @@ def build_method(
     train = scenario.train
     kind = find_method(scenario.method.name)
     net = build_network(scenario, dataset)
-    cuts, round_cuts = _cuts(scenario, kind, net, fleet)
+    options = method_options(kind, scenario)
+    cuts, round_cuts = _cuts(scenario, net, fleet) if kind.splits(options) else ([], [])
     if net.lora and not kind.trains_part1:
         net = build_network(scenario, dataset, above=max(cuts))
     if device is not None and scenario.model.init:
@@ -94,7 +95,7 @@ def build_method(
         sample_s=SecondsPerSample(net, cuts, train.batch_size, fleet, wire), round_cuts=round_cuts,
         participants=round_size(scenario.clients.participation, len(shares)), method=scenario.method.name, wire=wire,
     )  # fmt: skip
-    method = kind(task, method_options(kind, scenario))
+    method = kind(task, options)
     _check_defences(scenario, method)
     return method
 
@@ -242,11 +243,9 @@ def _check_defences(scenario: Scenario, method: Method) -> None:
             )  # fmt: skip
 
 
-def _cuts(scenario: Scenario, kind: type[Method], net: Network, fleet: Fleet) -> tuple[list[int], list[int]]:
+def _cuts(scenario: Scenario, net: Network, fleet: Fleet) -> tuple[list[int], list[int]]:
     """Choose the task's `cuts` and `round_cuts`."""
     cut, n_clients = scenario.model.cut, len(fleet.macs_per_s)
-    if not kind.is_split:
-        return [], []
     if not isinstance(cut, ClientCuts):
         return [net.cut_at(cut)] * n_clients, []
     if cut.by != "round":

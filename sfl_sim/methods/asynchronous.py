@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -92,11 +92,14 @@ class Asynchronous(SplitStep):
     options: AsynchronousOptions
     knows_deadlines = False
 
+    @classmethod
+    def splits(cls, options: MethodOptions) -> bool:
+        """True with the clients of splitfed_v1."""
+        return isinstance(options, AsynchronousOptions) and options.host == "splitfed_v1"
+
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        self.is_split = self.options.host == "splitfed_v1"
-        if not self.is_split:
-            self.task = replace(task, cuts=[], round_cuts=())
+        self.is_split = self.splits(self.options)
         self.parts = task.split(task.cut) if self.is_split else task.split()
         self.nodes = (AGGREGATOR, SERVER)[: len(self.parts)]
         self.version = 0

@@ -248,6 +248,11 @@ class Method(ABC):
             problem = f"needs a method that averages models and does nothing else to them, unlike {task.method}"
             raise ScenarioError(problem, key="lora.aggregate", found=lora.aggregate, allowed=["separate", "ffa"])
 
+    @classmethod
+    def splits(cls, options: MethodOptions) -> bool:
+        """Say whether the model is cut with these options: what `is_split` of the method will be."""
+        return cls.is_split
+
     @once_a_round
     def optimiser(self, round: int) -> Optimiser:
         """The local optimiser of a round, with a rule of the method if it has one."""

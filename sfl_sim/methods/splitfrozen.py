@@ -25,7 +25,7 @@ from sfl_sim.training.steps import Forward, Renew, Train
 
 class FrozenOptions(MethodOptions):
     """`ahead`: messages of a client that may wait at the server. `send_once`: the server keeps the activations of
-    every sample, and a client whose samples have all been sent takes no part any more.
+    every sample, and a client whose samples have all been sent computes and sends nothing any more.
     """
 
     ahead: Annotated[int, Field(ge=1)] = 4

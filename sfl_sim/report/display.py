@@ -75,7 +75,7 @@ def tenths(number: float) -> str:
 
 def plural(number: float, noun: str) -> str:
     """A number and its noun: 1 seed, 12 rounds."""
-    return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
+    return f"{tenths(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def over_seeds(frame: pd.DataFrame, by: str, columns: Sequence[str]) -> pd.DataFrame:

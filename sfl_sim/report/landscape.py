@@ -90,10 +90,12 @@ def headline(lines: Slices) -> list[Markup]:
 
 def undertrained(frames: Frames, lines: Slices) -> dict[str, str]:
     """Warn, by label, of each variant that has learned so little that its width means nothing."""
-    n_labels = frames.labels.groupby("variant")["label"].nunique()
+    answers = (
+        frames.layers.sort_values("layer").groupby("variant")["out_shape"].last().str.split("x").str[-1].astype(int)
+    )
     texts = {}
     for variant, points in lines:
-        loss, guessing = _models(points)["loss"].median(), math.log(n_labels.get(variant.label, 1))
+        loss, guessing = _models(points)["loss"].median(), math.log(answers.get(variant.label, 1))
         if loss > UNDERTRAINED * guessing > 0:
             name = variant.label.unescape()
             texts[str(variant.label)] = (

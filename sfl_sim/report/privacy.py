@@ -55,7 +55,7 @@ class Leaks:
         aim: the accuracy to which `time_s` leads; None if it is the time of a round.
         figures: one row per variant and seed: the summary, the depth of the cut, and after the last round the columns
             of `FIGURES`, of a variant with several cuts where most leaks.
-        table: leakage.parquet, with the variants' labels.
+        table: the rows of leakage.parquet on all clients together in the last round, with the variants' labels.
         pictures: reconstructions.parquet, likewise.
         series: name and look of what variants have in common that differ in their cut alone, by variant.
     """
@@ -106,7 +106,7 @@ class Leaks:
 
     def known_without(self, attack: str, measure: str) -> float:
         """Give what is drawn without any network before the cut; NaN if that was not tried."""
-        rows = self.table.query("cut == 0 and client == -1 and attack == @attack and metric == @measure")
+        rows = self.table.query("cut == 0 and attack == @attack and metric == @measure")
         return float(rows["value"].median())
 
 

@@ -60,7 +60,7 @@ def results_table(frames: Frames) -> Table:
 
 
 def results_figure(folder: Path, against: Literal["time", "rounds", "bytes"]) -> go.Figure:
-    """Draw the accuracy of the run in `folder`, towards its first target; of a timing-only run the time of a round.
+    """Draw the accuracy of the run in `folder`, towards its first target; where none is known, the time of a round.
 
     Raises ScenarioError if the folder holds no run, or nothing can be drawn against what is asked for.
     """
@@ -74,7 +74,8 @@ def results_figure(folder: Path, against: Literal["time", "rounds", "bytes"]) ->
     if against not in axes:
         raise ScenarioError("nothing is drawn against it", key="against", found=against, allowed=axes)
     frames = merge([load(folder)])
-    figure = round_breakdown(frames) if frames.timing_only else axes[against](frames, aims(frames)[0])
+    aim = next(iter(aims(frames)), None)
+    figure = axes[against](frames, aim) if aim else round_breakdown(frames)
     return figure.update_layout(showlegend=True)
 
 

@@ -93,7 +93,7 @@ def _unfinished(run: Run) -> list[str]:
     status, failed = run.manifest.get("status"), run.manifest.get("failed") or []
     texts = []
     if status != "complete" and not (status == "failed" and failed):
-        planned = (run.scenario.get("train") or {}).get("rounds", "?")
+        planned = " or ".join(dict.fromkeys(str(own.get("train.rounds", "?")) for own in run.settings.values()))
         texts.append(
             f"{status} after round {run.rounds['round'].max()} of {planned}. What follows is what was stored "
             "until then; variants and seeds may have reached different rounds."

@@ -147,7 +147,7 @@ def _saturations(served: Served) -> list[Markup]:
             found.setdefault(where, []).append(series.html)
     told = []
     for where, names in sorted(found.items(), key=lambda item: item[0].fell_behind_per_s if item[0] else math.inf):
-        who = Markup(", ").join(names) if len(found) > 1 or len(names) == 1 else Markup("All variants")
+        who = Markup("All variants") if 1 < len(names) == len(served.series) else Markup(", ").join(names)
         ending = "s" if len(names) == 1 else ""
         if where is None:
             told.append(who + f" handle{ending} all rates without saturation")

@@ -111,8 +111,8 @@ class Column:
         return self.text(number) if math.isfinite(number) else "–"
 
     def spread(self, numbers: pd.Series) -> str:
-        """The standard deviation; empty if there is nothing to tell: one seed, or seeds that do not differ."""
-        return f"± {self.text(numbers.std())}" if numbers.nunique() > 1 else ""
+        """The standard deviation; empty if there is none to tell: one seed, seeds that do not differ, infinite numbers."""
+        return f"± {self.text(numbers.std())}" if numbers.nunique() > 1 and math.isfinite(numbers.sum()) else ""
 
 
 def by_variant(columns: Sequence[Column], rows: Sequence[tuple[Named, pd.DataFrame]], *, ranked: bool = True) -> Table:

@@ -183,14 +183,14 @@ def _runner_up(axis: Axis, rest: pd.Series, least_s: float) -> Markup:
 
 def _seeds(whatif: WhatIf, series: style.Named, best: int) -> str:
     """The spread over seeds, and how many of them agree."""
-    if whatif.n_seeds == 1:
+    own = whatif.here(whatif.points, series).dropna(subset="round_s")
+    rounds_s = own.loc[own[whatif.along.column] == best, "round_s"]
+    if len(rounds_s) == 1:  # an interrupted study may have more seeds elsewhere
         return ""
-    own = whatif.here(whatif.points, series)
-    spread_s = own.loc[own[whatif.along.column] == best, "round_s"].std()
     winners = own.loc[own.groupby("seed")["round_s"].idxmin(), whatif.along.column]
     agreeing = int((winners == best).sum())
     return (
-        f" (median of {plural(whatif.n_seeds, 'seed')}, ± {duration(spread_s)}; "
+        f" (median of {plural(len(rounds_s), 'seed')}, ± {duration(rounds_s.std())}; "
         f"the best with {'all' if agreeing == len(winners) else f'{agreeing}'} of them)"
     )
 
@@ -198,12 +198,12 @@ def _seeds(whatif: WhatIf, series: style.Named, best: int) -> str:
 def _changes(whatif: WhatIf, series: style.Named) -> Markup:
     """Say where along the second axis the best changes."""
     across = whatif.across
-    if across is None or len(across.values) < 2:
+    if across is None:
         return Markup("")
     axis, times_s = whatif.along, field(whatif, series, across)
-    found = reigns(times_s, across)
-    if not found:
+    if len(best_by_column(times_s)) < 2:
         return Markup("")
+    found = reigns(times_s, across)
     if len(found) == 1:
         always = len(set(best_by_column(times_s).values())) == 1
         close = "" if always else f", or within {percent(ALIKE, 0)} of it,"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -229,16 +230,19 @@ def by_workers(whatif: WhatIf) -> go.Figure:
     own = sweep(whatif, "workers")
     numbers = np.unique(own["workers"])
     figure = _drawn(whatif, own.assign(x=np.searchsorted(numbers, own["workers"])), "workers")
-    texts = ["unlimited" if np.isinf(number) else f"{number:g}" for number in numbers]
-    return figure.update_xaxes(title="workers of the server", tickvals=list(range(len(numbers))), ticktext=texts)
+    places = list(range(len(numbers)))
+    return figure.update_xaxes(title="workers of the server", tickvals=places, ticktext=list(map(_number, numbers)))
 
 
 def faster_server(whatif: WhatIf) -> str:
     """Say what the fastest server that was tried would save of the first series' round."""
     own = sweep(whatif, "speedup")
-    own = own[own["series"] == own["series"].iloc[0]]
-    here, fastest = own[own["own"]], own.loc[own["speedup"].idxmax()]
-    if here.empty or fastest["speedup"] <= here["speedup"].iloc[0]:
+    own = own[own["series"] == whatif.series[0].label]
+    here = own[own["own"]]
+    if here.empty:
+        return ""
+    fastest = own.loc[own["speedup"].idxmax()]
+    if fastest["speedup"] <= here["speedup"].iloc[0]:
         return ""
     saved = 1 - fastest["round_s"] / here["round_s"].iloc[0]
     share = display.percent(saved, 0) if saved >= ALIKE else f"less than {display.percent(ALIKE, 0)}"
@@ -256,6 +260,10 @@ def sweep(whatif: WhatIf, column: str) -> pd.DataFrame:
     return rows.groupby(["series", column], as_index=False).agg({"round_s": "median", "own": "first"})
 
 
+def _number(number: float) -> str:
+    return "unlimited" if math.isinf(number) else f"{number:g}"
+
+
 def _equal(one: pd.Series, other: pd.Series) -> pd.Series:
     return pd.Series(np.isclose(one, other, rtol=1e-6), index=one.index)
 
@@ -267,7 +275,7 @@ def _drawn(whatif: WhatIf, rows: pd.DataFrame, column: str) -> go.Figure:
         own = rows[rows["series"] == series.label]
         figures.lines(
             figure, series, own["x"], own["round_s"] / unit_s, f"%{{y:.3~g}} {unit} with %{{text}}<extra></extra>",
-            text=own[column].map("{:g}".format), mode="lines+markers", width=2,
+            text=own[column].map(_number), mode="lines+markers", width=2,
             showlegend=len(whatif.series) > 1, marker={"color": series.colour, "size": 6},
         )  # fmt: skip
         here = own[own["own"]]

@@ -39,7 +39,10 @@ ROUND_COLUMNS = [
     "bytes_up",
     "bytes_down",
 ]
-REPLAY_COLUMNS = ["replay_proportion", "replay_requested", "replay_collected", "replay_late", "replay_bytes"]
+REPLAY_COLUMNS = [
+    "replay_proportion", "replay_requested", "replay_collected", "replay_assistants", "replay_late", "replay_bytes",
+    "replay_gradient_norm",
+]  # fmt: skip
 """Further columns of rounds, of methods that replay samples of clients that do not take part (KoReA-SFL)."""
 ATTENDANCE_COLUMNS = ["present", "lost", "lost_device_s", "lost_link_s", "lost_bytes"]
 """Further columns of rounds, where clients may go away: numbers of clients that are present at the beginning and that

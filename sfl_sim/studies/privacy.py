@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sfl_sim.engine.registry import find_method
+from sfl_sim.engine.registry import find_method, method_options
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.load import Study, extended
+from sfl_sim.scenario.load import Study, Variant, extended
 from sfl_sim.scenario.vary import Axis, spread
 from sfl_sim.studies.whatif_question import Question
 
@@ -16,10 +16,6 @@ def attacked(study: Study, axes: Sequence[Axis]) -> Study:
 
     Its name says what it is. Raises ScenarioError for axes that do not fit the scenario, and if no method has a cut.
     """
-    methods = dict.fromkeys(variant.scenario.method.name for variant in study.variants)
-    if not any(find_method(name).is_split for name in methods):
-        problem = "has no cut between clients and server, so there is nothing to attack"
-        raise study.located(ScenarioError(problem, key="method.name", found=next(iter(methods))))
     layer: dict[str, object] = {"name": f"{study.name}-privacy"}
     if axes:
         closed = Question.of(study, axes).axes
@@ -29,4 +25,15 @@ def attacked(study: Study, axes: Sequence[Axis]) -> Study:
         layer["grid"] = [{**part, **{axis.key: list(axis.values) for axis in closed}} for part in parts]
     if all(variant.scenario.report.leakage is None for variant in study.variants):
         layer["report.leakage"] = {}
-    return extended(study, layer)
+    found = extended(study, layer)
+    if not any(_splits(variant) for variant in found.variants):
+        problem = "has no cut between clients and server here, so there is nothing to attack"
+        raise study.located(ScenarioError(problem, key="method.name", found=found.variants[0].scenario.method.name))
+    return found
+
+
+def _splits(variant: Variant) -> bool:
+    """True if the variant's method has a cut, as its options say."""
+    kind = find_method(variant.scenario.method.name)
+    with variant.places.locating():
+        return kind.splits(method_options(kind, variant.scenario))

@@ -161,6 +161,7 @@ def test_a_metric_that_fails_is_named(tmp_path):
         ({"train": TRAIN | {"stop": {}}}, "train.stop.accuracy: must not be empty without time_s and patience"),
         ({"train": TRAIN | {"on_round_end": "os:sep"}}, "train.on_round_end: names code of your own"),
         ({"report": {"metrics": {"accuracy": len}}}, "report.metrics.accuracy: cannot name a column of your own"),
+        ({"report": {"metrics": {"replay_gradient_norm": len}}}, "replay_gradient_norm: cannot name a column of your"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_one_line(sections, problem, tmp_path):

@@ -35,6 +35,13 @@ def test_bytes_have_decimal_prefixes(size_bytes: float, text: str) -> None:
     assert display.data_size(size_bytes).replace(display.NBSP, " ") == text
 
 
+@pytest.mark.parametrize(
+    ("number", "text"), [(1, "1 seed"), (12.0, "12 seeds"), (12.5, "12.5 seeds"), (2e6, "2,000,000 seeds")]
+)
+def test_a_number_of_things_is_rounded_to_no_whole_one(number: float, text: str) -> None:
+    assert display.plural(number, "seed") == text
+
+
 def test_the_unit_of_an_axis_keeps_its_numbers_small() -> None:
     assert [display.time_unit(longest_s)[0] for longest_s in (0.5, 90, 600, 9000, 1e6)] == ["ms", "s", "min", "h", "d"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -125,6 +126,14 @@ def test_of_several_runs_it_is_told_whose_variant_is_hardly_trained(small_folder
     assert [text.partition(" is hardly trained")[0] for text in told.values()] == [
         f"{run}: {variant.name}" for run in (small_folder, folder) for variant in frames.variants[:2]
     ]
+
+
+def test_a_model_of_tokens_is_compared_with_guessing_among_them(frames: Frames) -> None:
+    """Samples of text have their owners' labels, of which there may be fewer or more."""
+    of_text = replace(frames, layers=frames.layers.assign(out_shape="20x80"))
+    lines = [(variant, line(np.full(41, 2.0))) for variant in frames.variants]
+    assert len(undertrained(frames, lines)) == len(lines)
+    assert undertrained(of_text, lines) == {}
 
 
 def test_the_widest_minimum_is_told_among_models_that_are_trained(

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import json
+import math
 import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from read_table import best, in_words, read
 
-from sfl_sim.report.results import medians, paper_table, results_table
+from sfl_sim.report.results import medians, paper_table, results_figure, results_table
+from sfl_sim.report.table import Column
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sfl_sim.report.frames import Frames
 
 
@@ -26,6 +32,21 @@ def test_a_median_comes_with_the_standard_deviation_over_seeds(frames: Frames) -
     row = read(results_table(replace(frames, summary=summary)))["hydra, cyclic"]
 
     assert row["Accuracy"] == ("82.0 %", "± 2.8 %")  # 4 points apart: ± 4 / sqrt(2)
+
+
+def test_a_spread_that_is_no_number_is_not_told() -> None:
+    perplexity = Column("Perplexity", "perplexity", "{:.2f}".format)
+    assert perplexity.spread(pd.Series([3.0, 5.0])) == "± 1.41"
+    assert perplexity.spread(pd.Series([3.0, math.inf])) == ""
+
+
+def test_a_repriced_run_that_must_be_trained_anew_is_drawn_by_its_time(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    variants = json.loads((folder / "summary.json").read_text())["variants"]
+    manifest["repriced"] = [{"variant": one["name"], "seed": one["seed"], "reason": "order"} for one in variants]
+    assert results_figure(folder, "time").layout.yaxis.title.text == "accuracy (%)"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert "accuracy" not in str(results_figure(folder, "time").layout.yaxis.title.text)
 
 
 def test_the_paper_counts_over_seeds_first_and_over_rounds_then(frames: Frames) -> None:

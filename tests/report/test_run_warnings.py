@@ -50,6 +50,14 @@ def test_an_interrupted_run_warns_how_far_it_came(frames_of: FramesOf, small: Wo
     assert warning.startswith("heterogeneous_bw: interrupted after round 4 of 30.")
 
 
+def test_variants_with_rounds_of_their_own_are_interrupted_before_those(frames_of: FramesOf, small: World) -> None:
+    frames = frames_of(replace(small, status="interrupted"))
+    scenario = {"name": "doors", "train": {"rounds": 30}, "grid": {"train.rounds": [10, 20]}}
+    summary = frames.runs[0].summary.assign(variant=["rounds=10", "rounds=20"])
+    (warning,) = warnings(replace(frames, runs=[replace(frames.runs[0], scenario=scenario, summary=summary)]))
+    assert "interrupted after round 4 of 10 or 20." in warning
+
+
 def test_variants_that_failed_are_named_with_their_errors_and_the_rest_is_told(
     frames_of: FramesOf, small: World
 ) -> None:

@@ -11,7 +11,8 @@ import pytest
 from synthetic_serving import Method, Rule, World, write_served
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.serving import write_serving
+from sfl_sim.report.serving import headline, write_serving
+from sfl_sim.report.serving_load import load_serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +58,14 @@ def test_it_says_who_is_quick_and_when_who_falls_behind(page: str) -> None:
     assert "is the quickest: it answers 95 % of its requests within" in headlines[0]
     assert "become saturated between 80 and 320\u00a0requests/s" in headlines[-1]
     assert "· saturated" in page
+
+
+def test_all_variants_are_saturated_only_if_that_is_known_of_all(folder: Path) -> None:
+    served = load_serving(folder)
+    unknown = served.trials["series"] == served.series[0].label
+    few = replace(served, trials=served.trials.assign(falls_behind=served.trials["falls_behind"].mask(unknown)))
+    assert headline(served)[-1].startswith("All variants become saturated")
+    assert headline(few)[-1].startswith(served.series[1].html + ", ")
 
 
 def test_the_settings_are_there_where_they_were_stored(tmp_path: Path) -> None:

@@ -211,6 +211,14 @@ def test_the_ring_is_the_scenario_s_own_server(whatif: WhatIf) -> None:
     figure = whatif_rounds.by_workers(whatif)
     assert list(figure.layout.xaxis.ticktext) == ["1", "2", "4", "8", "unlimited"]
     assert list(figure.data[1].x) == [0]
+    assert list(figure.data[0].text) == list(figure.layout.xaxis.ticktext)
+
+
+def test_the_words_on_a_faster_server_are_of_the_first_series(whatif: WhatIf) -> None:
+    by_series = dict(list(whatif.server.groupby("series")))
+    first, second = (replace(whatif, server=by_series[series.label]) for series in whatif.series)
+    assert whatif_rounds.faster_server(whatif) == whatif_rounds.faster_server(first) != ""
+    assert whatif_rounds.faster_server(second) == ""  # of which there is no first
 
 
 def test_what_must_be_trained_has_no_accuracy_and_what_never_gets_there_says_so(whatif: WhatIf) -> None:

@@ -230,6 +230,16 @@ def test_an_interrupted_study_shows_what_there_is(tmp_path: Path) -> None:
     assert page.split("<h2>Settings</h2>")[0].count('<th scope="row">') == 2
 
 
+def test_it_tells_of_no_seed_and_of_no_bandwidth_that_it_has_not_walked(tmp_path: Path) -> None:
+    folder = write_whatif(tmp_path / "begun", replace(SMALL, seeds=(0, 1), status="interrupted"))
+    points = pd.read_parquet(folder / "points.parquet")
+    here = (points["axis_1"] == BANDWIDTHS.base) & ((points["seed"] == 0) | (points["axis_0"] == 0))
+    points[here].to_parquet(folder / "points.parquet")
+    (best,) = headlines_of(folder)
+    assert "takes the least time" in best
+    assert not re.search("median|nan", best)
+
+
 def test_a_folder_without_a_what_if_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"without whatif\.json, points\.parquet"):
         write_page(tmp_path, tmp_path / "page.html")
