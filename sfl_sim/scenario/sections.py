@@ -174,7 +174,7 @@ class Clients(Section):
 
     count: Annotated[Count | None, Concern.DEALING] = None
     """Number of clients; null means phi x labels with dominant_label and sharding, n_shards / shards with label_shards,
-    all owners with natural, else 10."""
+    all owners with natural, as many as there are lists with indices, else 10."""
     participation: PositiveShare = 1.0
     """Share of the clients that take part in a round."""
     compute: Annotated[Compute, Concern.SYSTEM] = Compute()
