@@ -19,6 +19,7 @@ from torch import Tensor
 from sfl_sim.cli.app import Terminal
 from sfl_sim.cli.progress import progress as show_progress
 from sfl_sim.data.own import as_dataset
+from sfl_sim.engine.dealing import forget
 from sfl_sim.engine.experiment import Experiment, Round
 from sfl_sim.engine.news import Notify, silent
 from sfl_sim.engine.trial import Settings
@@ -399,6 +400,7 @@ def advise(
 def _study(
     scenario: str | Path | Scenario | Mapping[str, Any], overrides: Overrides, given: Mapping[str, Any] | None = None
 ) -> Study:
+    forget()
     layer = read_overrides(overrides) | dict(given or {})
     if isinstance(scenario, str | Path):
         return load_scenario(scenario_file(_place(scenario)), layer)

@@ -145,6 +145,19 @@ def test_a_scheduling_policy_of_one_s_own_is_a_function():
     assert results.summary["timeline_digest"].nunique() == 2
 
 
+def test_data_that_have_changed_since_the_last_run_are_read_again(place):
+    def read():
+        x, y, x_test, y_test = DATA
+        n = int((place / "n.txt").read_text())
+        return x[:n], y[:n], x_test, y_test
+
+    sizes = []
+    for n in (24, 48):
+        (place / "n.txt").write_text(str(n))
+        sizes.append(sfl_sim.run(TABULAR | {"data": {"factory": read}}, timing_only=True).clients["samples"].sum())
+    assert sizes == [24, 48]
+
+
 def test_a_stored_run_is_opened_by_its_folder(stored, place):
     assert sfl_sim.load(str(stored.folder)).summary.equals(stored.summary)
     assert sfl_sim.Results(str(stored.folder)).rounds.equals(stored.rounds)

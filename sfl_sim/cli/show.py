@@ -242,13 +242,14 @@ def model(
 
     Example: sfl-sim model mobilenet_v1 --input 3x32x32
     """
+    from sfl_sim.engine.catalogue import choices
     from sfl_sim.engine.layer_table import layer_table, usual_data
     from sfl_sim.engine.registry import find_model
     from sfl_sim.models.zoo import network
     from sfl_sim.report.fleet import layers_in_terminal
     from sfl_sim.scenario.sections import Model
 
-    is_stored = os.path.exists(name)
+    is_stored = os.path.exists(name) and name not in choices()["model.name"]
     usual_shape, usual_labels = ((512,), 1) if is_stored else usual_data(name)
     shape = usual_shape if input_shape is None else _shape(input_shape)
     given = {"name": "hf", "path": name} if is_stored else {"factory": name} if ":" in name else {"name": name}

@@ -46,7 +46,7 @@ def as_dataset(given: Any) -> Dataset:
         raise ScenarioError("is no data set", key=KEY, found=found, allowed=FORMS)
     try:
         parts = made if len(made) == 4 else [column for samples in made for column in _columns(samples)]
-        y_train, y_test = np.asarray(parts[1]), np.asarray(parts[3])
+        y_train, y_test = _labels(parts[1]), _labels(parts[3])
         _check_labels("training", parts[0], y_train)
         _check_labels("test", parts[2], y_test)
         x_train, x_test = _samples(parts[0]), _samples(parts[2])
@@ -111,6 +111,12 @@ def _samples(given: Any) -> Tensor:
         problem = "has images with their channels last; put them first"
         raise ScenarioError(problem, key=KEY, found=_kind(x), allowed="(N, C, H, W)")
     return (x.unsqueeze(1) if x.ndim == 3 else x).to(torch.uint8)
+
+
+def _labels(given: Any) -> NDArray[Any]:
+    """Make an array of labels; of a column of texts, as pandas gives it, one of texts and not of objects."""
+    found = np.asarray(given)
+    return np.asarray(found.tolist()) if found.dtype.kind == "O" else found
 
 
 def _check_labels(part: str, x: Any, y: NDArray[Any]) -> None:

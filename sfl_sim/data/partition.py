@@ -96,6 +96,8 @@ def indices(samples: Samples, n_clients: int, rng: np.random.Generator, *, holdi
         ScenarioError: there is not one array for each client, or not of indices into the training samples.
     """
     key, allowed = "data.partition.file", f"whole numbers from 0 to {len(samples) - 1}"
+    if not len(holdings):
+        raise ScenarioError("holds no client", key=key)
     if len(holdings) != n_clients:
         problem = "must be the number of arrays in data.partition, or left out"
         raise ScenarioError(problem, key="clients.count", found=n_clients, allowed=[len(holdings)])

@@ -76,6 +76,12 @@ def dataset_of(data: Data, *, pixels: bool = True) -> Dataset:
     return _load(pixels=pixels, **data.model_dump(exclude={"partition", "test", "augment", "targets"}))
 
 
+def forget() -> None:
+    """Load data sets anew from now on: since the last study of this process, files may have changed."""
+    _load.cache_clear()
+    _predicting_all.cache_clear()
+
+
 @lru_cache(maxsize=2)
 def _load(name: str | None, factory: str | None, std: tuple[float, ...] | None, **options: Any) -> Dataset:
     own = None if factory is None else named(factory, {}, "data.factory")

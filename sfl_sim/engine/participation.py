@@ -63,6 +63,11 @@ class Participation:
         self.dropouts: list[Dropout] = []
         self._row: dict[str, int] = {}
 
+    def begins_s(self) -> float:
+        """Give the instant at which the next round can begin: now, or when the first client comes back."""
+        now_s = self.clock.now_s
+        return now_s if self._presence is None else min(there.again_s(now_s) for there in self._presence)
+
     def begin(self, round: int) -> list[int]:
         """Draw the round's participants from the present clients, in cyclic order; waits until a client is present."""
         if not self.is_tracked:

@@ -38,16 +38,17 @@ class Stopping:
 
     def why(self, round: Round, experiment: Experiment, is_new: bool) -> str | None:
         """Return why training ends with this round; None if it goes on."""
-        reason = self._by_rules(round.row)
+        reason = self._by_rules(round.row, experiment)
         if self._own is not None and is_new and self._own(round, experiment):
             return SAYS_SO
         return reason
 
-    def _by_rules(self, row: Any) -> str | None:
+    def _by_rules(self, row: Any, experiment: Experiment) -> str | None:
+        """Say which rule ends training with the round of `row`."""
         rules, accuracy = self.rules, row["accuracy"]
         if rules is None:
             return None
-        if rules.time_s is not None and row["ended_s"] >= rules.time_s:
+        if rules.time_s is not None and experiment.walk.participation.begins_s() >= rules.time_s:
             return f"{rules.time_s:g} s have passed"
         if accuracy is None:
             return None

@@ -140,8 +140,9 @@ class Walk:
             yield self.round(number, self.choose(number))
 
     def set_up(self) -> None:
-        """Run what comes before the first round; it is a part of the round that is run next."""
-        self._before = [self._run(1, (), SETUP, self.experiment.method.prepare)]
+        """Run what comes before the first round; it is a part of the round that is run next, if it is anything."""
+        setup = self._run(1, (), SETUP, self.experiment.method.prepare)
+        self._before = [setup] if len(setup.ops) else []
 
     def choose(self, number: int) -> Sequence[int]:
         """Choose the participants of a round, in cyclic order; waits until a client is present."""

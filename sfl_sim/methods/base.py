@@ -222,6 +222,8 @@ class Method(ABC):
     """True if models become one by `Average` alone, so that products of adapters can take the place of averages."""
     is_split: bool = True
     """True if the model is cut between clients and server, so that the task has cuts."""
+    n_last: int = 0
+    """Number of the network's last layers that clients run, too."""
     trains_part1: ClassVar[bool] = True
     """False if clients run part-1 and never train it; adapters then lie behind the cut alone."""
     sends_labels: ClassVar[bool] = True
@@ -274,6 +276,7 @@ class Method(ABC):
         """Send the frozen weights of its layers to client `c`, which keeps them."""
         network = self.task.network
         layers = network.layers[: self.task.cuts[c] if self.is_split else len(network)]
+        layers += network.layers[len(network) - self.n_last :]
         yield send(Value("model", network.frozen_bytes(layers)), AGGREGATOR, c)
 
     def setup(self) -> Flow:

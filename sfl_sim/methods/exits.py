@@ -81,6 +81,7 @@ class Exits(Method):
         self.theta = [*(piece.snapshot() for piece in pieces[1:n]), *pieces[n:]]
         """The server's model, cut likewise: features of the k-th depth enter piece k."""
         self.classifier = [self.theta.pop()] if head == "embedding" else []
+        self.n_last = len(self.classifier)
         """The last layer, if clients train it."""
         self.templates = {d: self._template(d) for d in self.depths}
         """The model that a client of each depth downloads."""

@@ -306,9 +306,9 @@ class Align(Step):
         return self.route.work(theta, gradients.samples, passes=2)
 
     def out(self, theta: Bundle, gradients: Value) -> Value:
-        """4n A_d bytes."""
+        """4n A_d bytes; none if the client's layers are frozen."""
         part = theta.members[self.route.d].part
-        size_bytes = gradients.samples * part.in_numel * part.wire_dtype.itemsize
+        size_bytes = 0 if part.first else gradients.samples * part.in_numel * part.wire_dtype.itemsize
         return Value("gradients", size_bytes, gradients.samples, gradients.step)
 
     def run(self, theta: Bundle, gradients: Value) -> Tensor | None:

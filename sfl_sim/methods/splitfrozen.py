@@ -74,6 +74,8 @@ class SplitFrozen(SplitMethod, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        if not self.part2.part.shapes:
+            raise ScenarioError("trains part-2, which has no weights here", key="model.cut", found=task.cut)
         self.kept: dict[int, State] = {}
         """Activations at the server of each client whose first epoch has begun, with `send_once`."""
         self.sent: set[int] = set()

@@ -182,7 +182,13 @@ class _Counts:
         return isinstance(self.calls[-1][1], Adapter)
 
     def products(
-        self, kind: str, macs: int, operands: Sequence[Tensor], factors: Sequence[Tensor] = (), finer: str = ""
+        self,
+        kind: str,
+        macs: int,
+        operands: Sequence[Tensor],
+        factors: Sequence[Tensor] = (),
+        finer: str = "",
+        groups: int = 1,
     ) -> None:
         """Count MACs for the current call, all of them as attention in a self-attention block.
 
@@ -190,6 +196,7 @@ class _Counts:
             operands: what is read and written, besides weights.
             factors: what may be a weight.
             finer: the finer amount that the MACs are, too.
+            groups: of a convolution; the matrix A of an adapter sees the inputs of each.
         """
         if self.in_adapter:
             return
@@ -202,7 +209,6 @@ class _Counts:
             whole, adapters = self.adapted.get(_memory(factor), (factor, []))
             for adapter in adapters:
                 (rank, n_in), n_out, places = adapter.A.shape, len(adapter.B), macs // whole.numel()
-                groups = operands[0].shape[1] // whole.shape[1] if whole.ndim > 2 else 1  # A sees each group's inputs
                 down = places * rank * groups
                 for factor_macs, moved, frozen in (
                     (down * n_in, operands[0].numel() + down, not adapter.A.requires_grad),
@@ -283,7 +289,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             finer = "grouped"
         elif kind == "conv" and math.prod(weight.shape[2:]) == 1:
             finer = "pointwise"
-        self.counts.products(kind, macs, (x, out), (weight,), finer)
+        self.counts.products(kind, macs, (x, out), (weight,), finer, groups)
 
 
 def _memory(tensor: Tensor) -> int:

@@ -111,7 +111,7 @@ class Column:
         return self.text(number) if math.isfinite(number) else "–"
 
     def spread(self, numbers: pd.Series) -> str:
-        """The standard deviation; empty if there is none to tell: one seed, seeds that do not differ, infinite numbers."""
+        """The standard deviation; empty if there is none to tell: one seed, equal seeds, or infinite numbers."""
         return f"± {self.text(numbers.std())}" if numbers.nunique() > 1 and math.isfinite(numbers.sum()) else ""
 
 

@@ -32,4 +32,7 @@ class Availability(Section):
             raise ScenarioError(f"is for lost: deadline, not {self.lost}", key="deadline_s", found=self.deadline_s)
         if self.lost != "deadline" and self.profile is None:
             raise ScenarioError("must not be empty without a deadline", key="profile")
+        if self.profile is None and self.begins_at_h:
+            problem = "needs a profile, whose clients follow the hours of the day"
+            raise ScenarioError(problem, key="begins_at_h", found=self.begins_at_h)
         return self

@@ -325,6 +325,12 @@ class Train(Section):
         return self
 
     @model_validator(mode="after")
+    def _begins_above_the_lower_bound(self) -> Train:
+        if self.lr_min > self.lr:
+            raise ScenarioError("is above train.lr", key="lr_min", found=self.lr_min, allowed=f"up to {self.lr:g}")
+        return self
+
+    @model_validator(mode="after")
     def _has_the_momentum_that_it_needs(self) -> Train:
         if self.optimizer == "nag" and not self.momentum:
             raise ScenarioError("is what Nesterov's method is about, and must be above 0", key="momentum", found=0.0)

@@ -16,7 +16,8 @@ def scenario_file(name: str | Path) -> Path:
     path = Path(name)
     parts = (*path.parts[:-1], path.stem)
     shipped = _files()
-    file = shipped.get("/".join(parts[1:] if parts[:1] == ("scenarios",) else parts))
+    is_name = path.suffix in ("", ".yaml") and not str(name).startswith(("./", "../"))
+    file = shipped.get("/".join(parts[1:] if parts[:1] == ("scenarios",) else parts)) if is_name else None
     if os.path.isfile(path) or (file is None and os.path.exists(name)):  # a run's folder of that name is not meant
         return path
     if file is None:

@@ -150,7 +150,8 @@ class _Trial:
 
     def __init__(self, scenario: Scenario, device: torch.device, threads: int) -> None:
         self.scenario, self.device, self._available = scenario, device, threads
-        self._experiment = Experiment(scenario, device)
+        always = scenario.clients.model_copy(update={"availability": None})  # a measured round needs its clients
+        self._experiment = Experiment(scenario.model_copy(update={"clients": always}), device)
         self._experiment.check_device(device)
         self.threads = threads_for(self._experiment.batch_macs, threads)
         self._clients = self._cut_down()

@@ -127,13 +127,12 @@ def write_profile(found: Calibration, out: Path, measured: Path) -> None:
     text.write(f"# source: {in_one_line(measured.name)}\n")
     text.write("# unit: ms_per_frame in ms for one image; reference_macs in MACs for it\n")
     text.write(f"# derived: by sfl-sim calibrate-devices with cost {found.cost}, which a scenario should name, too\n")
-    table = csv.writer(text, lineterminator="\n")
+    table = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # a name may begin with #, as notes do
     table.writerow(["device", "ms_per_frame", "reference_macs", "training_factor"])
     for device, rate, factor in found.devices.itertuples(index=False):
         frame_ms = 1000 * reference_macs / rate
-        table.writerow(
-            [device, f"{frame_ms:.6g}", f"{reference_macs:.0f}", 1.0 if np.isnan(factor) else f"{factor:.4g}"]
-        )
+        told = 1.0 if np.isnan(factor) else float(f"{factor:.4g}")
+        table.writerow([device, float(f"{frame_ms:.6g}"), round(reference_macs), told])
     write_file(out, text.getvalue().encode())
 
 

@@ -101,7 +101,7 @@ class _Ending(Stopping):
     def why(self, round: Round, experiment: Experiment, is_new: bool) -> str | None:
         """Return why training ends with this round; None if it goes on."""
         number = round.row["round"]
-        by_rules = self._by_rules({**round.row, "accuracy": self._accuracies.get(number)})
+        by_rules = self._by_rules({**round.row, "accuracy": self._accuracies.get(number)}, experiment)
         return SAYS_SO if number == self._said_so else by_rules
 
 

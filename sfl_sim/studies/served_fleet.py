@@ -165,6 +165,9 @@ class ServedFleet:
         how, n_requests = serving.arrivals, serving.requests or max(REQUESTS, REQUESTS_OF_EACH * self.n_clients)
         if isinstance(how, Trace):
             times_s, clients = read_trace(Path(how.file), self.n_clients, "serving.arrivals.file")
+            if (serving.requests or 0) > len(times_s):
+                raise ScenarioError("is more than the trace has", key="serving.requests", found=serving.requests,
+                                    allowed=f"up to {len(times_s)}")  # fmt: skip
             arrivals = Arrivals(times_s[: serving.requests], clients[: serving.requests])
             if len(np.unique(arrivals.times_s)) < 2:
                 raise ScenarioError("needs requests at two instants", key="serving.arrivals.file", found=how.file)

@@ -162,7 +162,7 @@ def representations(
         for client in np.unique(clients).tolist():
             places = np.flatnonzero(clients == client)
             parts = (*models[client].front, *models[client].back)
-            *earlier, last = (replica for part in parts for replica in part.members)
+            *earlier, last = (replica for part in parts for replica in part.members if len(replica.part.skeleton))
             for start in range(0, len(places), BATCH):
                 chunk = places[start : start + BATCH]
                 out = through(earlier, prepare(x[torch.from_numpy(chunk).to(x.device)]))

@@ -5,6 +5,7 @@ import os
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -43,6 +44,9 @@ def test_labels_are_numbered_in_their_order_and_keep_their_names():
     assert data.label_names == ("a", "b", "c", "d")
     assert data.y_train.tolist() == [2, 0, 1, 2, 0, 1, 2, 0]
     assert data.y_test.tolist() == [3]
+    of_pandas = as_dataset((TABLE, pd.Series(list("cabcabca"), dtype=object), TABLE[:1], pd.Series(["d"])))
+    assert of_pandas.label_names == data.label_names
+    assert torch.equal(of_pandas.y_train, data.y_train)
 
 
 def test_torch_data_sets_are_gathered_with_the_names_of_their_classes():
@@ -144,6 +148,7 @@ def test_a_partition_of_one_s_own_is_dealt_as_it_is(tmp_path):
         ([[0], [0.5]], None, "client 1 has no list of indices"),
         ([[0], 1], None, "client 1 has no list of indices"),
         ([[0], [[1], [2, 3]]], None, "client 1 has no list of indices"),
+        ([], None, "data.partition.file: holds no client"),
         ([[0], [1]], 3, "clients.count: must be the number of arrays .*found 3; allowed: 2"),
     ],
 )  # fmt: skip

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("without_pages")
 
 TRAINING = Settings(device="cpu", threads=1)
 TRAIN = SCENARIO["train"] | {"rounds": 5}
+TIMING = Settings(timing_only=True, threads=1)
 POWER = SCENARIO["clients"] | {"power": {"compute_w": 2.0, "uplink_w": 1.0, "downlink_w": 1.0, "idle_w": 0.5}}
 
 
@@ -47,6 +48,18 @@ def test_a_run_that_stops_is_to_the_bit_one_with_as_many_rounds(method, settings
     pd.testing.assert_frame_equal(stopped_rounds, rounds)
     answers = [place / "answers.parquet" for place in (tmp_path / "short", tmp_path / "stopped")]
     assert [place.exists() for place in answers] == [method == "harmony" and settings is TRAINING] * 2
+
+
+def test_after_its_time_no_round_begins_though_the_last_one_ended_before(tmp_path):
+    """All clients come back every 10,000 s, for as long as a few rounds take."""
+    _, rounds = ran(tmp_path / "always", TIMING, train=TRAIN)
+    logs = "".join(f"{name},0,{rounds['ended_s'][1] + 1e-3},10000\n" for name in "abc")
+    (tmp_path / "daily.csv").write_text(f"client,start_s,end_s,period_s\n{logs}")
+    clients = SCENARIO["clients"] | {"availability": {"profile": str(tmp_path / "daily.csv"), "lost": "drop"}}
+    summary, rounds = ran(tmp_path / "daily", TIMING, train=stopping(time_s=1000), clients=clients)
+    assert summary["stopped"] == "1000 s have passed"
+    assert 2 <= len(rounds) < 5
+    assert rounds["started_s"].max() < 1000
 
 
 def test_patience_counts_the_rounds_without_a_better_accuracy(tmp_path):

@@ -98,6 +98,27 @@ def test_frozen_layers_go_to_every_client_once_before_the_first_round():
     assert set(prepared(Lora(frozen_itemsize=2))["bytes"]) == {2 * frozen}
 
 
+def test_clients_that_run_the_last_layer_get_what_is_frozen_of_it():
+    """As HARMONY's do with `head: embedding`; the network is of three linear maps: 16 x 6, 6 x 6 and 6 x 3."""
+    work = task(cuts=[1, 2, 1], lora=Lora(rank=2, targets=("1.0",)), device=None)
+    frozen = [network.frozen_bytes(network.layers[i : i + 1]) for network in [work.network] for i in range(3)]
+    for head, last in (("embedding", frozen[2]), ("logits", 0)):
+        clock = EventClock(fleet(3), Timing(), ORDERS["fcfs"], workers=float("inf"))
+        method = METHODS["harmony"](work, METHODS["harmony"].Options(head=head))
+        clock.run(method.prepare(), 1, in_round=False)
+        rows = clock.take_rows()
+        assert sorted(rows["bytes"]) == sorted([frozen[0] + last, frozen[0] + frozen[1] + last, frozen[0] + last])
+    assert min(frozen) > 0
+
+
+@pytest.mark.parametrize(("target", "is_needed"), [("2", False), ("0.1", True)])
+def test_no_gradient_of_harmony_goes_to_clients_whose_layers_are_frozen(target, is_needed):
+    *_, rows = simulate("harmony", task(cuts=[1, 1, 1], lora=Lora(rank=2, targets=(target,)), device=None))
+    down = rows[(rows["node"] == b"downlink") & (rows["kind"] == b"gradients")]
+    assert len(down)
+    assert (down["bytes"] > 0).any() == is_needed
+
+
 def test_clients_that_have_the_frozen_layers_get_nothing():
     assert len(prepared(Lora(preinstalled=True))) == 0
     assert len(prepared(None)) == 0

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from small_world import attention_net, distance, fleet, simulate, task, tensors
+from torch import nn
 
 from sfl_sim.data.batches import ClientData
 from sfl_sim.engine.experiment import Experiment
@@ -35,6 +36,14 @@ def test_it_learns_what_splitfed_v2_learns_with_a_frozen_part1():
 def test_kept_activations_are_as_good_as_those_that_are_sent_again(local_epochs):
     once, again = (run(options={"send_once": s}, local_epochs=local_epochs)[0] for s in (True, False))
     assert distance(once, again) < 1e-12
+
+
+def test_a_part2_without_weights_is_refused():
+    def ends_in_a_shape(shape, n_labels):
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, n_labels), nn.Identity())
+
+    with pytest.raises(ScenarioError, match=r"model\.cut: trains part-2, which has no weights here \(found 2\)"):
+        run(build=ends_in_a_shape, lora=None)
 
 
 def test_nothing_comes_down_and_clients_compute_no_backward_pass():

@@ -174,6 +174,16 @@ def test_the_first_factor_runs_on_the_inputs_of_every_group(n_out, groups):
     assert lora.macs - plain.macs == 64 * (4 * 32 * 9 + 4 * n_out)
 
 
+@pytest.mark.parametrize(("n_in", "n_out"), [(4, 8), (8, 4)])
+def test_a_transposed_convolution_has_as_many_groups_as_it_says(n_in, n_out):
+    """64 places: 4 channels of n_in products, and n_out * 9 of 4."""
+    net = nn.Sequential(nn.ConvTranspose2d(n_in, n_out, 3, device="meta"))
+    plain, _ = price_of(net, torch.zeros(1, n_in, 8, 8, device="meta"))
+    adapt(net, Lora(rank=4, targets=("0",)))
+    lora, _ = price_of(net, torch.zeros(1, n_in, 8, 8, device="meta"))
+    assert lora.macs - plain.macs == 64 * (4 * n_in + 4 * n_out * 9)
+
+
 def test_a_step_costs_twice_the_forward_pass_unless_something_is_frozen():
     plain, adapted = small().part(0, 3), small(Lora()).part(0, 3)
     assert plain.work(5, passes=2) == plain.work(10, passes=1)._replace(n_ops=2 * plain.work(5, 1).n_ops)

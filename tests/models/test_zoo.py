@@ -314,6 +314,23 @@ def test_a_thing_that_is_no_model_is_refused_in_one_line(model, problem):
         network(model, (1, 2, 4), 3)
 
 
+class Viewed(nn.Module):
+    """A layer of a kind that many networks have, and that cannot take images that lie channels last."""
+
+    def forward(self, x):
+        return x.view(x.shape[0], -1)
+
+
+@pytest.mark.parametrize(("flatten", "is_last"), [(Viewed, False), (nn.Flatten, True)])
+def test_images_lie_channels_first_where_a_layer_wants_a_view(flatten, is_last):
+    def build(shape, n_labels):
+        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 8, 3), flatten(), nn.Linear(128, n_labels))
+
+    net = network(build, (1, 8, 8), 3)
+    net.check_lent()
+    assert net.channels_last == is_last
+
+
 class Odd(nn.Module):
     """A layer with weights that are tied by a second name, or complex, or with a number that is no buffer."""
 

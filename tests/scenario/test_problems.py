@@ -39,6 +39,10 @@ def said(values):
             "did you mean 'alpha'?)",
         ),
         (
+            {"data": {"partition": {"kind": "iid", "clients": 4}}},
+            "data.partition.clients: unknown key (found 'clients'; allowed: kind)",
+        ),
+        (
             {"data": {"partition": {"kind": "iid", "alpha": 1}}},
             "data.partition.alpha: is a key of another kind (found 'alpha'; allowed: kind)",
         ),
@@ -88,6 +92,7 @@ def said(values):
             {"clients": {"participation": 1.5}},
             "clients.participation: must be a number above 0 and at most 1 (found 1.5)",
         ),
+        ({"train": {"lr": 0.01, "lr_min": 0.05}}, "train.lr_min: is above train.lr (found 0.05; allowed: up to 0.01)"),
         ({"train": {"momentum": 1}}, "train.momentum: must be a number of at least 0 and below 1 (found 1)"),
         (
             {"train": {"rounds": 10**9}},

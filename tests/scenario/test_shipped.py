@@ -14,6 +14,13 @@ def test_nothing_is_no_scenario(name):
         scenario_file(name)
 
 
+@pytest.mark.parametrize("name", ["cuts/resnet18.txt", "./cuts/resnet18", "./cuts/resnet18.yaml"])
+def test_a_file_of_one_s_own_that_is_not_there_is_not_replaced_by_a_shipped_one(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ScenarioError, match="no such file"):
+        scenario_file(name)
+
+
 @pytest.mark.parametrize("name", [".", "..", "/"])
 def test_a_folder_is_a_path_whose_reader_says_what_it_is(name):
     assert scenario_file(name) == Path(name)

@@ -1,6 +1,7 @@
 """Calibration: every choice is measured or refused with a reason, what pays is proposed, and nothing is changed."""
 
 import pytest
+import torch
 import yaml
 
 from sfl_sim.cli import main
@@ -41,6 +42,16 @@ def test_every_choice_is_measured_or_refused():
     assert by_flags["--set train.compile=true"].refusal == "torch.compile does not work here"
     assert "bfloat16" in by_flags["--set train.precision=bf16"].refusal
     assert all(finding.step_s > 0 for finding in findings if finding.refusal is None)
+
+
+def test_a_measured_round_has_its_clients_though_none_is_there_at_first(tmp_path):
+    profile = tmp_path / "late.csv"
+    profile.write_text("client,start_s,end_s,period_s\na,5,900,1000\nb,5,900,1000\nc,5,900,1000\n")
+    clients = {"count": 3, "availability": {"profile": str(profile), "lost": "drop"}}
+    (variant,) = parse(SCENARIO | {"clients": clients}).variants
+    trial = module._Trial(variant.scenario, torch.device("cpu"), threads=1)
+    ops = trial._experiment.walk.round(2, trial._clients).ops
+    assert (ops["node"] == b"server").sum() >= trial.steps
 
 
 def test_what_leaves_the_bits_alone_is_told_from_what_rounds(monkeypatch):

@@ -68,6 +68,13 @@ def test_the_profile_gives_the_devices_back(tmp_path: Path) -> None:
     assert (names, rates.tolist(), factors.tolist()) == (["One, plus"], pytest.approx([1e9]), pytest.approx([3]))
 
 
+def test_a_name_that_begins_like_a_note_is_a_device(tmp_path: Path) -> None:
+    text = 'device,macs,forward_ms,step_ms\n"#1 phone",1e9,1000,\nother,1e9,2000,\n'
+    write_profile(calibrate_devices(write(tmp_path, text), "macs"), tmp_path / "mine.csv", tmp_path / "measured.csv")
+    names, *_ = draw_devices(20, stream(0, "devices"), tmp_path / "mine.csv")
+    assert set(names) == {"#1 phone", "other"}
+
+
 def test_the_measurements_are_not_replaced(tmp_path: Path) -> None:
     measured = write(tmp_path, NCNN)
     found = calibrate_devices(measured, "macs")

@@ -298,6 +298,8 @@ def test_of_a_trace_come_all_requests_or_the_first_so_many(one_by_one):
     assert found["rate_per_s"] == pytest.approx(1 / 5000)
     few, _ = ours.serve(section(arrivals=one_by_one, requests=7), None, nothing)
     assert few["arrived_s"].tolist() == rows["arrived_s"][:7].tolist()
+    with pytest.raises(ScenarioError, match=r"^serving\.requests: is more than the trace has \(found 91; allowed: up"):
+        ours.serve(section(arrivals=one_by_one, requests=91), None, nothing)
 
 
 def test_a_trace_may_begin_at_any_instant_but_not_end_at_the_same(tmp_path):

@@ -167,6 +167,19 @@ def test_whom_a_method_chooses_does_not_depend_on_how_often_it_is_walked():
     check_against_the_run(one, walker.walk(one))
 
 
+@pytest.mark.parametrize("lost", ["wait", "drop"])
+def test_a_first_round_does_not_begin_before_a_client_is_there(lost, tmp_path):
+    profile = tmp_path / "late.csv"
+    logs = "".join(f"{name},100,999990,1000000\n" for name in range(10))
+    profile.write_text(f"client,start_s,end_s,period_s\n{logs}")
+    late = scenario(clients={"availability": {"profile": str(profile), "lost": lost}}, method={"name": "splitfed_v2"})
+    rows, usual = in_full(late), in_full(scenario(clients={}, method={"name": "splitfed_v2"}))
+    assert rows[0]["started_s"] == 100
+    assert rows[0]["barrier_s"] == pytest.approx(usual[0]["barrier_s"])
+    found = Measured(Walker(late).walk(late), len(rows)).figures(1)
+    assert found["round_s"] == pytest.approx(usual[-1]["ended_s"] / len(rows))
+
+
 @pytest.mark.parametrize("method", ["splitfed_v1", "mergesfl"])
 def test_who_is_there_in_one_world_says_nothing_about_another(method):
     worlds = [
