@@ -241,7 +241,7 @@ def faster_server(whatif: WhatIf) -> str:
     here = own[own["own"]]
     if here.empty:
         return ""
-    fastest = own.loc[own["speedup"].idxmax()]
+    fastest = own.sort_values("speedup").iloc[-1]
     if fastest["speedup"] <= here["speedup"].iloc[0]:
         return ""
     saved = 1 - fastest["round_s"] / here["round_s"].iloc[0]
