@@ -13,7 +13,7 @@ from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import load, training
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios" / "harmony"
-FEW = [verdicts.METHODS[name] for name in ("multi-exit", "SplitGP .9", "SplitGP .2", "multi-exit + FT 3", "HARMONY")]
+WITH_EXITS = set(verdicts.METHODS.values()) - {"splitfed_v1"}
 DRIFTING = [
     f"out_of_client, drift={drift}, {verdicts.METHODS[name]}"
     for drift in ("false", "true")
@@ -26,8 +26,8 @@ DRIFTING = [
     [
         ("table", verdicts.METHODS.values()),
         ("ablation", (verdicts.WITHOUT | verdicts.RAW | verdicts.EQUAL).values()),
-        ("cifar10", set(verdicts.METHODS.values()) - {"splitfed_v1"}),
-        ("fifty", FEW),
+        ("cifar10", WITH_EXITS),
+        ("fifty", WITH_EXITS),
         ("drift", DRIFTING),
     ],
 )
