@@ -403,7 +403,7 @@ def _study(
     forget()
     layer = read_overrides(overrides) | dict(given or {})
     if isinstance(scenario, str | Path):
-        return load_scenario(scenario_file(_place(scenario)), layer)
+        return load_scenario(scenario_file(os.path.expanduser(scenario)), layer)
     return parse(scenario, overrides=layer)
 
 

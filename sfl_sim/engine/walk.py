@@ -140,7 +140,7 @@ class Walk:
             yield self.round(number, self.choose(number))
 
     def set_up(self) -> None:
-        """Run what comes before the first round; it is a part of the round that is run next, if it is anything."""
+        """Run what comes before the first round; a part of the round that is run next, unless nothing happens."""
         setup = self._run(1, (), SETUP, self.experiment.method.prepare)
         self._before = [setup] if len(setup.ops) else []
 

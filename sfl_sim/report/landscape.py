@@ -91,7 +91,7 @@ def headline(lines: Slices) -> list[Markup]:
 def undertrained(frames: Frames, lines: Slices) -> dict[str, str]:
     """Warn, by label, of each variant that has learned so little that its width means nothing."""
     last = frames.layers.sort_values("layer").groupby("variant")["out_shape"].last()
-    answers = pd.to_numeric(last.str.split("x").str[-1], errors="coerce")  # labels, or tokens
+    answers = pd.to_numeric(last.str.split("x").str[-1], errors="coerce").clip(lower=1)  # labels or tokens
     texts = {}
     for variant, points in lines:
         loss, guessing = _models(points)["loss"].median(), math.log(answers.get(variant.label, 1))

@@ -115,7 +115,7 @@ class RhoOod(Section):
 
     kind: Literal["rho_ood"] = "rho_ood"
     """Kind of test sets."""
-    rho: Annotated[float, Field(ge=0, le=1e6)]
+    rho: Annotated[float, Field(ge=0, le=1_000_000)]
     """Number of test samples of labels that a client has not seen, per sample of those that it has seen."""
 
 

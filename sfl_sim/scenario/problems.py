@@ -76,8 +76,8 @@ def _problem(detail: ErrorDetails, given: object, root: Schema) -> ScenarioError
         elsewhere = keys_named(spot.path[-1]) if root is _scenario_schema() else []
         if key in elsewhere:
             return ScenarioError("is a key of another kind", key=key, found=spot.path[-1], allowed=spot.siblings)
-        below = [other for other in elsewhere if other != spot.path[-1]]  # a section of that name is no suggestion
-        allowed = [*spot.siblings, *below] if spot.siblings else None
+        nested = [other for other in elsewhere if "." in other]  # without it, that is the very key that was found
+        allowed = [*spot.siblings, *nested] if spot.siblings else None
         return ScenarioError("unknown key", key=key, found=spot.path[-1], allowed=allowed)
     if detail["type"] == "missing":
         return ScenarioError("is missing", key=".".join([*spot.path, str(detail["loc"][-1])]))

@@ -99,9 +99,9 @@ def test_frozen_layers_go_to_every_client_once_before_the_first_round():
 
 
 def test_clients_that_run_the_last_layer_get_what_is_frozen_of_it():
-    """As HARMONY's do with `head: embedding`; the network is of three linear maps: 16 x 6, 6 x 6 and 6 x 3."""
+    """As HARMONY's do with `head: embedding`."""
     work = task(cuts=[1, 2, 1], lora=Lora(rank=2, targets=("1.0",)), device=None)
-    frozen = [network.frozen_bytes(network.layers[i : i + 1]) for network in [work.network] for i in range(3)]
+    frozen = [work.network.frozen_bytes([layer]) for layer in work.network.layers]
     for head, last in (("embedding", frozen[2]), ("logits", 0)):
         clock = EventClock(fleet(3), Timing(), ORDERS["fcfs"], workers=float("inf"))
         method = METHODS["harmony"](work, METHODS["harmony"].Options(head=head))

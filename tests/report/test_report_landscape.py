@@ -134,6 +134,7 @@ def test_a_model_of_tokens_is_compared_with_guessing_among_them(frames: Frames) 
     lines = [(variant, line(np.full(41, 2.0))) for variant in frames.variants]
     assert len(undertrained(frames, lines)) == len(lines)
     assert undertrained(of_text, lines) == {}
+    assert undertrained(replace(frames, layers=frames.layers.assign(out_shape="0")), lines) == {}  # a damaged table
 
 
 def test_the_widest_minimum_is_told_among_models_that_are_trained(

@@ -92,6 +92,10 @@ def said(values):
             {"clients": {"participation": 1.5}},
             "clients.participation: must be a number above 0 and at most 1 (found 1.5)",
         ),
+        (
+            {"data": {"test": {"kind": "rho_ood", "rho": 1e30}}},
+            "data.test.rho: must be a number of at least 0 and at most 1,000,000 (found 1e+30)",
+        ),
         ({"train": {"lr": 0.01, "lr_min": 0.05}}, "train.lr_min: is above train.lr (found 0.05; allowed: up to 0.01)"),
         ({"train": {"momentum": 1}}, "train.momentum: must be a number of at least 0 and below 1 (found 1)"),
         (
