@@ -18,7 +18,7 @@ from torchvision import transforms
 from benchmarks.options import options
 from benchmarks.pairs import alternate, ratio
 from sfl_sim.data.batches import CROP_PADDING, ClientData, Images
-from sfl_sim.data.datasets import load
+from sfl_sim.data.loading import load
 
 CPU = torch.device("cpu")
 SAMPLES, BATCH = 2_000, 64

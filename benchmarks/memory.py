@@ -74,7 +74,11 @@ def measure(case, devices, participants, rounds):
             news = f"{after[-1] / MIB:.1f} MiB after round {number}"
             print(f"{case}, {participants} participants: {news}", file=sys.stderr)
         trial.close({})
-    return {"after": after, "composed_s": composed_s, "graphs": experiment.method.task.network.calling.graphs.peak}
+    return {
+        "after": after,
+        "composed_s": composed_s,
+        "graphs": experiment.graphs.peak,
+    }
 
 
 def apart(*arguments):

@@ -25,9 +25,12 @@ def publish(name, rows):
     for row in [dict(zip(columns, columns, strict=True)), *rows]:
         print("  ".join(str(row[c]).ljust(widths[c]) for c in columns))
     machine = {
-        "cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__,
-        "python": platform.python_version(), "platform": platform.platform(),
-    }  # fmt: skip
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
     target = Path(__file__).parent / "results" / f"{name}.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")

@@ -27,7 +27,7 @@ CUTS = {"resnet8": "block1", "resnet18": "block2", "mobilenet_v1": 4}
 
 
 class Server:
-    """Surrogates after a step, with their buffers as rows of one matrix, and as tensors apart."""
+    """The server's copies after a step, with their buffers as rows of one matrix, and as tensors apart."""
 
     def __init__(self, model: str) -> None:
         net = network(model, (3, 32, 32), 10)

@@ -45,7 +45,9 @@ def scenario(rounds):
             "participation": 0.1,
             "compute": {"profile": "ai_benchmark", "scale": 4e-6, "jitter": 0.2},
             "network": {
-                "profile": "mobiperf", "scale": 0.01, "latency_s": 0.045,
+                "profile": "mobiperf",
+                "scale": 0.01,
+                "latency_s": 0.045,
                 "shared": {"access_points": 4, "capacity_bps": 4e5},
             },
             "power": {"compute_w": 2.0, "radio": "wifi"},
@@ -53,7 +55,7 @@ def scenario(rounds):
         },
         "train": {"rounds": rounds, "batch_size": BATCH_SIZE, "drop_last": True},
         "method": {"name": "splitfed_v2"},
-    }  # fmt: skip
+    }
 
 
 def resident():

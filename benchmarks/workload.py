@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from sfl_sim.data.batches import ClientData, Images
-from sfl_sim.data.datasets import Dataset
+from sfl_sim.data.loading import Dataset
 from sfl_sim.data.partition import label_counts
 from sfl_sim.methods import METHODS, Task
 from sfl_sim.models.network import Network

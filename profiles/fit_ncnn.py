@@ -75,8 +75,11 @@ def fitted(work: pd.DataFrame, relative_latency: pd.Series) -> pd.Series:
     design = np.column_stack(columns) / reference_macs
     conv, depthwise, matrix, op = least_squares(
         lambda costs: np.log(design @ costs) - np.log(relative_latency),
-        np.ones(4), bounds=(0, np.inf), loss="soft_l1", f_scale=ROBUST,
-    ).x  # fmt: skip
+        np.ones(4),
+        bounds=(0, np.inf),
+        loss="soft_l1",
+        f_scale=ROBUST,
+    ).x
     costs = pd.Series([conv, depthwise, matrix, matrix, 1e6 * op], work.columns)
     return costs * reference_macs / (work.loc[REFERENCE] @ costs)
 

@@ -212,16 +212,19 @@ def main() -> None:
     matrix, grouped = 1 / costs["matrix"], 1 / costs["grouped"]
     row = {
         "reference_network": f"{REFERENCE} 224x224",
-        "conv_efficiency": f"{1 / costs['conv']:.3g}", "pointwise_efficiency": f"{matrix:.3g}",
+        "conv_efficiency": f"{1 / costs['conv']:.3g}",
+        "pointwise_efficiency": f"{matrix:.3g}",
         "grouped_efficiency": f"{grouped:.3g}",
         **{f"{kind}_efficiency": f"{matrix:.3g}" for kind in ("depthwise", "dense", "attention")},
-        "moved_macs": f"{costs['moved']:.3g}", "overhead_macs": f"{costs['n_ops']:.3g}",
+        "moved_macs": f"{costs['moved']:.3g}",
+        "overhead_macs": f"{costs['n_ops']:.3g}",
         "pointwise_backward": str(POINTWISE_BACKWARD),
         **{f"reference_{kind}_macs": f"{reference[f'{kind}_macs']:.0f}" for kind in fit_ncnn.KINDS},
         "reference_pointwise_macs": f"{reference['pointwise']:.0f}",
         "reference_grouped_macs": f"{reference['grouped']:.0f}",
-        "reference_moved": f"{reference['moved']:.0f}", "reference_ops": f"{reference['n_ops']:.0f}",
-    }  # fmt: skip
+        "reference_moved": f"{reference['moved']:.0f}",
+        "reference_ops": f"{reference['n_ops']:.0f}",
+    }
     lines = [*(f"# {key}: {text}" for key, text in header.items()), ",".join(row), ",".join(row.values())]
     (HERE / "costs" / "phones.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))

@@ -82,7 +82,7 @@ def main():
         "# derived: nothing",
         "# licence: Apache-2.0, as the program",
         "# caution: no phone; a virtual machine that did other work, too; random weights, single images, warm",
-    ]  # fmt: skip
+    ]
     TARGET.write_text("\n".join([*header, "runtime,network,side,ms", *sorted(rows)]) + "\n", encoding="utf-8")
 
 

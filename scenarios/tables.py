@@ -13,7 +13,7 @@ from scenarios.trends import Table, reports_folder
 from sfl_sim.report.frames import Variant, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.table import Column
-from sfl_sim.report.targets import BYTES, ROUNDS, TIME, Aim, Leg, aims, bounded, factor
+from sfl_sim.report.targets import BYTES, ROUNDS, TIME, Aim, Cost, aims, bounded, factor
 
 
 def print_tables(scenarios: Iterable[str], columns: Sequence[Column]) -> None:
@@ -48,10 +48,10 @@ def _row(aim: Aim, variant: Variant, columns: Sequence[Column]) -> str:
     return f"| {' | '.join([variant.name, *cells])} |"
 
 
-def _mean(aim: Aim, variant: Variant, leg: Leg) -> str:
+def _mean(aim: Aim, variant: Variant, cost: Cost) -> str:
     """Mean over seeds of rounds, time or bytes to the target, or its lower bound."""
     seeds = aim.seeds(variant)
-    low, high = leg.of_seeds(seeds).mean()
+    low, high = cost.of_seeds(seeds).mean()
     if low == high:
-        return f"{leg.text(low)} ± {leg.text(seeds[leg.key].std())}"
-    return f"{bounded(low, high, leg.text)} ({seeds[leg.key].notna().sum()} of {len(seeds)} seeds)"
+        return f"{cost.text(low)} ± {cost.text(seeds[cost.key].std())}"
+    return f"{bounded(low, high, cost.text)} ({seeds[cost.key].notna().sum()} of {len(seeds)} seeds)"

@@ -41,7 +41,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
-from sfl_sim.errors import NonsenseError
+from sfl_sim.errors import NonFiniteError
 from sfl_sim.report.results import TO_TARGET
 from sfl_sim.scenario.concerns import NOT_LEARNED, differences
 from sfl_sim.scenario.load import load
@@ -85,7 +85,7 @@ class Table:
     def diverged(self) -> list[tuple[str, int]]:
         """Variant and seed of the trials that diverged; none if any failed otherwise."""
         failed = json.loads((self.folder / "manifest.json").read_text()).get("failed", [])
-        alike = all(each["error"].startswith(NonsenseError.__name__) for each in failed)
+        alike = all(each["error"].startswith(NonFiniteError.__name__) for each in failed)
         return [(each["variant"], each["seed"]) for each in failed if alike]
 
     def _changes(self) -> str:

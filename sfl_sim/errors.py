@@ -103,9 +103,9 @@ def blamed_on(*folders: object) -> Iterator[None]:
         raise ScenarioError(f"is damaged: {in_short(error)}", key="run", found=", ".join(map(str, folders))) from error
 
 
-class NonsenseError(RuntimeError):
+class NonFiniteError(RuntimeError):
     """Error for a number that is not finite, such as a loss that is NaN: names the first operation (exit code 1)."""
 
 
-class StuckError(RuntimeError):
+class DeadlockError(RuntimeError):
     """Error where no event is left, and flows still wait or announced jobs are missing: names them (exit code 1)."""

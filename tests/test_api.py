@@ -14,7 +14,7 @@ from torch import nn
 
 import sfl_sim
 from sfl_sim.cli.live_table import notebook_table
-from sfl_sim.data.datasets import load
+from sfl_sim.data.loading import load
 from sfl_sim.engine.news import Began, Planned
 from sfl_sim.models.small import cnn_small
 

@@ -36,8 +36,9 @@ class Turns(FedAvg):
             own = ConfigRecord({"server-round": server_round, "visit": visit, "workload": self.file})
             yield Message(
                 RecordDict({"arrays": arrays, "config": own}),
-                dst_node_id=message.metadata.dst_node_id, message_type=message.metadata.message_type,
-            )  # fmt: skip
+                dst_node_id=message.metadata.dst_node_id,
+                message_type=message.metadata.message_type,
+            )
 
 
 def main() -> None:
@@ -54,10 +55,13 @@ def main() -> None:
 
         participants = len(workload.visits[0])
         strategy = Turns(
-            file, rounds(found),
-            fraction_train=participants / NODES, min_train_nodes=participants, min_available_nodes=NODES,
+            file,
+            rounds(found),
+            fraction_train=participants / NODES,
+            min_train_nodes=participants,
+            min_available_nodes=NODES,
             fraction_evaluate=0.0,
-        )  # fmt: skip
+        )
         strategy.start(grid, ArrayRecord(workload.model.state_dict()), num_rounds=len(workload.visits))
 
     run_simulation(server, app, NODES, backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}})

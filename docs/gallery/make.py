@@ -56,7 +56,9 @@ PICTURES = {
     ),
     "reprice": Picture(
         "sfl-sim reprice reports/heterogeneous_bw --set clients.network.scale=4",
-        "heterogeneous_bw-repriced/report.html", "Time to", 560,
+        "heterogeneous_bw-repriced/report.html",
+        "Time to",
+        560,
     ),
     "server": Picture(
         "sfl-sim serve serving/fleet --timing-only", "serving_fleet-serving/serving.html", "Under load", 560
@@ -65,7 +67,7 @@ PICTURES = {
     "partition": Picture(
         "sfl-sim partition heterogeneous_bw", "heterogeneous_bw-partition.html", "Labels held by each client", 620
     ),
-}  # fmt: skip
+}
 
 
 async def photograph(picture: Picture, to: Path) -> None:

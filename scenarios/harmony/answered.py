@@ -8,7 +8,7 @@ from functools import cached_property
 import pandas as pd
 
 from scenarios.trends import Figures, Table
-from sfl_sim.metrics import exits
+from sfl_sim.metrics import exit_metrics
 
 RHOS = (0.0, 0.2, 0.4, 0.6, 0.8)
 N_LABELS = 10
@@ -27,8 +27,10 @@ class Answered(Table):
 
     def at(self, rho: float | None) -> pd.DataFrame:
         """Shares `accuracy` and `offload_probability` by variant and seed, at a smaller rho or (None) as recorded."""
-        rows = self.answers if rho is None else exits.at_rho(self.answers, rho)
-        return exits.over_clients(exits.hybrid(rows, exits.oracle(rows, exits.thresholds(N_LABELS))))
+        rows = self.answers if rho is None else exit_metrics.at_rho(self.answers, rho)
+        return exit_metrics.over_clients(
+            exit_metrics.hybrid(rows, exit_metrics.oracle(rows, exit_metrics.thresholds(N_LABELS)))
+        )
 
     def accuracy(self, names: dict[str, str], rho: float | None = None) -> Figures:
         """Accuracies by seed, in percent, of the variants in `names` (short name -> name of the variant)."""

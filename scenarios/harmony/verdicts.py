@@ -113,10 +113,12 @@ def _offloading(table: Answered, methods: dict[str, str]) -> list[Claim]:
 
 
 TRENDS: Trends = [
-    (partial(table_trends, "Fashion-MNIST"), ["table"]), (partial(table_trends, "50 clients"), ["fifty"]),
-    (partial(table_trends, "CIFAR-10"), ["cifar10"]), (ablation_trends, ["table", "ablation"]),
+    (partial(table_trends, "Fashion-MNIST"), ["table"]),
+    (partial(table_trends, "50 clients"), ["fifty"]),
+    (partial(table_trends, "CIFAR-10"), ["cifar10"]),
+    (ablation_trends, ["table", "ablation"]),
     (drift_trends, ["drift"]),
-]  # fmt: skip
+]
 """Judges, and the scenarios that they judge."""
 
 

@@ -17,10 +17,12 @@ from scenarios.trends import Claim, Figures, Table, Trends, alike, chain, judged
 
 CUTS = ("conv1", "conv2", "fc1", "fc2")
 DEFENCES = {
-    "none": "", "noise": ", noise sigma=1.0", "NoPeek": ", nopeek=1.0",
+    "none": "",
+    "noise": ", noise sigma=1.0",
+    "NoPeek": ", nopeek=1.0",
     "gradient noise": ", gradient_noise clip=0.01, sigma=0.1",
     "int2": ", int2",
-}  # fmt: skip
+}
 """Endings of the names of variants."""
 DRAWN, LABELS, DEPENDENCE = "inversion ssim", "clusters accuracy", "dependence dcor2_unbiased"
 """Attacks and their metrics."""

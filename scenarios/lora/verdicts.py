@@ -49,7 +49,7 @@ def trends(table: Table) -> dict[str, list[Claim]]:
             perplexity({name: frozen[name] for name in ("SplitFrozen", "LoRA")}), "~<=", tie=TIE
         ),
         "(f) a larger rank is better": chain(perplexity(ranks), "<", "<", "<"),
-    }  # fmt: skip
+    }
     for order in ("fcfs", "cyclic"):
         names = {"LoRA": f"{order}, rank=4, lr=0.001", "full": order}
         found[f"(g) not in a paper: an adapter forgets less, gap between roles, {order}"] = chain(

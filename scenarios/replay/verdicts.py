@@ -102,10 +102,11 @@ def proportion_trends(norm: Table, proportions: Table) -> dict[str, list[Claim]]
     steps = {"from 0.1 to 0.3": found["0.3"] - found["0.1"], "from 0.3 to 0.5": found["0.5"] - found["0.3"]}
     return {
         "(f) the more is replayed, the better": [
-            *chain(falling, ">=", ">=", ">="), *chain({p: found[p] for p in ("0.5", "0.1")}, ">")
+            *chain(falling, ">=", ">=", ">="),
+            *chain({p: found[p] for p in ("0.5", "0.1")}, ">"),
         ],
         "(f) with diminishing returns": chain(steps, ">"),
-    }  # fmt: skip
+    }
 
 
 def cut_trends(norm: Table, cuts: Table) -> dict[str, list[Claim]]:
@@ -127,9 +128,11 @@ TRENDS: Trends = [
     (lambda table: both_tables("CIFAR-10", table, KOREA), ["table"]),
     (lambda table: both_tables("CIFAR-10, batch norm", table, WITH_NORM), ["norm"]),
     (lambda table: comparison_trends("Fashion-MNIST", table, ON_FASHION), ["fashion"]),
-    (pull_trends, ["pull"]), (proportion_trends, ["norm", "proportions"]), (cut_trends, ["norm", "cuts"]),
+    (pull_trends, ["pull"]),
+    (proportion_trends, ["norm", "proportions"]),
+    (cut_trends, ["norm", "cuts"]),
     (participation_trends, ["participation"]),
-]  # fmt: skip
+]
 """Judges, and the scenarios that they judge."""
 
 

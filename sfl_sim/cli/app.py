@@ -21,19 +21,22 @@ if TYPE_CHECKING:
     from sfl_sim.studies.launch import Outcome  # imports torch
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Simulate split federated learning: real PyTorch training in simulated-time order.\n\n"
     "`sfl-sim SCENARIO.yaml` runs a scenario; it is short for `sfl-sim run SCENARIO.yaml`.",
-)  # fmt: skip
+)
 
 ScenarioFile = Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped scenario.")]
 Overrides = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario.")]
 Vary = Annotated[
     list[str],
-    typer.Option(help="A key and the values to try, in all combinations; model.cut=all tries every cut.",
-                 metavar="KEY=VALUE,..."),
-]  # fmt: skip
+    typer.Option(
+        help="A key and the values to try, in all combinations; model.cut=all tries every cut.", metavar="KEY=VALUE,..."
+    ),
+]
 Runs = Annotated[list[Path], typer.Argument(help="Folders of earlier runs, shown side by side.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Plotly = Annotated[

@@ -139,9 +139,10 @@ def live_table(planned: Planned, console: Console) -> Iterator[Notify]:
     """Yield a `Notify` that keeps the table of the planned trials up to date."""
     progress = Progress([Row(name, rounds) for name, rounds in planned.trials])
     with Live(
-        console=console, get_renderable=lambda: progress.table(max(1, console.height - FRAME_LINES)),
+        console=console,
+        get_renderable=lambda: progress.table(max(1, console.height - FRAME_LINES)),
         refresh_per_second=REFRESHES_PER_S,
-    ):  # fmt: skip
+    ):
         yield progress.notify
 
 

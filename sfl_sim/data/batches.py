@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sfl_sim.data.datasets import Dataset
+from sfl_sim.data.loading import Dataset
 from sfl_sim.data.transforms import normalise, random_crop_flip, to_device
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import Value
@@ -152,8 +152,10 @@ class ClientData:
             if not self.n_batches(client):
                 raise ScenarioError(
                     f"client {client} has {len(share)} samples, fewer than one whole batch (train.drop_last)",
-                    key="train.batch_size", found=self.batch_size, allowed=f"1 to {len(share)}",
-                )  # fmt: skip
+                    key="train.batch_size",
+                    found=self.batch_size,
+                    allowed=f"1 to {len(share)}",
+                )
 
     def check_no_single(self) -> None:
         """Raise ScenarioError if a mini-batch holds a single sample, which batch norm cannot normalise."""
@@ -163,8 +165,9 @@ class ClientData:
                 raise ScenarioError(
                     f"client {client} has {self.samples(client)} samples, so one of its batches holds a single sample, "
                     "which batch norm cannot train on; set train.drop_last, train.batches full or another size",
-                    key="train.batch_size", found=self.batch_size,
-                )  # fmt: skip
+                    key="train.batch_size",
+                    found=self.batch_size,
+                )
 
     def __len__(self) -> int:
         return len(self.shares)

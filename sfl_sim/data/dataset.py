@@ -202,8 +202,9 @@ def drawn(names: Sequence[str], n: int | None, set_name: str) -> list[str]:
     if n is None:
         return sorted(names)
     if n > len(names):
-        raise ScenarioError("not so many owners have enough samples", key="data.owners", found=n,
-                            allowed=f"1 to {len(names)}")  # fmt: skip
+        raise ScenarioError(
+            "not so many owners have enough samples", key="data.owners", found=n, allowed=f"1 to {len(names)}"
+        )
     return sorted(stream(0, f"{set_name} owners").permutation(sorted(names))[:n].tolist())
 
 

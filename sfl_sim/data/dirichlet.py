@@ -67,9 +67,11 @@ def _large_enough(draw: Callable[[], Ints], n_samples: int, n_clients: int, min_
     """Repeat `draw` until all rows of its result (C, L) sum to `min_size` or more; errors name the parameter `how`."""
     if n_clients * min_size > n_samples:
         raise ScenarioError(
-            f"{n_clients} clients share {n_samples} samples", key="data.partition.min_size", found=min_size,
+            f"{n_clients} clients share {n_samples} samples",
+            key="data.partition.min_size",
+            found=min_size,
             allowed=f"at most {n_samples // n_clients}",
-        )  # fmt: skip
+        )
     for _ in range(MAX_DRAWS):
         counts = draw()
         if counts.sum(axis=1).min() >= min_size:
@@ -78,8 +80,9 @@ def _large_enough(draw: Callable[[], Ints], n_samples: int, n_clients: int, min_
     raise ScenarioError(
         f"{MAX_DRAWS:,} Dirichlet draws ({name} {concentration:g}) of {n_samples} samples for {n_clients} clients "
         f"all left some client with fewer: use a smaller min_size, a larger {name} or fewer clients",
-        key="data.partition.min_size", found=min_size,
-    )  # fmt: skip
+        key="data.partition.min_size",
+        found=min_size,
+    )
 
 
 def _by_class(class_sizes: Ints, n_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
@@ -127,8 +130,11 @@ def _by_client_equal(class_sizes: Ints, n_clients: int, alpha: float, rng: np.ra
 
 
 _DRAWS: dict[str, Callable[..., Ints]] = {
-    "class": _by_class, "class_plain": _by_class_plain, "client": _by_client, "client_equal": _by_client_equal
-}  # fmt: skip
+    "class": _by_class,
+    "class_plain": _by_class_plain,
+    "client": _by_client,
+    "client_equal": _by_client_equal,
+}
 """Functions that draw the numbers (C, L) of samples of each label for each client."""
 
 

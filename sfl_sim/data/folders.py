@@ -138,9 +138,7 @@ def list_images(folder: Path, key: str) -> tuple[list[Path], Tensor, list[str]]:
 
 def _images_below(folder: Path) -> list[Path]:
     """List the images in a folder and in those below it: folder by folder, by name."""
-    return [
-        Path(root, name) for root, names in sorted(walk(folder)) for name in names if name.lower().endswith(IMAGES)
-    ]  # fmt: skip
+    return [Path(root, name) for root, names in sorted(walk(folder)) for name in names if name.lower().endswith(IMAGES)]
 
 
 def read_images(files: Sequence[Path], image_size: int | None, key: str) -> Tensor:

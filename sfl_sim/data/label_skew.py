@@ -59,8 +59,10 @@ def sharding(
     if dominants >= n_labels:
         raise ScenarioError(
             f"leaves no other of the {n_labels} labels for the rest of a client's samples",
-            key="data.partition.dominants", found=dominants, allowed=f"1 to {n_labels - 1}",
-        )  # fmt: skip
+            key="data.partition.dominants",
+            found=dominants,
+            allowed=f"1 to {n_labels - 1}",
+        )
     _check_count("sharding", n_clients, phi, n_labels)
     by_label = samples.by_label(rng)
     return deal(by_label, _dominant_counts(by_label, p, _dominance(n_labels, dominants, phi)))
@@ -78,9 +80,11 @@ def label_shards(
     """
     if shards * n_clients > n_shards:
         raise ScenarioError(
-            f"{n_clients} clients cannot draw {shards} of {n_shards} shards each", key="data.partition.shards",
-            found=shards, allowed=f"shards x clients up to {n_shards}",
-        )  # fmt: skip
+            f"{n_clients} clients cannot draw {shards} of {n_shards} shards each",
+            key="data.partition.shards",
+            found=shards,
+            allowed=f"shards x clients up to {n_shards}",
+        )
     cut = np.array_split(np.concatenate(samples.by_label(rng)), n_shards)
     drawn = rng.permutation(n_shards)[: shards * n_clients].reshape(n_clients, shards)
     return [np.concatenate([cut[shard] for shard in sorted(own)]) for own in drawn]
@@ -90,8 +94,10 @@ def _check_count(kind: str, n_clients: int, phi: int, n_labels: int) -> None:
     if n_clients != phi * n_labels:
         raise ScenarioError(
             f"{kind} needs phi clients for each label",
-            key="clients.count", found=n_clients, allowed=f"{phi} x {n_labels} labels = {phi * n_labels}",
-        )  # fmt: skip
+            key="clients.count",
+            found=n_clients,
+            allowed=f"{phi} x {n_labels} labels = {phi * n_labels}",
+        )
 
 
 def _dominance(n_labels: int, dominants: int, phi: int) -> Bools:

@@ -81,8 +81,9 @@ def natural(samples: Samples, n_clients: int, rng: np.random.Generator) -> list[
     """
     owners = _owners(samples)
     if n_clients > len(np.unique(owners)):
-        raise ScenarioError("not so many owners", key="clients.count", found=n_clients,
-                            allowed=f"1 to {len(np.unique(owners))}")  # fmt: skip
+        raise ScenarioError(
+            "not so many owners", key="clients.count", found=n_clients, allowed=f"1 to {len(np.unique(owners))}"
+        )
     order = np.concatenate(samples.by_label(rng))
     order = order[np.argsort(owners[order], kind="stable")]
     holdings = np.split(order, np.flatnonzero(np.diff(owners[order])) + 1)
@@ -165,6 +166,8 @@ def _owners(samples: Samples) -> Ints:
     if samples.owners is None:
         raise ScenarioError(
             "the owners of this data set's samples are unknown; they are known for femnist, shakespeare, "
-            "speech_commands, and synthetic with data.owners", key="data.partition.kind", found="natural",
-        )  # fmt: skip
+            "speech_commands, and synthetic with data.owners",
+            key="data.partition.kind",
+            found="natural",
+        )
     return samples.owners

@@ -33,8 +33,9 @@ def client_test_sets(
         if not len(part):
             raise ScenarioError(
                 f"{kind} leaves client {client} of {len(parts)} without test samples: use fewer clients, "
-                "more test samples or another partition", key="data.test",
-            )  # fmt: skip
+                "more test samples or another partition",
+                key="data.test",
+            )
     return parts
 
 
@@ -60,8 +61,10 @@ def rho_ood(samples: Samples, counts: Ints, rng: np.random.Generator, *, rho: fl
     if rho > 0 and not wanted[~seen].any():
         raise ScenarioError(
             "no client gets a test sample of a label that it has not seen: all have seen all labels, or rho is too "
-            "small", key="data.test.rho", found=rho,
-        )  # fmt: skip
+            "small",
+            key="data.test.rho",
+            found=rho,
+        )
     sets = [np.concatenate([i[:n] for i, n in zip(by_label, row, strict=True)]) for row in wanted]
     return [sets[i] for i in which.ravel()]
 

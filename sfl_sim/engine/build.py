@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from sfl_sim.data.batches import ClientData, Images, Rest, check_augmentable
-from sfl_sim.data.datasets import Dataset
+from sfl_sim.data.loading import Dataset
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.initial import starting
 from sfl_sim.engine.participation import round_size
@@ -18,8 +18,8 @@ from sfl_sim.engine.registry import find_codec, find_method, find_model, find_or
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method, Task
 from sfl_sim.methods.wire import Wire
-from sfl_sim.models.calling import Calling
 from sfl_sim.models.cuts import client_cuts, cuts_at
+from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network
@@ -108,7 +108,7 @@ def build_network(scenario: Scenario, dataset: Dataset, above: int = 0) -> Netwo
         find_model(scenario.model), shape, len(dataset.answers), precision.weights,
         tokens=tokens, every_token=bool(dataset.token_names), lora=_lora(scenario, above),
     )  # fmt: skip
-    return net.called(_calling(scenario.train))
+    return net.with_settings(_forward_settings(scenario.train))
 
 
 def _lora(scenario: Scenario, above: int) -> Lora | None:
@@ -127,8 +127,9 @@ def check_can_train(model: Model, device: torch.device | None) -> None:
     if device is not None and model.factory is None and is_weightless(find_model(model)):
         raise ScenarioError(
             "is known by its shapes alone and cannot be trained: --timing-only, or sfl-sim whatif",
-            key="model.path" if model.path else "model.name", found=model.path or model.name,
-        )  # fmt: skip
+            key="model.path" if model.path else "model.name",
+            found=model.path or model.name,
+        )
 
 
 def check_targets(scenario: Scenario, dataset: Dataset) -> None:
@@ -142,15 +143,18 @@ def check_targets(scenario: Scenario, dataset: Dataset) -> None:
     if are_tokens and is_named and dataset.largest_token >= n_answers:
         problem = f"knows {n_answers} tokens, one for each label; the largest in the samples is {dataset.largest_token}"
         raise ScenarioError(problem, key="model.name", found=model.name)
-    wanted = {"report.snapshots": scenario.report.snapshots, "report.leakage": scenario.report.leakage,
-              "serving": scenario.serving}  # fmt: skip
+    wanted = {
+        "report.snapshots": scenario.report.snapshots,
+        "report.leakage": scenario.report.leakage,
+        "serving": scenario.serving,
+    }
     for key, section in wanted.items():
         if section is not None and dataset.token_names:
             raise ScenarioError("needs one label for each sample (data.targets: last)", key=key)
 
 
-def _calling(train: Train) -> Calling:
-    return Calling(
+def _forward_settings(train: Train) -> ForwardSettings:
+    return ForwardSettings(
         autocast=PRECISIONS[train.precision].autocast,
         compiled_batch=train.batch_size if train.compile else None,
         graphs=Graphs(train.max_graphs),
@@ -178,11 +182,13 @@ def _wire(scenario: Scenario, round_cuts: Sequence[int]) -> Wire:
     up, down, update = (find_codec(getattr(section, way), f"wire.{way}") for way in ("up", "down", "update"))
     if isinstance(down, Delta) or isinstance(update, Delta | SplitFC):
         way = "down" if isinstance(down, Delta) else "update"
-        raise ScenarioError("is a codec of smashed data alone", key=f"wire.{way}", found=getattr(section, way).kind,
-                            allowed="wire.up")  # fmt: skip
+        raise ScenarioError(
+            "is a codec of smashed data alone", key=f"wire.{way}", found=getattr(section, way).kind, allowed="wire.up"
+        )
     if isinstance(update, Int) and update.per == "channel":
-        raise ScenarioError("a model's layers have no channels in common", key="wire.update.per", found="channel",
-                            allowed=["tensor"])  # fmt: skip
+        raise ScenarioError(
+            "a model's layers have no channels in common", key="wire.update.per", found="channel", allowed=["tensor"]
+        )
     if isinstance(up, Delta) and scenario.data.augment:
         problem = "compares a sample with itself in an earlier round, and needs data.augment: false"
         raise ScenarioError(problem, key="wire.up", found="delta")
@@ -239,8 +245,10 @@ def _check_defences(scenario: Scenario, method: Method) -> None:
         if scenario.train.executor != "eager":
             raise ScenarioError(
                 "needs the executor that runs every step when it starts",
-                key="privacy.nopeek", found=f"train.executor {scenario.train.executor}", allowed="eager",
-            )  # fmt: skip
+                key="privacy.nopeek",
+                found=f"train.executor {scenario.train.executor}",
+                allowed="eager",
+            )
 
 
 def _cuts(scenario: Scenario, net: Network, fleet: Fleet) -> tuple[list[int], list[int]]:

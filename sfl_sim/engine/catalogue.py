@@ -138,7 +138,7 @@ def unknown_option(name: str, key: str, allowed: list[str]) -> ScenarioError:
 
 def described() -> dict[str, dict[str, dict[str, Any]]]:
     """Describe, from the code itself, what catalogue.json holds: by kind and name, about it and its options."""
-    from sfl_sim.data.datasets import DATASETS
+    from sfl_sim.data.loading import DATASETS
     from sfl_sim.data.partition import PARTITIONS
     from sfl_sim.methods import METHODS
     from sfl_sim.models.hugging_face import HuggingFace
@@ -148,9 +148,11 @@ def described() -> dict[str, dict[str, dict[str, Any]]]:
     from sfl_sim.training.codecs import CODECS
 
     plain: dict[str, Mapping[str, object]] = {
-        "models": {**MODELS, "hf": HuggingFace}, "datasets": DATASETS, "partitions": PARTITIONS,
+        "models": {**MODELS, "hf": HuggingFace},
+        "datasets": DATASETS,
+        "partitions": PARTITIONS,
         "orders": {**ORDERS, **PRESETS},
-    }  # fmt: skip
+    }
     return {
         "methods": {
             name: {"about": _method_lines(kind), "options": kind.Options.model_json_schema()}

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfl_sim.data.dataset import with_std
-from sfl_sim.data.datasets import Dataset, load
 from sfl_sim.data.known import FOR_TIMING, KNOWN
+from sfl_sim.data.loading import Dataset, load
 from sfl_sim.data.own import as_dataset, read_indices
 from sfl_sim.data.partition import check_clients, partition
 from sfl_sim.data.samples import Samples

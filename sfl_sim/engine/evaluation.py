@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sfl_sim.data.batches import Images
-from sfl_sim.data.datasets import Dataset
+from sfl_sim.data.loading import Dataset
 from sfl_sim.engine.registry import named
 from sfl_sim.engine.round_tables import answer_table, label_rows, learned
 from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.methods import Method
-from sfl_sim.metrics import exits
+from sfl_sim.metrics import exit_metrics
 from sfl_sim.metrics.representations import laid_out, silhouettes
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.event_clock import EventClock
@@ -124,7 +124,7 @@ class Evaluator:
                 given = experiment.dataset, experiment.counts, experiment.test_sets, self._x, self._images
                 tables["answers"] = answers = client_answers(method, *given)
                 told = answers.assign(variant="", seed=scenario.seed)
-                figures = exits.headline(told, experiment.dataset.n_labels)
+                figures = exit_metrics.headline(told, experiment.dataset.n_labels)
             if is_last and report.representations:
                 tables["representations"] = shown_representations(
                     report.representations, method, experiment.dataset, len(experiment.shares), self._x, self._images,
@@ -145,9 +145,9 @@ class Evaluator:
 
 def own_metrics(scenario: Scenario) -> dict[str, Callable[[Tensor, Tensor], float]]:
     """Return the user's own metrics by name. Raises ScenarioError if one cannot be called, or has a taken name."""
-    taken = [*ROUND_COLUMNS, *(f"{part}_s" for part in BREAKDOWN), *exits.HEADLINE, "performance_gap", "client_joule",
-             *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, ADAPTER_COLUMN, "skipped", "perplexity",
-             "variant", "seed"]  # fmt: skip
+    taken = [*ROUND_COLUMNS, *(f"{part}_s" for part in BREAKDOWN), *exit_metrics.HEADLINE, "performance_gap",
+             "client_joule", *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, ADAPTER_COLUMN, "skipped",
+             "perplexity", "variant", "seed"]  # fmt: skip
     found = {}
     for name, path in scenario.report.metrics.items():
         key = f"report.metrics.{name}"

@@ -274,12 +274,12 @@ class Experiment:
     @property
     def on_nan(self) -> OnNan:
         """Rule for losses that are not finite."""
-        return self.method.task.network.calling.on_nan
+        return self.method.task.network.forward_settings.on_nan
 
     @property
     def graphs(self) -> Graphs:
         """Count of the graphs of activations that are held."""
-        return self.method.task.network.calling.graphs
+        return self.method.task.network.forward_settings.graphs
 
     @property
     def batch_macs(self) -> float:

@@ -27,7 +27,7 @@ def layer_table(network: Network) -> pd.DataFrame:
     this layer), pareto: True if no other cut is at least as good in client MACs and in activation bytes, and better in
     one of them; False for the last layer, after which there is no cut.
     """
-    wire_dtype = network.calling.autocast or network.dtype
+    wire_dtype = network.forward_settings.autocast or network.dtype
     table = pd.DataFrame(
         {
             "layer": range(1, len(network) + 1),

@@ -46,8 +46,9 @@ def check_leakage(scenario: Scenario, method: Method) -> None:
         raise ScenarioError("needs a client that is attacked and one whose samples are known", key="clients.count",
                             found=len(method.data), allowed="2 and more")  # fmt: skip
     if wanted.rounds and max(wanted.rounds) > last:
-        raise ScenarioError("no such round", key="report.leakage.rounds", found=max(wanted.rounds),
-                            allowed=f"1 to {last}")  # fmt: skip
+        raise ScenarioError(
+            "no such round", key="report.leakage.rounds", found=max(wanted.rounds), allowed=f"1 to {last}"
+        )
     method.sides(0)
 
 
@@ -113,12 +114,14 @@ class Meter:
         for cut in [0, *sorted({self.cuts[c] for c in self.attacked})]:
             attacks = self._at_cut(cut, round) if cut else self._without_cut()
             for attack, found in attacks:
-                if isinstance(found, Drawn):
+                if isinstance(found, Reconstruction):
                     pictures += [{"cut": cut, "attack": attack, **row} for row in found.pictures()]
                     figures += [{"cut": cut, "attack": attack, **row} for row in found.rows()]
                 else:
-                    figures += [{"cut": cut, "attack": attack, "client": ALL, "metric": metric, "value": value}
-                                for metric, value in found.items()]  # fmt: skip
+                    figures += [
+                        {"cut": cut, "attack": attack, "client": ALL, "metric": metric, "value": value}
+                        for metric, value in found.items()
+                    ]
         about = {"round": round, "labels_sent": self.method.sends_labels}
         tables = (
             pd.DataFrame(figures, columns=LEAKAGE_COLUMNS),
@@ -126,7 +129,7 @@ class Meter:
         )
         return tables[0].assign(**about), tables[1].assign(round=round)
 
-    def _without_cut(self) -> Iterator[tuple[str, Drawn]]:
+    def _without_cut(self) -> Iterator[tuple[str, Reconstruction]]:
         """Draw what is known without attack: the mean, and what the decoder makes of the samples themselves."""
         if "inversion" not in self.wanted.attacks:
             return
@@ -135,7 +138,7 @@ class Meter:
         yield "mean", self._drawn(usual.expand_as(x))
         yield "inversion", self._drawn(self._invert(self._plain(known), known, self._plain(x), cut=0))
 
-    def _at_cut(self, cut: int, round: int) -> Iterator[tuple[str, Drawn | Mapping[str, float]]]:
+    def _at_cut(self, cut: int, round: int) -> Iterator[tuple[str, Reconstruction | Mapping[str, float]]]:
         """Mount all attacks on what crosses this cut, as far as it is finite."""
         attacked = self._crossed({c: own for c, own in self.attacked.items() if self.cuts[c] == cut}, cut, round)
         if not bool(attacked.smashed.isfinite().all()):
@@ -196,11 +199,13 @@ class Meter:
             z, x, unknown, epochs, self.seed, n_tokens, lambda done: self.tell(f"decoder at cut {cut}", done, epochs)
         )
 
-    def _drawn(self, drawn: Tensor, crossed: Crossed | None = None) -> Drawn:
+    def _drawn(self, drawn: Tensor, crossed: Crossed | None = None) -> Reconstruction:
         index = crossed.index if crossed else _together(self.attacked)
         client = np.repeat(list(self.attacked), [len(own) for own in self.attacked.values()])
         x, y = self._truth(index), self.images.labels[index]
-        return Drawn(x.cpu().numpy(), drawn.cpu().numpy(), index, crossed.client if crossed else client, y, self.tokens)
+        return Reconstruction(
+            x.cpu().numpy(), drawn.cpu().numpy(), index, crossed.client if crossed else client, y, self.tokens
+        )
 
     def _truth(self, index: Ints) -> Tensor:
         """Give samples in [0, 1] (n, ...), those of a user's own by the range of the known ones; or tokens (n, T)."""
@@ -223,7 +228,7 @@ class Meter:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Reconstruction:
     """Samples and what an attack has drawn of them.
 
     Attributes:

@@ -122,8 +122,9 @@ class Participation:
             now_s = self.clock.now_s
             raise ScenarioError(
                 f"stays are too short for a run that takes {now_s:.6g} s and more: {self._n_stays:.3g} would be listed",
-                key=Presence.key, allowed=f"{MAX_STAYS:,}, or {MAX_STAYS_A_CLIENT:,} a client",
-            )  # fmt: skip
+                key=Presence.key,
+                allowed=f"{MAX_STAYS:,}, or {MAX_STAYS_A_CLIENT:,} a client",
+            )
 
     @property
     def _n_stays(self) -> float:

@@ -19,7 +19,7 @@ from multiprocessing.managers import SyncManager
 from pathlib import Path
 
 from sfl_sim.engine.news import Failed, News, Notify, brief
-from sfl_sim.engine.ray import find_ray, on_ray
+from sfl_sim.engine.ray_backend import find_ray, on_ray
 from sfl_sim.engine.trial import Settings, attempt
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import Variant

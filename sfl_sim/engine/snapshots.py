@@ -88,8 +88,10 @@ def check_snapshots(scenario: Scenario, method: Method) -> None:
     if scenario.train.executor != "eager":
         raise ScenarioError(
             "needs the executor that runs every step when it starts",
-            key="report.snapshots", found=f"train.executor {scenario.train.executor}", allowed="eager",
-        )  # fmt: skip
+            key="report.snapshots",
+            found=f"train.executor {scenario.train.executor}",
+            allowed="eager",
+        )
     if max(wanted.rounds) > last:
         raise ScenarioError(
             "no such round", key="report.snapshots.rounds", found=max(wanted.rounds), allowed=f"1 to {last}"

@@ -23,7 +23,7 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Began, Counted, Ended, Notify, Warned
 from sfl_sim.errors import OutputError, ScenarioError, own_place
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, headline
-from sfl_sim.metrics.exits import HEADLINE
+from sfl_sim.metrics.exit_metrics import HEADLINE
 from sfl_sim.scenario.data import RhoOod
 from sfl_sim.scenario.load import Variant
 from sfl_sim.store import Checkpoints, Failure, TrialWriter, clear, rounds_of, write_failure, writing

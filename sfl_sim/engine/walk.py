@@ -40,7 +40,7 @@ class WalkedRound(NamedTuple):
     Attributes:
         clients: participants of the round that it is, or belongs to.
         ops: the operations that have ended in it (`OP_DTYPE`).
-        times: number of rounds that it stands for, which differ only in their start.
+        n_rounds: number of rounds that it stands for, which differ only in their start.
         is_aside: True for setup and finish.
         under_way: the operations that go on into the next round, as rows that end with this one.
         parts: setup, round and finish, where setup or finish belong to it; empty if it is all one.
@@ -51,7 +51,7 @@ class WalkedRound(NamedTuple):
     started_s: float
     ended_s: float
     ops: NDArray[np.void]
-    times: int = 1
+    n_rounds: int = 1
     is_aside: bool = False
     under_way: NDArray[np.void] = NO_OPS
     parts: tuple[WalkedRound, ...] = ()
@@ -118,9 +118,12 @@ class Walk:
         self.experiment = experiment
         self.clock = clock
         self.participation = Participation(
-            clock, experiment.cyclic, clients.participation, experiment.scenario.seed,
+            clock,
+            experiment.cyclic,
+            clients.participation,
+            experiment.scenario.seed,
             is_tracked=clients.availability is not None,
-        )  # fmt: skip
+        )
         self.on_begin: list[Callable[[int, Sequence[int]], object]] = []
         self._before: list[WalkedRound] = []
         self._first = first
@@ -203,7 +206,7 @@ class Walk:
             turns = plan.turns(number)
             key = what, turns if clock.is_steady else number
             if key in found:
-                found[key] = found[key]._replace(times=found[key].times + 1)
+                found[key] = found[key]._replace(n_rounds=found[key].n_rounds + 1)
                 return
             began_s = clock.now_s
             ops, ended_s = plan.run(began_s, number, turns)

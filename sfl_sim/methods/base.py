@@ -84,8 +84,9 @@ class Task:
         if others:
             raise ScenarioError(
                 "must be the same for all clients, which share one server-side submodel with this method",
-                key="model.cut", found=[cut, *others],
-            )  # fmt: skip
+                key="model.cut",
+                found=[cut, *others],
+            )
         return cut
 
     def split(self, *cuts: int) -> list[Replica]:
@@ -116,15 +117,15 @@ class Task:
         return [self.data.samples(c) / total for c in clients]
 
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 
-def once_a_round(make: Callable[[Any, int], Made]) -> Callable[[Any, int], Made]:
+def once_a_round(make: Callable[[Any, int], T]) -> Callable[[Any, int], T]:
     """Decorate a function of a method and a round, so that it makes one thing a round: it keeps the latest."""
     name = f"_{make.__qualname__}"
 
     @wraps(make)
-    def kept(self: Any, round: int) -> Made:
+    def kept(self: Any, round: int) -> T:
         last, made = getattr(self, name, (None, None))
         if last != round:
             made = make(self, round)
@@ -327,8 +328,11 @@ class Method(ABC):
         """
         parts = [part for part in self.model() if isinstance(part, Replica)]
         if len(parts) < len(self.model()):
-            raise ScenarioError("has several models, all of which answer, and cannot be served", key="method.name",
-                                found=type(self).__name__)  # fmt: skip
+            raise ScenarioError(
+                "has several models, all of which answer, and cannot be served",
+                key="method.name",
+                found=type(self).__name__,
+            )
         layers = self.task.network.layers
         if not self.is_split:
             return Deployed(parts, None, [], layers[-1].out_shape)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sfl_sim.methods.surrogates import Hosted, HostOptions
+from sfl_sim.methods.server_copies import Hosted, HostOptions
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import MomentumAverage
 

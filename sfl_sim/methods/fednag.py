@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
-from sfl_sim.methods.surrogates import EqualSteps, EqualStepsOptions
+from sfl_sim.methods.server_copies import EqualSteps, EqualStepsOptions
 from sfl_sim.models.replica import Replica
 from sfl_sim.training.optimisers import Optimiser, Sgd
 

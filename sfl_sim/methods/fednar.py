@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
-from sfl_sim.methods.surrogates import Surrogates, check_clipping
+from sfl_sim.methods.server_copies import ServerCopies, check_clipping
 from sfl_sim.training.optimisers import CoClipped, Optimiser
 
 
@@ -21,7 +21,7 @@ class NarOptions(MethodOptions):
     max_norm: Annotated[float, Field(gt=0)] = 10.0
 
 
-class FedNAR(Surrogates, regular=True, survives=True):
+class FedNAR(ServerCopies, regular=True, survives=True):
     """SplitFedV1 with co-clipping in every local step."""
 
     Options = NarOptions

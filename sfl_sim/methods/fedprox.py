@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from sfl_sim.methods.base import MethodOptions, once_a_round
-from sfl_sim.methods.surrogates import Surrogates
+from sfl_sim.methods.server_copies import ServerCopies
 from sfl_sim.training.optimisers import Optimiser, Proximal
 
 
@@ -21,7 +21,7 @@ class ProxOptions(MethodOptions):
     mu: Annotated[float, Field(ge=0)] = 0.01
 
 
-class FedProx(Surrogates, regular=True, survives=True):
+class FedProx(ServerCopies, regular=True, survives=True):
     """SplitFedV1 with a proximal term in every local step."""
 
     Options = ProxOptions

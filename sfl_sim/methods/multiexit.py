@@ -14,7 +14,7 @@ from pydantic import Field
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.exits import ExitForward, ExitOptions, Exits, Trained, backward, exit_work
+from sfl_sim.methods.exit_method import ExitForward, ExitOptions, Exits, Trained, backward, exit_work
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import SERVER, Flow, Step, Value, Work, on, send
 from sfl_sim.training.optimisers import Optimiser
@@ -97,8 +97,10 @@ class SplitGP(MultiExit, survives=True):
         if bool(self.options.ft_steps) != (self.options.ft_lr is not None):
             raise ScenarioError(
                 "go together: fine-tuning takes steps and a learning rate",
-                key="method.ft_lr", found=self.options.ft_lr, allowed=f"with ft_steps {self.options.ft_steps}",
-            )  # fmt: skip
+                key="method.ft_lr",
+                found=self.options.ft_lr,
+                allowed=f"with ft_steps {self.options.ft_steps}",
+            )
         self.own: dict[int, Bundle] = {}
         """phi_c and h_c as each client has trained them in the last round in which it was not lost."""
 

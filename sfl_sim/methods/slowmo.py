@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sfl_sim.methods.surrogates import EqualSteps, EqualStepsOptions
+from sfl_sim.methods.server_copies import EqualSteps, EqualStepsOptions
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import MomentumAverage
 

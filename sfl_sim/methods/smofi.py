@@ -15,7 +15,7 @@ from pydantic import Field
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.surrogates import Hosted, HostOptions, Visit
+from sfl_sim.methods.server_copies import Hosted, HostOptions, Visit
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, occur, on, par, send, wait
 from sfl_sim.training.fusion import Differentiate, Fuse, Fusion, TrainFused, Update
 from sfl_sim.training.optimisers import Optimiser, Sgd
@@ -54,8 +54,9 @@ class Smofi(Hosted, regular=True, survives=True):
         if self.options.fusion and len(set(task.cuts)) > 1:
             raise ScenarioError(
                 "needs the same cut for all clients, so that their momentum buffers can be fused",
-                key="model.cut", found=sorted(set(task.cuts)),
-            )  # fmt: skip
+                key="model.cut",
+                found=sorted(set(task.cuts)),
+            )
         if not self.options.fusion and (useless := FUSION & self.options.model_fields_set):
             raise ScenarioError("says how momentum is fused, with method.fusion off", key=f"method.{min(useless)}")
         key, drawn = "method.carry_fused", sorted(set(task.round_cuts))

@@ -13,7 +13,7 @@ from typing import Literal
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.surrogates import Surrogates, Visit
+from sfl_sim.methods.server_copies import ServerCopies, Visit
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
 
 
@@ -23,7 +23,7 @@ class V1Options(MethodOptions):
     server_agg_every: Literal["step", "epoch", "round"] = "round"
 
 
-class SplitFedV1(Surrogates, regular=True, survives=True):
+class SplitFedV1(ServerCopies, regular=True, survives=True):
     """Clients train side by side, each with its own copy of part-2; both parts are averaged."""
 
     Options = V1Options
@@ -34,8 +34,10 @@ class SplitFedV1(Surrogates, regular=True, survives=True):
         if len(set(task.cuts)) > 1 and self.options.server_agg_every != "round":
             raise ScenarioError(
                 "needs the same cut for all clients: what only some of them hold is averaged when the round ends",
-                key="method.server_agg_every", found=self.options.server_agg_every, allowed=["round"],
-            )  # fmt: skip
+                key="method.server_agg_every",
+                found=self.options.server_agg_every,
+                allowed=["round"],
+            )
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """w2 <- sum_c k_c w2_c after every stretch of mini-batches, w1 <- sum_c k_c w1_c after the last."""

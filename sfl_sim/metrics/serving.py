@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from sfl_sim.metrics.exits import latency_eq12, power
+from sfl_sim.metrics.exit_metrics import latency_eq12, power
 
 PARTS = ("device", "uplink", "queue", "server", "downlink")
 """Parts of a request's latency. Waiting for the device or a link counts as that device or link; `queue` is waiting at

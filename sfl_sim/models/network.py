@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.models.calling import Calling
+from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.part import Part
 from sfl_sim.models.price import Layer, one_sample, price
@@ -70,7 +70,7 @@ class Network:
         self.tokens = len(self.input_shape) == 1 if tokens is None else tokens
         self.channels_last = channels_last
         self.weightless = weightless
-        self.calling = Calling()
+        self.forward_settings = ForwardSettings()
         self._fill: Fill | None = None
         self._initial_seed: int | None = None
         self._build = build
@@ -89,13 +89,14 @@ class Network:
                 key="model",
             ) from error
         self.lowest = next(i for i, layer in enumerate(self.layers) if layer.parameters) if lora else 0
-        self.layers = tuple(replace(layer, spared=layer.twice) if i < self.lowest else layer
-                            for i, layer in enumerate(self.layers))  # fmt: skip
+        self.layers = tuple(
+            replace(layer, spared=layer.twice) if i < self.lowest else layer for i, layer in enumerate(self.layers)
+        )
 
-    def called(self, calling: Calling) -> Network:
-        """Return the same network with parts that are called as `calling` says."""
+    def with_settings(self, forward_settings: ForwardSettings) -> Network:
+        """Return the same network with parts that are called as `forward_settings` says."""
         network = copy(self)
-        network.calling = calling
+        network.forward_settings = forward_settings
         return network
 
     def starting(self, fill: Fill | None = None, seed: int | None = None) -> Network:
@@ -204,7 +205,7 @@ class Network:
             out_shape=layers[-1].out_shape if layers else before,
             dtype=self.dtype,
             channels_last=self.channels_last,
-            calling=self.calling,
+            forward_settings=self.forward_settings,
             label_bytes=LABEL_BYTES * (math.prod(self.input_shape) if self.every_token else 1),
             aggregate=self.lora.aggregate if self.lora else None,
         )

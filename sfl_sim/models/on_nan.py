@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sfl_sim.errors import NonsenseError
+from sfl_sim.errors import NonFiniteError
 from sfl_sim.ops import On, describe
 
 if TYPE_CHECKING:
@@ -88,4 +88,4 @@ class OnNan:
 
 def _stop(loss: float, where: list[str]) -> None:
     place = f" of {where[0]}" if where else ""
-    raise NonsenseError(f"the loss{place} is {loss}; try a smaller train.lr, or train.on_nan: skip")
+    raise NonFiniteError(f"the loss{place} is {loss}; try a smaller train.lr, or train.on_nan: skip")

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from sfl_sim.models.calling import Calling, compiled
+from sfl_sim.models.forward_settings import ForwardSettings, compiled
 from sfl_sim.models.lora import places
 from sfl_sim.models.price import NO_WORK, Layer
 from sfl_sim.ops import KINDS, Work
@@ -46,7 +46,7 @@ class Part:
         out_shape: tuple[int, ...],
         dtype: torch.dtype,
         channels_last: bool,
-        calling: Calling,
+        forward_settings: ForwardSettings,
         label_bytes: int,
         aggregate: str | None = None,
     ) -> None:
@@ -59,7 +59,7 @@ class Part:
         self.out_shape = out_shape
         self.out_numel = math.prod(out_shape)
         self.channels_last = channels_last
-        self.calling = calling
+        self.forward_settings = forward_settings
         self.label_bytes = label_bytes
         self.aggregate = aggregate
         self.adapters = places(skeleton)
@@ -82,7 +82,7 @@ class Part:
         )
         self.n_buffers = sum(map(math.prod, self.buffer_shapes))
         self.dtype = dtype
-        self.wire_dtype = calling.autocast or self.dtype
+        self.wire_dtype = forward_settings.autocast or self.dtype
         self.size_bytes = (self.n_parameters + self.n_buffers) * self.dtype.itemsize
 
     def __repr__(self) -> str:
@@ -194,10 +194,10 @@ class Part:
             place[name] = buffer
         if self.skeleton.training != training:
             self.skeleton.train(training)
-        run = self._compiled if training and len(x) == self.calling.compiled_batch else self.skeleton
-        if self.calling.autocast is None:
+        run = self._compiled if training and len(x) == self.forward_settings.compiled_batch else self.skeleton
+        if self.forward_settings.autocast is None:
             return run(x)
-        with torch.autocast(x.device.type, self.calling.autocast):
+        with torch.autocast(x.device.type, self.forward_settings.autocast):
             return run(x).to(self.wire_dtype)  # autocast leaves some operations in the weights' type
 
     @cached_property

@@ -314,8 +314,9 @@ def _counting(module: nn.Module) -> Iterator[_Counts]:
         torch.backends.mha.set_fastpath_enabled(False)  # which runs a frozen attention block as one operation
         for submodule in module.modules():
             for hook in (
-                submodule.register_forward_pre_hook(counts.enter), submodule.register_forward_hook(counts.leave)
-            ):  # fmt: skip
+                submodule.register_forward_pre_hook(counts.enter),
+                submodule.register_forward_hook(counts.leave),
+            ):
                 stack.callback(hook.remove)
         stack.enter_context(torch.enable_grad())  # without gradients torch runs an attention block as one operation
         stack.enter_context(_Functions(counts))

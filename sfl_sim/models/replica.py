@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sfl_sim.models.lora import average_product, product_errors, truncated_product
 from sfl_sim.models.part import Part
-from sfl_sim.models.passed import Passed
+from sfl_sim.models.saved_forward import SavedForward
 from sfl_sim.ops import State
 from sfl_sim.rng import torch_seed
 
@@ -35,7 +35,7 @@ class Weights:
         "__weakref__",
         "_grad",
         "_leaves",
-        "_passed",
+        "_saved",
         "awaiting_gradient",
         "buffer_views",
         "buffers",
@@ -74,7 +74,7 @@ class Weights:
         """Seed of the run, and how many times adapters have been drawn anew for these weights."""
         self.awaiting_gradient: Tensor | None = None
         """Activations at the cut that await their gradient; they carry the client's graph."""
-        self._passed: Passed | None = None
+        self._saved: SavedForward | None = None
         self._leaves: list[Tensor] | None = None
         self._grad: Tensor | None = None
 
@@ -147,7 +147,7 @@ class Weights:
     def __call__(self, x: Tensor, training: bool) -> Tensor:
         """Run the part's layers on a batch."""
         if training:
-            self.part.calling.on_nan.keep(self)
+            self.part.forward_settings.on_nan.keep(self)
         parameters = self.leaves if training else self.part.views(self.flat)
         return self.part.call(parameters, self.frozen, self.buffer_views, x, training)
 
@@ -158,8 +158,8 @@ class Weights:
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the activations of a training batch x; the graph is kept for `backward`, or computed again then."""
-        hold = self.part.calling.graphs.admit(self)
-        self._passed = Passed.now(self, x)
+        hold = self.part.forward_settings.graphs.admit(self)
+        self._saved = SavedForward.now(self, x)
         activations = self(x, training=True)
         self.awaiting_gradient = activations if hold else None
         return activations.detach()
@@ -168,27 +168,27 @@ class Weights:
         """Accumulate the parameters' gradients, given the gradient at the activations that `forward` returned."""
         activations = self.awaiting_gradient
         if activations is None:
-            assert self._passed is not None, "backward without a forward"
-            activations = self._passed.again(self)
-        self.awaiting_gradient = self._passed = None
+            assert self._saved is not None, "backward without a forward"
+            activations = self._saved.again(self)
+        self.awaiting_gradient = self._saved = None
         if activations.requires_grad:  # not those of a first part without parameters
             torch.autograd.backward(activations, gradient)
-        self.part.calling.graphs.release(self)
+        self.part.forward_settings.graphs.release(self)
 
     @property
     def passed(self) -> tuple[Tensor, Tensor]:
         """Input and activations of the forward pass that awaits its gradient, without its graph."""
-        assert self._passed is not None, "no forward pass"
-        activations = self._passed.again(self) if self.awaiting_gradient is None else self.awaiting_gradient
-        return self._passed.x, activations.detach()
+        assert self._saved is not None, "no forward pass"
+        activations = self._saved.again(self) if self.awaiting_gradient is None else self.awaiting_gradient
+        return self._saved.x, activations.detach()
 
     def stored(self) -> dict[str, Any]:
         """Return all tensors for a checkpoint; a graph is stored as the forward pass that made it."""
         kept = {name: getattr(self, name) for name in STORED}
         kept["grad"] = self._grad if self._grad is not None and self._grad.any() else None
-        passed = self._passed
+        passed = self._saved
         kept["passed"] = passed and (passed.x, passed.buffers, passed.draws, passed.devices)
-        kept["holds a graph"] = self in self.part.calling.graphs
+        kept["holds a graph"] = self in self.part.forward_settings.graphs
         kept["frozen"] = self.frozen
         return kept
 
@@ -201,9 +201,9 @@ class Weights:
         weights._grad = kept["grad"]
         if kept["passed"]:
             x, *before = kept["passed"]
-            weights._passed = Passed(x, weights.flat._version, *before)
+            weights._saved = SavedForward(x, weights.flat._version, *before)
         if kept["holds a graph"]:
-            part.calling.graphs.admit(weights)  # as nothing else differs from a run that has never been stored
+            part.forward_settings.graphs.admit(weights)  # as nothing else differs from a run that has never been stored
         return weights
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:

@@ -119,8 +119,10 @@ def _network(
         problem = "a score of each next token at every position, for data.targets all," if every_token else "a score"
         raise ScenarioError(
             f"the last layer of {name} must give {problem} for each label",
-            key="model.factory", found=net.layers[-1].out_shape, allowed=str(wanted),
-        )  # fmt: skip
+            key="model.factory",
+            found=net.layers[-1].out_shape,
+            allowed=str(wanted),
+        )
     if not any(layer.parameters for layer in net.layers):
         raise ScenarioError("has no weights to learn: all are frozen", key="model.factory")
     return net.starting(model.fill) if isinstance(model, HuggingFace) and model.has_weights else net
@@ -160,9 +162,11 @@ def as_builder(model: object) -> Builder:
         return lambda input_shape, n_labels: _out_of_place(copy.deepcopy(layers)).to(torch.get_default_device())
     if isinstance(model, nn.Module) or not callable(model) or not (_takes(model, (), 0) or _takes(model)):
         raise ScenarioError(
-            "is no model", key="model.factory", found=model,
+            "is no model",
+            key="model.factory",
+            found=model,
             allowed="an nn.Sequential, or a function of (input_shape, n_labels), or of nothing, that makes one",
-        )  # fmt: skip
+        )
 
     def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
         try:

@@ -37,8 +37,11 @@ CHOICES = ("name", "kind", "profile", "order")
 """Keys whose choice decides which of their neighbours matter, or have any value at all."""
 NONE = ("–", "null")
 MAX_NAMED = 4
-POINTS = {"accuracy": "Accuracy (points)", "client_accuracy": "Client accuracy (points)",
-          "hybrid_accuracy": "Hybrid accuracy (points)"}  # fmt: skip
+POINTS = {
+    "accuracy": "Accuracy (points)",
+    "client_accuracy": "Client accuracy (points)",
+    "hybrid_accuracy": "Hybrid accuracy (points)",
+}
 """Columns of shares, whose differences are points."""
 DIFFERENCES = "Seed by seed, then the median ± standard deviation over the seeds that both runs have."
 

@@ -129,8 +129,8 @@ def _results(seeds: pd.DataFrame) -> pd.DataFrame:
 def _holdings(clients: pd.DataFrame) -> pd.DataFrame:
     """One row per client and label: how many training samples of it the client holds."""
     told = clients.dropna(subset="label_samples")
-    rows = told[[*FIRST, "client", "label_samples"]].explode("label_samples").rename(
-        columns={"label_samples": "samples"}
-    )  # fmt: skip
+    rows = (
+        told[[*FIRST, "client", "label_samples"]].explode("label_samples").rename(columns={"label_samples": "samples"})
+    )
     rows.insert(len(FIRST) + 1, "label", rows.groupby([*FIRST, "client"]).cumcount())
     return rows.astype({"samples": int}).reset_index(drop=True)

@@ -113,9 +113,12 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
     _add_critical_path(figure, view, lane, unit_s)
     figure.add_vline(view.duration_s / unit_s, line={"color": style.INK, "width": 1.2})
     figure.update_yaxes(
-        range=[bottom, top], showgrid=False, tickfont_size=11,
-        tickvals=[(top - 0.6) / 2, *lane], ticktext=["server" if len(jobs) else "", *shown["text"]],
-    )  # fmt: skip
+        range=[bottom, top],
+        showgrid=False,
+        tickfont_size=11,
+        tickvals=[(top - 0.6) / 2, *lane],
+        ticktext=["server" if len(jobs) else "", *shown["text"]],
+    )
     return figure.update_xaxes(title=f"time in the round ({unit})", range=[0, 1.01 * until_s / unit_s])
 
 

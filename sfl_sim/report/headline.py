@@ -223,8 +223,10 @@ def _doubts(frames: Frames, variant: Variant, free: Variant, change: pd.Series) 
     doubts = []
     agreeing = int((change * change.median() > 0).sum())
     if change.median() and agreeing < len(change):
-        doubts.append(f"only {agreeing} of {plural(len(change), 'seed')} agree that it takes "
-                      f"{'more' if change.median() > 0 else 'less'} time")  # fmt: skip
+        doubts.append(
+            f"only {agreeing} of {plural(len(change), 'seed')} agree that it takes "
+            f"{'more' if change.median() > 0 else 'less'} time"
+        )
     overlapping = []
     for name, column in (("accuracies", "accuracy"), ("performance gaps", "performance_gap")):
         one, other = (_by_seed(frames, each, frames.summary[column]).dropna() for each in (variant, free))

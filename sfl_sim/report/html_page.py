@@ -222,8 +222,11 @@ def told_in(terms: str, content: str) -> Markup:
 
 def _templates() -> Environment:
     templates = Environment(
-        loader=PackageLoader("sfl_sim.report"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("sfl_sim.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     templates.filters |= {"facts": facts, "told_in": told_in}
     return templates

@@ -218,6 +218,9 @@ def _edges(jobs: pd.Index) -> list[int]:
 def _dots(film: RoundFilm) -> dict[str, object]:
     served = film.served if len(film.served) <= MAX_DOTS else film.served.iloc[:0]
     return {
-        "x": np.arange(len(served)) + 0.5, "y": list(served.map(film.names)), "mode": "markers", "hoverinfo": "skip",
+        "x": np.arange(len(served)) + 0.5,
+        "y": list(served.map(film.names)),
+        "mode": "markers",
+        "hoverinfo": "skip",
         "marker": {"size": 3.5, "color": style.DOT, "line": {"width": 0}},
-    }  # fmt: skip
+    }

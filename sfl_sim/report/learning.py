@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from sfl_sim.report import display, figures
 from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS
 from sfl_sim.report.html_page import Panel
-from sfl_sim.report.targets import BYTES, ROUNDS, TIME, Leg, accuracy, aims, target_table
+from sfl_sim.report.targets import BYTES, ROUNDS, TIME, Cost, accuracy, aims, target_table
 from sfl_sim.scenario.given import METRICS
 
 if TYPE_CHECKING:
@@ -177,18 +177,18 @@ def _curves(frames: Frames, variants: Sequence[Variant], x: str, scale: float, c
     return figure.update_xaxes(rangemode="tozero").update_yaxes(title=title, rangemode="tozero")
 
 
-def _add_target(figure: go.Figure, frames: Frames, aim: Aim, leg: Leg, scale: float = 1.0) -> go.Figure:
+def _add_target(figure: go.Figure, frames: Frames, aim: Aim, cost: Cost, scale: float = 1.0) -> go.Figure:
     """A line for the target, and on each curve a mark where it is reached, or a cross at its end if it is not."""
     if aim.target is None:
         return figure
     figures.level(figure, 100 * aim.target)
     for variant in aim.variants:
         rounds = frames.rounds[frames.rounds["variant"] == variant.label].dropna(subset="accuracy")
-        curve = display.over_seeds(rounds, "round", [leg.along, "accuracy"])
-        needed = leg.median(aim.seeds(variant))
+        curve = display.over_seeds(rounds, "round", [cost.along, "accuracy"])
+        needed = cost.median(aim.seeds(variant))
         reached = math.isfinite(needed)
-        at = needed if reached else curve[leg.along].iloc[-1]
-        height = np.interp(at, curve[leg.along], curve["accuracy"])
+        at = needed if reached else curve[cost.along].iloc[-1]
+        height = np.interp(at, curve[cost.along], curve["accuracy"])
         if reached:  # where most seeds get there, the median of their accuracies may still be lower
             height = max(height, aim.target)
         if reached:
@@ -197,6 +197,6 @@ def _add_target(figure: go.Figure, frames: Frames, aim: Aim, leg: Leg, scale: fl
         cross = {"symbol": "x-thin", "line": {"color": variant.colour, "width": 2.5}}
         figures.marks(
             figure, variant, [at / scale], [100 * height], "%{customdata}<extra></extra>", showlegend=False, name=None,
-            marker={} if reached else cross, customdata=[f"{variant.label}: {leg.cell(aim.seeds(variant)).text}"],
+            marker={} if reached else cross, customdata=[f"{variant.label}: {cost.cell(aim.seeds(variant)).text}"],
         )  # fmt: skip
     return figure

@@ -12,7 +12,7 @@ from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report import figures, gantt, labels, round_view, style
 from sfl_sim.report.comparison import compare, difference_tables, machine_in_words, settings_in_words, values_table
 from sfl_sim.report.display import plural
-from sfl_sim.report.exits import exit_panels
+from sfl_sim.report.exit_panels import exit_panels
 from sfl_sim.report.fleet import cut_panels, fleet_panel
 from sfl_sim.report.frames import merge
 from sfl_sim.report.frontier import frontier_panels

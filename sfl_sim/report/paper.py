@@ -80,8 +80,9 @@ def _require_kaleido() -> None:
     if not (re.match(r"kaleido [1-9]", found) and hasattr(plotly.io, "write_images")):
         raise ScenarioError(
             "figures need kaleido 1 and plotly 6.1 or newer: pip install 'sfl-sim[figures]'",
-            key="--format", found=f"{found}, plotly {version('plotly')}",
-        )  # fmt: skip
+            key="--format",
+            found=f"{found}, plotly {version('plotly')}",
+        )
 
 
 def drawings(shown: Sequence[Panel]) -> Iterator[Drawing]:

@@ -57,11 +57,11 @@ def participation_panels(frames: Frames) -> list[Panel]:
     variants = unreliable(frames)
     if not variants:
         return []
-    sight = first_sight(frames, variants)
+    window = first_window(frames, variants)
     table = by_variant(
         COLUMNS, of_each(costs(frames), variants), ranked=False
     )  # waiting avoids dropouts, but takes time
-    return [Panel("Availability and dropouts", caption(sight), drawn(frames, sight), tables=[table])]
+    return [Panel("Availability and dropouts", caption(window), drawn(frames, window), tables=[table])]
 
 
 def unreliable(frames: Frames) -> list[Variant]:
@@ -95,7 +95,7 @@ def costs(frames: Frames) -> pd.DataFrame:
 
 
 @dataclass(frozen=True)
-class Sight:
+class TimeWindow:
     """Extent of the figures, of first seeds.
 
     Attributes:
@@ -123,52 +123,52 @@ class Sight:
         return figure.update_xaxes(title=f"simulated time ({unit})", range=[0, self.until_s / unit_s])
 
 
-def first_sight(frames: Frames, variants: Sequence[Variant]) -> Sight:
+def first_window(frames: Frames, variants: Sequence[Variant]) -> TimeWindow:
     """Find what is seen until half of the variants are done."""
     ended = [(float(_rounds(frames, variant)["ended_s"].max()), variant) for variant in variants]
     ends_s = sorted(end_s for end_s, _ in ended)
     until_s = ends_s[(len(ends_s) - 1) // 2]
     whose = max(ended, key=lambda pair: pair[0])[1]
     alike = all(_stays(v, min(end_s, until_s)).equals(_stays(whose, min(end_s, until_s))) for end_s, v in ended)
-    return Sight(variants, until_s, whose, _stays(whose, until_s), alike)
+    return TimeWindow(variants, until_s, whose, _stays(whose, until_s), alike)
 
 
-def caption(sight: Sight) -> Markup:
+def caption(window: TimeWindow) -> Markup:
     """Say what to see in the figures."""
-    whose = Markup("") if sight.alike else Markup(" of {}").format(sight.whose.html)
-    bar = Markup("A bar shows when a client{} is available; a").format(whose) if len(sight.stays) else "A"
-    return Markup(CAPTION).format(bar=bar, until=display.duration(sight.until_s))
+    whose = Markup("") if window.alike else Markup(" of {}").format(window.whose.html)
+    bar = Markup("A bar shows when a client{} is available; a").format(whose) if len(window.stays) else "A"
+    return Markup(CAPTION).format(bar=bar, until=display.duration(window.until_s))
 
 
-def drawn(frames: Frames, sight: Sight) -> list[tuple[str, go.Figure]]:
+def drawn(frames: Frames, window: TimeWindow) -> list[tuple[str, go.Figure]]:
     """Draw the figures that have something to show, with their headings."""
     found = []
-    losses: dict[str, pd.DataFrame] = {variant.label: _losses(variant, sight.until_s) for variant in sight.variants}
-    known = _lanes(sight.stays, [client for each in losses.values() for client in each["client"]])
+    losses: dict[str, pd.DataFrame] = {variant.label: _losses(variant, window.until_s) for variant in window.variants}
+    known = _lanes(window.stays, [client for each in losses.values() for client in each["client"]])
     if len(known):
         lanes = display.thin(known, MAX_CLIENTS)
         cut = f": {len(lanes)} of {len(known)} clients" if len(lanes) < len(known) else ""
-        found.append((f"Availability of clients{cut}", attendance(sight, lanes.index, losses)))
-    found.append(("Available clients, and participants that finish the round", present(frames, sight)))
+        found.append((f"Availability of clients{cut}", attendance(window, lanes.index, losses)))
+    found.append(("Available clients, and participants that finish the round", present(frames, window)))
     if frames.rounds["lost"].sum():
-        found.append(("Share of participants that drop out", lost(frames, sight.variants)))
+        found.append(("Share of participants that drop out", lost(frames, window.variants)))
     return found
 
 
-def attendance(sight: Sight, clients: pd.Index, losses: Mapping[str, pd.DataFrame]) -> go.Figure:
+def attendance(window: TimeWindow, clients: pd.Index, losses: Mapping[str, pd.DataFrame]) -> go.Figure:
     """One lane for each of the clients, the first on top: bars while it is there, marks where variants lose it.
 
     Args:
         losses: of each variant, by its label.
     """
-    unit, unit_s = sight.unit
+    unit, unit_s = window.unit
     lane = pd.Series(range(len(clients)), clients)
     figure = figures.canvas(80 + LANE_PX * len(lane))
-    stays = sight.stays[sight.stays["client"].isin(clients)]
+    stays = window.stays[window.stays["client"].isin(clients)]
     if len(stays):
         ends = stays["from_s"] / unit_s, stays["until_s"] / unit_s
         figures.spans(figure, *ends, stays["client"].map(lane), colour=THERE, width=LANE_PX - 4, name="available")
-    for variant in sight.variants:
+    for variant in window.variants:
         ours = losses[variant.label]
         ours = ours[ours["client"].isin(clients)]
         why = [_why(*loss) for loss in zip(ours["cause"], ours["returned_s"] - ours["lost_s"], strict=True)]
@@ -181,29 +181,32 @@ def attendance(sight: Sight, clients: pd.Index, losses: Mapping[str, pd.DataFram
         range=[len(lane) - 0.4, -0.6], showgrid=False, tickfont_size=10, title="client",
         tickvals=lane.to_numpy(), ticktext=[str(client) for client in clients],
     )  # fmt: skip
-    return sight.on_time_axis(figure)
+    return window.on_time_axis(figure)
 
 
-def present(frames: Frames, sight: Sight) -> go.Figure:
+def present(frames: Frames, window: TimeWindow) -> go.Figure:
     """Clients that are there at any time, and how many of each round's participants it has not lost."""
-    unit, unit_s = sight.unit
+    unit, unit_s = window.unit
     figure = figures.canvas(280)
-    number = _visible(numbers(sight))
+    number = _visible(numbers(window))
     if len(number):
         figure.add_scatter(
-            x=number.index.to_numpy(dtype=float) / unit_s, y=number.to_numpy(), mode="lines", name="available",
+            x=number.index.to_numpy(dtype=float) / unit_s,
+            y=number.to_numpy(),
+            mode="lines",
+            name="available",
             line={"color": NUMBER, "width": 1.6, "shape": "hv"},
             hovertemplate=f"%{{y}} available at %{{x:.4~g}} {unit}<extra></extra>",
-        )  # fmt: skip
-    for variant in sight.variants:
+        )
+    for variant in window.variants:
         rows = _rounds(frames, variant)
-        rows = display.thin(rows[rows["started_s"] < sight.until_s], MAX_POINTS)
+        rows = display.thin(rows[rows["started_s"] < window.until_s], MAX_POINTS)
         figures.marks(
             figure, variant, rows["started_s"] / unit_s, rows["participants"] - rows["lost"],
             "%{y} of %{customdata[1]} finish round %{customdata[0]}",
             customdata=rows[["round", "participants"]].to_numpy(), marker=SMALL,
         )  # fmt: skip
-    return sight.on_time_axis(figure).update_yaxes(title="clients", rangemode="tozero")
+    return window.on_time_axis(figure).update_yaxes(title="clients", rangemode="tozero")
 
 
 def lost(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
@@ -219,14 +222,14 @@ def lost(frames: Frames, variants: Sequence[Variant]) -> go.Figure:
     return figure.update_yaxes(title="dropped out so far (%)", rangemode="tozero")
 
 
-def numbers(sight: Sight) -> pd.Series:
+def numbers(window: TimeWindow) -> pd.Series:
     """Count the clients that are there, from each time on at which that changes; empty if none is ever away."""
-    if sight.stays.empty:
+    if window.stays.empty:
         return pd.Series(dtype=int)
-    come, gone = (pd.Series(by, sight.stays[when]) for by, when in ((1, "from_s"), (-1, "until_s")))
+    come, gone = (pd.Series(by, window.stays[when]) for by, when in ((1, "from_s"), (-1, "until_s")))
     number = pd.concat([pd.Series(0, [0.0]), come, gone]).groupby(level=0).sum().cumsum()
-    number = number[number.index < sight.until_s]
-    return pd.concat([number, pd.Series(number.iloc[-1], [sight.until_s])])
+    number = number[number.index < window.until_s]
+    return pd.concat([number, pd.Series(number.iloc[-1], [window.until_s])])
 
 
 def _visible(number: pd.Series) -> pd.Series:

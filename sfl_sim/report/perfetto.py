@@ -96,9 +96,11 @@ def _arrows(ops: pd.DataFrame) -> Iterator[str]:
         leads = (before >= 0) & (causes["track"] != effects["track"]) & (causes["round"] == effects["round"])
         from_us = (causes["begins_us"] + causes["takes_us"] / 2)[leads].tolist()
         for (process, one), (_, other, to_us), at_us in zip(
-            _columns(causes[leads], "process", "track"), _columns(effects[leads], "process", "track", "begins_us"),
-            from_us, strict=True,
-        ):  # fmt: skip
+            _columns(causes[leads], "process", "track"),
+            _columns(effects[leads], "process", "track", "begins_us"),
+            from_us,
+            strict=True,
+        ):
             number += 1
             yield (
                 f'{{"name":"then","cat":"then","ph":"s","id":{number},"pid":{process},"tid":{one},"ts":{at_us}}},\n'

@@ -47,7 +47,7 @@ FRONT = "on the front"
 
 
 @dataclass(frozen=True)
-class Leaks:
+class PrivacyResults:
     """What the variants of a run give away.
 
     Attributes:
@@ -110,18 +110,22 @@ class Leaks:
         return float(rows["value"].median())
 
 
-def load_leaks(folder: Path) -> Leaks:
+def load_results(folder: Path) -> PrivacyResults:
     """Read what the variants of the run in `folder` give away. Raises ScenarioError if nobody has measured it."""
     frames = merge([load(folder)])
     table, pictures = (read_table(folder / f"{name}.parquet") for name in ("leakage", "reconstructions"))
     if table.columns.empty:
-        raise ScenarioError("has no leakage.parquet: report.leakage asks for it, in a run that trains",
-                            key="SCENARIO", found=str(folder))  # fmt: skip
+        raise ScenarioError(
+            "has no leakage.parquet: report.leakage asks for it, in a run that trains",
+            key="SCENARIO",
+            found=str(folder),
+        )
     if table.empty:
         raise ScenarioError(f"{folder} has nothing to report: no attack has given a number")
     labels = {variant.name: variant.label for variant in frames.variants}
-    table, pictures = (each.assign(variant=each["variant"].map(labels)) if len(each) else each
-                       for each in (table, pictures))  # fmt: skip
+    table, pictures = (
+        each.assign(variant=each["variant"].map(labels)) if len(each) else each for each in (table, pictures)
+    )
     is_last = table["round"] == table.groupby(["variant", "seed"])["round"].transform("max")
     last = table[is_last & (table["client"] == -1)]
     attacked = last[last["cut"] > 0]
@@ -132,7 +136,7 @@ def load_leaks(folder: Path) -> Leaks:
     summary = frames.summary.assign(time_s=time_s)
     summary = summary.merge(found.assign(cut=cuts), how="left", left_on=["variant", "seed"], right_index=True)
     summary = summary.assign(round_bytes=(summary["bytes_up"] + summary["bytes_down"]) / summary["rounds"])
-    return Leaks(frames, aim, summary, last, pictures, _series(frames))
+    return PrivacyResults(frames, aim, summary, last, pictures, _series(frames))
 
 
 def _series(frames: Frames) -> dict[str, style.Named]:
@@ -152,69 +156,70 @@ def write_privacy(folder: Path, out: Path) -> Path:
     Raises:
         ScenarioError: nothing was measured, or the page cannot be written.
     """
-    leaks = load_leaks(folder)
+    results = load_results(folder)
     return write_page(
         out,
         "privacy",
-        title=leaks.frames.title,
+        title=results.frames.title,
         kind="privacy",
-        about=f"{plural(len(leaks.frames.variants), 'variant')}, {plural(leaks.frames.n_seeds, 'seed')}",
-        setup=setup_in_words(list(leaks.frames.runs[0].settings.values())),
-        headlines=headline(leaks),
-        warnings=warnings(leaks.frames),
-        galleries=galleries(leaks),
-        panels=panels(leaks),
-        runs=leaks.frames.runs,
+        about=f"{plural(len(results.frames.variants), 'variant')}, {plural(results.frames.n_seeds, 'seed')}",
+        setup=setup_in_words(list(results.frames.runs[0].settings.values())),
+        headlines=headline(results),
+        warnings=warnings(results.frames),
+        galleries=galleries(results),
+        panels=panels(results),
+        runs=results.frames.runs,
     )
 
 
 def privacy_in_terminal(folder: Path) -> TerminalTable:
     """Tabulate what each variant of the run in `folder` gives away, and at which price."""
-    leaks = load_leaks(folder)
-    wanted = TIME.key, "time_s", "accuracy", leaks.measure, "clusters"
-    return _table(leaks, [column for column in _columns(leaks) if column.key in wanted]).in_terminal()
+    results = load_results(folder)
+    wanted = TIME.key, "time_s", "accuracy", results.measure, "clusters"
+    return _table(results, [column for column in _columns(results) if column.key in wanted]).in_terminal()
 
 
-def headline(leaks: Leaks) -> list[Markup]:
+def headline(results: PrivacyResults) -> list[Markup]:
     """Say what is drawn at the shallowest and at the deepest cut, which variants to choose, and what labels tell."""
-    return [*_drawn(leaks), *_choice(leaks), *_labels(leaks)]
+    return [*_drawn(results), *_choice(results), *_labels(results)]
 
 
-def _drawn(leaks: Leaks) -> list[Markup]:
-    values = leaks.middle[leaks.measure].dropna().to_dict() if leaks.measure else {}
-    told = sorted((v for v in leaks.frames.variants if v.label in values), key=lambda v: -values[v.label])
+def _drawn(results: PrivacyResults) -> list[Markup]:
+    values = results.middle[results.measure].dropna().to_dict() if results.measure else {}
+    told = sorted((v for v in results.frames.variants if v.label in values), key=lambda v: -values[v.label])
     if not told:
         return []
-    text, mean = partial(_read, leaks.measure), leaks.known_without("mean", leaks.measure)
-    scale = f" (equal images: 1; their mean image: {text(mean)})" if leaks.measure == "ssim" else ""
+    text, mean = partial(_read, results.measure), results.known_without("mean", results.measure)
+    scale = f" (equal images: 1; their mean image: {text(mean)})" if results.measure == "ssim" else ""
     sentence = Markup("A server that reconstructs what clients hold sees most with {}: {} {}{}").format(
-        leaks.name(told[0]), MEASURES[leaks.measure].removesuffix(" (dB)"), text(values[told[0].label]), scale
+        results.name(told[0]), MEASURES[results.measure].removesuffix(" (dB)"), text(values[told[0].label]), scale
     )
     if len(told) == 1:
         return [sentence + "."]
     return [
-        sentence + Markup("; it sees least with {}: {}.").format(leaks.name(told[-1]), text(values[told[-1].label]))
+        sentence + Markup("; it sees least with {}: {}.").format(results.name(told[-1]), text(values[told[-1].label]))
     ]
 
 
-def _choice(leaks: Leaks) -> list[Markup]:
-    best = leaks.middle["best"]
+def _choice(results: PrivacyResults) -> list[Markup]:
+    best = results.middle["best"]
     if best.sum() in (0, len(best)):
         return []
-    names = [leaks.name(variant) for variant in leaks.frames.variants if best[variant.label]]
+    names = [results.name(variant) for variant in results.frames.variants if best[variant.label]]
     return [
-        escape(f"To trade {time_in_words(leaks.aim)}, accuracy and leakage against each other, choose ") + any_of(names)
+        escape(f"To trade {time_in_words(results.aim)}, accuracy and leakage against each other, choose ")
+        + any_of(names)
         + ": every other variant is at best as good as one of these in all three."
-    ]  # fmt: skip
+    ]
 
 
-def _labels(leaks: Leaks) -> list[Markup]:
-    told = leaks.figures["clusters"].dropna()
+def _labels(results: PrivacyResults) -> list[Markup]:
+    told = results.figures["clusters"].dropna()
     if told.empty:
         return []
-    least, most, chance = told.min(), told.max(), leaks.figures["commonest"].median()
+    least, most, chance = told.min(), told.max(), results.figures["commonest"].median()
     share = percent(most, 0) if percent(least, 0) == percent(most, 0) else f"{percent(least, 0)} to {percent(most, 0)}"
-    heard = bool(leaks.table["labels_sent"].any())
+    heard = bool(results.table["labels_sent"].any())
     note = (
         " Here labels travel with what goes up, so this is what one learns who only hears what comes down."
         if heard
@@ -232,86 +237,86 @@ def _read(column: str, number: float) -> str:
     return percent(number, 0) if column == "token_accuracy" else f"{number:.{1 if column == 'psnr' else 2}f}"
 
 
-def panels(leaks: Leaks) -> list[Panel]:
+def panels(results: PrivacyResults) -> list[Panel]:
     """List the sections of the page below the pictures."""
     front = " Ringed points are on the Pareto front of time, accuracy and reconstruction: none is better in all three."
-    caption = f"Each point is a variant: its medians over {plural(leaks.frames.n_seeds, 'seed')}." + front * bool(
-        leaks.measure
+    caption = f"Each point is a variant: its medians over {plural(results.frames.n_seeds, 'seed')}." + front * bool(
+        results.measure
     )
-    if leaks.middle["cut"].isna().any():
+    if results.middle["cut"].isna().any():
         caption += " Variants whose clients have different cuts are in the table alone."
     return [
-        Panel("Cut by cut", caption, by_cut(leaks), columns=2, tables=[_table(leaks, _columns(leaks))]),
-        *_over_rounds(leaks),
+        Panel("Cut by cut", caption, by_cut(results), columns=2, tables=[_table(results, _columns(results))]),
+        *_over_rounds(results),
     ]
 
 
-def by_cut(leaks: Leaks) -> list[tuple[str, go.Figure]]:
+def by_cut(results: PrivacyResults) -> list[tuple[str, go.Figure]]:
     """Draw time, accuracy, performance gap and leakage against the cut, a line for each series."""
-    finite = leaks.middle["time_s"].replace(np.inf, np.nan)
+    finite = results.middle["time_s"].replace(np.inf, np.nan)
     unit, unit_s = time_unit(finite.max())
     drawn = [
         (
-            time_in_words(leaks.aim).capitalize(),
-            _against_cut(leaks, finite / unit_s, f"simulated time ({unit})", f"%{{y:.3~g}} {unit}"),
+            time_in_words(results.aim).capitalize(),
+            _against_cut(results, finite / unit_s, f"simulated time ({unit})", f"%{{y:.3~g}} {unit}"),
         ),
-        ("Accuracy", _against_cut(leaks, 100 * leaks.middle["accuracy"], "accuracy (%)", "%{y:.1f} %")),
+        ("Accuracy", _against_cut(results, 100 * results.middle["accuracy"], "accuracy (%)", "%{y:.1f} %")),
         (
             "Performance gap",
-            _against_cut(leaks, 100 * leaks.middle["performance_gap"], "gap (points)", "%{y:.1f} points"),
+            _against_cut(results, 100 * results.middle["performance_gap"], "gap (points)", "%{y:.1f} points"),
         ),
     ]
-    if not leaks.measure:
+    if not results.measure:
         return drawn
-    scale = 100 if leaks.measure == "token_accuracy" else 1
-    title = {"ssim": "SSIM (1: equal)", "psnr": "PSNR (dB)", "token_accuracy": "tokens read (%)"}[leaks.measure]
-    figure = _against_cut(leaks, scale * leaks.middle[leaks.measure], title, "%{y:.3~g}")
+    scale = 100 if results.measure == "token_accuracy" else 1
+    title = {"ssim": "SSIM (1: equal)", "psnr": "PSNR (dB)", "token_accuracy": "tokens read (%)"}[results.measure]
+    figure = _against_cut(results, scale * results.middle[results.measure], title, "%{y:.3~g}")
     for attack, name in (("mean", "mean image"), ("inversion", "without a network")):
-        level = scale * leaks.known_without(attack, leaks.measure)
+        level = scale * results.known_without(attack, results.measure)
         if np.isfinite(level):
-            name = name.replace("mean image", "most frequent token") if leaks.measure == "token_accuracy" else name
+            name = name.replace("mean image", "most frequent token") if results.measure == "token_accuracy" else name
             figures.level(figure, level, annotation={"text": name, "font": {"color": style.MUTED, "size": 12}})
     return [*drawn, ("What the server can reconstruct", figure)]
 
 
-def _against_cut(leaks: Leaks, values: pd.Series, title: str, hover: str) -> go.Figure:
+def _against_cut(results: PrivacyResults, values: pd.Series, title: str, hover: str) -> go.Figure:
     figure = figures.canvas(300)
-    cuts = sorted(leaks.middle["cut"].dropna().astype(int).unique())
-    for series in leaks.all_series:
-        own = leaks.of(series)
+    cuts = sorted(results.middle["cut"].dropna().astype(int).unique())
+    for series in results.all_series:
+        own = results.of(series)
         mark = {"color": series.colour, "symbol": series.symbol, "size": 8}
         figures.lines(figure, series, own["cut"].map(cuts.index), values[own.index], f"{hover}<extra></extra>",
                       mode="lines+markers", marker=mark)  # fmt: skip
-    best = leaks.middle[leaks.middle["best"] & leaks.middle["cut"].notna()]
+    best = results.middle[results.middle["best"] & results.middle["cut"].notna()]
     figure.add_scatter(
         x=best["cut"].map(cuts.index).to_numpy(), y=values[best.index].to_numpy(), mode="markers", showlegend=False,
         hoverinfo="skip", marker={"symbol": "circle-open", "size": 17, "color": style.INK, "line": {"width": 1.8}},
     )  # fmt: skip
-    names = [f"{cut} {leaks.layers.get(cut, '')}".strip() for cut in cuts]
+    names = [f"{cut} {results.layers.get(cut, '')}".strip() for cut in cuts]
     shown = figures.some(range(len(cuts)), 12)
     figure.update_xaxes(title="cut after layer", tickvals=shown, ticktext=[names[place] for place in shown],
                         range=[-0.4, len(cuts) - 0.6])  # fmt: skip
     return figure.update_yaxes(title=title, rangemode="tozero")
 
 
-def _over_rounds(leaks: Leaks) -> list[Panel]:
+def _over_rounds(results: PrivacyResults) -> list[Panel]:
     """What leaks after each round that was measured, if there are several."""
-    folder = leaks.frames.runs[0].folder
-    table, measure = read_table(folder / "leakage.parquet"), leaks.measure
+    folder = results.frames.runs[0].folder
+    table, measure = read_table(folder / "leakage.parquet"), results.measure
     rows = table.query("client == -1 and cut > 0 and attack == 'inversion' and metric == @measure")
     if rows["round"].nunique() < 2:
         return []
     figure = figures.canvas(330)
-    for variant in leaks.frames.drawn.variants:
+    for variant in results.frames.drawn.variants:
         curve = rows[rows["variant"] == variant.name].groupby("round")["value"].median()
         figures.lines(figure, variant, curve.index, curve, "%{y:.3~g} after round %{x}", mode="lines+markers")
     figure.update_xaxes(figures.round_axis(int(rows["round"].max()))).update_yaxes(title=MEASURES[measure])
     return [Panel("While the model learns", "What the server reconstructs with the model of a round.", [("", figure)])]
 
 
-def _columns(leaks: Leaks) -> list[Column]:
+def _columns(results: PrivacyResults) -> list[Column]:
     """List the columns of the table: the price, then what leaks."""
-    aimed = leaks.aim is not None and replace(TIME, title=f"Time to {accuracy(leaks.aim)}")
+    aimed = results.aim is not None and replace(TIME, title=f"Time to {accuracy(results.aim)}")
     columns = [
         aimed or Column("Time of a round", "time_s", duration),
         Column("Bytes of a round", "round_bytes", data_size),
@@ -324,13 +329,13 @@ def _columns(leaks: Leaks) -> list[Column]:
         Column("by nearest", "nearest", partial(percent, digits=0)),
         Column("by norm (AUC)", "norm", "{:.2f}".format),
     ]
-    return [column for column in columns if leaks.figures[column.key].notna().any()]
+    return [column for column in columns if results.figures[column.key].notna().any()]
 
 
-def _table(leaks: Leaks, columns: Sequence[Column]) -> Table:
-    rows, seeds = [], dict(list(leaks.figures.groupby("variant")))
-    for variant in leaks.frames.variants:
-        about = FRONT if leaks.middle.loc[variant.label, "best"] else ""
-        rows.append([Cell(leaks.name(variant), about), *(column.cell(seeds[variant.label]) for column in columns)])
+def _table(results: PrivacyResults, columns: Sequence[Column]) -> Table:
+    rows, seeds = [], dict(list(results.figures.groupby("variant")))
+    for variant in results.frames.variants:
+        about = FRONT if results.middle.loc[variant.label, "best"] else ""
+        rows.append([Cell(results.name(variant), about), *(column.cell(seeds[variant.label]) for column in columns)])
     note = "Medians over seeds, ± standard deviation; the best of each column is shaded: of leakage, the least."
     return Table(["Variant", *(column.title for column in columns)], rows, note=note)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sfl_sim.report.frames import Variant
-    from sfl_sim.report.privacy import Leaks
+    from sfl_sim.report.privacy import PrivacyResults
 
 
 class Strip(NamedTuple):
@@ -31,23 +31,23 @@ class Gallery(NamedTuple):
     strips: list[Strip]
 
 
-def galleries(leaks: Leaks) -> list[Gallery]:
+def galleries(results: PrivacyResults) -> list[Gallery]:
     """Lay samples of the first seed out in rows: as they are, their mean, and as they were drawn at every cut.
 
     The former come once for all series with the same samples.
     """
     found: list[Gallery] = []
     shown: list[int] = []
-    cuts = leaks.middle["cut"].to_dict()
-    for series in leaks.all_series if len(leaks.pictures) else []:
-        variants = [v for v in leaks.frames.variants if leaks.series[v.label] == series]
+    cuts = results.middle["cut"].to_dict()
+    for series in results.all_series if len(results.pictures) else []:
+        variants = [v for v in results.frames.variants if results.series[v.label] == series]
         variants.sort(key=lambda variant: cuts[variant.label])
         strips = []
         for variant in variants:
-            own = leaks.pictures.query("variant == @variant.label and seed == @variant.seed")
+            own = results.pictures.query("variant == @variant.label and seed == @variant.seed")
             for cut in sorted(set(own["cut"]) - {0}):
                 rows = own[own["cut"] == cut]
-                strips.append(Strip(_name(leaks, cut), _how_well(leaks, variant, cut), _strip(rows, "drawn")))
+                strips.append(Strip(_name(results, cut), _how_well(results, variant, cut), _strip(rows, "drawn")))
                 if shown != rows["sample"].to_list():
                     shown = rows["sample"].to_list()
                     mean = own[(own["cut"] == 0) & (own["attack"] == "mean")]
@@ -55,17 +55,17 @@ def galleries(leaks: Leaks) -> list[Gallery]:
                         Strip(Markup("The samples"), "as clients hold them", _strip(rows, "original")),
                         Strip(Markup("The mean image"), "known without any attack", _strip(mean, "drawn")),
                     ]))  # fmt: skip
-        found.append(Gallery(series.label if len(leaks.all_series) > 1 else Markup(""), strips))
+        found.append(Gallery(series.label if len(results.all_series) > 1 else Markup(""), strips))
     return found
 
 
-def _name(leaks: Leaks, cut: int) -> Markup:
-    return Markup("Cut after <b>{}</b>").format(Markup(leaks.layers.get(cut, cut)))
+def _name(results: PrivacyResults, cut: int) -> Markup:
+    return Markup("Cut after <b>{}</b>").format(Markup(results.layers.get(cut, cut)))
 
 
-def _how_well(leaks: Leaks, variant: Variant, cut: int) -> str:
+def _how_well(results: PrivacyResults, variant: Variant, cut: int) -> str:
     """Say how alike samples and drawings of the first seed are."""
-    rows = leaks.table.query("variant == @variant.label and seed == @variant.seed and cut == @cut and client == -1")
+    rows = results.table.query("variant == @variant.label and seed == @variant.seed and cut == @cut and client == -1")
     values = rows[rows["attack"] == "inversion"].set_index("metric")["value"]
     return f"SSIM {values['ssim']:.2f}, PSNR {values['psnr']:.1f} dB"
 

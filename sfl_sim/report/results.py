@@ -68,9 +68,10 @@ def results_figure(folder: Path, against: Literal["time", "rounds", "bytes"]) ->
     from sfl_sim.report.round_time import round_breakdown
 
     axes = {
-        "time": learning.accuracy_over_time, "rounds": learning.accuracy_over_rounds,
+        "time": learning.accuracy_over_time,
+        "rounds": learning.accuracy_over_rounds,
         "bytes": learning.accuracy_over_bytes,
-    }  # fmt: skip
+    }
     if against not in axes:
         raise ScenarioError("nothing is drawn against it", key="against", found=against, allowed=axes)
     frames = merge([load(folder)])

@@ -64,9 +64,7 @@ def breakdown_panel(frames: Frames) -> Panel:
 def path_panel(frames: Frames, views: Sequence[RoundView]) -> Panel:
     """The critical paths of one round, and what would make it shorter, if that was tried."""
     helping = help_table(views)
-    caption = PATH_CAPTION.format(
-        round=frames.typical_round, drawn=drawn(frames), helping=HELPING if helping else ""
-    )  # fmt: skip
+    caption = PATH_CAPTION.format(round=frames.typical_round, drawn=drawn(frames), helping=HELPING if helping else "")
     tables = [path_table(views), *([helping] if helping else [])]
     return Panel("Why a round takes so long", caption, tables=tables)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from sfl_sim.metrics.exits import at_rho, hybrid, oracle, over_clients, thresholds, trade_off
+from sfl_sim.metrics.exit_metrics import at_rho, hybrid, oracle, over_clients, thresholds, trade_off
 from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.html_page import Panel

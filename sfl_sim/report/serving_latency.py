@@ -91,9 +91,12 @@ def survival(served: Served) -> go.Figure:
         )  # fmt: skip
     shown = [share for share in SHARES if share >= rarest]
     figure.update_yaxes(
-        type="log", title="requests that take longer (%)", range=[np.log10(80 * rarest), np.log10(125)],
-        tickvals=[100 * share for share in shown], ticktext=[f"{100 * share:g}" for share in shown],
-    )  # fmt: skip
+        type="log",
+        title="requests that take longer (%)",
+        range=[np.log10(80 * rarest), np.log10(125)],
+        tickvals=[100 * share for share in shown],
+        ticktext=[f"{100 * share:g}" for share in shown],
+    )
     return figure.update_xaxes(figures.wide_axis(max(min(ends), 1e-9), max(ends)), title=f"latency ({unit})")
 
 

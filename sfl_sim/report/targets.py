@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Leg(Column):
+class Cost(Column):
     """Cost of a seed until it reaches the target; the sum of its columns `spent` is what it has spent if it does not.
 
     `along` is the column of the rounds that grows towards it. A number that is not known lies between `low` and
@@ -57,9 +57,9 @@ class Leg(Column):
         return Cell(bounded(low, high, self.text), below, -high if math.isfinite(high) else math.nan)
 
 
-TIME = Leg("Time to target", "time_to_accuracy_s", duration, spent=("simulated_s",), along="ended_s")
-ROUNDS = Leg("Rounds to target", "rounds_to_accuracy", tenths, spent=("rounds",), along="round")
-BYTES = Leg("Bytes to target", "bytes_to_accuracy", data_size, spent=("bytes_up", "bytes_down"), along="bytes_moved")
+TIME = Cost("Time to target", "time_to_accuracy_s", duration, spent=("simulated_s",), along="ended_s")
+ROUNDS = Cost("Rounds to target", "rounds_to_accuracy", tenths, spent=("rounds",), along="round")
+BYTES = Cost("Bytes to target", "bytes_to_accuracy", data_size, spent=("bytes_up", "bytes_down"), along="bytes_moved")
 BEST = Column("Best accuracy", "best_accuracy", percent, more_is_better=True)
 
 
@@ -99,25 +99,25 @@ class Aim:
         """Variant that the others are compared with: the reference, or else the slowest that reaches the target."""
         return self.reference or next(reversed(self.ranking), None)
 
-    def ratios(self, variant: Variant, leg: Leg) -> pd.Series:
+    def ratios(self, variant: Variant, cost: Cost) -> pd.Series:
         """Divide, by seed, what the baseline needs by what a variant needs: 0 or infinite if only one gets there.
 
         Seed by seed, since variants share the clients of a seed; seeds that neither finishes say nothing.
         """
-        return self._compare(variant, leg, "high", "high").dropna()
+        return self._compare(variant, cost, "high", "high").dropna()
 
-    def speedup(self, variant: Variant, leg: Leg) -> tuple[float, float]:
+    def speedup(self, variant: Variant, cost: Cost) -> tuple[float, float]:
         """The median of the ratios, `low` and `high`: a number where both medians are; NaN if there is none."""
-        if self.baseline and all(math.isfinite(leg.median(self.seeds(one))) for one in (variant, self.baseline)):
-            known = float(self.ratios(variant, leg).median())
+        if self.baseline and all(math.isfinite(cost.median(self.seeds(one))) for one in (variant, self.baseline)):
+            known = float(self.ratios(variant, cost).median())
             return known, known
-        low, high = (self._compare(variant, leg, *ends).median() for ends in (("low", "high"), ("high", "low")))
+        low, high = (self._compare(variant, cost, *ends).median() for ends in (("low", "high"), ("high", "low")))
         return float(low), float(high)
 
-    def _compare(self, variant: Variant, leg: Leg, their_end: str, our_end: str) -> pd.Series:
+    def _compare(self, variant: Variant, cost: Cost, their_end: str, our_end: str) -> pd.Series:
         if self.baseline is None:
             return pd.Series(dtype=float)
-        ours, theirs = (leg.of_seeds(self.seeds(one)) for one in (variant, self.baseline))
+        ours, theirs = (cost.of_seeds(self.seeds(one)) for one in (variant, self.baseline))
         return theirs[their_end] / ours[our_end]
 
     @property
@@ -183,17 +183,17 @@ def target_table(aim: Aim) -> Table:
     rows = []
     for variant in aim.variants:
         seeds = aim.seeds(variant)
-        legs = [cell for leg in (TIME, ROUNDS) for cell in (leg.cell(seeds), _speedup(aim, variant, leg))]
-        rows.append([Cell(variant.html), *legs, BYTES.cell(seeds), BEST.cell(seeds)])
+        costs = [cell for cost in (TIME, ROUNDS) for cell in (cost.cell(seeds), _speedup(aim, variant, cost))]
+        rows.append([Cell(variant.html), *costs, BYTES.cell(seeds), BEST.cell(seeds)])
     return Table(titles, rows)
 
 
-def _speedup(aim: Aim, variant: Variant, leg: Leg) -> Cell:
+def _speedup(aim: Aim, variant: Variant, cost: Cost) -> Cell:
     if variant is aim.baseline:
         return Cell(factor(1), "baseline")
-    ratios = aim.ratios(variant, leg)
+    ratios = aim.ratios(variant, cost)
     varied = ratios.nunique() > 1 and ratios.between(0, math.inf, inclusive="neither").all()
-    return Cell(bounded(*aim.speedup(variant, leg), factor), f"± {factor(ratios.std())}" if varied else "")
+    return Cell(bounded(*aim.speedup(variant, cost), factor), f"± {factor(ratios.std())}" if varied else "")
 
 
 def bounded(low: float, high: float, text: Callable[[float], str]) -> str:

@@ -83,9 +83,7 @@ def _ended_differently(folder: Path) -> dict[str, str]:
     for summary in read_json(folder / "summary.json")["variants"]:
         if not summary.get("stopped"):
             found.setdefault(summary["name"], []).append(summary["rounds"])
-    return {
-        name: f"{', '.join(map(str, rounds))} rounds" for name, rounds in found.items() if len(set(rounds)) > 1
-    }  # fmt: skip
+    return {name: f"{', '.join(map(str, rounds))} rounds" for name, rounds in found.items() if len(set(rounds)) > 1}
 
 
 def served_in_terminal(folder: Path) -> TerminalTable:

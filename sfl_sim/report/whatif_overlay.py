@@ -105,9 +105,12 @@ def time_to_target(whatif: WhatIf) -> go.Figure:
         )  # fmt: skip
     figure.update_xaxes(title=f"time to the target ({unit})", range=[0, 1.2 * _longest_s(here) / unit_s])
     return figure.update_yaxes(
-        range=[len(values) - 0.4, -0.6], tickvals=list(range(len(values))), ticks="",
-        ticktext=[whatif.along.names[index] for index in values], title=whatif.along.title,
-    )  # fmt: skip
+        range=[len(values) - 0.4, -0.6],
+        tickvals=list(range(len(values))),
+        ticks="",
+        ticktext=[whatif.along.names[index] for index in values],
+        title=whatif.along.title,
+    )
 
 
 def _longest_s(points: pd.DataFrame) -> float:

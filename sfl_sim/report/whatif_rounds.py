@@ -123,9 +123,12 @@ def stacked(whatif: WhatIf, series: style.Named, across: int | None = None, comp
                 name=name, line={"width": 0.5, "color": colour},
             )  # fmt: skip
         figure.add_bar(
-            **({"x": [None], "y": [None]} if axis.is_numeric else at | about), name=name, marker_color=colour,
-            orientation="v" if axis.is_numeric else "h", width=0.78,
-        )  # fmt: skip
+            **({"x": [None], "y": [None]} if axis.is_numeric else at | about),
+            name=name,
+            marker_color=colour,
+            orientation="v" if axis.is_numeric else "h",
+            width=0.78,
+        )
     best = rows.nsmallest(1, "round_s")
     figure.add_scatter(
         **placed(axis, best[axis.column], best["round_s"] / unit_s), name="best", mode="markers+text",

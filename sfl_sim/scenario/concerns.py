@@ -40,9 +40,7 @@ def differences(one: Scenario, other: Scenario, aside: Aside) -> dict[str, tuple
     A key that only one of them has, such as an option of its method, is None in the other.
     """
     ours, theirs = without(one, aside), without(other, aside)
-    return {
-        key: (ours.get(key), theirs.get(key)) for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)
-    }  # fmt: skip
+    return {key: (ours.get(key), theirs.get(key)) for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)}
 
 
 def concern_of(key: str) -> Concern:

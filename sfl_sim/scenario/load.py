@@ -17,10 +17,10 @@ from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.fields import SEEDS
 from sfl_sim.scenario.given import spelled
 from sfl_sim.scenario.grid import names, names_without, points, set_keys
-from sfl_sim.scenario.places import Place, Places
 from sfl_sim.scenario.problems import problems
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.serving import Serving
+from sfl_sim.scenario.source_locations import Place, SourceLocations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +41,7 @@ class Variant:
 
     name: str
     scenario: Scenario
-    places: Places = field(repr=False, compare=False)
+    places: SourceLocations = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Study:
     name: str
     base: Scenario
     variants: tuple[Variant, ...]
-    places: Places = field(default=Places(), repr=False, compare=False)
+    places: SourceLocations = field(default=SourceLocations(), repr=False, compare=False)
 
     def title(self, variant: Variant) -> str:
         """Return the name of one of the variants, with its seed where there are several."""
@@ -86,11 +86,11 @@ def parse(values: Mapping[str, Any] | Scenario, name: str = "scenario", override
     Raises:
         ScenarioError: the mapping or an override cannot be used; names the dotted key.
     """
-    places = Places()
+    places = SourceLocations()
     return _overridden(_validated(spelled(values), places), places, name, overrides)
 
 
-def _overridden(base: Scenario, places: Places, name: str, overrides: Overrides) -> Study:
+def _overridden(base: Scenario, places: SourceLocations, name: str, overrides: Overrides) -> Study:
     """Return the study of a scenario after overrides, each of which must have an effect."""
     layer = read_overrides(overrides)
     source = Place("overrides") if isinstance(overrides, Mapping) else _COMMAND_LINE
@@ -184,7 +184,7 @@ def _grid_of_training(grid: Grid, numbers: Iterable[int]) -> Grid:
     return [{key: [choice.value] for key, choice in every[n].items() if not _is_of_serving(key)} for n in numbers]
 
 
-def _study(base: Scenario, places: Places, name: str) -> Study:
+def _study(base: Scenario, places: SourceLocations, name: str) -> Study:
     name = name if base.name is None else base.name
     base = base.model_copy(update={"name": name})
     with places.locating():
@@ -192,9 +192,10 @@ def _study(base: Scenario, places: Places, name: str) -> Study:
         grid = list(islice(points(base.grid), MAX_RUNS + 1))
         if len(grid) * base.repeats > MAX_RUNS:
             raise ScenarioError(
-                "too many runs: configurations of the grid times repeats", key="grid" if len(grid) > 1 else "repeats",
+                "too many runs: configurations of the grid times repeats",
+                key="grid" if len(grid) > 1 else "repeats",
                 allowed=f"at most {MAX_RUNS}",
-            )  # fmt: skip
+            )
         if base.seed + base.repeats > SEEDS:
             allowed = f"at most {SEEDS - base.repeats:,} with so many repeats"
             raise ScenarioError("is too large", key="seed", found=base.seed, allowed=allowed)
@@ -219,7 +220,7 @@ def _check_name(name: str) -> None:
         raise ScenarioError("cannot name a folder", key="name", found=name, allowed=allowed)
 
 
-def changed(base: Scenario, layer: Mapping[str, Any], places: Places) -> Scenario:
+def changed(base: Scenario, layer: Mapping[str, Any], places: SourceLocations) -> Scenario:
     """Return the scenario with dotted keys set anew; `places` say where each key of the result was given.
 
     Raises:
@@ -230,7 +231,7 @@ def changed(base: Scenario, layer: Mapping[str, Any], places: Places) -> Scenari
     return _validated(values, places)
 
 
-def _validated(values: object, places: Places) -> Scenario:
+def _validated(values: object, places: SourceLocations) -> Scenario:
     try:
         return Scenario.model_validate(values)
     except ValidationError as error:

@@ -12,7 +12,7 @@ from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.given import spelled
 from sfl_sim.scenario.grid import points
 from sfl_sim.scenario.load import Study, Variant, changed
-from sfl_sim.scenario.places import Place
+from sfl_sim.scenario.source_locations import Place
 
 OPTION = "--vary"
 ALL = "all"

@@ -72,6 +72,7 @@ class Wire(Section):
     @model_validator(mode="after")
     def _has_errors(self) -> Wire:
         if self.error_feedback and self.update is None:
-            raise ScenarioError("there are no updates that lose anything without wire.update", key="error_feedback",
-                                found=True)  # fmt: skip
+            raise ScenarioError(
+                "there are no updates that lose anything without wire.update", key="error_feedback", found=True
+            )
         return self

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import yaml
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.places import Place, Places
+from sfl_sim.scenario.source_locations import Place, SourceLocations
 from sfl_sim.scenario.text_files import MAX_SCENARIO_BYTES, read_text
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ for _side in (_Loader, _Dumper):  # both, so that the text "1e-3" is written wit
     _side.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
-def read(path: Path) -> tuple[Any, Places]:
+def read(path: Path) -> tuple[Any, SourceLocations]:
     """Read a YAML file; gives its value, and the line of every key.
 
     Raises:
@@ -131,13 +131,13 @@ def write(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=False)
 
 
-def _parse(text: str, file: str | None) -> tuple[Any, Places]:
+def _parse(text: str, file: str | None) -> tuple[Any, SourceLocations]:
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
         if root is None:
-            return None, Places(Place(file))
-        places = Places(Place(file), _lines(root, file))
+            return None, SourceLocations(Place(file))
+        places = SourceLocations(Place(file), _lines(root, file))
         return loader.construct_document(root), places
     except yaml.YAMLError as error:
         raise _not_yaml(error, text, file) from None

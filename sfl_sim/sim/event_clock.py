@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simpy.core import EmptySchedule
 from simpy.events import NORMAL, URGENT
 
-from sfl_sim.errors import StuckError
+from sfl_sim.errors import DeadlockError
 from sfl_sim.ops import Expect, Flow, Lost, Occur, On, Par, Present, Read, Send, Start, Wait
 from sfl_sim.rng import stream
 from sfl_sim.sim.branch import WAITS, Branch, Callbacks
@@ -117,7 +117,7 @@ class EventClock:
 
         Setup and finish are counted to the first and the last round, but are not `in_round`: every client is present
         then, because rounds do not wait for registrations or for final models.
-        Raises StuckError if no event is left and flows wait, or jobs that were announced are missing; and Lost if
+        Raises DeadlockError if no event is left and flows wait, or jobs that were announced are missing; and Lost if
         `flow` ends with it.
         """
         self._operations.begin_round(round, in_round)
@@ -129,13 +129,13 @@ class EventClock:
                 while not whole.is_over:
                     step()
         except EmptySchedule as error:
-            raise StuckError(self._who_waits()) from error
+            raise DeadlockError(self._who_waits()) from error
         value = whole.branches[0].value
         if isinstance(value, Lost):
             raise value
         if isinstance(self._server, Station) and not self._background and (missing := self._server.missing()):
             client, n_jobs = next(iter(missing.items()))
-            raise StuckError(
+            raise DeadlockError(
                 f"round {round} has ended without {n_jobs:,} jobs of client {client} that `expect` has announced; "
                 "do fewer reach the server, or does a flow lack `yield from`?"
             )
@@ -144,14 +144,14 @@ class EventClock:
     def serve(self, arrivals: Iterable[tuple[float, Flow]]) -> None:
         """Begin each flow at its instant, in seconds that never fall, and run until all of them have returned.
 
-        All count as round 1. Raises StuckError if flows still wait when no event is left.
+        All count as round 1. Raises DeadlockError if flows still wait when no event is left.
         """
         self._operations.begin_round(1)
         self._arrive(self._coming(arrivals))
         with rare_garbage_collection():
             self.env.run()
         if self._awaiting.events or any(self._server.waiting()):
-            raise StuckError(self._who_waits())
+            raise DeadlockError(self._who_waits())
 
     def _coming(self, arrivals: Iterable[tuple[float, Flow]]) -> Iterator[float]:
         """Begin the flows; generates the seconds until the next ones."""
@@ -264,7 +264,7 @@ class EventClock:
             return present
         again_s = min((presence[c].again_s(now_s) for c in op.clients), default=inf)
         if again_s == inf:
-            raise StuckError(f"round {self._operations.round} waits for clients, none of whom ever comes")
+            raise DeadlockError(f"round {self._operations.round} waits for clients, none of whom ever comes")
         branch.callbacks = [lambda _: self._go_on(branch, self._present(branch, op))]
         self.env.schedule(branch, NORMAL, again_s - now_s)
         return WAITS

@@ -292,5 +292,6 @@ def check_max_wait(name: str, max_wait_s: float | None) -> None:
     if name == "bounded_wait" and max_wait_s is None:
         raise ScenarioError("bounded_wait needs it", key="server.max_wait_s", allowed="a number of seconds from 0 on")
     if name != "bounded_wait" and name in ORDERS and max_wait_s is not None:
-        raise ScenarioError(f"{name} does not bound a wait, only bounded_wait does", key="server.max_wait_s",
-                            found=max_wait_s)  # fmt: skip
+        raise ScenarioError(
+            f"{name} does not bound a wait, only bounded_wait does", key="server.max_wait_s", found=max_wait_s
+        )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
 
-from sfl_sim.errors import NonsenseError
+from sfl_sim.errors import NonFiniteError
 from sfl_sim.ops import NODE_NAMES, On, State, Step, Value, Work, describe
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.links import Pieces, RateTrace, joint_transfer_s, moved_bytes, slowest
@@ -55,7 +55,7 @@ class Prices:
     def computing(self, op: On) -> tuple[Computing, Value]:
         """Give the operation's demand for computing, and its result.
 
-        Raises NonsenseError if its work is no number of MACs.
+        Raises NonFiniteError if its work is no number of MACs.
         """
         work, result = self._work_and_result(op)
         if op.step.aggregates and not self.include_model_exchange:
@@ -65,7 +65,7 @@ class Prices:
     def look_up(self, op: On) -> tuple[float, float, Value]:
         """Give the MACs of the operation that count here, the seconds that its node computes for them, and its result.
 
-        Raises NonsenseError if these are no numbers of MACs or of seconds.
+        Raises NonFiniteError if these are no numbers of MACs or of seconds.
         """
         work, result = self._work_and_result(op)
         if op.step.aggregates and not self.include_model_exchange:
@@ -75,7 +75,7 @@ class Prices:
         if fleet.sample_s:
             service_s += self._samples(op) * fleet.sample_s
         if not 0 <= service_s < inf:
-            raise NonsenseError(f"{describe(op)} takes {service_s} s")
+            raise NonFiniteError(f"{describe(op)} takes {service_s} s")
         return work.macs, service_s, result
 
     def _work_and_result(self, op: On) -> tuple[Work, Value]:
@@ -118,10 +118,10 @@ class Prices:
     def travels(self, payload: Value) -> bool:
         """Return True if sending `payload` from one node to another takes time.
 
-        Raises NonsenseError if its size is no number of bytes.
+        Raises NonFiniteError if its size is no number of bytes.
         """
         if not 0 <= payload.size_bytes < inf:
-            raise NonsenseError(f"{payload!r} cannot be sent: these are no bytes")
+            raise NonFiniteError(f"{payload!r} cannot be sent: these are no bytes")
         return self.include_model_exchange or not isinstance(payload, State)
 
     def transfer_s(
@@ -217,7 +217,7 @@ class Prices:
 def _work(op: On) -> Work:
     work = op.step.work(op.state, *op.args)
     if not 0 <= work.macs < inf:
-        raise NonsenseError(f"{describe(op)} has {work.macs} MACs")
+        raise NonFiniteError(f"{describe(op)} has {work.macs} MACs")
     return work
 
 

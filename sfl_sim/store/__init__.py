@@ -45,4 +45,4 @@ __all__ = [
     "write_file",
     "write_served",
     "writing",
-]  # fmt: skip
+]

@@ -62,9 +62,7 @@ CLIENT_COLUMNS = [
 ]  # fmt: skip
 LOSS_COLUMNS = ["round", "client", "lost_s", "returned_s", "node", "kind", "step", "cause"]
 PRESENCE_COLUMNS = ["client", "from_s", "until_s"]
-LAYER_COLUMNS = [
-    "model", "layer", "name", "out_shape", "macs", "parameters", "activation_bytes", "pareto"
-]  # fmt: skip
+LAYER_COLUMNS = ["model", "layer", "name", "out_shape", "macs", "parameters", "activation_bytes", "pareto"]
 
 BREAKDOWN = ["device", "uplink", "queue", "assistants", "server", "downlink", "barrier", "aggregate"]
 

@@ -109,8 +109,9 @@ class RunFolder:
         if _is_anothers(folder, self.digest, self.keys):
             raise ScenarioError(
                 "the folder holds something else than a run of this scenario with these settings; choose another",
-                key="--out", found=str(folder),
-            )  # fmt: skip
+                key="--out",
+                found=str(folder),
+            )
 
     def finished(self, number: int, summary: Mapping[str, Any], rounds: int | None = None) -> bool:
         """Return True if trial `number` has been closed with these entries in its summary, and has not failed.

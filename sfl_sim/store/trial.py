@@ -157,8 +157,9 @@ class TrialWriter:
         self._waiting.clear()
         self._joule.clear()
         same = {"variant": self.variant, "seed": self.seed}
-        columns = [pa.array([same[name]] * len(rows), pa.string() if name == "variant" else pa.int64())
-                   for name in same]  # fmt: skip
+        columns = [
+            pa.array([same[name]] * len(rows), pa.string() if name == "variant" else pa.int64()) for name in same
+        ]
         for name in OP_COLUMNS:
             values = rows[name]
             columns.append(pa.array(values.astype(str) if values.dtype.kind == "S" else values))

@@ -159,10 +159,12 @@ class Adviser:
         is_bounded = bool(bounds) and not self.trial.is_uneven and self.trial.agree(bounds, cuts)
         choice = {
             **_choice(chosen, ranked),
-            "round_s": self.trial.walk(chosen).round_s, "own_round_s": self.trial.own_round_s, "how": how,
+            "round_s": self.trial.walk(chosen).round_s,
+            "own_round_s": self.trial.own_round_s,
+            "how": how,
             "bound_s": median(bound.round_s for bound in bounds) if is_bounded else np.nan,
             "notes": [*self._notes(chosen), *([] if is_bounded or refusal else [no_bound])],
-        }  # fmt: skip
+        }
         clients = self.trial.experiment.clients()[["client", "device", "macs_per_s", "uplink_bps", "downlink_bps"]]
         return choice, self.table.reset_index(), clients.assign(cut=list(chosen))
 

@@ -19,7 +19,7 @@ from sfl_sim.report.style import MAX_LOOKS
 from sfl_sim.scenario.load import Study, Variant
 from sfl_sim.system.cost import Processor
 from sfl_sim.system.fleet import Fleet
-from sfl_sim.system.links import Links, Made
+from sfl_sim.system.links import LazySequence, Links
 
 MAX_OPERATIONS = 50_000
 """Maximum of operations of a round that is timed again; a larger one would take as long as some runs."""
@@ -51,7 +51,7 @@ def _doubled(links: Links) -> Links:
 
 def _faster(fleet: Fleet) -> Fleet:
     slower = fleet.processors
-    return replace(fleet, processors=Made(len(slower), lambda client: Doubled(slower[client])))
+    return replace(fleet, processors=LazySequence(len(slower), lambda client: Doubled(slower[client])))
 
 
 CHANGES = {

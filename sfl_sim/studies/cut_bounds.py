@@ -25,13 +25,13 @@ class Need(NamedTuple):
     """Time that the participants of one kind of round need in it, by themselves.
 
     Attributes:
-        times: number of such rounds.
+        n_rounds: number of such rounds.
         alone_s: (participants, ...) seconds on their devices and links and at the server, without waiting there.
         own_s: (participants, ...) the same with links at their best rate.
         server_s: (participants, ...) seconds of their jobs at the server.
     """
 
-    times: int
+    n_rounds: int
     alone_s: Floats
     own_s: Floats
     server_s: Floats
@@ -47,7 +47,7 @@ def needs(walked: Walked) -> dict[Kind, Need]:
 
 def _least(several: Sequence[Need]) -> Need:
     _, *seconds = zip(*several, strict=True)
-    return Need(sum(need.times for need in several), *(np.min(each, axis=0) for each in seconds))
+    return Need(sum(need.n_rounds for need in several), *(np.min(each, axis=0) for each in seconds))
 
 
 def _need(each: WalkedRound, walked: Walked) -> Need:
@@ -65,7 +65,7 @@ def _need(each: WalkedRound, walked: Walked) -> Need:
     alone_s: Floats = np.sum([spent[name] for name in OWN if name != "queue"], axis=0)
     at_server = ops["node"] == b"server"
     server_s = np.bincount(client[at_server], took_s[at_server], n).astype(float)
-    return Need(each.times, alone_s, alone_s - spared_s[who], server_s[who])
+    return Need(each.n_rounds, alone_s, alone_s - spared_s[who], server_s[who])
 
 
 def _best_bps(link: RateTrace) -> float:
@@ -92,7 +92,7 @@ class Bound:
         self._workers = workers
         self._kinds = {
             kind: Need(
-                min(found[kind].times for found in by_cut),
+                min(found[kind].n_rounds for found in by_cut),
                 np.stack([found[kind].alone_s for found in by_cut], axis=1),
                 np.stack([found[kind].own_s for found in by_cut], axis=1),
                 np.stack([found[kind].server_s for found in by_cut], axis=1),
@@ -105,9 +105,9 @@ class Bound:
         for (participants, is_aside), need in self._kinds.items():
             if not is_aside:
                 who = list(participants)
-                taken[who] += need.times
-                self.alone_s[who] += need.times * need.alone_s
-                self.server_s[who] += need.times * need.server_s
+                taken[who] += need.n_rounds
+                self.alone_s[who] += need.n_rounds * need.alone_s
+                self.server_s[who] += need.n_rounds * need.server_s
         self.alone_s /= np.maximum(taken, 1)
         self.server_s /= np.maximum(taken, 1)
 
@@ -122,12 +122,12 @@ class Bound:
         bound. It is no less than max_c min_k own[c, k] and than sum_c min_k server[c, k] / workers, each of which
         leaves out one half. Participants do not depend on the cuts, so bounds of rounds add up.
         """
-        return sum(need.times * _least_s(need, self._workers) for need in self._kinds.values()) / self._rounds
+        return sum(need.n_rounds * _least_s(need, self._workers) for need in self._kinds.values()) / self._rounds
 
     def agrees(self, found: Mapping[Kind, Need], columns: Sequence[int]) -> bool:
         """Return True if no client needed less in a walk than expected; `columns` are the indices of their cuts."""
         for kind, need in self._kinds.items():
-            if kind not in found or found[kind].times < need.times:
+            if kind not in found or found[kind].n_rounds < need.n_rounds:
                 return False
             at = np.arange(len(kind[0])), np.array(columns)[list(kind[0])]
             for was_s, expected_s in ((found[kind].own_s, need.own_s[at]), (found[kind].server_s, need.server_s[at])):

@@ -13,11 +13,11 @@ from sfl_sim.models.network import Network
 from sfl_sim.scenario.concerns import Aside, differences
 from sfl_sim.scenario.sections import ClientCuts, Scenario
 from sfl_sim.store import is_whole
-from sfl_sim.studies.trained import ELSEWHERE, TrainedRun
+from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun
 
 MEMORY, ACCURACY, RUN = "--memory", "--accuracy", "--run"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_ASIDE: Aside = {*ELSEWHERE, "seed", "model.cut"}
+_ASIDE: Aside = {*NOT_TRAINING, "seed", "model.cut"}
 """Keys in which a recorded run may differ from the scenario whose accuracy it shows."""
 
 

@@ -119,7 +119,7 @@ class Trial:
 
 
 def _total_s(walked: Walked) -> float:
-    return sum(each.times * (each.ended_s - each.started_s) for each in walked.rounds)
+    return sum(each.n_rounds * (each.ended_s - each.started_s) for each in walked.rounds)
 
 
 def _done_s(walked: Walked) -> Floats:
@@ -128,5 +128,5 @@ def _done_s(walked: Walked) -> Floats:
     for each in walked.rounds:
         ops, done_s = each.ops[each.ops["client"] >= 0], np.zeros(len(total_s))
         np.maximum.at(done_s, ops["client"], ops["ended_s"] - each.started_s)
-        total_s += each.times * done_s
+        total_s += each.n_rounds * done_s
     return total_s

@@ -175,8 +175,9 @@ def _parts(experiment: Experiment) -> list[Replica]:
     if len(parts) < len(model):
         raise ScenarioError(
             "the clients keep parts of their own, so there is no single model to look around",
-            key="method.name", found=experiment.scenario.method.name,
-        )  # fmt: skip
+            key="method.name",
+            found=experiment.scenario.method.name,
+        )
     return parts
 
 

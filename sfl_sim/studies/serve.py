@@ -26,7 +26,7 @@ from sfl_sim.store import RunFolder, is_whole, write_served
 from sfl_sim.studies.launch import Outcome, launch, place_of
 from sfl_sim.studies.served_fleet import ServedFleet
 from sfl_sim.studies.train import run_study
-from sfl_sim.studies.trained import ELSEWHERE, TrainedRun
+from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun
 
 RATE = "serving.arrivals.rate_per_s"
 
@@ -51,7 +51,7 @@ class Answers:
     Raises ScenarioError if the folder holds no run with answers.
     """
 
-    def __init__(self, folder: Path, aside: Aside = ELSEWHERE) -> None:
+    def __init__(self, folder: Path, aside: Aside = NOT_TRAINING) -> None:
         self.folder = folder
         self._run = TrainedRun(folder)
         self._aside = aside

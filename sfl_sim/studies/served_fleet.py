@@ -18,7 +18,7 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.round_tables import device_groups
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.requests import EarlyExit, Thresholds, draw_rows
-from sfl_sim.metrics import exits
+from sfl_sim.metrics import exit_metrics
 from sfl_sim.metrics.serving import request_rows, summary
 from sfl_sim.ops import Flow
 from sfl_sim.rng import stream
@@ -94,9 +94,10 @@ class ServedFleet:
         if serving.rho is not None and not (isinstance(recorded, RhoOod) and serving.rho <= recorded.rho):
             raise ScenarioError(
                 "needs answers to as many samples of unseen labels, which data.test: {kind: rho_ood, rho: ...} records",
-                key="serving.rho", found=serving.rho,
+                key="serving.rho",
+                found=serving.rho,
                 allowed=f"at most {recorded.rho}" if isinstance(recorded, RhoOod) else None,
-            )  # fmt: skip
+            )
 
     def serve(
         self, serving: Serving, answers: pd.DataFrame | None, notify: Notify
@@ -111,7 +112,7 @@ class ServedFleet:
         """
         arrivals, rate_per_s = self._arrivals(serving)
         if answers is not None and serving.rho is not None:
-            answers = exits.at_rho(answers, serving.rho)
+            answers = exit_metrics.at_rho(answers, serving.rho)
         about = self._about(arrivals.clients, answers)
         requests = EarlyExit(self.deployed, about["entropy"].to_numpy(float), self._thresholds(serving, answers))
         clock = self._clock(serving)
@@ -194,7 +195,7 @@ class ServedFleet:
         if answers is None:
             return Thresholds(self._exit_probability(serving))
         if isinstance(rule, Oracle):
-            best = exits.oracle(answers, exits.thresholds(self.n_labels)).droplevel(["variant", "seed"])
+            best = exit_metrics.oracle(answers, exit_metrics.thresholds(self.n_labels)).droplevel(["variant", "seed"])
             return Thresholds(best.reindex(range(self.n_clients)).tolist())
         return Thresholds(self._per_client(rule.entropy, "serving.threshold.entropy"))
 
@@ -203,8 +204,9 @@ class ServedFleet:
             if np.isfinite(self._without_choice).any():
                 raise ScenarioError(
                     "is missing: without training it is unknown how often the devices answer by themselves",
-                    key="serving.exit_probability", allowed="0 to 1",
-                )  # fmt: skip
+                    key="serving.exit_probability",
+                    allowed="0 to 1",
+                )
             return [0.0] * self.n_clients
         return self._per_client(serving.exit_probability, "serving.exit_probability")
 

@@ -14,7 +14,7 @@ from sfl_sim.scenario.load import Variant, load
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import SUMMARY, check_unchanged, read_manifest
 
-ELSEWHERE = NOT_LEARNED | {Concern.SYSTEM, Concern.COMPUTING}
+NOT_TRAINING = NOT_LEARNED | {Concern.SYSTEM, Concern.COMPUTING}
 """Concerns in which a trained model may differ from the one asked for: another system, another machine."""
 
 

@@ -97,11 +97,14 @@ def _write(
         table.to_parquet(place / f"{name}.parquet", index=False)
     rounds = {one.point.variant.scenario.train.rounds for one in found}
     about = {
-        "scenario": question.study.name, "axes": question.describe(),
-        "series": list(tables["points"]["series"].unique()), "target_accuracy": _target(more),
-        "evaluated": dict(Counter(one.figures["how"] for one in found)), "wall_s": round(wall_s, 3),
+        "scenario": question.study.name,
+        "axes": question.describe(),
+        "series": list(tables["points"]["series"].unique()),
+        "target_accuracy": _target(more),
+        "evaluated": dict(Counter(one.figures["how"] for one in found)),
+        "wall_s": round(wall_s, 3),
         "rounds": rounds.pop() if len(rounds) == 1 else None,
-    }  # fmt: skip
+    }
     (place / "whatif.json").write_text(json.dumps(about, indent=2) + "\n")
 
 

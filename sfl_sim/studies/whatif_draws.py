@@ -37,7 +37,7 @@ TESTS = {"mobiperf": 49}
 """Number of measurements behind a profile of links that has few."""
 
 
-class Drawn(NamedTuple):
+class DrawnSystem(NamedTuple):
     """Factors of one drawn system on the scenario's own; 1 for what is not drawn.
 
     Attributes:
@@ -102,7 +102,7 @@ def _system(scenario: Scenario) -> str:
     return json.dumps([scenario.clients.model_dump(), server], sort_keys=True)
 
 
-def _layer(scenario: Scenario, drawn: Drawn, own: np.ndarray) -> dict[str, Any]:
+def _layer(scenario: Scenario, drawn: DrawnSystem, own: np.ndarray) -> dict[str, Any]:
     """Give the keys of the drawn system; `own` (N,) are the clients' training factors beside those drawn for all."""
     compute, network, server = scenario.clients.compute, scenario.clients.network, scenario.server
     rate = "speedup" if server.macs_per_s is None else "macs_per_s"
@@ -129,7 +129,7 @@ class _Errors:
         self._costs = _read("errors", "runtime", "network", MACS, *available("costs"))
         self._training = _read("training", "median").numbers("median")
 
-    def draw(self, scenario: Scenario, number: int, trains_as_told: bool) -> Drawn:
+    def draw(self, scenario: Scenario, number: int, trains_as_told: bool) -> DrawnSystem:
         """Draw system `number`, alike for all points but for errors of other networks."""
         compute, network, seed = scenario.clients.compute, scenario.clients.network, scenario.seed
         speed, trains = 1.0, 1.0
@@ -145,7 +145,7 @@ class _Errors:
             rng = stream(seed, "error of the links", number)
             links = sampled_factor(str(network.profile), TESTS[str(network.profile)], rng)
         of_network = self._of_network(scenario, "phones", number), self._of_network(scenario, "torch", number)
-        return Drawn(speed, of_network[0], trains, of_network[1], links, trace)
+        return DrawnSystem(speed, of_network[0], trains, of_network[1], links, trace)
 
     def of_phones(self, scenario: Scenario, number: int, n: int) -> np.ndarray:
         """Draw the factor (N,) on the time of each client's device, beyond that of all."""

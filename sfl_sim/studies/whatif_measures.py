@@ -32,7 +32,7 @@ class Measured:
     @property
     def round_s(self) -> float:
         """Duration of the average round: the total duration over the number of rounds."""
-        return sum(each.times * (each.ended_s - each.started_s) for each in self._walked) / self.rounds
+        return sum(each.n_rounds * (each.ended_s - each.started_s) for each in self._walked) / self.rounds
 
     def figures(self, workers: float) -> dict[str, Any]:
         """Give its duration, its breakdown for the average participant, its traffic, and the server's load."""
@@ -40,7 +40,7 @@ class Measured:
         moved = {"bytes_up": 0.0, "bytes_down": 0.0}
         busy_s = 0.0
         for each, spent in zip(self._walked, self._spent, strict=True):
-            weight = each.times / self.rounds
+            weight = each.n_rounds / self.rounds
             for name, of_each_s in spent.items():
                 seconds[name] += weight * float(of_each_s.mean())
             for name, size_bytes in traffic(each.ops).items():
@@ -49,9 +49,11 @@ class Measured:
             busy_s += weight * float((jobs["ended_s"] - jobs["started_s"]).sum())
         lane_s = workers * self.round_s
         return {
-            "round_s": self.round_s, **{f"{name}_s": spent_s for name, spent_s in seconds.items()}, **moved,
+            "round_s": self.round_s,
+            **{f"{name}_s": spent_s for name, spent_s in seconds.items()},
+            **moved,
             "server_busy": busy_s / lane_s if lane_s and np.isfinite(lane_s) else None,
-        }  # fmt: skip
+        }
 
     def clients(self) -> pd.DataFrame:
         """Make a table of the clients: device, group, rates, and time and energy by place in an average round.
@@ -63,11 +65,11 @@ class Measured:
         rounds, joule = np.zeros(n), np.full(n, np.nan if power is None else 0.0)
         for each, spent in zip(self._walked, self._spent, strict=True):
             who = np.asarray(each.clients)
-            rounds[who] += 0 if each.is_aside else each.times
+            rounds[who] += 0 if each.is_aside else each.n_rounds
             for name, of_each_s in spent.items():
-                seconds[name if name in OWN else "rest"][who] += each.times * of_each_s
+                seconds[name if name in OWN else "rest"][who] += each.n_rounds * of_each_s
             if power is not None:
-                joule += each.times * each.client_joule(power, self.fleet.presence)
+                joule += each.n_rounds * each.client_joule(power, self.fleet.presence)
         rounds[rounds == 0] = np.nan
         return pd.DataFrame(
             {

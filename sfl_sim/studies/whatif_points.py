@@ -23,7 +23,7 @@ from sfl_sim.scenario.vary import Point
 from sfl_sim.studies.walk import Walker
 from sfl_sim.studies.whatif_measures import Measured
 
-ELSEWHERE = NOT_LEARNED | {Concern.SYSTEM, Concern.ORDER, Concern.COMPUTING}
+NOT_STRUCTURE = NOT_LEARNED | {Concern.SYSTEM, Concern.ORDER, Concern.COMPUTING}
 """Concerns that change the times of operations, but not the operations: points that differ in them share a walker."""
 
 
@@ -76,7 +76,7 @@ def evaluate(points: Sequence[Point], jobs: int = 1) -> Iterator[Answer]:
 
 def _structure(scenario: Scenario) -> str:
     """Return a text that is equal for scenarios with the same operations; a preset stands for more than an order."""
-    aside = ELSEWHERE - {Concern.ORDER} if scenario.server.order in PRESETS else ELSEWHERE
+    aside = NOT_STRUCTURE - {Concern.ORDER} if scenario.server.order in PRESETS else NOT_STRUCTURE
     operations = scenario.server.include_model_exchange, scenario.data.root  # which take time; where other data may lie
     return json.dumps([without(scenario, aside), operations], sort_keys=True)
 
@@ -108,8 +108,11 @@ def _found(point: Point, walker: Walker) -> Found:
     same = len(set(cuts)) == 1 and not pd.isna(cuts[0])
     clients = measured.clients().assign(cut=pd.array(cuts, dtype="Int64"))
     figures = {
-        "method": scenario.method.name, "cut": cuts[0] if same else None, **measured.figures(server_workers(scenario)),
-        "client_joule": clients["joule"].mean(), "how": walked.how,
-    }  # fmt: skip
+        "method": scenario.method.name,
+        "cut": cuts[0] if same else None,
+        **measured.figures(server_workers(scenario)),
+        "client_joule": clients["joule"].mean(),
+        "how": walked.how,
+    }
     task = walker.experiment.method.task
     return Found(point, figures, clients, task.cuts or [len(task.network)] * len(cuts))

@@ -21,7 +21,7 @@ from sfl_sim.scenario.sections import ClientCuts, Scenario, Server
 from sfl_sim.scenario.vary import Point
 from sfl_sim.studies.reprice import Repriced, reprice_trial
 from sfl_sim.studies.retrace import records_of
-from sfl_sim.studies.trained import ELSEWHERE, TrainedRun
+from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun
 from sfl_sim.studies.walk import Walker
 from sfl_sim.studies.whatif_points import Found, evaluate
 from sfl_sim.studies.whatif_question import Question
@@ -30,7 +30,7 @@ from sfl_sim.training.memory import client_memory_bytes
 SPEEDUPS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Factors on the server's speed with which the best point is timed again."""
 WORKERS = (1, 2, 4, 8)
-ASIDE: Aside = {*ELSEWHERE, Concern.ORDER, "train.rounds"}
+ASIDE: Aside = {*NOT_TRAINING, Concern.ORDER, "train.rounds"}
 """Keys in which a training run may differ from a point whose accuracy it shows."""
 NOT_OF_THE_NETWORK = frozenset({"model.cut", "clients", "server", "method", "seed", "data.partition", "data.test"})
 
@@ -182,5 +182,6 @@ def _told(repriced: Repriced, target_accuracy: float | None) -> dict[str, Any]:
     return {
         "accuracy": float(last.median()) if is_known else None,
         **way_to(target_accuracy, rounds if is_known else rounds[:0]),
-        "valid": is_known, "reason": repriced.reason,
-    }  # fmt: skip
+        "valid": is_known,
+        "reason": repriced.reason,
+    }

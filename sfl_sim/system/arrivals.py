@@ -77,8 +77,11 @@ def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:
     except ValueError as reason:
         raise ScenarioError(
             "cannot be read as a trace of requests",
-            key=key, file=str(path), found=str(reason), allowed="CSV with the columns time_s, client",
-        ) from reason  # fmt: skip
+            key=key,
+            file=str(path),
+            found=str(reason),
+            allowed="CSV with the columns time_s, client",
+        ) from reason
     table = rows[1:].set_axis(heading, axis=1)[COLUMNS]
     numbers = table.apply(pd.to_numeric, errors="coerce")
     times_s, clients = numbers["time_s"].to_numpy(np.float64), numbers["client"].to_numpy(np.float64)

@@ -12,7 +12,7 @@ from sfl_sim.system.availability import draw_presence
 from sfl_sim.system.conditions import Conditions, make_conditions
 from sfl_sim.system.cost import CalledProcessor, Processor, read_cost
 from sfl_sim.system.devices import draw_devices
-from sfl_sim.system.links import Links, Made
+from sfl_sim.system.links import LazySequence, Links
 from sfl_sim.system.network import draw_links
 from sfl_sim.system.power import Power, read_power
 from sfl_sim.system.presence import Presence
@@ -115,8 +115,8 @@ def build_fleet(
     return Fleet(
         devices,
         rates,
-        Made(n_clients, lambda client: cost.processor(float(training_macs_per_s[client]))),
-        Made(n_clients, lambda client: cost.processor(rates[client])),
+        LazySequence(n_clients, lambda client: cost.processor(float(training_macs_per_s[client]))),
+        LazySequence(n_clients, lambda client: cost.processor(rates[client])),
         training_factor.tolist(),
         uplinks,
         downlinks,

@@ -106,7 +106,7 @@ class RateTrace:
             first = 0
 
 
-class Made(Sequence[T]):
+class LazySequence(Sequence[T]):
     """One item for each of n clients, made when it is first asked for: most of a large fleet never take part."""
 
     __slots__ = ("_made", "_make", "_n")
@@ -125,7 +125,7 @@ class Made(Sequence[T]):
         return self._made[client]
 
 
-class Links(Made[RateTrace]):
+class Links(LazySequence[RateTrace]):
     """Links of all clients in one direction.
 
     Attributes:

@@ -113,7 +113,7 @@ class NoPeek(Step):
         x, z = part1.weights.passed
         at_cut = z.requires_grad_()
         loss = self.weight * distance_correlation(x, at_cut)
-        part1.part.calling.on_nan.see(loss)
+        part1.part.forward_settings.on_nan.see(loss)
         (penalty,) = torch.autograd.grad(loss, at_cut)
         at_server: Tensor = gradient.load()
         return at_server + penalty.to(at_server.dtype)

@@ -52,7 +52,7 @@ class Fusion(State):
             self._carried = None
         own, fused = self.buffers
         mine = own[:, row]
-        before = mine.clone() if weights.part.calling.on_nan.skips else mine
+        before = mine.clone() if weights.part.forward_settings.on_nan.skips else mine
         mine.copy_(fused)
         weights.momentum, weights.variance = [*mine, None, None][:2]
         if not optimiser.step(weights):

@@ -81,8 +81,11 @@ def decoder(features: Shape, sample: Shape, n_tokens: int = 0) -> nn.Sequential:
         small = features[1], features[2]
     else:
         small = math.ceil(height / 4), math.ceil(width / 4)
-        first = [nn.Flatten(), nn.Linear(math.prod(features), WIDTH * math.prod(small)),
-                 nn.Unflatten(1, (WIDTH, *small))]  # fmt: skip
+        first = [
+            nn.Flatten(),
+            nn.Linear(math.prod(features), WIDTH * math.prod(small)),
+            nn.Unflatten(1, (WIDTH, *small)),
+        ]
     up: list[nn.Module] = []
     while small[0] < height or small[1] < width:
         small = min(2 * small[0], height), min(2 * small[1], width)

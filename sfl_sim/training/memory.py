@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sfl_sim.models.calling import Calling
+from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.lora import Adapter
 from sfl_sim.models.network import Network
 from sfl_sim.training.optimisers import Adam, Sgd
@@ -39,7 +39,7 @@ def client_memory_bytes(
     layers = network.layers[:cut]
     parameters, buffers = sum(layer.parameters for layer in layers), sum(layer.buffers for layer in layers)
     moments = (Adam(1.0) if optimizer in ("adam", "adamw") else Sgd(1.0, momentum)).n_moments
-    wire_dtype = network.calling.autocast or network.dtype
+    wire_dtype = network.forward_settings.autocast or network.dtype
     numels = [math.prod(network.input_shape), *(layer.out_numel for layer in layers)]
     if not trains or cut <= network.lowest:
         passing_bytes = batch_size * max(map(sum, pairwise(numels))) * wire_dtype.itemsize
@@ -59,7 +59,7 @@ def _kept_bytes(network: Network) -> NDArray[np.int64]:
     A column is for a cut after that layer. Tensors that layers share, as the output of one and the input of the next,
     count once; weights do not count, nor do sums of a frozen weight and its adapter, which a device would not make.
     """
-    uncompiled = network.called(Calling(autocast=network.calling.autocast))
+    uncompiled = network.with_settings(ForwardSettings(autocast=network.forward_settings.autocast))
     with network.measuring():
         return _kept_by(uncompiled)
 

@@ -44,7 +44,7 @@ class Optimiser(ABC):
 
     def step(self, weights: Weights) -> bool:
         """Step with the accumulated gradient, and clear it; False, without a step, if `OnNan` does not admit it."""
-        on_nan = weights.part.calling.on_nan
+        on_nan = weights.part.forward_settings.on_nan
         with torch.no_grad():
             is_admitted = on_nan.admits(weights)
             if is_admitted:

@@ -49,7 +49,7 @@ def forward(replicas: Sequence[Replica], inputs: Sequence[Tensor]) -> Sequence[T
     """Compute the activations of each replica for its training batch (b, ...); their graph is kept for `backward`."""
     stack = Stack.of(replicas)
     _keep_statistics(replicas)
-    graphs = stack.part.calling.graphs
+    graphs = stack.part.forward_settings.graphs
     keep_graph = all(graphs.admit(replica.weights) for replica in replicas)
     if not keep_graph:
         _release(replicas)
@@ -91,12 +91,12 @@ def train(
 
 def _keep_statistics(replicas: Iterable[Replica]) -> None:
     for replica in replicas:
-        replica.part.calling.on_nan.keep(replica.weights)
+        replica.part.forward_settings.on_nan.keep(replica.weights)
 
 
 def _release(replicas: Iterable[Replica]) -> None:
     for replica in replicas:
-        replica.part.calling.graphs.release(replica.weights)
+        replica.part.forward_settings.graphs.release(replica.weights)
 
 
 def _waits_in_stack(weights: Weights) -> TypeGuard[Row]:
@@ -251,14 +251,14 @@ class Stack:
         inputs = [] if self.part.first else [x.requires_grad_()]
         out = self._layers(x, self.buffers).to(self.part.dtype)
         losses = share * vmap(loss_of)(out, labels)
-        self.part.calling.on_nan.see(losses)
+        self.part.forward_settings.on_nan.see(losses)
         found = self._differentiate(losses.sum(), None, inputs)
         return found[0].unbind() if found else [None] * len(x)
 
     def step(self, optimiser: Optimiser, replicas: Sequence[Replica]) -> None:
         """Run an optimiser step of all rows, which are `replicas`."""
         # A rule may need a replica as a whole, for example its norm.
-        if type(optimiser) is not Sgd or optimiser.rule or self.part.calling.on_nan.skips:
+        if type(optimiser) is not Sgd or optimiser.rule or self.part.forward_settings.on_nan.skips:
             for replica in replicas:
                 optimiser.step(replica.weights)
             return

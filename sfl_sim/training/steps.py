@@ -113,7 +113,7 @@ class Train(PartStep):
         x = out = x.detach().requires_grad_(self.gives_gradient and not part.part.first)
         for member in part.members:
             out = member.weights(out, training=True)
-        part.part.calling.on_nan.differentiate(self.share * loss_of(out.to(part.part.dtype), labels))
+        part.part.forward_settings.on_nan.differentiate(self.share * loss_of(out.to(part.part.dtype), labels))
         gradient: Tensor | None = x.grad
         return gradient
 

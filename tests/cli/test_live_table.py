@@ -99,8 +99,10 @@ def test_of_200_variants_a_small_screen_shows_those_that_run_or_failed_and_the_l
     progress.notify(Began(150))
     shown = printed(progress, n_rows=6)
     assert [line.rpartition("/")[0] for line in shown[1:-1]] == [
-        "variant 7 failed 0", *(f"variant {i} done 1" for i in (96, 97, 98, 99)), "variant 150 running 0"
-    ]  # fmt: skip
+        "variant 7 failed 0",
+        *(f"variant {i} done 1" for i in (96, 97, 98, 99)),
+        "variant 150 running 0",
+    ]
     assert shown[-1].startswith("1 running · 1 failed · 99 done · 99 waiting · about ")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from small_world import images
 
 from sfl_sim.data.batches import ClientData, Images
-from sfl_sim.data.datasets import load
+from sfl_sim.data.loading import load
 from sfl_sim.errors import ScenarioError
 
 
@@ -48,9 +48,11 @@ def test_full_batches_are_cut_out_of_the_epochs_in_a_row(samples, batch_size, lo
 
 @settings(deadline=None, max_examples=60)
 @given(
-    samples=st.integers(1, 20), batch_size=st.integers(1, 8), local_epochs=st.integers(1, 4),
+    samples=st.integers(1, 20),
+    batch_size=st.integers(1, 8),
+    local_epochs=st.integers(1, 4),
     rest=st.sampled_from(["keep", "drop", "carry"]),
-)  # fmt: skip
+)
 def test_what_is_counted_is_what_is_dealt(samples, batch_size, local_epochs, rest):
     """Mini-batches, samples, and whether one of them is alone in its mini-batch."""
     batch_size = min(batch_size, samples) if rest == "drop" else batch_size

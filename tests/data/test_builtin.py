@@ -7,7 +7,7 @@ import pytest
 import torch
 from well_formed import assert_normalised_by_mean_and_std, assert_well_formed
 
-from sfl_sim.data.datasets import load
+from sfl_sim.data.loading import load
 from sfl_sim.errors import ScenarioError
 
 

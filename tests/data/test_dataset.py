@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sfl_sim.data.datasets import load
+from sfl_sim.data.loading import load
 from sfl_sim.errors import ScenarioError
 
 

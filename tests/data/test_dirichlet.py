@@ -94,8 +94,10 @@ def test_clients_of_equal_size_differ_by_a_sample_at_most(sizes, n_clients, alph
 def test_drawing_all_samples_at_once_equals_drawing_them_one_by_one():
     """The first of two clients draws 3 of 1 + 5 samples: it misses the rare label with probability E(1 - q)^3 = 1/4."""
     samples = samples_of([1, 5])
-    missed = [dealt("dirichlet", samples, 2, seed, alpha=1.0, by="client_equal", min_size=0)[0, 0] == 0
-              for seed in range(1000)]  # fmt: skip
+    missed = [
+        dealt("dirichlet", samples, 2, seed, alpha=1.0, by="client_equal", min_size=0)[0, 0] == 0
+        for seed in range(1000)
+    ]
     assert np.mean(missed) == pytest.approx(1 / 4, abs=0.04)
 
 

@@ -12,8 +12,8 @@ from PIL import Image
 from torch import Tensor
 from well_formed import assert_well_formed
 
-from sfl_sim.data.datasets import load
 from sfl_sim.data.folders import list_images
+from sfl_sim.data.loading import load
 from sfl_sim.errors import ScenarioError
 
 GREY, RED, GREEN, BLUE = 90, (255, 0, 0), (0, 255, 0), (0, 0, 255)
@@ -255,8 +255,11 @@ def test_links_that_lead_back_do_not_multiply_images(tmp_path):
             (tmp_path / name / link).symlink_to(tmp_path / name)
     files, labels, _ = list_images(tmp_path, "data.path")
     assert [file.relative_to(tmp_path).as_posix() for file in files] == [
-        "cats/2.png", "cats/deep/1.png", "dogs/2.png", "dogs/deep/1.png"
-    ]  # fmt: skip
+        "cats/2.png",
+        "cats/deep/1.png",
+        "dogs/2.png",
+        "dogs/deep/1.png",
+    ]
     assert labels.tolist() == [0, 0, 1, 1]
 
 

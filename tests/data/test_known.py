@@ -9,8 +9,8 @@ import pytest
 import torch
 from small_partitions import samples_of
 
-from sfl_sim.data.datasets import DATASETS, load
 from sfl_sim.data.known import KNOWN
+from sfl_sim.data.loading import DATASETS, load
 from sfl_sim.data.partition import PARTITIONS, label_counts, partition
 from sfl_sim.data.samples import Samples
 from sfl_sim.engine.dealing import dataset_of
@@ -25,8 +25,9 @@ from sfl_sim.studies.train import check, run_study
 
 CIFAR = {
     "data": {"name": "cifar10", "train_samples": 600, "partition": {"kind": "dirichlet", "by": "class_plain"}},
-    "clients": {"count": 4}, "train": {"rounds": 1},
-}  # fmt: skip
+    "clients": {"count": 4},
+    "train": {"rounds": 1},
+}
 
 
 @pytest.fixture(autouse=True)

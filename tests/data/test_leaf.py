@@ -8,7 +8,7 @@ import pytest
 import torch
 from well_formed import assert_normalised_by_mean_and_std
 
-from sfl_sim.data.datasets import load
+from sfl_sim.data.loading import load
 from sfl_sim.errors import ScenarioError
 
 WRITERS = {"f0001_41": 70, "f0000_14": 59, "f0002_99": 58, "f0003_07": 90}

@@ -123,7 +123,7 @@ class Ending(TensorDataset):
         ((RGB_LAST, CLASSES, RGB_LAST, CLASSES), r"channels last; .*found '8x9x9x3 uint8'; allowed: \(N, C, H, W\)"),
         ((1000 + CLASSES[:, None], CLASSES, TABLE, CLASSES), "neither images nor tokens; make them floating"),
     ],
-)  # fmt: skip
+)
 def test_a_slip_is_one_line(given, problem):
     with pytest.raises(ScenarioError, match=f"data.factory: .*{problem}"):
         as_dataset(given)
@@ -151,7 +151,7 @@ def test_a_partition_of_one_s_own_is_dealt_as_it_is(tmp_path):
         ([], None, "data.partition.file: holds no client"),
         ([[0], [1]], 3, "clients.count: must be the number of arrays .*found 3; allowed: 2"),
     ],
-)  # fmt: skip
+)
 def test_indices_that_cannot_be_used_are_one_line(holdings, count, problem):
     with pytest.raises(ScenarioError, match=problem):
         dealt(holdings, count)

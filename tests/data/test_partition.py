@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_partitions import class_sizes, dealt, quick, samples_of, seeds
 
-from sfl_sim.data.datasets import DATASETS
-from sfl_sim.data.partition import (
-    PARTITIONS,
-    check_none_empty,
-    cyclic_clients,
-    label_counts,
-    label_order,
-    partition,
-)  # fmt: skip
+from sfl_sim.data.loading import DATASETS
+from sfl_sim.data.partition import PARTITIONS, check_none_empty, cyclic_clients, label_counts, label_order, partition
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
 
@@ -64,8 +57,10 @@ def test_a_client_left_empty_is_named():
 
 def test_label_counts_count():
     assert label_counts(np.array([1, 0, 1, 2]), [np.array([0, 2]), np.array([], int), np.array([3])], 3).tolist() == [
-        [0, 2, 0], [0, 0, 0], [0, 0, 1]
-    ]  # fmt: skip
+        [0, 2, 0],
+        [0, 0, 0],
+        [0, 0, 1],
+    ]
 
 
 # IID

@@ -8,7 +8,7 @@ import pytest
 import torch
 from well_formed import assert_normalised_by_mean_and_std
 
-from sfl_sim.data.datasets import load
+from sfl_sim.data.loading import load
 from sfl_sim.data.speech import N_MELS, SAMPLE_RATE_HZ, log_mel, mel_filters
 from sfl_sim.errors import ScenarioError
 

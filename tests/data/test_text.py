@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sfl_sim.data.datasets import load
+from sfl_sim.data.loading import load
 from sfl_sim.data.text import ALPHABET, LENGTH
 from sfl_sim.errors import ScenarioError
 

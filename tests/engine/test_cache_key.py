@@ -21,10 +21,12 @@ def key(meaning="timing", **sections):
 @pytest.mark.parametrize(
     "sections",
     [
-        {"name": "other"}, {"repeats": 3}, {"report": {"target_accuracy": 0.5}},
+        {"name": "other"},
+        {"repeats": 3},
+        {"report": {"target_accuracy": 0.5}},
         {"data": SCENARIO["data"] | {"download": False}},
     ],
-)  # fmt: skip
+)
 def test_what_no_table_of_a_trial_shows_is_no_part_of_its_key(sections):
     assert key(**sections) == key()
 

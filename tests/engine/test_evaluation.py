@@ -97,11 +97,14 @@ def test_to_ask_on_the_way_leaves_no_trace_and_tells_what_would_be_if_training_e
 def asked(exits_every, ill=(), **train):
     """A run of three rounds whose clients go on to train before they are asked; its rounds, and the weights' digest."""
     scenario = SMALL | {
-        "model": {"factory": dropping, "cut": 2}, "method": {"name": "splitgp", "ft_steps": 2, "ft_lr": 0.1},
+        "model": {"factory": dropping, "cut": 2},
+        "method": {"name": "splitgp", "ft_steps": 2, "ft_lr": 0.1},
         "train": {"rounds": 3, "batch_size": 10, **train},
-        "report": {"exits_every": exits_every,
-                   "leakage": {"rounds": [2], "samples": 10, "aux_share": 0.3, "attacks": ["dependence"]}},
-    }  # fmt: skip
+        "report": {
+            "exits_every": exits_every,
+            "leakage": {"rounds": [2], "samples": 10, "aux_share": 0.3, "attacks": ["dependence"]},
+        },
+    }
     run = Experiment(parse(scenario).variants[0].scenario, CPU)
     images = run.method.data.images
     images.x = images.x.float() / 255
@@ -131,10 +134,11 @@ def test_what_cannot_be_asked_in_the_end_is_refused_in_the_beginning(asked):
 
 
 CODED = {
-    "name": "coded", "data": {"name": "digits", "train_samples": 40, "test_samples": 60},
+    "name": "coded",
+    "data": {"name": "digits", "train_samples": 40, "test_samples": 60},
     "clients": {"count": 2, "compute": 1e9, "network": {"uplink_bps": 1e6, "downlink_bps": 1e6}},
     "train": {"rounds": 1, "batch_size": 10},
-}  # fmt: skip
+}
 
 
 def evaluated(method="splitfed_v2", model=None, **wire):

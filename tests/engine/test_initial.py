@@ -18,9 +18,12 @@ pytestmark = pytest.mark.usefixtures("without_pages")
 
 CPU = torch.device("cpu")
 SMALL = {
-    "data": {"train_samples": 60, "test_samples": 40}, "model": {"name": "cnn_patches_bn", "cut": 1},
-    "clients": {"count": 2}, "train": {"rounds": 1, "batch_size": 10}, "method": "splitfed_v1",
-}  # fmt: skip
+    "data": {"train_samples": 60, "test_samples": 40},
+    "model": {"name": "cnn_patches_bn", "cut": 1},
+    "clients": {"count": 2},
+    "train": {"rounds": 1, "batch_size": 10},
+    "method": "splitfed_v1",
+}
 
 
 def variant(**changes):
@@ -57,8 +60,10 @@ def test_training_begins_where_an_earlier_run_has_ended_at_every_cut(earlier, cu
 def test_a_seed_of_their_own_draws_initial_weights_alone():
     seeds = [at_first(seed=1, model=model(init={"seed": 5})), at_first(seed=2, model=model(init={"seed": 5}))]
     plain = at_first(seed=5)
-    assert all(torch.equal(one, two) and torch.equal(one, three) for one, two, three in zip(
-        *(weights.values() for weights in (*seeds, plain)), strict=True))  # fmt: skip
+    assert all(
+        torch.equal(one, two) and torch.equal(one, three)
+        for one, two, three in zip(*(weights.values() for weights in (*seeds, plain)), strict=True)
+    )
 
 
 def test_exits_are_drawn_with_that_seed_too():
@@ -148,9 +153,10 @@ def test_blocks_before_a_frozen_cut_are_found_too(tmp_path):
     """There q and v have the names of targets, and no adapters."""
     words = {
         "data": {"name": "synthetic", "shape": [4], "n_labels": 5, "samples": 20, "test_samples": 5},
-        "model": {"name": "char_transformer", "cut": "block2"}, "clients": {"count": 2},
+        "model": {"name": "char_transformer", "cut": "block2"},
+        "clients": {"count": 2},
         "train": {"rounds": 1, "batch_size": 10},
-    }  # fmt: skip
+    }
     run(words | {"method": "splitfrozen", "lora": {"rank": 1}, "seed": 3}, out=tmp_path / "tuned")
     (file,) = (tmp_path / "tuned" / "checkpoints").glob("*.safetensors")
     tuned = {name.partition(".")[2]: tensor for name, tensor in load_file(file).items()}

@@ -126,8 +126,9 @@ def test_gradients_are_those_of_the_mean_loss_which_decides_how_much_noise_hides
     torch.testing.assert_close(gradients, at_cut.grad)
 
 
-@pytest.mark.parametrize("sections", [{"wire": {"up": {"kind": "splitfc", "ratio": 4.0, "bits": 32}}},
-                                      {"privacy": {"noise": {"clip": 0.1}}}])  # fmt: skip
+@pytest.mark.parametrize(
+    "sections", [{"wire": {"up": {"kind": "splitfc", "ratio": 4.0, "bits": 32}}}, {"privacy": {"noise": {"clip": 0.1}}}]
+)
 def test_gradients_are_those_that_travel_before_the_client_scales_them(sections):
     """By SplitFC's probabilities, or by the factors of its clipping, which it tells nobody."""
     run = experiment(leakage=few(), **sections)

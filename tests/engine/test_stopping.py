@@ -176,7 +176,7 @@ def test_a_metric_that_fails_is_named(tmp_path):
         ({"report": {"metrics": {"accuracy": len}}}, "report.metrics.accuracy: cannot name a column of your own"),
         ({"report": {"metrics": {"replay_gradient_norm": len}}}, "replay_gradient_norm: cannot name a column of your"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_used_is_one_line(sections, problem, tmp_path):
     with pytest.raises(ScenarioError, match=problem):
         ran(tmp_path / "run", **sections)

@@ -15,9 +15,11 @@ from sfl_sim.scenario.load import parse
 CPU = torch.device("cpu")
 TEXT = {"name": "synthetic", "shape": [6], "n_labels": 9, "samples": 60, "owners": 3, "partition": {"kind": "natural"}}
 SMALL = {
-    "data": TEXT, "model": {"name": "gpt_small", "cut": 2}, "train": {"rounds": 1, "batch_size": 8},
+    "data": TEXT,
+    "model": {"name": "gpt_small", "cut": 2},
+    "train": {"rounds": 1, "batch_size": 8},
     "method": "splitfed_v2",
-}  # fmt: skip
+}
 
 
 def experiment(device=CPU, **changes):

@@ -135,8 +135,9 @@ def test_more_stays_than_can_be_listed_are_an_error(monkeypatch, tmp_path):
 def test_only_participants_count_as_lost_participants():
     """The deadline passes while the assistants' answers are on their way."""
     late = {"lost": "deadline", "deadline_s": 0.15}
-    run = experiment("korea", clients={"count": 4, "participation": 0.25, "availability": late,
-                                       "network": {"latency_s": 0.1}})  # fmt: skip
+    run = experiment(
+        "korea", clients={"count": 4, "participation": 0.25, "availability": late, "network": {"latency_s": 0.1}}
+    )
     rounds = list(run.rounds())
     lost = run.histories()["losses"].groupby("round")["client"].nunique()
     assert lost.max() > 1
@@ -149,13 +150,13 @@ def test_rounds_that_are_alike_are_one_and_what_happens_once_is_apart():
 
     found = Walk(run, in_world_of(run, plans)).alike()
 
-    assert [(walked.number, walked.times, walked.is_aside) for walked in found] == [
+    assert [(walked.number, walked.n_rounds, walked.is_aside) for walked in found] == [
         (1, 1, True),
         (1, 3, False),
         (3, 1, True),
     ]
     in_full = list(run.walk.rounds())
-    total_s = sum(walked.times * (walked.ended_s - walked.started_s) for walked in found)
+    total_s = sum(walked.n_rounds * (walked.ended_s - walked.started_s) for walked in found)
     assert total_s == pytest.approx(in_full[-1].ended_s)
     assert [name for name in asked if name.startswith("choose")] == ["choose 1", "choose 2", "choose 3"]
 

@@ -8,7 +8,7 @@ from small_exits import COMINGS, EXACT, PLAIN, deep_task, trained
 from small_world import distance, simulate, tensors
 
 from sfl_sim.methods.harmony import contrast
-from sfl_sim.models.exits import exit_network
+from sfl_sim.models.exit_heads import exit_network
 
 
 def numbers(states):
@@ -49,9 +49,11 @@ def test_i14_splitgp_that_keeps_nothing_is_multiexit():
 def test_what_splitgp_s_clients_would_begin_a_round_with_is_what_they_get_in_the_end():
     seen = []
     method = trained(
-        "splitgp", deep_task(), after_round=lambda now: seen.append([on_device(now, c) for c in range(4)]),
+        "splitgp",
+        deep_task(),
+        after_round=lambda now: seen.append([on_device(now, c) for c in range(4)]),
         lambda_pers=0.3,
-    )  # fmt: skip
+    )
     assert [gap(on_device(method, c), before) for c, before in enumerate(seen[-1])] == [0.0] * 4
 
 

@@ -9,8 +9,8 @@ from small_exits import deep, deep_task
 from small_world import CPU, fleet, simulate
 
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.exits import Adapt
-from sfl_sim.models.exits import exit_network
+from sfl_sim.methods.exit_method import Adapt
+from sfl_sim.models.exit_heads import exit_network
 from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Bundle
@@ -83,9 +83,10 @@ def test_the_bytes_of_a_mini_batch_are_those_of_12_3(head, switches):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("harmony", {"head": "embedding"}), ("harmony", {"head": "logits"}), ("multiexit", {})],
+    ("name", "options"),
+    [("harmony", {"head": "embedding"}), ("harmony", {"head": "logits"}), ("multiexit", {})],
     ids=str,
-)  # fmt: skip
+)
 def test_a_round_moves_front_end_and_exit_both_ways_and_the_classifier_where_clients_train_it(name, options):
     work, rows = priced(name, rounds=2, options=options)
     classifier = FP32.layers[-1].parameters if options.get("head") == "embedding" else 0
@@ -105,8 +106,9 @@ def test_multiexit_sends_what_splitfed_v1_sends_and_the_exits():
 
 
 @pytest.mark.parametrize("head", ["embedding", "logits"])
-@pytest.mark.parametrize("switches", [{}, {"stochastic_exit": False}, {"csa_weight": 0.0}, {"cross_batch": False}],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "switches", [{}, {"stochastic_exit": False}, {"csa_weight": 0.0}, {"cross_batch": False}], ids=str
+)
 def test_the_work_of_a_mini_batch_is_that_of_12_3(head, switches):
     """Passes of phi and h: 3M for each adaptation, one forward, two backward; z+ is priced as far as its exit."""
     work, rows = priced("harmony", options={"head": head, "inner_steps": M, **switches})

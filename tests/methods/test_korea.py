@@ -16,8 +16,8 @@ from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.assistants import Assistants, Request, divide
 from sfl_sim.methods.korea import LabelHistory, TrainReplayed, knowledge_request, next_proportion, request_size
+from sfl_sim.methods.korea_assistants import Assistants, Request, divide
 from sfl_sim.methods.wire import Wire
 from sfl_sim.ops import Event, Value
 from sfl_sim.sim.dropouts import Dropouts

@@ -33,9 +33,7 @@ def times(work, world):
     return device_s + server_s + links_s, server_s
 
 
-WORLD = {
-    "macs_per_s": [1e5, 3e5, 7e5], "uplink_bps": [1e5, 4e4, 9e4], "downlink_bps": [3e5, 2e5, 1e5]
-}  # fmt: skip
+WORLD = {"macs_per_s": [1e5, 3e5, 7e5], "uplink_bps": [1e5, 4e4, 9e4], "downlink_bps": [3e5, 2e5, 1e5]}
 
 
 def ended_s(name, work, world, rounds=1, **settings):
@@ -95,8 +93,10 @@ def given_parts(work, macs, cut_macs, cut_numel):
         empty = {"n_parameters": 0, "n_buffers": 0, "size_bytes": 0, "aggregate": None}
         return Replica(Given(work=work, wire_dtype=torch.float32, label_bytes=8, **empty, **prices))
 
-    parts = [part(macs=cut_macs, out_numel=cut_numel, first=True),
-             part(macs=macs - cut_macs, in_numel=cut_numel, first=False)]  # fmt: skip
+    parts = [
+        part(macs=cut_macs, out_numel=cut_numel, first=True),
+        part(macs=macs - cut_macs, in_numel=cut_numel, first=False),
+    ]
     network = SimpleNamespace(split=lambda *cuts, **_: parts, macs=macs, lora=None)
     return replace(work, network=network)
 
@@ -163,8 +163,9 @@ def test_fcfs_at_a_slow_server_as_computed_by_hand():
     part1, part2 = work.split(1)
     forward_macs = 2 * part1.part.macs
     served_macs = 3 * 2 * part2.part.macs
-    world = fleet(2, macs_per_s=forward_macs, uplink_bps=1e18, downlink_bps=1e18,
-                  speedup=served_macs / 6 / forward_macs)  # fmt: skip
+    world = fleet(
+        2, macs_per_s=forward_macs, uplink_bps=1e18, downlink_bps=1e18, speedup=served_macs / 6 / forward_macs
+    )
     *_, rows = simulate("splitfed_v2", work, 1, world=world, include_model_exchange=False, workers=1)
     jobs = rows[rows["kind"] == b"train"]
     assert jobs["client"].tolist() == [0, 1, 0, 1]

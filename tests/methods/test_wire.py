@@ -353,7 +353,7 @@ def test_nopeek_is_priced_by_distances_and_leaves_mini_batches_of_three_alone():
 
 def test_nopeek_needs_no_graph_that_is_held():
     held, again = (task(samples=[8, 8], wire=Wire(nopeek=1.0)) for _ in range(2))
-    again.network.calling.graphs.limit = 0
+    again.network.forward_settings.graphs.limit = 0
     assert distance(learned("splitfed_v1", held), learned("splitfed_v1", again)) == 0
 
 

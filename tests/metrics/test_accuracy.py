@@ -60,8 +60,11 @@ def test_a_single_round_does_not_tell_how_steady_a_run_is():
 def test_the_way_to_a_target_is_counted_in_rounds_seconds_and_bytes_up_to_the_first_that_reaches_it():
     rounds, _ = run_of([0.1, 0.5, 0.75, 0.7, 0.9, 0.6])
     assert way_to(0.75, rounds) == {
-        "target_accuracy": 0.75, "rounds_to_accuracy": 3, "time_to_accuracy_s": 30.0, "bytes_to_accuracy": 30
-    }  # fmt: skip
+        "target_accuracy": 0.75,
+        "rounds_to_accuracy": 3,
+        "time_to_accuracy_s": 30.0,
+        "bytes_to_accuracy": 30,
+    }
 
 
 @pytest.mark.parametrize(("target", "accuracy"), [(0.75, [0.1, 0.2]), (None, [0.1, 0.2]), (0.75, [None, None])])

@@ -71,15 +71,15 @@ def test_a_message_waits_until_the_link_is_free_and_not_until_the_last_one_has_a
 
 def test_a_hold_that_ends_by_its_time_limit_began_when_the_first_waiting_job_came():
     found = critical_path(
-        recorded(
-            ("client", 0, 0, 0, 2), ("client", 1, 0, 0, 1), ("server", 1, 1, 6, 7), ("server", 0, 2, 5, 6)
-        ), 0, 7,
-    )  # fmt: skip
+        recorded(("client", 0, 0, 0, 2), ("client", 1, 0, 0, 1), ("server", 1, 1, 6, 7), ("server", 0, 2, 5, 6)), 0, 7
+    )
 
     assert stretches(found) == [
-        ("client", 1, "device", 0, 1), ("server", 0, "queue", 1, 5), ("server", 0, "server", 5, 6),
+        ("client", 1, "device", 0, 1),
+        ("server", 0, "queue", 1, 5),
+        ("server", 0, "server", 5, 6),
         ("server", 1, "server", 6, 7),
-    ]  # fmt: skip
+    ]
     assert found.slack_s.to_dict() == {0: 0, 1: 0}
 
 
@@ -118,9 +118,11 @@ def test_seconds_without_a_reason_are_waiting():
     found = critical_path(recorded(("client", 0, 0, 0, 1), ("downlink", 1, 3, 3, 4)), 0, 6)
 
     assert stretches(found) == [
-        ("client", 0, "device", 0, 1), ("downlink", 1, "waiting", 1, 3), ("downlink", 1, "downlink", 3, 4),
+        ("client", 0, "device", 0, 1),
+        ("downlink", 1, "waiting", 1, 3),
+        ("downlink", 1, "downlink", 3, 4),
         ("", -1, "waiting", 4, 6),
-    ]  # fmt: skip
+    ]
 
 
 RATES = st.sampled_from([1e4, 2e4, 2.7e4, 5e4])  # few values, so that clients tie now and then

@@ -28,8 +28,8 @@ def rows_of(*ops):
 def test_computing_and_sending_by_hand():
     """4 s at 3 W; 2 MB up in 8 s, that is at 2 Mbit/s; 2 MB down in 2 s, at 8 Mbit/s; what the server does is free."""
     rows = rows_of(
-        ("client", 0, 0, 4, 0), ("uplink", 0, 4, 12, 2e6), ("server", 0, 12, 13, 0), ("downlink", 0, 13, 15, 2e6),
-    )  # fmt: skip
+        ("client", 0, 0, 4, 0), ("uplink", 0, 4, 12, 2e6), ("server", 0, 12, 13, 0), ("downlink", 0, 13, 15, 2e6)
+    )
     up, down = (ALPHA_UP * 2 + BASE_W) * 8, (ALPHA_DOWN * 8 + BASE_W) * 2
     assert op_joule(rows, read_power(1, **LTE)) == pytest.approx([12, up, 0, down])
 

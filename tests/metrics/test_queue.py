@@ -82,8 +82,10 @@ def test_many_clients_with_a_job_each_take_memory_for_the_jobs_alone() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(-1, 1), st.floats(0, 9), st.floats(0.1, 9), st.floats(0, 100)), max_size=20),
-       st.lists(st.floats(0, 500), max_size=5))  # fmt: skip
+@given(
+    st.lists(st.tuples(st.integers(-1, 1), st.floats(0, 9), st.floats(0.1, 9), st.floats(0, 100)), max_size=20),
+    st.lists(st.floats(0, 500), max_size=5),
+)
 def test_no_work_is_lost_or_made_however_time_is_cut(
     served: list[tuple[int, float, float, float]], cuts: list[float]
 ) -> None:

@@ -77,9 +77,7 @@ def test_the_slowest_group_takes_the_first_value():
     assert client_cuts(SMALL, "device_speed", [1, 2, 3], rates, RNG) == [3, 1, 2, 1, 2, 3]
 
 
-@given(
-    rates=st.lists(st.sampled_from([1e9, 2e9, 3e9, 4e9]), min_size=3, max_size=20), groups=st.integers(1, 3)
-)  # fmt: skip
+@given(rates=st.lists(st.sampled_from([1e9, 2e9, 3e9, 4e9]), min_size=3, max_size=20), groups=st.integers(1, 3))
 def test_groups_by_speed_are_of_equal_size_and_no_client_is_in_a_faster_group_than_a_faster_one(rates, groups):
     cuts = client_cuts(SMALL, "device_speed", [1, 2, 3][:groups], rates, RNG)
     sizes = [cuts.count(cut) for cut in range(1, groups + 1)]

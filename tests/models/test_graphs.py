@@ -9,7 +9,7 @@ import torch
 from small_world import N_LABELS, fleet, simulate, task, tensors
 from torch import nn
 
-from sfl_sim.models.calling import Calling
+from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Weights
@@ -34,7 +34,7 @@ def trained(order, limit):
     """Three clients of unequal speed and a momentum; the model, the graphs, and where the random draws stand."""
     work = task([12, 9, 7], build=moody_net, cut=1, momentum=0.9)
     graphs = Graphs(limit)
-    work = replace(work, network=work.network.called(Calling(graphs=graphs)))
+    work = replace(work, network=work.network.with_settings(ForwardSettings(graphs=graphs)))
     torch.manual_seed(0)
     method, *_ = simulate("splitfed_v2", work, order=order, world=fleet(3, [1e6, 3e5, 2e6]), workers=1)
     return tensors(method), graphs, torch.get_rng_state()
@@ -66,7 +66,7 @@ def spied(limit):
             nn.Sequential(nn.Flatten(), nn.Linear(4, 4), Spy(), nn.Linear(4, 4)), nn.Linear(4, n_labels)
         )
 
-    net = Network("spied", build, (1, 2, 2), N_LABELS).called(Calling(graphs=Graphs(limit)))
+    net = Network("spied", build, (1, 2, 2), N_LABELS).with_settings(ForwardSettings(graphs=Graphs(limit)))
     batch = Value("batch", samples=2, content=(torch.rand(2, 1, 2, 2), torch.tensor([0, 1])))
     return net.split(1, seed=0, device=CPU), batch
 
@@ -94,7 +94,7 @@ def test_a_client_that_is_lost_takes_its_graph_along_and_leaves_its_place():
     heir = part1.snapshot()
     Forward().run(heir, batch)
     assert Spy.seen() is not None
-    assert part1.part.calling.graphs.peak == 1
+    assert part1.part.forward_settings.graphs.peak == 1
 
 
 def test_weights_that_are_stored_and_restored_hold_their_place():
@@ -104,7 +104,7 @@ def test_weights_that_are_stored_and_restored_hold_their_place():
         Forward().run(client, batch)
     kept = [client.weights.stored() for client in (holder, other)]
     (again, _), _ = spied(limit=1)
-    graphs = again.part.calling.graphs
+    graphs = again.part.forward_settings.graphs
     restored = [Weights.restored(again.part, told) for told in kept]
     assert [weights in graphs for weights in restored] == [True, False]
     restored[0].backward(torch.zeros(2, 4))
@@ -121,7 +121,7 @@ def test_a_layer_that_changes_its_input_in_place_changes_no_data_and_can_run_aga
     def build(shape, n_labels):
         return nn.Sequential(nn.Sequential(Centred(), nn.Flatten(), nn.Linear(4, 4)), nn.Linear(4, n_labels))
 
-    net = Network("centred", build, (1, 2, 2), N_LABELS).called(Calling(graphs=Graphs(limit)))
+    net = Network("centred", build, (1, 2, 2), N_LABELS).with_settings(ForwardSettings(graphs=Graphs(limit)))
     part1, _ = net.split(1, seed=0, device=CPU)
     x = torch.rand(2, 1, 2, 2)
     before = x.clone()

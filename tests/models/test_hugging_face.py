@@ -24,8 +24,9 @@ def write(folder, kind, config):
     reason = "transformers is not installed: pip install '.[test]'"
     transformers = pytest.importorskip("transformers", reason=reason)
     torch.manual_seed(1)
-    config_of, model_of = (getattr(transformers, f"{kind}{end}") for end in ("Config", "LMHeadModel"
-                           if kind == "GPT2" else "ForCausalLM"))  # fmt: skip
+    config_of, model_of = (
+        getattr(transformers, f"{kind}{end}") for end in ("Config", "LMHeadModel" if kind == "GPT2" else "ForCausalLM")
+    )
     model = model_of(config_of(**config)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -82,10 +83,12 @@ def test_a_config_alone_gives_prices_and_no_weights(tmp_path):
         ({"model_type": "bert"}, "is no such model (found 'bert'; allowed: gpt2, llama)"),
         ({"activation_function": "relu"}, "has another activation_function (found 'relu'"),
         ({"n_embd": None}, "cannot be read: "),
-        ({"model_type": "llama", **LLAMA, "rms_norm_eps": 1e-5, "rope_scaling": {"rope_type": "yarn"}},
-         "has rotary angles of another kind (found 'yarn'"),
+        (
+            {"model_type": "llama", **LLAMA, "rms_norm_eps": 1e-5, "rope_scaling": {"rope_type": "yarn"}},
+            "has rotary angles of another kind (found 'yarn'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_models_are_refused_in_one_line(tmp_path, config, problem):
     with pytest.raises(ScenarioError) as refused:
         network(HuggingFace(str(folder_with(tmp_path, **config))), (9,), 29)

@@ -26,11 +26,13 @@ TINY = {
         ("gpt_small", 80, 80, (20_480, 198_272, None, 15_728_640, 1_638_400, 819_200)),
         ("gpt2", 512, 50_257, (39_383_808, 7_087_872, 124_439_808, 3_623_878_656, 402_653_184, 19_761_856_512)),
         (
-            "llama_3_2_1b", 512, 128_256,
+            "llama_3_2_1b",
+            512,
+            128_256,
             (262_668_288, 60_821_504, 1_235_814_400, 31_138_512_896, 1_073_741_824, 134_486_163_456),
         ),
     ],
-)  # fmt: skip
+)
 def test_parameters_and_products_are_those_of_the_publications_to_the_unit(name, length, n_tokens, sizes):
     net = network(name, (length,), n_tokens)
     embedding, *blocks, head = net.layers

@@ -7,9 +7,9 @@ import torch
 from small_world import batch_norm_net, simulate, task
 
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.errors import NonsenseError
+from sfl_sim.errors import NonFiniteError
 from sfl_sim.methods.wire import Wire
-from sfl_sim.models.calling import Calling
+from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.network import Network
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.replica import Joined, Replica, average
@@ -38,7 +38,7 @@ def experiment(method, lr, on_nan, executor="eager", options=None, model=None, *
 def test_the_first_loss_that_is_no_number_stops_the_run_and_names_the_operation(executor):
     run = experiment("splitfed_v1", 1e30, "stop", executor)
 
-    with pytest.raises(NonsenseError) as caught:
+    with pytest.raises(NonFiniteError) as caught:
         list(run.rounds())
 
     told = r"the loss of train of mini-batch 1 of client \d, at the server is nan; try a smaller train.lr"
@@ -46,7 +46,7 @@ def test_the_first_loss_that_is_no_number_stops_the_run_and_names_the_operation(
 
 
 def test_a_client_that_trains_alone_is_named():
-    with pytest.raises(NonsenseError, match=r"the loss of train of mini-batch 1 of client \d is nan"):
+    with pytest.raises(NonFiniteError, match=r"the loss of train of mini-batch 1 of client \d is nan"):
         list(experiment("fedavg", 1e30, "stop").rounds())
 
 
@@ -82,7 +82,9 @@ def test_where_all_is_finite_nothing_is_skipped_and_not_a_bit_differs():
 
 def test_an_update_that_is_left_out_leaves_everything_as_it_was():
     """Also the statistics of batch norm, which the forward pass has moved."""
-    network = Network("tried", batch_norm_net, (2, 8, 8), 3, torch.float64).called(Calling(on_nan=OnNan(skips=True)))
+    network = Network("tried", batch_norm_net, (2, 8, 8), 3, torch.float64).with_settings(
+        ForwardSettings(on_nan=OnNan(skips=True))
+    )
     (model,) = network.split(seed=0, device=CPU)
     train, labels = Train(Sgd(0.1, momentum=0.9)), torch.tensor([0, 1])
     x = torch.rand(2, 2, 8, 8, dtype=torch.float64)
@@ -93,7 +95,7 @@ def test_an_update_that_is_left_out_leaves_everything_as_it_was():
 
     train.run(model, bad)
 
-    assert network.calling.on_nan.take() == 1
+    assert network.forward_settings.on_nan.take() == 1
     for was, now in zip(before, (weights.flat, weights.buffers, weights.momentum), strict=True):
         assert torch.equal(was, now)
     train.run(model, fine)
@@ -101,7 +103,9 @@ def test_an_update_that_is_left_out_leaves_everything_as_it_was():
 
 
 def test_a_fused_step_that_is_left_out_leaves_the_surrogates_own_buffer():
-    network = Network("tried", batch_norm_net, (2, 8, 8), 3, torch.float64).called(Calling(on_nan=OnNan(skips=True)))
+    network = Network("tried", batch_norm_net, (2, 8, 8), 3, torch.float64).with_settings(
+        ForwardSettings(on_nan=OnNan(skips=True))
+    )
     (model,) = network.split(seed=0, device=CPU)
     sgd = Sgd(0.1, momentum=0.5)
     fusion = Fusion(model, 1, sgd)
@@ -155,7 +159,7 @@ def test_layers_that_have_taken_no_step_are_at_rest_where_others_are_not():
 )
 def test_a_loss_beside_the_tasks_stops_the_run_where_it_appears(name, wire, options):
     """The task's loss of the next mini-batch would be NaN."""
-    with pytest.raises(NonsenseError, match="the loss is inf"):
+    with pytest.raises(NonFiniteError, match="the loss is inf"):
         simulate(name, task([8, 8], wire=Wire(**wire)), options=options)
 
 
@@ -163,6 +167,6 @@ def test_losses_on_a_gpu_are_looked_at_when_the_round_ends():
     on_nan = OnNan()
     on_nan._unseen = [(torch.tensor([1.0, 2.0]), ["a", "b"]), (torch.tensor([3.0, float("inf")]), ["c", "d"])]
 
-    with pytest.raises(NonsenseError, match=r"^the loss of d is inf"):
+    with pytest.raises(NonFiniteError, match=r"^the loss of d is inf"):
         on_nan.end_round()
     on_nan.end_round()

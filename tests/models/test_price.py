@@ -61,8 +61,10 @@ def test_layers_add_up_to_the_whole_and_count_what_runs_macs():
     )
     layers = price(model, (3, 8, 8))
     assert [(layer.name, layer.n_ops, layer.out_shape) for layer in layers] == [
-        ("0", 1, (6, 6, 6)), ("1", 0, (6, 6, 6)), ("2", 2, (4,))
-    ]  # fmt: skip
+        ("0", 1, (6, 6, 6)),
+        ("1", 0, (6, 6, 6)),
+        ("2", 2, (4,)),
+    ]
     whole, _ = price_of(model, torch.zeros(1, 3, 8, 8))
     assert whole.macs_by_kind == {kind: sum(layer.macs_by_kind[kind] for layer in layers) for kind in KINDS}
     assert sum(layer.macs for layer in layers) == whole.macs == 36 * 6 * 27 + 16 * 6 * 9 + 24

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from sfl_sim.methods import METHODS
-from sfl_sim.models.exits import exit_network
+from sfl_sim.models.exit_heads import exit_network
 from sfl_sim.rng import stream
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
@@ -138,8 +138,10 @@ class Twin:
         depth, lr = self.work.cuts[c], self.work.lr * self.work.lr_decay ** (number - 1)
         sgd = torch.optim.SGD(
             [*phi.parameters(), *h.parameters(), *theta.parameters()],
-            lr, momentum=self.work.momentum, weight_decay=self.work.weight_decay,
-        )  # fmt: skip
+            lr,
+            momentum=self.work.momentum,
+            weight_decay=self.work.weight_decay,
+        )
         for batch in self.work.data.batches(c, number):
             x, y = batch.load()
             sgd.zero_grad()

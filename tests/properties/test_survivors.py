@@ -87,8 +87,9 @@ def replayed(work, part1s, part2, jobs, round):
 
 def served(rows):
     """The jobs of the server, in order."""
-    return np.sort(rows[(rows["kind"] == b"train") & (rows["node"] == b"server") & (rows["macs"] > 0)],
-                   order="started_s")  # fmt: skip
+    return np.sort(
+        rows[(rows["kind"] == b"train") & (rows["node"] == b"server") & (rows["macs"] > 0)], order="started_s"
+    )
 
 
 @pytest.mark.parametrize("order", ["cyclic", "fcfs"])
@@ -187,6 +188,8 @@ def test_there_are_as_many_branches_as_clients_have_ever_come():
     grown, *_ = run("korea", [[0, 1], [0, 1, 2]], options=options)
     assert len(grown.branches) == 3
     rested, *_ = run("korea", [[0, 1], [0, 1, 2], [3]], options=options)
-    same = [now.part1 is then.part1 or torch.equal(now.part1.weights.flat, then.part1.weights.flat)
-            for now, then in zip(rested.branches, grown.branches, strict=True)]  # fmt: skip
+    same = [
+        now.part1 is then.part1 or torch.equal(now.part1.weights.flat, then.part1.weights.flat)
+        for now, then in zip(rested.branches, grown.branches, strict=True)
+    ]
     assert sorted(same) == [False, True, True]

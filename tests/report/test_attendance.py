@@ -86,8 +86,8 @@ def table_of(frames: Frames) -> str:
     return in_words(panel.tables[0])
 
 
-def sight_of(frames: Frames) -> participation.Sight:
-    return participation.first_sight(frames, participation.unreliable(frames))
+def sight_of(frames: Frames) -> participation.TimeWindow:
+    return participation.first_window(frames, participation.unreliable(frames))
 
 
 def test_the_section_is_for_runs_in_which_clients_may_go_away(frames: Frames, hurried: Frames) -> None:
@@ -98,11 +98,11 @@ def test_the_section_is_for_runs_in_which_clients_may_go_away(frames: Frames, hu
 
 
 def test_who_waits_for_days_does_not_hide_what_happens_within_the_hour(hurried: Frames) -> None:
-    sight = sight_of(hurried)
+    window = sight_of(hurried)
 
-    assert sight.until_s == HOUR_S
-    assert sight.stays["until_s"].max() == HOUR_S
-    (_, lanes), (_, present), _ = participation.drawn(hurried, sight)
+    assert window.until_s == HOUR_S
+    assert window.stays["until_s"].max() == HOUR_S
+    (_, lanes), (_, present), _ = participation.drawn(hurried, window)
     assert lanes.layout.xaxis.range == present.layout.xaxis.range == (0, 60)
     assert all(np.nanmax(trace.x) <= 60 for figure in (lanes, present) for trace in figure.data if len(trace.x))
 
@@ -131,15 +131,15 @@ def test_of_many_steps_the_highest_and_the_lowest_are_drawn(folder: Path) -> Non
     begins_s = rng.uniform(0, HOUR_S, 20_000)
     stays = [(int(c), begin_s, begin_s + 5.0) for c, begin_s in enumerate(begins_s)]
     frames = keep_account(folder, {FCFS: HOUR_S, CYCLIC: HOUR_S}, [], stays)
-    sight = sight_of(frames)
-    number = participation.numbers(sight)
-    drawn = participation.present(frames, sight).data[0]
+    window = sight_of(frames)
+    number = participation.numbers(window)
+    drawn = participation.present(frames, window).data[0]
 
     assert len(drawn.x) < 2100 < 30_000 < len(number)
     assert max(drawn.y) == number.max()
     at = np.asarray(drawn.x) * 60
     np.testing.assert_array_equal(drawn.y, number.iloc[number.index.get_indexer(at, method="nearest")])
-    assert "40 of 20000 clients" in participation.drawn(frames, sight)[0][0]
+    assert "40 of 20000 clients" in participation.drawn(frames, window)[0][0]
 
 
 def test_with_a_deadline_alone_nobody_is_away_and_no_bars_are_drawn(folder: Path) -> None:

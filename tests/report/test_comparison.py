@@ -160,8 +160,10 @@ def test_machines_are_told_apart_from_settings() -> None:
 
     assert not found.settings
     assert found.machine == {
-        "device": ["cpu", "cuda"], "versions.torch": ["2.6.0", "2.15.0"], "train.executor": ["eager", "batched"]
-    }  # fmt: skip
+        "device": ["cpu", "cuda"],
+        "versions.torch": ["2.6.0", "2.15.0"],
+        "train.executor": ["eager", "batched"],
+    }
     assert "<code>device</code>" in machine_in_words(found)
 
 

@@ -14,7 +14,7 @@ from read_table import best, read
 from synthetic_run import LABELS, World, write_run
 
 from sfl_sim.report import style
-from sfl_sim.report.exits import (
+from sfl_sim.report.exit_panels import (
     REST,
     accuracy_by_offload,
     accuracy_by_rho,

@@ -64,8 +64,10 @@ def test_a_lead_is_told_without_doubt_only_if_no_seed_of_the_one_comes_near_one_
 
     assert (told == "") == (max(ours) < min(theirs))
     if told and ahead:
-        assert told.endswith(f"is ahead with {'all ' if ahead == len(seeds) else ''}{ahead}"
-                             f"{'' if ahead == len(seeds) else f' of {len(seeds)}'}.")  # fmt: skip
+        assert told.endswith(
+            f"is ahead with {'all ' if ahead == len(seeds) else ''}{ahead}"
+            f"{'' if ahead == len(seeds) else f' of {len(seeds)}'}."
+        )
     if all(one == other for one, other in seeds):
         assert "equal" in told
 

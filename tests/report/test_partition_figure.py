@@ -71,8 +71,10 @@ def test_of_thousands_of_clients_and_many_labels_some_are_drawn_and_few_are_name
 def holding(frames: Frames) -> Frames:
     """Frames of a run that stored what clients hold: the third variant's clients hold something else."""
     others = (frames.clients["variant"] == frames.variants[2].label).to_numpy()
-    label_samples = [np.roll(np.eye(10, dtype=int)[client] * 5, other)
-                     for client, other in zip(frames.clients["client"], others, strict=True)]  # fmt: skip
+    label_samples = [
+        np.roll(np.eye(10, dtype=int)[client] * 5, other)
+        for client, other in zip(frames.clients["client"], others, strict=True)
+    ]
     return replace(frames, clients=frames.clients.assign(label_samples=label_samples))
 
 

@@ -18,7 +18,7 @@ from synthetic_leaks import PIXELS, add_leaks
 from synthetic_run import Setting, World, write_run
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.privacy import by_cut, headline, load_leaks, panels, privacy_in_terminal, write_privacy
+from sfl_sim.report.privacy import by_cut, headline, load_results, panels, privacy_in_terminal, write_privacy
 from sfl_sim.report.privacy_pictures import galleries
 
 if TYPE_CHECKING:
@@ -41,21 +41,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_variant_has_the_medians_of_its_last_round(folder: Path) -> None:
-    leaks = load_leaks(folder)
+    leaks = load_results(folder)
     assert leaks.middle["ssim"].tolist() == pytest.approx([value + 0.005 for value in SSIM.values()])
     assert leaks.middle["cut"].tolist() == [1, 3, 1, 3]
     assert leaks.known_without("mean", "ssim") == 0.1
 
 
 def test_variants_that_differ_in_their_cut_alone_are_one_line(folder: Path) -> None:
-    leaks = load_leaks(folder)
+    leaks = load_results(folder)
     assert [str(series.label) for series in leaks.all_series] == ["", "&lt;b&gt;int2"]
     drawn = dict(by_cut(leaks))
     for line in drawn["What the server can reconstruct"].data[:2]:
         assert list(line.x) == [0, 1]
     assert [list(line.y) for line in drawn["What the server can reconstruct"].data[:2]] == [
-        pytest.approx([0.905, 0.605]), pytest.approx([0.805, 0.505])
-    ]  # fmt: skip
+        pytest.approx([0.905, 0.605]),
+        pytest.approx([0.805, 0.505]),
+    ]
 
 
 def test_a_target_that_one_seed_reaches_by_chance_is_no_measure_of_time(folder: Path, tmp_path: Path) -> None:
@@ -65,21 +66,21 @@ def test_a_target_that_one_seed_reaches_by_chance_is_no_measure_of_time(folder: 
         trial["time_to_accuracy_s"] = 60.0 if (trial["name"], trial["seed"]) == ("cut=1", 0) else None
     (run / "summary.json").write_text(json.dumps(summary))
 
-    (title, figure), *_ = by_cut(load_leaks(run))
+    (title, figure), *_ = by_cut(load_results(run))
 
     assert title == "Time of a round"
     assert np.isfinite(figure.data[0].y).all()
 
 
 def test_the_front_is_ringed_in_every_figure(folder: Path) -> None:
-    leaks = load_leaks(folder)
+    leaks = load_results(folder)
     leaks.middle["best"] = [False, True, False, True]
     for _, figure in by_cut(leaks):
         assert list(figure.data[-1].x) == [1, 1]
 
 
 def test_what_leaks_less_in_the_same_time_is_on_the_front(folder: Path) -> None:
-    leaks = load_leaks(folder)
+    leaks = load_results(folder)
     middle = leaks.middle
     for label, row in middle.iterrows():
         others = middle.drop(label)
@@ -92,7 +93,7 @@ def test_what_leaks_less_in_the_same_time_is_on_the_front(folder: Path) -> None:
 
 
 def test_the_same_samples_stand_above_all_that_was_drawn_of_them(folder: Path) -> None:
-    before, first, second = galleries(load_leaks(folder))
+    before, first, second = galleries(load_results(folder))
     assert [strip.name for strip in before.strips] == ["The samples", "The mean image"]
     assert [re.sub("<[^>]*>", "", strip.name) for strip in first.strips] == ["Cut after conv1", "Cut after conv3"]
     assert first.strips[0].about == "SSIM 0.90, PSNR 20.0 dB"
@@ -103,7 +104,7 @@ def test_the_same_samples_stand_above_all_that_was_drawn_of_them(folder: Path) -
 
 
 def test_the_headlines_name_the_extremes_and_what_labels_tell(folder: Path) -> None:
-    drawn, *_, labels = headline(load_leaks(folder))
+    drawn, *_, labels = headline(load_results(folder))
     assert "<b>cut=1</b>" in drawn
     assert "0.91" in drawn or "0.90" in drawn
     assert "&lt;b&gt;int2" in drawn
@@ -112,7 +113,7 @@ def test_the_headlines_name_the_extremes_and_what_labels_tell(folder: Path) -> N
 
 
 def test_rounds_while_the_model_learns_have_a_panel(folder: Path) -> None:
-    *_, over_rounds = panels(load_leaks(folder))
+    *_, over_rounds = panels(load_results(folder))
     ((_, figure),) = over_rounds.figures
     assert [list(line.x) for line in figure.data] == [[1, 4]] * 4
 
@@ -127,11 +128,11 @@ def test_page_and_terminal_have_a_row_for_each_variant(folder: Path, tmp_path: P
 
 def test_a_run_without_attacks_is_refused_in_one_line(run_folder: Path, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"has no leakage\.parquet"):
-        load_leaks(run_folder)
+        load_results(run_folder)
     run = shutil.copytree(folder, tmp_path / "run")
     pd.read_parquet(run / "leakage.parquet").head(0).to_parquet(run / "leakage.parquet")
     with pytest.raises(ScenarioError, match="has nothing to report: no attack has given a number"):
-        load_leaks(run)
+        load_results(run)
 
 
 def test_a_seed_that_misses_the_target_is_told(folder: Path, tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_a_seed_that_misses_the_target_is_told(folder: Path, tmp_path: Path) -> 
         late = trial["name"] == NAMES[0] and trial["seed"] == 0
         trial |= {"target_accuracy": 0.5, "time_to_accuracy_s": None if late else 60.0, "rounds_to_accuracy": 1}
     (run / "summary.json").write_text(json.dumps(summary))
-    (panel,) = [panel for panel in panels(load_leaks(run)) if panel.tables]
+    (panel,) = [panel for panel in panels(load_results(run)) if panel.tables]
     assert [row[1].below for row in panel.tables[0].rows] == ["1 of 2 seeds", "", "", ""]
 
 
@@ -151,7 +152,7 @@ def test_texts_and_vectors_have_no_pictures(folder: Path, tmp_path: Path) -> Non
     table = pd.read_parquet(run / "leakage.parquet")
     table["metric"] = table["metric"].replace({"ssim": "token_accuracy", "psnr": "mse"})
     table.to_parquet(run / "leakage.parquet")
-    leaks = load_leaks(run)
+    leaks = load_results(run)
     assert galleries(leaks) == []
     assert "Tokens read 90" in headline(leaks)[0]
     assert "<img" not in write_privacy(run, tmp_path / "privacy.html").read_text().partition("<main>")[2]

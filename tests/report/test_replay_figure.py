@@ -26,10 +26,13 @@ def replaying(frames: Frames) -> Frames:
     """One variant asks for 40 samples a round, of which 30 come in the first seed and all in the second."""
     ours = frames.rounds["variant"] == HYDRA
     rounds = frames.rounds.assign(
-        replay_proportion=0.1, replay_requested=40.0, replay_collected=30.0 + 10.0 * frames.rounds["seed"],
-        replay_late=2.0, replay_bytes=(frames.rounds["bytes_up"] + frames.rounds["bytes_down"]) / 4,
+        replay_proportion=0.1,
+        replay_requested=40.0,
+        replay_collected=30.0 + 10.0 * frames.rounds["seed"],
+        replay_late=2.0,
+        replay_bytes=(frames.rounds["bytes_up"] + frames.rounds["bytes_down"]) / 4,
         assistants_s=(frames.rounds["ended_s"] - frames.rounds["started_s"]) / 8,
-    )  # fmt: skip
+    )
     unknown = [column for column in rounds if column.startswith("replay_")]
     rounds.loc[~ours, unknown] = np.nan
     return replace(frames, rounds=rounds)

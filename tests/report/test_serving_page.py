@@ -101,9 +101,7 @@ def test_a_timing_only_run_has_no_accuracy(tmp_path: Path) -> None:
 
 def test_more_requests_make_the_page_no_larger(tmp_path: Path) -> None:
     world = World(methods=(Method("a", 0.8, 0.8),), rates=(20.0,), seeds=(0,))
-    few, many = (
-        len(page_of(write_served(tmp_path / str(n), replace(world, requests=n)))) for n in (12_000, 24_000)
-    )  # fmt: skip
+    few, many = (len(page_of(write_served(tmp_path / str(n), replace(world, requests=n)))) for n in (12_000, 24_000))
     assert abs(many - few) < 2000
 
 

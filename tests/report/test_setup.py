@@ -6,10 +6,13 @@ from sfl_sim.report.setup import setup_in_words
 
 def test_the_line_of_setup_says_what_was_simulated_and_what_varied() -> None:
     scenario = {
-        "name": "run", "data": {"name": "digits", "partition": {"kind": "dominant_label", "p": 0.95}},
-        "model": {"name": "cnn_small", "cut": 1}, "clients": {"compute": 1e9, "network": "mobiperf"},
-        "train": {"rounds": 15, "lr": 0.05}, "grid": {"server.workers": [1, 2], "train.batch_size": [1, 2, 4, 8]},
-    }  # fmt: skip
+        "name": "run",
+        "data": {"name": "digits", "partition": {"kind": "dominant_label", "p": 0.95}},
+        "model": {"name": "cnn_small", "cut": 1},
+        "clients": {"compute": 1e9, "network": "mobiperf"},
+        "train": {"rounds": 15, "lr": 0.05},
+        "grid": {"server.workers": [1, 2], "train.batch_size": [1, 2, 4, 8]},
+    }
 
     line = setup_in_words(list(settings_by_variant(scenario).values()), [10, 10])
 

@@ -21,9 +21,7 @@ def test_by_default_everybody_is_there_and_nothing_disturbs_them():
 
 def test_who_goes_away_is_dropped_unless_the_scenario_says_otherwise():
     (availability,) = (one.availability for one in clients({"availability": {"profile": "flash"}}))
-    assert availability.model_dump() == {
-        "profile": "flash", "lost": "drop", "deadline_s": None, "begins_at_h": 0.0,
-    }  # fmt: skip
+    assert availability.model_dump() == {"profile": "flash", "lost": "drop", "deadline_s": None, "begins_at_h": 0.0}
 
 
 def test_a_deadline_needs_no_profile():
@@ -52,9 +50,10 @@ def test_anything_else_is_refused(section, problem):
 def test_a_grid_compares_what_becomes_of_the_lost():
     lost = "clients.availability.lost"
     grid = [{lost: ["drop", "wait"]}, {lost: "deadline", "clients.availability.deadline_s": [60, 600]}]
-    found = [(one.availability.lost, one.availability.deadline_s) for one in clients(
-        {"availability": {"profile": "flash"}}, grid
-    )]  # fmt: skip
+    found = [
+        (one.availability.lost, one.availability.deadline_s)
+        for one in clients({"availability": {"profile": "flash"}}, grid)
+    ]
     assert found == [("drop", None), ("wait", None), ("deadline", 60.0), ("deadline", 600.0)]
 
 

@@ -429,7 +429,8 @@ def test_a_rate_and_a_ratio_of_the_server_replace_each_other():
     """In the grid and on the command line; in one file both are refused."""
     base = {"server": {"macs_per_s": 1e9}, "grid": {"server.speedup": [10, 20]}}
     assert [(v.scenario.server.speedup, v.scenario.server.macs_per_s) for v in parse(base).variants] == [
-        (10.0, None), (20.0, None)
-    ]  # fmt: skip
+        (10.0, None),
+        (20.0, None),
+    ]
     (variant,) = parse({}, overrides=["server.macs_per_s=1e9"]).variants
     assert (variant.scenario.server.speedup, variant.scenario.server.macs_per_s) == (None, 1e9)

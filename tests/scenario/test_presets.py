@@ -52,9 +52,12 @@ def test_hydra_s_code_has_one_client_a_label_and_phi_as_its_burst():
 
 @pytest.mark.parametrize(
     ("method", "head_weights"),
-    [({"name": "hydra", "cut2": 2}, "uniform"), ({"name": "hydra", "cut2": 2, "head_weights": "uniform"}, "uniform"),
-     ({"name": "splitfed_v2"}, None)],
-)  # fmt: skip
+    [
+        ({"name": "hydra", "cut2": 2}, "uniform"),
+        ({"name": "hydra", "cut2": 2, "head_weights": "uniform"}, "uniform"),
+        ({"name": "splitfed_v2"}, None),
+    ],
+)
 def test_hydra_s_code_averages_uniformly(method, head_weights):
     """Unequal clients weigh the same in it, and so do heads."""
     uneven = {**BALANCED, "samples": 50, "partition": {"kind": "dominant_label", "p": 0.5, "phi": 2}}

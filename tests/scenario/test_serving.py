@@ -60,7 +60,7 @@ def test_every_key_is_described():
         ),
         ({"queue": "priority"}, "serving.priorities: is missing, and queue is priority"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_used_is_named_with_its_key(values, line):
     with pytest.raises(ScenarioError) as caught:
         sections(values)

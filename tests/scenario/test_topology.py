@@ -21,8 +21,11 @@ def test_by_default_nothing_is_shared():
 def test_capacities_are_one_number_or_differ_between_the_directions():
     (section,) = shared({"access_points": 4, "capacity_bps": 1e8, "backhaul_bps": {"up": 1e7, "down": 1e8}})
     assert section.model_dump() == {
-        "access_points": 4, "capacity_bps": 1e8, "backhaul_bps": {"up": 1e7, "down": 1e8}, "file": None,
-    }  # fmt: skip
+        "access_points": 4,
+        "capacity_bps": 1e8,
+        "backhaul_bps": {"up": 1e7, "down": 1e8},
+        "file": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -47,8 +50,9 @@ def test_anything_else_is_refused(section, problem):
 def test_a_grid_may_change_capacities_or_take_a_file_instead():
     section = {"access_points": 2, "capacity_bps": 1e8}
     assert [each.backhaul_bps for each in shared(section, {"clients.network.shared.backhaul_bps": [1e7, 1e8]})] == [
-        1e7, 1e8,
-    ]  # fmt: skip
+        1e7,
+        1e8,
+    ]
     (of_file,) = shared(section, {"clients.network.shared.file": ["edges.csv"]})
     assert (of_file.file, of_file.access_points, of_file.capacity_bps) == ("edges.csv", None, None)
 

@@ -4,8 +4,8 @@ import pytest
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import changed, parse
-from sfl_sim.scenario.places import Places
 from sfl_sim.scenario.schema import json_schema, members
+from sfl_sim.scenario.source_locations import SourceLocations
 
 
 def wire(**keys):
@@ -40,9 +40,9 @@ def test_a_section_says_which_kind_it_is():
 
 def test_another_kind_forgets_the_options_of_the_first():
     base = parse({"wire": {"up": {"kind": "topk", "keep": 0.1}}}).base
-    other = changed(base, {"wire.up.kind": "fp16"}, Places())
+    other = changed(base, {"wire.up.kind": "fp16"}, SourceLocations())
     assert other.wire.up.options == {}
-    assert changed(base, {"wire.up.keep": 0.2}, Places()).wire.up.options == {"keep": 0.2}
+    assert changed(base, {"wire.up.keep": 0.2}, SourceLocations()).wire.up.options == {"keep": 0.2}
 
 
 def test_a_grid_names_its_codecs():

@@ -146,7 +146,7 @@ def test_a_seed_that_diverged_has_no_figure(tmp_path):
         == "a 9.0 (one seed) > b 2.0 ± 1.0 (open, 1 of 1 seeds)"
     )
     assert str(Claim(("a", none), ">", ("b", alone))) == "a diverged > b 9.0 (one seed) (open, 0 of 0 seeds)"
-    failure = {"variant": "it", "seed": 1, "round": 9, "error": "NonsenseError: the loss is nan"}
+    failure = {"variant": "it", "seed": 1, "round": 9, "error": "NonFiniteError: the loss is nan"}
     for error, seen in ((failure["error"], True), ("OSError: no space", False)):
         table = written(tmp_path / str(seen), accuracy=[0.25, 0.5], rounds_to_accuracy=[None, 7])
         about = {"status": "failed", "failed": [failure | {"error": error}]}

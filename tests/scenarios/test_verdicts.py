@@ -208,9 +208,10 @@ def tuned(name):
     is_full, is_frozen = "rank" not in name, "splitfrozen" in name
     better = 0.2 * ("concat" in name or "svd" in name) + 0.1 * (rank.bit_length() - 3)
     return {
-        "perplexity": 5 - better, "simulated_s": 3600 * (3 if is_full else 1 if is_frozen else 2),
+        "perplexity": 5 - better,
+        "simulated_s": 3600 * (3 if is_full else 1 if is_frozen else 2),
         "performance_gap": 0.06 if is_full else 0.03,
-    }  # fmt: skip
+    }
 
 
 def test_adapters_that_do_what_their_papers_say_are_told(tmp_path, capsys, monkeypatch):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_world import fleet, task
 
-from sfl_sim.errors import StuckError
+from sfl_sim.errors import DeadlockError
 from sfl_sim.methods import METHODS
 from sfl_sim.ops import (
     AGGREGATOR,
@@ -353,7 +353,7 @@ def test_an_order_of_ones_own_is_timed_as_the_event_loop_times_it(name):
         clock = Clock(EventClock(fleet(2, [1e3, 3e3]), Timing(), OWN_ORDERS[name]))
         try:
             clock.run(lambda: method.round(1, [0, 1]), 1, like=1 if by_arrays else None)
-        except StuckError as error:
+        except DeadlockError as error:
             return str(error)
         return clock.events.take_rows().tobytes()
 

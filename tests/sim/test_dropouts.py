@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from small_steps import Compute
 from small_world import fleet
 
-from sfl_sim.errors import StuckError
+from sfl_sim.errors import DeadlockError
 from sfl_sim.ops import (
     AGGREGATOR,
     SERVER,
@@ -234,7 +234,7 @@ def test_before_the_first_round_every_client_is_present_and_nobody_is_no_one_to_
     simulator = world([there((5, 9))])
     assert simulator.run(asked([0]), 1, in_round=False) == [0]
     assert simulator.now_s == 0
-    with pytest.raises(StuckError, match="none of whom ever comes"):
+    with pytest.raises(DeadlockError, match="none of whom ever comes"):
         simulator.run(asked([]), 1)
 
 
@@ -323,7 +323,7 @@ def test_jobs_that_never_come_are_told_though_a_deadline_is_still_to_pass():
         yield expect(part2, {0: 2})
         yield from job(0, 1, part2)
 
-    with pytest.raises(StuckError, match="without 1 jobs of client 0"):
+    with pytest.raises(DeadlockError, match="without 1 jobs of client 0"):
         simulator.run(flow(), 1)
 
 
@@ -432,7 +432,7 @@ def test_whoever_waits_for_those_that_never_come_is_told_so():
     def flow():
         return (yield present([0]))
 
-    with pytest.raises(StuckError, match="none of whom ever comes"):
+    with pytest.raises(DeadlockError, match="none of whom ever comes"):
         world([Presence([], LONG_S)]).run(flow(), 1)
 
 

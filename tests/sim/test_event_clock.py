@@ -7,7 +7,7 @@ import pytest
 from small_steps import Compute
 from small_world import fleet
 
-from sfl_sim.errors import ScenarioError, StuckError
+from sfl_sim.errors import DeadlockError, ScenarioError
 from sfl_sim.ops import (
     AGGREGATOR,
     SERVER,
@@ -105,8 +105,11 @@ def test_a_started_flow_holds_nobody_up_and_goes_on_in_the_next_round():
     simulator.run(second(), 2)
     rows = simulator.take_rows()
     assert [(row["client"], row["started_s"], row["ended_s"]) for row in rows] == [
-        (0, 0, 5), (0, 5, 6), (0, 5, 13), (1, 6, 26)
-    ]  # fmt: skip
+        (0, 0, 5),
+        (0, 5, 6),
+        (0, 5, 13),
+        (1, 6, 26),
+    ]
     assert set(rows["round"]) == {2}
 
 
@@ -149,7 +152,7 @@ def test_an_event_that_never_occurs_is_named():
     def flow():
         yield wait([Event("the fusion of mini-batch 3")])
 
-    with pytest.raises(StuckError, match="a flow waits for the fusion of mini-batch 3"):
+    with pytest.raises(DeadlockError, match="a flow waits for the fusion of mini-batch 3"):
         clock().run(flow(), 1)
 
 
@@ -202,8 +205,11 @@ def test_uplink_and_downlink_are_two_links_and_each_sends_one_message_at_a_time(
 
     rows = rows_of(clock(), flow())
     assert sorted(zip(rows["node"].tolist(), rows["client"].tolist(), rows["ended_s"].tolist(), strict=True)) == [
-        (b"downlink", 0, 3), (b"uplink", 0, 3), (b"uplink", 0, 6), (b"uplink", 1, 3)
-    ]  # fmt: skip
+        (b"downlink", 0, 3),
+        (b"uplink", 0, 3),
+        (b"uplink", 0, 6),
+        (b"uplink", 1, 3),
+    ]
 
 
 def test_latency_delays_a_message_but_does_not_hold_the_link():
@@ -335,7 +341,7 @@ def test_who_waits_for_whom_is_named_when_nothing_can_happen_any_more():
         smashed = yield on(1, Compute(1), State("model"))
         yield on(SERVER, Compute(1), state, smashed)
 
-    with pytest.raises(StuckError, match=r"round 1 is stuck at 1\.000 s: client 1 waits .* holds for client 0"):
+    with pytest.raises(DeadlockError, match=r"round 1 is stuck at 1\.000 s: client 1 waits .* holds for client 0"):
         clock(order="cyclic").run(flow(), 1)
 
 
@@ -348,7 +354,7 @@ def test_jobs_that_were_announced_and_never_come_are_named():
         yield on(SERVER, Compute(1), state, (yield on(0, Compute(1), State("model"))))
 
     clock().run(flow(1), 1)
-    with pytest.raises(StuckError, match="round 2 has ended without 2 jobs of client 0 that `expect` has announced"):
+    with pytest.raises(DeadlockError, match="round 2 has ended without 2 jobs of client 0 that `expect` has announced"):
         clock().run(flow(3), 2)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_world import fleet
 
-from sfl_sim.errors import StuckError
+from sfl_sim.errors import DeadlockError
 from sfl_sim.ops import SERVER, Event, State, Value, Work, expect, on, par, send, wait
 from sfl_sim.rng import stream
 from sfl_sim.sim.event_clock import EventClock
@@ -287,7 +287,7 @@ def test_requests_come_while_others_are_under_way_and_the_clock_stops_with_the_l
 
 def test_a_batch_that_never_fills_is_told():
     state = State("model")
-    with pytest.raises(StuckError, match="client 3, 5 waits for the server"):
+    with pytest.raises(DeadlockError, match="client 3, 5 waits for the server"):
         served([(0.0, c, 1.0, state) for c in (3, 5)], server(max_batch=3, max_wait_s=inf))
 
 
@@ -295,7 +295,7 @@ def test_a_request_that_waits_for_ever_is_told():
     def waits():
         yield wait([Event("the end of days")])
 
-    with pytest.raises(StuckError, match="a flow waits for the end of days"):
+    with pytest.raises(DeadlockError, match="a flow waits for the end of days"):
         server().serve([(0.0, waits())])
 
 

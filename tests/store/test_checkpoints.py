@@ -45,8 +45,10 @@ def test_the_newest_and_the_one_before_are_there(tmp_path):
     assert_is(before, 1)
     assert problems == []
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
-        "round-000002", "round-000003", "rounds.jsonl",
-    ]  # fmt: skip
+        "round-000002",
+        "round-000003",
+        "rounds.jsonl",
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -55,8 +55,11 @@ def test_trials_are_joined_into_tables_and_moved_to_their_place(tmp_path):
     assert found["kind"].unique().tolist() == ["forward"]
     assert len(pd.read_parquet(out / "rounds.parquet")) == 4
     assert sorted(p.name for p in (out / "checkpoints").iterdir()) == [
-        "0000.json", "0000.safetensors", "0001.json", "0001.safetensors"
-    ]  # fmt: skip
+        "0000.json",
+        "0000.safetensors",
+        "0001.json",
+        "0001.safetensors",
+    ]
 
 
 def test_many_rounds_are_the_same_table(tmp_path, monkeypatch):
@@ -97,8 +100,9 @@ def test_what_only_the_whole_run_can_tell_is_added_to_the_summaries_of_its_trial
     fill(folder, number=2, variant="c", rounds=3)
     closed = folder.closed()
     assert {number: (summary["name"], len(rounds)) for number, (summary, rounds) in closed.items()} == {
-        0: ("a", 2), 2: ("c", 3)
-    }  # fmt: skip
+        0: ("a", 2),
+        2: ("c", 3),
+    }
     out = finish(folder, additions={2: {"reference": "a"}})
     a, c = json.loads((out / "summary.json").read_text())["variants"]
     assert c["reference"] == "a"

@@ -172,10 +172,13 @@ def test_no_bound_is_claimed_where_what_a_client_needs_depends_on_the_cuts_of_ot
     assert adviser.NO_BOUND in choice["notes"][0]
 
 
-@pytest.mark.parametrize(("section", "settings"), [
-    ("availability", {"profile": "fedscale", "lost": "wait"}),
-    ("compute", {"throttling": {"floor": 0.5, "warm_up_s": 1, "cool_down_s": 1}}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("section", "settings"),
+    [
+        ("availability", {"profile": "fedscale", "lost": "wait"}),
+        ("compute", {"throttling": {"floor": 0.5, "warm_up_s": 1, "cool_down_s": 1}}),
+    ],
+)
 def test_no_bound_is_claimed_where_what_a_device_needs_depends_on_when_it_begins(section, settings):
     usual = WORLD["clients"]
     choice = advice(study(clients={**usual, section: usual.get(section, {}) | settings})).choices

@@ -36,8 +36,11 @@ def test_every_choice_is_measured_or_refused():
     findings = calibrate(parse(SCENARIO), Settings(), announced.append)
     by_flags = {finding.choice.flags: finding for finding in findings}
     assert list(by_flags) == [
-        "", "--set train.executor=batched", "--set train.precision=bf16", "--set train.compile=true"
-    ]  # fmt: skip
+        "",
+        "--set train.executor=batched",
+        "--set train.precision=bf16",
+        "--set train.compile=true",
+    ]
     assert announced == ["the settings as they are", *list(by_flags)[1:]]
     assert by_flags["--set train.compile=true"].refusal == "torch.compile does not work here"
     assert "bfloat16" in by_flags["--set train.precision=bf16"].refusal

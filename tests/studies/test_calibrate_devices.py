@@ -95,7 +95,7 @@ def test_the_measurements_are_not_replaced(tmp_path: Path) -> None:
         ("device,macs,forward_ms\n,5,1\n", r":2: .*column 'device' .*a name"),
         ("phone,macs,forward_ms\na,5,1\n", r"column 'device' is missing"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_gets_one_line(tmp_path: Path, text: str, line: str) -> None:
     with pytest.raises(ScenarioError, match=line) as error:
         calibrate_devices(write(tmp_path, text), "phones")

@@ -207,6 +207,8 @@ def test_a_seed_without_a_model_is_left_out_and_the_next_one_s_plane_is_drawn(ou
             path.unlink()
     seeds = surveyed(ours, tmp_path / "page.html").groupby(["variant", "slice"])["seed"].unique().map(list)
     assert seeds.to_dict() == {
-        ("splitfed_v1", "line"): [1], ("splitfed_v1", "plane"): [1],
-        ("splitfed_v2", "line"): [0, 1], ("splitfed_v2", "plane"): [0],
-    }  # fmt: skip
+        ("splitfed_v1", "line"): [1],
+        ("splitfed_v1", "plane"): [1],
+        ("splitfed_v2", "line"): [0, 1],
+        ("splitfed_v2", "plane"): [0],
+    }

@@ -21,8 +21,11 @@ def test_variants_that_share_a_partition_share_its_picture():
     assert found.name == "tiny"
     assert found.common == "digits, train_samples=200, dirichlet, by=class, min_size=1"
     assert [p.name for p in found.partitions] == [
-        "alpha=1.0, seed 0", "alpha=9.0, seed 0", "alpha=1.0, seed 1", "alpha=9.0, seed 1"
-    ]  # fmt: skip
+        "alpha=1.0, seed 0",
+        "alpha=9.0, seed 0",
+        "alpha=1.0, seed 1",
+        "alpha=9.0, seed 1",
+    ]
     assert found.left_out == 0
 
 

@@ -40,12 +40,14 @@ SCENARIO = {
     "data": {"name": "digits", "train_samples": 96, "test_samples": 40, "partition": {"kind": "iid"}},
     "model": {"name": "cnn_small", "cut": 1},
     "clients": {
-        "count": N_CLIENTS, "participation": 0.5, "compute": {"macs_per_s": 1e8},
+        "count": N_CLIENTS,
+        "participation": 0.5,
+        "compute": {"macs_per_s": 1e8},
         "network": {"uplink_bps": [1e6, 2e6, 3e6, 4e6, 5e6, 6e6], "downlink_bps": 1e7},
     },
     "train": {"rounds": ROUNDS, "batch_size": 8},
     "report": {"exits_every": 2, "target_accuracy": 0.1},
-}  # fmt: skip
+}
 ELSEWHERE = ["clients.network.uplink_bps=[6.0e+6, 5.0e+6, 4.0e+6, 3.0e+6, 2.0e+6, 1.0e+6]"]
 """World in which the client that came last comes first."""
 

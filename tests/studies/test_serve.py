@@ -25,15 +25,18 @@ TINY = {
     "name": "tiny",
     "repeats": 2,
     "data": {
-        "name": "digits", "train_samples": 100, "test_samples": 100,
-        "partition": {"kind": "label_shards", "shards": 25}, "test": {"kind": "rho_ood", "rho": 0.5},
+        "name": "digits",
+        "train_samples": 100,
+        "test_samples": 100,
+        "partition": {"kind": "label_shards", "shards": 25},
+        "test": {"kind": "rho_ood", "rho": 0.5},
     },
     "model": {"name": "cnn_small", "cut": {"by": "client", "values": [1, 2, 1, 2]}},
     "train": {"rounds": 2, "batch_size": 16},
     "method": {"name": "multiexit"},
     "serving": {"arrivals": ARRIVALS, "requests": 120, "exit_probability": 0.5},
     "grid": {"method.name": ["splitfed_v1", "multiexit"], "serving.arrivals.rate_per_s": [1, 4]},
-}  # fmt: skip
+}
 BRIEF = {"repeats": 1, "grid": {}}
 
 
@@ -82,8 +85,9 @@ def test_a_served_study_leaves_tables_and_a_page(here, capsys):
         f"{name}, rate_per_s={rate}": [0, 1] for name in ("splitfed_v1", "multiexit") for rate in (1, 4)
     }
     assert found.groupby("series", sort=False)["rate_per_s"].apply(list).to_dict() == {
-        "splitfed_v1": [4, 4, 16, 16], "multiexit": [4, 4, 16, 16]
-    }  # fmt: skip
+        "splitfed_v1": [4, 4, 16, 16],
+        "multiexit": [4, 4, 16, 16],
+    }
     assert (found["trained"] == found["method"]).all()
     assert (found["rho"] == 0.5).all()
     requests = pd.read_parquet(out / "requests.parquet")
@@ -229,7 +233,7 @@ def test_a_model_that_is_served_in_several_systems_has_its_answers_stored_once(h
         (["data.test.rho=0.6"], "--set: data.test.rho: reports/tiny has no model that was trained so"),
         (["model.cut={by: device_speed, values: [1, 2]}"], "--set: model.cut.by: reports/tiny has no model"),
     ],
-)  # fmt: skip
+)
 def test_a_run_that_trained_something_else_is_refused(settings, line, here, capsys):
     serve("tiny.yaml", "--run", "reports/tiny", *(word for setting in settings for word in ("--set", setting)), code=2)
     printed = capsys.readouterr().err
@@ -244,7 +248,7 @@ def test_a_folder_without_answers_is_refused(here, capsys):
         ("timing", "--run: has no answers.parquet: nothing was trained there, or nothing that can be served"),
         ("nowhere", "--run: is not the folder of a run (found 'nowhere')"),
         (".", "--run: is not the folder of a run (found '.')"),
-    ]:  # fmt: skip
+    ]:
         serve("tiny.yaml", "--run", folder, code=2)
         assert line in capsys.readouterr().err
     answers = pd.read_parquet("reports/tiny/answers.parquet")
@@ -356,7 +360,7 @@ def test_a_folder_that_holds_something_else_or_cannot_be_written_is_refused(here
         (["serving.arrivals={kind: trace, file: trace.csv}", "grid={}"], "trace.csv:3: serving.arrivals.file: column"),
         (["grid={method.name: splitfed_v3}", "model.cut=1"], "--set: method.name: "),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line_before_anything_is_trained(settings, line, here, capsys):
     shutil.rmtree("reports")
     Path("trace.csv").write_text("time_s,client\n1.0,2\n2.0,nobody\n")

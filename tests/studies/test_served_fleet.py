@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.metrics.exits import hybrid, latency_eq12, power
+from sfl_sim.metrics.exit_metrics import hybrid, latency_eq12, power
 from sfl_sim.models.network import Network
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.serving import Serving
@@ -96,9 +96,12 @@ def paper_world():
     ours.table = ours._table(pd.Series([1, 3, 2]))
     powers = power(ours.table["front_parameters"])
     ours.fleet = replace(
-        ours.fleet, processors=list(map(PlainProcessor, powers)), server=PlainProcessor(100.0),
-        uplinks=[RateTrace(32.0)] * 3, downlinks=[RateTrace(math.inf)] * 3,
-    )  # fmt: skip
+        ours.fleet,
+        processors=list(map(PlainProcessor, powers)),
+        server=PlainProcessor(100.0),
+        uplinks=[RateTrace(32.0)] * 3,
+        downlinks=[RateTrace(math.inf)] * 3,
+    )
     known = answers()
     known.loc[known["client"] == 2, "entropy"] = np.inf
     return ours, known
@@ -358,7 +361,7 @@ def test_progress_is_told():
         ({"arrivals": {"kind": "trace", "file": "nowhere.csv"}}, True, "nowhere.csv: serving.arrivals.file: cannot be"),
         ({"rho": 0.1}, False, "serving.rho: needs answers to as many samples of unseen labels"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_the_fleet_is_refused(values, timing_only, line):
     ours, _ = paper_world()
     with pytest.raises(ScenarioError) as caught:

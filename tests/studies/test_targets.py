@@ -23,9 +23,11 @@ def study(of, grid=None, **others):
 def test_the_reference_differs_in_method_and_order_alone():
     found = references(study("fedavg", {"method.name": ["fedavg", "splitfed_v2"], "train.lr": [0.1, 0.2]}))
     assert found == {
-        "fedavg, lr=0.1": "fedavg, lr=0.1", "splitfed_v2, lr=0.1": "fedavg, lr=0.1",
-        "fedavg, lr=0.2": "fedavg, lr=0.2", "splitfed_v2, lr=0.2": "fedavg, lr=0.2",
-    }  # fmt: skip
+        "fedavg, lr=0.1": "fedavg, lr=0.1",
+        "splitfed_v2, lr=0.1": "fedavg, lr=0.1",
+        "fedavg, lr=0.2": "fedavg, lr=0.2",
+        "splitfed_v2, lr=0.2": "fedavg, lr=0.2",
+    }
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,9 @@ def test_a_target_that_is_a_number_needs_nobody():
     alone = parse({"report": {"target_accuracy": 0.25}})
     assert references(alone) == {}
     assert ways(alone, {0: trial("splitfed_v2", [0.2, 0.3])})[0] == {
-        "reference": None, "target_accuracy": 0.25, "rounds_to_accuracy": 2, "time_to_accuracy_s": 20.0,
+        "reference": None,
+        "target_accuracy": 0.25,
+        "rounds_to_accuracy": 2,
+        "time_to_accuracy_s": 20.0,
         "bytes_to_accuracy": 4,
-    }  # fmt: skip
+    }

@@ -11,7 +11,7 @@ import yaml
 from sfl_sim.api import Results
 from sfl_sim.cli import main
 from sfl_sim.data.builtin import synthetic
-from sfl_sim.data.datasets import DATASETS
+from sfl_sim.data.loading import DATASETS
 from sfl_sim.engine.news import Ended, Warned
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
@@ -78,8 +78,11 @@ def test_bounded_graphs_change_no_digest_and_are_told(sfl_sim):
     assert [v["peak_graphs"] for v in variants] == [3, 1, 2]
     assert {v["threads"] for v in variants} == {1}
     assert manifest["computing"] == {
-        "executor": ["eager"], "precision": ["float32"], "compile": [False], "max_graphs": [None, 1, 2]
-    }  # fmt: skip
+        "executor": ["eager"],
+        "precision": ["float32"],
+        "compile": [False],
+        "max_graphs": [None, 1, 2],
+    }
 
 
 @pytest.mark.pages

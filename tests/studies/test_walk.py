@@ -61,7 +61,7 @@ def test_rounds_that_are_served_in_the_same_sequence_are_walked_once(order):
     one = scenario(server={"order": order})
     walked = Walker(one).walk(one)
     rounds = [each for each in walked.rounds if not each.is_aside]
-    assert sum(each.times for each in rounds) == 4
+    assert sum(each.n_rounds for each in rounds) == 4
     assert (len(rounds) == 1) == (order in ("fcfs", "cyclic"))
     check_against_the_run(one, walked)
 
@@ -130,7 +130,7 @@ def test_a_cut_that_changes_from_round_to_round_is_walked_round_by_round():
         method={"name": "splitfed_v1"}, model={"name": "cnn_small", "cut": {"by": "round", "values": [1, 2]}}
     )
     walked = Walker(one).walk(one)
-    assert [each.times for each in walked.rounds] == [1, 1, 1, 1]
+    assert [each.n_rounds for each in walked.rounds] == [1, 1, 1, 1]
     check_against_the_run(one, walked)
 
 

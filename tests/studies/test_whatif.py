@@ -113,8 +113,9 @@ def test_what_clients_hold_that_never_train_does_not_depend_on_the_points_beside
     tuned = {"data": data, "model": {"name": "char_transformer", "cut": "block1"}, "lora": {}}
     alone = [
         ask(tmp_path / f"{cut} {method}", f"model.cut={cut}", **tuned, method={"name": method})[1]["points"]
-        for cut in (2, 4) for method in ("splitfrozen", "splitfed_v2")
-    ]  # fmt: skip
+        for cut in (2, 4)
+        for method in ("splitfrozen", "splitfed_v2")
+    ]
     _, tables, _ = ask(tmp_path, "model.cut=2,4", "method.name=splitfrozen,splitfed_v2", **tuned)
     together = tables["points"].sort_values(["cut", "axis_1"])["client_memory_bytes"].tolist()
     assert together == [each["client_memory_bytes"].item() for each in alone]

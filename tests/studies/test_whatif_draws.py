@@ -49,11 +49,13 @@ def test_a_drawn_point_takes_what_a_run_in_this_system_takes():
     for row in table.to_dict("records"):
         compute = {"macs_per_s": 1e6, "training_factor": row["network_error"] * row["training_factor"]}
         (variant,) = parse(
-            SCENARIO | {
-                "model": {"name": "cnn_small", "cut": 2}, "clients": GIVEN | {"compute": compute},
+            SCENARIO
+            | {
+                "model": {"name": "cnn_small", "cut": 2},
+                "clients": GIVEN | {"compute": compute},
                 "server": {"speedup": 100 / row["server_error"]},
             }
-        ).variants  # fmt: skip
+        ).variants
         *_, last = Experiment(variant.scenario, device=None).rounds()
         assert row["round_s"] == pytest.approx(last.row["ended_s"] / 2, rel=1e-9)
 

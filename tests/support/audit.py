@@ -7,13 +7,13 @@ import torch
 from packing import pack, travelling
 from small_world import batch_norm_net, task
 
-from sfl_sim.models.calling import Calling
+from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Bundle
 from sfl_sim.training.coded import Coded, CodedGradient
 from sfl_sim.training.eager import Eager
 
-BF16 = Calling(autocast=torch.bfloat16)
+BF16 = ForwardSettings(autocast=torch.bfloat16)
 
 
 def content_bytes(content):
@@ -70,10 +70,10 @@ class Audit(Eager):
         return sent
 
 
-def single(calling, **settings):
+def single(forward_settings, **settings):
     """A task in float32 with batch norm and incomplete batches, which is called in the given way."""
     work = task([10, 7], build=batch_norm_net, momentum=0.9, **settings)
-    net = Network("small", batch_norm_net, (1, 4, 4), 3).called(calling)
+    net = Network("small", batch_norm_net, (1, 4, 4), 3).with_settings(forward_settings)
     if work.data.images:
         work.data.images.dtype = torch.float32
     return replace(work, network=net)

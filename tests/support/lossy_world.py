@@ -77,9 +77,11 @@ TRAIN_ALONE = {
 """Methods whose clients train copies, and share nothing before the average."""
 
 TOGETHER = {
-    "splitfed_v2": [{}], "hydra": [{"cut2": 2}], "mergesfl": [{}, {"steps": "mean"}],
+    "splitfed_v2": [{}],
+    "hydra": [{"cut2": 2}],
+    "mergesfl": [{}, {"steps": "mean"}],
     "splitfrozen": [{}],
     "splitfed_v1": [{"server_agg_every": "step"}, {"server_agg_every": "epoch"}],
     "smofi": [{"barrier": barrier, "staleness": -1.0} for barrier in ("paper", "strict", "relaxed")],
-}  # fmt: skip
+}
 """Methods whose clients have changed something common before they are done."""

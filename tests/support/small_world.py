@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sfl_sim.data.batches import ClientData, Images
-from sfl_sim.data.datasets import Dataset
+from sfl_sim.data.loading import Dataset
 from sfl_sim.data.partition import label_counts
 from sfl_sim.methods import METHODS, Task
 from sfl_sim.models.network import Network
@@ -70,9 +70,12 @@ def task(
     source = device and Images(dataset, device, net.dtype, net.channels_last, augment=False)
     data = ClientData(shares, batch_size, local_epochs, seed=seed, images=source or None)
     settings = {
-        "cuts": cuts or [cut] * len(samples), "lr": 0.1, "label_names": dataset.label_names,
-        "label_counts": label_counts(dataset.y_train.numpy(), shares, N_LABELS), **settings,
-    }  # fmt: skip
+        "cuts": cuts or [cut] * len(samples),
+        "lr": 0.1,
+        "label_names": dataset.label_names,
+        "label_counts": label_counts(dataset.y_train.numpy(), shares, N_LABELS),
+        **settings,
+    }
     return Task(network=net, data=data, seed=seed, device=device, **settings)
 
 
@@ -87,8 +90,11 @@ NEUTRAL = {"smofi": {"server_momentum": 0.0}, "fedavgm": {"server_momentum": 0.0
 """Options with which the momentum family does no more than SplitFedV1 where all clients have equally many batches."""
 
 
-WITHOUT_EXITS = {"multiexit": {"gamma_loss": 0.0}, "splitgp": {"gamma_loss": 0.0, "lambda_pers": 0.0},
-                 "harmony": {"gamma_loss": 0.0, "inner_steps": 0, "csa_weight": 0.0, "quantise": False}}  # fmt: skip
+WITHOUT_EXITS = {
+    "multiexit": {"gamma_loss": 0.0},
+    "splitgp": {"gamma_loss": 0.0, "lambda_pers": 0.0},
+    "harmony": {"gamma_loss": 0.0, "inner_steps": 0, "csa_weight": 0.0, "quantise": False},
+}
 """Options with which exits are not trained and change nothing: SplitFedV1 where all clients have one cut."""
 
 

@@ -125,10 +125,12 @@ def _fleet(world: World, chosen: dict[str, Any], seed: int, burden: float) -> di
     uplink_bps = UPLINK_BPS * scale * rng.uniform(0.5, 2, world.clients)
     served_s = 3 * samples * behind * burden / (chosen.get("server.speedup", 100.0) * 1e10)
     parts_s = {
-        "device_s": 3 * samples * before / macs_per_s, "uplink_s": sent_bits / uplink_bps,
-        "queue_s": served_s * number / chosen.get("server.workers", 1), "server_s": np.full(world.clients, served_s),
+        "device_s": 3 * samples * before / macs_per_s,
+        "uplink_s": sent_bits / uplink_bps,
+        "queue_s": served_s * number / chosen.get("server.workers", 1),
+        "server_s": np.full(world.clients, served_s),
         "downlink_s": np.full(world.clients, sent_bits / (DOWNLINK_BPS * scale)),
-    }  # fmt: skip
+    }
     busy_s = np.sum(list(parts_s.values()), axis=0)
     joule = 3 * parts_s["device_s"] + 1.2 * parts_s["uplink_s"] + 0.9 * parts_s["downlink_s"]
     memory_bytes = 12.0 * parameters[:cut].sum() + 2.0 * BATCH_SIZE * activation_bytes[:cut].sum()

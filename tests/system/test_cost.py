@@ -20,9 +20,11 @@ from sfl_sim.system.cost import PlainProcessor, read_cost
 from sfl_sim.system.profiles import find, read_table
 
 COLUMNS = [
-    *(f"{kind}_efficiency" for kind in KINDS), "overhead_macs", *(f"reference_{kind}_macs" for kind in KINDS),
+    *(f"{kind}_efficiency" for kind in KINDS),
+    "overhead_macs",
+    *(f"reference_{kind}_macs" for kind in KINDS),
     "reference_ops",
-]  # fmt: skip
+]
 GOOD = dict(zip(COLUMNS, ["2", "0.25", "0.5", "1", "1000", "8000", "500", "1000", "0", "4"], strict=True))
 
 
@@ -192,10 +194,12 @@ def test_the_profile_of_phones_and_the_table_of_errors_are_the_fits_to_the_measu
     work = fit_phones.work_of(sorted(measured["network"].unique()))
     costs = fit_phones.fitted(work, fit_phones.typical(measured))
     columns = {
-        "conv_efficiency": 1 / costs["conv"], "grouped_efficiency": 1 / costs["grouped"],
+        "conv_efficiency": 1 / costs["conv"],
+        "grouped_efficiency": 1 / costs["grouped"],
         **{f"{kind}_efficiency": 1 / costs["matrix"] for kind in ("pointwise", "depthwise", "dense", "attention")},
-        "moved_macs": costs["moved"], "overhead_macs": costs["n_ops"],
-    }  # fmt: skip
+        "moved_macs": costs["moved"],
+        "overhead_macs": costs["n_ops"],
+    }
     table = read_table(find("costs", "phones", ""), list(columns), "")
     assert [float(table.numbers(column)[0]) for column in columns] == pytest.approx(list(columns.values()), rel=5e-3)
     errors = fit_errors.errors(work, measured)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.system.links import Made, Pattern, RateTrace, joint_transfer_s
+from sfl_sim.system.links import LazySequence, Pattern, RateTrace, joint_transfer_s
 from sfl_sim.system.presence import Presence
 
 FloatArray = npt.NDArray[np.float64]
@@ -252,7 +252,7 @@ def test_links_are_made_when_they_are_asked_for_and_once() -> None:
         made.append(client)
         return [client]
 
-    of_clients = Made(3, make)
+    of_clients = LazySequence(3, make)
     assert of_clients[1] is of_clients[1]
     assert made == [1]
     assert list(of_clients) == [[0], [1], [2]]

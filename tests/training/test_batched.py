@@ -123,7 +123,7 @@ def test_clients_of_one_server_model_run_part_1_together_whatever_the_order_at_t
 
 def test_a_wave_larger_than_a_group_may_be_goes_on_to_its_backward_passes_first(group_sizes):
     work = task([12] * 6)
-    graphs = work.network.calling.graphs
+    graphs = work.network.forward_settings.graphs
     batched("splitfed_v1", work, max_group=2, rounds=1)
     assert group_sizes == {name: {2: 9} for name in group_sizes}
     assert graphs.peak == 2
@@ -131,9 +131,9 @@ def test_a_wave_larger_than_a_group_may_be_goes_on_to_its_backward_passes_first(
 
 def test_graphs_beyond_the_limit_are_computed_again():
     work = task([12, 8, 10], build=batch_norm_net, momentum=0.9)
-    work.network.calling.graphs.limit = 2
+    work.network.forward_settings.graphs.limit = 2
     assert distance(simulate("splitfed_v2", work)[0], batched("splitfed_v2", work)[0]) < EXACT
-    assert work.network.calling.graphs.peak <= 2
+    assert work.network.forward_settings.graphs.peak <= 2
 
 
 class Branching(nn.Module):

@@ -8,7 +8,7 @@ from small_world import batch_norm_net, distance, simulate, task
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.models.calling import Calling
+from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.training.hardware import check_compiler
 
@@ -24,7 +24,9 @@ def plain_task():
 
 def compiled_task(max_graphs=None):
     work = plain_task()
-    return replace(work, network=work.network.called(Calling(compiled_batch=4, graphs=Graphs(max_graphs))))
+    return replace(
+        work, network=work.network.with_settings(ForwardSettings(compiled_batch=4, graphs=Graphs(max_graphs)))
+    )
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from small_world import batch_norm_net, simulate, task, tensors
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.models.calling import Calling
+from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.zoo import MODELS, network
 from sfl_sim.training.precision import PRECISIONS, check_precision
@@ -23,7 +23,7 @@ def work_on(device, max_graphs=None):
     """Augmented images, batch norm, momentum, and clients of unequal size with incomplete batches, in float64."""
     work = task([10, 7, 9], build=batch_norm_net, momentum=0.9, device=device)
     work.data.images.augment = True
-    return replace(work, network=work.network.called(Calling(graphs=Graphs(max_graphs))))
+    return replace(work, network=work.network.with_settings(ForwardSettings(graphs=Graphs(max_graphs))))
 
 
 @contextmanager

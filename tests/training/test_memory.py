@@ -6,7 +6,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from sfl_sim.engine.layer_table import usual_data
-from sfl_sim.models.calling import Calling
+from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import network
 from sfl_sim.training.memory import client_memory_bytes
@@ -54,7 +54,7 @@ def test_activations_are_what_torch_allocates_and_does_not_free(name, depth):
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as account:
         smashed = part1.weights.forward(x)
     held = sum(event.self_cpu_memory_usage for event in account.key_averages())
-    passed = part1.weights._passed  # which no client would keep, nor two copies of x: what a checkpoint needs
+    passed = part1.weights._saved  # which no client would keep, nor two copies of x: what a checkpoint needs
     held -= passed.draws.nbytes + passed.buffers.nbytes
     weights_and_gradient = part1.part.size_bytes + part1.part.n_parameters * net.dtype.itemsize
     held += weights_and_gradient + smashed.nbytes
@@ -63,7 +63,7 @@ def test_activations_are_what_torch_allocates_and_does_not_free(name, depth):
 
 def test_half_as_wide_activations_take_less_but_their_weights_are_kept_twice():
     net = network("cnn_small", *usual_data("cnn_small"))
-    narrow = net.called(Calling(autocast=torch.bfloat16))
+    narrow = net.with_settings(ForwardSettings(autocast=torch.bfloat16))
     one, many = ([client_memory_bytes(n, 2, b, "sgd", 0.0) for n in (narrow, net)] for b in (1, 256))
     assert one[0] > 0.5 * one[1]
     assert 0.5 * many[1] < many[0] < 0.8 * many[1]

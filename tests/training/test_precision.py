@@ -7,7 +7,7 @@ from small_world import simulate
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.models.calling import Calling
+from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.lora import Lora
 from sfl_sim.models.zoo import MODELS, network
 from sfl_sim.training.evaluate import evaluate
@@ -83,12 +83,12 @@ def test_declared_bytes_are_the_real_bytes_under_bf16(name):
 
 
 def test_bf16_halves_the_activations_and_gradients_on_the_wire_and_not_the_models():
-    def weighed(calling):
-        *_, rows = simulate("splitfed_v2", single(calling, device=None))
+    def weighed(forward_settings):
+        *_, rows = simulate("splitfed_v2", single(forward_settings, device=None))
         sent = rows[rows["bytes"] > 0]
         return {kind: sent["bytes"][sent["kind"] == kind] for kind in (b"smashed", b"gradients", b"model")}
 
-    full, half = weighed(Calling()), weighed(BF16)
+    full, half = weighed(ForwardSettings()), weighed(BF16)
     labels = 8 * 4  # bytes of a whole mini-batch
     assert half[b"smashed"].max() - labels == (full[b"smashed"].max() - labels) // 2
     assert (half[b"gradients"] * 2 == full[b"gradients"]).all()
@@ -96,9 +96,9 @@ def test_bf16_halves_the_activations_and_gradients_on_the_wire_and_not_the_model
 
 
 def test_under_bf16_weights_and_optimiser_stay_float32_and_follow_float32_training():
-    usual, *_ = simulate("splitfed_v2", single(Calling()))
+    usual, *_ = simulate("splitfed_v2", single(ForwardSettings()))
     found, *_ = simulate("splitfed_v2", single(BF16))
-    start = single(Calling()).split(1)
+    start = single(ForwardSettings()).split(1)
     for before, expected, got in zip(start, usual.model(), found.model(), strict=True):
         assert got.weights.flat.dtype == torch.float32
         moved = (expected.weights.flat - before.weights.flat).norm()
@@ -111,8 +111,8 @@ def test_evaluation_runs_in_the_precision_of_training():
     x = torch.randint(0, 256, (6, 1, 4, 4), dtype=torch.uint8)
     y = torch.tensor([0, 1, 2, 0, 1, 2])
     losses = []
-    for calling in (Calling(), BF16):
-        model = single(calling).split(1)
+    for forward_settings in (ForwardSettings(), BF16):
+        model = single(forward_settings).split(1)
         losses.append(evaluate(model, x, y, 3, lambda x: x.float() / 255).loss)
         assert model[0].weights(x.float() / 255, training=False).dtype == model[0].part.wire_dtype
     assert losses[0] != losses[1]

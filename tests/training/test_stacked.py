@@ -163,7 +163,7 @@ def groups(draw, n):
 def test_forward_and_backward_may_run_in_different_groups(steps, limit):
     """Forward passes then run again, as beyond a limit of graphs, but batch-norm statistics do not move again."""
     one, other = pair(n=4)
-    one[0].part.calling.graphs.limit = limit or math.inf
+    one[0].part.forward_settings.graphs.limit = limit or math.inf
     for number, (forward_groups, backward_groups) in enumerate(steps):
         values = batches(4, seed=number)
         forward_and_backward(one, values, forward_groups, backward_groups)

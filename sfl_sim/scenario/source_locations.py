@@ -21,7 +21,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Places:
+class SourceLocations:
     """The places of dotted keys, in the order in which they were given."""
 
     whole: Place = Place()
@@ -37,14 +37,14 @@ class Places:
         known = self._known(key)
         return -1 if known is None else list(self.keys).index(known)
 
-    def over(self, layer: Mapping[str, Place]) -> Places:
+    def over(self, layer: Mapping[str, Place]) -> SourceLocations:
         """Return these places after the keys of `layer`, and all below them, were set at another place."""
         kept = {
             key: place
             for key, place in self.keys.items()
             if not any(key == new or key.startswith(f"{new}.") for new in layer)
         }
-        return Places(self.whole, kept | dict(layer))
+        return SourceLocations(self.whole, kept | dict(layer))
 
     def located(self, error: ScenarioError) -> ScenarioError:
         """Add file and line of its key to an error that has none."""

@@ -6,7 +6,7 @@ from math import inf, nan
 import pytest
 from small_world import fleet
 
-from sfl_sim.errors import NonsenseError
+from sfl_sim.errors import NonFiniteError
 from sfl_sim.ops import SERVER, State, Value, Work, on, send
 from sfl_sim.sim.clock import Clock
 from sfl_sim.sim.event_clock import EventClock
@@ -50,7 +50,7 @@ def test_macs_that_are_none_name_the_operation(walk, macs):
     def flow():
         yield on(2, Odd(Work.of(macs)), State("model"), Value("batch", step=4))
 
-    with pytest.raises(NonsenseError, match=rf"^odd of mini-batch 4 of client 2 has {macs} MACs$"):
+    with pytest.raises(NonFiniteError, match=rf"^odd of mini-batch 4 of client 2 has {macs} MACs$"):
         walk(flow())
 
 
@@ -62,7 +62,7 @@ def test_a_job_of_the_server_is_named_with_its_client(walk):
     def flow():
         yield on(SERVER, Odd(Work.of(nan)), State("model"), smashed)
 
-    with pytest.raises(NonsenseError, match=r"^odd of mini-batch 4 of client 1, at the server has nan MACs$"):
+    with pytest.raises(NonFiniteError, match=r"^odd of mini-batch 4 of client 1, at the server has nan MACs$"):
         walk(flow())
 
 
@@ -75,7 +75,7 @@ def test_seconds_that_are_none_name_the_operation(foreseen):
 
     world = replace(fleet(3), processors=[FittedProcessor(1, 1, 1, 1, 1)] * 3)
     clock = Clock(EventClock(world, Timing(), ORDERS["fcfs"]))
-    with pytest.raises(NonsenseError, match=r"^odd of client 2 takes nan s$"):
+    with pytest.raises(NonFiniteError, match=r"^odd of client 2 takes nan s$"):
         clock.run(flow, 1, like="all" if foreseen else None)
 
 
@@ -85,5 +85,5 @@ def test_bytes_that_are_none_name_the_payload(walk, size_bytes):
     def flow():
         yield send(Value("smashed", size_bytes, samples=2, step=4), 1, SERVER)
 
-    with pytest.raises(NonsenseError, match=rf"^Value\(smashed, {size_bytes} B, 2 samples, step 4\) cannot be sent"):
+    with pytest.raises(NonFiniteError, match=rf"^Value\(smashed, {size_bytes} B, 2 samples, step 4\) cannot be sent"):
         walk(flow())

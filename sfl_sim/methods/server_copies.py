@@ -44,7 +44,7 @@ class Visit:
     part2: Replica = field(init=False)
 
 
-class Surrogates(SplitStep):
+class ServerCopies(SplitStep):
     """Clients train side by side, each with its own copy of part-2; both parts are averaged when the round ends."""
 
     only_averages = True
@@ -134,7 +134,7 @@ class HostOptions(MethodOptions):
     max_norm: Annotated[float, Field(gt=0)] = 10.0
 
 
-class Hosted(Surrogates):
+class Hosted(ServerCopies):
     """SplitFedV1 with the host's rule in every local step. Raises ScenarioError for settings of other hosts."""
 
     only_averages = False

@@ -98,4 +98,4 @@ def exit_network(net: Network, cut: int) -> Network:
         return layers
 
     small = Network(net.name, build, net.input_shape, net.n_labels, net.dtype, net.channels_last, net.tokens)
-    return small.called(net.calling).starting(seed=net._initial_seed)
+    return small.with_settings(net.forward_settings).starting(seed=net._initial_seed)

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from sfl_sim.data.datasets import DATASETS, load
+from sfl_sim.data.loading import DATASETS, load
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.data import Data
 

@@ -3,9 +3,9 @@
 import pytest
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.places import Place, Places
+from sfl_sim.scenario.source_locations import Place, SourceLocations
 
-FILE = Places(
+FILE = SourceLocations(
     Place("a.yaml"),
     {"train": Place("a.yaml", 3), "train.lr": Place("a.yaml", 4), "model.cut": Place("a.yaml", 6)},
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from sfl_sim.metrics.exits import achieved, at_rho, trade_off
+from sfl_sim.metrics.exit_metrics import achieved, at_rho, trade_off
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import MAX_NARROW_BANDS
 from sfl_sim.report.frames import label_names
@@ -88,9 +88,9 @@ class Exits:
     """Answers of the models of one variant; a row per seed, or several, means over clients.
 
     Attributes:
-        achieved: as `metrics.exits.achieved` gives it.
+        achieved: as `metrics.exit_metrics.achieved` gives it.
         by_rho: the same on test sets with fewer samples of unseen labels (`rho`); empty if these are of another kind.
-        by_threshold: as `metrics.exits.trade_off` gives it, from all at the server to all on the devices.
+        by_threshold: as `metrics.exit_metrics.trade_off` gives it, from all at the server to all on the devices.
     """
 
     variant: Variant

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Passed:
+class SavedForward:
     """Forward pass that awaits its gradient, with all that is needed to run it once more, to the bit.
 
     In addition to a graph this takes hardly more memory than the input.
@@ -33,7 +33,7 @@ class Passed:
     devices: tuple[list[int], list[Tensor]]
 
     @classmethod
-    def now(cls, weights: Weights, x: Tensor) -> Passed:
+    def now(cls, weights: Weights, x: Tensor) -> SavedForward:
         """Record a pass that is about to begin."""
         devices = ([], []) if x.device.type == "cpu" else get_device_states(x)  # which takes 40 us to find none
         return cls(x, weights.flat._version, weights.buffers.clone(), torch.get_rng_state(), devices)

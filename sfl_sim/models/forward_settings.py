@@ -13,7 +13,7 @@ from sfl_sim.models.on_nan import OnNan
 
 
 @dataclass(frozen=True)
-class Calling:
+class ForwardSettings:
     """Settings that all parts of an experiment's network share.
 
     Attributes:

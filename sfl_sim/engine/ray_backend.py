@@ -128,8 +128,9 @@ def _connected(ray: ModuleType, address: str | None) -> Iterator[None]:
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address or "local", include_dashboard=None if address else False, log_to_driver=False,
-                 logging_level="error")  # fmt: skip
+        ray.init(
+            address or "local", include_dashboard=None if address else False, log_to_driver=False, logging_level="error"
+        )
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ScenarioError(f"cannot be reached: {reason}", key="--address", found=address) from error
