@@ -14,7 +14,8 @@ import torch
 from benchmarks.options import options
 from benchmarks.pairs import alternate, ratio
 from benchmarks.workload import CPU
-from sfl_sim.models.replica import Weights, average
+from sfl_sim.models.averages import average
+from sfl_sim.models.weights import Weights
 from sfl_sim.models.zoo import network
 from sfl_sim.training.hardware import keep_freed_memory
 

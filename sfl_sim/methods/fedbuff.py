@@ -14,7 +14,8 @@ import torch
 from pydantic import Field
 
 from sfl_sim.methods.asynchronous import Asynchronous, AsynchronousOptions, Update
-from sfl_sim.models.replica import Replica, weighted_sum
+from sfl_sim.models.averages import weighted_sum
+from sfl_sim.models.replica import Replica
 from sfl_sim.ops import Flow, On, Step, Work, on
 from sfl_sim.training.steps import Average
 

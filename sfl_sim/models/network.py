@@ -18,7 +18,8 @@ from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.part import Part
 from sfl_sim.models.price import Layer, one_sample, price
-from sfl_sim.models.replica import Replica, Weights
+from sfl_sim.models.replica import Replica
+from sfl_sim.models.weights import Weights
 from sfl_sim.rng import torch_seed
 
 Builder = Callable[[tuple[int, ...], int], nn.Sequential]

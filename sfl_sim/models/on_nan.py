@@ -13,7 +13,7 @@ from sfl_sim.errors import NonFiniteError
 from sfl_sim.ops import On, describe
 
 if TYPE_CHECKING:
-    from sfl_sim.models.replica import Weights
+    from sfl_sim.models.weights import Weights
 
 
 class OnNan:

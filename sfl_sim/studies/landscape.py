@@ -23,7 +23,8 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Counted, Notify
 from sfl_sim.engine.trial import uninterrupted
 from sfl_sim.errors import ScenarioError, in_short
-from sfl_sim.models.replica import Replica, Weights
+from sfl_sim.models.replica import Replica
+from sfl_sim.models.weights import Weights
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.landscape import write_landscape
 from sfl_sim.report.load import load as load_run

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sfl_sim.models.replica import Joined, Replica, Weights
+from sfl_sim.models.replica import Joined, Replica
+from sfl_sim.models.weights import Weights
 from sfl_sim.ops import State, Step, Value, Work
 from sfl_sim.training.optimisers import Optimiser
 from sfl_sim.training.steps import Train

@@ -11,7 +11,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from sfl_sim.models.replica import Weights
+from sfl_sim.models.weights import Weights
 
 
 class GradientRule(Protocol):

@@ -17,7 +17,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 import torch
 from torch import Tensor
 
-from sfl_sim.models.replica import Bundle, Joined, Replica, Weights
+from sfl_sim.models.replica import Bundle, Joined, Replica
+from sfl_sim.models.weights import Weights
 from sfl_sim.ops import SERVER, On, State, Value
 from sfl_sim.training.contents import storable
 from sfl_sim.training.deferred import Deferred, values_in

@@ -18,7 +18,8 @@ from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sfl_sim.models.part import Part
-from sfl_sim.models.replica import Replica, Weights
+from sfl_sim.models.replica import Replica
+from sfl_sim.models.weights import Weights
 from sfl_sim.training.grouped import ChannelsSideBySide, side_by_side
 from sfl_sim.training.losses import loss_of
 from sfl_sim.training.optimisers import Optimiser, Sgd

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sfl_sim.models.replica import Joined, Replica, average
+from sfl_sim.models.averages import average
+from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import Step, Value, Work
 from sfl_sim.training import stacked
 from sfl_sim.training.losses import loss_of

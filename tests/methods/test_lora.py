@@ -8,8 +8,8 @@ from small_world import CPU, attention_net, distance, fleet, simulate, task, ten
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.wire import Wire
+from sfl_sim.models.averages import average
 from sfl_sim.models.lora import Lora, average_product, matrices, product_errors, truncated_product
-from sfl_sim.models.replica import average
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.codecs import Int

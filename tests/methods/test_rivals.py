@@ -13,8 +13,8 @@ from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
+from sfl_sim.models.averages import average
 from sfl_sim.models.lora import Lora
-from sfl_sim.models.replica import average
 from sfl_sim.ops import SERVER, Value
 from sfl_sim.scenario.load import parse
 from sfl_sim.training.steps import Backward, Forward, Train

@@ -12,7 +12,7 @@ from torch import nn
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.network import Network
-from sfl_sim.models.replica import Weights
+from sfl_sim.models.weights import Weights
 from sfl_sim.ops import Value
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.optimisers import Sgd

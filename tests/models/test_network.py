@@ -7,8 +7,9 @@ from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.models.averages import average
 from sfl_sim.models.network import Network
-from sfl_sim.models.replica import Joined, average
+from sfl_sim.models.replica import Joined
 from sfl_sim.models.zoo import MODELS, network
 from sfl_sim.ops import Value
 from sfl_sim.rng import torch_seed

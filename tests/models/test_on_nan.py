@@ -9,10 +9,11 @@ from small_world import batch_norm_net, simulate, task
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import NonFiniteError
 from sfl_sim.methods.wire import Wire
+from sfl_sim.models.averages import average
 from sfl_sim.models.forward_settings import ForwardSettings
 from sfl_sim.models.network import Network
 from sfl_sim.models.on_nan import OnNan
-from sfl_sim.models.replica import Joined, Replica, average
+from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import Value
 from sfl_sim.scenario.load import parse
 from sfl_sim.training.fusion import Fusion

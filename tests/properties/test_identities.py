@@ -18,7 +18,7 @@ from small_world import (
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.methods import METHODS
-from sfl_sim.models.replica import average
+from sfl_sim.models.averages import average
 from sfl_sim.ops import Value
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
 from sfl_sim.training.eager import Eager

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfl_sim.models.replica import Joined, Replica, Weights
+from sfl_sim.models.replica import Joined, Replica
+from sfl_sim.models.weights import Weights
 from sfl_sim.ops import On, State, Value
 from sfl_sim.training.batched import Batched
 from sfl_sim.training.eager import Eager
