@@ -201,6 +201,7 @@ class Operations:
     def send(self, branch: Branch, op: Send) -> Any:
         """Move a payload over the links between two nodes."""
         src, dst = op.src, op.dst
+        self.prices.check(src, dst)
         payload = self.executor.snapshot(op.payload)
         if is_local(src, dst):
             return payload

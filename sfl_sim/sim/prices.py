@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple
 
-from sfl_sim.errors import NonFiniteError
+from sfl_sim.errors import NonFiniteError, ScenarioError
 from sfl_sim.ops import NODE_NAMES, On, State, Step, Value, Work, describe
+from sfl_sim.system.cost import Processor
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.links import Pieces, RateTrace, joint_transfer_s, moved_bytes, slowest
 from sfl_sim.system.presence import Presence
@@ -39,6 +41,23 @@ class _Shapes(dict[type, "dict[Hashable, tuple[Work, str, int, int]] | None"]):
         return known
 
 
+class _Processors(dict[int, Processor]):
+    """Processors of the nodes of a fleet: an unknown node is refused when it is first named."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(dict.fromkeys(NODE_NAMES, fleet.server))
+        self._of_clients = fleet.processors
+
+    def __missing__(self, node: Any) -> Processor:
+        n_clients = len(self._of_clients)
+        client = int(node) if isinstance(node, Integral) else -1
+        if not 0 <= client < n_clients:
+            allowed = f"clients 0 to {n_clients - 1}, SERVER, AGGREGATOR"
+            raise ScenarioError(f"a flow names node {node!r}, which does not exist", allowed=allowed)
+        processor = self[node] = self._of_clients[client]
+        return processor
+
+
 @dataclass(frozen=True, slots=True)
 class Prices:
     """The rates of a fleet, applied to operations.
@@ -51,12 +70,22 @@ class Prices:
     fleet: Fleet
     include_model_exchange: bool = True
     _shapes: _Shapes = field(default_factory=_Shapes, repr=False, compare=False)
+    _processors: _Processors = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_processors", _Processors(self.fleet))
+
+    def check(self, *nodes: int) -> None:
+        """Check that the fleet has these nodes. Raises ScenarioError."""
+        for node in nodes:
+            self._processors[node]
 
     def computing(self, op: On) -> tuple[Computing, Value]:
         """Give the operation's demand for computing, and its result.
 
-        Raises NonFiniteError if its work is no number of MACs.
+        Raises ScenarioError if there is no such node, NonFiniteError if its work is no number of MACs.
         """
+        self.check(op.node)
         work, result = self._work_and_result(op)
         if op.step.aggregates and not self.include_model_exchange:
             return Computing(op.node, Work.of(0)), result
@@ -65,15 +94,15 @@ class Prices:
     def look_up(self, op: On) -> tuple[float, float, Value]:
         """Give the MACs of the operation that count here, the seconds that its node computes for them, and its result.
 
-        Raises NonFiniteError if these are no numbers of MACs or of seconds.
+        Raises ScenarioError if there is no such node, NonFiniteError if these are no numbers of MACs or of seconds.
         """
+        processor = self._processors[op.node]
         work, result = self._work_and_result(op)
         if op.step.aggregates and not self.include_model_exchange:
             return 0, 0.0, result
-        fleet, node = self.fleet, op.node
-        service_s = (fleet.server if node < 0 else fleet.processors[node]).seconds(work)
-        if fleet.sample_s:
-            service_s += self._samples(op) * fleet.sample_s
+        service_s = processor.seconds(work)
+        if sample_s := self.fleet.sample_s:
+            service_s += self._samples(op) * sample_s
         if not 0 <= service_s < inf:
             raise NonFiniteError(f"{describe(op)} takes {service_s} s")
         return work.macs, service_s, result

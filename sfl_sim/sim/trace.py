@@ -65,6 +65,7 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
             result.maker = op.node
             found.append(_job(op, result.step, computing))
         elif isinstance(op, Send):
+            prices.check(op.src, op.dst)
             result = op.payload.snapshot()
             if not is_local(op.src, op.dst):
                 found.append(_message(op, result, prices))
