@@ -83,8 +83,6 @@ def build_method(
     if device is not None and scenario.model.init:
         net = starting(net, scenario.model.init)
     data = _client_data(scenario, dataset, shares, net, device)
-    if not kind.trains_part1:
-        _check_frozen(scenario)
     _check_error_feedback(scenario, round_cuts)
     wire = _wire(scenario, round_cuts)
     task = Task(
@@ -96,6 +94,7 @@ def build_method(
         participants=round_size(scenario.clients.participation, len(shares)), method=scenario.method.name, wire=wire,
     )  # fmt: skip
     method = kind(task, options)
+    _check_messages(scenario, method)
     _check_defences(scenario, method)
     return method
 
@@ -221,12 +220,16 @@ def _noisy(noise: Noise | None, codec: Codec | None) -> Codec | None:
     return Noisy(clip=noise.clip, sigma=noise.sigma, inner=codec) if noise else codec
 
 
-def _check_frozen(scenario: Scenario) -> None:
-    """Raise ScenarioError for what codes or defends the training of clients, where these train nothing."""
-    for key in ("wire.down", "wire.update", "privacy.gradient_noise", "privacy.nopeek"):
+def _check_messages(scenario: Scenario, method: Method) -> None:
+    """Raise ScenarioError for what codes or defends messages that this method has not."""
+    missing: dict[str, str] = {}
+    if method.is_split and not method.gets_gradients:
+        missing |= dict.fromkeys(("wire.down", "privacy.gradient_noise", "privacy.nopeek"), "no gradient comes down")
+    if not method.uploads_model:
+        missing["wire.update"] = "clients upload no model"
+    for key, why in missing.items():
         if attrgetter(key)(scenario):
-            problem = "has nothing to work on: clients train nothing, get no gradients and upload no model"
-            raise ScenarioError(problem, key=key, found=scenario.method.name)
+            raise ScenarioError(f"has nothing to work on: {why}", key=key, found=scenario.method.name)
 
 
 def _check_defences(scenario: Scenario, method: Method) -> None:

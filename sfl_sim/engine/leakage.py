@@ -151,7 +151,7 @@ class Meter:
             x, z = self._plain(self._truth(attacked.index)), attacked.smashed
             biased, unbiased = float(distance_correlation(x, z)), unbiased_distance_correlation(x, z)
             yield "dependence", {"dcor": biased, "dcor2_unbiased": unbiased}
-        come_down = self.method.trains_part1 and cut > self.method.task.network.lowest
+        come_down = self.method.gets_gradients and cut > self.method.task.network.lowest
         if "labels" in self.wanted.attacks and come_down and bool(attacked.gradients.isfinite().all()):
             labels, gradients = self.images.labels[attacked.index], attacked.gradients.flatten(1).cpu().numpy()
             norms = np.linalg.norm(gradients.astype(np.float64), axis=1)

@@ -91,6 +91,7 @@ class Asynchronous(SplitStep):
 
     options: AsynchronousOptions
     knows_deadlines = False
+    depends_on_time = True
 
     @classmethod
     def splits(cls, options: MethodOptions) -> bool:

@@ -229,8 +229,14 @@ class Method(ABC):
     """False if clients run part-1 and never train it; adapters then lie behind the cut alone."""
     sends_labels: ClassVar[bool] = True
     """True if the labels of a mini-batch travel with what crosses the cut."""
-    one_at_a_time: ClassVar[bool] = False
-    """True if all training at the server changes one model, so that a second worker has nothing to do."""
+    uploads_model: ClassVar[bool] = True
+    """True if clients upload to the aggregator what they have trained."""
+    shares_server_model: ClassVar[bool] = False
+    """True if all clients train one model at the server, one job after the other: a second worker has nothing to do."""
+    depends_on_time: bool = False
+    """True if what is learned depends on when things happen: on the order of service, on speeds or on waiting times."""
+    forgets_lost: bool = False
+    """True if a client that is lost leaves nothing behind: the round is as if it had not been chosen for it."""
     server_share: float = 1.0
     """Weight of the server's loss in the loss that is minimised, and so of the gradients that come down."""
     has_exits: ClassVar[bool] = False
@@ -250,6 +256,11 @@ class Method(ABC):
         if lora and lora.aggregate in ("concat", "svd") and not self.only_averages:
             problem = f"needs a method that averages models and does nothing else to them, unlike {task.method}"
             raise ScenarioError(problem, key="lora.aggregate", found=lora.aggregate, allowed=["separate", "ffa"])
+
+    @property
+    def gets_gradients(self) -> bool:
+        """True if a gradient at the cut comes down to clients, by which they train part-1."""
+        return self.is_split and self.trains_part1
 
     @classmethod
     def splits(cls, options: MethodOptions) -> bool:

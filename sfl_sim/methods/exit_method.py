@@ -63,6 +63,7 @@ class Exits(Method):
     """
 
     has_exits = True
+    forgets_lost = True
     options: ExitOptions
 
     def __init__(

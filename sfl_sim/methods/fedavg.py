@@ -17,7 +17,7 @@ from sfl_sim.training.steps import Train
 class FedAvg(Method, regular=True, survives=True):
     """Clients train copies of the whole model; the aggregator averages them."""
 
-    is_split, only_averages = False, True
+    is_split, only_averages, forgets_lost = False, True, True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

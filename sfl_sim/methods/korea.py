@@ -94,6 +94,7 @@ class Korea(Method, survives=True):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         options = self.options
+        self.depends_on_time = options.patience_s is not None
         low, high = options.bounds
         if options.adapts and not low <= options.p0 <= high:
             problem = "is not within p_min and p_max"

@@ -49,10 +49,11 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
 
     Options = MergeOptions
     options: MergeOptions
-    one_at_a_time = True
+    shares_server_model = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        self.depends_on_time = self.options.batch_regulation == "time"
         self.times_chosen: Counter[int] = Counter()
         if self.options.batch_regulation == "time" and task.network.needs_batches_of_two and self.data.rest == "keep":
             problem = "needs train.drop_last or full train.batches: one sample, left over, is too few for batch norm"

@@ -21,6 +21,7 @@ class MultiHead(SplitMethod, regular=True, survives=True):
 
     Options = ConfidenceOptions
     options: ConfidenceOptions
+    forgets_lost = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

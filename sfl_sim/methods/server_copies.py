@@ -48,6 +48,7 @@ class ServerCopies(SplitStep):
     """Clients train side by side, each with its own copy of part-2; both parts are averaged when the round ends."""
 
     only_averages = True
+    forgets_lost = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
@@ -172,6 +173,10 @@ class EqualSteps(Hosted):
     """`Hosted`, with equally many mini-batches for all clients of a round if `equal_steps` says so."""
 
     options: EqualStepsOptions
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        self.forgets_lost = not self.options.equal_steps
 
     def n_batches(self, clients: Sequence[int]) -> list[int]:
         """The rounded mean of what the clients have, for each of them."""

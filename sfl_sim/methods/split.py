@@ -70,7 +70,8 @@ class SplitMethod(SplitStep):
 class SharedServer(SplitStep):
     """A method whose clients each have a copy of part-1, averaged every round, and share one state at the server."""
 
-    one_at_a_time = True
+    shares_server_model = True
+    depends_on_time = True
     part1: Replica
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:

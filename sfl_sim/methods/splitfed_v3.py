@@ -32,6 +32,8 @@ class SplitFedV3(SplitMethod, regular=True, survives=True):
 
     Options = ConfidenceOptions
     options: ConfidenceOptions
+    uploads_model = False
+    forgets_lost = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

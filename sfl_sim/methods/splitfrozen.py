@@ -69,8 +69,10 @@ class SplitFrozen(SplitMethod, survives=True):
     Options = FrozenOptions
     options: FrozenOptions
     trains_part1 = False
+    uploads_model = False
     only_averages = False  # it averages nothing
-    one_at_a_time = True
+    shares_server_model = True
+    depends_on_time = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

@@ -20,8 +20,9 @@ class SplitNN(SplitMethod, survives=True):
     """Clients train one after another, in a new random order every round; part-1 is handed on directly."""
 
     only_averages = False  # it averages nothing
+    uploads_model = False
     knows_deadlines = False
-    one_at_a_time = True
+    shares_server_model = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

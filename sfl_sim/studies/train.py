@@ -68,7 +68,11 @@ def _why_workers_are_idle(scenario: Scenario, method: Method) -> str | None:
         return None
     if not method.is_split:
         return f"{scenario.method.name} trains nothing there"
-    return f"{scenario.method.name} changes one model there, one job after the other" if method.one_at_a_time else None
+    return (
+        f"{scenario.method.name} changes one model there, one job after the other"
+        if method.shares_server_model
+        else None
+    )
 
 
 def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify) -> Outcome:

@@ -14,6 +14,8 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.leakage import chosen_samples
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
+from sfl_sim.methods.splitfed_v1 import SplitFedV1
+from sfl_sim.ops import SERVER, on, send
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.privacy import Leakage
 from sfl_sim.training.deployed import through
@@ -67,11 +69,28 @@ def test_training_does_not_notice(model):
 
 @pytest.mark.parametrize("method", SPLIT)
 def test_every_split_method_can_be_attacked(method):
-    found = figures(experiment(method, leakage=few()))
+    run = experiment(method, leakage=few())
+    found = figures(run)
     attacks = {attack for cut, attack, _ in found if cut == 1}
-    of_labels = ATTACKS_OF_LABELS if METHODS[method].trains_part1 else set()
+    of_labels = ATTACKS_OF_LABELS if run.method.gets_gradients else set()
     assert attacks == {"inversion", "dependence", *of_labels}
     assert all(np.isfinite(list(found.values())))
+
+
+class OneWay(SplitFedV1):
+    """A method whose clients train by themselves; the server tells them nothing."""
+
+    gets_gradients = False
+
+    def minibatch(self, c, part1, part2, batch, round, visit=0):
+        smashed = yield on(c, self.forward, part1, batch)
+        yield send(smashed, c, SERVER)
+
+
+def test_no_label_is_read_where_clients_train_without_gradients_of_the_server(monkeypatch):
+    monkeypatch.setitem(METHODS, "one way", OneWay)
+    found = figures(experiment("one way", leakage=few()))
+    assert {attack for cut, attack, _ in found if cut == 1} == {"inversion", "dependence"}
 
 
 @pytest.mark.parametrize(("cut", "attacks"), [(2, set()), (3, ATTACKS_OF_LABELS)])

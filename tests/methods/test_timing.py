@@ -55,7 +55,7 @@ def test_a_second_worker_helps_unless_all_train_one_model_at_the_server_or_none_
     work, world = task([20, 12, 8], device=None), fleet(3, speedup=1e-3)
     options = usual_options(name) | ({"host": "splitfed_v1"} if name in ("fedasync", "fedbuff") else {})
     one_s, two_s = (simulate(name, work, 1, world=world, workers=n, options=options)[1].now_s for n in (1, 2))
-    assert (one_s == two_s) == (METHODS[name].one_at_a_time or name == "fedavg")
+    assert (one_s == two_s) == (METHODS[name].shares_server_model or name == "fedavg")
 
 
 def test_mergesfl_waits_for_all_before_and_after_every_server_step():
