@@ -26,8 +26,7 @@ from sfl_sim.models.network import Network
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.zoo import is_weightless, network
 from sfl_sim.rng import stream
-from sfl_sim.scenario.availability import Availability
-from sfl_sim.scenario.privacy import Noise, Privacy
+from sfl_sim.scenario.optional_sections import Availability, Noise, Privacy
 from sfl_sim.scenario.sections import ClientCuts, Model, Scenario, Train
 from sfl_sim.sim.clock import Clock, Plans
 from sfl_sim.sim.dropouts import Dropouts

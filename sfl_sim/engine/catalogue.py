@@ -17,10 +17,10 @@ from typing import Any
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import Study
+from sfl_sim.scenario.optional_sections import SHORT
 from sfl_sim.scenario.schema import Schema
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.shipped import scenario_names
-from sfl_sim.scenario.wire import SHORT
 from sfl_sim.system.cost import MACS
 from sfl_sim.system.profiles import available, find
 

@@ -17,7 +17,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
 from sfl_sim.metrics.leakage import labels_by_clusters, labels_by_nearest, labels_by_norm, psnr, ssim
 from sfl_sim.rng import stream
-from sfl_sim.scenario.privacy import Leakage
+from sfl_sim.scenario.optional_sections import Leakage
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store.columns import LEAKAGE_COLUMNS, RECONSTRUCTION_COLUMNS
 from sfl_sim.training.dependence import distance_correlation, unbiased_distance_correlation

@@ -18,12 +18,12 @@ from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.network import Builder
 from sfl_sim.models.zoo import as_builder
 from sfl_sim.scenario.load import Study, value_of
+from sfl_sim.scenario.optional_sections import SHORT, Coding, Wire
 from sfl_sim.scenario.own_code import find_object, is_object, require_permission
 from sfl_sim.scenario.presets import PRESETS
 from sfl_sim.scenario.problems import problems
 from sfl_sim.scenario.sections import Method as MethodSection
 from sfl_sim.scenario.sections import Model, Scenario
-from sfl_sim.scenario.wire import SHORT, Coding, Wire
 from sfl_sim.sim.orders import ORDERS, Order, Roster
 from sfl_sim.training.codecs import CODECS, Codec, Delta
 

@@ -14,7 +14,6 @@ from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_before_validator_function
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.availability import Availability
 from sfl_sim.scenario.data import Data
 from sfl_sim.scenario.fields import (
     Concern,
@@ -31,12 +30,8 @@ from sfl_sim.scenario.fields import (
     Table,
 )
 from sfl_sim.scenario.given import spelled
-from sfl_sim.scenario.lora import Lora
-from sfl_sim.scenario.power import Power
-from sfl_sim.scenario.privacy import Leakage, Privacy
+from sfl_sim.scenario.optional_sections import Availability, Leakage, Lora, Power, Privacy, Shared, Wire
 from sfl_sim.scenario.serving import Serving
-from sfl_sim.scenario.topology import Shared
-from sfl_sim.scenario.wire import Wire
 
 Cut = Count | Annotated[str, Field(min_length=1)] | Annotated[float, Field(gt=0, lt=1)]
 """Layer after which a network is cut: its index, its name, or its relative depth."""

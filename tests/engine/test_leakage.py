@@ -17,7 +17,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.methods.splitfed_v1 import SplitFedV1
 from sfl_sim.ops import SERVER, on, send
 from sfl_sim.scenario.load import parse
-from sfl_sim.scenario.privacy import Leakage
+from sfl_sim.scenario.optional_sections import Leakage
 from sfl_sim.training.deployed import through
 
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ import pytest
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import parse
-from sfl_sim.scenario.privacy import Leakage
+from sfl_sim.scenario.optional_sections import Leakage
 from sfl_sim.scenario.vary import axis
 from sfl_sim.studies.privacy import attacked
 
