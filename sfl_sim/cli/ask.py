@@ -121,8 +121,7 @@ def advise(
     study = training(read_study(scenario, overrides))
     from sfl_sim.cli.progress import progress
     from sfl_sim.report.terminal import advice_in_terminal, advised_settings
-    from sfl_sim.studies.advise import Criteria, find_advice
-    from sfl_sim.studies.cut_limits import read_bytes
+    from sfl_sim.studies.advise import Criteria, find_advice, read_bytes
 
     criteria = Criteria(per_client, None if memory is None else read_bytes(memory), accuracy, runs)
     with progress(Terminal(stderr=True), quiet) as notify:

@@ -11,7 +11,7 @@ import numpy as np
 from sfl_sim.engine.build import server_workers
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.studies.cut_bounds import Bound, Floats, Kind, Need, needs
+from sfl_sim.studies.cut_assignment import Bound, Floats, Kind, Need, needs
 from sfl_sim.studies.walk import Walked, Walker
 
 Cuts = tuple[int, ...]

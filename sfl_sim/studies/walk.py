@@ -1,20 +1,63 @@
-"""Walks through the rounds of a scenario by the clock alone, in one system after another."""
+"""Walks through the rounds of a scenario by the clock alone, in one system after another and with other cuts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from sfl_sim.engine.build import build_clock, build_world
+from torch import nn
+
+from sfl_sim.engine.build import build_clock, build_network, build_world
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.walk import Walk, WalkedRound
+from sfl_sim.models.network import Network
+from sfl_sim.models.part import Part
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.clock import Plans
 from sfl_sim.sim.trace import NotPlannable
-from sfl_sim.studies.recut import recut
 from sfl_sim.system.fleet import Fleet
+
+
+def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
+    """Let client c of a timing-only `experiment` hold the layers 1 to `cuts[c]`, in all rounds.
+
+    Raises ScenarioError if the method does not allow these cuts.
+    """
+    method, task = experiment.method, experiment.method.task
+    network = task.network
+    if network.lora and not method.trains_part1:  # whose adapters lie behind the cut
+        network = build_network(experiment.scenario, experiment.dataset, above=max(cuts))
+    if not isinstance(network, _Unweighted):
+        network = _Unweighted(network)
+    sample_s = SecondsPerSample(network, cuts, experiment.scenario.train.batch_size, experiment.fleet, task.wire)
+    elsewhere = replace(task, network=network, cuts=list(cuts), round_cuts=(), sample_s=sample_s)
+    experiment.replace_method(type(method)(elsewhere, method.options))
+
+
+class _Unweighted(Network):
+    """A network whose parts never hold weights: they share their layers, and equal parts are one.
+
+    Making the layers of a deep network takes tens of milliseconds, and there are dozens of parts if every client has a
+    cut of its own.
+    """
+
+    def __init__(self, network: Network) -> None:
+        vars(self).update(vars(network))
+        self._layers = super()._skeleton()
+        self._parts: dict[tuple[int, int], Part] = {}
+
+    def part(self, start: int, stop: int) -> Part:
+        """Return the part of the layers `start` to `stop`, made once."""
+        if (start, stop) not in self._parts:
+            self._parts[start, stop] = super().part(start, stop)
+        return self._parts[start, stop]
+
+    def _skeleton(self) -> nn.Sequential:
+        return self._layers
+
 
 RECURSION, EVENT_LOOP = "recursion", "event loop"
 

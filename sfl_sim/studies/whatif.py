@@ -22,8 +22,7 @@ from sfl_sim.scenario.vary import Axis
 from sfl_sim.store import RunFolder
 from sfl_sim.studies.launch import Outcome, launch, place_of
 from sfl_sim.studies.whatif_draws import draws_table
-from sfl_sim.studies.whatif_points import Found, Refused, evaluate
-from sfl_sim.studies.whatif_question import Question
+from sfl_sim.studies.whatif_points import Found, Question, Refused, evaluate
 from sfl_sim.studies.whatif_tables import overlay_table, point_tables, servers_table
 
 

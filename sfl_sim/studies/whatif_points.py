@@ -1,4 +1,4 @@
-"""Points of a what-if study, walked one after another or side by side in processes."""
+"""Points of a what-if study: the question that spreads them, the walk through each, and its measures."""
 
 from __future__ import annotations
 
@@ -6,22 +6,187 @@ import json
 import multiprocessing
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from sfl_sim.engine.build import server_workers
 from sfl_sim.engine.processes import end_with_parent, given_to_processes
+from sfl_sim.engine.round_tables import device_groups
 from sfl_sim.errors import ScenarioError
+from sfl_sim.metrics.breakdown import by_client, traffic
+from sfl_sim.models.network import Network
 from sfl_sim.scenario.concerns import NOT_LEARNED, without
 from sfl_sim.scenario.fields import Concern
+from sfl_sim.scenario.load import Study, changed
 from sfl_sim.scenario.own_code import Forbidden, Permission, permitted
 from sfl_sim.scenario.presets import PRESETS
-from sfl_sim.scenario.sections import Scenario
-from sfl_sim.scenario.vary import Point
-from sfl_sim.studies.walk import Walker
-from sfl_sim.studies.whatif_measures import Measured
+from sfl_sim.scenario.sections import ClientCuts, Scenario
+from sfl_sim.scenario.vary import ALL, OPTION, Axis, Point, spread
+from sfl_sim.store.columns import BREAKDOWN
+from sfl_sim.studies.walk import Walked, Walker
+
+CUT = "model.cut"
+MODEL = ("model", "model.name", "model.factory", "model.path")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A scenario and the keys that vary.
+
+    Attributes:
+        forgiving: True if impossible points are left out, because the user has not named them (`ALL`).
+    """
+
+    study: Study
+    axes: tuple[Axis, ...]
+    forgiving: bool = False
+
+    @classmethod
+    def of(cls, study: Study, axes: Sequence[Axis]) -> Question:
+        """Return the question with `ALL` replaced by the possible values.
+
+        Raises ScenarioError for axes that do not fit the scenario.
+        """
+        if not axes:
+            raise ScenarioError("nothing varies", allowed=f"{OPTION} {CUT}=all, for instance", file=OPTION)
+        question = cls(study, tuple(axes))
+        return cls(study, tuple(map(question._closed, axes)), any(axis.is_open for axis in axes))
+
+    def _closed(self, axis: Axis) -> Axis:
+        if not axis.is_open:
+            return axis
+        if not self.has_one_model:
+            raise ScenarioError("has other cuts in other models: list them", key=CUT, found=ALL, file=OPTION)
+        if not self.walker.experiment.method.is_split:
+            name = self.study.variants[0].scenario.method.name
+            raise ScenarioError(f"{name} is not split", key=CUT, found=ALL, file=OPTION)
+        return replace(axis, values=tuple(range(1, len(self.network))))
+
+    @property
+    def has_one_model(self) -> bool:
+        """True if the layers are the same at all points."""
+        used = [variant.scenario.model for variant in self.study.variants]
+        models = {(model.name, model.factory, model.path) for model in used}
+        return len(models) == 1 and not any(axis.key in MODEL for axis in self.axes)
+
+    @cached_property
+    def walker(self) -> Walker:
+        """Walker of the scenario as it is."""
+        variant = self.study.variants[0]
+        with variant.places.locating():
+            return Walker(variant.scenario)
+
+    @property
+    def network(self) -> Network:
+        """Network of the scenario as it is."""
+        return self.walker.experiment.method.task.network
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """The points, in the order of the tables."""
+        return list(spread(self.study, self.axes))
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return the axes as in whatif.json."""
+        return [
+            {"key": axis.key, "values": list(axis.values), "names": [self._name(axis.key, v) for v in axis.values],
+             "base": self.base(axis)}
+            for axis in self.axes
+        ]  # fmt: skip
+
+    def base(self, axis: Axis) -> int | None:
+        """Return the index of the scenario's own value; None if it is not among the values."""
+        own = self.study.base
+        for index, value in enumerate(axis.values):
+            if self._is_layer(axis.key, value) and not isinstance(own.model.cut, ClientCuts):
+                if self.network.cut_at(value) == self.network.cut_at(own.model.cut):
+                    return index
+            elif changed(own, {axis.key: value}, self.study.variants[0].places) == own:
+                return index
+        return None
+
+    def _is_layer(self, key: str, value: Any) -> bool:
+        """Return True if the value means a layer that has one name at all points."""
+        return key == CUT and not isinstance(value, dict) and self.has_one_model
+
+    def _name(self, key: str, value: Any) -> str:
+        if self._is_layer(key, value):
+            return self.network.layers[self.network.cut_at(value) - 1].name
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+OWN = ("device", "uplink", "queue", "server", "downlink")
+"""Places where a client spends time by itself; in the rest of a round it waits for others."""
+
+
+class Measured:
+    """Measures of the average round of `walked`.
+
+    Args:
+        rounds: how many there are.
+    """
+
+    def __init__(self, walked: Walked, rounds: int) -> None:
+        self.fleet = walked.fleet
+        self.rounds = rounds
+        self._walked = walked.rounds
+        self._spent = [by_client(one.busy, one.clients, one.started_s, one.ended_s) for one in walked.rounds]
+
+    @property
+    def round_s(self) -> float:
+        """Duration of the average round: the total duration over the number of rounds."""
+        return sum(each.n_rounds * (each.ended_s - each.started_s) for each in self._walked) / self.rounds
+
+    def figures(self, workers: float) -> dict[str, Any]:
+        """Give its duration, its breakdown for the average participant, its traffic, and the server's load."""
+        seconds = dict.fromkeys(BREAKDOWN, 0.0)
+        moved = {"bytes_up": 0.0, "bytes_down": 0.0}
+        busy_s = 0.0
+        for each, spent in zip(self._walked, self._spent, strict=True):
+            weight = each.n_rounds / self.rounds
+            for name, of_each_s in spent.items():
+                seconds[name] += weight * float(of_each_s.mean())
+            for name, size_bytes in traffic(each.ops).items():
+                moved[name] += weight * size_bytes
+            jobs = each.ops[each.ops["node"] == b"server"]
+            busy_s += weight * float((jobs["ended_s"] - jobs["started_s"]).sum())
+        lane_s = workers * self.round_s
+        return {
+            "round_s": self.round_s,
+            **{f"{name}_s": spent_s for name, spent_s in seconds.items()},
+            **moved,
+            "server_busy": busy_s / lane_s if lane_s and np.isfinite(lane_s) else None,
+        }
+
+    def clients(self) -> pd.DataFrame:
+        """Make a table of the clients: device, group, rates, and time and energy by place in an average round.
+
+        Averages are over the rounds in which a client takes part; NaN if it never does, and for energy without power.
+        """
+        n, power = len(self.fleet.macs_per_s), self.fleet.power
+        seconds = {name: np.zeros(n) for name in (*OWN, "rest")}
+        rounds, joule = np.zeros(n), np.full(n, np.nan if power is None else 0.0)
+        for each, spent in zip(self._walked, self._spent, strict=True):
+            who = np.asarray(each.clients)
+            rounds[who] += 0 if each.is_aside else each.n_rounds
+            for name, of_each_s in spent.items():
+                seconds[name if name in OWN else "rest"][who] += each.n_rounds * of_each_s
+            if power is not None:
+                joule += each.n_rounds * each.client_joule(power, self.fleet.presence)
+        rounds[rounds == 0] = np.nan
+        return pd.DataFrame(
+            {
+                "client": np.arange(n), "device": self.fleet.devices, "group": device_groups(self.fleet),
+                "macs_per_s": self.fleet.macs_per_s, "uplink_bps": self.fleet.uplinks.mean_bps,
+                "downlink_bps": self.fleet.downlinks.mean_bps,
+                **{f"{name}_s": spent_s / rounds for name, spent_s in seconds.items()}, "joule": joule / rounds,
+            }
+        )  # fmt: skip
+
 
 NOT_STRUCTURE = NOT_LEARNED | {Concern.SYSTEM, Concern.ORDER, Concern.COMPUTING}
 """Concerns that change the times of operations, but not the operations: points that differ in them share a walker."""

@@ -23,8 +23,7 @@ from sfl_sim.studies.reprice import Repriced, reprice_trial
 from sfl_sim.studies.retrace import records_of
 from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun
 from sfl_sim.studies.walk import Walker
-from sfl_sim.studies.whatif_points import Found, evaluate
-from sfl_sim.studies.whatif_question import Question
+from sfl_sim.studies.whatif_points import Found, Question, evaluate
 from sfl_sim.training.memory import client_memory_bytes
 
 SPEEDUPS = (0.1, 0.3, 1.0, 3.0, 10.0)

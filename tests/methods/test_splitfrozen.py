@@ -15,7 +15,7 @@ from sfl_sim.methods.splitfrozen import TrainAlone
 from sfl_sim.models.lora import Lora
 from sfl_sim.ops import Value
 from sfl_sim.scenario.load import parse
-from sfl_sim.studies.recut import recut
+from sfl_sim.studies.walk import recut
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import Train
 

@@ -15,9 +15,8 @@ from sfl_sim.engine.news import silent
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.load import load, parse
 from sfl_sim.studies import advise as adviser
-from sfl_sim.studies.advise import Criteria, find_advice
+from sfl_sim.studies.advise import Criteria, find_advice, read_bytes
 from sfl_sim.studies.cut_assignment import Heuristic, Tried, exhaustive
-from sfl_sim.studies.cut_limits import read_bytes
 from sfl_sim.studies.cut_trials import Trial
 from sfl_sim.training.memory import client_memory_bytes
 

@@ -8,7 +8,7 @@ from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import parse
 from sfl_sim.store.columns import BREAKDOWN
 from sfl_sim.studies.walk import EVENT_LOOP, RECURSION, Walker
-from sfl_sim.studies.whatif_measures import Measured
+from sfl_sim.studies.whatif_points import Measured
 
 REGULAR = sorted(name for name, method in METHODS.items() if method.regular)
 

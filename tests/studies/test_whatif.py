@@ -13,7 +13,7 @@ from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.vary import read_axes
 from sfl_sim.studies import whatif as whatif_study
 from sfl_sim.studies.whatif import run_whatif
-from sfl_sim.studies.whatif_question import Question
+from sfl_sim.studies.whatif_points import Question
 from sfl_sim.training.memory import client_memory_bytes
 
 SCENARIO = {

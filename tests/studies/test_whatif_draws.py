@@ -11,8 +11,7 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.scenario.load import parse
 from sfl_sim.scenario.vary import read_axes
 from sfl_sim.studies.whatif_draws import FASTER, _Errors, draws_table
-from sfl_sim.studies.whatif_points import evaluate
-from sfl_sim.studies.whatif_question import Question
+from sfl_sim.studies.whatif_points import Question, evaluate
 
 SCENARIO = {
     "name": "small",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sfl_sim.studies.cut_bounds import Bound, Need
+from sfl_sim.studies.cut_assignment import Bound, Need
 
 WHO = (2, 0, 1)
 seconds = st.lists(st.lists(st.integers(1, 20), min_size=3, max_size=3), min_size=3, max_size=3).map(np.array)
