@@ -19,7 +19,7 @@ from sfl_sim.system.links import BITS_PER_BYTE, RateTrace
 Floats = NDArray[np.float64]
 Kind = tuple[tuple[int, ...], bool]
 """Kind of a round: its participants, and True for setup and finish instead of a round."""
-ROUNDING = 1e-6
+BOUND_ROUNDING = 1e-6
 
 
 class Need(NamedTuple):
@@ -132,7 +132,7 @@ class Bound:
                 return False
             at = np.arange(len(kind[0])), np.array(columns)[list(kind[0])]
             for was_s, expected_s in ((found[kind].own_s, need.own_s[at]), (found[kind].server_s, need.server_s[at])):
-                if (was_s < (1 - ROUNDING) * expected_s).any():
+                if (was_s < (1 - BOUND_ROUNDING) * expected_s).any():
                     return False
         return True
 
