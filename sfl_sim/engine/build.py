@@ -156,7 +156,6 @@ def _forward_settings(train: Train) -> ForwardSettings:
         autocast=PRECISIONS[train.precision].autocast,
         compiled_batch=train.batch_size if train.compile else None,
         graphs=Graphs(train.max_graphs),
-        on_nan=OnNan(train.on_nan == "skip"),
     )
 
 
@@ -264,14 +263,15 @@ def _cuts(scenario: Scenario, net: Network, fleet: Fleet) -> tuple[list[int], li
     return [max(drawn)] * n_clients, drawn
 
 
-def build_executor(train: Train, device: torch.device | None, on_nan: OnNan) -> Eager | Timing:
-    """Build the executor; `device` is None in a timing-only run, `on_nan` is the network's."""
+def build_executor(train: Train, device: torch.device | None) -> Eager | Timing:
+    """Build the executor; `device` is None in a timing-only run."""
     if train.executor == "batched" and train.compile:
         raise ScenarioError("cannot be batched: compiled code runs for one client", key="train.compile", found=True)
     if train.executor == "batched" and PRECISIONS[train.precision].autocast:
         raise ScenarioError("cannot be batched: torch.func does not autocast", key="train.precision", found="bf16")
     if device is None:
         return Timing()
+    on_nan = OnNan(train.on_nan == "skip")
     return Batched(train.max_graphs or MAX_GROUP, on_nan=on_nan) if train.executor == "batched" else Eager(on_nan)
 
 

@@ -20,6 +20,7 @@ from sfl_sim.errors import ScenarioError, in_short, own_place
 from sfl_sim.methods import Method
 from sfl_sim.metrics import exit_metrics
 from sfl_sim.metrics.representations import laid_out, silhouettes
+from sfl_sim.models.on_nan import OnNan
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
@@ -135,11 +136,11 @@ class Evaluator:
     def _ended(self, number: int) -> Method:
         """Give the method as it would be if training ended with round `number`; the one that trains does not notice."""
         experiment, device = self.experiment, self._x.device
-        method, on_nan, left_out = copy(experiment.method), experiment.on_nan, experiment.on_nan.left_out
+        method, executor = copy(experiment.method), Eager(OnNan(experiment.on_nan.skips))
         with torch.random.fork_rng([] if device.type == "cpu" else [device]):
-            aside = EventClock(experiment.fleet, Eager(on_nan), ORDERS["fcfs"])
+            aside = EventClock(experiment.fleet, executor, ORDERS["fcfs"])
             aside.run(method.finish(), number, in_round=False)
-        on_nan.left_out = left_out
+            executor.finish()
         return method
 
 

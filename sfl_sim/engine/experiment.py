@@ -105,7 +105,7 @@ class Experiment:
         check_leakage(scenario, self.method)
         self.metrics = own_metrics(scenario)
         check_survival(scenario, self.method)
-        self.executor = provenance or build_executor(scenario.train, device, self.on_nan)
+        self.executor = provenance or build_executor(scenario.train, device)
         self.memory: Replay | None = None
         if device is not None and isinstance(self.executor, Eager):
             self.memory = Replay(self.executor)
@@ -273,8 +273,9 @@ class Experiment:
 
     @property
     def on_nan(self) -> OnNan:
-        """Rule for losses that are not finite."""
-        return self.method.task.network.forward_settings.on_nan
+        """Rule of a training run for losses that are not finite."""
+        assert isinstance(self.executor, Eager)
+        return self.executor.on_nan
 
     @property
     def graphs(self) -> Graphs:

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import one_hot
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
@@ -183,8 +183,8 @@ class Meter:
         up, down, shape = self.method.wire.up, self.method.wire.down, tuple(z.shape)
         code = up.encode(z, stream(self.seed, "leakage up", *ids)) if up else ()
         seen = (up.decode(code, shape, z.dtype) if up else z).detach().requires_grad_()
-        losses = cross_entropy(through(back, seen).to(self.images.dtype), y, reduction="sum")
-        loss = self.method.server_share * losses / self.batch_size
+        summed = back[-1].part.loss(through(back, seen), y, reduction="sum")
+        loss = self.method.server_share * summed / self.batch_size
         (gradient,) = torch.autograd.grad(loss, seen)
         if up:
             gradient = up.select(gradient, code)

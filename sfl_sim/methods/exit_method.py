@@ -15,10 +15,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.models.exit_heads import exit_network
+from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, par, send
 from sfl_sim.training.deployed import Deployed
@@ -233,8 +233,7 @@ class Adapt(Step):
 
 def _differentiate(h: Replica, z: Tensor, labels: Tensor, share: float) -> None:
     """Accumulate the gradients of `share` times the exit's mean loss: in h, and in what `z` depends on."""
-    answers = h.weights(z, training=True)
-    h.part.forward_settings.on_nan.differentiate(share * cross_entropy(answers.to(h.part.dtype), labels))
+    differentiate(share * h.part.loss(h.weights(z, training=True), labels))
 
 
 def backward(model: Bundle, gradients: Value) -> None:

@@ -19,12 +19,13 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import Task
 from sfl_sim.methods.exit_method import Adapt, ExitForward, ExitOptions, Exits, Trained, backward, exit_work
+from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, through
 from sfl_sim.ops import SERVER, Flow, Step, Value, Work, on, send
@@ -279,9 +280,7 @@ class Assess(Step):
         _, labels = z_pp.load()
         part, classifier = w.members[-1].part, w.replicas[2:]
         x = answer.load().detach().requires_grad_()
-        part.forward_settings.on_nan.differentiate(
-            self.share * cross_entropy(through(classifier, x).to(part.dtype), labels)
-        )
+        differentiate(self.share * part.loss(through(classifier, x), labels))
         for replica in classifier:
             self.optimiser.step(replica.weights)
         gradient: Tensor | None = x.grad
@@ -323,7 +322,7 @@ class Align(Step):
             gradient = gradient.clone()  # to which the alignment's would be added
             dtype = theta.members[0].part.dtype
             loss = contrast(zs_p.to(dtype), zs_pp.to(dtype), same, self.margin, self.l2norm)
-            theta.members[0].part.forward_settings.on_nan.differentiate(self.weight * loss)
+            differentiate(self.weight * loss)
         for replica in theta.replicas[self.route.first :]:
             self.optimiser.step(replica.weights)
         return gradient
@@ -347,7 +346,7 @@ class Outer(Step):
         """Step with no derivative through the adaptation."""
         backward(w_pp, gradients)
         for replica, adapted in zip(w.replicas[:2], w_pp.replicas[:2], strict=True):
-            replica.part.forward_settings.on_nan.keep(replica.weights)
+            replica.weights.keep_statistics()
             replica.weights.grad.copy_(adapted.weights.grad)
             replica.weights.buffers.copy_(adapted.weights.buffers)
             self.optimiser.step(replica.weights)

@@ -23,10 +23,10 @@ from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
 from sfl_sim.methods.korea_assistants import Assistants, Ints, Request
+from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, par, present, read, send
 from sfl_sim.rng import stream
-from sfl_sim.training.losses import loss_of
 from sfl_sim.training.optimisers import Measured, Optimiser
 from sfl_sim.training.steps import Average, Backward, Forward, Train
 
@@ -393,7 +393,7 @@ class TrainReplayed(Step):
         inputs = [torch.cat([x for x, _ in block]).requires_grad_() for block in blocks]
         labels = torch.cat([labels for _, labels in (own, *others)])
         scores = torch.cat([part2.weights(x, training=True) for x in inputs])
-        part2.part.forward_settings.on_nan.differentiate(loss_of(scores.to(part2.part.dtype), labels))
+        differentiate(part2.part.loss(scores, labels))
         self.optimiser.step(part2.weights)
         gradient: Tensor | None = inputs[0].grad
         return None if gradient is None else gradient[: smashed.samples]

@@ -1,4 +1,4 @@
-"""Settings for calling the parts of a network: arithmetic, compiled code, number of graphs."""
+"""Settings for calling the parts of a network: arithmetic, compiled code, number of graphs, and the loss at its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sfl_sim.models.graphs import Graphs
-from sfl_sim.models.on_nan import OnNan
+from sfl_sim.models.losses import Loss, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class ForwardSettings:
         compiled_batch: samples of the mini-batches whose training calls are compiled; None compiles nothing. Others,
             a client's last and shorter ones and evaluation, are not worth seconds of compilation for every size.
         graphs: who holds activations between a forward and its backward.
-        on_nan: what becomes of losses and gradients that are not finite.
+        loss: what the network's outputs are trained by; steps ask `Part.loss`.
     """
 
     autocast: torch.dtype | None = None
     compiled_batch: int | None = None
     graphs: Graphs = field(default_factory=Graphs)
-    on_nan: OnNan = field(default_factory=OnNan)
+    loss: Loss = cross_entropy
 
 
 def compiled(module: nn.Module) -> Callable[[Tensor], Tensor]:

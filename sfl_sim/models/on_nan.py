@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -12,12 +13,9 @@ from torch import Tensor
 from sfl_sim.errors import NonFiniteError
 from sfl_sim.ops import On, describe
 
-if TYPE_CHECKING:
-    from sfl_sim.models.weights import Weights
-
 
 class OnNan:
-    """State that all steps of an experiment share to stop at such a loss, or to leave such updates out.
+    """The rule of an executor, in force while it runs a step: it stops at such a loss, or leaves such updates out.
 
     The first such loss stops the run. A CPU tells at once; a GPU would have to be waited for at every step, and is
     asked at the end of the round.
@@ -28,20 +26,25 @@ class OnNan:
 
     Attributes:
         skips: whether updates are left out, and runs go on.
-        ops: what is being computed: operations, in the order of their losses.
         left_out: how many updates have been left out since the last `take`.
     """
 
     def __init__(self, skips: bool = False) -> None:
         self.skips = skips
-        self.ops: Sequence[On] = ()
         self.left_out = 0
+        self._ops: Sequence[On] = ()
         self._unseen: list[tuple[Tensor, list[str]]] = []
 
-    def differentiate(self, loss: Tensor) -> None:
-        """Backward from the loss, (), of what is being computed."""
-        self.see(loss)
-        loss.backward()  # type: ignore[no-untyped-call]
+    @contextmanager
+    def in_force(self, ops: Sequence[On]) -> Iterator[None]:
+        """Return a context in which this is the rule, and `ops` are computed, in the order of their losses."""
+        self._ops = ops
+        before = _IN_FORCE.set(self)
+        try:
+            yield
+        finally:
+            _IN_FORCE.reset(before)
+            self._ops = ()
 
     def see(self, losses: Tensor) -> None:
         """The loss of what is being computed, (), or of each of its operations, (n,)."""
@@ -49,15 +52,14 @@ class OnNan:
             return
         losses = losses.detach().flatten()
         if losses.device.type != "cpu":
-            self._unseen.append((losses, [describe(op) for op in self.ops]))
+            self._unseen.append((losses, [describe(op) for op in self._ops]))
             return
         for place, loss in enumerate(losses.tolist()):
             if not math.isfinite(loss):
-                _stop(loss, [describe(op) for op in self.ops[place : place + 1]])
+                _stop(loss, [describe(op) for op in self._ops[place : place + 1]])
 
     def end_round(self) -> None:
-        """Look at the losses that nobody has waited for, and hold on to nothing."""
-        self.ops = ()
+        """Look at the losses that nobody has waited for."""
         unseen, self._unseen = self._unseen, []
         if not unseen or torch.cat([losses for losses, _ in unseen]).isfinite().all():
             return
@@ -66,24 +68,31 @@ class OnNan:
                 if not math.isfinite(loss):
                     _stop(loss, where[place : place + 1])
 
-    def admits(self, weights: Weights) -> bool:
-        """Return True if their gradient may be applied; where not, their buffers are again what they were."""
-        if not self.skips or bool(weights.grad.isfinite().all()):
+    def admits(self, gradient: Tensor) -> bool:
+        """Return True if the gradient may be applied; where not, its update counts as left out."""
+        if not self.skips or bool(gradient.isfinite().all()):
             return True
         self.left_out += 1
-        if weights.statistics is not None:
-            weights.buffers.copy_(weights.statistics)
         return False
-
-    def keep(self, weights: Weights) -> None:
-        """Remember what the buffers are before a mini-batch passes."""
-        if self.skips and weights.statistics is None:
-            weights.statistics = weights.buffers.clone()
 
     def take(self) -> int:
         """Return the number of updates left out since the last call."""
         found, self.left_out = self.left_out, 0
         return found
+
+
+_IN_FORCE: ContextVar[OnNan] = ContextVar("rule for losses and gradients that are not finite")
+
+
+def rule_in_force() -> OnNan:
+    """Return the rule of the executor that runs a step; where none does, one that stops."""
+    return _IN_FORCE.get(None) or OnNan()
+
+
+def differentiate(loss: Tensor) -> None:
+    """Accumulate the gradients of the loss, (), of the step that is being run, unless the run stops at it."""
+    rule_in_force().see(loss)
+    loss.backward()  # type: ignore[no-untyped-call]
 
 
 def _stop(loss: float, where: list[str]) -> None:

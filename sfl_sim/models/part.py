@@ -200,6 +200,10 @@ class Part:
         with torch.autocast(x.device.type, self.forward_settings.autocast):
             return run(x).to(self.wire_dtype)  # autocast leaves some operations in the weights' type
 
+    def loss(self, outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+        """Compute the loss of the network's outputs (n, ...), in the type of the weights; every step asks here."""
+        return self.forward_settings.loss(outputs.to(self.dtype), targets, reduction)
+
     @cached_property
     def _compiled(self) -> Callable[[Tensor], Tensor]:
         return compiled(self.skeleton)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import get_device_states, set_device_states
 
+from sfl_sim.models.on_nan import rule_in_force
 from sfl_sim.models.part import Part
 
 STORED = ("flat", "buffers", "momentum", "variance", "n_steps", "start", "squared_norms", "statistics",
@@ -62,7 +63,7 @@ class Weights:
         self.squared_norms: Tensor | None = None
         """Sum over the round's steps of the gradient's squared norm, (); kept by `Measured` alone."""
         self.statistics: Tensor | None = None
-        """Value of `buffers` before the mini-batch; kept by `OnNan` alone."""
+        """Value of `buffers` before the mini-batch; see `keep_statistics`."""
         self.product_errors: Tensor | None = None
         """Squared norms (2,) of `product_errors` over all adapters, of the last average of which this is the result."""
         self.draws = 0, 0
@@ -142,9 +143,14 @@ class Weights:
     def __call__(self, x: Tensor, training: bool) -> Tensor:
         """Run the part's layers on a batch."""
         if training:
-            self.part.forward_settings.on_nan.keep(self)
+            self.keep_statistics()
         parameters = self.leaves if training else self.part.views(self.flat)
         return self.part.call(parameters, self.frozen, self.buffer_views, x, training)
+
+    def keep_statistics(self) -> None:
+        """Remember what the buffers are before a mini-batch passes, if its update may be left out."""
+        if self.statistics is None and rule_in_force().skips:
+            self.statistics = self.buffers.clone()
 
     def without_graph(self, x: Tensor) -> Tensor:
         """Run the part's layers on a training batch that they do not learn from."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from itertools import count
 from typing import Any, Protocol, cast
@@ -152,8 +153,8 @@ class Batched(Eager):
             for task in group:
                 self._run_alone(task)
         else:
-            self._tell(group)
-            results = kind.step.run_many([task.state for task in group], [task.args for task in group])
+            with self._watched(group):
+                results = kind.step.run_many([task.state for task in group], [task.args for task in group])
             for task, result in zip(group, results, strict=True):
                 self._close(task, result)
 
@@ -165,12 +166,13 @@ class Batched(Eager):
         self._alone.clear()
 
     def _run_alone(self, task: Deferred) -> None:
-        self._tell([task])
         settle(task.args)
-        self._close(task, task.act(task.state, *task.args))
+        with self._watched([task]):
+            result = task.act(task.state, *task.args)
+        self._close(task, result)
 
-    def _tell(self, tasks: Sequence[Deferred]) -> None:
-        self.on_nan.ops = [op for task in tasks if (op := self._left[task])]
+    def _watched(self, tasks: Sequence[Deferred]) -> AbstractContextManager[None]:
+        return self.on_nan.in_force([op for task in tasks if (op := self._left[task])])
 
     def _close(self, task: Deferred, result: Any) -> None:
         del self._left[task]

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from sfl_sim.models.on_nan import rule_in_force
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import Step, Value, Work
 from sfl_sim.training.codecs import Code, Codec, Shape
@@ -113,7 +114,7 @@ class NoPeek(Step):
         x, z = part1.weights.passed
         at_cut = z.requires_grad_()
         loss = self.weight * distance_correlation(x, at_cut)
-        part1.part.forward_settings.on_nan.see(loss)
+        rule_in_force().see(loss)
         (penalty,) = torch.autograd.grad(loss, at_cut)
         at_server: Tensor = gradient.load()
         return at_server + penalty.to(at_server.dtype)

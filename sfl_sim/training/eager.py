@@ -12,7 +12,7 @@ class Eager:
     """Runs each step immediately. The default on a CPU: batching gains nothing there beyond tiny models.
 
     Args:
-        on_nan: rule of the network for losses that are not finite; it gets each operation before its step runs.
+        on_nan: rule for losses that are not finite; None: the run stops at the first of them.
     """
 
     name = "eager"
@@ -22,8 +22,8 @@ class Eager:
 
     def run(self, op: On) -> Any:
         """Run the step and give its content."""
-        self.on_nan.ops = (op,)
-        return op.step.run(op.state, *op.args)
+        with self.on_nan.in_force([op]):
+            return op.step.run(op.state, *op.args)
 
     def snapshot(self, payload: Value) -> Value:
         """Give a copy if the payload can change, itself if not."""

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sfl_sim.training.alternatives import Alternatives, Model
+from sfl_sim.training.alternatives import Alternatives, Model, replicas_by_name
 from sfl_sim.training.codecs import Codec
-from sfl_sim.training.losses import loss_of
 
 BATCH = 1000
 
@@ -26,7 +25,7 @@ class Evaluation:
         hits: (N,), True for test samples that were answered correctly; of token targets the share of the tokens.
         correct, samples: (L,), number of correct answers and of test samples by label; of token targets those of
             tokens, by the samples' labels.
-        loss: mean cross-entropy.
+        loss: mean loss.
         logits: (N, L) or (N, T, V), if they were wanted.
         confusion: (L, S), numbers of samples by true label (row) and answer (column); None of token targets. S is L, or
             larger where answers are tokens of a vocabulary that begins with the labels.
@@ -83,6 +82,7 @@ def evaluate(
         targets: makes samples and their labels what it has to predict: labels (n,) or tokens (n, T).
     """
     answers, losses, kept = [], [], []
+    part = next(iter(replicas_by_name(model).values())).part
     with torch.inference_mode():
         first = targets(x[:1], y[:1])
         n_tokens, are_tokens = first.numel(), first.ndim > 1
@@ -93,7 +93,7 @@ def evaluate(
             kept += [out] if keeps_logits else []
             answer = out.argmax(dim=-1)
             answers.append((answer == target).sum(dim=1) if are_tokens else answer)
-            losses.append(loss_of(out, target, reduction="sum"))
+            losses.append(part.loss(out, target, reduction="sum"))
         answer = torch.cat(answers)
         width = max(n_labels, out.shape[-1])
         confusion = None if are_tokens else torch.bincount(y * width + answer, minlength=n_labels * width)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sfl_sim.models.on_nan import rule_in_force
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.models.weights import Weights
 from sfl_sim.ops import State, Step, Value, Work
@@ -53,7 +54,7 @@ class Fusion(State):
             self._carried = None
         own, fused = self.buffers
         mine = own[:, row]
-        before = mine.clone() if weights.part.forward_settings.on_nan.skips else mine
+        before = mine.clone() if rule_in_force().skips else mine
         mine.copy_(fused)
         weights.momentum, weights.variance = [*mine, None, None][:2]
         if not optimiser.step(weights):

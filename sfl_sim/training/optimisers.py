@@ -11,6 +11,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from sfl_sim.models.on_nan import rule_in_force
 from sfl_sim.models.weights import Weights
 
 
@@ -43,15 +44,21 @@ class Optimiser(ABC):
         """Number of running averages of gradients (P,) that it keeps: `momentum`, and Adam's `variance`."""
 
     def step(self, weights: Weights) -> bool:
-        """Step with the accumulated gradient, and clear it; False, without a step, if `OnNan` does not admit it."""
-        on_nan = weights.part.forward_settings.on_nan
+        """Step with the accumulated gradient, and clear it; gives True.
+
+        If the rule in force does not admit the gradient, the update is left out, buffers are what they were before the
+        mini-batch, and it gives False.
+        """
+        on_nan = rule_in_force()
         with torch.no_grad():
-            is_admitted = on_nan.admits(weights)
+            is_admitted = on_nan.admits(weights.grad)
             if is_admitted:
                 decay = self.rule(weights, self.weight_decay) if self.rule else self.weight_decay
-                is_admitted = self.rule is None or on_nan.admits(weights)  # a rule may overflow
+                is_admitted = self.rule is None or on_nan.admits(weights.grad)  # a rule may overflow
             if is_admitted:
                 self._update(weights, decay)
+            elif weights.statistics is not None:
+                weights.buffers.copy_(weights.statistics)
             weights.grad.zero_()
             weights.statistics = None
         return is_admitted

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from sfl_sim.models.on_nan import rule_in_force
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.weights import Weights
 from sfl_sim.training.grouped import ChannelsSideBySide, side_by_side
-from sfl_sim.training.losses import loss_of
 from sfl_sim.training.optimisers import Optimiser, Sgd
 
 _REFUSALS: WeakKeyDictionary[Part, str | None] = WeakKeyDictionary()
@@ -82,7 +82,7 @@ def train(
     optimiser: Optimiser,
     share: float = 1.0,
 ) -> Sequence[Tensor | None]:
-    """Run each replica's step on `share` times its batch's mean cross-entropy; gives the gradients at the inputs."""
+    """Run each replica's step on `share` times its batch's mean loss; gives the gradients at the inputs."""
     stack = Stack.of(replicas)
     _keep_statistics(replicas)
     gradients = stack.train(side_by_side(inputs), torch.stack(list(labels)), share)
@@ -92,7 +92,7 @@ def train(
 
 def _keep_statistics(replicas: Iterable[Replica]) -> None:
     for replica in replicas:
-        replica.part.forward_settings.on_nan.keep(replica.weights)
+        replica.weights.keep_statistics()
 
 
 def _release(replicas: Iterable[Replica]) -> None:
@@ -250,16 +250,15 @@ class Stack:
     def train(self, x: Tensor, labels: Tensor, share: float) -> Sequence[Tensor | None]:
         """Set `grad` from `share` times each batch's mean loss; gives the gradients at x (n, b, ...), None for data."""
         inputs = [] if self.part.first else [x.requires_grad_()]
-        out = self._layers(x, self.buffers).to(self.part.dtype)
-        losses = share * vmap(loss_of)(out, labels)
-        self.part.forward_settings.on_nan.see(losses)
+        losses = share * vmap(self.part.loss)(self._layers(x, self.buffers), labels)
+        rule_in_force().see(losses)
         found = self._differentiate(losses.sum(), None, inputs)
         return found[0].unbind() if found else [None] * len(x)
 
     def step(self, optimiser: Optimiser, replicas: Sequence[Replica]) -> None:
         """Run an optimiser step of all rows, which are `replicas`."""
         # A rule may need a replica as a whole, for example its norm.
-        if type(optimiser) is not Sgd or optimiser.rule or self.part.forward_settings.on_nan.skips:
+        if type(optimiser) is not Sgd or optimiser.rule or rule_in_force().skips:
             for replica in replicas:
                 optimiser.step(replica.weights)
             return

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from sfl_sim.models.averages import average
+from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import Step, Value, Work
 from sfl_sim.training import stacked
-from sfl_sim.training.losses import loss_of
 from sfl_sim.training.optimisers import Optimiser, Sgd
 
 
@@ -72,7 +72,7 @@ class Forward(PartStep):
 
 @dataclass(frozen=True)
 class Train(PartStep):
-    """Forward, mean cross-entropy, backward and optimiser step; gives the gradient at the part's input.
+    """Forward, mean loss, backward and optimiser step; gives the gradient at the part's input.
 
     On smashed data this is the server's job; on a batch with a whole network it is local training. Members of a joined
     state are stepped together, after the gradient of all. A subclass that overrides `run` alone may take `more`, such
@@ -114,7 +114,7 @@ class Train(PartStep):
         x = out = x.detach().requires_grad_(self.gives_gradient and not part.part.first)
         for member in part.members:
             out = member.weights(out, training=True)
-        part.part.forward_settings.on_nan.differentiate(self.share * loss_of(out.to(part.part.dtype), labels))
+        differentiate(self.share * part.part.loss(out, labels))
         gradient: Tensor | None = x.grad
         return gradient
 
