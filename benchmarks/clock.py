@@ -40,6 +40,7 @@ def measure(clients):
     from sfl_sim.data.batches import ClientData
     from sfl_sim.methods import METHODS, Task
     from sfl_sim.models.zoo import network
+    from sfl_sim.scenario.sections import Clients, Server
     from sfl_sim.sim.clock import Clock
     from sfl_sim.sim.event_clock import EventClock
     from sfl_sim.sim.orders import ORDERS
@@ -49,7 +50,7 @@ def measure(clients):
     net = network("lenet5", (1, 28, 28), 10)
     batches = max(1, OPERATIONS // (5 * clients))
     before = memory_bytes()
-    fleet = build_fleet(clients, 0, {}, {"profile": "mobiperf"}, 100.0)
+    fleet = build_fleet(clients, 0, Clients(), Server())
     one = np.arange(batches)  # every client may point at the same samples: nothing is trained
     task = Task(net, [2] * clients, ClientData([one] * clients, batch_size=1))
     method = METHODS["splitfed_v2"](task)
@@ -69,7 +70,7 @@ def measure(clients):
     if clients <= 1_000:
         points = {"access_points": -(-clients // 20), "capacity_bps": 2e7}
         shared = EventClock(
-            build_fleet(clients, 0, {}, {"profile": "mobiperf", "shared": points}, 100.0), Timing(), ORDERS["fcfs"]
+            build_fleet(clients, 0, Clients(network={"shared": points}), Server()), Timing(), ORDERS["fcfs"]
         )
         found["event loop, shared links"] = speed(lambda: shared.run(flow(), 1), shared)
     for order, simulator in zip(("arrival", "cyclic"), foreseen, strict=True):

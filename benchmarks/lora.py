@@ -27,6 +27,7 @@ from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import MODELS, network
 from sfl_sim.rng import stream
+from sfl_sim.scenario.sections import Clients, Server
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import fcfs
 from sfl_sim.system.fleet import build_fleet
@@ -65,7 +66,7 @@ class Both:
         images = Images(data, CPU, net.dtype, False, augment=False)
         task = Task(net, [], ClientData([self.share], batch, images=images), lr=LR, device=CPU)
         self.method = METHODS["fedavg"](task)
-        self.clock = EventClock(build_fleet(1, 0, {}, {"profile": "mobiperf"}, 100.0), Eager(), fcfs)
+        self.clock = EventClock(build_fleet(1, 0, Clients(), Server()), Eager(), fcfs)
         self.model = self._by_hand(net)
         self.rounds = [0, 0]
 

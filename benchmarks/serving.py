@@ -34,6 +34,7 @@ def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
     from sfl_sim.models.network import LABEL_BYTES
     from sfl_sim.models.zoo import network
     from sfl_sim.rng import stream
+    from sfl_sim.scenario.sections import Clients, Server
     from sfl_sim.sim.event_clock import EventClock
     from sfl_sim.sim.orders import ORDERS
     from sfl_sim.sim.prices import Prices
@@ -43,8 +44,8 @@ def measure(requests: int, share: float, max_batch: int) -> dict[str, object]:
     from sfl_sim.training.deployed import Deployed
     from sfl_sim.training.timing import Timing
 
-    links = {"profile": None, "uplink_bps": 1e8, "downlink_bps": 1e8}
-    fleet = build_fleet(CLIENTS, 0, {}, links, 10.0)
+    links = {"uplink_bps": 1e8, "downlink_bps": 1e8}
+    fleet = build_fleet(CLIENTS, 0, Clients(network=links), Server(speedup=10.0))
     front, back = network("lenet5", (1, 28, 28), 10).split(1, seed=0, device=None)
     model = Deployed([front], None, [back], (front.part.out_numel,))
     rate_per_s = LOAD / fleet.server.seconds(model.server_work) / share

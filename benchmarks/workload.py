@@ -14,6 +14,7 @@ from sfl_sim.methods import METHODS, Task
 from sfl_sim.models.network import Network
 from sfl_sim.models.zoo import network
 from sfl_sim.rng import stream
+from sfl_sim.scenario.sections import Clients, Server
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import fcfs
 from sfl_sim.system.fleet import build_fleet
@@ -111,7 +112,7 @@ class Simulated:
             workload.network, cuts, data, lr=LR, momentum=MOMENTUM, device=device,
             label_names=workload.dataset.label_names, label_counts=workload.label_counts,
         )  # fmt: skip
-        fleet = build_fleet(workload.clients, 0, {}, {"profile": "mobiperf"}, 100.0)
+        fleet = build_fleet(workload.clients, 0, Clients(), Server())
         self.clients = range(workload.clients)
         self.method = kind(task, kind.Options())
         self.simulator = EventClock(fleet, executor or Eager() if train else Timing(), fcfs)

@@ -33,7 +33,7 @@ from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.operations import Executor
 from sfl_sim.sim.orders import check_burst, check_max_wait, usual_burst
-from sfl_sim.system.fleet import Fleet, build_fleet
+from sfl_sim.system.fleet import Fleet
 from sfl_sim.training.batched import MAX_GROUP, Batched
 from sfl_sim.training.codecs import Codec, Delta, Int, SplitFC
 from sfl_sim.training.defences import Noisy
@@ -42,19 +42,6 @@ from sfl_sim.training.precision import PRECISIONS
 from sfl_sim.training.timing import Timing
 
 Ints = NDArray[np.int64]
-
-
-def build_world(scenario: Scenario, n_clients: int) -> Fleet:
-    """Build the clients' devices and links, and the server's rate."""
-    clients = scenario.clients
-    power = None if clients.power is None else clients.power.model_dump()
-    there = clients.availability
-    availability = None if there is None else there.model_dump(exclude={"lost", "deadline_s"})
-    compute, links = clients.compute.model_dump(), clients.network.model_dump()
-    server = scenario.server
-    return build_fleet(
-        n_clients, scenario.seed, compute, links, server.speedup, power, availability, server.macs_per_s, server.call_s
-    )
 
 
 def build_method(

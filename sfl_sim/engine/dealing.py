@@ -36,10 +36,10 @@ def deal_data(scenario: Scenario, *, pixels: bool = True) -> tuple[Dataset, list
         dataset = _predicting_all(dataset)
     owners = None if dataset.owners is None else dataset.owners.numpy()
     samples = Samples(dataset.y_train.numpy(), dataset.n_labels, owners)
-    count, how = scenario.clients.count, _holdings(scenario.data.partition)
+    count, how = scenario.clients.count, scenario.data.partition
     if count is not None:
         check_clients(count, samples)
-    return dataset, partition(how.pop("kind"), samples, count, stream(scenario.seed, "partition"), **how)
+    return dataset, partition(how.kind, samples, count, stream(scenario.seed, "partition"), **_holdings(how))
 
 
 def predicts_all(scenario: Scenario) -> bool:
@@ -55,19 +55,20 @@ def _predicting_all(dataset: Dataset) -> Dataset:
 
 
 def _holdings(how: Partition) -> dict[str, Any]:
-    """Return the partition's kind and options; of a user's own, the indices themselves."""
+    """Return the partition's options; of a user's own, the indices themselves."""
     if not isinstance(how, Indices):
-        return how.model_dump()
+        return how.model_dump(exclude={"kind"})
     key = "data.partition.file"
     found = find_object(how.file, key) if is_object(how.file) else read_indices(how.file, key)
-    return {"kind": how.kind, "holdings": found}
+    return {"holdings": found}
 
 
 def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]:
     """Give each client's test samples; `counts` (C, L) are training samples by label. Empty for a global test."""
-    how = scenario.data.test.model_dump()
+    how = scenario.data.test
     samples = Samples(dataset.y_test.numpy(), dataset.n_labels)
-    return client_test_sets(how.pop("kind"), samples, counts, stream(scenario.seed, "test sets"), **how)
+    rng = stream(scenario.seed, "test sets")
+    return client_test_sets(how.kind, samples, counts, rng, **how.model_dump(exclude={"kind"}))
 
 
 def dataset_of(data: Data, *, pixels: bool = True) -> Dataset:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order
-from sfl_sim.engine.build import build_clock, build_executor, build_method, build_world, check_can_train, check_targets
+from sfl_sim.engine.build import build_clock, build_executor, build_method, check_can_train, check_targets
 from sfl_sim.engine.checkpointing import ResumePoint, StoredRound
 from sfl_sim.engine.dealing import deal_data, deal_tests
 from sfl_sim.engine.evaluation import Evaluator, own_metrics
@@ -31,6 +31,7 @@ from sfl_sim.models.on_nan import OnNan
 from sfl_sim.rng import stream
 from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
+from sfl_sim.system.fleet import build_fleet
 from sfl_sim.training.alternatives import Model, replicas_by_name
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.hardware import check_compiler
@@ -99,7 +100,7 @@ class Experiment:
         self.stopping = Stopping(scenario.train) if scenario.train.stop or scenario.train.on_round_end else None
         self.stopped: str | None = None
         self.meter: Meter | None = None
-        self.fleet = build_world(scenario, len(self.shares))
+        self.fleet = build_fleet(len(self.shares), seed, scenario.clients, scenario.server)
         self.method = build_method(scenario, dataset, self.shares, self.counts, self.fleet, device)
         check_snapshots(scenario, self.method)
         check_leakage(scenario, self.method)

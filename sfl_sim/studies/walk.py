@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from sfl_sim.engine.build import build_clock, build_network, build_world
+from sfl_sim.engine.build import build_clock, build_network
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.walk import Walk, WalkedRound
@@ -18,7 +18,7 @@ from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.clock import Plans
 from sfl_sim.sim.trace import NotPlannable
-from sfl_sim.system.fleet import Fleet
+from sfl_sim.system.fleet import Fleet, build_fleet
 
 
 def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
@@ -113,7 +113,7 @@ class Walker:
         Raises ScenarioError if the scenario cannot be used.
         """
         experiment, scenario = self.experiment, expand(scenario)
-        fleet = build_world(scenario, len(experiment.shares))
+        fleet = build_fleet(len(experiment.shares), scenario.seed, scenario.clients, scenario.server)
         # Who is there depends on the system's times, and so does what a method has chosen.
         if fleet.presence is not None:
             method = experiment.method

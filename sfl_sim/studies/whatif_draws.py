@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sfl_sim.engine.build import build_world
 from sfl_sim.rng import stream
 from sfl_sim.scenario.concerns import without
 from sfl_sim.scenario.fields import Concern
@@ -23,6 +22,7 @@ from sfl_sim.scenario.vary import Point
 from sfl_sim.studies.whatif_points import Found, Refused, evaluate
 from sfl_sim.studies.whatif_tables import place
 from sfl_sim.system.cost import MACS
+from sfl_sim.system.fleet import build_fleet
 from sfl_sim.system.network import sampled_factor
 from sfl_sim.system.profiles import Table, available, find, read_table
 
@@ -77,7 +77,9 @@ def draws_table(found: Sequence[Found], n: int, jobs: int, count: Callable[[int,
     points, about = [], {}
     for one, system in zip(found, systems, strict=True):
         scenario, places = one.point.variant.scenario, one.point.variant.places
-        known = np.array(build_world(scenario, len(one.clients)).training_factor)
+        known = np.array(
+            build_fleet(len(one.clients), scenario.seed, scenario.clients, scenario.server).training_factor
+        )
         for number in range(seeds.index(scenario.seed), n, len(seeds)):
             drawn = errors.draw(scenario, number, trains_as_told=bool((known != 1).any()))
             layer = _layer(scenario, drawn, known * errors.of_phones(scenario, number, len(known)))

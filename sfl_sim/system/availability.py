@@ -12,7 +12,8 @@ from sfl_sim.system.profiles import FloatArray, Table, find, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from sfl_sim.scenario.optional_sections import Availability
 
 KEY = "clients.availability.profile"
 HOUR_S, DAY_S = 3600.0, 86400.0
@@ -24,10 +25,8 @@ Log = tuple[list[tuple[float, float]], float]
 """Intervals [start_s, end_s) of one client, and their period."""
 
 
-def draw_presence(
-    n_clients: int, rng: np.random.Generator, profile: str | Path | None, begins_at_h: float = 0.0
-) -> list[Presence] | None:
-    """Draw the presence of each client in a run that begins at this hour of the day; None without a profile.
+def draw_presence(n_clients: int, rng: np.random.Generator, availability: Availability | None) -> list[Presence] | None:
+    """Draw the presence of each client in a run that begins at some hour of the day; None without a profile.
 
     From logged intervals each client draws one log, without replacement while there are enough; the k-th client with
     the same log is k - 1 days ahead in it. From hourly shares each client draws its own intervals (`_logs_of_shares`).
@@ -36,10 +35,10 @@ def draw_presence(
     Raises:
         ScenarioError: an unusable profile.
     """
-    if profile is None:
+    if availability is None or availability.profile is None:
         return None
-    path = find("availability", profile, KEY)
-    begin_s = begins_at_h * HOUR_S
+    path = find("availability", availability.profile, KEY)
+    begin_s = availability.begins_at_h * HOUR_S
     if "share" in read_table(path, [], KEY).columns:
         shares = _read_shares(read_table(path, ["hour", "share"], KEY))
         draws = rng.random((n_clients, 2, shares.size))

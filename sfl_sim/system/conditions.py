@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, expm1, log1p, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sfl_sim.rng import stream
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
+
+    from sfl_sim.scenario.sections import Compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,10 @@ def mean_one(rng: np.random.Generator, cv: float) -> float:
     return rng.lognormal(-(sigma**2) / 2, sigma)
 
 
-def make_conditions(jitter: float = 0.0, throttling: Mapping[str, Any] | None = None) -> Conditions | None:
-    """Make the conditions of a fleet, with the options of `Throttling`; None without jitter and throttling."""
-    if not jitter and throttling is None:
+def make_conditions(compute: Compute) -> Conditions | None:
+    """Make the conditions of a fleet; None without jitter and throttling."""
+    section = compute.throttling
+    if not compute.jitter and section is None:
         return None
-    return Conditions(jitter, None if throttling is None else Throttling(**throttling))
+    throttling = None if section is None else Throttling(section.floor, section.warm_up_s, section.cool_down_s)
+    return Conditions(compute.jitter, throttling)

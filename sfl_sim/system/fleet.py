@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,11 +16,11 @@ from sfl_sim.system.links import LazySequence, Links
 from sfl_sim.system.network import draw_links
 from sfl_sim.system.power import Power, read_power
 from sfl_sim.system.presence import Presence
-from sfl_sim.system.profiles import per_client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
+    from sfl_sim.scenario.sections import Clients, Server
     from sfl_sim.system.topology import Topology
 
 
@@ -64,69 +64,52 @@ class Fleet:
     topology: Topology | None = None
 
 
-def build_fleet(
-    n_clients: int,
-    seed: int,
-    compute: Mapping[str, Any],
-    network: Mapping[str, Any],
-    speedup: float | None,
-    power: Mapping[str, Any] | None = None,
-    availability: Mapping[str, Any] | None = None,
-    server_macs_per_s: float | None = None,
-    call_s: float = 0.0,
-) -> Fleet:
+def build_fleet(n_clients: int, seed: int, clients: Clients, server: Server) -> Fleet:
     """Draw the fleet of a run.
+
+    A server's `speedup` is gamma of SMoFi's Eq. (13), T_srv = work * s_mean / gamma: the server takes 1/gamma of the
+    seconds that a client takes on average, by its rate and without its training factor. The mean is one of seconds,
+    not of rates, so slow clients weigh most.
 
     Args:
         n_clients, seed: number of clients, and seed of the run.
-        compute: options of `draw_devices`; and `cost`, the profile of `read_cost`, `sample_s`, and `jitter` and
-            `throttling`, the options of `make_conditions`.
-        network: options of `draw_links`; and `shared`, the options of `build_topology`.
-        speedup: gamma of SMoFi's Eq. (13), T_srv = work * s_mean / gamma: the server takes 1/gamma of the seconds that
-            a client takes on average, by its rate and without its training factor. The mean is one of seconds, not
-            of rates, so slow clients weigh most. None with `server_macs_per_s`.
-        power: options of `read_power`.
-        availability: options of `draw_presence`.
-        server_macs_per_s: rate of the server, whatever the devices are; None with `speedup`.
-        call_s: see `CalledProcessor`.
+        clients, server: the scenario's sections.
 
     Raises:
-        ScenarioError: an option cannot be used.
+        ScenarioError: a profile, a file or a number cannot be used.
     """
-    options = dict(compute)
-    cost = read_cost(options.pop("cost", None))
-    sample_s = options.pop("sample_s", 0.0)
-    conditions = make_conditions(options.pop("jitter", 0.0), options.pop("throttling", None))
-    rng = stream(seed, "devices")
-    devices, macs_per_s, training_factor = draw_devices(n_clients, rng, **options, reference_macs=cost.reference_macs)
-    links = dict(network)
-    shared = links.pop("shared", None)
-    uplinks, downlinks, latency_s = draw_links(n_clients, stream(seed, "links"), macs_per_s=macs_per_s, **links)
+    compute, network = clients.compute, clients.network
+    cost = read_cost(compute.cost)
+    devices, macs_per_s, training_factor = draw_devices(
+        n_clients, stream(seed, "devices"), compute, cost.reference_macs
+    )
+    uplinks, downlinks, latency_s = draw_links(n_clients, stream(seed, "links"), network, macs_per_s)
     rates, training_macs_per_s = macs_per_s.tolist(), macs_per_s / training_factor
+    server_macs_per_s = server.macs_per_s
     if server_macs_per_s is None:
-        (gamma,) = per_client(speedup or 0.0, 1, "server.speedup")
-        server_macs_per_s = float(gamma / np.mean(1 / macs_per_s))
-    server = cost.processor(server_macs_per_s)
+        assert server.speedup is not None, "a section has a rate or a speedup"
+        server_macs_per_s = float(server.speedup / np.mean(1 / macs_per_s))
+    processor = cost.processor(server_macs_per_s)
     topology = None
-    if shared is not None:
+    if network.shared is not None:
         from sfl_sim.system.topology import build_topology  # with it comes networkx
 
-        topology = build_topology(n_clients, stream(seed, "access points"), **shared)
+        topology = build_topology(n_clients, stream(seed, "access points"), network.shared)
     return Fleet(
-        devices,
-        rates,
-        LazySequence(n_clients, lambda client: cost.processor(float(training_macs_per_s[client]))),
-        LazySequence(n_clients, lambda client: cost.processor(rates[client])),
-        training_factor.tolist(),
-        uplinks,
-        downlinks,
-        latency_s.tolist(),
-        CalledProcessor(server, call_s) if call_s else server,
-        server_macs_per_s,
-        cost.name,
-        None if power is None else read_power(n_clients, **power),
-        sample_s=sample_s,
-        conditions=conditions,
-        presence=None if availability is None else draw_presence(n_clients, stream(seed, "presence"), **availability),
+        devices=devices,
+        macs_per_s=rates,
+        processors=LazySequence(n_clients, lambda client: cost.processor(float(training_macs_per_s[client]))),
+        deployed=LazySequence(n_clients, lambda client: cost.processor(rates[client])),
+        training_factor=training_factor.tolist(),
+        uplinks=uplinks,
+        downlinks=downlinks,
+        latency_s=latency_s.tolist(),
+        server=CalledProcessor(processor, server.call_s) if server.call_s else processor,
+        server_macs_per_s=server_macs_per_s,
+        cost=cost.name,
+        power=None if clients.power is None else read_power(n_clients, clients.power),
+        sample_s=compute.sample_s,
+        conditions=make_conditions(compute),
+        presence=draw_presence(n_clients, stream(seed, "presence"), clients.availability),
         topology=topology,
     )

@@ -8,29 +8,19 @@ import numpy as np
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.system.links import Links, Pattern
-from sfl_sim.system.profiles import FloatArray, PerClient, available, find, per_client, read_table
+from sfl_sim.system.profiles import FloatArray, find, per_client, read_table
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from sfl_sim.scenario.sections import Network
 
 KEY = "clients.network"
 DIRECTIONS = ("uplink_bps", "downlink_bps")
 
 
 def draw_links(
-    n: int,
-    rng: np.random.Generator,
-    profile: str | Path | None = None,
-    uplink_bps: PerClient | None = None,
-    downlink_bps: PerClient | None = None,
-    trace: str | Path | None = None,
-    latency_s: PerClient = 0.0,
-    scale: float = 1.0,
-    up_down_correlation: float = 1.0,
-    compute_correlation: float = 0.0,
-    macs_per_s: FloatArray | None = None,
+    n: int, rng: np.random.Generator, network: Network, macs_per_s: FloatArray | None = None
 ) -> tuple[Links, Links, FloatArray]:
-    """Give each of n clients an uplink, a downlink, both `scale` times as fast, and a latency.
+    """Give each of n clients an uplink, a downlink, and a latency.
 
     The mean rate of a direction is the given one (one for all, or one per client), else what the client draws from the
     profile, else the trace's own mean. Around that mean the rate varies as the trace does; without one it is constant.
@@ -38,34 +28,34 @@ def draw_links(
     A client draws one quantile for both directions, because a good radio or contract is good in both: independent draws
     would give too many clients one fast and one slow link. With an `up_down_correlation` below 1, each direction has a
     quantile of its own, and this rank correlation. It also draws one phase, at which both directions start the trace.
-    A client's draws depend on neither the options nor n, but with a `compute_correlation`: that is the rank correlation
+    A client's draws depend on neither the section nor n, but with a `compute_correlation`: that is the rank correlation
     of uplinks with the devices' speeds `macs_per_s` (n,), which are ranked among each other.
 
     Raises:
-        ScenarioError: an unusable profile, trace or number, or no rate for a direction.
+        ScenarioError: an unusable profile, trace or number.
     """
     quantiles, phases = rng.random((n, 2)).T
     apart, ties = rng.spawn(2)
-    if profile is None and (up_down_correlation, compute_correlation) != (1, 0):
-        key = "compute_correlation" if compute_correlation else "up_down_correlation"
+    if network.profile is None and (network.up_down_correlation, network.compute_correlation) != (1, 0):
+        key = "compute_correlation" if network.compute_correlation else "up_down_correlation"
         raise ScenarioError("needs a profile, from which rates are drawn", key=f"{KEY}.{key}")
-    if compute_correlation and macs_per_s is not None:
-        quantiles = correlated(quantiles, _ranked(macs_per_s, ties), compute_correlation)
-    down = quantiles if up_down_correlation == 1 else correlated(apart.random(n), quantiles, up_down_correlation)
-    patterns = {} if trace is None else _read_trace(trace)
+    if network.compute_correlation and macs_per_s is not None:
+        quantiles = correlated(quantiles, _ranked(macs_per_s, ties), network.compute_correlation)
+    down = quantiles
+    if network.up_down_correlation != 1:
+        down = correlated(apart.random(n), quantiles, network.up_down_correlation)
+    patterns = {} if network.trace is None else _read_trace(network.trace)
     mean_bps = {direction: np.full(n, pattern.mean_bps) for direction, pattern in patterns.items()}
-    if profile is not None:
-        mean_bps |= _draw_rates(profile, quantiles, down)
-    for direction, rates_bps in (("uplink_bps", uplink_bps), ("downlink_bps", downlink_bps)):
+    if network.profile is not None:
+        mean_bps |= _draw_rates(network.profile, quantiles, down)
+    for direction in DIRECTIONS:
+        rates_bps = getattr(network, direction)
         if rates_bps is not None:
             mean_bps[direction] = per_client(rates_bps, n, f"{KEY}.{direction}")
-        elif direction not in mean_bps:
-            raise ScenarioError(f"needs a profile, a trace or {direction}", key=KEY, allowed=available("network"))
-    factor = per_client(scale, n, f"{KEY}.scale")
     uplinks, downlinks = (
-        _links(factor * mean_bps[direction], patterns.get(direction), phases) for direction in DIRECTIONS
+        _links(network.scale * mean_bps[direction], patterns.get(direction), phases) for direction in DIRECTIONS
     )
-    return uplinks, downlinks, per_client(latency_s, n, f"{KEY}.latency_s", zero_allowed=True)
+    return uplinks, downlinks, per_client(network.latency_s, n, f"{KEY}.latency_s", zero_allowed=True)
 
 
 def _links(mean_bps: FloatArray, pattern: Pattern | None, phases: FloatArray) -> Links:
@@ -96,7 +86,7 @@ def _ranked(numbers: FloatArray, rng: np.random.Generator) -> FloatArray:
     return ranks
 
 
-def _draw_rates(profile: str | Path, up: FloatArray, down: FloatArray) -> dict[str, FloatArray]:
+def _draw_rates(profile: str, up: FloatArray, down: FloatArray) -> dict[str, FloatArray]:
     """Interpolate the rates at quantiles (n,) by direction: linear between the profile's rows, constant beyond."""
     key = f"{KEY}.profile"
     table = read_table(find("network", profile, key), ["quantile", *DIRECTIONS], key)
@@ -121,7 +111,7 @@ def sampled_factor(profile: str, n: int, rng: np.random.Generator) -> float:
     return float(np.exp(of_sample - of_all))
 
 
-def _read_trace(trace: str | Path) -> dict[str, Pattern]:
+def _read_trace(trace: str) -> dict[str, Pattern]:
     """Read the patterns of a trace, by direction."""
     key = f"{KEY}.trace"
     table = read_table(find("network/traces", trace, key), ["time_s", *DIRECTIONS], key)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sfl_sim.errors import ScenarioError
-from sfl_sim.system.profiles import PerClient, available, find, per_client, read_row
+from sfl_sim.system.profiles import find, per_client, read_row
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from sfl_sim.scenario import optional_sections as sections
 
 KEY = "clients.power"
 WATT, JOULE = 1e-3, 1e-9
@@ -37,40 +36,34 @@ class Power:
     idle_w: list[float]
 
 
-def read_power(
-    n: int,
-    compute_w: PerClient,
-    radio: str | Path | None = None,
-    uplink_w: PerClient | None = None,
-    downlink_w: PerClient | None = None,
-    idle_w: PerClient = 0.0,
-) -> Power:
-    """Make the powers of n clients (one number for all, or one per client), with a radio profile or given watts.
+def read_power(n: int, section: sections.Power) -> Power:
+    """Make the powers of n clients, with a radio profile or given watts.
 
     The profile's radio draws, at a throughput t, base + alpha * t, where alpha depends on the direction (Huang et al.,
     MobiSys 2012, Table 4): base for as long as a transfer lasts, and alpha for every bit, however fast it passes. A
     radio that sends and receives at once counts as two.
 
     Raises:
-        ScenarioError: an unusable profile or number, or no power of the radio.
+        ScenarioError: an unusable profile or number.
     """
+    uplink_w, downlink_w = section.uplink_w, section.downlink_w
     uplink_joule_per_bit = downlink_joule_per_bit = 0.0
-    if radio is not None:
-        uplink_w, uplink_joule_per_bit, downlink_joule_per_bit = _read_radio(radio)
+    if section.radio is not None:
+        uplink_w, uplink_joule_per_bit, downlink_joule_per_bit = _read_radio(section.radio)
         downlink_w = uplink_w
-    if uplink_w is None or downlink_w is None:
-        raise ScenarioError("needs a radio, or uplink_w and downlink_w", key=KEY, allowed=available("power"))
+    assert uplink_w is not None, "a section has a radio or both watts"
+    assert downlink_w is not None, "a section has a radio or both watts"
     return Power(
-        compute_w=per_client(compute_w, n, f"{KEY}.compute_w").tolist(),
+        compute_w=per_client(section.compute_w, n, f"{KEY}.compute_w").tolist(),
         uplink_w=per_client(uplink_w, n, f"{KEY}.uplink_w").tolist(),
         downlink_w=per_client(downlink_w, n, f"{KEY}.downlink_w").tolist(),
         uplink_joule_per_bit=[uplink_joule_per_bit] * n,
         downlink_joule_per_bit=[downlink_joule_per_bit] * n,
-        idle_w=per_client(idle_w, n, f"{KEY}.idle_w", zero_allowed=True).tolist(),
+        idle_w=per_client(section.idle_w, n, f"{KEY}.idle_w", zero_allowed=True).tolist(),
     )
 
 
-def _read_radio(radio: str | Path) -> tuple[float, float, float]:
+def _read_radio(radio: str) -> tuple[float, float, float]:
     """Read the base power in watts, and the joules per bit sent and received."""
     key = f"{KEY}.radio"
     columns = {"base_mw": WATT, "uplink_mw_per_mbps": JOULE, "downlink_mw_per_mbps": JOULE}

@@ -11,6 +11,7 @@ import networkx as nx
 import numpy as np
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.scenario.optional_sections import Directions, Shared
 from sfl_sim.system.profiles import Table, read_table
 
 KEY = "clients.network.shared"
@@ -67,41 +68,33 @@ def client_name(client: int) -> str:
     return f"client{client}"
 
 
-def build_topology(
-    n_clients: int,
-    rng: np.random.Generator,
-    access_points: int | None = None,
-    capacity_bps: float | Mapping[str, float] | None = None,
-    backhaul_bps: float | Mapping[str, float] | None = None,
-    file: str | Path | None = None,
-) -> Topology:
-    """Build the graph in a user's `file`, or one of `access_points` with a common backhaul.
+def build_topology(n_clients: int, rng: np.random.Generator, shared: Shared) -> Topology:
+    """Build the graph in a user's file, or one of access points with a common backhaul.
 
-    Clients are assigned to the access points at random and evenly: numbers of clients differ by at most 1. The
-    capacities, of every access point and of the backhaul, are one number for both directions, or `up` and `down`; None
-    is no limit.
+    Clients are assigned to the access points at random and evenly: numbers of clients differ by at most 1.
 
     Raises:
-        ScenarioError: an unusable file, or neither a file nor access points.
+        ScenarioError: an unusable file.
     """
-    if file is not None:
-        return Topology(_read_graph(Path(file), n_clients), n_clients)
-    if access_points is None:
-        raise ScenarioError("needs access_points or a file", key=KEY)
+    if shared.file is not None:
+        return Topology(_read_graph(Path(shared.file), n_clients), n_clients)
+    access_points = shared.access_points
+    assert access_points is not None, "a section has access points or a file"
     graph: nx.DiGraph[str] = nx.DiGraph()
-    _connect(graph, BACKHAUL, SERVER, backhaul_bps)
+    _connect(graph, BACKHAUL, SERVER, shared.backhaul_bps)
     for client, draw in enumerate(rng.permutation(n_clients).tolist()):
         access_point = f"access_point{draw % access_points}"
         _connect(graph, client_name(client), access_point, None)
-        _connect(graph, access_point, BACKHAUL, capacity_bps)
+        _connect(graph, access_point, BACKHAUL, shared.capacity_bps)
     return Topology(graph, n_clients)
 
 
-def _connect(graph: nx.DiGraph[str], below: str, above: str, capacity_bps: float | Mapping[str, float] | None) -> None:
-    """Add an edge in each direction."""
-    both = capacity_bps if isinstance(capacity_bps, Mapping) else {"up": capacity_bps, "down": capacity_bps}
-    graph.add_edge(below, above, capacity_bps=both["up"])
-    graph.add_edge(above, below, capacity_bps=both["down"])
+def _connect(graph: nx.DiGraph[str], below: str, above: str, capacity_bps: float | Directions | None) -> None:
+    """Add an edge in each direction, each with its capacity; None is no limit."""
+    up_bps = capacity_bps.up if isinstance(capacity_bps, Directions) else capacity_bps
+    down_bps = capacity_bps.down if isinstance(capacity_bps, Directions) else capacity_bps
+    graph.add_edge(below, above, capacity_bps=up_bps)
+    graph.add_edge(above, below, capacity_bps=down_bps)
 
 
 def _read_graph(file: Path, n_clients: int) -> nx.DiGraph[str]:

@@ -30,6 +30,7 @@ from sfl_sim.ops import (
     wait,
 )
 from sfl_sim.rng import stream
+from sfl_sim.scenario.optional_sections import Shared
 from sfl_sim.sim.clock import Clock
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock
@@ -186,7 +187,11 @@ def test_everybody_counts_as_present_outside_of_rounds():
 
 NEEDS_EVENTS = {
     "clients may be lost": {"dropouts": Dropouts("deadline", deadline_s=1e9)},
-    "clients share links": {"fleet": replace(fleet(2), topology=build_topology(2, stream(0, "test"), 1))},
+    "clients share links": {
+        "fleet": replace(
+            fleet(2), topology=build_topology(2, stream(0, "test"), Shared(access_points=1, backhaul_bps=1e6))
+        )
+    },
     "branches share clients who bring jobs": {"name": "smofi", "options": {"barrier": "relaxed"}},
 }
 

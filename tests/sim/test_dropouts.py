@@ -30,6 +30,7 @@ from sfl_sim.ops import (
     wait,
 )
 from sfl_sim.rng import stream
+from sfl_sim.scenario.optional_sections import Shared
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
@@ -160,7 +161,7 @@ def test_whoever_sends_to_a_client_that_is_lost_has_its_uplink_busy_as_before():
 def test_who_is_lost_leaves_a_shared_link_to_the_others():
     """Two uploads of 8 bytes over 1 byte/s: half a byte a second each, until one goes away at 4 s with 2 bytes moved.
     The other's 6 bytes then have the link to themselves until 10 s."""
-    shared = build_topology(2, stream(0, "access points"), access_points=1, capacity_bps=8.0)
+    shared = build_topology(2, stream(0, "access points"), Shared(access_points=1, capacity_bps=8.0))
     simulator = world([ALWAYS, there((0, 4))], topology=shared)
 
     def upload(client):

@@ -8,6 +8,7 @@ import pytest
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
+from sfl_sim.scenario.sections import Compute
 from sfl_sim.studies.calibrate_devices import calibrate_devices, write_profile
 from sfl_sim.system.cost import read_cost
 from sfl_sim.system.devices import draw_devices
@@ -62,16 +63,15 @@ def test_the_profile_gives_the_devices_back(tmp_path: Path) -> None:
     text = 'device,macs,forward_ms,step_ms\n"One, plus",1e9,1000,9000\n'
     found = calibrate_devices(write(tmp_path, text), "phones")
     write_profile(found, tmp_path / "mine.csv", tmp_path / "measured.csv")
-    names, rates, factors = draw_devices(
-        1, stream(0, "devices"), tmp_path / "mine.csv", reference_macs=read_cost("phones").reference_macs
-    )
+    mine = Compute(profile=str(tmp_path / "mine.csv"))
+    names, rates, factors = draw_devices(1, stream(0, "devices"), mine, read_cost("phones").reference_macs)
     assert (names, rates.tolist(), factors.tolist()) == (["One, plus"], pytest.approx([1e9]), pytest.approx([3]))
 
 
 def test_a_name_that_begins_like_a_note_is_a_device(tmp_path: Path) -> None:
     text = 'device,macs,forward_ms,step_ms\n"#1 phone",1e9,1000,\nother,1e9,2000,\n'
     write_profile(calibrate_devices(write(tmp_path, text), "macs"), tmp_path / "mine.csv", tmp_path / "measured.csv")
-    names, *_ = draw_devices(20, stream(0, "devices"), tmp_path / "mine.csv")
+    names, *_ = draw_devices(20, stream(0, "devices"), Compute(profile=str(tmp_path / "mine.csv")))
     assert set(names) == {"#1 phone", "other"}
 
 

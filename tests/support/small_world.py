@@ -13,6 +13,7 @@ from sfl_sim.data.partition import label_counts
 from sfl_sim.methods import METHODS, Task
 from sfl_sim.models.network import Network
 from sfl_sim.rng import stream
+from sfl_sim.scenario.sections import Clients, Server
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.fleet import build_fleet
@@ -81,8 +82,8 @@ def task(
 
 def fleet(n, macs_per_s=1e6, uplink_bps=1e6, downlink_bps=1e6, speedup=100.0, **network):
     """Clients with the given rates (numbers or lists)."""
-    links = {"profile": None, "uplink_bps": uplink_bps, "downlink_bps": downlink_bps, **network}
-    return build_fleet(n, 0, {"profile": None, "macs_per_s": macs_per_s}, links, speedup)
+    links = {"uplink_bps": uplink_bps, "downlink_bps": downlink_bps, **network}
+    return build_fleet(n, 0, Clients(compute={"macs_per_s": macs_per_s}, network=links), Server(speedup=speedup))
 
 
 NEUTRAL = {"smofi": {"server_momentum": 0.0}, "fedavgm": {"server_momentum": 0.0}, "slowmo": {"slow_momentum": 0.0},

@@ -10,6 +10,7 @@ import pytest
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
+from sfl_sim.scenario.optional_sections import Availability
 from sfl_sim.system.availability import DAY_S, HOUR_S, draw_presence
 from sfl_sim.system.presence import Presence
 from sfl_sim.system.profiles import find, read_table
@@ -24,7 +25,7 @@ FLASH_HOURLY = [  # of all clients' time, hour by hour of the day, counted by ot
 
 
 def draw(n: int, profile: str | Path, begins_at_h: float = 0.0) -> list[Presence]:
-    drawn = draw_presence(n, stream(0, "presence"), profile, begins_at_h)
+    drawn = draw_presence(n, stream(0, "presence"), Availability(profile=str(profile), begins_at_h=begins_at_h))
     assert drawn is not None
     return drawn
 

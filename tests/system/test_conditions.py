@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import lambertw
 
+from sfl_sim.scenario.sections import Compute
 from sfl_sim.system.conditions import Conditions, Throttling, make_conditions
 
 MODEST = settings(max_examples=60, deadline=None)
@@ -22,10 +23,10 @@ def speed(throttling: Throttling, heat: float) -> float:
 
 
 def test_without_jitter_and_throttling_there_are_no_conditions() -> None:
-    assert make_conditions() is None
-    assert make_conditions(0.2) == Conditions(0.2)
+    assert make_conditions(Compute()) is None
+    assert make_conditions(Compute(jitter=0.2)) == Conditions(0.2)
     section = {"floor": 0.5, "warm_up_s": 300.0, "cool_down_s": 600.0}
-    assert make_conditions(throttling=section) == Conditions(0.0, PHONE)
+    assert make_conditions(Compute(throttling=section)) == Conditions(0.0, PHONE)
 
 
 @pytest.mark.parametrize("jitter", [0.1, 0.5])

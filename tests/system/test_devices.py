@@ -9,6 +9,7 @@ import pytest
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
+from sfl_sim.scenario.sections import Compute
 from sfl_sim.system.devices import draw_devices
 from sfl_sim.system.profiles import find, read_table
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def test_the_rate_is_the_reference_networks_macs_over_the_time_of_a_frame(tmp_path: Path) -> None:
     own = tmp_path / "own.csv"
     own.write_text("device,ms_per_frame,reference_macs\nPi,250,1e9\n")
-    names, macs_per_s, _ = draw_devices(2, stream(0, "devices"), own, scale=0.5)
+    names, macs_per_s, _ = draw_devices(2, stream(0, "devices"), Compute(profile=str(own), scale=0.5))
     assert names == ["Pi", "Pi"]
     assert macs_per_s.tolist() == [2e9, 2e9]  # 1e9 MACs in 0.25 s, at half the speed
 
@@ -27,7 +28,7 @@ def test_the_rate_is_the_reference_networks_macs_over_the_time_of_a_frame(tmp_pa
 def test_every_device_is_as_likely_and_keeps_its_own_rate(tmp_path: Path) -> None:
     own = tmp_path / "own.csv"
     own.write_text("device,ms_per_frame,reference_macs\n" + "".join(f"d{i},{i},1000\n" for i in range(1, 21)))
-    names, macs_per_s, _ = draw_devices(20_000, stream(0, "devices"), own)
+    names, macs_per_s, _ = draw_devices(20_000, stream(0, "devices"), Compute(profile=str(own)))
     drawn = np.array([int(name[1:]) for name in names])
     assert macs_per_s == pytest.approx(1e6 / drawn)
     counts = np.bincount(drawn, minlength=21)[1:]
@@ -38,7 +39,7 @@ def test_phones_of_the_ai_benchmark_are_drawn_as_it_ranks_them() -> None:
     table = read_table(find("devices", "ai_benchmark", ""), ["ms_per_frame", "reference_macs"], "")
     listed = np.sort(table.numbers("reference_macs") / (table.numbers("ms_per_frame") / 1000))
     n = 20_000
-    _, drawn, _ = draw_devices(n, stream(0, "devices"))
+    _, drawn, _ = draw_devices(n, stream(0, "devices"), Compute())
     apart = np.searchsorted(np.sort(drawn), listed, "right") / n - np.searchsorted(listed, listed, "right") / len(
         listed
     )
@@ -51,19 +52,14 @@ def test_the_reference_is_mobilenet_v2_whose_published_macs_are_300_million() ->
 
 
 def test_given_rates_take_the_place_of_the_profile() -> None:
-    assert draw_devices(2, stream(0, "devices"), macs_per_s=[1e9, 2e9])[1].tolist() == [1e9, 2e9]
-    names, macs_per_s, _ = draw_devices(2, stream(0, "devices"), None, macs_per_s=1e9, scale=3)
+    assert draw_devices(2, stream(0, "devices"), Compute(macs_per_s=[1e9, 2e9]))[1].tolist() == [1e9, 2e9]
+    names, macs_per_s, _ = draw_devices(2, stream(0, "devices"), Compute(macs_per_s=1e9, scale=3))
     assert (names, macs_per_s.tolist()) == (["given", "given"], [3e9, 3e9])
 
 
 def test_a_wrong_number_of_rates_is_refused() -> None:
     with pytest.raises(ScenarioError, match=r"clients.compute.macs_per_s: .*found 1; allowed: 2 entries"):
-        draw_devices(2, stream(0, "devices"), macs_per_s=[1e9])
-
-
-def test_without_profile_and_rates_there_is_nothing_to_draw() -> None:
-    with pytest.raises(ScenarioError, match=r"clients.compute: needs a profile or macs_per_s"):
-        draw_devices(2, stream(0, "devices"), None)
+        draw_devices(2, stream(0, "devices"), Compute(macs_per_s=[1e9]))
 
 
 def test_latencies_of_another_network_than_a_cost_profile_needs_are_refused(tmp_path: Path) -> None:
@@ -72,13 +68,16 @@ def test_latencies_of_another_network_than_a_cost_profile_needs_are_refused(tmp_
     with pytest.raises(
         ScenarioError, match=r"own.csv:3: .*'reference_macs' .*found '1e9'; allowed: 1000, as in .*cost"
     ):
-        draw_devices(2, stream(0, "devices"), own, reference_macs=1000)
-    assert draw_devices(2, stream(0, "devices"), macs_per_s=5.0, reference_macs=1000)[1].tolist() == [5.0, 5.0]
+        draw_devices(2, stream(0, "devices"), Compute(profile=str(own)), reference_macs=1000)
+    assert draw_devices(2, stream(0, "devices"), Compute(macs_per_s=5.0), reference_macs=1000)[1].tolist() == [5.0, 5.0]
 
 
 def test_a_profile_may_say_how_much_longer_training_takes(tmp_path):
     own = tmp_path / "own.csv"
     own.write_text("device,ms_per_frame,reference_macs,training_factor\nslow,2,1000,3.5\n")
-    assert draw_devices(2, stream(0, "devices"), own)[2].tolist() == [3.5, 3.5]
-    assert draw_devices(2, stream(0, "devices"), own, training_factor=[1, 2])[2].tolist() == [1, 2]
-    assert draw_devices(2, stream(0, "devices"), macs_per_s=5.0)[2].tolist() == [1, 1]
+    assert draw_devices(2, stream(0, "devices"), Compute(profile=str(own)))[2].tolist() == [3.5, 3.5]
+    assert draw_devices(2, stream(0, "devices"), Compute(profile=str(own), training_factor=[1, 2]))[2].tolist() == [
+        1,
+        2,
+    ]
+    assert draw_devices(2, stream(0, "devices"), Compute(macs_per_s=5.0))[2].tolist() == [1, 1]

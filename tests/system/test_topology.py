@@ -7,6 +7,8 @@ import pytest
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.rng import stream
+from sfl_sim.scenario.optional_sections import Shared
+from sfl_sim.scenario.sections import Clients, Server
 from sfl_sim.system.fleet import build_fleet
 from sfl_sim.system.topology import Topology, build_topology
 
@@ -14,7 +16,7 @@ SERVER, AGGREGATOR = -1, -2
 
 
 def built(n, **section):
-    return build_topology(n, stream(0, "access points"), **section)
+    return build_topology(n, stream(0, "access points"), Shared(**section))
 
 
 def named(topology, src, dst):
@@ -43,7 +45,7 @@ def test_clients_are_dealt_evenly_and_at_random():
     assert set(Counter(points).values()) == {142, 143}
     together = sum(points[client] == points[client + 1] for client in range(999))
     assert together == pytest.approx(999 / 7, abs=45)  # four standard deviations
-    again = build_topology(1000, stream(1, "access points"), access_points=7, capacity_bps=1e6)
+    again = build_topology(1000, stream(1, "access points"), Shared(access_points=7, capacity_bps=1e6))
     assert points != [again.path(client, SERVER) for client in range(1000)]
 
 
@@ -71,7 +73,7 @@ ATTACHED = "client0,mast,", "mast,client0,"
 
 def test_a_file_gives_any_graph(edges):
     path = edges(*ATTACHED, "mast,server,1e6", "server,mast,2e6", "client1,server,3e6", "server,client1,")
-    topology = built(2, file=path)
+    topology = built(2, file=str(path))
     assert named(topology, 0, SERVER) == [("mast", "server", 1e6)]
     assert named(topology, 1, 0) == [("client1", "server", 3e6), ("server", "mast", 2e6)]
     assert named(topology, SERVER, 1) == []
@@ -99,14 +101,14 @@ def test_a_file_gives_any_graph(edges):
 )
 def test_a_file_that_cannot_be_used_is_refused(edges, rows, problem):
     with pytest.raises(ScenarioError, match=problem):
-        built(1, file=edges(*rows))
+        built(1, file=str(edges(*rows)))
 
 
 def test_a_fleet_shares_nothing_unless_the_network_says_so():
-    links = {"profile": None, "uplink_bps": 1e6, "downlink_bps": 1e6}
-    compute = {"profile": None, "macs_per_s": 1e6}
-    apart = build_fleet(3, 0, compute, links, 1.0)
-    together = build_fleet(3, 0, compute, {**links, "shared": {"access_points": 1, "backhaul_bps": 1e6}}, 1.0)
+    links = {"uplink_bps": 1e6, "downlink_bps": 1e6}
+    shared = {"access_points": 1, "backhaul_bps": 1e6}
+    apart = build_fleet(3, 0, Clients(network=links), Server())
+    together = build_fleet(3, 0, Clients(network={**links, "shared": shared}), Server())
     assert apart.topology is None
     assert [named(together.topology, client, SERVER) for client in range(3)] == [[("backhaul", "server", 1e6)]] * 3
     assert list(apart.uplinks) == list(together.uplinks)
