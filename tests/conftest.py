@@ -85,5 +85,5 @@ def without_pages(request, monkeypatch):
         out.write_text("left out")
         return out
 
-    monkeypatch.setattr("sfl_sim.report.page.write_report", leave_out)
+    monkeypatch.setattr("sfl_sim.report.pages.run.write_report", leave_out)
     monkeypatch.setattr("sfl_sim.report.perfetto.write_trace", lambda folder: None)

@@ -68,7 +68,7 @@ def whatif(
 
     with progress(Terminal(stderr=True), quiet) as notify:
         outcome = run_whatif(study, axes, out, jobs, notify, runs, (draws or DRAWS) if uncertainty else 0)
-    from sfl_sim.report.whatif import whatif_in_terminal
+    from sfl_sim.report.pages.whatif import whatif_in_terminal
 
     conclude(outcome, "whatif.html", None if quiet else whatif_in_terminal)
 

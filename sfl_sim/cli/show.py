@@ -55,7 +55,7 @@ def report(
     Example: sfl-sim report reports/first reports/second --out both.html
     """
     from sfl_sim.report.export import export_runs
-    from sfl_sim.report.page import write_report
+    from sfl_sim.report.pages.run import write_report
 
     if format and not export:
         raise ScenarioError("needs a folder: --export DIR", key="--format")
@@ -246,7 +246,7 @@ def model(
     from sfl_sim.engine.layer_table import layer_table, usual_data
     from sfl_sim.engine.registry import find_model
     from sfl_sim.models.zoo import network
-    from sfl_sim.report.fleet import layers_in_terminal
+    from sfl_sim.report.pages.system import layers_in_terminal
     from sfl_sim.scenario.sections import Model
 
     is_stored = os.path.exists(name) and name not in choices()["model.name"]

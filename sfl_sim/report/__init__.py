@@ -7,7 +7,7 @@ it in the list of `page._sections`. All of a new file `uploads.py`, for example:
 
     from sfl_sim.report import figures
     from sfl_sim.report.frames import Frames
-    from sfl_sim.report.html_page import Panel
+    from sfl_sim.report.panel import Panel
 
 
     def upload_panels(frames: Frames) -> list[Panel]:

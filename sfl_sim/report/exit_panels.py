@@ -14,8 +14,8 @@ from sfl_sim.metrics.exit_metrics import achieved, at_rho, trade_off
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import MAX_NARROW_BANDS
 from sfl_sim.report.frames import label_names
-from sfl_sim.report.html_page import Panel
-from sfl_sim.report.learning import over_time
+from sfl_sim.report.pages.learning import over_time
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.table import Column, Table, by_variant
 
 if TYPE_CHECKING:

@@ -81,7 +81,7 @@ def band(figure: go.Figure, named: Named, low: pd.Series, high: pd.Series, x: pd
     figure.add_scatter(
         x=np.r_[known["x"], known["x"][::-1]], y=np.r_[known["high"], known["low"][::-1]],
         mode="lines", fill="toself", fillcolor=named.colour, opacity=0.16, line={"width": 0},
-        legendgroup=named.label, showlegend=False, hoverinfo="skip", **place,
+        showlegend=False, hoverinfo="skip", **place,
     )  # fmt: skip
 
 
@@ -92,29 +92,54 @@ def medians(
     x: str,
     y: str = "accuracy",
     *,
-    by: str | None = None,
     hover: str = "%{y:.1f} % at %{x:.4~g}",
+    by: str | None = None,
+    share: bool = True,
     with_band: bool = True,
     **place: Any,
 ) -> None:
-    """Draw the median of a share over seeds in percent, and around it how far they spread, if they differ.
+    """Draw the median of a column over seeds, and around it how far they spread, if they differ.
 
     Args:
         figure: to draw on.
         named: whose line it is.
         rows: one row per seed and group, with the columns `by`, `x` and `y`.
         x: the column on the x axis, whose median over seeds is taken as well.
-        y: a column of shares in [0, 1]; the band ends there.
-        by: the column of groups; default `x`.
+        y: the column that is drawn.
         hover: Plotly's template.
+        by: the column of groups; default `x`.
+        share: whether `y` is a share in [0, 1], where the band ends; it is drawn in percent.
         with_band: whether the spread is drawn.
-        place: row and column of the subplot.
+        place: row and column of the subplot, and more that goes to the line.
     """
     curve = display.thin(display.over_seeds(rows, by or x, [x, y]), MAX_POINTS)
+    middle, low, high = (curve[column] for column in (y, f"{y}_low", f"{y}_high"))
+    if share:
+        middle, low, high = 100 * middle, 100 * low.clip(0, 1), 100 * high.clip(0, 1)
     if with_band:
-        low, high = (100 * curve[f"{y}_{end}"].clip(0, 1) for end in ("low", "high"))
-        band(figure, named, low, high, curve[x], **place)
-    lines(figure, named, curve[x], 100 * curve[y], hover, legendgroup=named.label, **place)
+        band(figure, named, low, high, curve[x], **{key: place[key] for key in ("row", "col") if key in place})
+    lines(figure, named, curve[x], middle, hover, **place)
+
+
+def curves(
+    of: Sequence[tuple[Named, pd.DataFrame]],
+    x: str,
+    y: str,
+    hover: str,
+    *,
+    most_bands: int = MAX_NARROW_BANDS,
+    height_px: float = 330,
+    **more: Any,
+) -> go.Figure:
+    """Draw `medians` of every variant that knows `y`, with their spread unless `of` has more than `most_bands`.
+
+    `more` goes to `medians`.
+    """
+    figure = canvas(height_px)
+    for named, rows in of:
+        if len(known := rows.dropna(subset=y)):
+            medians(figure, named, known, x, y, hover=hover, with_band=len(of) <= most_bands, **more)
+    return figure
 
 
 def marks(figure: go.Figure, named: Named, x: Any, y: Any, hover: str, **more: Any) -> None:

@@ -9,15 +9,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from sfl_sim.errors import ScenarioError, in_short
-from sfl_sim.report import style
 from sfl_sim.report.load import flat
 from sfl_sim.report.table import Cell, Table
 from sfl_sim.store import write_file
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
+    from sfl_sim.report.panel import Panel
+
 T = TypeVar("T")
 PLOTLY = "plotly.min.js"
 """Name of the file that pages of one folder share."""
@@ -35,30 +36,6 @@ PLOT_CONFIG = {
     "displaylogo": False,
     "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
 }
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Section of a page: a title, a caption that says what to see, figures with their headings, and tables below.
-
-    Texts are escaped unless they are `Markup`. A `folded` section shows its title until a reader opens it.
-    """
-
-    title: str
-    caption: str
-    figures: Sequence[tuple[str, go.Figure]] = ()
-    columns: int = 1
-    tables: Sequence[Table] = ()
-    folded: bool = False
-
-    @property
-    def legend(self) -> list[Entry]:
-        """One legend for all figures. Unlike Plotly's own, it takes no room from plots."""
-        traces: dict[str, Any] = {}
-        for trace in chain.from_iterable(figure.data for _, figure in self.figures):
-            if trace.name and trace.showlegend is not False:
-                traces.setdefault(trace.name, trace)
-        return [_entry(name, trace) for name, trace in traces.items()]
 
 
 def _ignore(*_: object) -> None:
@@ -92,32 +69,18 @@ class Parts:
             self.warn(self.left_out[-1])
             return otherwise
 
-    def make_all(self, parts: Mapping[str, Callable[[], list[T]]]) -> list[T]:
-        """Make all of these parts, and count them."""
-        made: list[T] = []
-        for number, (name, part) in enumerate(parts.items()):
-            self.count(number, len(parts))
-            made += self.make(name, part, [])
-        self.count(len(parts), len(parts))
+    def draw(self, sections: Mapping[str, Callable[[], list[Panel]]]) -> list[Panel]:
+        """Make the panels of these sections, draw their figures, and count the sections."""
+
+        def drawn(section: Callable[[], list[Panel]]) -> list[Panel]:
+            return [panel.drawn() for panel in section()]
+
+        made: list[Panel] = []
+        for number, (name, section) in enumerate(sections.items()):
+            self.count(number, len(sections))
+            made += self.make(f"The section “{name}”", partial(drawn, section), [])
+        self.count(len(sections), len(sections))
         return made
-
-
-class Entry(NamedTuple):
-    """An entry of a legend: the style (CSS) and the glyph of its mark, and its name."""
-
-    look: str
-    glyph: str
-    name: str
-
-
-def _entry(name: str, trace: Any) -> Entry:
-    text = Markup(name).striptags()  # Plotly's names are HTML
-    if trace.type == "bar":
-        return Entry(f"border-top: 10px solid {trace.marker.color}", "", text)
-    if "lines" not in trace.mode:
-        return Entry(f"color: {trace.marker.color}", style.GLYPHS[trace.marker.symbol], text)
-    dash = {"dash": "dashed", "dot": "dotted"}.get(trace.line.dash, "solid")
-    return Entry(f"border-top: {trace.line.width}px {dash} {trace.line.color}", "", text)
 
 
 def write_page(

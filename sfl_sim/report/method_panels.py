@@ -9,7 +9,7 @@ from plotly.colors import hex_to_rgb
 
 from sfl_sim.report import display, figures
 from sfl_sim.report.figures import MAX_NARROW_BANDS, MAX_POINTS
-from sfl_sim.report.html_page import Panel
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.results import of_each
 from sfl_sim.report.table import Column, by_variant
 

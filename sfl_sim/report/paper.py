@@ -13,7 +13,7 @@ import plotly.io
 from markupsafe import escape
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.page import panels
+from sfl_sim.report.pages.run import panels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames
-    from sfl_sim.report.html_page import Panel
+    from sfl_sim.report.panel import Panel
 
 FONT = "Arial, Helvetica, Liberation Sans, sans-serif"
 PAPER_PT, PAGE_PX = 8, 13

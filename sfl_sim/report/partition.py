@@ -14,8 +14,8 @@ from sfl_sim.metrics.divergence import label_divergence
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent, plural
 from sfl_sim.report.frames import distinct
-from sfl_sim.report.html_page import Panel, write_page
-from sfl_sim.report.round_view import MAX_VARIANTS
+from sfl_sim.report.html_page import write_page
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.table import Cell, Table
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def held(frames: Frames) -> list[tuple[list[Markup], pd.DataFrame]]:
             names = dict(zip(labels["label"], labels["label_name"], strict=True))
             counts = pd.DataFrame(np.stack(list(clients["label_samples"])), index=clients.index)
             found.append((variant.html, counts.rename(columns=lambda label: names.get(label, str(label)))))  # noqa: B023
-    return distinct(found)[:MAX_VARIANTS]
+    return distinct(found)[: style.MAX_DETAILED]
 
 
 def _sorted(counts: pd.DataFrame) -> pd.DataFrame:

@@ -15,9 +15,10 @@ from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import figures, style
 from sfl_sim.report.display import data_size, duration, percent, plural, points, time_unit
 from sfl_sim.report.frames import merge
-from sfl_sim.report.frontier import any_of
-from sfl_sim.report.html_page import Panel, write_page
+from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import flat, load, read_table
+from sfl_sim.report.pages.frontier import any_of
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.privacy_pictures import galleries
 from sfl_sim.report.run_warnings import warnings
 from sfl_sim.report.setup import setup_in_words

@@ -64,7 +64,7 @@ def results_figure(folder: Path, against: Literal["time", "rounds", "bytes"]) ->
 
     Raises ScenarioError if the folder holds no run, or nothing can be drawn against what is asked for.
     """
-    from sfl_sim.report import learning  # with it comes plotly
+    from sfl_sim.report.pages import learning  # with it comes plotly
     from sfl_sim.report.round_time import round_breakdown
 
     axes = {

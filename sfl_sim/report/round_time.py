@@ -8,9 +8,9 @@ import pandas as pd
 
 from sfl_sim.metrics.critical_path import RESOURCES, WAITING
 from sfl_sim.report import display, figures, style
-from sfl_sim.report.html_page import Panel
-from sfl_sim.report.participation import unreliable
-from sfl_sim.report.round_view import drawn
+from sfl_sim.report.pages.one_round import drawn
+from sfl_sim.report.pages.participation import unreliable
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.table import Cell, Table
 from sfl_sim.store.columns import BREAKDOWN
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames
-    from sfl_sim.report.round_view import RoundView
+    from sfl_sim.report.pages.one_round import OneRound, RoundView
 
 TITLES = style.RESOURCE_NAMES | {"queue": "server held idle", WAITING: "no operation"}
 CHANGES = {
@@ -52,21 +52,22 @@ HELPING = (
 )
 
 
-def breakdown_panel(frames: Frames) -> Panel:
+def breakdown_panels(frames: Frames) -> list[Panel]:
     """Panel on where the time of the average client's round goes."""
     caption = BREAKDOWN_CAPTION.format(
         assistants=", for assistants" if frames.rounds["assistants_s"].any() else "",
         absent=", and include the time while it is away" if unreliable(frames) else "",
     )
-    return Panel("Where the time goes", caption, [("Mean time of a round by resource", round_breakdown(frames))])
+    return [Panel("Where the time goes", caption, [("Mean time of a round by resource", round_breakdown(frames))])]
 
 
-def path_panel(frames: Frames, views: Sequence[RoundView]) -> Panel:
+def path_panels(details: OneRound) -> list[Panel]:
     """The critical paths of one round, and what would make it shorter, if that was tried."""
+    frames, views = details.frames, details.views
     helping = help_table(views)
     caption = PATH_CAPTION.format(round=frames.typical_round, drawn=drawn(frames), helping=HELPING if helping else "")
     tables = [path_table(views), *([helping] if helping else [])]
-    return Panel("Why a round takes so long", caption, tables=tables)
+    return [Panel("Why a round takes so long", caption, tables=tables)]
 
 
 def round_breakdown(frames: Frames) -> go.Figure:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sfl_sim.metrics.exit_metrics import at_rho, hybrid, oracle, over_clients, thresholds, trade_off
 from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import display, figures, style
-from sfl_sim.report.html_page import Panel
+from sfl_sim.report.panel import Panel
 
 if TYPE_CHECKING:
     import pandas as pd

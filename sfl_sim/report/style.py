@@ -13,6 +13,8 @@ VARIANT_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4
 DASHES = ("solid", "dash", "dot")
 MAX_LOOKS = len(VARIANT_COLOURS) * len(DASHES)
 """Number of variants that can be told apart, and so are drawn."""
+MAX_DETAILED = 6
+"""Number of variants of which details are drawn."""
 SYMBOLS = dict(zip(DASHES, ("circle", "diamond", "square"), strict=True))
 GLYPHS = {"circle": "●", "diamond": "◆", "square": "■", "triangle-down": "▼", "triangle-up": "▲", "star": "★"}
 """Plotly's symbols as they look in text."""

@@ -11,9 +11,9 @@ from plotly.colors import sample_colorscale
 
 from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import display, figures, style
-from sfl_sim.report.html_page import Panel
+from sfl_sim.report.pages.whatif_figures import add_line, canvas, dressed, wide
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.whatif_load import CLIENT_PARTS, where_drawn
-from sfl_sim.report.whatif_rounds import add_line, canvas, dressed, wide
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -10,10 +10,10 @@ from markupsafe import Markup
 from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import display, figures
 from sfl_sim.report.display import capitalised, duration, percent, plural
-from sfl_sim.report.html_page import Panel
+from sfl_sim.report.pages.whatif_figures import canvas, dressed, placed, wide
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.table import Cell, Table
 from sfl_sim.report.whatif_load import where_drawn
-from sfl_sim.report.whatif_rounds import canvas, dressed, placed, wide
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

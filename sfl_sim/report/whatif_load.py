@@ -15,7 +15,6 @@ from sfl_sim.metrics.survival import survival
 from sfl_sim.report import style
 from sfl_sim.report.display import capitalised
 from sfl_sim.report.load import read_json, read_table, reading
-from sfl_sim.report.round_view import MAX_VARIANTS
 from sfl_sim.store.columns import BREAKDOWN, LAYER_COLUMNS
 
 if TYPE_CHECKING:
@@ -144,7 +143,7 @@ class WhatIf:
     @cached_property
     def drawn(self) -> list[style.Named]:
         """The series that have figures of their own: the first ones that have points in the scenario's own system."""
-        return [one for one in self.series if len(self.times(one))][:MAX_VARIANTS]
+        return [one for one in self.series if len(self.times(one))][: style.MAX_DETAILED]
 
     @property
     def n_seeds(self) -> int:

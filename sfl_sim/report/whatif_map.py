@@ -12,9 +12,9 @@ from markupsafe import Markup
 from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import WIDE, wide_axis
-from sfl_sim.report.html_page import Panel
+from sfl_sim.report.pages.whatif_figures import ROW_PX, names
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.whatif_load import where_drawn
-from sfl_sim.report.whatif_rounds import ROW_PX, names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

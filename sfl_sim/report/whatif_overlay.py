@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import NBSP, duration, percent, tenths
-from sfl_sim.report.html_page import Panel
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.table import Cell, Table
 from sfl_sim.report.targets import accuracy
 from sfl_sim.report.whatif_load import where_drawn

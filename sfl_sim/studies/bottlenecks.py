@@ -14,8 +14,7 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.walk import Walk
 from sfl_sim.metrics.typical import typical_round
 from sfl_sim.ops import Work
-from sfl_sim.report.round_view import MAX_VARIANTS
-from sfl_sim.report.style import MAX_LOOKS
+from sfl_sim.report.style import MAX_DETAILED, MAX_LOOKS
 from sfl_sim.scenario.load import Study, Variant
 from sfl_sim.system.cost import Processor
 from sfl_sim.system.fleet import Fleet
@@ -83,7 +82,7 @@ def retimed(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataF
     drawn = sorted(first.values())[:MAX_LOOKS]
     chosen = typical_round(pd.concat(closed[number][1].assign(variant=number) for number in drawn))
     rows = [
-        row for number in drawn[:MAX_VARIANTS] for row in _of_cell(study.variants[number], closed[number][1], chosen)
+        row for number in drawn[:MAX_DETAILED] for row in _of_cell(study.variants[number], closed[number][1], chosen)
     ]
     return pd.DataFrame(rows, columns=COLUMNS)
 

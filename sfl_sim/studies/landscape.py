@@ -26,8 +26,8 @@ from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.weights import Weights
 from sfl_sim.report.frames import Frames, merge
-from sfl_sim.report.landscape import write_landscape
 from sfl_sim.report.load import load as load_run
+from sfl_sim.report.pages.landscape import write_landscape
 from sfl_sim.rng import stream
 from sfl_sim.scenario.fields import LARGEST
 from sfl_sim.scenario.load import Variant, load

@@ -182,7 +182,9 @@ class ServedStudy:
             return {"run": str(answers.folder) if answers else None}
 
         def page(staged: Path) -> None:
-            from sfl_sim.report.serving import write_serving  # plotly is imported when the first trial has been served
+            from sfl_sim.report.pages.serving import (
+                write_serving,
+            )  # plotly is imported when the first trial has been served
 
             with optional("serving.html", notify):
                 write_serving(staged, staged / "serving.html")

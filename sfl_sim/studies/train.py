@@ -149,7 +149,7 @@ def planned(study: Study) -> Planned:
 def write_pages(folder: Path, notify: Notify = silent) -> None:
     """Write the report on the run in a folder, and its trace for Perfetto; what cannot be made is left out."""
     from sfl_sim.report.html_page import Parts  # plotly is imported when the first round has long begun
-    from sfl_sim.report.page import write_report
+    from sfl_sim.report.pages.run import write_report
     from sfl_sim.report.perfetto import write_trace
 
     parts = Parts(

@@ -16,7 +16,7 @@ from sfl_sim.engine.news import Counted, Notify, optional
 from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.whatif import write_whatif
+from sfl_sim.report.pages.whatif import write_whatif
 from sfl_sim.scenario.load import Study, digest
 from sfl_sim.scenario.vary import Axis
 from sfl_sim.store import RunFolder

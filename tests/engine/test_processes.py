@@ -33,7 +33,7 @@ def poison(tmp_path):
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch):
     """Plotly is slow; these tests are not about the page."""
-    monkeypatch.setattr("sfl_sim.report.page.write_report", lambda folders, out, parts: out.write_text("a page"))
+    monkeypatch.setattr("sfl_sim.report.pages.run.write_report", lambda folders, out, parts: out.write_text("a page"))
 
 
 in_one_process = pytest.mark.xdist_group("ray")

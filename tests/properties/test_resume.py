@@ -135,8 +135,8 @@ PHASES = [
 ]
 PHASES_OF_A_STUDY = [
     ("sfl_sim.store.folder.RunFolder.join", "before", 1),
-    ("sfl_sim.report.page.write_report", "before", 1),
-    ("sfl_sim.report.page.write_report", "after", 1),
+    ("sfl_sim.report.pages.run.write_report", "before", 1),
+    ("sfl_sim.report.pages.run.write_report", "after", 1),
     ("pathlib.Path.rename", "before", 1),
     ("sfl_sim.store.folder.RunFolder.publish", "after", 1),
 ]
@@ -280,7 +280,7 @@ def test_what_an_earlier_code_or_data_have_made_is_not_gone_on_with(what, tmp_pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("SFL_SIM_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("sfl_sim.report.page.write_report", lambda folders, out, parts: out.write_text("a page"))
+    monkeypatch.setattr("sfl_sim.report.pages.run.write_report", lambda folders, out, parts: out.write_text("a page"))
 
     def in_another_process(version):
         sys.modules.pop("my_nets", None)
@@ -373,7 +373,7 @@ def full_disk(*args):
 def run_here(tmp_path, monkeypatch, every_round, capsys):
     """Run the small scenario from the command line; its exit code and what it says."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sfl_sim.report.page.write_report", lambda folders, out, parts: out.write_text("a page"))
+    monkeypatch.setattr("sfl_sim.report.pages.run.write_report", lambda folders, out, parts: out.write_text("a page"))
     (tmp_path / "killed.yaml").write_text(yaml.safe_dump(SMALL))
 
     def run(*options):
@@ -398,7 +398,7 @@ def no_room_for_a_page(folders, out, parts):
 FULL = {
     "sfl_sim.store.checkpoints.write_file": full_disk,
     "sfl_sim.store.trial.TrialWriter.close": full_disk,
-    "sfl_sim.report.page.write_report": no_room_for_a_page,
+    "sfl_sim.report.pages.run.write_report": no_room_for_a_page,
 }
 
 

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from read_table import in_words
 
-from sfl_sim.report import participation
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.page import panels
+from sfl_sim.report.pages import participation
+from sfl_sim.report.pages.run import panels
 from sfl_sim.store.columns import LOSS_COLUMNS
 
 if TYPE_CHECKING:

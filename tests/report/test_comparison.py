@@ -17,7 +17,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.report.comparison import Comparison, compare, difference_tables, machine_in_words, settings_in_words
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import Run, load
-from sfl_sim.report.page import write_report
+from sfl_sim.report.pages.run import write_report
 from sfl_sim.scenario.load import parse
 
 BASE = {"data": {"name": "digits"}, "train": {"lr": 0.05}}

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from synthetic_run import LABELS
 
-from sfl_sim.report.labels import MATRICES, round_film, round_films
-from sfl_sim.report.page import panels
+from sfl_sim.report.pages.labels import MATRICES, round_film, round_films
+from sfl_sim.report.pages.run import panels
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames

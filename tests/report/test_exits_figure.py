@@ -26,7 +26,7 @@ from sfl_sim.report.exit_panels import (
 )
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.page import panels
+from sfl_sim.report.pages.run import panels
 
 if TYPE_CHECKING:
     from pathlib import Path

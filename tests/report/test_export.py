@@ -23,7 +23,7 @@ from sfl_sim.report import paper, style
 from sfl_sim.report.export import export_runs, tables
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.page import panels
+from sfl_sim.report.pages.run import panels
 
 
 def test_results_are_medians_and_deviations_of_the_seeds(run_folder: Path) -> None:

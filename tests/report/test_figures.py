@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_run import World, write_run
 
-from sfl_sim.report import figures, fleet, labels, learning, round_time
+from sfl_sim.report import figures, round_time
 from sfl_sim.report.frames import Frames, label_ranks, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.round_view import MAX_POINTS, round_views, server_queue
+from sfl_sim.report.pages import labels, learning, system
+from sfl_sim.report.pages.one_round import MAX_POINTS, round_views, server_queue
 from sfl_sim.report.targets import aims
 
 if TYPE_CHECKING:
@@ -165,9 +166,9 @@ def test_labels_without_an_order_keep_their_own(frames: Frames) -> None:
 
 
 def test_it_says_how_the_time_of_a_step_follows_and_which_training_factor_was_used(frames):
-    assert fleet.cost_model(frames) == "A step's time follows from its MACs."
+    assert system.cost_model(frames) == "A step's time follows from its MACs."
     slower = frames.clients.assign(training_factor=3.9, cost="phones")
-    said = fleet.cost_model(replace(frames, clients=slower))
+    said = system.cost_model(replace(frames, clients=slower))
     assert said.endswith("(cost profile phones). Training takes 3.9 times as long as the devices' rates say.")
 
 
@@ -177,8 +178,8 @@ def test_variants_share_one_fleet_unless_theirs_differ(frames: Frames) -> None:
         macs_per_s=frames.clients["macs_per_s"].where(~slower, frames.clients["macs_per_s"] / 2)
     )
 
-    assert [trace.name for trace in fleet.device_speeds(frames).data] == ["device"]
-    assert [trace.name for trace in fleet.device_speeds(replace(frames, clients=halved)).data] == [
+    assert [trace.name for trace in system.device_speeds(frames).data] == ["device"]
+    assert [trace.name for trace in system.device_speeds(replace(frames, clients=halved)).data] == [
         "splitfed_v2, fcfs and 1 alike",
         "hydra, cyclic",
     ]
@@ -188,10 +189,10 @@ def test_energy_is_of_those_who_paid_any(frames: Frames) -> None:
     hydra = frames.clients["variant"] == "hydra, cyclic"
     known = replace(frames, clients=frames.clients.assign(joule=np.where(hydra, np.nan, frames.clients["client"])))
 
-    shares = fleet.energy(known).data[0]
+    shares = system.energy(known).data[0]
 
-    assert not fleet.knows_energy(replace(frames, clients=frames.clients.assign(joule=np.nan)))
-    assert fleet.knows_energy(known)
+    assert not system.knows_energy(replace(frames, clients=frames.clients.assign(joule=np.nan)))
+    assert system.knows_energy(known)
     assert shares.name == "device"  # both variants that know any
     assert (min(shares.x), max(shares.x)) == (1, 9)
 

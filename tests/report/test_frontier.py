@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from sfl_sim.report.frontier import choice, figure, frontier
+from sfl_sim.report.pages.frontier import choice, figure, frontier
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

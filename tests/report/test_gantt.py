@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from synthetic_run import World, write_run
 
 from sfl_sim.report.frames import Frames, merge
-from sfl_sim.report.gantt import MAX_CLIENTS, UNDER_THE_BAR, gantt, server_lanes
 from sfl_sim.report.load import load
-from sfl_sim.report.round_view import round_views
+from sfl_sim.report.pages.gantt import MAX_CLIENTS, UNDER_THE_BAR, gantt, server_lanes
+from sfl_sim.report.pages.one_round import round_views
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,11 +12,11 @@ from synthetic_run import LAYERS
 
 from sfl_sim.engine.layer_table import layer_table
 from sfl_sim.models.zoo import network
-from sfl_sim.report import fleet
-from sfl_sim.report.fleet import cut_costs, layers_in_terminal, models
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.page import panels
+from sfl_sim.report.pages import system
+from sfl_sim.report.pages.run import panels
+from sfl_sim.report.pages.system import cut_costs, layers_in_terminal, models
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,7 +113,7 @@ def test_names_of_layers_are_text_and_never_markup(folder: Path) -> None:
 
 def test_the_fleet_tells_each_device_s_cut_unless_variants_differ(frames: Frames) -> None:
     def said(frames: Frames) -> set[str]:
-        return {text for trace in fleet.device_speeds(frames).data for text in trace.customdata}
+        return {text for trace in system.device_speeds(frames).data for text in trace.customdata}
 
     assert said(frames) == {", cut after layer 2"}
     assert said(cut_differently(frames, hydra=[1] * 10)) == {""}

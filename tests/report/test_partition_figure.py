@@ -16,7 +16,7 @@ from rich.console import Console
 from sfl_sim.report import partition
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.page import panels
+from sfl_sim.report.pages.run import panels
 from sfl_sim.report.partition import (
     Partition,
     Preview,

@@ -12,7 +12,7 @@ import pytest
 from read_table import read
 
 from sfl_sim.report import method_panels
-from sfl_sim.report.page import panels
+from sfl_sim.report.pages.run import panels
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames

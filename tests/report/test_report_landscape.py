@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from sfl_sim.report.frames import merge
-from sfl_sim.report.landscape import MAX_RISE, contours, rise_along, undertrained, width, write_landscape
 from sfl_sim.report.load import load
+from sfl_sim.report.pages.landscape import MAX_RISE, contours, rise_along, undertrained, width, write_landscape
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,11 +18,12 @@ from sfl_sim.report import style
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.html_page import Parts, share_plotly
 from sfl_sim.report.load import load
-from sfl_sim.report.page import panels, write_report
+from sfl_sim.report.pages.run import SECTIONS, Section, panels, write_report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+QUEUE = "The server's queue"
 WHY = "Why a round takes so long"
 ALWAYS = ["Results", "Where the time goes", "The server's queue", "One round, operation by operation", WHY,
           "Where to cut", "The fleet", "Settings", "How to read the numbers", "Versions and digests"]  # fmt: skip
@@ -116,7 +117,7 @@ TOO_LARGE = MemoryError("Unable to allocate 74.5 GiB for an array with shape (10
 @pytest.mark.parametrize(
     ("part", "named", "titles"),
     [
-        ("queue_panels", "The section “The server's queue”", ["The server's queue"]),
+        (QUEUE, f"The section “{QUEUE}”", [QUEUE]),
         ("headline", "The summary", []),
         ("results_table", "The table of results", []),
     ],
@@ -124,7 +125,10 @@ TOO_LARGE = MemoryError("Unable to allocate 74.5 GiB for an array with shape (10
 def test_what_takes_too_much_memory_is_left_out_with_a_sentence_and_all_else_is_there(
     folder: Path, monkeypatch: pytest.MonkeyPatch, part: str, named: str, titles: list[str]
 ) -> None:
-    monkeypatch.setattr(f"sfl_sim.report.page.{part}", failing(TOO_LARGE))
+    if part in SECTIONS:
+        monkeypatch.setitem(SECTIONS, part, replace(SECTIONS[part], panels=failing(TOO_LARGE)))
+    else:
+        monkeypatch.setattr(f"sfl_sim.report.pages.run.{part}", failing(TOO_LARGE))
 
     page = Page(write_report([folder], folder / "report.html"))
 
@@ -146,7 +150,7 @@ def test_every_other_error_is_raised_unless_a_run_is_to_be_published(
 ) -> None:
     told: list[str] = []
     counted: list[tuple[int, int]] = []
-    monkeypatch.setattr("sfl_sim.report.page.fleet_panel", failing(KeyError("uplink\nbps")))
+    monkeypatch.setitem(SECTIONS, "The fleet", Section(failing(KeyError("uplink\nbps")), folded=True))
     with pytest.raises(KeyError):
         write_report([folder], folder / "report.html")
 
@@ -264,7 +268,7 @@ def test_who_is_left_out_of_the_details_is_told(frames: Frames, eight: Frames) -
     def told(each: Frames) -> list[str]:
         return [panel.title for panel in panels(each) if "the first 6 of 8 variants" in panel.caption]
 
-    assert told(eight) == ["The server's queue", "One round, operation by operation", WHY]
+    assert told(eight) == [name for name, section in SECTIONS.items() if section.details]
     assert told(frames) == []
 
 

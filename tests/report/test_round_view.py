@@ -10,7 +10,7 @@ from synthetic_run import World, write_run
 from sfl_sim.metrics.queue import queue_length
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.round_view import round_views
+from sfl_sim.report.pages.one_round import round_views
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 from synthetic_serving import Method, Rule, World, write_served
 
-from sfl_sim.report import serving_accuracy, serving_latency
+from sfl_sim.report import serving_accuracy
 from sfl_sim.report.figures import wide_axis
-from sfl_sim.report.serving import groups_table, headline
+from sfl_sim.report.pages import serving_figures
+from sfl_sim.report.pages.serving import groups_table, headline
 from sfl_sim.report.serving_load import MAX_DETAILED, Served, load_serving
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def test_colours_tell_what_was_trained_and_dashes_its_thresholds(thresholds: Ser
 
 
 def test_the_curve_of_latencies_passes_through_its_marks(sweep: Served) -> None:
-    curve, marks = serving_latency.survival(sweep).data[:2]
+    curve, marks = serving_figures.survival(sweep).data[:2]
     trials = sweep.detailed[0][1]
     latency_s = sweep.requests(trials, ["arrived_s", "ended_s"]).eval("ended_s - arrived_s")
 
@@ -64,19 +65,19 @@ def test_the_curve_of_latencies_passes_through_its_marks(sweep: Served) -> None:
 
 def test_the_parts_of_a_bar_add_up_to_its_latency(sweep: Served) -> None:
     for prefix, told in (("", "latency_s"), ("tail_", "p95_s")):
-        lengths = np.sum([bar.x for bar in serving_latency.parts(sweep, prefix).data], axis=0)
+        lengths = np.sum([bar.x for bar in serving_figures.parts(sweep, prefix).data], axis=0)
         expected = [1e3 * trials[told].mean() for _, trials in sweep.detailed]
         assert lengths == pytest.approx(expected, rel=0.03)
 
 
 def test_marks_are_hollow_and_bars_pale_where_a_fleet_falls_behind(sweep: Served) -> None:
-    line, *bars = (trace for trace in serving_latency.p95(sweep).data[:3])
+    line, *bars = (trace for trace in serving_figures.p95(sweep).data[:3])
     assert list(line.marker.color) == [sweep.series[0].colour] * 2 + ["#FFFFFF"]
-    assert [(tuple(bar.x), bar.opacity) for bar in bars] == [((10, 40), 1.0), ((40, 320), serving_latency.PALE)]
+    assert [(tuple(bar.x), bar.opacity) for bar in bars] == [((10, 40), 1.0), ((40, 320), serving_figures.PALE)]
 
 
 def test_without_load_latency_is_as_eq_12_says_and_under_load_beyond(sweep: Served) -> None:
-    ratios = np.array([line.y for line in serving_latency.eq12(sweep).data])
+    ratios = np.array([line.y for line in serving_figures.eq12(sweep).data])
     assert np.median(ratios[:, 0]) == pytest.approx(1)
     assert (ratios[:, -1] > 5).all()
 
@@ -101,8 +102,8 @@ def test_one_threshold_for_all_never_beats_the_oracle_at_the_same_test_sets(thre
 
 
 def test_a_rule_s_course_ends_at_the_share_it_is_to_hold(thresholds: Served) -> None:
-    assert {series.threshold for series, _ in serving_latency.adapting(thresholds)} == {"offload_rate"}
-    (_, threshold), (_, offloaded), _ = serving_latency.over_time(thresholds)
+    assert {series.threshold for series, _ in serving_figures.adapting(thresholds)} == {"offload_rate"}
+    (_, threshold), (_, offloaded), _ = serving_figures.over_time(thresholds)
     assert len(offloaded.layout.shapes) == 2  # a dotted line for each method
     for line in offloaded.data:
         assert line.y[0] < 25

@@ -11,7 +11,7 @@ import pytest
 from synthetic_serving import Method, Rule, World, write_served
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.serving import headline, write_serving
+from sfl_sim.report.pages.serving import headline, write_serving
 from sfl_sim.report.serving_load import load_serving
 
 if TYPE_CHECKING:

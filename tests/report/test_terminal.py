@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from sfl_sim.report.frames import merge
-from sfl_sim.report.learning import accuracy_panels
 from sfl_sim.report.load import load
+from sfl_sim.report.pages.learning import accuracy_panels
 from sfl_sim.report.terminal import results_in_terminal
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from read_table import read
 
 from sfl_sim.report.frames import merge
-from sfl_sim.report.learning import accuracy_over_bytes, accuracy_over_rounds, accuracy_over_time
+from sfl_sim.report.pages.learning import accuracy_over_bytes, accuracy_over_rounds, accuracy_over_time
 from sfl_sim.report.targets import TIME, aims, common_target, target_table
 
 if TYPE_CHECKING:

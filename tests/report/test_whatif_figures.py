@@ -13,7 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from synthetic_whatif import BANDWIDTHS, CUTS, LAYERS, Vary, World, write_whatif
 
-from sfl_sim.report import style, whatif_clients, whatif_map, whatif_overlay, whatif_rounds
+from sfl_sim.report import style, whatif_clients, whatif_map, whatif_overlay
+from sfl_sim.report.pages import whatif_figures
 from sfl_sim.report.whatif_load import Axis, WhatIf, load_whatif
 from sfl_sim.store.columns import BREAKDOWN
 
@@ -59,7 +60,7 @@ def numbers(values: tuple[float, ...]) -> Axis:
 def test_the_parts_of_a_bar_add_up_to_the_median_and_the_star_is_at_the_least(folder: Path, whatif: WhatIf) -> None:
     points = pd.read_parquet(folder / "points.parquet").query("axis_1 == 1 and series == 'splitfed_v1'")
     median_s = points.groupby("axis_0")["round_s"].median()
-    figure = whatif_rounds.stacked(whatif, whatif.series[1])
+    figure = whatif_figures.stacked(whatif, whatif.series[1])
     bars = [trace for trace in figure.data if trace.type == "bar"]
 
     assert np.sum([bar.x for bar in bars], axis=0) == pytest.approx(median_s.to_numpy())
@@ -69,9 +70,9 @@ def test_the_parts_of_a_bar_add_up_to_the_median_and_the_star_is_at_the_least(fo
 
 
 def test_the_own_cut_is_bold_and_cuts_that_are_not_pareto_are_pale(whatif: WhatIf) -> None:
-    names = list(whatif_rounds.stacked(whatif, whatif.series[0]).layout.yaxis.ticktext)
+    names = list(whatif_figures.stacked(whatif, whatif.series[0]).layout.yaxis.ticktext)
     assert names[1] == "<b>2 pw1</b>"
-    pale = [whatif_rounds.PALE_NAME in name for name in names]
+    pale = [whatif_figures.PALE_NAME in name for name in names]
     assert pale == [
         not pareto and layer != 2 for layer, pareto in zip(LAYERS["layer"][:25], LAYERS["pareto"], strict=False)
     ]
@@ -81,7 +82,7 @@ def test_numbers_lie_on_a_numeric_axis_in_their_order(tmp_path: Path) -> None:
     """However the user orders them; the indices of all tables follow."""
     speedups = Vary("server.speedup", (1000.0, 10.0, 100.0), base=2)
     whatif = load_whatif(write_whatif(tmp_path / "speedup", World(axes=(speedups,), clients=6)))
-    figure = whatif_rounds.stacked(whatif, whatif.series[0])
+    figure = whatif_figures.stacked(whatif, whatif.series[0])
     area = figure.data[0]
 
     assert whatif.along.base == 1
@@ -93,7 +94,7 @@ def test_numbers_lie_on_a_numeric_axis_in_their_order(tmp_path: Path) -> None:
 
 
 def test_each_series_has_a_line_and_a_star_at_its_own_best(whatif: WhatIf) -> None:
-    figure = whatif_rounds.by_series(whatif)
+    figure = whatif_figures.by_series(whatif)
     lines, stars = figure.data[::2], figure.data[1::2]
     assert [line.name for line in lines] == ["splitfed_v2", "splitfed_v1"]
     for line, star in zip(lines, stars, strict=True):
@@ -165,7 +166,7 @@ def test_holes_in_the_map_stay_holes(tmp_path: Path) -> None:
     heat, _, stars = whatif_map.time_map(whatif, whatif.series[0], across_of(whatif)).data
     assert list(stars.x) == [1, 2]
     assert np.isnan(heat.z).sum() == 25 + 1
-    assert star_of(whatif_rounds.stacked(whatif, whatif.series[0])).y[0] != 10
+    assert star_of(whatif_figures.stacked(whatif, whatif.series[0])).y[0] != 10
 
 
 # Clients
@@ -205,10 +206,10 @@ def test_memory_is_one_line_where_classes_do_not_differ_and_energy_one_for_each(
 
 
 def test_the_ring_is_the_scenario_s_own_server(whatif: WhatIf) -> None:
-    line, ring = whatif_rounds.by_speedup(whatif).data[:2]
+    line, ring = whatif_figures.by_speedup(whatif).data[:2]
     assert (list(ring.x), ring.y[0]) == ([100], line.y[list(line.x).index(100)])
     assert (np.diff(line.y) < 0).all()
-    figure = whatif_rounds.by_workers(whatif)
+    figure = whatif_figures.by_workers(whatif)
     assert list(figure.layout.xaxis.ticktext) == ["1", "2", "4", "8", "unlimited"]
     assert list(figure.data[1].x) == [0]
     assert list(figure.data[0].text) == list(figure.layout.xaxis.ticktext)
@@ -217,8 +218,8 @@ def test_the_ring_is_the_scenario_s_own_server(whatif: WhatIf) -> None:
 def test_the_words_on_a_faster_server_are_of_the_first_series(whatif: WhatIf) -> None:
     by_series = dict(list(whatif.server.groupby("series")))
     first, second = (replace(whatif, server=by_series[series.label]) for series in whatif.series)
-    assert whatif_rounds.faster_server(whatif) == whatif_rounds.faster_server(first) != ""
-    assert whatif_rounds.faster_server(second) == ""  # of which there is no first
+    assert whatif_figures.faster_server(whatif) == whatif_figures.faster_server(first) != ""
+    assert whatif_figures.faster_server(second) == ""  # of which there is no first
 
 
 def test_what_must_be_trained_has_no_accuracy_and_what_never_gets_there_says_so(whatif: WhatIf) -> None:

@@ -15,8 +15,8 @@ from rich.console import Console
 from synthetic_whatif import BANDWIDTHS, CUTS, Vary, World, write_whatif
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.whatif import best_points, headline, whatif_in_terminal
-from sfl_sim.report.whatif import write_whatif as write_page
+from sfl_sim.report.pages.whatif import best_points, headline, whatif_in_terminal
+from sfl_sim.report.pages.whatif import write_whatif as write_page
 from sfl_sim.report.whatif_draws import firsts, intervals, survivors
 from sfl_sim.report.whatif_load import load_whatif
 

@@ -20,7 +20,7 @@ GRID = {"method.name": ["fedavg", "splitfed_v2"], "train.lr": [0.1, 0.2]}
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sfl_sim.report.page.write_report", lambda folders, out, parts: out.write_text("a page"))
+    monkeypatch.setattr("sfl_sim.report.pages.run.write_report", lambda folders, out, parts: out.write_text("a page"))
     return tmp_path
 
 

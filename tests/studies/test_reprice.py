@@ -88,7 +88,7 @@ def served(folder, variant):
 
 
 def leave_pages_out(patch):
-    patch.setattr("sfl_sim.report.page.write_report", lambda runs, out, parts: out)
+    patch.setattr("sfl_sim.report.pages.run.write_report", lambda runs, out, parts: out)
     patch.setattr("sfl_sim.report.perfetto.write_trace", lambda folder: None)
 
 

@@ -60,7 +60,7 @@ def here(trained, tmp_path, monkeypatch):
 @pytest.fixture
 def no_page(monkeypatch):
     """Plotly is slow; most tests are not about the page."""
-    monkeypatch.setattr("sfl_sim.report.serving.write_serving", lambda folder, out: out.write_text("a page"))
+    monkeypatch.setattr("sfl_sim.report.pages.serving.write_serving", lambda folder, out: out.write_text("a page"))
 
 
 serve = partial(command.sfl_sim, "serve")

@@ -159,7 +159,7 @@ def test_a_page_or_a_table_that_cannot_be_made_costs_no_results(sfl_sim, monkeyp
     def fail(*_, **__):
         raise MemoryError("Unable to allocate 74.5 GiB")
 
-    for thing in ("page.write_report", "perfetto.write_trace", "terminal.results_in_terminal"):
+    for thing in ("pages.run.write_report", "perfetto.write_trace", "terminal.results_in_terminal"):
         monkeypatch.setattr(f"sfl_sim.report.{thing}", fail)
     monkeypatch.setattr("sfl_sim.studies.bottlenecks.retimed", fail)
     main(["tiny.yaml", "--timing-only", "--out", "run"])

@@ -13,6 +13,7 @@ from sfl_sim.report import style
 from sfl_sim.report.display import capitalised, data_size, duration, listed, percent, plural, prefixed
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import settings_by_variant
+from sfl_sim.report.pages.whatif_figures import elsewhere_panels, round_panels, server_panels
 from sfl_sim.report.round_time import NOTHING
 from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Table
@@ -21,7 +22,6 @@ from sfl_sim.report.whatif_draws import TITLE, draw_panels, survivors, verdict
 from sfl_sim.report.whatif_load import PARTS, load_whatif
 from sfl_sim.report.whatif_map import best_by_column, field, map_panels, reigns
 from sfl_sim.report.whatif_overlay import first_to_target, overlay_panels
-from sfl_sim.report.whatif_rounds import elsewhere_panels, round_panels, server_panels
 from sfl_sim.scenario.yaml_text import read_value
 from sfl_sim.store.columns import BREAKDOWN
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Group
 
-    from sfl_sim.report.html_page import Panel
+    from sfl_sim.report.panel import Panel
     from sfl_sim.report.whatif_load import Axis, WhatIf
 
 MAX_TOLD = 3

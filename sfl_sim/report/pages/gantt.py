@@ -11,8 +11,8 @@ from plotly.colors import sample_colorscale
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import label_ranks
-from sfl_sim.report.html_page import Panel
-from sfl_sim.report.round_view import OWN_AXES, drawn
+from sfl_sim.report.pages.one_round import OWN_AXES, drawn
+from sfl_sim.report.panel import Panel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames
-    from sfl_sim.report.round_view import RoundView
+    from sfl_sim.report.pages.one_round import OneRound, RoundView
 
 MAX_CLIENTS = 30
 MAX_ASSISTANTS = 8
@@ -47,8 +47,9 @@ CAPTION = (
 )
 
 
-def gantt_panel(frames: Frames, views: Sequence[RoundView]) -> Panel:
+def gantt_panels(details: OneRound) -> list[Panel]:
     """The charts of the first variants, on one scale unless they differ by much."""
+    frames, views = details.frames, details.views
     ends_s = first_sights_s(views)
     clients = max(frames.rounds.loc[frames.rounds["round"] == frames.typical_round, "participants"])
     assisting = max(len(view.assistants) for view in views)
@@ -63,7 +64,7 @@ def gantt_panel(frames: Frames, views: Sequence[RoundView]) -> Panel:
         else "",
     )
     charts = [(view.html, gantt(frames, view, end_s)) for view, end_s in zip(views, ends_s, strict=True)]
-    return Panel("One round, operation by operation", caption + (OWN_AXES if len(set(ends_s)) > 1 else ""), charts)
+    return [Panel("One round, operation by operation", caption + (OWN_AXES if len(set(ends_s)) > 1 else ""), charts)]
 
 
 def first_sights_s(views: Sequence[RoundView]) -> list[float]:

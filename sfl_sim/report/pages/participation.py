@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from sfl_sim.report import display, figures
 from sfl_sim.report.figures import MAX_POINTS
-from sfl_sim.report.html_page import Panel
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.results import of_each
 from sfl_sim.report.table import Column, by_variant
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.frames import distinct
-from sfl_sim.report.html_page import Panel
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.table import Cell, Table
 from sfl_sim.store.columns import LAYER_COLUMNS
 
@@ -47,7 +47,7 @@ CUTS_CAPTION = (
 PARETO = "Pareto cut: no other has fewer MACs or activations without more of the other"
 
 
-def fleet_panel(frames: Frames) -> Panel:
+def fleet_panels(frames: Frames) -> list[Panel]:
     """Devices and links, and energy if it is known."""
     drawn = [
         ("Device speeds", device_speeds(frames)),
@@ -55,7 +55,7 @@ def fleet_panel(frames: Frames) -> Panel:
     ]
     if knows_energy(frames):
         drawn.append(("Energy that the run takes", energy(frames)))
-    return Panel("The fleet", FLEET_CAPTION + cost_model(frames), drawn, columns=2)
+    return [Panel("The fleet", FLEET_CAPTION + cost_model(frames), drawn, columns=2)]
 
 
 def device_speeds(frames: Frames) -> go.Figure:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from markupsafe import Markup, escape
 
-from sfl_sim.report import participation
 from sfl_sim.report.display import duration, percent, plural, points
-from sfl_sim.report.frontier import choice
+from sfl_sim.report.pages import participation
+from sfl_sim.report.pages.frontier import choice
 from sfl_sim.report.repriced import before_and_after
 from sfl_sim.report.results import medians
 from sfl_sim.report.targets import ROUNDS, TIME, Aim, accuracy, aims, factor

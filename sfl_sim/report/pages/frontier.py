@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import display, figures, style
-from sfl_sim.report.html_page import Panel
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.results import columns_for
 from sfl_sim.report.targets import TIME, common_target, time_compared, time_in_words
 

@@ -12,8 +12,9 @@ from markupsafe import Markup
 from sfl_sim.report import figures, style
 from sfl_sim.report.display import over_seeds, percent, plural
 from sfl_sim.report.figures import MAX_NARROW_BANDS
-from sfl_sim.report.headline import told_by_seeds
-from sfl_sim.report.html_page import Panel, write_page
+from sfl_sim.report.html_page import write_page
+from sfl_sim.report.pages.headline import told_by_seeds
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.run_warnings import warnings
 from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Column, Table, by_variant

@@ -9,7 +9,7 @@ import numpy as np
 from sfl_sim.metrics.serving import PARTS, QUANTILES, saturation
 from sfl_sim.report import display, figures
 from sfl_sim.report.figures import value_axis, wide_axis
-from sfl_sim.report.html_page import Panel
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.serving_load import ONLINE
 
 if TYPE_CHECKING:

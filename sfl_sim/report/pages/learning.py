@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from sfl_sim.report import display, figures
 from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS
-from sfl_sim.report.html_page import Panel
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.targets import BYTES, ROUNDS, TIME, Cost, accuracy, aims, target_table
 from sfl_sim.scenario.given import METRICS
 

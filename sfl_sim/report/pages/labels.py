@@ -12,8 +12,8 @@ from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import MAX_BANDS, MAX_NAMES
 from sfl_sim.report.frames import label_names, label_ranks
-from sfl_sim.report.html_page import Panel
-from sfl_sim.report.round_view import MAX_VARIANTS, drawn
+from sfl_sim.report.pages.one_round import drawn
+from sfl_sim.report.panel import Panel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,7 +158,7 @@ class RoundFilm:
 def round_films(frames: Frames) -> list[RoundFilm]:
     """The first rounds that were looked into, of each of the first variants."""
     films = []
-    for variant in frames.variants[:MAX_VARIANTS]:
+    for variant in frames.variants[: style.MAX_DETAILED]:
         rows = frames.confusion.query("variant == @variant.label and seed == @variant.seed")
         films += [_film(frames, variant, number, rows) for number in sorted(rows["round"].unique())[:FILMED_ROUNDS]]
     return films

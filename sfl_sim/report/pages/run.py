@@ -2,50 +2,84 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
-from sfl_sim.report import figures, gantt, labels, round_view, style
+from sfl_sim.report import figures, style
 from sfl_sim.report.comparison import compare, difference_tables, machine_in_words, settings_in_words, values_table
 from sfl_sim.report.display import plural
 from sfl_sim.report.exit_panels import exit_panels
-from sfl_sim.report.fleet import cut_panels, fleet_panel
 from sfl_sim.report.frames import merge
-from sfl_sim.report.frontier import frontier_panels
-from sfl_sim.report.gantt import gantt_panel
-from sfl_sim.report.headline import headline
 from sfl_sim.report.html_page import Parts, write_page
-from sfl_sim.report.labels import label_panels
-from sfl_sim.report.learning import accuracy_panels, own_metric_panels, perplexity_panels
 from sfl_sim.report.load import load
 from sfl_sim.report.method_panels import replay_panels, staleness_panels
-from sfl_sim.report.participation import participation_panels
+from sfl_sim.report.pages import gantt, labels, one_round
+from sfl_sim.report.pages.frontier import frontier_panels
+from sfl_sim.report.pages.gantt import gantt_panels
+from sfl_sim.report.pages.headline import headline
+from sfl_sim.report.pages.labels import label_panels
+from sfl_sim.report.pages.learning import accuracy_panels, own_metric_panels, perplexity_panels
+from sfl_sim.report.pages.one_round import OneRound, queue_panels
+from sfl_sim.report.pages.participation import participation_panels
+from sfl_sim.report.pages.system import cut_panels, fleet_panels
+from sfl_sim.report.panel import Panel
 from sfl_sim.report.partition import holdings_panels
 from sfl_sim.report.repriced import changes, repriced_table
 from sfl_sim.report.results import paper_table, results_table
-from sfl_sim.report.round_time import breakdown_panel, path_panel
-from sfl_sim.report.round_view import queue_panels, round_views
+from sfl_sim.report.round_time import breakdown_panels, path_panels
 from sfl_sim.report.run_warnings import warnings
 from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from sfl_sim.report.frames import Frames
-    from sfl_sim.report.html_page import Panel
-    from sfl_sim.report.round_view import RoundView
 
-DETAILS = {
-    "Labels in the order of service", "The server's queue", "One round, operation by operation",
-    "Why a round takes so long", "Where to cut", "Labels held by each client", "The fleet",
-}  # fmt: skip
-"""Titles of the panels that a reader opens."""
+
+@dataclass(frozen=True)
+class Section:
+    """Section of the page.
+
+    Attributes:
+        panels: makes its panels from `Frames`; none where there is nothing to show.
+        trained: whether it is left out where nothing was trained.
+        folded: whether a reader opens it.
+        details: whether it shows one round of the first variants. Its panels are made from `OneRound`, and folded.
+    """
+
+    panels: Callable[[Any], list[Panel]]
+    trained: bool = False
+    folded: bool = False
+    details: bool = False
+
+
+SECTIONS = {
+    "Accuracy": Section(accuracy_panels, trained=True),
+    "Perplexity": Section(perplexity_panels, trained=True),
+    "Your metrics": Section(own_metric_panels, trained=True),
+    "Early exits": Section(exit_panels, trained=True),
+    "Labels": Section(label_panels, trained=True),
+    "What less forgetting costs in time": Section(frontier_panels, trained=True),
+    "Where the time goes": Section(breakdown_panels),
+    "Availability and dropouts": Section(participation_panels),
+    "Staleness": Section(staleness_panels),
+    "Replay": Section(replay_panels),
+    "The server's queue": Section(queue_panels, details=True),
+    "One round, operation by operation": Section(gantt_panels, details=True),
+    "Why a round takes so long": Section(path_panels, details=True),
+    "Where to cut": Section(cut_panels, folded=True),
+    "Labels held by each client": Section(holdings_panels, folded=True),
+    "The fleet": Section(fleet_panels, folded=True),
+}
+"""The sections in reading order: what was learned, what it cost, one round in detail, the system. New figures are
+entered here: the docstring of `sfl_sim.report` shows how."""
 MAX_OPEN_ROWS = 8
 """A table of differences that is longer than this has to be opened."""
 
@@ -67,7 +101,7 @@ def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) ->
     results = parts.make("The table of results", lambda: _results(frames), list[Table]())
     paper = parts.make("The table computed as in the paper", lambda: paper_table(frames), None)
     changed = ", ".join(filter(None, map(changes, frames.runs)))
-    shown = panels(frames, parts)
+    shown = parts.draw(_sections(frames))
     return write_page(
         out,
         "run",
@@ -87,58 +121,32 @@ def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) ->
         last_rounds=LAST_ROUNDS,
         curve_points=figures.MAX_POINTS,
         heat_rounds=labels.MAX_ROUNDS,
-        queue_points=round_view.MAX_POINTS,
+        queue_points=one_round.MAX_POINTS,
         gantt_ops=gantt.MAX_OPS,
         gantt_clients=gantt.MAX_CLIENTS,
-        drawn_variants=round_view.MAX_VARIANTS,
+        drawn_variants=style.MAX_DETAILED,
         max_looks=style.MAX_LOOKS,
     )
 
 
-def panels(frames: Frames, parts: Parts | None = None) -> list[Panel]:
-    """List the sections of the page in reading order: what was learned, what it cost, one round in detail, the system.
-
-    New figures are entered in `_sections`: the docstring of `sfl_sim.report` shows how.
-    """
-    made = (parts or Parts()).make_all(
-        {f"The section “{name}”": section for name, section in _sections(frames.drawn).items()}
-    )
-    return [replace(panel, folded=True) if panel.title in DETAILS else panel for panel in made]
+def panels(frames: Frames) -> list[Panel]:
+    """List the panels of the page in reading order; their figures are drawn when they are asked for."""
+    return [panel for section in _sections(frames).values() for panel in section()]
 
 
 def _sections(frames: Frames) -> dict[str, Callable[[], list[Panel]]]:
-    """List what makes each section of the page. A function `..._panels` gives none for runs without its data."""
+    """Give what makes the panels of each section."""
+    frames = frames.drawn
+    details = OneRound(frames)
 
-    @cache
-    def views() -> list[RoundView]:
-        return round_views(frames)
+    def made(section: Section) -> list[Panel]:
+        found = section.panels(details if section.details else frames)
+        return [replace(panel, folded=section.folded or section.details) for panel in found]
 
     return {
-        **_learned(frames),
-        "Where the time goes": lambda: [breakdown_panel(frames)],
-        "Availability and dropouts": lambda: participation_panels(frames),
-        "Staleness": lambda: staleness_panels(frames),
-        "Replay": lambda: replay_panels(frames),
-        "The server's queue": lambda: queue_panels(frames, views()),
-        "One round, operation by operation": lambda: [gantt_panel(frames, views())],
-        "Why a round takes so long": lambda: [path_panel(frames, views())],
-        "Where to cut": lambda: cut_panels(frames),
-        "Labels held by each client": lambda: holdings_panels(frames),
-        "The fleet": lambda: [fleet_panel(frames)],
-    }
-
-
-def _learned(frames: Frames) -> dict[str, Callable[[], list[Panel]]]:
-    """List what makes the sections on accuracy, forgetting and their costs; none if nothing was trained."""
-    if frames.timing_only:
-        return {}
-    return {
-        "Accuracy": lambda: accuracy_panels(frames),
-        "Perplexity": lambda: perplexity_panels(frames),
-        "Your metrics": lambda: own_metric_panels(frames),
-        "Early exits": lambda: exit_panels(frames),
-        "Labels": lambda: label_panels(frames),
-        "What less forgetting costs in time": lambda: frontier_panels(frames),
+        name: partial(made, section)
+        for name, section in SECTIONS.items()
+        if not (section.trained and frames.timing_only)
     }
 
 

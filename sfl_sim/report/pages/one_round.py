@@ -15,8 +15,8 @@ from sfl_sim.metrics.queue import held_idle, queue_length, work_by_label
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent
 from sfl_sim.report.frames import client_names, label_names
-from sfl_sim.report.html_page import Panel
 from sfl_sim.report.method_panels import replaying
+from sfl_sim.report.panel import Panel
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from sfl_sim.report.frames import Frames, Variant
 
-MAX_VARIANTS = 6
 ASSISTING = ["request", "recall", "knowledge"]
 """Kinds of operations of clients that give features to others: what is asked, done and sent."""
 MAX_POINTS = 1500
@@ -142,10 +141,22 @@ class RoundView:
         return work_by_label(jobs.assign(started_s=turns, ended_s=turns + 1), self.label_samples, edges)
 
 
+@dataclass(frozen=True)
+class OneRound:
+    """The typical round of the first variants: what the detailed sections of the page show."""
+
+    frames: Frames
+
+    @cached_property
+    def views(self) -> list[RoundView]:
+        """One view for each round that looks different."""
+        return round_views(self.frames)
+
+
 def round_views(frames: Frames) -> list[RoundView]:
     """The typical round of each of the first variants; one that looks like an earlier one is entered there."""
     views: list[RoundView] = []
-    for view in (_view(frames, variant) for variant in frames.variants[:MAX_VARIANTS]):
+    for view in (_view(frames, variant) for variant in frames.variants[: style.MAX_DETAILED]):
         same = next((i for i, other in enumerate(views) if other.looks_like(view)), None)
         if same is None:
             views.append(view)
@@ -180,11 +191,12 @@ def _label_samples(frames: Frames, variant: Variant) -> pd.DataFrame:
 def drawn(frames: Frames) -> str:
     """Say in a caption that only the first variants are drawn; empty if all are."""
     n_variants = frames.n_variants
-    return f"; the first {MAX_VARIANTS} of {n_variants:,} variants" if n_variants > MAX_VARIANTS else ""
+    return f"; the first {style.MAX_DETAILED} of {n_variants:,} variants" if n_variants > style.MAX_DETAILED else ""
 
 
-def queue_panels(frames: Frames, views: list[RoundView]) -> list[Panel]:
+def queue_panels(details: OneRound) -> list[Panel]:
     """The panels on the labels in the order of service, if they are known, and on the queue."""
+    frames, views = details.frames, details.views
     about = {"round": frames.typical_round, "drawn": drawn(frames)}
     panels = []
     if told := [view for view in views if len(view.training) and view.label_samples.size]:

@@ -1,0 +1,1 @@
+"""What each page shows: its panels, its headlines and its tables."""
