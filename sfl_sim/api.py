@@ -19,9 +19,10 @@ from torch import Tensor
 from sfl_sim.cli.app import Terminal
 from sfl_sim.cli.progress import progress as show_progress
 from sfl_sim.data.own import as_dataset
-from sfl_sim.engine.dealing import forget
-from sfl_sim.engine.experiment import Experiment, Round
+from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Notify, silent
+from sfl_sim.engine.rounds import Round
+from sfl_sim.engine.setup import forget
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.results import results_figure

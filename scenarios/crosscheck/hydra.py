@@ -204,7 +204,7 @@ class Driven:
 
     def _draw(self) -> Any:
         """Give our draws for theirs: the cyclic list, or with no policy the places of our jobs in their queue."""
-        draws = iter(self.ours.experiment.cyclic) if self.case.policy else self._places()
+        draws = iter(self.ours.experiment.setup.cyclic) if self.case.policy else self._places()
         return lambda low, high: next(draws)
 
     def _places(self) -> Iterator[int]:
@@ -277,7 +277,7 @@ def _named(batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
 
 def _summed_as_theirs(ours: Ours) -> Any:
     """Make an average in the order of client numbers: ours averages part-1 in cyclic order and heads by group."""
-    n, cyclic = ours.n_clients, ours.experiment.cyclic
+    n, cyclic = ours.n_clients, ours.experiment.setup.cyclic
     part1 = ours.method.part1.weights
     heads = getattr(ours.method, "groups", [])
 

@@ -110,7 +110,7 @@ class Driven:
             module: Any = import_module(name)
         if name == "server":  # which draws the clients; its `test` needs a numpy of old
             sizes = np.full(self.ours.n_clients, train.batch_size)
-            module.control = lambda *given: (self.ours.experiment.cyclic, sizes)
+            module.control = lambda *given: (self.ours.experiment.setup.cyclic, sizes)
             module.test = self._test
         return module
 

@@ -15,8 +15,8 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from sfl_sim.engine.experiment import Round
 from sfl_sim.engine.news import Began, Counted, Ended, Failed, News, Notify, Planned, Reused
+from sfl_sim.engine.rounds import Round
 from sfl_sim.report.display import duration
 
 REFRESHES_PER_S = 2

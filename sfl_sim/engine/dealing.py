@@ -77,8 +77,8 @@ def dataset_of(data: Data, *, pixels: bool = True) -> Dataset:
     return _load(pixels=pixels, **data.model_dump(exclude={"partition", "test", "augment", "targets"}))
 
 
-def forget() -> None:
-    """Load data sets anew from now on: since the last study of this process, files may have changed."""
+def forget_data() -> None:
+    """Load data sets anew from now on."""
     _load.cache_clear()
     _predicting_all.cache_clear()
 

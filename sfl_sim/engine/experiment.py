@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,55 +11,29 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from sfl_sim.data.partition import check_none_empty, cyclic_clients, label_counts, label_order
-from sfl_sim.engine.build import build_clock, build_executor, build_method, check_can_train, check_targets
+from sfl_sim.engine.build import build_clock, build_executor, check_can_train
 from sfl_sim.engine.checkpointing import ResumePoint, StoredRound
-from sfl_sim.engine.dealing import deal_data, deal_tests
 from sfl_sim.engine.evaluation import Evaluator, own_metrics
 from sfl_sim.engine.layer_table import layer_table
 from sfl_sim.engine.leakage import Meter, check_leakage
 from sfl_sim.engine.participation import check_survival
 from sfl_sim.engine.round_tables import client_table, round_row
+from sfl_sim.engine.rounds import Round, WalkedRound, joined
+from sfl_sim.engine.setup import setup_of
 from sfl_sim.engine.snapshots import Snapshots, check_snapshots
 from sfl_sim.engine.stopping import Stopping
-from sfl_sim.engine.walk import Walk, WalkedRound, joined
+from sfl_sim.engine.walk import Walk
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
 from sfl_sim.models.graphs import Graphs
 from sfl_sim.models.on_nan import OnNan
-from sfl_sim.rng import stream
-from sfl_sim.scenario.presets import expand
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.system.fleet import build_fleet
 from sfl_sim.training.alternatives import Model, replicas_by_name
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.hardware import check_compiler
 from sfl_sim.training.precision import check_precision
 from sfl_sim.training.provenance import Provenance
 from sfl_sim.training.replay import Replay
-
-
-@dataclass(frozen=True)
-class Round:
-    """Results of one round.
-
-    Attributes:
-        row: its row of rounds.parquet.
-        labels: its rows of labels.parquet.
-        ops: its operations (`OP_DTYPE`).
-        confusion: its rows of confusion.parquet; None if the scenario asks for none.
-        leakage: its rows of leakage.parquet; None if the scenario asks for none.
-        final: tables of the trained models by name, with the last round.
-        joule: (operations,) energy that each operation takes from its client's battery; None if unknown.
-    """
-
-    row: Mapping[str, Any]
-    labels: list[dict[str, Any]]
-    ops: NDArray[np.void]
-    confusion: pd.DataFrame | None = None
-    leakage: pd.DataFrame | None = None
-    final: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    joule: NDArray[np.float64] | None = None
 
 
 class Experiment:
@@ -72,8 +45,8 @@ class Experiment:
         provenance: executor of a recorded run that is walked again without a device (`studies/retrace.py`).
 
     Attributes:
-        method: the method that runs; change it by `replace_method`.
-        walk: its rounds in the scenario's own system.
+        setup: data, clients and system; `scenario`, `dataset`, `shares`, `counts` and `fleet` are its.
+        walk: the rounds of its method, in the scenario's own system.
         memory: remembers the values that are alive in training, for checkpoints; None in a timing-only run.
         meter: attacks what crosses the cut; None in a timing-only run and if the scenario asks for no attacks.
         server_model_bytes: maximum of the bytes of models that the main server has held at once; None if the method
@@ -86,61 +59,40 @@ class Experiment:
     """
 
     def __init__(self, scenario: Scenario, device: torch.device | None, provenance: Provenance | None = None) -> None:
-        self.scenario = scenario = expand(scenario)
         self.device = device
         check_can_train(scenario.model, device)
-        self.dataset, self.shares = deal_data(scenario, pixels=device is not None)
-        check_none_empty(self.shares)
-        seed, dataset = scenario.seed, self.dataset
-        check_targets(scenario, dataset)
-        self.label_order = label_order(dataset.n_labels, stream(seed, "label order"))
-        self.counts = label_counts(dataset.y_train.numpy(), self.shares, dataset.n_labels)
-        self.test_sets = deal_tests(scenario, dataset, self.counts)
-        self.cyclic = cyclic_clients(self.counts, self.label_order)
-        self.stopping = Stopping(scenario.train) if scenario.train.stop or scenario.train.on_round_end else None
+        self.setup = setup = setup_of(scenario, pixels=device is not None)
+        self.scenario = scenario = setup.scenario
+        self.dataset, self.shares, self.counts, self.fleet = setup.dataset, setup.shares, setup.counts, setup.fleet
+        train, method = scenario.train, setup.method(device)
+        check_snapshots(scenario, method)
+        check_leakage(scenario, method)
+        check_survival(scenario, method)
+        metrics = own_metrics(scenario)
+        self.stopping = Stopping(train) if train.stop or train.on_round_end else None
         self.stopped: str | None = None
-        self.meter: Meter | None = None
-        self.fleet = build_fleet(len(self.shares), seed, scenario.clients, scenario.server)
-        self.method = build_method(scenario, dataset, self.shares, self.counts, self.fleet, device)
-        check_snapshots(scenario, self.method)
-        check_leakage(scenario, self.method)
-        self.metrics = own_metrics(scenario)
-        check_survival(scenario, self.method)
-        self.executor = provenance or build_executor(scenario.train, device)
+        self.executor = provenance or build_executor(train, device)
         self.memory: Replay | None = None
         if device is not None and isinstance(self.executor, Eager):
             self.memory = Replay(self.executor)
-        self.walk = Walk(self, build_clock(scenario, self.fleet, self.memory or self.executor, self.counts))
+        clock = build_clock(scenario, self.fleet, self.memory or self.executor, self.counts)
+        self.walk = Walk(setup, method, clock)
         self.server_model_bytes: int | None = 0
         self.joule = None if self.fleet.power is None else np.zeros(len(self.shares))
-        self._chosen: dict[int, Sequence[int]] = {}
         self._model: Model = []
         self._reads: list[dict[str, float]] = []
         self._timeline = hashlib.blake2b(digest_size=16)
+        self.meter: Meter | None = None
         if device is not None:
-            torch.manual_seed(seed)  # for networks of a user's own that draw while they run
-            self.evaluator = Evaluator(self, device)
-            if scenario.report.leakage and self.method.is_split:
-                self.meter = Meter(self)
+            torch.manual_seed(scenario.seed)  # for networks of a user's own that draw while they run
+            self.evaluator = Evaluator(setup, method, metrics=metrics, on_nan=self.on_nan, device=device)
+            if scenario.report.leakage and method.is_split:
+                self.meter = Meter(setup, method)
 
     @property
-    def unheld_labels(self) -> list[str]:
-        """Names of the labels of which no client holds a training sample."""
-        return [self.dataset.label_names[label] for label in np.flatnonzero(self.counts.sum(axis=0) == 0)]
-
-    def replace_method(self, method: Method) -> None:
-        """Use another method object from now on."""
-        self.method = method
-        self._chosen.clear()
-
-    def choose(self, number: int, drawn: Sequence[int]) -> Sequence[int]:
-        """Give the clients that take part in a round, of those `drawn` for it, in cyclic order.
-
-        The method is asked once per round, also if there are several walks: it may count the clients it has chosen.
-        """
-        if number not in self._chosen:
-            self._chosen[number] = self.method.choose(number, drawn)
-        return self._chosen[number]
+    def method(self) -> Method:
+        """The method that runs."""
+        return self.walk.method
 
     def rounds(self, resume: ResumePoint | None = None) -> Iterator[Round]:
         """Run the rounds one by one; the rounds before the point `resume` are walked again without computing.
@@ -159,7 +111,8 @@ class Experiment:
             if resume:
                 resume.check(walked.number, self.timeline_digest)
             if self.stopping:
-                self.stopped = self.stopping.why(round, self, is_new=known is None)
+                next_begins_s = self.walk.participation.begins_s
+                self.stopped = self.stopping.why(round, self, next_begins_s, is_new=known is None)
                 if self.stopped and walked.number < self.scenario.train.rounds:
                     round = self._finished(walked, round)
             yield round

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from sfl_sim.engine.setup import Setup
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
 from sfl_sim.metrics.leakage import labels_by_clusters, labels_by_nearest, labels_by_norm, psnr, ssim
@@ -23,9 +24,6 @@ from sfl_sim.store.columns import LEAKAGE_COLUMNS, RECONSTRUCTION_COLUMNS
 from sfl_sim.training.dependence import distance_correlation, unbiased_distance_correlation
 from sfl_sim.training.deployed import through
 from sfl_sim.training.inversion import invert
-
-if TYPE_CHECKING:
-    from sfl_sim.engine.experiment import Experiment
 
 Ints = NDArray[np.int64]
 Samples = Mapping[int, Ints]
@@ -86,26 +84,26 @@ class Crossed:
 
 
 class Meter:
-    """Attacks the models of an experiment that trains, at every cut that its clients have.
+    """Attacks the models of a method that trains, at every cut that its clients have.
 
     Attributes:
         tell: is called with what a decoder learns, the passes that it has done, and those that it does in all.
     """
 
-    def __init__(self, experiment: Experiment) -> None:
-        scenario = experiment.scenario
+    def __init__(self, setup: Setup, method: Method) -> None:
+        scenario = setup.scenario
         assert scenario.report.leakage
         self.wanted = scenario.report.leakage
-        self.method = experiment.method
+        self.method = method
         self.seed = scenario.seed
-        self.n_labels = experiment.dataset.n_labels
+        self.n_labels = setup.dataset.n_labels
         self.batch_size = scenario.train.batch_size
         self.cuts = self.method.task.cuts
         self.tokens = self.method.task.network.tokens
         assert self.method.data.images
         self.images = self.method.data.images
         self.tell: Callable[[str, int, int], None] = lambda what, done, total: None
-        self.known, self.attacked = chosen_samples(experiment.shares, self.wanted, self.seed)
+        self.known, self.attacked = chosen_samples(setup.shares, self.wanted, self.seed)
 
     def measure(self, round: int) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Give the round's rows of leakage.parquet and of reconstructions.parquet."""

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sfl_sim.engine.walk import WalkedRound
+from sfl_sim.engine.rounds import WalkedRound
 from sfl_sim.metrics.accuracy import performance_gap
 from sfl_sim.metrics.breakdown import breakdown, traffic
 from sfl_sim.system.fleet import Fleet

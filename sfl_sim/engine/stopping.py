@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from sfl_sim.engine.registry import named
+from sfl_sim.engine.rounds import Round
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.sections import Train
-
-if TYPE_CHECKING:
-    from sfl_sim.engine.experiment import Experiment, Round
-
 
 SAYS_SO = "on_round_end says so"
 
@@ -30,25 +27,33 @@ class Stopping:
     def __init__(self, train: Train) -> None:
         self.rules = train.stop
         self._best, self._best_round = -1.0, 0
-        self._own: Callable[[Round, Experiment], object] | None = None
+        self._on_round_end: Callable[[Round, object], object] | None = None
         if train.on_round_end is not None:
-            self._own = named(train.on_round_end, {}, "train.on_round_end")
-            if not callable(self._own):
+            self._on_round_end = named(train.on_round_end, {}, "train.on_round_end")
+            if not callable(self._on_round_end):
                 raise ScenarioError("is no function", key="train.on_round_end", found=train.on_round_end)
 
-    def why(self, round: Round, experiment: Experiment, is_new: bool) -> str | None:
-        """Return why training ends with this round; None if it goes on."""
-        reason = self._by_rules(round.row, experiment)
-        if self._own is not None and is_new and self._own(round, experiment):
+    def why(
+        self, round: Round, experiment: object, next_begins_s: Callable[[], float], *, is_new: bool = True
+    ) -> str | None:
+        """Return why training ends with this round; None if it goes on.
+
+        Args:
+            experiment: what the user's function gets beside the round.
+            next_begins_s: gives the instant at which the next round could begin.
+            is_new: False if a resumed run takes the round over.
+        """
+        reason = self._by_rules(round.row, next_begins_s)
+        if self._on_round_end is not None and is_new and self._on_round_end(round, experiment):
             return SAYS_SO
         return reason
 
-    def _by_rules(self, row: Any, experiment: Experiment) -> str | None:
+    def _by_rules(self, row: Mapping[str, Any], next_begins_s: Callable[[], float]) -> str | None:
         """Say which rule ends training with the round of `row`."""
         rules, accuracy = self.rules, row["accuracy"]
         if rules is None:
             return None
-        if rules.time_s is not None and experiment.walk.participation.begins_s() >= rules.time_s:
+        if rules.time_s is not None and next_begins_s() >= rules.time_s:
             return f"{rules.time_s:g} s have passed"
         if accuracy is None:
             return None

@@ -143,7 +143,7 @@ def _run_trial(
     scenario = variant.scenario
     device = None if settings.timing_only else pick_device(settings.device)
     experiment = Experiment(scenario, device)
-    if unheld := experiment.unheld_labels:
+    if unheld := experiment.setup.unheld_labels:
         warn(f"no client holds a sample of {', '.join(unheld)}")
     keep_freed_memory()
     torch.set_num_threads(threads_for(experiment.batch_macs, settings.threads))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.engine.build import build_clock, build_method, server_workers
-from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.build import build_clock, server_workers
+from sfl_sim.engine.setup import Setup, setup_of
 from sfl_sim.engine.walk import Walk
 from sfl_sim.metrics.typical import typical_round
 from sfl_sim.ops import Work
@@ -19,6 +19,7 @@ from sfl_sim.scenario.load import Study, Variant
 from sfl_sim.system.cost import Processor
 from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.links import LazySequence, Links
+from sfl_sim.training.timing import Timing
 
 MAX_OPERATIONS = 50_000
 """Maximum of operations of a round that is timed again; a larger one would take as long as some runs."""
@@ -92,27 +93,25 @@ def _of_cell(variant: Variant, rounds: pd.DataFrame, number: int) -> list[tuple[
     recorded = rounds[rounds["round"] == number]
     started_s, ended_s = recorded["started_s"].item(), recorded["ended_s"].item()
     try:
-        experiment = Experiment(scenario, device=None)
-        before_s, n_operations = _round_s(experiment, number, started_s)
+        setup = setup_of(scenario, pixels=False)
+        before_s, n_operations = _round_s(setup, number, started_s)
         if n_operations > MAX_OPERATIONS or not math.isclose(before_s, ended_s - started_s, rel_tol=1e-9):
             return []
         return [
-            (variant.name, scenario.seed, number, name, before_s, _round_s(experiment, number, started_s, change)[0])
+            (variant.name, scenario.seed, number, name, before_s, _round_s(setup, number, started_s, change)[0])
             for name, change in CHANGES.items()
         ]
     except Exception:  # a method of a user's own may need what only training gives; no run must fail for a table's sake
         return []
 
 
-def _round_s(experiment: Experiment, number: int, started_s: float, change: Change = Change()) -> tuple[float, int]:
+def _round_s(setup: Setup, number: int, started_s: float, change: Change = Change()) -> tuple[float, int]:
     """Time a round that begins at `started_s` in the changed system, with unchanged operations.
 
-    Gives its seconds and its number of operations. The method, which keeps what it has done, begins anew.
+    Gives its seconds and its number of operations.
     """
-    scenario, counts = experiment.scenario, experiment.counts
-    method = build_method(scenario, experiment.dataset, experiment.shares, counts, experiment.fleet, device=None)
-    experiment.replace_method(method)
-    fleet, workers = change.fleet(experiment.fleet), change.workers * server_workers(scenario)
-    clock = build_clock(scenario, fleet, experiment.executor, counts, workers=workers)
-    walked = next(Walk(experiment, clock, number, started_s).rounds())
+    fleet, workers = change.fleet(setup.fleet), change.workers * server_workers(setup.scenario)
+    clock = build_clock(setup.scenario, fleet, Timing(), setup.counts, workers=workers)
+    walk = Walk(setup, setup.method(device=None), clock, first=number, started_s=started_s)
+    walked = next(walk.rounds())
     return walked.ended_s - walked.started_s, len(walked.ops)

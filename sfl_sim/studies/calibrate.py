@@ -191,11 +191,11 @@ class _Trial:
         experiment, budget = self._experiment, MAX_STEPS
         if self.device.type == "cpu":
             budget = min(budget, max(2, int(CPU_ROUND_MACS / (3 * experiment.batch_macs))))
-        drawn = experiment.walk.participation.drawn(1, experiment.cyclic)
+        drawn = experiment.walk.participation.drawn(1, experiment.setup.cyclic)
         clients = list(experiment.method.choose(1, drawn))[:budget]
         method = experiment.method
         samples = self.scenario.train.batch_size * max(1, budget // len(clients))
         data = replace(method.data, shares=[share[:samples] for share in method.data.shares], local_epochs=1)
         kind: type[Method] = type(method)
-        experiment.replace_method(kind(replace(method.task, data=data), method.options))
+        experiment.walk.replace_method(kind(replace(method.task, data=data), method.options))
         return clients

@@ -16,7 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from sfl_sim.engine.experiment import Experiment, Round
+from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.rounds import Round
 from sfl_sim.engine.stopping import SAYS_SO, Stopping
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import SERVER
@@ -98,11 +99,13 @@ class _Ending(Stopping):
         self._accuracies = recorded.rounds.set_index("round").to_dict().get("accuracy", {})
         self._said_so = recorded.summary["rounds"] if recorded.summary["stopped"] == SAYS_SO else None
 
-    def why(self, round: Round, experiment: Experiment, is_new: bool) -> str | None:
+    def why(
+        self, round: Round, experiment: object, next_begins_s: Callable[[], float], *, is_new: bool = True
+    ) -> str | None:
         """Return why training ends with this round; None if it goes on."""
         number = round.row["round"]
-        by_rules = self._by_rules({**round.row, "accuracy": self._accuracies.get(number)}, experiment)
-        return SAYS_SO if number == self._said_so else by_rules
+        reason = self._by_rules({**round.row, "accuracy": self._accuracies.get(number)}, next_begins_s)
+        return SAYS_SO if number == self._said_so else reason
 
 
 class TracedRounds:

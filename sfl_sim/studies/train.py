@@ -12,12 +12,12 @@ import torch
 
 from sfl_sim.engine.build import check_can_train
 from sfl_sim.engine.cache_key import names_own_code, trial_key
-from sfl_sim.engine.dealing import dataset_of
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.initial import starting
 from sfl_sim.engine.news import Counted, Notify, Planned, Reused, Warned, optional, silent
 from sfl_sim.engine.processes import check_backend, run_trials
 from sfl_sim.engine.registry import check_unused
+from sfl_sim.engine.setup import setup_of
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
@@ -40,7 +40,7 @@ def check(study: Study, device: torch.device | None = None) -> list[str]:
         with variant.places.locating():
             if device is not None:
                 check_can_train(variant.scenario.model, device)
-                dataset_of(variant.scenario.data)  # with pixels, which an experiment without a device does not need
+                setup_of(variant.scenario, pixels=True)  # which an experiment without a device does not need
             experiment = Experiment(variant.scenario, device=None)
             if variant.scenario.serving or variant.scenario.report.representations:
                 experiment.method.deployed(0)

@@ -11,7 +11,7 @@ from torch import nn
 from sfl_sim.engine.build import build_clock, build_network
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.experiment import Experiment
-from sfl_sim.engine.walk import Walk, WalkedRound
+from sfl_sim.engine.rounds import WalkedRound
 from sfl_sim.models.network import Network
 from sfl_sim.models.part import Part
 from sfl_sim.scenario.presets import expand
@@ -34,7 +34,7 @@ def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
         network = _Unweighted(network)
     sample_s = SecondsPerSample(network, cuts, experiment.scenario.train.batch_size, experiment.fleet, task.wire)
     elsewhere = replace(task, network=network, cuts=list(cuts), round_cuts=(), sample_s=sample_s)
-    experiment.replace_method(type(method)(elsewhere, method.options))
+    experiment.walk.replace_method(type(method)(elsewhere, method.options))
 
 
 class _Unweighted(Network):
@@ -117,11 +117,11 @@ class Walker:
         # Who is there depends on the system's times, and so does what a method has chosen.
         if fleet.presence is not None:
             method = experiment.method
-            experiment.replace_method(type(method)(method.task, method.options))
+            experiment.walk.replace_method(type(method)(method.task, method.options))
             self._plans.clear()
         clock = build_clock(scenario, fleet, experiment.executor, experiment.counts, plans=self._plans)
         try:
-            return Walked(fleet, Walk(experiment, clock).alike(), RECURSION)
+            return Walked(fleet, experiment.walk.elsewhere(clock).alike(), RECURSION)
         except NotPlannable:
             self._walked = experiment = Experiment(scenario, device=None)
         if self._cuts is not None:

@@ -36,7 +36,7 @@ def last_round(**others):
 def test_methods_with_exits_tell_what_each_client_and_the_server_answer():
     experiment, tables = last_round(method={"name": "multiexit"})
     answers = tables["answers"]
-    for client, own in enumerate(experiment.test_sets):
+    for client, own in enumerate(experiment.setup.test_sets):
         rows = answers[answers["client"] == client]
         assert rows["sample"].tolist() == own.tolist()
         labels = experiment.dataset.y_test.numpy()[own]

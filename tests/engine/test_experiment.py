@@ -174,13 +174,13 @@ def test_every_round_has_its_own_participants_in_cyclic_order():
     assert len(set(map(frozenset, seen))) > 10
     assert set().union(*seen) == set(range(10))
     served = rounds[0]["client"][(rounds[0]["kind"] == b"train")][:3].tolist()
-    assert served == sorted(served, key=run.cyclic.index)
+    assert served == sorted(served, key=run.setup.cyclic.index)
 
 
 def test_the_cyclic_order_groups_clients_by_label_in_the_run_s_label_order():
     run = experiment({"data.partition": {"kind": "dominant_label", "phi": 2}, "train.batch_size": 2})
-    dominant = run.counts.argmax(axis=1)[run.cyclic]
-    assert dominant.tolist() == [label for label in run.label_order for _ in range(2)]
+    dominant = run.counts.argmax(axis=1)[run.setup.cyclic]
+    assert dominant.tolist() == [label for label in run.setup.label_order for _ in range(2)]
 
 
 def test_every_round_is_evaluated():

@@ -73,7 +73,7 @@ def test_patience_counts_the_rounds_without_a_better_accuracy(tmp_path):
 
 def test_an_accuracy_that_is_as_good_as_the_best_is_not_better():
     stop = Stopping(study(train=stopping(patience=2)).base.train)
-    ends = [stop.why(after(n, accuracy), None, is_new=True) for n, accuracy in enumerate([0.4, 0.5, 0.5, 0.5], start=1)]
+    ends = [why(stop, n, accuracy) for n, accuracy in enumerate([0.4, 0.5, 0.5, 0.5], start=1)]
     assert ends == [None, None, None, "no better accuracy in 2 rounds"]
 
 
@@ -84,14 +84,16 @@ def test_rounds_that_a_resumed_run_takes_over_count_but_are_not_shown_again():
         shown.append(round.row["round"])
 
     stop = Stopping(study(train=stopping(patience=2) | {"on_round_end": look}).base.train)
-    assert stop.why(after(1, 0.3), None, is_new=False) is None
-    assert stop.why(after(2, 0.2), None, is_new=False) is None
-    assert stop.why(after(3, 0.3), None, is_new=True) == "no better accuracy in 2 rounds"
+    assert why(stop, 1, 0.3, is_new=False) is None
+    assert why(stop, 2, 0.2, is_new=False) is None
+    assert why(stop, 3, 0.3) == "no better accuracy in 2 rounds"
     assert shown == [3]
 
 
-def after(n, accuracy):
-    return SimpleNamespace(row={"round": n, "accuracy": accuracy, "ended_s": float(n)})
+def why(stop, n, accuracy, is_new=True):
+    """Ask why training ends with round n."""
+    round = SimpleNamespace(row={"round": n, "accuracy": accuracy})
+    return stop.why(round, None, lambda: float(n), is_new=is_new)
 
 
 def test_an_accuracy_ends_training_with_the_round_that_reaches_it_but_no_run_that_times_only(tmp_path):

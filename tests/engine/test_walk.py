@@ -148,7 +148,7 @@ def test_rounds_that_are_alike_are_one_and_what_happens_once_is_apart():
     run, plans = experiment(), {}
     asked = noted(run)
 
-    found = Walk(run, in_world_of(run, plans)).alike()
+    found = run.walk.elsewhere(in_world_of(run, plans)).alike()
 
     assert [(walked.number, walked.n_rounds, walked.is_aside) for walked in found] == [
         (1, 1, True),
@@ -163,16 +163,16 @@ def test_rounds_that_are_alike_are_one_and_what_happens_once_is_apart():
 
 def test_a_second_world_asks_for_no_flow_again():
     run, plans = experiment(), {}
-    Walk(run, in_world_of(run, plans)).alike()
+    run.walk.elsewhere(in_world_of(run, plans)).alike()
     asked = noted(run)
-    Walk(run, in_world_of(run, plans)).alike()
+    run.walk.elsewhere(in_world_of(run, plans)).alike()
     assert not asked
 
 
 def test_what_only_events_can_tell_is_not_walked_alike():
     run = experiment(clients={"count": 4, "network": {"shared": {"access_points": 1, "backhaul_bps": 1e6}}})
     with pytest.raises(NotPlannable):
-        Walk(run, in_world_of(run)).alike()
+        run.walk.elsewhere(in_world_of(run)).alike()
 
 
 def test_rounds_that_depend_on_when_they_begin_are_walked_one_by_one():
@@ -180,7 +180,7 @@ def test_rounds_that_depend_on_when_they_begin_are_walked_one_by_one():
     clients = {"count": 4, "compute": {"jitter": 0.2}, "availability": {"profile": "flash", "lost": "wait"}}
     run = experiment(clients=clients, server={"order": "shortest_job"})
 
-    found = Walk(run, in_world_of(run)).alike()
+    found = run.walk.elsewhere(in_world_of(run)).alike()
 
     in_full = list(run.walk.rounds())
     assert [walked.number for walked in found] == [1, 2, 3]
@@ -193,7 +193,7 @@ def test_a_walk_can_begin_with_a_later_round_at_its_instant():
     whole = list(experiment().walk.rounds())[1]
     run = experiment()
 
-    later = next(Walk(run, in_world_of(run), 2, whole.started_s).rounds())
+    later = next(Walk(run.setup, run.method, in_world_of(run), first=2, started_s=whole.started_s).rounds())
 
     assert (later.number, later.clients, later.started_s) == (2, whole.clients, whole.started_s)
     assert later.ended_s == whole.ended_s

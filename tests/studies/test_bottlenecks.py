@@ -96,7 +96,7 @@ def test_a_round_that_depends_on_the_one_before_is_left_out(chosen, n_rows, monk
 
 def test_no_run_fails_for_it(monkeypatch):
     closed = walked(study())
-    monkeypatch.setattr(module, "Experiment", None)
+    monkeypatch.setattr(module, "setup_of", None)
 
     assert list(retimed(study(), closed)) == ["variant", "seed", "round", "change", "before_s", "after_s"]
 
