@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, ClassVar, TypeVar
 
@@ -21,7 +21,7 @@ from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Value, on, par, send
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.deployed import Deployed
-from sfl_sim.training.optimisers import Adam, Optimiser, Sgd
+from sfl_sim.training.optimisers import Adam, GradientRule, Optimiser, Sgd
 from sfl_sim.training.steps import Average
 
 
@@ -252,6 +252,8 @@ class Method(ABC):
         self.data = task.data
         self.wire = task.wire
         self.options = options or self.Options()
+        self.rule: GradientRule | None = None
+        """What changes every local gradient before its step."""
         lora = task.network.lora
         if lora and lora.aggregate in ("concat", "svd") and not self.only_averages:
             problem = f"needs a method that averages models and does nothing else to them, unlike {task.method}"
@@ -269,8 +271,8 @@ class Method(ABC):
 
     @once_a_round
     def optimiser(self, round: int) -> Optimiser:
-        """The local optimiser of a round, with a rule of the method if it has one."""
-        return self.task.optimiser(round)
+        """The local optimiser of a round, with the method's rule."""
+        return replace(self.task.optimiser(round), rule=self.rule)
 
     def average(self, node: int, state: Replica, replicas: Sequence[Replica], clients: Sequence[int]) -> Flow:
         """`state` <- sum_c k_c replica_c at `node`: federated averaging; nothing if all clients are lost."""

@@ -6,16 +6,15 @@ Xie et al., "Asynchronous Federated Optimization", 2019 (arXiv 1903.03934), Algo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 
 from sfl_sim.methods.asynchronous import Asynchronous, AsynchronousOptions, Update
-from sfl_sim.methods.base import once_a_round
+from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import Flow, On, on
-from sfl_sim.training.optimisers import Optimiser, Proximal
+from sfl_sim.training.optimisers import Proximal
 from sfl_sim.training.steps import Average
 
 
@@ -35,11 +34,10 @@ class FedAsync(Asynchronous, survives=True):
     Options = FedAsyncOptions
     options: FedAsyncOptions
 
-    @once_a_round
-    def optimiser(self, round: int) -> Optimiser:
-        """The local optimiser of a round, with the proximal term if there is one."""
-        rho = self.options.rho
-        return replace(super().optimiser(round), rule=Proximal(rho) if rho else None)
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        if self.options.rho:
+            self.rule = Proximal(self.options.rho)
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Take in one update after another."""

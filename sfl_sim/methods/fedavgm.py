@@ -9,7 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sfl_sim.methods.server_copies import Hosted, HostOptions
+from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.server_copies import HostOptions, ServerCopies, host_rule
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import MomentumAverage
 
@@ -21,11 +22,16 @@ class FedAvgMOptions(HostOptions):
     server_lr: Annotated[float, Field(gt=0)] = 1.0
 
 
-class FedAvgM(Hosted, regular=True, survives=True):
+class FedAvgM(ServerCopies, regular=True, survives=True):
     """SplitFedV1 whose server takes a step with momentum towards the average, for both parts."""
 
     Options = FedAvgMOptions
     options: FedAvgMOptions
+    only_averages = False
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        self.rule = host_rule(task, self.options)
 
     def merge(self, round: int) -> MomentumAverage:
         """v <- beta_g v + (w - sum_c k_c w_c); w <- w - eta_s v."""

@@ -5,14 +5,12 @@ Li et al., "FedNAR: Federated Optimization with Normalized Annealing Regularizat
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 
-from sfl_sim.methods.base import MethodOptions, Task, once_a_round
-from sfl_sim.methods.server_copies import ServerCopies, check_clipping
-from sfl_sim.training.optimisers import CoClipped, Optimiser
+from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.server_copies import ServerCopies, co_clipping
 
 
 class NarOptions(MethodOptions):
@@ -29,9 +27,5 @@ class FedNAR(ServerCopies, regular=True, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        check_clipping(task)
-
-    @once_a_round
-    def optimiser(self, round: int) -> Optimiser:
+        self.rule = co_clipping(task, self.options.max_norm)
         """g <- (g + wd w) min(1, M / ||g + wd w||); each part is clipped by its own norm."""
-        return replace(super().optimiser(round), rule=CoClipped(self.options.max_norm))

@@ -5,14 +5,13 @@ Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 
-from sfl_sim.methods.base import MethodOptions, once_a_round
+from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.server_copies import ServerCopies
-from sfl_sim.training.optimisers import Optimiser, Proximal
+from sfl_sim.training.optimisers import Proximal
 
 
 class ProxOptions(MethodOptions):
@@ -27,7 +26,7 @@ class FedProx(ServerCopies, regular=True, survives=True):
     Options = ProxOptions
     options: ProxOptions
 
-    @once_a_round
-    def optimiser(self, round: int) -> Optimiser:
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        self.rule = Proximal(self.options.mu)
         """g <- g + mu (w - w^r); each part adds its own."""
-        return replace(super().optimiser(round), rule=Proximal(self.options.mu))

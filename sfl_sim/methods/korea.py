@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
+from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.methods.korea_assistants import Assistants, Ints, Request
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Replica
@@ -106,6 +106,8 @@ class Korea(Method, survives=True):
         if options.proportion != "off" and not has_assistants:
             problem = f"all clients take part in every round, so {task.method} has no assistants"
             raise ScenarioError(problem, key="clients.participation", allowed="less than 1")
+        if options.adapts:
+            self.rule = Measured()
         self.part1, self.part2 = task.split(task.cut)
         """The master w: the mean of all branches."""
         self.branches: list[Branch] = []
@@ -268,12 +270,6 @@ class Korea(Method, survives=True):
 
         yield on(node, Average(), master, branches, [1 / len(branches)] * len(branches))
         yield par(pulled(branch) for branch in branches)
-
-    @once_a_round
-    def optimiser(self, round: int) -> Optimiser:
-        """The local optimiser, which measures the gradient norm if the proportion follows it."""
-        usual = super().optimiser(round)
-        return replace(usual, rule=Measured()) if self.options.adapts else usual
 
     def model(self) -> list[Replica]:
         """The master."""

@@ -12,19 +12,19 @@ FedAvg with any cuts (docs/methods/splitfed_v1.md).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.methods.base import MethodOptions, Task, once_a_round
+from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitStep
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, par, send
 from sfl_sim.rng import stream
-from sfl_sim.training.optimisers import CoClipped, GradientRule, Optimiser, Proximal
+from sfl_sim.training.optimisers import CoClipped, GradientRule, Proximal
 from sfl_sim.training.steps import Average
 
 
@@ -45,10 +45,15 @@ class Visit:
 
 
 class ServerCopies(SplitStep):
-    """Clients train side by side, each with its own copy of part-2; both parts are averaged when the round ends."""
+    """Clients train side by side, each with its own copy of part-2; both parts are averaged when the round ends.
+
+    Attributes:
+        equal_steps: whether all clients of a round run equally many mini-batches, the mean; else each runs its own.
+    """
 
     only_averages = True
     forgets_lost = True
+    equal_steps = False
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
@@ -85,7 +90,9 @@ class ServerCopies(SplitStep):
         return {c: Visit(cut or self.task.cuts[c], n) for c, n in n_batches}
 
     def n_batches(self, clients: Sequence[int]) -> list[int]:
-        """Mini-batches that each client runs: all that it has."""
+        """Mini-batches that each client runs: all that it has, or with `equal_steps` their rounded mean."""
+        if self.equal_steps:
+            return [self.data.mean_batches(clients)] * len(clients)
         return [self.data.n_batches(c) for c in clients]
 
     def client(self, c: int, visit: Visit, round: int) -> Flow:
@@ -118,13 +125,6 @@ class ServerCopies(SplitStep):
         return sum(self.parts[min(self.task.round_cuts or [self.task.cuts[c]])][1].size_bytes for c in clients)
 
 
-def check_clipping(task: Task) -> None:
-    """Raise ScenarioError for AdamW, whose weight decay is no part of a gradient that could be clipped with it."""
-    if task.optimizer == "adamw":
-        problem = "FedNAR clips the weight decay with the gradient, which makes it Adam's"
-        raise ScenarioError(problem, key="train.optimizer", found="adamw", allowed="sgd, nag, adam")
-
-
 class HostOptions(MethodOptions):
     """`host`: whose clients they are, those of fedavg (which splitfed_v1 equals), fedprox or fednar. `mu`: of fedprox.
     `max_norm`: of fednar.
@@ -135,32 +135,6 @@ class HostOptions(MethodOptions):
     max_norm: Annotated[float, Field(gt=0)] = 10.0
 
 
-class Hosted(ServerCopies):
-    """SplitFedV1 with the host's rule in every local step. Raises ScenarioError for settings of other hosts."""
-
-    only_averages = False
-
-    options: HostOptions
-
-    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
-        super().__init__(task, options)
-        for name, host in {"mu": "fedprox", "max_norm": "fednar"}.items():
-            if host != self.options.host and name in self.options.model_fields_set:
-                found = getattr(self.options, name)
-                raise ScenarioError(f"is a setting of host: {host}", key=f"method.{name}", found=found)
-        if self.options.host == "fednar":
-            check_clipping(task)
-
-    @once_a_round
-    def optimiser(self, round: int) -> Optimiser:
-        """The local optimiser of a round, with the host's rule."""
-        rules: dict[str, GradientRule] = {
-            "fedprox": Proximal(self.options.mu),
-            "fednar": CoClipped(self.options.max_norm),
-        }
-        return replace(super().optimiser(round), rule=rules.get(self.options.host))
-
-
 class EqualStepsOptions(HostOptions):
     """`equal_steps`: all clients of a round run the mean number of mini-batches, rounded; one that has fewer begins
     another epoch.
@@ -169,16 +143,20 @@ class EqualStepsOptions(HostOptions):
     equal_steps: bool = True
 
 
-class EqualSteps(Hosted):
-    """`Hosted`, with equally many mini-batches for all clients of a round if `equal_steps` says so."""
+def host_rule(task: Task, options: HostOptions) -> GradientRule | None:
+    """Give the host's rule, which changes every local gradient. Raises ScenarioError for settings of other hosts."""
+    for name, host in {"mu": "fedprox", "max_norm": "fednar"}.items():
+        if host != options.host and name in options.model_fields_set:
+            found = getattr(options, name)
+            raise ScenarioError(f"is a setting of host: {host}", key=f"method.{name}", found=found)
+    if options.host == "fednar":
+        return co_clipping(task, options.max_norm)
+    return Proximal(options.mu) if options.host == "fedprox" else None
 
-    options: EqualStepsOptions
 
-    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
-        super().__init__(task, options)
-        self.forgets_lost = not self.options.equal_steps
-
-    def n_batches(self, clients: Sequence[int]) -> list[int]:
-        """The rounded mean of what the clients have, for each of them."""
-        equal = [self.data.mean_batches(clients)] * len(clients)
-        return equal if self.options.equal_steps else super().n_batches(clients)
+def co_clipping(task: Task, max_norm: float) -> CoClipped:
+    """Give FedNAR's rule. Raises ScenarioError for AdamW, whose weight decay is no part of a gradient to be clipped."""
+    if task.optimizer == "adamw":
+        problem = "FedNAR clips the weight decay with the gradient, which makes it Adam's"
+        raise ScenarioError(problem, key="train.optimizer", found="adamw", allowed="sgd, nag, adam")
+    return CoClipped(max_norm)

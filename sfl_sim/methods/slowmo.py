@@ -9,7 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sfl_sim.methods.server_copies import EqualSteps, EqualStepsOptions
+from sfl_sim.methods.base import MethodOptions, Task
+from sfl_sim.methods.server_copies import EqualStepsOptions, ServerCopies, host_rule
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import MomentumAverage
 
@@ -21,11 +22,18 @@ class SlowMoOptions(EqualStepsOptions):
     slow_lr: Annotated[float, Field(gt=0)] = 1.0
 
 
-class SlowMo(EqualSteps, regular=True, survives=True):
+class SlowMo(ServerCopies, regular=True, survives=True):
     """SplitFedV1 with a slow momentum, whose steps are as long as the learning rate of the round."""
 
     Options = SlowMoOptions
     options: SlowMoOptions
+    only_averages = False
+
+    def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
+        super().__init__(task, options)
+        self.rule = host_rule(task, self.options)
+        self.equal_steps = self.options.equal_steps
+        self.forgets_lost = not self.equal_steps
 
     def merge(self, round: int) -> MomentumAverage:
         """u <- beta_s u + (w - sum_c k_c w_c) / eta_r; w <- w - alpha_s eta_r u."""

@@ -15,7 +15,7 @@ from pydantic import Field
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.server_copies import Hosted, HostOptions, Visit
+from sfl_sim.methods.server_copies import HostOptions, ServerCopies, Visit, host_rule
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, occur, on, par, send, wait
 from sfl_sim.training.fusion import Differentiate, Fuse, Fusion, TrainFused, Update
 from sfl_sim.training.optimisers import Optimiser, Sgd
@@ -41,14 +41,16 @@ FUSION = {"barrier", "staleness", "normalise", "carry_fused"}
 """Options that mean something only where there is a fusion."""
 
 
-class Smofi(Hosted, regular=True, survives=True):
+class Smofi(ServerCopies, regular=True, survives=True):
     """SplitFedV1 whose surrogates share their momentum, fused after every step, with a global momentum over rounds."""
 
     Options = SmofiOptions
     options: SmofiOptions
+    only_averages = False
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        self.rule = host_rule(task, self.options)
         self.forgets_lost = not self.options.fusion
         self.carried: Fusion | None = None
         """The last round's buffers, whose mbar the next round goes on from with `carry_fused`."""

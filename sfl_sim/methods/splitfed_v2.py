@@ -7,7 +7,6 @@ whose comparison adds the L2 regularisation (docs/methods/splitfed_v2.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -17,7 +16,7 @@ from sfl_sim.methods.base import MethodOptions, Task, once_a_round
 from sfl_sim.methods.split import SharedServer, SplitMethod
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, expect, on, par
-from sfl_sim.training.optimisers import Optimiser, Proximal
+from sfl_sim.training.optimisers import Proximal
 from sfl_sim.training.steps import Backward, Forward, Renew
 
 PENALTY_BYTES = 4  # a float32
@@ -40,6 +39,8 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        if self.options.l2:
+            self.rule = Proximal(self.options.l2)
         if self.options.l2_on == "model":
             if not self.options.l2:
                 raise ScenarioError("there is no penalty without method.l2", key="method.l2_on", found="model")
@@ -53,15 +54,9 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True):
         yield from self.average(AGGREGATOR, self.part1, list(copies.values()), list(copies))
 
     @once_a_round
-    def optimiser(self, round: int) -> Optimiser:
-        """The local optimiser of a round, with the penalty if there is one."""
-        mu = self.options.l2
-        return replace(super().optimiser(round), rule=Proximal(mu) if mu else None)
-
-    @once_a_round
     def backward(self, round: int) -> Backward:
         """The client's step, without the penalty where that is on part-2 alone."""
-        return Backward(self.optimiser(round) if self.options.l2_on == "model" else super().optimiser(round))
+        return Backward(self.optimiser(round) if self.options.l2_on == "model" else self.task.optimiser(round))
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
         """Part-1 of one client or the average of all, and part-2."""

@@ -12,6 +12,7 @@ import torch
 
 import sfl_sim
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.methods import METHODS, Method
 from sfl_sim.scenario.load import parse
 
 ROOT = Path(__file__).parents[2]
@@ -63,6 +64,13 @@ def stations():
     """Return the functions on the way of one operation, as the page lists them: (file, qualified name)."""
     way = PAGE.split("## The path of one operation")[1].split("\n## ")[0]
     return re.findall(r"^\d+\. `(sfl_sim/[\w/]+\.py)`, `([\w.]+)`", way, re.MULTILINE)
+
+
+def test_no_method_is_more_than_four_classes_deep():
+    def depth(kind):
+        return 1 + max((depth(base) for base in kind.__bases__ if issubclass(base, Method)), default=0)
+
+    assert {name: depth(kind) for name, kind in METHODS.items() if depth(kind) > 4} == {}
 
 
 def test_one_operation_goes_the_way_that_the_page_says():
