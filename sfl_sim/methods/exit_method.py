@@ -2,8 +2,8 @@
 
 Client c, which is cut at depth d_c, holds the front end phi (layers 1 to d_c) and the exit h. The server's model theta
 holds every layer that some client has not: it begins behind the shallowest cut, and features of depth d enter it at
-layer d + 1 (docs/methods/multiexit.md#depths). The loss is gamma l_C + (1 - gamma) l_S, with the cross-entropies l_C of
-the exit's answer and l_S of the server's.
+layer d + 1 (docs/methods/multiexit.md#depths). The loss is gamma l_C + (1 - gamma) l_S, with the loss l_C of the exit's
+answer and l_S of the server's.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.models.exit_heads import exit_network
-from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Bundle, Joined, Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, par, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, par, send
 from sfl_sim.training.deployed import Deployed
-from sfl_sim.training.optimisers import Optimiser, Sgd
-from sfl_sim.training.steps import Forward
+from sfl_sim.training.exit_steps import Adapt
+from sfl_sim.training.optimisers import Sgd
 
 FINE_TUNING = 0
 """Number of the round whose mini-batches fine-tuning takes: rounds count from 1, so no round has it."""
@@ -161,83 +159,3 @@ class Exits(Method):
         """A copy of theta for every client, from where its features enter."""
         sizes = [piece.size_bytes for piece in self.theta]
         return sum(sum(sizes[self.entry(c) :]) for c in clients)
-
-
-def exit_work(model: Bundle, samples: int, passes: int) -> Work:
-    """The work of `passes` forward passes of phi and h."""
-    return Work.total([member.part.work(samples, passes) for member in model.members[:2]])
-
-
-@dataclass(frozen=True)
-class ExitForward(Step):
-    """phi and h on a batch; gives the smashed data, as `Forward` does.
-
-    gamma times the gradient of l_C is known at once, and waits for the server's: that of h in h, that of the smashed
-    data in `pending`.
-    """
-
-    gamma: float
-    name = "forward"
-
-    def work(self, model: Bundle, batch: Value) -> Work:
-        """The forward passes of both."""
-        return exit_work(model, batch.samples, passes=1)
-
-    def out(self, model: Bundle, batch: Value) -> Value:
-        """Smashed data, as large as without an exit."""
-        return Forward().out(model.replicas[0], batch)
-
-    def run(self, model: Bundle, batch: Value) -> tuple[Tensor, Tensor]:
-        """Activations (n, ...) detached from the graph, which waits in phi, and labels (n,)."""
-        x, labels = batch.load()
-        phi, h = model.replicas[:2]
-        z = phi.weights.forward(x)
-        at_cut = z.detach().requires_grad_()
-        _differentiate(h, at_cut, labels, self.gamma)
-        model.pending = at_cut.grad
-        return z, labels
-
-
-@dataclass(frozen=True)
-class Adapt(Step):
-    """Steps of phi and h on one batch, by the exit's loss alone.
-
-    Attributes:
-        n_steps: on the whole batch.
-        keeps_statistics: whether running statistics of batch norm stay what they were, as in an inner loop that leaves
-            nothing behind.
-    """
-
-    optimiser: Optimiser
-    n_steps: int = 1
-    keeps_statistics: bool = False
-    name = "adapt"
-
-    def work(self, model: Bundle, batch: Value) -> Work:
-        """Forward and backward of both in every step."""
-        return Work.total([exit_work(model, batch.samples, passes=3)] * self.n_steps)
-
-    def run(self, model: Bundle, batch: Value) -> None:
-        """Take the steps; nothing comes from the server."""
-        x, labels = batch.load()
-        phi, h = model.replicas[:2]
-        statistics = [replica.weights.buffers.clone() for replica in (phi, h)]
-        for _ in range(self.n_steps):
-            _differentiate(h, phi.weights(x, training=True), labels, share=1.0)
-            for replica in (phi, h):
-                self.optimiser.step(replica.weights)
-        if self.keeps_statistics:
-            for replica, before in zip((phi, h), statistics, strict=True):
-                replica.weights.buffers.copy_(before)
-
-
-def _differentiate(h: Replica, z: Tensor, labels: Tensor, share: float) -> None:
-    """Accumulate the gradients of `share` times the exit's mean loss: in h, and in what `z` depends on."""
-    differentiate(share * h.part.loss(h.weights(z, training=True), labels))
-
-
-def backward(model: Bundle, gradients: Value) -> None:
-    """Accumulate the gradient of the joint loss in phi: from the server's and from what `ExitForward` left."""
-    pending, model.pending = model.pending, None
-    at_server = gradients.load()  # None where phi is all frozen, and keeps no graph either
-    model.replicas[0].weights.backward(pending if at_server is None else at_server + pending)

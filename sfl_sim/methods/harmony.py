@@ -24,13 +24,14 @@ from torch.nn.functional import normalize
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import Task
-from sfl_sim.methods.exit_method import Adapt, ExitForward, ExitOptions, Exits, Trained, backward, exit_work
+from sfl_sim.methods.exit_method import ExitOptions, Exits, Trained
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, through
 from sfl_sim.ops import SERVER, Flow, Step, Value, Work, on, send
 from sfl_sim.rng import stream
 from sfl_sim.training.codecs import Delta, Fp16
+from sfl_sim.training.exit_steps import Adapt, ExitForward, backward, exit_work
 from sfl_sim.training.optimisers import Optimiser, Sgd
 
 EPSILON = 1e-12

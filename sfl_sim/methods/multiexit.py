@@ -6,7 +6,6 @@ that may differ between clients as in HARMONY's comparison (docs/methods/multiex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
@@ -14,10 +13,10 @@ from pydantic import Field
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.exit_method import ExitForward, ExitOptions, Exits, Trained, backward, exit_work
+from sfl_sim.methods.exit_method import ExitOptions, Exits, Trained
 from sfl_sim.models.replica import Bundle, Joined, Replica
-from sfl_sim.ops import SERVER, Flow, Step, Value, Work, on, send
-from sfl_sim.training.optimisers import Optimiser
+from sfl_sim.ops import SERVER, Flow, on, send
+from sfl_sim.training.exit_steps import ExitBackward, ExitForward
 from sfl_sim.training.steps import Average, Train
 
 
@@ -54,24 +53,6 @@ class MultiExit(Exits, regular=True, survives=True):
         gradient = yield on(SERVER, Train(optimiser, share=self.server_share), theta, z)
         gradient = yield from self.wire.download(gradient, z, phi, c, round)
         yield on(c, ExitBackward(optimiser), model, gradient)
-
-
-@dataclass(frozen=True)
-class ExitBackward(Step):
-    """The backward pass from the server's gradient at the cut and the exit's, and the optimiser's step on phi and h."""
-
-    optimiser: Optimiser
-    name = "backward"
-
-    def work(self, model: Bundle, gradients: Value) -> Work:
-        """The backward passes of phi and h."""
-        return exit_work(model, gradients.samples, passes=2)
-
-    def run(self, model: Bundle, gradients: Value) -> None:
-        """Step with the gradient of the joint loss, at the weights before the step."""
-        backward(model, gradients)
-        for replica in model.replicas[:2]:
-            self.optimiser.step(replica.weights)
 
 
 class SplitGPOptions(ExitOptions):

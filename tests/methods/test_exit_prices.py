@@ -9,13 +9,13 @@ from small_exits import deep, deep_task
 from small_world import CPU, fleet, simulate
 
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.exit_method import Adapt
 from sfl_sim.models.exit_heads import exit_network
 from sfl_sim.models.lora import Lora
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Bundle
 from sfl_sim.ops import Value, Work
 from sfl_sim.rng import stream
+from sfl_sim.training.exit_steps import Adapt
 from sfl_sim.training.optimisers import Sgd
 
 FP32 = Network("deep", deep, (1, 4, 4), 3, torch.float32)
