@@ -17,7 +17,7 @@ from sfl_sim.data.batches import ClientData
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.network import Network
-from sfl_sim.models.replica import Joined, Replica
+from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Value, on, par, send
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.deployed import Deployed
@@ -274,10 +274,15 @@ class Method(ABC):
         """The local optimiser of a round, with the method's rule."""
         return replace(self.task.optimiser(round), rule=self.rule)
 
-    def average(self, node: int, state: Replica, replicas: Sequence[Replica], clients: Sequence[int]) -> Flow:
-        """`state` <- sum_c k_c replica_c at `node`: federated averaging; nothing if all clients are lost."""
-        if replicas:
-            yield on(node, Average(), state, replicas, self.task.shares(clients))
+    def average(
+        self, node: int, state: Replica | Bundle, copies: Sequence[Replica | Bundle], clients: Sequence[int]
+    ) -> Flow:
+        """`state` <- sum_c k_c copy_c at `node`: federated averaging, of a bundle member by member.
+
+        Nothing happens if all clients are lost.
+        """
+        for place, member in enumerate(state.members if copies else []):
+            yield on(node, Average(), member, [copy.members[place] for copy in copies], self.task.shares(clients))
 
     def prepare(self) -> Flow:
         """Give the flow before the first round: clients receive what of their layers is frozen; then `setup`."""

@@ -56,6 +56,7 @@ class Hydra(SharedServer, regular=True, survives=True):
         super().__init__(task, options)
         cut2 = self._cut2()
         self.part1, self.trunk, self.head = task.split(task.cut, cut2)
+        self.client_model = self.part1
         self.part2 = task.network.part(task.cut, len(task.network))
         self.groups = self._groups()
         """u(c), the group of every client c."""
@@ -98,7 +99,7 @@ class Hydra(SharedServer, regular=True, survives=True):
 
     def current(self, part1_of: int | None = None) -> list[Replica]:
         """Give part-1, the trunk, and the average of current heads; the round's first head if all clients are lost."""
-        head = Replica.averaged(*self.weighted_heads(list(self.replicas))) if self.replicas else self.head
+        head = Replica.averaged(*self.weighted_heads(list(self.copies))) if self.copies else self.head
         return [self.part1_now(part1_of), self.trunk, head]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.methods.base import Method, MethodOptions, Task, once_a_round
-from sfl_sim.models.replica import Joined, Replica
+from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import SERVER, Flow, Lost, Step, on
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.steps import Backward, Forward, Train
@@ -68,37 +68,46 @@ class SplitMethod(SplitStep):
 
 
 class SharedServer(SplitStep):
-    """A method whose clients each have a copy of part-1, averaged every round, and share one state at the server."""
+    """A method whose clients each train a copy of one model, averaged every round, and share one state at the server.
+
+    Attributes:
+        client_model: what every client downloads, trains and uploads: part-1, or a bundle that begins with it. To be
+            set by the method.
+        copies: the current one of each client that is not lost; the global one until the client has begun the round.
+    """
 
     shares_server_model = True
     depends_on_time = True
-    part1: Replica
+    client_model: Replica | Bundle
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        self.replicas: dict[int, Replica] = {}
-        """Current part-1 of each client that is not lost; the global one until the client has begun the round."""
+        self.copies: dict[int, Replica | Bundle] = {}
 
     def begin(self, clients: Sequence[int]) -> dict[int, int]:
         """Begin a round; gives the number of jobs that each of the `clients` will bring to the shared state."""
-        self.replicas = dict.fromkeys(clients, self.part1)
+        self.copies = dict.fromkeys(clients, self.client_model)
         return {c: self.data.n_batches(c) for c in clients}
 
     def client(self, c: int, part2: Replica | Joined, round: int) -> Flow:
-        """Download part-1, train it with `part2`, upload it. Changes of `part2` stay if the client is lost."""
+        """Download the client model, train it with `part2`, upload it. If the client is lost, `part2` stays changed."""
         try:
-            self.replicas[c] = part1 = yield from self.wire.fetch(self.part1, c)
-            yield from self.batches(c, part1, part2, self.data.batches(c, round), round)
-            self.replicas[c] = part1 = yield from self.wire.deliver(part1, c, round)
+            self.copies[c] = model = yield from self.wire.fetch(self.client_model, c)
+            yield from self.batches(c, model, part2, self.data.batches(c, round), round)
+            self.copies[c] = model = yield from self.wire.deliver(model, c, round)
         except Lost:
-            del self.replicas[c]
+            del self.copies[c]
             raise
-        return part1
+        return model
 
     def part1_now(self, of: int | None) -> Replica:
         """Give client `of`'s current part-1; the average if `of` is None or lost; the initial one if all are lost."""
-        if of in self.replicas:
-            return self.replicas[of]
-        if not self.replicas:
-            return self.part1
-        return Replica.averaged(list(self.replicas.values()), self.task.shares(list(self.replicas)))
+        if of in self.copies:
+            return _part1(self.copies[of])
+        if not self.copies:
+            return _part1(self.client_model)
+        return Replica.averaged([_part1(copy) for copy in self.copies.values()], self.task.shares(list(self.copies)))
+
+
+def _part1(model: Replica | Bundle) -> Replica:
+    return model.replicas[0] if isinstance(model, Bundle) else model

@@ -39,6 +39,7 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
+        self.client_model = self.part1
         if self.options.l2:
             self.rule = Proximal(self.options.l2)
         if self.options.l2_on == "model":

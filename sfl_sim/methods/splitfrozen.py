@@ -7,7 +7,7 @@ Resource-Constrained Devices", 2025 (docs/methods/splitfrozen.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -17,10 +17,11 @@ from torch import Tensor
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
+from sfl_sim.methods.mailbox import Mailbox
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, State, Value, expect, occur, on, par, send, wait
-from sfl_sim.training.steps import Forward, Renew, Train
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, On, State, Value, expect, on, par, send
+from sfl_sim.training.steps import Forward, Renew, TrainAlone
 
 
 class FrozenOptions(MethodOptions):
@@ -30,37 +31,6 @@ class FrozenOptions(MethodOptions):
 
     ahead: Annotated[int, Field(ge=1)] = 4
     send_once: bool = False
-
-
-@dataclass
-class Visit:
-    """Round of one client.
-
-    Attributes:
-        batches: its mini-batches.
-        ready, served: what occurs when the message of each has come, and when it has been trained on.
-        arrived: messages by mini-batch that have come and were not yet trained on.
-        is_lost: whether the client has gone away.
-    """
-
-    batches: list[Batch]
-    ready: list[Event] = field(init=False)
-    served: list[Event] = field(init=False)
-    arrived: dict[int, Value] = field(init=False, default_factory=dict)
-    is_lost: bool = field(init=False, default=False)
-
-    def __post_init__(self) -> None:
-        self.ready, self.served = (
-            [Event(f"mini-batch {b} of client {batch.maker} is {what}") for b, batch in enumerate(self.batches)]
-            for what in ("at the server", "trained on")
-        )
-
-    def lose(self) -> Flow:
-        """Let neither of the client's two flows wait for the other any more."""
-        self.is_lost = True
-        for event in (*self.ready, *self.served):
-            if not event.occurred:
-                yield occur(event)
 
 
 class SplitFrozen(SplitMethod, survives=True):
@@ -97,59 +67,45 @@ class SplitFrozen(SplitMethod, survives=True):
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """w2 by every job in turn; w1 stays as it is."""
         yield on(SERVER, Renew(), self.part2)
-        visits = {c: Visit(list(self.data.batches(c, round))) for c in clients}
-        yield expect(self.part2, {c: len(visit.batches) for c, visit in visits.items()})
-        feeds = [self.feed(c, visit, round) for c, visit in visits.items()]
-        yield par([*feeds, *(self.serve(c, visit, round) for c, visit in visits.items())])
+        yield expect(self.part2, {c: self.data.n_batches(c) for c in clients})
+        yield par({c: self.client(c, round) for c in clients})
 
-    def feed(self, c: int, visit: Visit, round: int) -> Flow:
+    def client(self, c: int, round: int) -> Flow:
+        """Let the client send its mini-batches, or with `send_once` those of its first epoch, and the server train."""
+        mailbox, batches = Mailbox(c, self.options.ahead), list(self.data.batches(c, round))
+        n_sent = len(batches)
+        if self.options.send_once:
+            n_sent = 0 if c in self.sent else n_sent // self.data.local_epochs
+        feed = self.feed(c, mailbox, batches[:n_sent], round)
+        serve = self.serve(c, mailbox, batches[:n_sent], batches[n_sent:], round)
+        yield par([mailbox.closing(feed), mailbox.closing(serve)])
+
+    def feed(self, c: int, mailbox: Mailbox, batches: Sequence[Batch], round: int) -> Flow:
         """Send the activations of every mini-batch, at most `ahead` before the server has trained on them."""
         part1 = yield send(self.part1, c, c)
-        try:
-            for b in self.to_send(c, visit):
-                if b >= self.options.ahead:
-                    yield wait([visit.served[b - self.options.ahead]])
-                if visit.is_lost:
-                    return
-                smashed = yield on(c, ForwardOnly(), part1, visit.batches[b])
-                visit.arrived[b] = yield from self.wire.upload(smashed, part1.part, visit.batches[b], c, round)
-                yield occur(visit.ready[b])
-        except Lost:
-            yield from visit.lose()
+        for batch in batches:
+            yield from mailbox.room()
+            smashed = yield on(c, ForwardOnly(), part1, batch)
+            smashed = yield from self.wire.upload(smashed, part1.part, batch, c, round)
+            yield from mailbox.put(smashed)
 
-    def serve(self, c: int, visit: Visit, round: int) -> Flow:
-        """Train part-2 on what has come of client `c`, until it is lost."""
-        sent = self.to_send(c, visit)
-        try:
-            for b, batch in enumerate(visit.batches):
-                if b not in sent:
-                    yield on(SERVER, TrainKept(self.optimiser(round)), self.part2, batch, self.kept[c])
-                    continue
-                yield wait([visit.ready[b]])
-                if visit.is_lost:
-                    return
-                yield from self.train(c, visit.arrived.pop(b), batch, round)
-                yield occur(visit.served[b])
-                if self.options.send_once and b == sent[-1]:
-                    self.sent.add(c)
-        except Lost:
-            yield from visit.lose()
+    def serve(self, c: int, mailbox: Mailbox, sent: Sequence[Batch], kept: Sequence[Batch], round: int) -> Flow:
+        """Train part-2 on what comes of client `c`, then on the mini-batches of which it has kept the activations."""
+        for batch in sent:
+            smashed = yield from mailbox.take()
+            yield self.job(c, smashed, batch, round)
+        if self.options.send_once:
+            self.sent.add(c)
+        for batch in kept:
+            yield on(SERVER, TrainKept(self.optimiser(round)), self.part2, batch, self.kept[c])
 
-    def train(self, c: int, smashed: Value, batch: Batch, round: int) -> Flow:
-        """Train part-2 on one message; it is kept with `send_once`."""
+    def job(self, c: int, smashed: Value, batch: Batch, round: int) -> On:
+        """The server's step on one message; it is kept with `send_once`."""
         if not self.options.send_once:
-            yield on(SERVER, self.server_step(round), self.part2, smashed)
-            return
+            return on(SERVER, self.server_step(round), self.part2, smashed)
         if not batch.step:  # perhaps once more, if the client was lost
             self.kept[c] = State("kept activations")
-        yield on(SERVER, TrainAndKeep(self.optimiser(round)), self.part2, smashed, batch, self.kept[c])
-
-    def to_send(self, c: int, visit: Visit) -> range:
-        """Mini-batches that client `c` sends: all, or with `send_once` those of its first epoch."""
-        n = len(visit.batches)
-        if self.options.send_once:
-            n = 0 if c in self.sent else n // self.data.local_epochs
-        return range(n)
+        return on(SERVER, TrainAndKeep(self.optimiser(round)), self.part2, smashed, batch, self.kept[c])
 
     @once_a_round
     def server_step(self, round: int) -> TrainAlone:
@@ -182,12 +138,6 @@ class ForwardOnly(Forward):
         x, labels = batch.load()
         with torch.no_grad():
             return part1.weights(x, training=False), labels
-
-
-class TrainAlone(Train):
-    """`Train` whose gradient at the cut nobody needs."""
-
-    gives_gradient = False
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,12 @@ class Train(PartStep):
         return stacked.train(parts, inputs, labels, self.optimiser, self.share)
 
 
+class TrainAlone(Train):
+    """`Train` whose gradient at the cut nobody needs: none comes down."""
+
+    gives_gradient = False
+
+
 @dataclass(frozen=True)
 class Backward(PartStep):
     """Part-1's backward pass from the gradient at the cut, and its optimiser step."""

@@ -11,13 +11,12 @@ from sfl_sim.data.batches import ClientData
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.splitfrozen import TrainAlone
 from sfl_sim.models.lora import Lora
 from sfl_sim.ops import Value
 from sfl_sim.scenario.load import parse
 from sfl_sim.studies.walk import recut
 from sfl_sim.training.optimisers import Sgd
-from sfl_sim.training.steps import Train
+from sfl_sim.training.steps import Train, TrainAlone
 
 BEHIND = Lora(rank=2, targets=("block2.q", "block2.v", "block3.q", "block3.v"))
 """Adapters behind a cut after block1."""

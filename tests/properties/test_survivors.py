@@ -22,9 +22,10 @@ def test_the_copy_of_a_lost_client_is_missing_in_the_average():
     next(going), next(staying)
     with pytest.raises(Lost, match="client 0 has gone away"):
         going.throw(Lost(0))
-    average = flow.send({1: "the copy of client 1"})
+    copy = method.whole.snapshot()
+    average = flow.send({1: copy})
     assert average.node == AGGREGATOR
-    assert average.args == (["the copy of client 1"], [1.0])
+    assert average.args == ([copy], [1.0])
 
 
 def test_the_current_model_is_that_of_those_who_are_left():
