@@ -159,7 +159,7 @@ def test_late_in_a_round_the_part_1_of_the_client_that_is_asked_is_its_own(name)
     def look(number, method, job):
         if number == sum(SAMPLES) // 4:
             own, (average, *_) = method.current(job.args[0].maker)[0], method.current()
-            assert torch.equal(own.weights.flat, method.replicas[job.args[0].maker].weights.flat)
+            assert torch.equal(own.weights.flat, method.copies[job.args[0].maker].weights.flat)
             assert not torch.allclose(own.weights.flat, average.weights.flat)
             looks.append(number)
 
