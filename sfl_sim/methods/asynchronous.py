@@ -151,9 +151,10 @@ class Asynchronous(SplitStep):
     def draw(self) -> Flow:
         """Wait for an idle client that is present, and draw one of them; it is not idle any more."""
         while True:
-            there = yield present(list(self.idle))
+            present_clients = yield present(list(self.idle))
             self.n_drawn += 1
-            c = there[stream(self.task.seed, "asynchronous clients", self.n_drawn).integers(len(there))]
+            rng = stream(self.task.seed, "asynchronous clients", self.n_drawn)
+            c = present_clients[rng.integers(len(present_clients))]
             if c in self.idle:  # and not in another place, which has waited for it, too
                 self.idle.remove(c)
                 self.worked.add(c)

@@ -126,11 +126,11 @@ def once_a_round(make: Callable[[Any, int], T]) -> Callable[[Any, int], T]:
 
     @wraps(make)
     def kept(self: Any, round: int) -> T:
-        last, made = getattr(self, name, (None, None))
-        if last != round:
-            made = make(self, round)
-            setattr(self, name, (round, made))
-        return made  # type: ignore[return-value]
+        last_round, value = getattr(self, name, (None, None))
+        if last_round != round:
+            value = make(self, round)
+            setattr(self, name, (round, value))
+        return value  # type: ignore[return-value]
 
     return kept
 

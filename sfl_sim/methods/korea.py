@@ -138,8 +138,8 @@ class Korea(Method, survives=True):
         self.requests.clear()
         self.assistants.tally.clear()
         branches = self.deal(clients, round)
-        there = yield present(range(len(self.data)))
-        self.request(branches, there, round)
+        present_clients = yield present(range(len(self.data)))
+        self.request(branches, present_clients, round)
         norms = yield par({c: self.train(branch, c, round) for c, branch in branches.items()})
         trained = {branches[c].number: branches[c] for c in norms}
         self.branches = [trained.get(branch.number, branch) for branch in self.branches]
@@ -159,19 +159,19 @@ class Korea(Method, survives=True):
         for number in range(len(self.branches), len(clients)):
             history = LabelHistory(np.zeros(len(self.task.label_names)))
             self.branches.append(Branch(number, self.part1, self.part2, history))
-        drawn = stream(self.task.seed, "korea branches", round).permutation(len(self.branches))
-        dealt = zip(drawn, self.branches, strict=True)
+        places = stream(self.task.seed, "korea branches", round).permutation(len(self.branches))
+        dealt = zip(places, self.branches, strict=True)
         return {clients[i]: replace(branch) for i, branch in dealt if i < len(clients)}
 
-    def request(self, branches: Mapping[int, Branch], there: Sequence[int], round: int) -> None:
-        """Ask those who are `there` for what each branch lacks (2 to 4).
+    def request(self, branches: Mapping[int, Branch], present_clients: Sequence[int], round: int) -> None:
+        """Ask the `present_clients` for what each branch lacks (2 to 4).
 
         A client whose label counts the server does not know trains without replay.
         """
         if self.options.proportion == "off":
             return
         idle = np.zeros(len(self.data), dtype=bool)
-        idle[there] = True
+        idle[present_clients] = True
         idle[list(branches)] = self.options.assistants == "all"
         others = np.flatnonzero(idle)
         for c, branch in branches.items():
@@ -239,16 +239,17 @@ class Korea(Method, survives=True):
         norm = yield on(c, SquaredNorms(), part1)
         return (yield send(norm, c, SERVER))
 
-    def measure(self, told: Mapping[int, tuple[Branch, Value]], round: int) -> Flow:
+    def measure(self, client_norms: Mapping[int, tuple[Branch, Value]], round: int) -> Flow:
         """Keep F: lr / epochs times the mean over branches of the squared gradient norms of both parts (Eq. 5).
 
         The next proportion follows it; both stay as they were if no client is left.
         """
 
-        def both(branch: Branch, own: Value) -> Flow:
-            return (yield on(SERVER, SquaredNorms(), branch.part2, [own]))  # in a list: no client's job, never lost
+        def both(branch: Branch, client_norm: Value) -> Flow:
+            # The norm is in a list, so that it is no client's job, which could be lost.
+            return (yield on(SERVER, SquaredNorms(), branch.part2, [client_norm]))
 
-        sums = yield par({c: both(branch, own) for c, (branch, own) in told.items()})
+        sums = yield par({c: both(branch, client_norm) for c, (branch, client_norm) in client_norms.items()})
         total = 0.0
         for one in sums.values():
             number = yield read(one)
@@ -280,9 +281,9 @@ class Korea(Method, survives=True):
         if self.options.proportion == "off":
             return {}
         names = ("requested", "collected", "assistants", "late", "bytes")
-        told = {f"replay_{name}": float(self.assistants.tally[name]) for name in names}
+        tally = {f"replay_{name}": float(self.assistants.tally[name]) for name in names}
         norm = {} if self.norm is None else {"replay_gradient_norm": self.norm}
-        return {"replay_proportion": self.p, **told, **norm}
+        return {"replay_proportion": self.p, **tally, **norm}
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """A part-2 for every branch, and their average."""
@@ -384,10 +385,10 @@ class TrainReplayed(Step):
 
     def run(self, part2: Replica, smashed: Value, knowledge: Sequence[Value]) -> Tensor | None:
         """The gradient of the mean loss over all rows at those of the client (n, ...), evaluated before the step."""
-        own, *others = (value.load() for value in (smashed, *knowledge))
-        blocks = [[own, *others]] if self.joint else [[own], others]
+        client_rows, *replayed_rows = (value.load() for value in (smashed, *knowledge))
+        blocks = [[client_rows, *replayed_rows]] if self.joint else [[client_rows], replayed_rows]
         inputs = [torch.cat([x for x, _ in block]).requires_grad_() for block in blocks]
-        labels = torch.cat([labels for _, labels in (own, *others)])
+        labels = torch.cat([labels for _, labels in (client_rows, *replayed_rows)])
         scores = torch.cat([part2.weights(x, training=True) for x in inputs])
         differentiate(part2.part.loss(scores, labels))
         self.optimiser.step(part2.weights)
@@ -406,9 +407,9 @@ class SquaredNorms(Step):
 
     def run(self, part: Replica, elsewhere: Sequence[Value] = ()) -> Tensor:
         """The sum (), 0 for a part that has taken no step."""
-        own = part.weights.squared_norms
-        if own is None:
-            own = part.weights.flat.new_zeros(())
+        norm_here = part.weights.squared_norms
+        if norm_here is None:
+            norm_here = part.weights.flat.new_zeros(())
         for norm in elsewhere:
-            own = own + norm.load()
-        return own
+            norm_here = norm_here + norm.load()
+        return norm_here

@@ -132,10 +132,10 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
             return set()
         usual = self.optimiser(round)
         merged = yield on(SERVER, TrainMerged(usual), self.part2, list(smashed.values()))
-        own = {c: replace(usual, lr=usual.lr * (sizes[c] / self.data.batch_size)) for c in smashed}  # eta_c
+        optimisers = {c: replace(usual, lr=usual.lr * (sizes[c] / self.data.batch_size)) for c in smashed}  # eta_c
         parts = dict(zip(smashed, dispatched(merged, [batches[c].samples for c in smashed]), strict=True))
         back = {c: self.wire.coded_gradient(part, smashed[c], self.part1.part, c, round) for c, part in parts.items()}
-        done = yield par({c: self.backwards(c, part1s[c], gradient, own[c]) for c, gradient in back.items()})
+        done = yield par({c: self.backwards(c, part1s[c], gradient, optimisers[c]) for c, gradient in back.items()})
         return set(done)
 
     def forwards(self, c: int, part1: Replica, batch: Batch, round: int) -> Flow:

@@ -84,8 +84,8 @@ class ServerCopies(SplitStep):
 
     def visits(self, round: int, clients: Sequence[int]) -> dict[int, Visit]:
         """The cut of each client, which may be drawn for the round, and its number of mini-batches."""
-        drawn = self.task.round_cuts
-        cut = int(stream(self.task.seed, "cut", round).choice(drawn)) if drawn else None
+        round_cuts = self.task.round_cuts
+        cut = int(stream(self.task.seed, "cut", round).choice(round_cuts)) if round_cuts else None
         n_batches = zip(clients, self.n_batches(clients), strict=True)
         return {c: Visit(cut or self.task.cuts[c], n) for c, n in n_batches}
 

@@ -77,8 +77,8 @@ class OnNan:
 
     def take(self) -> int:
         """Return the number of updates left out since the last call."""
-        found, self.left_out = self.left_out, 0
-        return found
+        n_left_out, self.left_out = self.left_out, 0
+        return n_left_out
 
 
 _IN_FORCE: ContextVar[OnNan] = ContextVar("rule for losses and gradients that are not finite")

@@ -59,10 +59,10 @@ Model = Sequence[Replica | Alternatives]
 
 def replicas_by_name(model: Model) -> dict[str, Replica]:
     """List all replicas of a model by name: part1, part2, ..., and part1.client3 for alternatives."""
-    found: dict[str, Replica] = {}
+    replicas: dict[str, Replica] = {}
     for number, part in enumerate(model, start=1):
         if isinstance(part, Alternatives):
-            found |= {f"part{number}.{name}": replica for name, replica in part.replicas.items()}
+            replicas |= {f"part{number}.{name}": replica for name, replica in part.replicas.items()}
         else:
-            found[f"part{number}"] = part
-    return found
+            replicas[f"part{number}"] = part
+    return replicas

@@ -108,13 +108,13 @@ def answers_of_clients(
         test_sets: each client's indices into the test samples x (N, ...) with labels y (N,).
         prepare: see `Prepare`.
     """
-    found: dict[int, Answers] = {}
+    by_client: dict[int, Answers] = {}
     for clients in _alike(models).values():
         asked = np.unique(np.concatenate([test_sets[c] for c in clients]))
         index = torch.from_numpy(asked).to(y.device)
         answers = answer(models[clients[0]], x[index], y[index], prepare)
-        found |= {c: answers.at(np.searchsorted(asked, test_sets[c])) for c in clients}
-    return [found[c] for c in range(len(models))]
+        by_client |= {c: answers.at(np.searchsorted(asked, test_sets[c])) for c in clients}
+    return [by_client[c] for c in range(len(models))]
 
 
 def _alike(models: Sequence[Deployed]) -> Mapping[tuple[int, ...], list[int]]:
@@ -157,7 +157,7 @@ def representations(
         network: whose layers the models are.
         x, prepare: the images, and what makes them the models' input.
     """
-    found: dict[int, Tensor] = {}
+    by_place: dict[int, Tensor] = {}
     with torch.inference_mode():
         for client in np.unique(clients).tolist():
             places = np.flatnonzero(clients == client)
@@ -167,8 +167,8 @@ def representations(
                 chunk = places[start : start + BATCH]
                 out = through(earlier, prepare(x[torch.from_numpy(chunk).to(x.device)]))
                 out = _but_last_layer(last, network, out)
-                found |= dict(zip(chunk.tolist(), out.flatten(1).double().cpu(), strict=True))
-        return torch.stack([found[place] for place in range(len(clients))]).numpy()
+                by_place |= dict(zip(chunk.tolist(), out.flatten(1).double().cpu(), strict=True))
+        return torch.stack([by_place[place] for place in range(len(clients))]).numpy()
 
 
 def _but_last_layer(last: Replica, network: Network, x: Tensor) -> Tensor:

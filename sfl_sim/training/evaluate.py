@@ -56,7 +56,7 @@ class Evaluation:
 
     def client_accuracy(self, test_sets: Sequence[NDArray[np.int64]]) -> float | None:
         """Average the accuracy of clients on their own test sets, indices into the test samples; None without sets."""
-        return float(np.mean([self.hits[own].mean() for own in test_sets])) if test_sets else None
+        return float(np.mean([self.hits[test_set].mean() for test_set in test_sets])) if test_sets else None
 
 
 CodedAt = tuple[int, Codec]
@@ -98,14 +98,14 @@ def evaluate(
         width = max(n_labels, out.shape[-1])
         confusion = None if are_tokens else torch.bincount(y * width + answer, minlength=n_labels * width)
         loss = float(torch.stack(losses).sum() / (len(x) * n_tokens))
-    own = torch.cat(kept) if keeps_logits else None
+    all_logits = torch.cat(kept) if keeps_logits else None
     if confusion is None:
         right, by_label = answer.cpu().numpy(), y.cpu().numpy()
         correct = np.bincount(by_label, right, n_labels).astype(np.int64)
         samples = np.bincount(by_label, minlength=n_labels) * n_tokens
-        return Evaluation(right / n_tokens, correct, samples, loss, own)
+        return Evaluation(right / n_tokens, correct, samples, loss, all_logits)
     hits, table = (answer == y).cpu().numpy(), confusion.view(n_labels, width).cpu().numpy()
-    return Evaluation(hits, table.diagonal(), np.asarray(table.sum(axis=1)), loss, own, table)
+    return Evaluation(hits, table.diagonal(), np.asarray(table.sum(axis=1)), loss, all_logits, table)
 
 
 def logits(model: Model, x: Tensor, coded: CodedAt | None = None) -> Tensor:

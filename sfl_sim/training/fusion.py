@@ -24,8 +24,8 @@ class Fusion(State):
     """Momentum buffers of a round's surrogates, and the fused one, which starts as the last round's mbar or as zeros.
 
     A surrogate's optimiser works on its row of the matrix, so that rows are averaged without being copied together. The
-    content, from the first step that starts from mbar on: `own` (moments, surrogates, P), as each surrogate's last step
-    left them, and `fused` (moments, P). With Adam, moments are the averages of the gradient and of its square.
+    content, from the first step that starts from mbar on: `separate` (moments, surrogates, P), as each surrogate's last
+    step left them, and `fused` (moments, P). With Adam, moments are the averages of the gradient and of its square.
     """
 
     __slots__ = ("_carried", "moments", "part", "surrogates")
@@ -49,11 +49,11 @@ class Fusion(State):
     def advance(self, weights: Weights, row: int, optimiser: Optimiser) -> None:
         """Step the surrogate in `row` from mbar, not its own buffer (Eq. 4); that stays if the step is left out."""
         if self.content is None:
-            own = weights.flat.new_zeros(self.moments, self.surrogates, len(weights.flat))
-            self.content = own, self._carried.buffers[1] if self._carried else torch.zeros_like(own[:, 0])
+            separate = weights.flat.new_zeros(self.moments, self.surrogates, len(weights.flat))
+            self.content = separate, self._carried.buffers[1] if self._carried else torch.zeros_like(separate[:, 0])
             self._carried = None
-        own, fused = self.buffers
-        mine = own[:, row]
+        separate, fused = self.buffers
+        mine = separate[:, row]
         before = mine.clone() if rule_in_force().skips else mine
         mine.copy_(fused)
         weights.momentum, weights.variance = [*mine, None, None][:2]
@@ -121,5 +121,5 @@ class Fuse(Step):
         device, dtype = everyones.device, everyones.dtype
         on_host = torch.tensor(shares, dtype=dtype, pin_memory=device.type == "cuda")  # pinned: the host does not wait
         weights = on_host.to(device, non_blocking=True)
-        for own, fused in zip(everyones, mbar, strict=True):
-            torch.mv(own.t(), weights, out=fused)
+        for separate, fused in zip(everyones, mbar, strict=True):
+            torch.mv(separate.t(), weights, out=fused)

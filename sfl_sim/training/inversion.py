@@ -47,13 +47,15 @@ def invert(
         order = torch.from_numpy(stream(seed, "decoder's order", epoch).permutation(len(z))).to(z.device)
         for chosen in torch.split(order, BATCH):
             optimiser.zero_grad()
-            drawn = decode((z[chosen] - middle) / scale)
-            loss = cross_entropy(drawn.flatten(0, 1), x[chosen].flatten()) if n_tokens else mse_loss(drawn, x[chosen])
+            outputs = decode((z[chosen] - middle) / scale)
+            loss = (
+                cross_entropy(outputs.flatten(0, 1), x[chosen].flatten()) if n_tokens else mse_loss(outputs, x[chosen])
+            )
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
     with torch.inference_mode():
-        found = torch.cat([decode((part - middle) / scale) for part in torch.split(unknown, BATCH)])
-    return found.argmax(dim=-1) if n_tokens else found
+        samples = torch.cat([decode((part - middle) / scale) for part in torch.split(unknown, BATCH)])
+    return samples.argmax(dim=-1) if n_tokens else samples
 
 
 def decoder(features: Shape, sample: Shape, n_tokens: int = 0) -> nn.Sequential:

@@ -66,13 +66,13 @@ def _kept_bytes(network: Network) -> NDArray[np.int64]:
 
 def _kept_by(network: Network) -> NDArray[np.int64]:
     (whole,) = network.split(seed=0, device=torch.device("cpu"))
-    own = {_place(tensor) for tensor in (whole.weights.flat, whole.weights.buffers, *whole.weights.frozen)}
+    of_weights = {_place(tensor) for tensor in (whole.weights.flat, whole.weights.buffers, *whole.weights.frozen)}
     merged: list[Tensor] = []
     kept: dict[int, int] = {}
     by_cut: list[int] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        if (place := _place(tensor)) not in own:
+        if (place := _place(tensor)) not in of_weights:
             kept[place] = tensor.untyped_storage().nbytes()
         return tensor.detach()
 
@@ -81,7 +81,7 @@ def _kept_by(network: Network) -> NDArray[np.int64]:
 
     def is_a_weight(_adapter: nn.Module, _inputs: object, out: Tensor) -> None:
         merged.append(out)  # alive, so that nothing else gets its memory
-        own.add(_place(out))
+        of_weights.add(_place(out))
 
     for module in whole.part.skeleton.modules():
         if isinstance(module, Adapter):

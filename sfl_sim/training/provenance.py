@@ -77,8 +77,8 @@ class Provenance:
 
     def take(self) -> list[TracedOperation]:
         """Give the operations since the last call, in the order of their start."""
-        found, self._operations = self._operations, []
-        return found
+        operations, self._operations = self._operations, []
+        return operations
 
     def _of(self, state: State) -> object:
         """Give a state's lineage; an initial state has its size, since initial numbers are the same every time."""

@@ -221,9 +221,9 @@ class Stack:
         stack = cls(weights)
         for index, replica in enumerate(replicas):
             row = Row(stack, index)
-            own = replica.weights
-            row.beside_momentum = own.beside_momentum
-            row.statistics = own.statistics
+            weights_before = replica.weights
+            row.beside_momentum = weights_before.beside_momentum
+            row.statistics = weights_before.statistics
             replica.content = row
         return stack
 
@@ -252,8 +252,8 @@ class Stack:
         inputs = [] if self.part.first else [x.requires_grad_()]
         losses = share * vmap(self.part.loss)(self._layers(x, self.buffers), labels)
         rule_in_force().see(losses)
-        found = self._differentiate(losses.sum(), None, inputs)
-        return found[0].unbind() if found else [None] * len(x)
+        gradients = self._differentiate(losses.sum(), None, inputs)
+        return gradients[0].unbind() if gradients else [None] * len(x)
 
     def step(self, optimiser: Optimiser, replicas: Sequence[Replica]) -> None:
         """Run an optimiser step of all rows, which are `replicas`."""
@@ -290,7 +290,7 @@ class Stack:
 
     def _differentiate(self, outputs: Tensor, gradients: Tensor | None, inputs: list[Tensor]) -> Sequence[Tensor]:
         """Set `grad`, and return the gradients at `inputs`."""
-        found = torch.autograd.grad(outputs, [*self._leaves, *inputs], gradients, materialize_grads=True)
-        for target, gradient in zip(self._leaf_grads, found, strict=False):
+        computed = torch.autograd.grad(outputs, [*self._leaves, *inputs], gradients, materialize_grads=True)
+        for target, gradient in zip(self._leaf_grads, computed, strict=False):
             target.copy_(gradient)
-        return found[len(self._leaves) :]
+        return computed[len(self._leaves) :]

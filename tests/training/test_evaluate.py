@@ -9,6 +9,7 @@ from small_world import images, task
 from torch.nn.functional import cross_entropy, one_hot
 
 from sfl_sim.metrics.accuracy import confusion_table
+from sfl_sim.models import losses
 from sfl_sim.training.alternatives import Alternatives, replicas_by_name
 from sfl_sim.training.defences import Noisy
 from sfl_sim.training.evaluate import evaluate, logits
@@ -93,7 +94,8 @@ def test_a_copy_of_alternatives_does_not_change_with_them(halves):
 def oracle(n_scores):
     """Answers what it is asked with."""
     return SimpleNamespace(
-        weights=lambda x, training: 5.0 * one_hot(x.long(), n_scores), part=SimpleNamespace(dtype=torch.float32)
+        weights=lambda x, training: 5.0 * one_hot(x.long(), n_scores),
+        part=SimpleNamespace(dtype=torch.float32, loss=losses.cross_entropy),
     )
 
 

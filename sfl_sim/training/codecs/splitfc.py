@@ -95,8 +95,8 @@ def _spread(x: Tensor) -> NDArray[np.float64]:
     width = hi.view(n_channels, -1).amax(1) - lo.view(n_channels, -1).amin(1)
     spread = columns.std(0, correction=0).view(n_channels, -1) / width[:, None]
     spread[(hi == lo).view(n_channels, -1)] = 0
-    found: NDArray[np.float64] = spread.nan_to_num(0, 0, 0).flatten().double().cpu().numpy()
-    return found
+    normalised: NDArray[np.float64] = spread.nan_to_num(0, 0, 0).flatten().double().cpu().numpy()
+    return normalised
 
 
 def keep_probabilities(spread: NDArray[np.float64], n_columns: int) -> NDArray[np.float64]:

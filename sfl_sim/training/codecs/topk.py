@@ -82,9 +82,9 @@ def _largest(size: Tensor, k: int) -> Tensor:
 
     torch does not say which of equal elements it chooses, so those at the border are chosen here.
     """
-    found = torch.topk(size, k + 1)
-    if bool((found.values[:, k - 1] > found.values[:, k]).all()):
-        return found.indices[:, :k].sort(1).values
+    largest = torch.topk(size, k + 1)
+    if bool((largest.values[:, k - 1] > largest.values[:, k]).all()):
+        return largest.indices[:, :k].sort(1).values
     size = size.masked_fill(size.isnan(), math.inf)
     border = torch.topk(size, k).values[:, -1:]
     above, at_border = size > border, size == border
