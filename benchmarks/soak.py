@@ -83,13 +83,13 @@ def soak(case, rounds, out):
 
 def contradictions(folder, rounds):
     """List contradictions in the records of a run, in words."""
-    table = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("rounds", "ops", "losses", "layers")}
+    table = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("rounds", "ops", "dropouts", "layers")}
     (summary,) = json.loads((folder / "summary.json").read_text())["variants"]
-    each, losses = table["rounds"].set_index("round"), table["losses"]
+    each, dropouts = table["rounds"].set_index("round"), table["dropouts"]
     ops = table["ops"].astype({"node": str, "kind": str}).reset_index()
-    lost = ops.merge(losses.drop(columns="seed"), on=["round", "client", "node", "kind", "step"])
+    lost = ops.merge(dropouts.drop(columns="seed"), on=["round", "client", "node", "kind", "step"])
     lost = lost[lost["node"].isin(["client", *LINKS])]  # a job that waited at the server leaves no trace
-    of_lost = ops.merge(losses[["round", "client"]].drop_duplicates())
+    of_lost = ops.merge(dropouts[["round", "client"]].drop_duplicates())
     messages = ops[ops["node"].isin(LINKS)]
     declared = messages["kind"].map(declared_bytes(table["layers"]))
     is_whole = ~messages["index"].isin(lost["index"])
@@ -102,9 +102,9 @@ def contradictions(folder, rounds):
         "rounds follow each other": (each["started_s"].to_numpy()[1:] >= each["ended_s"].to_numpy()[:-1]).all(),
         "who takes part does something": equal(clients(ops[ops["client"] >= 0]), each["participants"]),
         "some are lost": 0 < each["lost"].sum() < each["participants"].sum(),
-        "rounds tell who is lost": equal(clients(losses), each["lost"]),
+        "rounds tell who is lost": equal(clients(dropouts), each["lost"]),
         "all that is lost on devices and links has a record": len(lost)
-        == losses["node"].isin(["client", *LINKS]).sum(),
+        == dropouts["node"].isin(["client", *LINKS]).sum(),
         "it ends when it is lost": (lost["ended_s"] == lost["lost_s"]).all(),
         "what comes through has all its bytes": (messages["bytes"] == declared)[is_whole].all(),
         "what is lost has fewer": (messages["bytes"] <= declared)[~is_whole].all(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pandas as pd
 from safetensors.torch import load_file
@@ -33,6 +32,8 @@ from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.shipped import scenario_file
 from sfl_sim.scenario.vary import axis
 from sfl_sim.store import models_of
+from sfl_sim.store.reading import file_of, read_entries, read_table
+from sfl_sim.store.schema import Kind, tables
 from sfl_sim.studies.advise import Advice, Criteria, find_advice
 from sfl_sim.studies.launch import TrialsFailed
 from sfl_sim.studies.privacy import attacked
@@ -64,8 +65,12 @@ __all__ = [
 def _table(name: str, about: str) -> cached_property[pd.DataFrame]:
     """Return a property that reads a table of a folder once."""
 
-    def read(stored: Results | Served) -> pd.DataFrame:
-        return pd.read_parquet(stored.folder / f"{name}.parquet")
+    def read(stored: _Stored) -> pd.DataFrame:
+        table = tables(stored.kind)[name]
+        if file_of(stored.folder, table) is None:
+            problem = f"has no {table.file}" + (f", which there is only with {table.only}" if table.only else "")
+            raise ScenarioError(problem, key="folder", found=str(stored.folder))
+        return read_table(stored.folder, table)
 
     read.__doc__ = about
     return cached_property(read)
@@ -74,6 +79,7 @@ def _table(name: str, about: str) -> cached_property[pd.DataFrame]:
 @dataclass(frozen=True)
 class _Stored:
     folder: Path
+    kind: ClassVar[Kind]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", _place(self.folder))
@@ -81,6 +87,8 @@ class _Stored:
 
 class Results(_Stored):
     """A stored run; its tables are read when they are asked for (columns: docs/output.md)."""
+
+    kind = "run"
 
     rounds = _table("rounds", "One row per variant, seed and round.")
     labels = _table("labels", "One row per variant, seed, round and label.")
@@ -93,7 +101,7 @@ class Results(_Stored):
     @cached_property
     def summary(self) -> pd.DataFrame:
         """Headline figures: one row per variant and seed."""
-        return pd.json_normalize(json.loads((self.folder / "summary.json").read_text())["variants"])
+        return pd.json_normalize(read_entries(self.folder, tables("run")["summary"]))
 
     def plot(self, against: Literal["time", "rounds", "bytes"] = "time") -> go.Figure:
         """Draw the accuracy of each variant against simulated time, rounds or bytes, as its page does.
@@ -147,47 +155,30 @@ class Results(_Stored):
 class Served(_Stored):
     """A served study; its tables are read when they are asked for (columns: docs/output.md)."""
 
+    kind = "serving"
+
     requests = _table("requests", "One row per variant, seed and request; large studies have millions.")
     fleet = _table("fleet", "One row per variant, seed and client: its device, links and share of the model.")
 
     @cached_property
     def summary(self) -> pd.DataFrame:
         """Times of the requests: one row per variant and seed."""
-        return pd.json_normalize(json.loads((self.folder / "serving.json").read_text())["cells"])
-
-
-def _axes_table(name: str, about: str) -> cached_property[pd.DataFrame]:
-    """Return a property that reads a table of a what-if study once, with a column for every key that varies."""
-
-    def read(asked: WhatIf) -> pd.DataFrame:
-        frame = pd.read_parquet(asked.folder / f"{name}.parquet")
-        axes = json.loads((asked.folder / "whatif.json").read_text())["axes"]
-        for number, each in enumerate(axes):
-            if f"axis_{number}" in frame:
-                values = [value if isinstance(value, str | int | float) else str(value) for value in each["values"]]
-                frame[f"axis_{number}"] = pd.Series(values)[frame[f"axis_{number}"]].to_list()
-        twice = [each["key"] for n, each in enumerate(axes) if {f"axis_{n}", each["key"]} <= set(frame)]  # as `method`
-        frame = frame.drop(columns=twice)
-        return frame.rename(columns={f"axis_{number}": each["key"] for number, each in enumerate(axes)})
-
-    read.__doc__ = about
-    return cached_property(read)
+        return pd.json_normalize(read_entries(self.folder, tables("serving")["trials"]))
 
 
 class WhatIf(_Stored):
-    """A what-if study; its tables are read when they are asked for (columns: docs/output.md).
+    """A what-if study; its tables are read when they are asked for (columns: docs/output.md)."""
 
-    Where they say `axis_0`, `axis_1`, ..., frames have the values themselves, in columns named by the key that varies.
-    """
+    kind = "whatif"
 
-    points = _axes_table("points", "One row per configuration and seed: what an average round takes, and where.")
-    clients = _axes_table(
+    points = _table("points", "One row per configuration and seed: what an average round takes, and where.")
+    clients = _table(
         "clients", "One row per configuration, seed and client: where it spends its rounds, what it needs."
     )
-    server = _axes_table("server", "The best configuration of the scenario's own system, with other servers.")
-    draws = _axes_table("draws", "One row per configuration and drawn system, and what was drawn; only with `draws`.")
-    layers = _axes_table("layers", "One row per layer of the model: what it costs.")
-    overlay = _axes_table(
+    server = _table("server", "The best configuration of the scenario's own system, with other servers.")
+    draws = _table("draws", "One row per configuration and drawn system, and what was drawn; only with `draws`.")
+    layers = _table("layers", "One row per layer of the model: what it costs.")
+    overlay = _table(
         "overlay", "One row per configuration and seed whose accuracy a training run tells; only with `runs`."
     )
 

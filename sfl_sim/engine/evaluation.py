@@ -24,14 +24,7 @@ from sfl_sim.models.on_nan import OnNan
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
-from sfl_sim.store.columns import (
-    ADAPTER_COLUMN,
-    ATTENDANCE_COLUMNS,
-    BREAKDOWN,
-    REPLAY_COLUMNS,
-    ROUND_COLUMNS,
-    STALENESS_COLUMNS,
-)
+from sfl_sim.store.schema import tables
 from sfl_sim.training.alternatives import Model, replicas_by_name
 from sfl_sim.training.deployed import answers_of_clients, representations
 from sfl_sim.training.eager import Eager
@@ -104,7 +97,7 @@ class Evaluator:
         if not squares:
             return {}
         wrong, right = torch.stack(squares).sum(0).clamp(min=0).sqrt().tolist()
-        return {ADAPTER_COLUMN: wrong / right if right else 0.0}
+        return {"adapter_error": wrong / right if right else 0.0}
 
     def _by_own_metrics(self, evaluation: Evaluation) -> dict[str, float]:
         """Give the columns that the user's own metrics fill."""
@@ -155,13 +148,10 @@ class Evaluator:
 
 def own_metrics(scenario: Scenario) -> Metrics:
     """Return the user's own metrics by name. Raises ScenarioError if one cannot be called, or has a taken name."""
-    taken = [*ROUND_COLUMNS, *(f"{part}_s" for part in BREAKDOWN), *exit_metrics.HEADLINE, "performance_gap",
-             "client_joule", *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS, ADAPTER_COLUMN, "skipped",
-             "perplexity", "variant", "seed"]  # fmt: skip
     metrics = {}
     for name, path in scenario.report.metrics.items():
         key = f"report.metrics.{name}"
-        if name in taken or not name.isidentifier():
+        if name in tables("run")["rounds"].columns or not name.isidentifier():
             raise ScenarioError("cannot name a column of your own", key=key, found=name)
         metrics[name] = named(path, {}, key)
         if not callable(metrics[name]):

@@ -20,7 +20,7 @@ from sfl_sim.metrics.leakage import labels_by_clusters, labels_by_nearest, label
 from sfl_sim.rng import stream
 from sfl_sim.scenario.optional_sections import Leakage
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.store.columns import LEAKAGE_COLUMNS, RECONSTRUCTION_COLUMNS
+from sfl_sim.store.schema import tables
 from sfl_sim.training.dependence import distance_correlation, unbiased_distance_correlation
 from sfl_sim.training.deployed import through
 from sfl_sim.training.inversion import invert
@@ -121,11 +121,8 @@ class Meter:
                         for metric, value in found.items()
                     ]
         about = {"round": round, "labels_sent": self.method.sends_labels}
-        tables = (
-            pd.DataFrame(figures, columns=LEAKAGE_COLUMNS),
-            pd.DataFrame(pictures, columns=RECONSTRUCTION_COLUMNS),
-        )
-        return tables[0].assign(**about), tables[1].assign(round=round)
+        leakage = pd.DataFrame(figures, columns=tables("run")["leakage"].of_trial)
+        return leakage.assign(**about), pd.DataFrame(pictures).assign(round=round)
 
     def _without_cut(self) -> Iterator[tuple[str, Reconstruction]]:
         """Draw what is known without attack: the mean, and what the decoder makes of the samples themselves."""

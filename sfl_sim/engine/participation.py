@@ -18,7 +18,6 @@ from sfl_sim.rng import stream
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.clock import Clock
 from sfl_sim.sim.dropouts import Dropout
-from sfl_sim.store.columns import LOSS_COLUMNS, PRESENCE_COLUMNS
 from sfl_sim.system.presence import Presence
 
 MAX_STAYS, MAX_STAYS_A_CLIENT = 10_000_000, 10_000
@@ -103,17 +102,17 @@ class Participation:
         return self._row | {"lost": len(lost)} | told
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Make the tables `losses` (one row per lost operation) and `presence` (one row per client and stay)."""
+        """Make the tables `dropouts` (one row per lost operation) and `presence` (one row per client and stay)."""
         presence = self._presence
         if not self.is_tracked:
             return {}
         rows = [{**each._asdict(), "returned_s": self._returned_s(each)} for each in self.dropouts]
-        tables = {"losses": pd.DataFrame(rows, columns=LOSS_COLUMNS)}
+        tables = {"dropouts": pd.DataFrame(rows)}
         if presence is not None and self._n_stays <= self._max_stays:
             stays = [np.array(there.intervals(0.0, self.clock.now_s)).reshape(-1, 2) for there in presence]
             clients = np.repeat(np.arange(len(stays)), [len(each) for each in stays])
-            columns = clients, *np.concatenate(stays).T
-            tables["presence"] = pd.DataFrame(dict(zip(PRESENCE_COLUMNS, columns, strict=True)))
+            from_s, until_s = np.concatenate(stays).T
+            tables["presence"] = pd.DataFrame({"client": clients, "from_s": from_s, "until_s": until_s})
         return tables
 
     def _check_stays(self) -> None:

@@ -26,7 +26,6 @@ from sfl_sim.methods.split import SplitStep
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, On, occur, on, present, send, start, wait
 from sfl_sim.rng import stream
-from sfl_sim.store.columns import STALENESS_COLUMNS
 from sfl_sim.training.steps import Train
 
 
@@ -210,7 +209,11 @@ class Asynchronous(SplitStep):
     def figures(self) -> Mapping[str, float]:
         """Mean and largest staleness of the round's updates, and how many updates were too stale."""
         mean = sum(self.staleness) / len(self.staleness)
-        return dict(zip(STALENESS_COLUMNS, (mean, float(max(self.staleness)), float(self.n_discarded)), strict=True))
+        return {
+            "staleness_mean": mean,
+            "staleness_max": float(max(self.staleness)),
+            "updates_discarded": float(self.n_discarded),
+        }
 
     def model(self) -> list[Replica]:
         """The parts of the newest version."""

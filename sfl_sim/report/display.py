@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,9 @@ import pandas as pd
 from markupsafe import Markup
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from sfl_sim.store import schema as stored
 
 TIME_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
 NBSP = "\u00a0"  # a number and its unit stay on one line
@@ -66,6 +69,20 @@ def percent(share: float, digits: int = 1) -> str:
 def points(share: float) -> str:
     """A difference of shares in percentage points."""
     return f"{100 * share:.1f}".replace("-", "−")
+
+
+def reading(column: stored.Column) -> Callable[[float], str]:
+    """Return what writes numbers of a stored column, by its format or else its unit."""
+    by_unit: dict[str, Callable[[float], str]] = {
+        "s": duration,
+        "B": data_size,
+        "share": percent,
+        "difference": points,
+        "J": partial(prefixed, unit="J"),
+    }
+    if column.number:
+        return lambda number: column.number.format(number).replace("%", f"{NBSP}%")
+    return by_unit.get(column.unit, tenths)
 
 
 def tenths(number: float) -> str:

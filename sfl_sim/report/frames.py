@@ -87,9 +87,8 @@ class Frames:
 
     @cached_property
     def typical_round(self) -> int:
-        """The round that is drawn in detail, as `metrics.typical.typical_round` chooses it for the first variants."""
-        first = {variant.label: variant.seed for variant in self.variants[: style.MAX_LOOKS]}
-        return typical_round(self.rounds[self.rounds["seed"] == self.rounds["variant"].map(first)])
+        """The round that is drawn in detail."""
+        return typical_round(self.rounds)
 
     @cached_property
     def n_seeds(self) -> int:

@@ -9,73 +9,25 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.load import parse
-from sfl_sim.store.columns import (
-    ATTENDANCE_COLUMNS,
-    BREAKDOWN,
-    CLIENT_COLUMNS,
-    CONFUSION_COLUMNS,
-    LABEL_COLUMNS,
-    LAYER_COLUMNS,
-    LOSS_COLUMNS,
-    PRESENCE_COLUMNS,
-    REPLAY_COLUMNS,
-    ROUND_COLUMNS,
-    STALENESS_COLUMNS,
-)
+from sfl_sim.store.reading import read_table
+from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-EXIT_NUMBERS = ["hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_probability"]
-SUMMARY_NUMBERS = [
-    "rounds", "simulated_s", "accuracy", "client_accuracy", "performance_gap", "accuracy_spread", "backward_transfer",
-    "best_accuracy", "perplexity", *EXIT_NUMBERS, "rho", "target_accuracy", "rounds_to_accuracy", "time_to_accuracy_s",
-    "bytes_to_accuracy", "bytes_up", "bytes_down", "joule", "server_model_bytes",
-]  # fmt: skip
-SUMMARY_COLUMNS = [
-    "name", "method", "method_options", "seed", *SUMMARY_NUMBERS, "stopped", "reference", "timeline_digest",
-    "weights_digest",
-]  # fmt: skip
-KEY = ["variant", "seed"]
-TABLES = {
-    "rounds.parquet": [
-        *KEY,
-        *ROUND_COLUMNS,
-        "performance_gap",
-        "hybrid_accuracy",
-        *(f"{part}_s" for part in BREAKDOWN),
-        *REPLAY_COLUMNS,
-        *ATTENDANCE_COLUMNS,
-        *STALENESS_COLUMNS,
-        "skipped",
-        "perplexity",
-    ],
-    "labels.parquet": [*KEY, *LABEL_COLUMNS, "label_name"],
-    "confusion.parquet": [*KEY, *CONFUSION_COLUMNS],
-    "clients.parquet": [*KEY, *CLIENT_COLUMNS],
-    "layers.parquet": [*KEY, *LAYER_COLUMNS],
-    "representations.parquet": [*KEY, "client", "sample", "label", "x", "y", "silhouette"],
-}
-SOMETIMES = [
-    "accuracy", "client_accuracy", "loss", "performance_gap", "hybrid_accuracy", "joule", "skipped", "perplexity",
-    *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS,
-]  # fmt: skip
-"""Numbers that some runs do not have: null throughout there."""
-NEWER = dict.fromkeys([
-    "client_accuracy", "label_samples", "trace_phase_s", "cut", "cost", "layers.parquet", "confusion.parquet",
-    "representations.parquet", "joule", "server_model_bytes", "best_accuracy", "reference", "method_options",
-    "stopped", "accuracy_spread", *EXIT_NUMBERS, "rho", *REPLAY_COLUMNS, *ATTENDANCE_COLUMNS, *STALENESS_COLUMNS,
-    "skipped", "perplexity",
-]) | {"assistants_s": 0.0, "training_factor": 1.0}  # fmt: skip
-"""Columns and tables that older or other runs lack, with their values there: unknown (None), or known all the same."""
-FILES = ["summary.json", "manifest.json", "scenario.yaml", "ops.parquet", *(set(TABLES) - set(NEWER))]
+TABLES = tables("run")
+SUMMARY_NUMBERS = TABLES["summary"].shown
+LEFT_OUT = {"breakdown_s", "executor", "threads", "peak_graphs", "key"}
+"""Columns of the summary that neither pages nor exports have."""
+SUMMARY = [name for name in TABLES["summary"].columns if name not in LEFT_OUT]
+READ = ("rounds", "labels", "confusion", "clients", "layers", "representations")
+"""Tables that are read at once."""
+FILES = ["manifest.json", "scenario.yaml", *(table.file for table in TABLES.values() if table.is_required)]
 
 
 @dataclass(frozen=True)
@@ -118,49 +70,29 @@ class Run:
         known = settings_by_variant(self.scenario)
         return {name: known.get(name) or flat(self.scenario) for name in self.summary["variant"].unique()}
 
-    def ops(self, columns: Sequence[str], variant: str, **where: object) -> pd.DataFrame:
-        """The rows of a variant in the large table in which each column named in `where` has the value given there.
+    def rows(self, table: str, variant: str, columns: Sequence[str] | None = None, **where: object) -> pd.DataFrame:
+        """Read the rows of a variant from a table that is left on disk; see `read_table`."""
+        return read_table(self.folder, TABLES[table], columns, variant=variant, **where)
 
-        Only row groups that may hold the variant are read; pyarrow's filters read all, since names are a dictionary.
-        """
-        wanted = {"variant": variant, **where}
-        with pq.ParquetFile(self.folder / "ops.parquet") as file:
-            place = file.schema_arrow.get_field_index("variant")
-            about = [file.metadata.row_group(group).column(place) for group in range(file.num_row_groups)]
-            groups = [group for group, column in enumerate(about) if _may_hold(column.statistics, variant)]
-            rows = file.read_row_groups(groups, columns=[*dict.fromkeys([*columns, *wanted])])
-        for column, value in wanted.items():
-            rows = rows.filter(pc.equal(rows[column], value))
-        found: pd.DataFrame = rows.select(list(columns)).to_pandas()
-        return found
+    def ops(self, columns: Sequence[str], variant: str, **where: object) -> pd.DataFrame:
+        """Read the operations of a variant, and of them those with the values `where`."""
+        return self.rows("ops", variant, columns, **where)
 
     def answers(self, variant: str) -> pd.DataFrame:
         """Read the answers of the models of `variant` to the clients' own test sets; no rows if none were recorded."""
-        path = self.folder / "answers.parquet"
-        return pd.read_parquet(path, filters=[("variant", "==", variant)]) if path.exists() else pd.DataFrame()
+        return self.rows("answers", variant)
 
     def retimed(self, variant: str, seed: int) -> pd.DataFrame:
-        """Read times of a round with other systems: columns round, change, before_s, after_s; no rows if unknown."""
-        return self._of("retimed", ["round", "change", "before_s", "after_s"], variant, seed)
+        """Read times of a round with other systems; no rows if unknown."""
+        return self.rows("speedups", variant, seed=seed)
 
     def losses(self, variant: str, seed: int) -> pd.DataFrame:
         """Read the operations that were lost; no rows if none could be."""
-        return self._of("losses", LOSS_COLUMNS, variant, seed)
+        return self.rows("dropouts", variant, seed=seed)
 
     def stays(self, variant: str, seed: int) -> pd.DataFrame:
         """Read from when until when clients were there; no rows if they always were."""
-        return self._of("presence", PRESENCE_COLUMNS, variant, seed)
-
-    def _of(self, table: str, columns: Sequence[str], variant: str, seed: int) -> pd.DataFrame:
-        path = self.folder / f"{table}.parquet"
-        if not path.exists():
-            return pd.DataFrame(columns=list(columns))
-        return pd.read_parquet(path, filters=[("variant", "==", variant), ("seed", "==", seed)])
-
-
-def _may_hold(statistics: pq.Statistics | None, value: str) -> bool:
-    """Return False if a column with these statistics surely lacks the value."""
-    return statistics is None or not statistics.has_min_max or statistics.min <= value <= statistics.max
+        return self.rows("presence", variant, seed=seed)
 
 
 def settings_by_variant(scenario: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -202,13 +134,8 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """Read a stored table; no rows and no columns without the file."""
-    return pd.read_parquet(path) if path.is_file() else pd.DataFrame()
-
-
 def load(folder: Path) -> Run:
-    """Read the run in `folder`, leaving operations and answers on disk.
+    """Read the run in `folder`, leaving large tables on disk.
 
     Raises:
         ScenarioError: a file is missing or unreadable, or no round has ended yet.
@@ -216,33 +143,15 @@ def load(folder: Path) -> Run:
     with reading(folder, FILES, "is not a complete run folder"):
         scenario_text = (folder / "scenario.yaml").read_text(encoding="utf-8")
         scenario = dict(yaml_text.read_value(scenario_text))
-        metrics = dict.fromkeys(scenario.get("report", {}).get("metrics", {}))  # the user's own
-        tables = TABLES | {"rounds.parquet": [*TABLES["rounds.parquet"], *metrics]}
+        further = {"rounds": scenario.get("report", {}).get("metrics", {})}  # the user's own
         run = Run(
             folder,
             scenario,
             scenario_text,
             read_json(folder / "manifest.json"),
-            _summary(read_json(folder / "summary.json")),
-            *(_table(folder / name, columns, NEWER | metrics) for name, columns in tables.items()),
+            read_table(folder, TABLES["summary"], SUMMARY).astype(dict.fromkeys(SUMMARY_NUMBERS, float)),
+            *(read_table(folder, TABLES[name], [*TABLES[name].columns, *further.get(name, ())]) for name in READ),
         )
     if run.rounds.empty:
         raise ScenarioError(f"{folder} has nothing to report: no round has ended")
     return run
-
-
-def _table(path: Path, columns: list[str], newer: Mapping[str, Any]) -> pd.DataFrame:
-    if path.name in newer and not path.exists():
-        return pd.DataFrame(columns=columns)
-    if pq.read_metadata(path).num_rows == 0:  # without rows, the store knows no columns either
-        return pd.DataFrame(columns=columns)
-    stored = pq.read_schema(path).names
-    lacking = {column: known for column, known in newer.items() if column in columns and column not in stored}
-    frame = pd.read_parquet(path, columns=[column for column in columns if column not in lacking]).assign(**lacking)
-    return frame.astype({column: float for column in SOMETIMES if column in frame})
-
-
-def _summary(stored: dict[str, Any]) -> pd.DataFrame:
-    frame = pd.DataFrame([NEWER | variant for variant in stored["variants"]])
-    frame = frame[SUMMARY_COLUMNS].rename(columns={"name": "variant"})
-    return frame.astype(dict.fromkeys(SUMMARY_NUMBERS, float))

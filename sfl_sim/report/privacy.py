@@ -16,7 +16,7 @@ from sfl_sim.report import figures, style
 from sfl_sim.report.display import data_size, duration, percent, plural, points, time_unit
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.load import flat, load, read_table
+from sfl_sim.report.load import TABLES, flat, load
 from sfl_sim.report.pages.frontier import any_of
 from sfl_sim.report.panel import Panel
 from sfl_sim.report.privacy_pictures import galleries
@@ -25,6 +25,7 @@ from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Column, Table
 from sfl_sim.report.targets import TIME, accuracy, time_compared, time_in_words
 from sfl_sim.scenario import grid
+from sfl_sim.store.reading import file_of, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,8 +115,8 @@ class PrivacyResults:
 def load_results(folder: Path) -> PrivacyResults:
     """Read what the variants of the run in `folder` give away. Raises ScenarioError if nobody has measured it."""
     frames = merge([load(folder)])
-    table, pictures = (read_table(folder / f"{name}.parquet") for name in ("leakage", "reconstructions"))
-    if table.columns.empty:
+    table, pictures = (read_table(folder, TABLES[name]) for name in ("leakage", "reconstructions"))
+    if file_of(folder, TABLES["leakage"]) is None:
         raise ScenarioError(
             "has no leakage.parquet: report.leakage asks for it, in a run that trains",
             key="SCENARIO",
@@ -303,7 +304,7 @@ def _against_cut(results: PrivacyResults, values: pd.Series, title: str, hover: 
 def _over_rounds(results: PrivacyResults) -> list[Panel]:
     """What leaks after each round that was measured, if there are several."""
     folder = results.frames.runs[0].folder
-    table, measure = read_table(folder / "leakage.parquet"), results.measure
+    table, measure = read_table(folder, TABLES["leakage"]), results.measure
     rows = table.query("client == -1 and cut > 0 and attack == 'inversion' and metric == @measure")
     if rows["round"].nunique() < 2:
         return []

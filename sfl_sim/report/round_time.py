@@ -31,7 +31,7 @@ CHANGES = {
     "workers x2": "Workers ×2",
     "no latency": "No latency",
 }
-"""The changes of retimed.parquet, as columns."""
+"""The changes of speedups.parquet, as columns."""
 LITTLE = 0.0005
 """The share of a round that counts as nothing."""
 NOTHING = 1e-6

@@ -14,20 +14,17 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.serving import PARTS
 from sfl_sim.report import style
 from sfl_sim.report.display import NBSP
+from sfl_sim.report.load import TABLES as RUN_TABLES
 from sfl_sim.report.load import read_json, reading
+from sfl_sim.store.reading import read_table
+from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-FILES = ["serving.json", "requests.parquet"]
-TRIAL = [
-    "variant", "seed", "series", "trained", "method", "threshold", "threshold_value", "n_labels", "rho", "requests",
-    "rate_per_s", "warm_up", "latency_s", "p50_s", "p95_s", "p99_s", "parts_s", "tail_parts_s", "offload_probability",
-    "accuracy", "throughput_per_s", "utilisation", "latency_eq12", "falls_behind", "groups",
-]  # fmt: skip
-NUMBERS = ["threshold_value", "rho", "accuracy", "throughput_per_s", "utilisation", "latency_eq12", "falls_behind"]
-"""Numbers that may be null."""
+TABLES = tables("serving")
+FILES = [TABLES["trials"].file, TABLES["requests"].file]
 ONLINE = ("offload_rate", "latency_budget")
 """Thresholds that move while requests come."""
 MAX_DETAILED = 8
@@ -54,9 +51,8 @@ class Served:
 
     Attributes:
         name: the scenario's.
-        trials: a row per variant and seed, in the order of the scenario: the keys of `TRIAL`, the parts of the latency
-            as `<part>_s` and `tail_<part>_s`; `variant` is as stored, `series` the label of its series, and
-            `falls_behind` 0 or 1, NaN where too few requests came to tell.
+        trials: the rows of serving.json, with the parts of the latency as `<part>_s` and `tail_<part>_s`; `variant` is
+            as stored, `series` the label of its series, and `falls_behind` 0 or 1, NaN where that is not known.
         groups: a row per variant, seed and group of clients.
         interrupted: whether requests of some trials are missing.
         scenario_text: empty if it was not stored.
@@ -128,17 +124,16 @@ class Served:
 
     def requests(self, trials: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
         """The requests of one variant that count, of all its seeds."""
-        filters = [("variant", "==", trials["variant"].iloc[0])]
-        found = pd.read_parquet(
-            self.folder / "requests.parquet", columns=["seed", "request", *columns], filters=filters
+        found = read_table(
+            self.folder, TABLES["requests"], ["seed", "request", *columns], variant=trials["variant"].iloc[0]
         )
         first = (trials["warm_up"] * trials["requests"]).astype(int).set_axis(trials["seed"])
         return found[found["request"] >= found["seed"].map(first)]
 
     def answers(self) -> pd.DataFrame | None:
         """The table of answers, where models were trained and it was kept."""
-        path = self.folder / "answers.parquet"
-        return pd.read_parquet(path) if path.is_file() else None
+        answers = read_table(self.folder, RUN_TABLES["answers"])
+        return answers if len(answers) else None
 
 
 def rate(per_s: float) -> str:
@@ -153,20 +148,20 @@ def load_serving(folder: Path) -> Served:
         ScenarioError: a file is missing or unreadable, or nothing has been served.
     """
     with reading(folder, FILES, "holds no served requests"):
-        stored = read_json(folder / "serving.json")
         manifest, scenario = folder / "manifest.json", folder / "scenario.yaml"
         about = read_json(manifest) if manifest.is_file() else {"status": "complete"}
         text = scenario.read_text(encoding="utf-8") if scenario.is_file() else ""
-        if not stored["cells"]:
+        trials = read_table(folder, TABLES["trials"], [*TABLES["trials"].columns])
+        if trials.empty:
             raise ScenarioError(f"{folder} has nothing to report: no request was served")
-        trials = pd.DataFrame([{key: trial[key] for key in TRIAL} for trial in stored["cells"]])
-        trials = trials.astype(dict.fromkeys(NUMBERS, float))
+        trials = trials.astype({"falls_behind": float})
         groups = _groups(trials)
         for parts, prefix in (("parts_s", ""), ("tail_parts_s", "tail_")):
             trials[[f"{prefix}{part}_s" for part in PARTS]] = pd.DataFrame(trials.pop(parts).tolist())[list(PARTS)]
         trials["series"] = trials["series"].map(escape)
         interrupted = about["status"] != "complete"
-        return Served(folder, str(stored["scenario"]), trials, groups, _series(trials), interrupted, about, text)
+        name = str(read_json(folder / "serving.json")["scenario"])
+        return Served(folder, name, trials, groups, _series(trials), interrupted, about, text)
 
 
 def _groups(trials: pd.DataFrame) -> pd.DataFrame:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from markupsafe import Markup
 
+from sfl_sim.report.display import reading
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from sfl_sim.report.style import Named
+    from sfl_sim.store import schema as stored
 
 
 class Cell(NamedTuple):
@@ -113,6 +116,15 @@ class Column:
     def spread(self, numbers: pd.Series) -> str:
         """The standard deviation; empty if there is none to tell: one seed, equal seeds, or infinite numbers."""
         return f"± {self.text(numbers.std())}" if numbers.nunique() > 1 and math.isfinite(numbers.sum()) else ""
+
+
+def columns_of(table: stored.Table, *names: str) -> list[Column]:
+    """Return columns of a stored table as pages show them."""
+    better = {"more": True, "less": False, "": None}
+    return [
+        Column(column.title, name, reading(column), better[column.better])
+        for name, column in ((name, table.columns[name]) for name in names)
+    ]
 
 
 def by_variant(columns: Sequence[Column], rows: Sequence[tuple[Named, pd.DataFrame]], *, ranked: bool = True) -> Table:

@@ -16,6 +16,8 @@ from sfl_sim.report.load import load, read_json
 from sfl_sim.report.results import columns_for, of_each
 from sfl_sim.report.table import Cell, Table
 from sfl_sim.report.targets import TIME, accuracy, aims
+from sfl_sim.store.reading import read_entries
+from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +90,7 @@ def _ended_differently(folder: Path) -> dict[str, str]:
 
 def served_in_terminal(folder: Path) -> TerminalTable:
     """One row per variant of the served study in `folder`, named without its rate: medians over seeds."""
-    trials = pd.DataFrame(read_json(folder / "serving.json")["cells"])
+    trials = pd.DataFrame(read_entries(folder, tables("serving")["trials"]))
     run = read_json(folder / "manifest.json")["run"]
     numbers = ["rate_per_s", "p50_s", "p95_s", "offload_probability", "accuracy", "falls_behind"]
     medians = trials.astype(dict.fromkeys(numbers, float)).groupby(["variant", "series"], sort=False)[numbers].median()

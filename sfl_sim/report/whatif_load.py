@@ -14,8 +14,10 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.survival import survival
 from sfl_sim.report import style
 from sfl_sim.report.display import capitalised
-from sfl_sim.report.load import read_json, read_table, reading
-from sfl_sim.store.columns import BREAKDOWN, LAYER_COLUMNS
+from sfl_sim.report.load import read_json, reading
+from sfl_sim.store.columns import BREAKDOWN
+from sfl_sim.store.reading import as_stored, read_table
+from sfl_sim.store.schema import tables as tables_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,8 +41,8 @@ TITLES = {
 """Names of keys that are often varied; the others are called by their keys."""
 PARTS = [f"{part}_s" for part in BREAKDOWN]
 CLIENT_PARTS = ["device_s", "uplink_s", "queue_s", "server_s", "downlink_s"]
-TABLES = ["points", "clients", "server", "overlay", "draws"]
-FILES = ["whatif.json", "points.parquet", "clients.parquet", "server.parquet"]
+TABLES = tables_of("whatif")
+FILES = ["whatif.json", *(table.file for table in TABLES.values() if table.is_required)]
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class WhatIf:
         server: the best point with other servers.
         overlay: one row per point and seed that was trained; None if no run was asked.
         draws: one row per point and drawn system; no rows if none was drawn.
-        layers: `LAYER_COLUMNS`; no rows if unknown.
+        layers: no rows if unknown.
         about: whatif.json.
     """
 
@@ -210,10 +212,10 @@ def load_whatif(folder: Path) -> WhatIf:
     """
     with reading(folder, FILES, "holds no what-if"):
         about = read_json(folder / "whatif.json")
-        tables = {name: read_table(folder / f"{name}.parquet") for name in TABLES}
+        tables = {name: read_table(folder, table) for name, table in TABLES.items()}
         if tables["points"].empty:
             raise ScenarioError(f"{folder} has nothing to report: no point was evaluated")
-        axes = [_axis(f"axis_{i}", axis, tables) for i, axis in enumerate(about["axes"])]
+        axes = [_axis(axis, tables) for axis in about["axes"]]
         return WhatIf(
             name=str(about["scenario"]),
             axes=axes,
@@ -223,7 +225,7 @@ def load_whatif(folder: Path) -> WhatIf:
             server=tables["server"],
             overlay=tables["overlay"] if len(tables["overlay"]) else None,
             draws=tables["draws"],
-            layers=read_table(folder / "layers.parquet").reindex(columns=LAYER_COLUMNS),
+            layers=tables["layers"],
             about=about,
             manifest=read_json(folder / "manifest.json"),
             scenario_text=(folder / "scenario.yaml").read_text(encoding="utf-8"),
@@ -234,19 +236,20 @@ def _are_numbers(values: list[Any]) -> bool:
     return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
-def _axis(column: str, stored: dict[str, Any], tables: dict[str, pd.DataFrame]) -> Axis:
-    """The axis, its numbers in ascending order; the indices in all tables follow."""
-    values, base = stored["values"], stored["base"]
+def _axis(stored: dict[str, Any], tables: dict[str, pd.DataFrame]) -> Axis:
+    """The axis, its numbers in ascending order; in all tables, indices take the place of the values."""
+    key, values, base = stored["key"], stored["values"], stored["base"]
     order = sorted(range(len(values)), key=values.__getitem__) if _are_numbers(values) else list(range(len(values)))
     rank = np.argsort(order)
+    ranks = dict(zip(as_stored(values), rank, strict=True))
     for table in tables.values():
-        if column in table:
-            table[column] = rank[table[column].to_numpy()]
+        if key in table:
+            table[key] = table[key].map(ranks)
     return Axis(
-        column,
-        stored["key"],
+        key,
+        key,
         values=[values[i] for i in order],
-        names=[escape(_name(stored["key"], values[i], stored["names"][i])) for i in order],
+        names=[escape(_name(key, values[i], stored["names"][i])) for i in order],
         base=None if base is None else int(rank[base]),
         shown=int(rank[len(values) // 2 if base is None else base]),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from sfl_sim.store.files import damaged, models_of, read_json, read_manifest, seal, write_json
-from sfl_sim.store.tables import OF_ALL_TRIALS, TABLES, Key, deal
+from sfl_sim.store.tables import Key, deal, of_trials
 from sfl_sim.store.trial import SUMMARY, is_whole
 
 Finished = tuple[Mapping[str, Any], Path | None]
@@ -79,13 +79,13 @@ def _copy(run: Path, trials: list[tuple[Finished, Wanted]]) -> None:
     for _, trial in trials:
         shutil.rmtree(trial.place, ignore_errors=True)
         trial.place.mkdir(parents=True)
-    for table in TABLES:
-        if (source := run / f"{table}.parquet").exists() or table in OF_ALL_TRIALS:
+    for table, is_of_all in of_trials("run").items():
+        if (source := run / f"{table}.parquet").exists() or is_of_all:
             targets: dict[Key, list[tuple[Path, str]]] = {}
             for (summary, _), trial in trials:
                 own = targets.setdefault((summary["name"], summary["seed"]), [])
                 own.append((trial.place / source.name, trial.variant))
-            deal(source, targets, to_all=table in OF_ALL_TRIALS)
+            deal(source, targets, to_all=is_of_all)
     for (summary, model), trial in trials:
         if model:
             shutil.copyfile(model, trial.place / "checkpoint.safetensors")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.store.checkpoints import CHECKPOINTS, Checkpoints
 from sfl_sim.store.files import SUMS, damaged, read_json, read_manifest, remove, seal, settle, write_json
 from sfl_sim.store.lock import Lock
-from sfl_sim.store.tables import SERVING_TABLES, TABLES, concatenate
+from sfl_sim.store.tables import concatenate, of_trials
 from sfl_sim.store.trial import FAILURE, SUMMARY, TRACEBACK, Failure, clear, is_whole, read_failure
 
-TRIALS = "cells"
-"""Name of the folder of the trials while a run is under way."""
+TRIALS, FORMERLY = "trials", "cells"
+"""Name of the folder of the trials while a run is under way, and its earlier name."""
 AT_FIRST = {"manifest.json", "manifest.json.part", TRIALS}
 """Names of what a run has written before its first trial has a checkpoint."""
 SEALED = "*.parquet", "*.json", "*.yaml", "checkpoints/*"
@@ -79,6 +79,8 @@ class RunFolder:
             self.out.rename(self.staging)
         for path in self.staging.rglob("*"):
             _refuse_link(path)
+        if (formerly := self.staging / FORMERLY).is_dir():
+            formerly.rename(self.staging / TRIALS)
         self.staging.mkdir(exist_ok=True)
         write_json(self.staging / "manifest.json", {"scenario": self.digest, "status": "running"})
         settle(self.out.parent)
@@ -156,7 +158,7 @@ class RunFolder:
 
         `additions` to the summaries, by the number of the trial, are what only the whole run can tell.
         """
-        trials = self._join_tables(TABLES)
+        trials = self._join_tables(of_trials("run"))
         variants = [
             json.loads((trial / SUMMARY).read_text()) | dict(additions.get(int(trial.name), {})) for trial in trials
         ]
@@ -169,12 +171,12 @@ class RunFolder:
 
     def join_serving(self, name: str, answers: pd.DataFrame | None) -> None:
         """Join the closed trials of served fleets; the `answers` that they drew from are stored beside their tables."""
-        trials = [json.loads((trial / SUMMARY).read_text()) for trial in self._join_tables(SERVING_TABLES)]
+        trials = [json.loads((trial / SUMMARY).read_text()) for trial in self._join_tables(of_trials("serving"))]
         if answers is not None:
             answers.to_parquet(self.staging / "answers.parquet", index=False)
-        write_json(self.staging / "serving.json", {"scenario": name, "cells": trials})
+        write_json(self.staging / "serving.json", {"scenario": name, "trials": trials})
 
-    def _join_tables(self, tables: Sequence[str]) -> list[Path]:
+    def _join_tables(self, tables: Iterable[str]) -> list[Path]:
         """Join these tables of the closed trials, and return the trials' folders."""
         trials = self._closed()
         for table in tables:

@@ -10,15 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-OF_ALL_TRIALS = ["rounds", "labels", "clients", "layers", "ops"]
-TABLES = [
-    *OF_ALL_TRIALS, "confusion", "answers", "representations", "reads", "losses", "presence", "leakage",
-    "reconstructions",
-]  # fmt: skip
-SERVING_TABLES = ["requests", "fleet"]
+from sfl_sim.store.schema import Kind, tables
 
 Key = tuple[str, int]
 """Columns of the name and the seed of a trial, the first ones of its rows."""
+
+
+def of_trials(kind: Kind) -> dict[str, bool]:
+    """Return the names of the tables of trials, and whether every trial has one."""
+    return {
+        name: not table.only
+        for name, table in tables(kind).items()
+        if table.file == f"{name}.parquet" and not table.whole
+    }
 
 
 def concatenate(sources: Sequence[Path], target: Path) -> None:

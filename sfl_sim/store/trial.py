@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from sfl_sim.store.checkpoints import CHECKPOINTS
-from sfl_sim.store.columns import CONFUSION_COLUMNS, LEAKAGE_COLUMNS, OP_COLUMNS
+from sfl_sim.store.columns import OP_COLUMNS, OP_DTYPE
 from sfl_sim.store.files import read_json, remove, seal, write_file, write_json
+from sfl_sim.store.schema import tables
 
 ROWS_PER_GROUP = 100_000
 ROWS_PER_FRAME = 500
@@ -25,13 +26,15 @@ SUMMARY, FAILURE, TRACEBACK = "summary.json", "error.json", "traceback.txt"
 """Files of a trial beside its tables: of one that is closed, and of one that failed."""
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
+_OP_TYPES = {name: OP_DTYPE[name] for name in OP_COLUMNS}
 _OP_SCHEMA = pa.schema(
     [
-        ("variant", _TEXT), ("seed", pa.int64()), ("node", _TEXT), ("kind", _TEXT), ("round", pa.int32()),
-        ("step", pa.int32()), ("client", pa.int32()), ("requested_s", pa.float64()), ("started_s", pa.float64()),
-        ("ended_s", pa.float64()), ("macs", pa.float64()), ("bytes", pa.int64()), ("joule", pa.float64()),
+        ("variant", _TEXT),
+        ("seed", pa.int64()),
+        *((name, _TEXT if kind.kind == "S" else pa.from_numpy_dtype(kind)) for name, kind in _OP_TYPES.items()),
+        ("joule", pa.float64()),
     ]
-)  # fmt: skip
+)
 
 
 def clear(folder: Path) -> None:
@@ -104,9 +107,9 @@ class TrialWriter:
         self._waiting.append(ops)
         self._joule.append(np.full(len(ops), np.nan) if joule is None else joule)
         if confusion is not None:
-            self._confusion.append(confusion[CONFUSION_COLUMNS])
+            self._confusion.append(confusion)
         if leakage is not None:
-            self._leakage.append(leakage[LEAKAGE_COLUMNS])
+            self._leakage.append(leakage)
         if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
             self._flush()
 
@@ -146,9 +149,11 @@ class TrialWriter:
         seal(self.folder, "*")
 
     def _write(self, table: str, frame: pd.DataFrame) -> None:
+        """Write a table, its columns in the order of the schema; without rows it has all of them."""
         frame = frame.assign(variant=self.variant, seed=self.seed)
-        first = ["variant", "seed"]
-        frame[first + [c for c in frame if c not in first]].to_parquet(self.folder / f"{table}.parquet", index=False)
+        known = [name for name in tables("run")[table].columns if name in frame or frame.empty]
+        further = [name for name in frame if name not in known]
+        frame.reindex(columns=known + further).to_parquet(self.folder / f"{table}.parquet", index=False)
 
     def _flush(self) -> None:
         if not self._waiting:

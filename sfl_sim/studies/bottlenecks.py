@@ -14,7 +14,6 @@ from sfl_sim.engine.setup import Setup, setup_of
 from sfl_sim.engine.walk import Walk
 from sfl_sim.metrics.typical import typical_round
 from sfl_sim.ops import Work
-from sfl_sim.report.style import MAX_DETAILED, MAX_LOOKS
 from sfl_sim.scenario.load import Study, Variant
 from sfl_sim.system.cost import Processor
 from sfl_sim.system.fleet import Fleet
@@ -23,7 +22,8 @@ from sfl_sim.training.timing import Timing
 
 MAX_OPERATIONS = 50_000
 """Maximum of operations of a round that is timed again; a larger one would take as long as some runs."""
-COLUMNS = ["variant", "seed", "round", "change", "before_s", "after_s"]
+MAX_VARIANTS = 6
+"""Number of variants, the first ones, whose round is timed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ CHANGES = {
 """Changes by name. Methods that adapt their demands to the clients' speeds act as in the unchanged system."""
 
 
-def retimed(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFrame]]) -> pd.DataFrame:
-    """Time the typical round with every change, for the variants that the report draws, each with its first seed.
+def speedups(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataFrame]]) -> pd.DataFrame:
+    """Time the typical round with every change, for the first variants, each with its first seed.
 
     Only the clock runs, and only this round. There are no rows if the result without change is not the recorded round,
     because that depends on results of training or on earlier rounds.
@@ -75,20 +75,17 @@ def retimed(study: Study, closed: Mapping[int, tuple[Mapping[str, Any], pd.DataF
         closed: by number, the summary and the rounds of the trials that have run.
 
     Returns:
-        Columns variant, seed, round, change (a key of `CHANGES`), before_s, after_s: duration of the round.
+        Rows of speedups.parquet; `change` is a key of `CHANGES`.
     """
     first: dict[str, int] = {}
     for number in sorted(closed, key=lambda number: study.variants[number].scenario.seed):
         first.setdefault(study.variants[number].name, number)
-    drawn = sorted(first.values())[:MAX_LOOKS]
-    chosen = typical_round(pd.concat(closed[number][1].assign(variant=number) for number in drawn))
-    rows = [
-        row for number in drawn[:MAX_DETAILED] for row in _of_cell(study.variants[number], closed[number][1], chosen)
-    ]
-    return pd.DataFrame(rows, columns=COLUMNS)
+    chosen = typical_round(pd.concat(closed[number][1] for number in sorted(closed)))
+    timed = sorted(first.values())[:MAX_VARIANTS]
+    return pd.DataFrame(row for number in timed for row in _of_trial(study.variants[number], closed[number][1], chosen))
 
 
-def _of_cell(variant: Variant, rounds: pd.DataFrame, number: int) -> list[tuple[Any, ...]]:
+def _of_trial(variant: Variant, rounds: pd.DataFrame, number: int) -> list[dict[str, Any]]:
     scenario = variant.scenario
     recorded = rounds[rounds["round"] == number]
     started_s, ended_s = recorded["started_s"].item(), recorded["ended_s"].item()
@@ -97,8 +94,14 @@ def _of_cell(variant: Variant, rounds: pd.DataFrame, number: int) -> list[tuple[
         before_s, n_operations = _round_s(setup, number, started_s)
         if n_operations > MAX_OPERATIONS or not math.isclose(before_s, ended_s - started_s, rel_tol=1e-9):
             return []
+        about = {"variant": variant.name, "seed": scenario.seed, "round": number}
         return [
-            (variant.name, scenario.seed, number, name, before_s, _round_s(setup, number, started_s, change)[0])
+            {
+                **about,
+                "change": name,
+                "before_s": before_s,
+                "after_s": _round_s(setup, number, started_s, change)[0],
+            }
             for name, change in CHANGES.items()
         ]
     except Exception:  # a method of a user's own may need what only training gives; no run must fail for a table's sake

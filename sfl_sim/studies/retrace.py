@@ -24,6 +24,8 @@ from sfl_sim.ops import SERVER
 from sfl_sim.scenario.sections import Scenario, Train
 from sfl_sim.sim.prices import place_of
 from sfl_sim.store import read_manifest
+from sfl_sim.store.reading import read_table
+from sfl_sim.store.schema import tables
 from sfl_sim.studies.trained import TrainedRun
 from sfl_sim.training.provenance import Provenance, TracedOperation
 
@@ -70,9 +72,8 @@ class Recorded:
         return self._table("reads")
 
     def _table(self, name: str) -> pd.DataFrame:
-        path, rows = self.run / f"{name}.parquet", [(key, "==", self.summary[of]) for key, of in KEY.items()]
-        found = pd.read_parquet(path, filters=rows) if path.exists() else pd.DataFrame(columns=list(KEY))
-        return found.drop(columns=list(KEY))
+        trial = {key: self.summary[of] for key, of in KEY.items()}
+        return read_table(self.run, tables("run")[name], **trial).drop(columns=list(KEY))
 
     def unwalkable(self, why: str) -> Unwalkable:
         """Make the error that it cannot be walked again."""

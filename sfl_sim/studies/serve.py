@@ -23,11 +23,14 @@ from sfl_sim.scenario.grid import names_without, points
 from sfl_sim.scenario.load import Study, Variant, digest, served, training
 from sfl_sim.scenario.serving import Serving
 from sfl_sim.store import RunFolder, is_whole, write_served
+from sfl_sim.store.reading import file_of, read_table
+from sfl_sim.store.schema import tables
 from sfl_sim.studies.launch import Outcome, launch, place_of
 from sfl_sim.studies.served_fleet import ServedFleet
 from sfl_sim.studies.train import run_study
 from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun
 
+ANSWERS = tables("run")["answers"]
 RATE = "serving.arrivals.rate_per_s"
 
 
@@ -56,7 +59,7 @@ class Answers:
         self._run = TrainedRun(folder)
         self._aside = aside
         self.digest = self._run.digest
-        if not (folder / "answers.parquet").exists():
+        if file_of(folder, ANSWERS) is None:
             problem = "has no answers.parquet: nothing was trained there, or nothing that can be served"
             raise ScenarioError(problem, key="--run", found=str(folder))
 
@@ -70,10 +73,9 @@ class Answers:
             problem = f"{self.folder} has no model that was trained so, but one with {there!r}"
             raise trained.places.located(ScenarioError(problem, key=key, found=wanted))
         seed, rounds = stored.scenario.seed, stored.scenario.train.rounds
-        rows = [("variant", "==", stored.name), ("seed", "==", seed)]
         with blamed_on(self.folder):
             summary = self._run.summary_of(stored) or {"rounds": 0}
-            answers = pd.read_parquet(self.folder / "answers.parquet", filters=rows)
+            answers = read_table(self.folder, ANSWERS, variant=stored.name, seed=seed)
         if not is_whole(summary, rounds) or answers.empty:
             done = f"{summary['rounds']} of {rounds} rounds"
             problem = f"has no answers of {stored.name} (seed {seed}), trained for {done}"

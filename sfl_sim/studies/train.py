@@ -24,6 +24,7 @@ from sfl_sim.methods import Method
 from sfl_sim.scenario.load import Study, digest
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import RunFolder, Wanted, damaged, keys_of, read_manifest, runs_beside, take
+from sfl_sim.studies.bottlenecks import speedups
 from sfl_sim.studies.launch import Outcome, TrialsFailed, launch, place_of
 from sfl_sim.studies.targets import references, ways
 from sfl_sim.training.hardware import pick_device
@@ -127,12 +128,10 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
             for traceback in failures.values():
                 error.add_note(traceback)
             raise error
-        from sfl_sim.studies.bottlenecks import retimed  # with it comes plotly
-
-        with optional("retimed.parquet", notify):
-            helping = retimed(study, folder.closed())
-            if len(helping):
-                helping.to_parquet(folder.staging / "retimed.parquet", index=False)
+        with optional("speedups.parquet", notify):
+            table = speedups(study, folder.closed())
+            if len(table):
+                table.to_parquet(folder.staging / "speedups.parquet", index=False)
 
     def join() -> dict[str, Any]:
         folder.join(study.name, ways(study, folder.closed()))

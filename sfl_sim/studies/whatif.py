@@ -68,7 +68,11 @@ def run_whatif(
             told["server"] = servers_table(question, found)
             if draws:
                 told["draws"] = draws_table(
-                    found, draws, jobs, lambda done, total: notify(Counted("uncertainty", "point", done, total))
+                    found,
+                    question.axes,
+                    draws,
+                    jobs,
+                    lambda done, total: notify(Counted("uncertainty", "point", done, total)),
                 )
         except KeyboardInterrupt:
             if not found:
@@ -91,7 +95,7 @@ def _write(
     place: Path, question: Question, found: list[Found], more: Mapping[str, pd.DataFrame], wall_s: float
 ) -> None:
     """Write the tables and their description into the folder `place`."""
-    tables = {**point_tables(found), "layers": question.walker.experiment.layers(), **more}
+    tables = {**point_tables(found, question.axes), "layers": question.walker.experiment.layers(), **more}
     for name, table in tables.items():
         table.to_parquet(place / f"{name}.parquet", index=False)
     rounds = {one.point.variant.scenario.train.rounds for one in found}

@@ -18,7 +18,7 @@ from sfl_sim.scenario.concerns import without
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Variant, changed
 from sfl_sim.scenario.sections import Scenario
-from sfl_sim.scenario.vary import Point
+from sfl_sim.scenario.vary import Axis, Point
 from sfl_sim.studies.whatif_points import Found, Refused, evaluate
 from sfl_sim.studies.whatif_tables import place
 from sfl_sim.system.cost import MACS
@@ -57,7 +57,9 @@ class DrawnSystem(NamedTuple):
     trace: str | None
 
 
-def draws_table(found: Sequence[Found], n: int, jobs: int, count: Callable[[int, int], None]) -> pd.DataFrame:
+def draws_table(
+    found: Sequence[Found], axes: Sequence[Axis], n: int, jobs: int, count: Callable[[int, int], None]
+) -> pd.DataFrame:
     """Time all points in `n` drawn systems: one row per point and draw, with the factors that were drawn.
 
     With several seeds, the draws take turns with them. Points compete (`contest`) if they share a system: the section
@@ -86,7 +88,7 @@ def draws_table(found: Sequence[Found], n: int, jobs: int, count: Callable[[int,
             variant = Variant(one.point.variant.name, changed(scenario, layer, places), places)
             points.append(Point(one.point.series, (*one.point.indices, number), variant))
             told = {"draw": number, "contest": contests[system], **drawn._asdict()}
-            about[points[-1].key] = {**place(one.point), **told}
+            about[points[-1].key] = {**place(one.point, axes), **told}
     for done, answer in enumerate(evaluate(points, jobs), start=1):
         if isinstance(answer, Refused):
             raise answer.error

@@ -18,7 +18,8 @@ from sfl_sim.scenario.concerns import Aside, without
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Variant, changed
 from sfl_sim.scenario.sections import ClientCuts, Scenario, Server
-from sfl_sim.scenario.vary import Point
+from sfl_sim.scenario.vary import Axis, Point
+from sfl_sim.store.reading import as_stored
 from sfl_sim.studies.reprice import Repriced, reprice_trial
 from sfl_sim.studies.retrace import records_of
 from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun
@@ -34,10 +35,10 @@ ASIDE: Aside = {*NOT_TRAINING, Concern.ORDER, "train.rounds"}
 NOT_OF_THE_NETWORK = frozenset({"model.cut", "clients", "server", "method", "seed", "data.partition", "data.test"})
 
 
-def place(point: Point) -> dict[str, Any]:
-    """Return the columns that identify a row's point: series, seed, and the index of the value on every axis."""
-    axes = {f"axis_{number}": index for number, index in enumerate(point.indices)}
-    return {"series": point.series, "seed": point.variant.scenario.seed, **axes}
+def place(point: Point, axes: Sequence[Axis]) -> dict[str, Any]:
+    """Return the columns that identify a row's point: series, seed, and the value on every axis."""
+    values = {axis.key: as_stored(axis.values)[index] for axis, index in zip(axes, point.indices, strict=True)}
+    return {"series": point.series, "seed": point.variant.scenario.seed, **values}
 
 
 class _Memory:
@@ -56,14 +57,14 @@ class _Memory:
         return client_memory_bytes(network, layers, train.batch_size, train.optimizer, train.momentum, trains)
 
 
-def point_tables(found: Iterable[Found]) -> dict[str, pd.DataFrame]:
+def point_tables(found: Iterable[Found], axes: Sequence[Axis]) -> dict[str, pd.DataFrame]:
     """Make the tables `points`, one row per point and seed, and `clients`, one row per point, seed and client."""
     memory = _Memory()
     rows, parts = [], []
     for one in found:
-        scenario, where = one.point.variant.scenario, place(one.point)
+        scenario, where = one.point.variant.scenario, place(one.point, axes)
         needed = {layers: memory.needed_bytes(scenario, layers) for layers in set(one.held)}
-        rows.append({**where, **one.figures, "client_memory_bytes": max(needed.values())})
+        rows.append({**where, **one.figures, "client_memory_bytes": max(needed.values()), **where})  # `method` may vary
         clients = one.clients.assign(memory_bytes=[needed[layers] for layers in one.held])
         parts.append(pd.DataFrame(where, clients.index).join(clients))
     return {"points": pd.DataFrame(rows).astype({"cut": "Int64"}), "clients": pd.concat(parts, ignore_index=True)}
@@ -158,7 +159,7 @@ def _of_run(question: Question, folder: Path) -> Iterator[dict[str, Any]]:
                 repriced = reprice_trial(recorded, stored, _there(stored.scenario, scenario))
                 target = scenario.report.target_accuracy or stored.scenario.report.target_accuracy
                 told = _told(repriced, target if isinstance(target, float) else None)
-                yield {**place(point), "run": folder.name, "trained": stored.name, **told}
+                yield {**place(point, question.axes), "run": folder.name, "trained": stored.name, **told}
 
 
 def _what_is_learned(scenario: Scenario, network: Network) -> dict[str, Any]:

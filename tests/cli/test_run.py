@@ -25,7 +25,7 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
     names = {p.name for p in out.iterdir()}
     assert names == {
         "report.html", "summary.json", "rounds.parquet", "labels.parquet", "ops.parquet", "clients.parquet",
-        "layers.parquet", "retimed.parquet", "trace.json.gz", "scenario.yaml", "manifest.json", "checkpoints",
+        "layers.parquet", "speedups.parquet", "trace.json.gz", "scenario.yaml", "manifest.json", "checkpoints",
         "SHA256SUMS",
     }  # fmt: skip
     found = summary(out)

@@ -74,7 +74,7 @@ def test_a_variant_that_fails_is_told_and_the_others_are_whole(poison, tmp_path)
     assert told == {"variant": "lr=0.2", "seed": 0, "round": 2, "error": ERROR}
     assert log.of(Failed) == {"lr=0.2": Failed(1, Failure(**told))}
     assert len(log.of(Began)) == 3
-    assert "small_study.py" in (folder / "cells" / "0001" / "traceback.txt").read_text()
+    assert "small_study.py" in (folder / "trials" / "0001" / "traceback.txt").read_text()
 
 
 def test_what_failed_is_retried_alone(poison, tmp_path):
@@ -112,7 +112,7 @@ def test_an_error_of_many_lines_is_a_short_one(poison, tmp_path):
     folder, error = run(poisoned_study(poison), tmp_path / "run")
     assert "\n" not in str(error)
     assert len(read_manifest(folder)["failed"][0]["error"]) <= 500
-    assert (folder / "cells" / "0001" / "traceback.txt").read_text().count("line\n") >= 1000
+    assert (folder / "trials" / "0001" / "traceback.txt").read_text().count("line\n") >= 1000
 
 
 def test_what_cannot_even_begin_again_shows_nothing_of_before(tmp_path, monkeypatch):
@@ -148,7 +148,7 @@ def test_a_study_that_is_killed_leaves_no_process_behind(tmp_path):
     command = [sys.executable, tmp_path / "endless.py", Path(__file__).parents[1] / "support", tmp_path / "run"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, start_new_session=True, **pipes) as process:
-        trials = tmp_path / "run.partial" / "cells"
+        trials = tmp_path / "run.partial" / "trials"
         while not all((trials / name / "ops.parquet").exists() for name in ("0000", "0001")):
             assert process.poll() is None
             time.sleep(0.1)
@@ -209,7 +209,7 @@ def test_ctrl_c_cancels_what_ray_runs_and_keeps_what_is_finished(two_cpus, tmp_p
         if (
             isinstance(news, Began | Ended)
             and news.trial == 1
-            and (tmp_path / "run.partial" / "cells" / "0000" / "summary.json").exists()
+            and (tmp_path / "run.partial" / "trials" / "0000" / "summary.json").exists()
         ):
             raise KeyboardInterrupt
 

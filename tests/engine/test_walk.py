@@ -139,7 +139,7 @@ def test_only_participants_count_as_lost_participants():
         "korea", clients={"count": 4, "participation": 0.25, "availability": late, "network": {"latency_s": 0.1}}
     )
     rounds = list(run.rounds())
-    lost = run.histories()["losses"].groupby("round")["client"].nunique()
+    lost = run.histories()["dropouts"].groupby("round")["client"].nunique()
     assert lost.max() > 1
     assert [each.row["lost"] for each in rounds] == [1, 1, 1]
 

@@ -144,14 +144,14 @@ PHASES_OF_A_STUDY = [
 
 def test_a_run_goes_on_after_it_was_killed_between_any_two_of_its_phases(run_jobs, tmp_path):
     kind = scenario("splitfed_v2", report={"snapshots": {"rounds": [2]}})
-    whole, study = tmp_path / "cells" / "whole", tmp_path / "studies" / "whole"
+    whole, study = tmp_path / "trials" / "whole", tmp_path / "studies" / "whole"
     jobs = [job(kind, whole), job(kind, study, is_study=True)]
     for number, phase in enumerate([*PHASES, *PHASES_OF_A_STUDY]):
         is_study = number >= len(PHASES)
         place = (study if is_study else whole).with_name(f"killed {number}")
         jobs += [job(kind, place, phase, is_study=is_study), job(kind, place, is_study=is_study, resume=True)]
     assert run_jobs(jobs) == [0, 0, *[KILLED, 0] * (len(jobs) // 2 - 1)]
-    for place in tmp_path.glob("cells/killed *[0-9]"):
+    for place in tmp_path.glob("trials/killed *[0-9]"):
         assert_equal_trials(whole, place)
     for place in tmp_path.glob("studies/killed *[0-9]"):
         assert json.loads((place / "summary.json").read_text()) == json.loads((study / "summary.json").read_text())
@@ -193,11 +193,11 @@ def folders(trial):
 @pytest.fixture
 def trials(tmp_path, every_round):
     """Make two trials: a finished one, and one stopped in its last round but one, with two checkpoints."""
-    attempted(tmp_path / "cells" / "whole")
-    stopped = tmp_path / "cells" / "stopped"
+    attempted(tmp_path / "trials" / "whole")
+    stopped = tmp_path / "trials" / "stopped"
     attempted(stopped, stop_after=3)
     assert folders(stopped) == ["round-000001", "round-000002"]
-    return tmp_path / "cells" / "whole", stopped
+    return tmp_path / "trials" / "whole", stopped
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(trials):

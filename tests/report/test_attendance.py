@@ -16,7 +16,6 @@ from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages import participation
 from sfl_sim.report.pages.run import panels
-from sfl_sim.store.columns import LOSS_COLUMNS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +54,7 @@ def keep_account(
     )
     rounds.to_parquet(path)
     told = told.assign(seed=0, node="uplink", kind="smashed", step=0)
-    told[["variant", "seed", *LOSS_COLUMNS]].to_parquet(folder / "losses.parquet")
+    told.to_parquet(folder / "dropouts.parquet")
     there = [
         (variant, 0, client, from_s, min(until_s, end_s))
         for variant, end_s in ends_s.items()

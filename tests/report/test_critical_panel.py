@@ -45,10 +45,10 @@ def test_what_would_help_is_told_where_the_run_knows(folder: Path) -> None:
     frames = merge([load(folder)])
     name = frames.variants[0].name
     after_s = [60.0, 100.0, 99.99, 80.0, 103.0, 90.0]
-    retimed = {"variant": name, "seed": 0, "round": 2, "change": list(CHANGES), "before_s": 100.0, "after_s": after_s}
+    speedups = {"variant": name, "seed": 0, "round": 2, "change": list(CHANGES), "before_s": 100.0, "after_s": after_s}
 
     before = help_table(round_views(frames))
-    pd.DataFrame(retimed).to_parquet(folder / "retimed.parquet")
+    pd.DataFrame(speedups).to_parquet(folder / "speedups.parquet")
     table = help_table(round_views(frames))
     assert table
     (row,) = read(table).values()

@@ -113,6 +113,6 @@ def test_a_folder_without_served_requests_is_refused_in_one_line(tmp_path: Path)
 @pytest.mark.parametrize(("left", "problem"), [([], "nothing to report"), ([{"variant": "a", "seed": 0}], "series")])
 def test_a_damaged_folder_is_refused(tmp_path: Path, left: list[dict[str, object]], problem: str) -> None:
     (tmp_path / "requests.parquet").touch()
-    (tmp_path / "serving.json").write_text(json.dumps({"scenario": "damaged", "cells": left}))
+    (tmp_path / "serving.json").write_text(json.dumps({"scenario": "damaged", "trials": left}))
     with pytest.raises(ScenarioError, match=problem):
         write_serving(tmp_path, tmp_path / "page.html")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
+BANDWIDTH = BANDWIDTHS.key
 THREE = replace(BANDWIDTHS, values=(0.3, 1.0, 10.0), base=1)
 
 
@@ -58,15 +59,16 @@ def numbers(values: tuple[float, ...]) -> Axis:
 
 
 def test_the_parts_of_a_bar_add_up_to_the_median_and_the_star_is_at_the_least(folder: Path, whatif: WhatIf) -> None:
-    points = pd.read_parquet(folder / "points.parquet").query("axis_1 == 1 and series == 'splitfed_v1'")
-    median_s = points.groupby("axis_0")["round_s"].median()
+    points = pd.read_parquet(folder / "points.parquet")
+    points = points[(points[BANDWIDTH] == 1) & (points["series"] == "splitfed_v1")]
+    median_s = points.groupby("model.cut")["round_s"].median()
     figure = whatif_figures.stacked(whatif, whatif.series[1])
     bars = [trace for trace in figure.data if trace.type == "bar"]
 
     assert np.sum([bar.x for bar in bars], axis=0) == pytest.approx(median_s.to_numpy())
     assert [bar.name for bar in bars] == [style.RESOURCE_NAMES[part] for part in BREAKDOWN if part != "assistants"]
     star = star_of(figure)
-    assert (star.y[0], star.x[0]) == (median_s.idxmin(), pytest.approx(median_s.min()))
+    assert (star.y[0], star.x[0]) == (median_s.idxmin() - 1, pytest.approx(median_s.min()))
 
 
 def test_the_own_cut_is_bold_and_cuts_that_are_not_pareto_are_pale(whatif: WhatIf) -> None:
@@ -160,7 +162,8 @@ def test_steps_lie_between_the_columns_that_they_part(rows: list[list[float]]) -
 def test_holes_in_the_map_stay_holes(tmp_path: Path) -> None:
     folder = write_whatif(tmp_path / "holes", World(axes=(CUTS, THREE), clients=3))
     points = pd.read_parquet(folder / "points.parquet")
-    lost = (points["axis_1"] == 0) | ((points["axis_0"] == 10) & (points["axis_1"] == 1))
+    first, second, _ = THREE.values
+    lost = (points[BANDWIDTH] == first) | ((points["model.cut"] == 11) & (points[BANDWIDTH] == second))
     points[~lost].to_parquet(folder / "points.parquet")
     whatif = load_whatif(folder)
     heat, _, stars = whatif_map.time_map(whatif, whatif.series[0], across_of(whatif)).data
@@ -175,9 +178,10 @@ def test_holes_in_the_map_stay_holes(tmp_path: Path) -> None:
 def test_every_class_has_a_star_at_its_own_best_and_slow_devices_want_shallow_cuts(
     folder: Path, whatif: WhatIf
 ) -> None:
-    clients = pd.read_parquet(folder / "clients.parquet").query("axis_1 == 1 and series == 'splitfed_v2'")
+    clients = pd.read_parquet(folder / "clients.parquet")
+    clients = clients[(clients[BANDWIDTH] == 1) & (clients["series"] == "splitfed_v2")]
     own_s = clients[["device_s", "uplink_s", "queue_s", "server_s", "downlink_s"]].sum(axis="columns")
-    best = own_s.groupby([clients["group"], clients["axis_0"]]).mean().unstack("axis_0").idxmin(axis="columns")
+    best = own_s.groupby([clients["group"], clients["model.cut"]]).mean().unstack().idxmin(axis="columns") - 1
     figure = whatif_clients.preferences(whatif, whatif.series[0])
     lines, stars = figure.data[::2], figure.data[1::2]
 

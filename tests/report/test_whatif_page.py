@@ -92,16 +92,17 @@ def test_all_cuts_at_all_bandwidths_with_a_run_have_every_section(page: str) -> 
 
 
 def test_it_says_which_cut_is_the_best_what_it_saves_and_where_that_changes(folder: Path) -> None:
-    points = pd.read_parquet(folder / "points.parquet").query("axis_1 == 2").set_index("axis_0")["round_s"]
-    best, second = points.nsmallest(2).index
-    name = f"{CUTS.values[best]} {CUTS.names[best]}"
+    points = pd.read_parquet(folder / "points.parquet")
+    round_s = points[points[BANDWIDTHS.key] == 1].set_index("model.cut")["round_s"]
+    best, second = round_s.nsmallest(2).index
+    name = f"{best} {CUTS.names[best - 1]}"
     where, changes, trained = headlines_of(folder)
 
-    assert where.startswith(f"Cutting after {name} takes the least time, {points[best]:.0f} s a round")
-    assert f"{1 - points[best] / points[0]:.0%}".replace("%", " %") + " less than 1 dw1 (the shallowest)" in where
+    assert where.startswith(f"Cutting after {name} takes the least time, {round_s[best]:.0f} s a round")
+    assert f"{1 - round_s[best] / round_s[1]:.0%}".replace("%", " %") + " less than 1 dw1 (the shallowest)" in where
     assert "less than 25 dw13 (the deepest)" in where
     assert "less than 2 pw1 (the scenario’s own)" in where
-    assert f"The second best, {CUTS.values[second]} {CUTS.names[second]}, takes" in where
+    assert f"The second best, {second} {CUTS.names[second - 1]}, takes" in where
     assert re.search(r"The largest part of the average client’s round there is straggler wait, \d\d %", where)
     assert re.search(rf"23 dw12 below about ×0\.\d+, {name} from there to about ×\d\.\d and 3 dw2 above", changes)
     assert "11 dw6 is the first to reach 60 % accuracy" in trained
@@ -222,7 +223,7 @@ def test_an_interrupted_study_shows_what_there_is(tmp_path: Path) -> None:
     folder = write_whatif(tmp_path / "interrupted", replace(SMALL, status="interrupted"))
     points = pd.read_parquet(folder / "points.parquet")
     pd.DataFrame().to_parquet(folder / "server.parquet")
-    points[points["axis_0"] == 0].iloc[:2].to_parquet(folder / "points.parquet")
+    points[points[SMALL.axes[0].key] == SMALL.axes[0].values[0]].iloc[:2].to_parquet(folder / "points.parquet")
     (folder / "layers.parquet").unlink()
     page = page_of(folder)
     assert "interrupted" in re.findall('<p class="warning">(.*?)</p>', page)[0]
@@ -233,7 +234,8 @@ def test_an_interrupted_study_shows_what_there_is(tmp_path: Path) -> None:
 def test_it_tells_of_no_seed_and_of_no_bandwidth_that_it_has_not_walked(tmp_path: Path) -> None:
     folder = write_whatif(tmp_path / "begun", replace(SMALL, seeds=(0, 1), status="interrupted"))
     points = pd.read_parquet(folder / "points.parquet")
-    here = (points["axis_1"] == BANDWIDTHS.base) & ((points["seed"] == 0) | (points["axis_0"] == 0))
+    at_first_cut = points["model.cut"] == SMALL.axes[0].values[0]
+    here = (points[BANDWIDTHS.key] == 1) & ((points["seed"] == 0) | at_first_cut)
     points[here].to_parquet(folder / "points.parquet")
     (best,) = headlines_of(folder)
     assert "takes the least time" in best

@@ -220,7 +220,7 @@ def test_resume_keeps_the_trials_that_are_finished(tmp_path):
     fill(again, rounds=3, number=1, variant="b")
     out = finish(again)
     assert pd.read_parquet(out / "rounds.parquet").groupby("variant").size().to_dict() == {"a": 3, "b": 3}
-    assert not (out / "cells").exists()
+    assert not (out / "trials").exists()
 
 
 @pytest.mark.parametrize(
@@ -347,8 +347,8 @@ def test_a_run_that_came_with_links_is_not_gone_on_with(tmp_path):
     fill(folder)
     out = finish(folder, "interrupted")
     (tmp_path / "precious.txt").write_text("mine")
-    (out / "cells" / "0000" / "rounds.parquet").unlink()
-    (out / "cells" / "0000" / "rounds.parquet").symlink_to(tmp_path / "precious.txt")
+    (out / "trials" / "0000" / "rounds.parquet").unlink()
+    (out / "trials" / "0000" / "rounds.parquet").symlink_to(tmp_path / "precious.txt")
     with pytest.raises(ScenarioError, match=r"--out: is a link, which no run has made: remove it \(found .*rounds"):
         RunFolder(tmp_path / "run", "digest", resume=True)
 

@@ -67,7 +67,7 @@ serve = partial(command.sfl_sim, "serve")
 
 
 def trials(folder):
-    return json.loads((Path(folder) / "serving.json").read_text())["cells"]
+    return json.loads((Path(folder) / "serving.json").read_text())["trials"]
 
 
 # What it leaves

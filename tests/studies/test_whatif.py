@@ -42,25 +42,26 @@ def round_s(**changes):
 
 def test_every_point_takes_what_its_run_takes(tmp_path):
     _, tables, about = ask(tmp_path, "model.cut=all", "clients.network.scale=0.25,1")
-    points = tables["points"].set_index(["axis_0", "axis_1"])
+    points = tables["points"].set_index(["model.cut", "clients.network.scale"])
     cuts, scales = (axis["values"] for axis in about["axes"])
     assert len(points) == len(cuts) * len(scales)
-    for (i, j), point in points.iterrows():
+    for (cut, scale), point in points.iterrows():
         expected_s = round_s(
-            model={"name": "cnn_small", "cut": cuts[i]},
-            clients={"count": 4, "network": {"latency_s": 0.02, "scale": scales[j]}},
+            model={"name": "cnn_small", "cut": cut},
+            clients={"count": 4, "network": {"latency_s": 0.02, "scale": scale}},
         )
         assert point["round_s"] == pytest.approx(expected_s, rel=1e-9)
-        assert point["cut"] == cuts[i]
+        assert point["cut"] == cut
 
 
 def test_codecs_are_priced_without_training(tmp_path):
     _, tables, about = ask(tmp_path, "wire.up=none,int8,topk")
     (axis,) = about["axes"]
     assert axis["values"] == ["none", "int8", "topk"]
-    for codec, point in zip(axis["values"], tables["points"].sort_values("axis_0").itertuples(), strict=True):
-        assert point.round_s == pytest.approx(round_s(wire={"up": codec}), rel=1e-9)
-    none, int8, topk = tables["points"].sort_values("axis_0")["round_s"]
+    assert tables["points"]["wire.up"].tolist() == axis["values"]
+    for point in tables["points"].to_dict("records"):
+        assert point["round_s"] == pytest.approx(round_s(wire={"up": point["wire.up"]}), rel=1e-9)
+    none, int8, topk = tables["points"]["round_s"]
     assert none > int8 > topk
 
 
@@ -117,7 +118,7 @@ def test_what_clients_hold_that_never_train_does_not_depend_on_the_points_beside
         for method in ("splitfrozen", "splitfed_v2")
     ]
     _, tables, _ = ask(tmp_path, "model.cut=2,4", "method.name=splitfrozen,splitfed_v2", **tuned)
-    together = tables["points"].sort_values(["cut", "axis_1"])["client_memory_bytes"].tolist()
+    together = tables["points"].sort_values("cut", kind="stable")["client_memory_bytes"].tolist()
     assert together == [each["client_memory_bytes"].item() for each in alone]
     assert together[2] < together[3], "a client that trains keeps activations"
 

@@ -27,7 +27,7 @@ FACTORS = ["speed", "network_error", "training_factor", "server_error", "links"]
 
 def drawn(*vary, draws=4, **changes):
     question = Question.of(parse({**SCENARIO, **changes}), read_axes(vary))
-    return draws_table(list(evaluate(question.points)), draws, 1, lambda done, total: None)
+    return draws_table(list(evaluate(question.points)), question.axes, draws, 1, lambda done, total: None)
 
 
 def test_all_points_are_timed_in_the_same_systems_each_of_which_is_another():
@@ -69,14 +69,14 @@ def test_what_the_user_has_set_is_not_drawn():
 
 def test_traces_that_are_compared_are_not_drawn():
     table = drawn("clients.network.trace=hsdpa_bus,hsdpa_metro", clients={"count": 4})
-    assert table.groupby("axis_0")["trace"].unique().map(list).to_dict() == {0: ["hsdpa_bus"], 1: ["hsdpa_metro"]}
+    assert table["clients.network.trace"].equals(table["trace"])
     assert (table.groupby("draw")["round_s"].nunique() == 2).all()
 
 
 def test_networks_differ_in_their_errors_and_seeds_take_turns():
     table = drawn("model.name=cnn_small,resnet8", repeats=2, draws=6)
-    by_network = table.groupby("axis_0")["network_error"].apply(list)
-    assert by_network[0] != by_network[1]
+    by_network = table.groupby("model.name")["network_error"].apply(list)
+    assert by_network["cnn_small"] != by_network["resnet8"]
     assert table.groupby("draw")["seed"].first().tolist() == [0, 1] * 3
     assert table.groupby("draw")["speed"].nunique().eq(1).all()
 

@@ -83,7 +83,7 @@ def write_served(folder: Path, world: World) -> Path:
     table.to_parquet(folder / "requests.parquet")
     if world.trained:
         answers.astype({"variant": "category"}).to_parquet(folder / "answers.parquet")
-    (folder / "serving.json").write_text(json.dumps({"scenario": world.name, "cells": cells}, allow_nan=False))
+    (folder / "serving.json").write_text(json.dumps({"scenario": world.name, "trials": cells}, allow_nan=False))
     (folder / "manifest.json").write_text(json.dumps({"status": world.status}))
     return folder
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from sfl_sim.metrics.pareto import non_dominated
+from sfl_sim.store.reading import as_stored
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,8 +82,9 @@ def write_whatif(folder: Path, world: World) -> Path:
     points, clients = [], []
     for (name, burden), seed in product(world.series, world.seeds):
         for place in product(*(range(len(axis.values)) for axis in world.axes)):
-            where = {"series": name, "seed": seed, **{f"axis_{i}": index for i, index in enumerate(place)}}
             chosen = {axis.key: axis.values[index] for axis, index in zip(world.axes, place, strict=True)}
+            stored = {axis.key: as_stored(axis.values)[i] for axis, i in zip(world.axes, place, strict=True)}
+            where = {"series": name, "seed": seed, **stored}
             fleet = _fleet(world, chosen, seed, burden)
             clients.append(pd.DataFrame({**fleet, **where}))
             points.append({**where, **_point(fleet)})
@@ -157,9 +159,9 @@ def _server(world: World, points: pd.DataFrame) -> pd.DataFrame:
     """The best point of the own world with a server of other speeds (100 is its own) and numbers of workers (1)."""
     rows = []
     for (series, seed), own in points.groupby(["series", "seed"]):
-        for i, axis in enumerate(world.axes):
+        for axis in world.axes:
             if axis.base is not None and axis.key != "model.cut":
-                own = own[own[f"axis_{i}"] == axis.base]
+                own = own[own[axis.key] == as_stored(axis.values)[axis.base]]
         best = own.loc[own["round_s"].idxmin()]
         served_s = 2 * best["queue_s"] + best["server_s"]
         others = [(100.0 * factor, 1.0) for factor in (0.1, 0.2, 0.5, 1, 2, 5, 10)]
@@ -175,8 +177,9 @@ def _server(world: World, points: pd.DataFrame) -> pd.DataFrame:
 
 def _draws(world: World, points: pd.DataFrame) -> pd.DataFrame:
     """Points of one bandwidth compete."""
-    axes = [name for name in points if name.startswith("axis_")]
-    found = points[["series", "seed", *axes, "round_s", "cut"]].assign(contest=points.get("axis_1", 0))
+    axes = [axis.key for axis in world.axes]
+    contest = pd.factorize(points[axes[1]])[0] if len(axes) > 1 else 0
+    found = points[["series", "seed", *axes, "round_s", "cut"]].assign(contest=contest)
     last = found.assign(round_s=100.0 * found["cut"])
     drawn = [found.assign(draw=number) for number in range(world.draws - 1)]
     return pd.concat([*drawn, last.assign(draw=world.draws - 1)], ignore_index=True).drop(columns="cut")
@@ -184,10 +187,12 @@ def _draws(world: World, points: pd.DataFrame) -> pd.DataFrame:
 
 def _overlay(world: World, points: pd.DataFrame) -> pd.DataFrame:
     """Deeper cuts learn a little worse; the last trained cut's curve is no longer valid, the first never gets there."""
-    found = points[points["axis_0"].isin(world.trained)].reset_index()
-    depth = found["axis_0"] / 25
-    rounds = (20 + 30 * depth).where(found["axis_0"] != world.trained[0])
-    valid = found["axis_0"] != world.trained[-1]
+    places = points[world.axes[0].key].map(as_stored(world.axes[0].values).index)
+    found = points[places.isin(world.trained)].reset_index(drop=True)
+    place = places[places.isin(world.trained)].reset_index(drop=True)
+    depth = place / 25
+    rounds = (20 + 30 * depth).where(place != world.trained[0])
+    valid = place != world.trained[-1]
     return found.assign(
         run="runs/mobilenet", trained=[f"cut={cut:g}" for cut in found["cut"]], accuracy=0.75 - 0.1 * depth,
         target_accuracy=0.6, rounds_to_accuracy=rounds, time_to_accuracy_s=rounds * found["round_s"], valid=valid,

@@ -13,7 +13,7 @@ from sfl_sim.report import display, figures, style
 from sfl_sim.report.frames import distinct
 from sfl_sim.report.panel import Panel
 from sfl_sim.report.table import Cell, Table
-from sfl_sim.store.columns import LAYER_COLUMNS
+from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +45,7 @@ CUTS_CAPTION = (
     "Triangles mark the cuts in use, larger where more clients have them."
 )
 PARETO = "Pareto cut: no other has fewer MACs or activations without more of the other"
+LAYER_COLUMNS = list(tables("whatif")["layers"].columns)
 
 
 def fleet_panels(frames: Frames) -> list[Panel]:
