@@ -91,6 +91,7 @@ class Results(_Stored):
     kind = "run"
 
     rounds = _table("rounds", "One row per variant, seed and round.")
+    participants = _table("participants", "One row per variant, seed, round and client that took part in it.")
     labels = _table("labels", "One row per variant, seed, round and label.")
     clients = _table("clients", "One row per variant, seed and client: its device, links, data and cut.")
     layers = _table("layers", "One row per variant, seed and layer of the model: what it costs.")

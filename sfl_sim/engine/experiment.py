@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,7 @@ class Experiment:
         reads = enumerate(self.walk.clock.events.records.take_reads())
         self._reads += [{"round": walked.number, "number": i, "value": value} for i, value in reads]
         self._timeline.update(walked.ops.tobytes())
-        return Round(row, labels, walked.ops, confusion, leakage, tables, self._op_joule(walked))
+        return Round(row, labels, walked.ops, confusion, leakage, tables, self._op_joule(walked), walked.clients)
 
     def _op_joule(self, walked: WalkedRound) -> NDArray[np.float64] | None:
         power, presence = self.fleet.power, self.fleet.presence
@@ -184,7 +185,7 @@ class Experiment:
         self._timeline.update(finish.ops.tobytes())
         if (joule := self._spend(finish)) is not None:
             row["client_joule"] += joule
-        return Round(row, round.labels, whole.ops, round.confusion, leakage, tables, self._op_joule(whole))
+        return replace(round, row=row, ops=whole.ops, leakage=leakage, final=tables, joule=self._op_joule(whole))
 
     def _row(self, walked: WalkedRound) -> dict[str, Any]:
         """Make the columns of a finished round's row that need the clock alone."""

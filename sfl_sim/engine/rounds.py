@@ -88,6 +88,7 @@ class Round:
         leakage: its rows of leakage.parquet; None if the scenario asks for none.
         final: tables of the trained models by name, with the last round.
         joule: (operations,) energy that each operation takes from its client's battery; None if unknown.
+        clients: its participants.
     """
 
     row: Mapping[str, Any]
@@ -97,3 +98,4 @@ class Round:
     leakage: pd.DataFrame | None = None
     final: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     joule: NDArray[np.float64] | None = None
+    clients: Sequence[int] = ()

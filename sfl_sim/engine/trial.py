@@ -161,7 +161,15 @@ def _run_trial(
     try:
         while (round := next(rounds, None)) is not None:
             with uninterrupted():
-                trial.add_round(round.row, round.labels, round.ops, round.confusion, round.joule, round.leakage)
+                trial.add_round(
+                    round.row,
+                    round.labels,
+                    round.ops,
+                    clients=round.clients,
+                    confusion=round.confusion,
+                    joule=round.joule,
+                    leakage=round.leakage,
+                )
                 trial.add_final(round.final)
                 notify(Ended(number, round, experiment.stopped))
                 if writer and not experiment.stopped and writer.rounds < round.row["round"] < scenario.train.rounds:

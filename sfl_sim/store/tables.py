@@ -25,13 +25,30 @@ def of_trials(kind: Kind) -> dict[str, bool]:
     }
 
 
+def opened(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """Open a file for a table with this schema.
+
+    Participants, who are sorted, are stored by their differences: where all of a million take part, in a fiftieth of
+    a bit each.
+    """
+    is_sorted = set(schema.names) == set(tables("run")["participants"].columns)
+    differences = ["round", "client"] if is_sorted else []
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        use_dictionary=[name for name in schema.names if name not in differences],
+        column_encoding=dict.fromkeys(differences, "DELTA_BINARY_PACKED"),
+    )
+
+
 def concatenate(sources: Sequence[Path], target: Path) -> None:
     """Write the rows of all `sources` to `target`, if there is any; null where a source lacks a column."""
     if not sources:
         return
     schemas = [pq.read_schema(source).remove_metadata() for source in sources]
     schema = pa.unify_schemas(schemas, promote_options="permissive")
-    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+    with opened(target, schema) as writer:
         for source in sources:
             with pq.ParquetFile(source) as file:
                 for group in range(file.num_row_groups):
@@ -51,7 +68,7 @@ def deal(source: Path, targets: Mapping[Key, Sequence[tuple[Path, str]]], *, to_
 
         def write(path: Path, rows: pa.Table) -> None:
             if path not in writers:
-                writers[path] = stack.enter_context(pq.ParquetWriter(path, schema, compression="zstd"))
+                writers[path] = stack.enter_context(opened(path, schema))
             writers[path].write_table(rows)
 
         for group in range(file.num_row_groups):

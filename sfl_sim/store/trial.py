@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
@@ -18,6 +17,7 @@ from sfl_sim.store.checkpoints import CHECKPOINTS
 from sfl_sim.store.columns import OP_COLUMNS, OP_DTYPE
 from sfl_sim.store.files import read_json, remove, seal, write_file, write_json
 from sfl_sim.store.schema import tables
+from sfl_sim.store.tables import opened
 
 ROWS_PER_GROUP = 100_000
 ROWS_PER_FRAME = 500
@@ -34,6 +34,9 @@ _OP_SCHEMA = pa.schema(
         *((name, _TEXT if kind.kind == "S" else pa.from_numpy_dtype(kind)) for name, kind in _OP_TYPES.items()),
         ("joule", pa.float64()),
     ]
+)
+_PARTICIPANTS_SCHEMA = pa.schema(
+    [("variant", _TEXT), ("seed", pa.int64()), ("round", pa.int32()), ("client", pa.int32())]
 )
 
 
@@ -76,9 +79,13 @@ class TrialWriter:
         self._labels = _Growing()
         self._confusion: list[pd.DataFrame] = []
         self._leakage: list[pd.DataFrame] = []
+        self._participants: list[tuple[int, NDArray[np.int32]]] = []
         self._waiting: list[NDArray[np.void]] = []
         self._joule: list[NDArray[np.float64]] = []
-        self._ops = pq.ParquetWriter(folder / "ops.parquet", _OP_SCHEMA, compression="zstd")
+        self._files = {
+            name: opened(folder / f"{name}.parquet", schema)
+            for name, schema in (("ops", _OP_SCHEMA), ("participants", _PARTICIPANTS_SCHEMA))
+        }
 
     def add_clients(self, clients: pd.DataFrame) -> None:
         """Add the table of clients."""
@@ -93,6 +100,7 @@ class TrialWriter:
         row: Mapping[str, Any],
         labels: Sequence[Mapping[str, Any]],
         ops: NDArray[np.void],
+        clients: Sequence[int] = (),
         confusion: pd.DataFrame | None = None,
         joule: NDArray[np.float64] | None = None,
         leakage: pd.DataFrame | None = None,
@@ -100,11 +108,13 @@ class TrialWriter:
         """Add the results of a round; operations go to disk in large row groups, so memory hardly grows over rounds.
 
         Args:
+            clients: participants.
             joule: of every operation; None if unknown.
         """
         self._rounds.add([row])
         self._labels.add(labels)
         self._waiting.append(ops)
+        self._participants.append((int(row["round"]), np.sort(np.asarray(clients, np.int32))))
         self._joule.append(np.full(len(ops), np.nan) if joule is None else joule)
         if confusion is not None:
             self._confusion.append(confusion)
@@ -138,7 +148,8 @@ class TrialWriter:
     def close(self, summary: Mapping[str, Any]) -> None:
         """Write the rows that are still in memory, and the checksums; only a closed trial becomes part of the run."""
         self._flush()
-        self._ops.close()
+        for file in self._files.values():
+            file.close()
         self._write("rounds", self.rounds)
         self._write("labels", self.labels)
         if self._confusion:
@@ -158,19 +169,22 @@ class TrialWriter:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        rows, joule = np.concatenate(self._waiting), np.concatenate(self._joule)
-        self._waiting.clear()
-        self._joule.clear()
-        same = {"variant": self.variant, "seed": self.seed}
-        columns = [
-            pa.array([same[name]] * len(rows), pa.string() if name == "variant" else pa.int64()) for name in same
-        ]
-        for name in OP_COLUMNS:
-            values = rows[name]
-            columns.append(pa.array(values.astype(str) if values.dtype.kind == "S" else values))
-        columns.append(pa.array(joule, from_pandas=True))
-        table = pa.table(columns, names=[*same, *OP_COLUMNS, "joule"])
-        self._ops.write_table(table.cast(_OP_SCHEMA))
+        rows = np.concatenate(self._waiting)
+        values = {name: rows[name].astype(str) if _OP_TYPES[name].kind == "S" else rows[name] for name in OP_COLUMNS}
+        self._append("ops", {**values, "joule": np.concatenate(self._joule)})
+        rounds, clients = zip(*self._participants, strict=True)
+        self._append(
+            "participants", {"round": np.repeat(rounds, list(map(len, clients))), "client": np.concatenate(clients)}
+        )
+        for waiting in (self._waiting, self._joule, self._participants):
+            waiting.clear()
+
+    def _append(self, name: str, values: Mapping[str, NDArray[Any]]) -> None:
+        """Write rows of a table that grows on the disk."""
+        file, n = self._files[name], len(next(iter(values.values())))
+        same = {"variant": pa.repeat(self.variant, n), "seed": pa.repeat(self.seed, n)}
+        columns = same | {key: pa.array(column, from_pandas=True) for key, column in values.items()}
+        file.write_table(pa.table(columns).cast(file.schema))
 
 
 def write_served(folder: Path, requests: pd.DataFrame, fleet: pd.DataFrame, summary: Mapping[str, Any]) -> None:

@@ -183,7 +183,7 @@ def _walk(
     recorded = retracing.recorded
     try:
         for round in retracing.rounds():
-            trial.add_round(round.row, round.labels, round.ops, joule=round.joule)
+            trial.add_round(round.row, round.labels, round.ops, clients=round.clients, joule=round.joule)
             notify(Ended(number, round, retracing.experiment.stopped))
     except Unwalkable as error:
         return Verdict(trial.variant, trial.seed, 0, 0, error.problem, None, None, target_s)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -208,11 +209,11 @@ class Retracing:
         """Complete a round with the recorded results of training, as far as they hold."""
         learned = {key: value for key, value in stored.items() if recorded.row.get(key) is None}
         if self.reason is not None:
-            return Round({**other.row, **dict.fromkeys(learned)}, [], other.ops, joule=other.joule)
+            return replace(other, row={**other.row, **dict.fromkeys(learned)})
         self.valid_rounds += 1
         labels = self.recorded.labels
         own = labels[labels["round"] == stored["round"]] if len(labels) else labels
-        return Round({**other.row, **learned}, _records(own), other.ops, joule=other.joule)
+        return replace(other, row={**other.row, **learned}, labels=_records(own))
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:

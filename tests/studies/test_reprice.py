@@ -80,6 +80,10 @@ def rounds(folder, variant):
     return pd.read_parquet(folder / "rounds.parquet", filters=[("variant", "==", variant)])
 
 
+def participants(folder, variant):
+    return pd.read_parquet(folder / "participants.parquet", filters=[("variant", "==", variant)])
+
+
 def served(folder, variant):
     """The clients of the jobs at the server, in the order of service."""
     wanted = [("variant", "==", variant), ("node", "==", "server"), ("kind", "==", "train")]
@@ -122,6 +126,7 @@ def test_what_holds_is_what_a_run_in_the_other_world_says(folders):
     for name, verdict in verdicts(repriced).items():
         if verdict["reason"] is None:
             pd.testing.assert_frame_equal(rounds(fresh, name), rounds(repriced, name))
+            assert participants(fresh, name).equals(participants(repriced, name))
             assert here[name] == {key: value for key, value in there[name].items() if key != "key"}
 
 

@@ -44,6 +44,20 @@ def sfl_sim(tmp_path, monkeypatch):
     return run
 
 
+def test_who_took_part_in_each_round_is_stored(sfl_sim):
+    """Also of a method whose clients work on after the round for which they were drawn."""
+    grid = "grid={method.name: [splitfed_v2, fedasync]}"
+    sfl_sim("--timing-only", "--set", grid, "--set", "clients.participation=0.67", "--set", "train.rounds=4")
+    results = Results("run")
+    trials = ["variant", "round"]
+    told = results.participants.groupby(trials)["client"].apply(set)
+    assert told.map(len).to_dict() == results.rounds.set_index(trials)["participants"].to_dict()
+    worked = results.ops.query("client >= 0").groupby(trials, observed=True)["client"].apply(set)
+    assert all(told[trial] >= clients for trial, clients in worked.items())
+    assert (told["splitfed_v2"] == worked["splitfed_v2"]).all()
+    assert 2 == told["splitfed_v2"].map(len).max() < len(set().union(*told["splitfed_v2"]))
+
+
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_a_precision_that_this_machine_does_not_have_is_refused_before_anything_is_written(
     precision, sfl_sim, tmp_path, capsys
