@@ -204,7 +204,7 @@ def partition(
     Example: sfl-sim partition heterogeneous_bw --set data.partition.p=0.5
     """
     study = read_study(scenario, overrides)
-    from sfl_sim.report.partition import preview_in_terminal, write_preview
+    from sfl_sim.report.pages.system import preview_in_terminal, write_preview
     from sfl_sim.studies.partition_preview import preview
 
     page = place_of_page(out or Path("reports", f"{study.name}-partition.html"))

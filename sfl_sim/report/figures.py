@@ -149,6 +149,17 @@ def marks(figure: go.Figure, named: Named, x: Any, y: Any, hover: str, **more: A
     figure.add_scatter(x=np.asarray(x), y=np.asarray(y), **trace | more)
 
 
+def front(figure: go.Figure, x: Any, y: Any, dash: str = "solid", **more: Any) -> None:
+    """The Pareto front as steps; `more` goes to the trace."""
+    line = {"shape": "hv", "color": style.MUTED, "width": 1.4, "dash": dash}
+    figure.add_scatter(x=x, y=y, mode="lines", line=line, name="Pareto front", hoverinfo="skip", **more)
+
+
+def entry(figure: go.Figure, name: str, marker: Mapping[str, object], **more: Any) -> None:
+    """An entry of the legend that stands for no mark in particular."""
+    figure.add_scatter(x=[None], y=[None], mode="markers", name=name, marker=dict(marker), **more)
+
+
 def spans(figure: go.Figure, started: pd.Series, ended: pd.Series, level: Any, **look: Any) -> None:
     """A horizontal bar from `started` to `ended` on its `level` for each row; `look` has colour, width and name.
 

@@ -39,6 +39,10 @@ class Variant(style.Named):
     run: Run
     name: str
 
+    def first_seed(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a table of `Frames` that belong to this variant's first seed."""
+        return table[(table["variant"] == self.label) & (table["seed"] == self.seed)]
+
     def ops(self, columns: Sequence[str], **where: object) -> pd.DataFrame:
         """Read the operations of this variant with its first seed."""
         return self.run.ops(columns, variant=self.name, seed=self.seed, **where)
@@ -126,13 +130,13 @@ def label_ranks(labels: pd.DataFrame) -> pd.Series:
 
 def label_names(frames: Frames, variant: Variant) -> pd.Series:
     """The labels' names by their numbers, in the cyclic order of the first seed; none if nothing was trained."""
-    labels = frames.labels.query("variant == @variant.label and seed == @variant.seed").drop_duplicates("label")
+    labels = variant.first_seed(frames.labels).drop_duplicates("label")
     return labels.assign(rank=label_ranks(labels)).sort_values("rank").set_index("label")["label_name"]
 
 
 def client_names(frames: Frames, variant: Variant) -> dict[Any, str]:
     """The names of the first seed's clients by their numbers: label 2, client 27, or cat, client 3."""
-    clients = frames.clients.query("variant == @variant.label and seed == @variant.seed").set_index("client")
+    clients = variant.first_seed(frames.clients).set_index("client")
     names = label_names(frames, variant).to_dict()
     labels = {client: str(names.get(label, label)) for client, label in clients["dominant_label"].items()}
     return {

@@ -16,6 +16,8 @@ from sfl_sim.report.table import Table
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    Drawing = tuple[str, Callable[[], go.Figure]]  # the heading of a figure, and what draws it
+
 D = TypeVar("D")
 
 
@@ -37,7 +39,7 @@ class Panel:
 
     title: str
     caption: str
-    drawings: Sequence[tuple[str, Callable[[], go.Figure]]] = ()
+    drawings: Sequence[Drawing] = ()
     columns: int = 1
     tables: Sequence[Table] = ()
     folded: bool = False
@@ -79,14 +81,14 @@ class Declared(Generic[D]):
     Attributes:
         title, columns: of the panel.
         caption: may have fields in braces, which `words` fill.
-        figures: what draws each figure, by its heading; a dictionary, or a function of the data that gives one.
+        figures: what draws each figure, by its heading; or a function of the data that gives the panel's `drawings`.
         when: whether there is something to show.
         tables: below the figures.
     """
 
     title: str
     caption: str
-    figures: Mapping[str, Callable[[D], go.Figure]] | Callable[[D], Mapping[str, Callable[[D], go.Figure]]]
+    figures: Mapping[str, Callable[[D], go.Figure]] | Callable[[D], Sequence[Drawing]]
     _: KW_ONLY
     when: Callable[[D], object] = lambda _: True
     words: Callable[[D], Mapping[str, object]] = lambda _: {}
@@ -97,6 +99,9 @@ class Declared(Generic[D]):
         """Make the panel; none where there is nothing to show."""
         if not self.when(data):
             return []
-        figures = self.figures(data) if callable(self.figures) else self.figures
-        drawings = [(heading, partial(draw, data)) for heading, draw in figures.items()]
+        drawings: Sequence[Drawing]
+        if callable(self.figures):
+            drawings = self.figures(data)
+        else:
+            drawings = [(heading, partial(draw, data)) for heading, draw in self.figures.items()]
         return [Panel(self.title, self.caption.format(**self.words(data)), drawings, self.columns, self.tables(data))]

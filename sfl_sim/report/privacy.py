@@ -17,7 +17,7 @@ from sfl_sim.report.display import data_size, duration, percent, plural, points,
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import TABLES, flat, load
-from sfl_sim.report.pages.frontier import any_of
+from sfl_sim.report.pages.costs import any_of
 from sfl_sim.report.panel import Panel
 from sfl_sim.report.privacy_pictures import galleries
 from sfl_sim.report.run_warnings import warnings

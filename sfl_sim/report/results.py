@@ -14,7 +14,7 @@ from sfl_sim.report.display import data_size, duration, percent, plural, points,
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import SUMMARY_NUMBERS, load
 from sfl_sim.report.table import Cell, Column, Table
-from sfl_sim.report.targets import aims
+from sfl_sim.report.targets import BYTES, ROUNDS, TIME, aims
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -65,18 +65,14 @@ def results_figure(folder: Path, against: Literal["time", "rounds", "bytes"]) ->
     Raises ScenarioError if the folder holds no run, or nothing can be drawn against what is asked for.
     """
     from sfl_sim.report.pages import learning  # with it comes plotly
-    from sfl_sim.report.round_time import round_breakdown
+    from sfl_sim.report.pages.costs import round_breakdown
 
-    axes = {
-        "time": learning.accuracy_over_time,
-        "rounds": learning.accuracy_over_rounds,
-        "bytes": learning.accuracy_over_bytes,
-    }
-    if against not in axes:
-        raise ScenarioError("nothing is drawn against it", key="against", found=against, allowed=axes)
+    costs = {"time": TIME, "rounds": ROUNDS, "bytes": BYTES}
+    if against not in costs:
+        raise ScenarioError("nothing is drawn against it", key="against", found=against, allowed=costs)
     frames = merge([load(folder)])
     aim = next(iter(aims(frames)), None)
-    figure = axes[against](frames, aim) if aim else round_breakdown(frames)
+    figure = learning.accuracy_against(frames, aim, costs[against]) if aim else round_breakdown(frames)
     return figure.update_layout(showlegend=True)
 
 
@@ -84,6 +80,12 @@ def of_each(found: pd.DataFrame, variants: Sequence[Variant]) -> list[tuple[Vari
     """The variants, each with its rows of a frame."""
     rows = dict(list(found.groupby("variant", observed=True)))
     return [(variant, rows.get(variant.label, found.head(0))) for variant in variants]
+
+
+def knowing(frames: Frames, column: str, table: str = "rounds") -> list[Variant]:
+    """The variants of which a table of the frames knows a value in a column."""
+    known = set(getattr(frames, table).dropna(subset=column)["variant"])
+    return [variant for variant in frames.variants if variant.label in known]
 
 
 def paper_table(frames: Frames) -> Table | None:

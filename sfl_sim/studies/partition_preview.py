@@ -11,7 +11,7 @@ import pandas as pd
 
 from sfl_sim.data.partition import label_counts
 from sfl_sim.engine.dealing import deal_data
-from sfl_sim.report.partition import Partition, Preview
+from sfl_sim.report.pages.system import Partition, Preview
 from sfl_sim.scenario.concerns import concern_of, without
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Study, Variant

@@ -14,11 +14,14 @@ from read_table import in_words
 
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.pages import participation
+from sfl_sim.report.pages import costs
 from sfl_sim.report.pages.run import panels
+from sfl_sim.report.results import knowing
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from sfl_sim.report.panel import Panel
 
 FCFS, CYCLIC = "splitfed_v2, fcfs", "splitfed_v2, cyclic"
 TITLE = "Availability and dropouts"
@@ -80,13 +83,13 @@ def hurried(folder: Path) -> Frames:
     return keep_account(folder, {FCFS: 10 * DAY_S, CYCLIC: HOUR_S}, losses)
 
 
-def table_of(frames: Frames) -> str:
-    (panel,) = participation.participation_panels(frames)
-    return in_words(panel.tables[0])
+def panel_of(frames: Frames) -> Panel:
+    (panel,) = costs.participation_panels(frames)
+    return panel
 
 
-def sight_of(frames: Frames) -> participation.TimeWindow:
-    return participation.first_window(frames, participation.unreliable(frames))
+def sight_of(frames: Frames) -> costs.TimeWindow:
+    return costs.first_window(frames, knowing(frames, "present"))
 
 
 def test_the_section_is_for_runs_in_which_clients_may_go_away(frames: Frames, hurried: Frames) -> None:
@@ -101,13 +104,13 @@ def test_who_waits_for_days_does_not_hide_what_happens_within_the_hour(hurried: 
 
     assert window.until_s == HOUR_S
     assert window.stays["until_s"].max() == HOUR_S
-    (_, lanes), (_, present), _ = participation.drawn(hurried, window)
+    (_, lanes), (_, present), _ = panel_of(hurried).figures
     assert lanes.layout.xaxis.range == present.layout.xaxis.range == (0, 60)
     assert all(np.nanmax(trace.x) <= 60 for figure in (lanes, present) for trace in figure.data if len(trace.x))
 
 
 def test_a_lane_for_everybody_who_is_there_or_lost_then_and_who_is_there_most_on_top(hurried: Frames) -> None:
-    lanes = participation.drawn(hurried, sight_of(hurried))[0][1]
+    lanes = panel_of(hurried).figures[0][1]
 
     assert lanes.layout.yaxis.ticktext == ("0", "1", "3")  # client 2 comes on the third day only
     bars = lanes.data[0]
@@ -120,7 +123,7 @@ def test_a_lane_for_everybody_who_is_there_or_lost_then_and_who_is_there_most_on
 
 
 def test_the_number_of_clients_is_exact_at_any_time(hurried: Frames) -> None:
-    number = participation.numbers(sight_of(hurried))
+    number = costs.numbers(sight_of(hurried))
 
     assert number.to_dict() == {0: 2, 600: 1, 900: 2, 901: 1, 1800: 2, HOUR_S: 2}
 
@@ -131,14 +134,14 @@ def test_of_many_steps_the_highest_and_the_lowest_are_drawn(folder: Path) -> Non
     stays = [(int(c), begin_s, begin_s + 5.0) for c, begin_s in enumerate(begins_s)]
     frames = keep_account(folder, {FCFS: HOUR_S, CYCLIC: HOUR_S}, [], stays)
     window = sight_of(frames)
-    number = participation.numbers(window)
-    drawn = participation.present(frames, window).data[0]
+    number = costs.numbers(window)
+    drawn = costs.present(frames, window).data[0]
 
     assert len(drawn.x) < 2100 < 30_000 < len(number)
     assert max(drawn.y) == number.max()
     at = np.asarray(drawn.x) * 60
     np.testing.assert_array_equal(drawn.y, number.iloc[number.index.get_indexer(at, method="nearest")])
-    assert "40 of 20000 clients" in participation.drawn(frames, window)[0][0]
+    assert "40 of 20000 clients" in panel_of(frames).figures[0][0]
 
 
 def test_with_a_deadline_alone_nobody_is_away_and_no_bars_are_drawn(folder: Path) -> None:
@@ -146,26 +149,26 @@ def test_with_a_deadline_alone_nobody_is_away_and_no_bars_are_drawn(folder: Path
     frames = keep_account(
         folder, {FCFS: HOUR_S, CYCLIC: HOUR_S}, [*late, (CYCLIC, 3, 3, 2700.0, 2700.0, "deadline")], []
     )
-    (_, lanes), (_, present), _ = participation.drawn(frames, sight_of(frames))
+    (_, lanes), (_, present), _ = panel_of(frames).figures
 
     assert "available" not in {trace.name for figure in (lanes, present) for trace in figure.data}
     assert lanes.layout.yaxis.ticktext == ("3", "5")  # who is late most often on top
     assert {text[2] for trace in lanes.data for text in trace.customdata} == {"too late"}
-    assert participation.caption(sight_of(frames)).startswith("A mark")
+    assert panel_of(frames).caption.startswith("A mark")
 
 
 def test_where_all_come_through_there_is_no_figure_of_losses(folder: Path) -> None:
     frames = keep_account(folder, {FCFS: HOUR_S, CYCLIC: HOUR_S}, [])
 
-    assert [heading.split()[0] for heading, _ in participation.drawn(frames, sight_of(frames))] == [
+    assert [heading.split()[0] for heading, _ in panel_of(frames).figures] == [
         "Availability",
         "Available",
     ]
-    assert "0.0 %" in table_of(frames)
+    assert "0.0 %" in in_words(panel_of(frames).tables[0])
 
 
 def test_the_table_says_what_absence_costs(hurried: Frames) -> None:
-    waiting, hurrying = participation.costs(hurried).set_index("variant").loc[[FCFS, CYCLIC]].to_dict("records")
+    waiting, hurrying = costs.absence_costs(hurried).set_index("variant").loc[[FCFS, CYCLIC]].to_dict("records")
     rounds = hurried.rounds[hurried.rounds["variant"] == CYCLIC].set_index("round")
 
     assert waiting["lost_share"] == waiting["byte_share"] == waiting["lost_device_s"] == 0
@@ -175,7 +178,7 @@ def test_the_table_says_what_absence_costs(hurried: Frames) -> None:
     assert hurrying["lost_device_s"] == 180
     vain = rounds.loc[[2, 3, 4], "bytes_up"].sum() / (rounds["bytes_up"] + rounds["bytes_down"]).sum()
     assert hurrying["byte_share"] == pytest.approx(vain)
-    assert re.search(r" 7 min 30 s .* 18\.8 % .* 3 min ", table_of(hurried))
+    assert re.search(r" 7 min 30 s .* 18\.8 % .* 3 min ", in_words(panel_of(hurried).tables[0]))
 
 
 def test_the_caption_names_the_variant_whose_clients_are_drawn_if_others_have_other_hours(hurried: Frames) -> None:
@@ -185,9 +188,7 @@ def test_the_caption_names_the_variant_whose_clients_are_drawn_if_others_have_ot
     stays.loc[stays["variant"] == CYCLIC, "from_s"] += 1.0
     stays.to_parquet(path)
 
-    assert "when a client of ● splitfed_v2, fcfs is available" in re.sub(
-        r"\s+", " ", plain(participation.caption(sight_of(hurried)))
-    )
+    assert "when a client of ● splitfed_v2, fcfs is available" in re.sub(r"\s+", " ", plain(panel_of(hurried).caption))
 
 
 def test_runs_side_by_side_and_a_single_round(hurried: Frames, tmp_path: Path) -> None:

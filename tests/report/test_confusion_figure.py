@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from synthetic_run import LABELS
 
-from sfl_sim.report.pages.labels import MATRICES, round_film, round_films
+from sfl_sim.report.pages.knowledge import MATRICES, round_film, round_films
 from sfl_sim.report.pages.run import panels
 
 if TYPE_CHECKING:

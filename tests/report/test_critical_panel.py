@@ -9,9 +9,9 @@ from read_table import read
 
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
+from sfl_sim.report.pages.gantt import CHANGES, help_table, path_table
 from sfl_sim.report.pages.one_round import round_views
 from sfl_sim.report.pages.run import panels
-from sfl_sim.report.round_time import CHANGES, help_table, path_table
 
 if TYPE_CHECKING:
     from pathlib import Path

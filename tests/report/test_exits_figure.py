@@ -14,7 +14,9 @@ from read_table import best, read
 from synthetic_run import LABELS, World, write_run
 
 from sfl_sim.report import style
-from sfl_sim.report.exit_panels import (
+from sfl_sim.report.frames import Frames, merge
+from sfl_sim.report.load import load
+from sfl_sim.report.pages.knowledge import (
     REST,
     accuracy_by_offload,
     accuracy_by_rho,
@@ -24,8 +26,6 @@ from sfl_sim.report.exit_panels import (
     scatter,
     silhouette,
 )
-from sfl_sim.report.frames import Frames, merge
-from sfl_sim.report.load import load
 from sfl_sim.report.pages.run import panels
 
 if TYPE_CHECKING:

@@ -13,19 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_run import World, write_run
 
-from sfl_sim.report import figures, round_time
+from sfl_sim.report import figures
 from sfl_sim.report.frames import Frames, label_ranks, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.pages import labels, learning, system
+from sfl_sim.report.pages import costs, knowledge, learning, system
 from sfl_sim.report.pages.one_round import MAX_POINTS, round_views, server_queue
-from sfl_sim.report.targets import aims
+from sfl_sim.report.targets import BYTES, ROUNDS, TIME, aims
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import plotly.graph_objects as go
+
 
 def test_accuracy_is_the_median_over_seeds_in_percent(frames: Frames) -> None:
-    line = next(learning.accuracy_over_rounds(frames, *aims(frames)).select_traces({"name": "hydra, cyclic"}))
+    line = next(learning.accuracy_against(frames, *aims(frames), ROUNDS).select_traces({"name": "hydra, cyclic"}))
     expected = frames.rounds.query("variant == 'hydra, cyclic'").groupby("round")["accuracy"].median()
 
     assert list(line.x) == list(range(1, 31))
@@ -36,8 +38,8 @@ def test_bands_of_two_seeds_go_from_one_to_the_other(frames: Frames) -> None:
     first = frames.variants[0]
     rounds = frames.rounds[frames.rounds["variant"] == first.label].groupby("round")
     drawn = {
-        "accuracy": learning.accuracy_over_time(frames, *aims(frames)),
-        "performance_gap": labels.label_history(frames, first),
+        "accuracy": learning.accuracy_against(frames, *aims(frames), TIME),
+        "performance_gap": knowledge.label_history(frames, first),
     }
 
     for column, figure in drawn.items():
@@ -62,8 +64,8 @@ def test_time_and_rounds_show_the_same_accuracies(frames: Frames) -> None:
     by_time, by_round = (
         next(figure.select_traces({"name": "hydra, cyclic"}))
         for figure in (
-            learning.accuracy_over_time(frames, *aims(frames)),
-            learning.accuracy_over_rounds(frames, *aims(frames)),
+            learning.accuracy_against(frames, *aims(frames), TIME),
+            learning.accuracy_against(frames, *aims(frames), ROUNDS),
         )
     )
 
@@ -72,12 +74,12 @@ def test_time_and_rounds_show_the_same_accuracies(frames: Frames) -> None:
 
 
 def test_bytes_add_up_over_the_rounds_of_a_run_in_both_directions(frames: Frames) -> None:
-    (line,) = learning.accuracy_over_bytes(frames, *aims(frames)).select_traces({"name": "hydra, cyclic"})
+    (line,) = learning.accuracy_against(frames, *aims(frames), BYTES).select_traces({"name": "hydra, cyclic"})
     one = frames.rounds.query("variant == 'hydra, cyclic' and seed == 0")  # all seeds send as much
 
     assert line.x * 1e9 == pytest.approx(np.cumsum(one["bytes_up"] + one["bytes_down"]).to_numpy())
     assert line.y == pytest.approx(
-        next(learning.accuracy_over_rounds(frames, *aims(frames)).select_traces({"name": "hydra, cyclic"})).y
+        next(learning.accuracy_against(frames, *aims(frames), ROUNDS).select_traces({"name": "hydra, cyclic"})).y
     )
 
 
@@ -85,9 +87,7 @@ def test_the_performance_gap_is_drawn_against_the_clock_and_against_rounds(frame
     rounds = frames.rounds.query("variant == 'hydra, cyclic'").groupby("round")
     by_time, by_round = (
         next(figure.select_traces({"name": "hydra, cyclic"}))
-        for figure in (
-            draw(frames, frames.variants, "performance_gap") for draw in (learning.over_time, learning.over_rounds)
-        )
+        for figure in (learning.against(frames, "performance_gap", cost) for cost in (TIME, ROUNDS))
     )
 
     for line in (by_time, by_round):
@@ -112,8 +112,8 @@ def test_a_metric_of_one_s_own_has_a_figure(frames: Frames, folder: Path) -> Non
 
 
 def test_of_many_variants_each_stands_before_the_others(eight: Frames) -> None:
-    alone = labels.accuracy_by_rank(eight, eight.variants[3:4])
-    together = labels.accuracy_by_rank(eight, eight.variants)
+    alone = knowledge.accuracy_by_rank(eight, eight.variants[3:4])
+    together = knowledge.accuracy_by_rank(eight, eight.variants)
 
     medians = {trace.name: list(trace.y) for trace in together.select_traces({"mode": "lines"}) if trace.name}
     others = [list(trace.y) for trace in alone.select_traces({"name": "another variant"})]
@@ -123,7 +123,7 @@ def test_of_many_variants_each_stands_before_the_others(eight: Frames) -> None:
 
 
 def test_the_bars_of_a_variant_add_up_to_its_mean_round(frames: Frames) -> None:
-    figure = round_time.round_breakdown(frames)
+    figure = costs.round_breakdown(frames)
     mean_s = frames.rounds.assign(took_s=frames.rounds["ended_s"] - frames.rounds["started_s"])
 
     drawn = sum(np.asarray(trace.x) for trace in figure.data)  # all below two minutes: in seconds
@@ -135,13 +135,13 @@ def test_the_bars_of_a_variant_add_up_to_its_mean_round(frames: Frames) -> None:
 def test_a_resource_that_nobody_spends_time_on_is_not_in_the_legend(frames: Frames) -> None:
     waiting = replace(frames, rounds=frames.rounds.assign(assistants_s=1.0))
 
-    named, waited = ({bar.name for bar in round_time.round_breakdown(each).data} for each in (frames, waiting))
+    named, waited = ({bar.name for bar in costs.round_breakdown(each).data} for each in (frames, waiting))
 
     assert waited - named == {"waiting for assistants"}
 
 
 def test_labels_are_rows_by_their_place_in_the_order_of_each_seed(frames: Frames) -> None:
-    heat = labels.label_history(frames, frames.variants[1]).data[0]
+    heat = knowledge.label_history(frames, frames.variants[1]).data[0]
     rows = frames.labels.query("variant == 'splitfed_v2, cyclic' and round == 30")
 
     last = [rows.query("position == @place")["accuracy"].median() for place in range(10)]
@@ -152,7 +152,7 @@ def test_labels_are_rows_by_their_place_in_the_order_of_each_seed(frames: Frames
 def test_labels_are_named_where_seeds_agree(frames: Frames, tmp_path: Path, small: World) -> None:
     one_seed = merge([load(write_run(tmp_path / "run", replace(small, seeds=(0,))))])
     two_seeds_of, one_seed_of = (
-        labels.label_history(each, each.variants[0]).layout.yaxis.ticktext for each in (frames, one_seed)
+        knowledge.label_history(each, each.variants[0]).layout.yaxis.ticktext for each in (frames, one_seed)
     )
 
     assert list(two_seeds_of) == [str(place) for place in range(1, 11)]
@@ -172,14 +172,18 @@ def test_it_says_how_the_time_of_a_step_follows_and_which_training_factor_was_us
     assert said.endswith("(cost profile phones). Training takes 3.9 times as long as the devices' rates say.")
 
 
+def speeds(frames: Frames) -> go.Figure:
+    return dict(system.fleet_drawings(frames))["Device speeds"]()
+
+
 def test_variants_share_one_fleet_unless_theirs_differ(frames: Frames) -> None:
     slower = frames.clients["variant"] == "hydra, cyclic"
     halved = frames.clients.assign(
         macs_per_s=frames.clients["macs_per_s"].where(~slower, frames.clients["macs_per_s"] / 2)
     )
 
-    assert [trace.name for trace in system.device_speeds(frames).data] == ["device"]
-    assert [trace.name for trace in system.device_speeds(replace(frames, clients=halved)).data] == [
+    assert [trace.name for trace in speeds(frames).data] == ["device"]
+    assert [trace.name for trace in speeds(replace(frames, clients=halved)).data] == [
         "splitfed_v2, fcfs and 1 alike",
         "hydra, cyclic",
     ]
@@ -191,8 +195,8 @@ def test_energy_is_of_those_who_paid_any(frames: Frames) -> None:
 
     shares = system.energy(known).data[0]
 
-    assert not system.knows_energy(replace(frames, clients=frames.clients.assign(joule=np.nan)))
-    assert system.knows_energy(known)
+    drawn = [len(system.fleet_drawings(each)) for each in (frames, known)]
+    assert drawn == [2, 3]
     assert shares.name == "device"  # both variants that know any
     assert (min(shares.x), max(shares.x)) == (1, 9)
 
@@ -212,8 +216,8 @@ def test_a_long_queue_is_thinned_but_keeps_its_peaks(frames: Frames) -> None:
 def test_where_one_runs_for_months_and_others_for_hours_time_is_logarithmic(frames: Frames) -> None:
     slow = frames.rounds["variant"] == "splitfed_v2, fcfs"
     long = frames.rounds.assign(ended_s=frames.rounds["ended_s"] * np.where(slow, 1000.0, 1.0))
-    usual = learning.accuracy_over_time(frames, *aims(frames))
-    figure = learning.accuracy_over_time(replace(frames, rounds=long), *aims(frames))
+    usual = learning.accuracy_against(frames, *aims(frames), TIME)
+    figure = learning.accuracy_against(replace(frames, rounds=long), *aims(frames), TIME)
 
     assert usual.layout.xaxis.type is None
     assert usual.layout.xaxis.tickvals is None
@@ -230,7 +234,7 @@ def test_where_one_sends_a_hundred_times_the_bytes_of_others_bytes_are_logarithm
     much = np.where(frames.rounds["variant"] == "splitfed_v2, fcfs", 100, 1)
     rounds = frames.rounds.assign(bytes_moved=frames.rounds["bytes_moved"] * much)
     usual, figure = (
-        learning.accuracy_over_bytes(each, *aims(frames)) for each in (frames, replace(frames, rounds=rounds))
+        learning.accuracy_against(each, *aims(frames), BYTES) for each in (frames, replace(frames, rounds=rounds))
     )
     assert usual.layout.xaxis.type is None
     assert figure.layout.xaxis.type == "log"

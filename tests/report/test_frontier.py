@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from sfl_sim.report.pages.frontier import choice, figure, frontier
+from sfl_sim.report.pages.costs import choice, frontier, frontier_figure
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -52,7 +52,7 @@ def mark(drawn: go.Figure, name: str) -> go.Scatter:
 def test_the_front_holds_those_whom_nobody_beats(told: Told) -> None:
     frames = told({ARRIVAL: [8, 12], CYCLIC: [20, 20], HYDRA: [30, 30]}, GAPS)
     found = frontier(frames)
-    drawn = figure(frames, found)
+    drawn = frontier_figure(frames, found)
 
     assert found.middle["best"].to_dict() == {ARRIVAL: True, CYCLIC: True, HYDRA: False}
     assert [mark(drawn, name).opacity == 1 for name in (ARRIVAL, CYCLIC, HYDRA)] == [True, True, False]
@@ -74,7 +74,7 @@ def test_seeds_that_lack_a_variant_do_not_tell_what_the_front_is(told: Told) -> 
 def test_marks_are_medians_and_bars_standard_deviations_over_seeds(told: Told) -> None:
     frames = told({ARRIVAL: [8, 12], CYCLIC: [20, 20], HYDRA: [30, 30]}, GAPS)
 
-    arrival = mark(figure(frames, frontier(frames)), ARRIVAL)
+    arrival = mark(frontier_figure(frames, frontier(frames)), ARRIVAL)
 
     assert (arrival.x[0], arrival.y[0]) == pytest.approx((10, 30))
     assert (arrival.error_x.array[0], arrival.error_y.array[0]) == pytest.approx((8**0.5, 8**0.5))
@@ -83,7 +83,7 @@ def test_marks_are_medians_and_bars_standard_deviations_over_seeds(told: Told) -
 def test_the_line_steps_from_one_on_the_front_to_the_next(told: Told) -> None:
     frames = told({ARRIVAL: [10, 10], CYCLIC: [20, 20], HYDRA: [30, 30]}, GAPS)
 
-    line = mark(figure(frames, frontier(frames)), "Pareto front")
+    line = mark(frontier_figure(frames, frontier(frames)), "Pareto front")
 
     assert line.line.shape == "hv"
     assert (list(line.x), list(line.y)) == (pytest.approx([10, 20]), pytest.approx([30, 20]))
@@ -91,7 +91,7 @@ def test_the_line_steps_from_one_on_the_front_to_the_next(told: Told) -> None:
 
 def test_beyond_the_last_of_the_front_its_line_is_dashed_to_the_edges(told: Told) -> None:
     frames = told({ARRIVAL: [10, 10], CYCLIC: [20, 20], HYDRA: [30, 30]}, GAPS)
-    drawn = figure(frames, frontier(frames))
+    drawn = frontier_figure(frames, frontier(frames))
 
     (tails,) = (trace for trace in drawn.select_traces({"name": "Pareto front"}) if trace.line.dash == "dash")
 
@@ -104,7 +104,7 @@ def test_beyond_the_last_of_the_front_its_line_is_dashed_to_the_edges(told: Told
 def test_what_the_clients_of_a_seed_do_to_all_variants_is_no_spread(told: Told) -> None:
     # The clients of the second seed are three times as slow; under HYDRA the first seed needs twice the rounds.
     frames = told({ARRIVAL: [10, 30], CYCLIC: [20, 60], HYDRA: [40, 60]}, GAPS, slowness=(1, 3))
-    drawn = figure(frames, frontier(frames))
+    drawn = frontier_figure(frames, frontier(frames))
 
     spread = {name: mark(drawn, name).error_x.array[0] for name in GAPS}
     assert spread == pytest.approx({ARRIVAL: 0, CYCLIC: 0, HYDRA: np.std([80, 40], ddof=1)})
@@ -118,7 +118,7 @@ def test_marks_fill_the_height_and_none_is_cut_off(told: Told) -> None:
     gaps = {ARRIVAL: [50.0, 54.0], CYCLIC: [48.0, 49.0], HYDRA: [46.0, 47.0]}
     frames = told({name: [9, 9] for name in gaps}, gaps)
 
-    bottom, top = figure(frames, frontier(frames)).layout.yaxis.range
+    bottom, top = frontier_figure(frames, frontier(frames)).layout.yaxis.range
 
     assert 0 <= bottom < 46
     assert top > 52 + 8**0.5
@@ -129,7 +129,7 @@ def test_who_never_reaches_the_target_stands_beside_the_clock_and_not_on_the_fro
     frames = told({ARRIVAL: [10, 10], CYCLIC: [20, 20], HYDRA: [NEVER, NEVER]}, {**GAPS, HYDRA: [1.0, 3.0]})
     found = frontier(frames)
 
-    late = mark(figure(frames, found), HYDRA)
+    late = mark(frontier_figure(frames, found), HYDRA)
 
     assert late.xaxis == "x2"
     assert (late.y[0], late.error_x.array[0]) == (pytest.approx(2), 0)
@@ -148,7 +148,7 @@ def test_who_is_best_among_those_that_reach_the_target_is_not_called_the_least_f
 
 def test_a_single_late_seed_stands_there_alone(told: Told, frames: Frames) -> None:
     everyone = {ARRIVAL: [10, 10], CYCLIC: [20, 20], HYDRA: [5, NEVER]}
-    drawn = figure(told(everyone, GAPS), frontier(told(everyone, GAPS)))
+    drawn = frontier_figure(told(everyone, GAPS), frontier(told(everyone, GAPS)))
     colour = next(variant.colour for variant in frames.variants if variant.label == HYDRA)
 
     small = [trace for trace in drawn.data if trace.marker.size == 5 and trace.marker.color == colour]

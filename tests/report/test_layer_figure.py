@@ -113,7 +113,9 @@ def test_names_of_layers_are_text_and_never_markup(folder: Path) -> None:
 
 def test_the_fleet_tells_each_device_s_cut_unless_variants_differ(frames: Frames) -> None:
     def said(frames: Frames) -> set[str]:
-        return {text for trace in system.device_speeds(frames).data for text in trace.customdata}
+        return {
+            text for trace in dict(system.fleet_drawings(frames))["Device speeds"]().data for text in trace.customdata
+        }
 
     assert said(frames) == {", cut after layer 2"}
     assert said(cut_differently(frames, hydra=[1] * 10)) == {""}

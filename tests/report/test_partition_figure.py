@@ -13,14 +13,14 @@ from markupsafe import Markup
 from read_table import in_words
 from rich.console import Console
 
-from sfl_sim.report import partition
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
+from sfl_sim.report.pages import system
 from sfl_sim.report.pages.run import panels
-from sfl_sim.report.partition import (
+from sfl_sim.report.pages.system import (
     Partition,
     Preview,
-    holdings_panel,
+    holdings_panels,
     preview_in_terminal,
     preview_table,
     write_preview,
@@ -42,7 +42,7 @@ def drawn(figure: go.Figure) -> pd.DataFrame:
 
 
 def test_columns_are_shares_of_a_client_s_samples_by_its_dominant_label_and_the_empty_come_last() -> None:
-    figure = partition.holdings(COUNTS)
+    figure = system.holdings(COUNTS)
 
     assert drawn(figure).T.to_dict("index") == {
         "client 2": {"cat": 90, "dog": 0, "fox": 10},
@@ -59,9 +59,9 @@ def test_columns_are_shares_of_a_client_s_samples_by_its_dominant_label_and_the_
 def test_of_thousands_of_clients_and_many_labels_some_are_drawn_and_few_are_named() -> None:
     counts = pd.DataFrame(np.random.default_rng(0).integers(0, 9, (2000, 100)), columns=[f"l{i}" for i in range(100)])
 
-    figure = partition.holdings(counts)
+    figure = system.holdings(counts)
 
-    assert drawn(figure).shape == (100, partition.MAX_CLIENTS)
+    assert drawn(figure).shape == (100, system.MAX_CLIENTS)
     assert figure.layout.xaxis2.title.text == "400 of 2,000 clients, by dominant label"
     assert not figure.layout.xaxis2.showticklabels
     assert len(figure.layout.yaxis2.tickvals) == 20
@@ -79,7 +79,7 @@ def holding(frames: Frames) -> Frames:
 
 
 def test_a_report_shows_each_distinct_partition_once_with_the_names_of_its_labels(holding: Frames) -> None:
-    panel = holdings_panel(partition.held(holding))
+    (panel,) = holdings_panels(system.held(holding))
 
     (first, figure), (second, other) = panel.figures
     assert "splitfed_v2, fcfs" in first
@@ -153,8 +153,8 @@ def test_the_page_opens_offline_and_names_are_text_and_never_markup(tmp_path: Pa
 def test_a_partition_that_all_seeds_share_is_drawn_once_and_says_so() -> None:
     seeds = [Markup(f"seed {seed}") for seed in range(3)]
 
-    (alone,) = holdings_panel([(seeds, COUNTS)]).figures
-    (first, second) = holdings_panel([(seeds[:2], COUNTS), (seeds[2:], COUNTS.iloc[1:])]).figures
+    (alone,) = holdings_panels([(seeds, COUNTS)])[0].figures
+    (first, second) = holdings_panels([(seeds[:2], COUNTS), (seeds[2:], COUNTS.iloc[1:])])[0].figures
 
     table = preview_table(Preview("study", "", [Partition(str(seed), COUNTS, 40) for seed in seeds], 0))
     assert alone[0] == "Same for all 3 seeds"

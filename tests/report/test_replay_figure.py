@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from read_table import read
 
-from sfl_sim.report import method_panels
+from sfl_sim.report.pages import learning
 from sfl_sim.report.pages.run import panels
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def test_the_section_is_there_for_methods_that_replay_only(frames: Frames, repla
 
 def test_it_says_what_replay_costs_in_bytes_and_in_waiting(replaying: Frames) -> None:
     took_s = replaying.rounds.query("variant == @HYDRA").eval("ended_s - started_s").groupby(replaying.rounds["seed"])
-    sentence = plain(method_panels.cost_in_words(replaying, method_panels.replaying(replaying)))
+    sentence = plain(learning.replay_words(replaying)["costs"])
 
     assert "takes 25.0 % of all bytes" in sentence
     assert "(12.5 % of it)" in sentence
@@ -60,7 +60,7 @@ def test_it_says_what_replay_costs_in_bytes_and_in_waiting(replaying: Frames) ->
 
 
 def test_the_table_has_what_was_asked_for_and_what_came(replaying: Frames) -> None:
-    (panel,) = method_panels.replay_panels(replaying)
+    (panel,) = learning.replay_panels(replaying)
     (table,) = panel.tables
     row = read(table)[HYDRA]
 
@@ -70,7 +70,7 @@ def test_the_table_has_what_was_asked_for_and_what_came(replaying: Frames) -> No
 
 
 def test_the_gap_between_what_is_asked_for_and_what_comes_is_the_shortage(replaying: Frames) -> None:
-    asked, came = method_panels.samples(replaying, method_panels.replaying(replaying)).data
+    asked, came = learning.samples(replaying).data
 
     assert set(asked.y) == {40}
     assert set(came.y) == {35}  # the median of 30 and 40
@@ -78,11 +78,9 @@ def test_the_gap_between_what_is_asked_for_and_what_comes_is_the_shortage(replay
 
 
 def test_shares_are_in_percent_round_by_round(replaying: Frames) -> None:
-    variants = method_panels.replaying(replaying)
-    for figure, share in (
-        (method_panels.proportion(replaying, variants), 10),
-        (method_panels.byte_share(replaying, variants), 25),
-    ):
+    (panel,) = learning.replay_panels(replaying)
+    for heading, share in (("Proportion of replay", 10), ("Share of the bytes", 25)):
+        figure = dict(panel.figures)[heading]
         (line,) = figure.select_traces({"mode": "lines", "fill": None})
         assert list(line.x) == list(range(1, 31))
         assert line.y == pytest.approx(share)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from read_table import read
 
-from sfl_sim.report import method_panels
+from sfl_sim.report.pages import learning
 from sfl_sim.report.pages.run import panels
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def test_the_section_is_there_for_asynchronous_methods_only(frames: Frames, stal
 
 
 def test_a_line_for_the_mean_and_a_dotted_one_for_the_stalest(stale: Frames) -> None:
-    most, mean = method_panels.staleness(stale, method_panels.asynchronous(stale)).data
+    most, mean = learning.staleness(stale).data
 
     assert list(mean.y) == [2, 4] * 15
     assert most.line.dash == "dot"
@@ -45,10 +45,10 @@ def test_a_line_for_the_mean_and_a_dotted_one_for_the_stalest(stale: Frames) -> 
 
 
 def test_the_table_sums_up_each_seed(stale: Frames) -> None:
-    (panel,) = method_panels.staleness_panels(stale)
+    (panel,) = learning.staleness_panels(stale)
     (row,) = read(panel.tables[0]).values()
 
-    first, second = method_panels.staleness_of_runs(stale).to_dict("records")
+    first, second = learning.staleness_of_runs(stale).to_dict("records")
     assert (first["staleness_mean"], first["staleness_max"], first["updates_discarded"]) == (3, 5, 30)
     assert second["staleness_max"] == 9
     assert [cell[0] for cell in row.values()] == ["3", "7", "30"]  # medians over the two seeds

@@ -12,8 +12,8 @@ import pytest
 from read_table import read
 
 from sfl_sim.report.frames import merge
-from sfl_sim.report.pages.learning import accuracy_over_bytes, accuracy_over_rounds, accuracy_over_time
-from sfl_sim.report.targets import TIME, aims, common_target, target_table
+from sfl_sim.report.pages.learning import accuracy_against
+from sfl_sim.report.targets import BYTES, ROUNDS, TIME, aims, common_target, target_table
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames
@@ -142,7 +142,7 @@ def test_variants_whose_reference_has_not_run_have_no_target_yet(frames: Frames)
 def test_curves_are_marked_where_the_target_is_reached_and_crossed_out_at_their_end_if_it_is_not(told: Told) -> None:
     frames = told({ARRIVAL: [40, 60], CYCLIC: [NEVER, NEVER], HYDRA: [20, 20]})
     (aim,) = aims(frames)
-    figure = accuracy_over_time(frames, aim)
+    figure = accuracy_against(frames, aim, TIME)
 
     marks = {trace.customdata[0].partition(": ")[0]: trace for trace in figure.select_traces({"mode": "markers"})}
     ends_s = frames.rounds[frames.rounds["variant"] == CYCLIC].groupby("round")["ended_s"].median()
@@ -162,8 +162,8 @@ def test_with_one_seed_the_mark_lies_on_the_round_that_reaches_the_target(frames
 
     reached = alone.rounds.query("variant == @HYDRA and accuracy >= 0.7").iloc[0]
     for figure, at in (
-        (accuracy_over_rounds(alone, aim), reached["round"]),
-        (accuracy_over_bytes(alone, aim), reached["bytes_moved"] / 1e9),
+        (accuracy_against(alone, aim, ROUNDS), reached["round"]),
+        (accuracy_against(alone, aim, BYTES), reached["bytes_moved"] / 1e9),
     ):
         (mark,) = (t for t in figure.select_traces({"mode": "markers"}) if t.customdata[0].startswith(HYDRA))
         assert (mark.x[0], mark.y[0]) == pytest.approx((at, 100 * reached["accuracy"]))

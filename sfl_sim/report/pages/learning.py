@@ -1,27 +1,35 @@
-"""Panels on accuracy and forgetting round by round, against simulated time, rounds and bytes."""
+"""Panels round by round: accuracy and forgetting, what they cost, and what replay and stale updates do."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup, escape
+from plotly.colors import hex_to_rgb
 
 from sfl_sim.report import display, figures
-from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS
-from sfl_sim.report.panel import Panel
+from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS, MAX_POINTS
+from sfl_sim.report.panel import Declared, Panel
+from sfl_sim.report.results import knowing, of_each
+from sfl_sim.report.table import Column, by_variant
 from sfl_sim.report.targets import BYTES, ROUNDS, TIME, Cost, accuracy, aims, target_table
 from sfl_sim.scenario.given import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
+    import pandas as pd
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames, Variant
     from sfl_sim.report.targets import Aim
 
+LOW_PX = 280
 MAX_LINEAR = 20
 """Ratio of the largest variant's end to the least one's from which on an axis of time or bytes is logarithmic."""
 TICKS_S = {
@@ -29,10 +37,6 @@ TICKS_S = {
     "6 h": 21600.0, "1 d": 86400.0, "1 week": 604800.0, "1 month": 2629746.0, "1 year": 31556952.0,
 }  # fmt: skip
 """Places where it may have ticks."""
-FORGETTING = (
-    "The performance gap (PG) is the accuracy of the best label minus the mean over all labels. The "
-    "lower it is, the less is forgotten "
-)
 AGAIN = (
     "Accuracy against simulated time, rounds and bytes. A variant that leads per round need not lead in "
     "time or in bytes"
@@ -44,159 +48,293 @@ TARGET = (
 )
 
 
-def accuracy_panels(frames: Frames) -> list[Panel]:
-    """Accuracy, a panel for each target, and forgetting."""
-    bands = figures.over_seeds(frames.n_seeds, len(frames.variants) <= MAX_BANDS)
-    gaps = [
-        ("Performance gap against simulated time", over_time(frames, frames.variants, "performance_gap")),
-        ("Performance gap against rounds", over_rounds(frames, frames.variants, "performance_gap")),
-    ]
-    return [
-        *(_accuracy(frames, aim) for aim in aims(frames)),
-        Panel("Forgetting", f"{FORGETTING}({bands}).", gaps, columns=2),
-    ]
+def bands(most: int) -> Callable[[Frames], Mapping[str, object]]:
+    """Give the words of a caption that explain lines and bands, where at most so many variants have bands."""
+    return lambda frames: {"bands": figures.over_seeds(frames.n_seeds, len(frames.variants) <= most)}
 
 
-def perplexity_panels(frames: Frames) -> list[Panel]:
-    """The panel on perplexity, where a variant has predicted the next token at every position; none without."""
-    if not frames.has_perplexity:
-        return []
-    bands = figures.over_seeds(frames.n_seeds, len(frames.variants) <= MAX_BANDS)
-    caption = (
-        "Perplexity is exp of the mean cross-entropy per token of the test set: the number of tokens among which the "
-        f"model is still undecided ({bands}). Accuracy is per token, too, and the label of a sample is its owner."
-    )
-    return [Panel("Perplexity", caption, [("Perplexity against rounds", metric_over_rounds(frames, "perplexity"))])]
+def over_rounds(frames: Frames, y: str, title: str, hover: str, variants: Sequence[Variant], **more: Any) -> go.Figure:
+    """Medians over seeds of a column after each round, and how far they spread; `more` goes to `figures.curves`."""
+    figure = figures.curves(of_each(frames.rounds, variants), "round", y, hover, **more)
+    figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()), rangemode="tozero")
+    return figure.update_yaxes(title=title)
+
+
+def metric(frames: Frames, name: str) -> go.Figure:
+    """A number that is no share, such as a metric of the user's own."""
+    hover = "%{y:.4~g} in round %{x}"
+    return over_rounds(frames, name, str(escape(name)), hover, frames.variants, share=False, most_bands=MAX_BANDS)
+
+
+perplexity_panels = Declared(
+    "Perplexity",
+    "Perplexity is exp of the mean cross-entropy per token of the test set: the number of tokens among which the model "
+    "is still undecided ({bands}). Accuracy is per token, too, and the label of a sample is its owner.",
+    {"Perplexity against rounds": partial(metric, name="perplexity")},
+    when=lambda frames: frames.has_perplexity,
+    words=bands(MAX_BANDS),
+)
 
 
 def own_metric_panels(frames: Frames) -> list[Panel]:
     """The panel on metrics of the user's own, with a figure for each that a variant has; none without them."""
     keys = dict.fromkeys(key for run in frames.runs for settings in run.settings.values() for key in settings)
     names = [key.removeprefix(METRICS) for key in keys if key.startswith(METRICS)]
-    drawn = [(name, metric_over_rounds(frames, name)) for name in names if frames.rounds[name].notna().any()]
-    bands = figures.over_seeds(frames.n_seeds, len(frames.variants) <= MAX_BANDS)
+    drawings = [(name, partial(metric, frames, name)) for name in names if frames.rounds[name].notna().any()]
     caption = Markup("What <code>report.metrics</code> found after every round from the logits of the test set ({}).")
-    return [Panel("Your metrics", caption.format(bands), drawn, columns=min(2, len(drawn)))] if drawn else []
+    told = caption.format(bands(MAX_BANDS)(frames)["bands"])
+    return [Panel("Your metrics", told, drawings, columns=min(2, len(drawings)))] if drawings else []
 
 
-def metric_over_rounds(frames: Frames, name: str) -> go.Figure:
-    """Median over seeds of a metric of the user's own after each round, and its spread."""
-    figure = figures.canvas(330)
-    for variant in frames.variants:
-        rows = frames.rounds[frames.rounds["variant"] == variant.label].dropna(subset=name)
-        if rows.empty:
-            continue
-        curve = display.thin(display.over_seeds(rows, "round", [name]), figures.MAX_POINTS)
-        if len(frames.variants) <= MAX_BANDS:
-            figures.band(figure, variant, curve[f"{name}_low"], curve[f"{name}_high"], curve.index.to_series())
-        figures.lines(figure, variant, curve.index, curve[name], "%{y:.4~g} in round %{x}", legendgroup=variant.label)
-    figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()), rangemode="tozero")
-    return figure.update_yaxes(title=str(escape(name)))
+# Accuracy and forgetting
 
 
-def _accuracy(frames: Frames, aim: Aim) -> Panel:
-    drawn = [
-        ("Accuracy against simulated time", accuracy_over_time(frames, aim)),
-        ("Accuracy against rounds", accuracy_over_rounds(frames, aim)),
-        ("Accuracy against bytes", accuracy_over_bytes(frames, aim)),
-    ]
-    if frames.has_client_accuracy:
-        drawn.append(("Client accuracy against rounds", over_rounds(frames, aim.variants, "client_accuracy")))
-    columns = 2 if len(drawn) == 4 else 3
-    again = AGAIN + (BEFORE_EXITS if frames.summary["hybrid_accuracy"].notna().any() else "")
-    bands = f"({figures.over_seeds(frames.n_seeds, len(aim.variants) <= MAX_NARROW_BANDS)})."
-    if aim.target is None:
-        return Panel("Accuracy", f"{again} {bands}", drawn, columns)
-    caption = _compared(aim) + again + TARGET + bands
-    return Panel(f"Time to {aim.name}", caption, drawn, columns, [target_table(aim)])
-
-
-def _compared(aim: Aim) -> Markup:
-    """Say where the target comes from, and with which variant the others are compared."""
-    if aim.reference:
-        text = Markup("The target is {} of the best accuracy of {}, the baseline of speed-ups. ")
-        return text.format(accuracy(aim.share), aim.reference.html)
-    if aim.baseline:
-        text = Markup("The baseline of speed-ups is {}, the slowest variant that reaches the target. ")
-        return text.format(aim.baseline.html)
-    return Markup("")
-
-
-def accuracy_over_time(frames: Frames, aim: Aim) -> go.Figure:
-    """Median accuracy after each round against the median simulated time at its end, ± over seeds, and the target."""
-    unit_s = display.time_unit(frames.rounds["ended_s"].max())[1]
-    return _add_target(over_time(frames, aim.variants, "accuracy"), frames, aim, TIME, unit_s)
-
-
-def accuracy_over_rounds(frames: Frames, aim: Aim) -> go.Figure:
-    """Median accuracy after each round, ± over seeds, and the target."""
-    return _add_target(over_rounds(frames, aim.variants, "accuracy"), frames, aim, ROUNDS)
-
-
-def accuracy_over_bytes(frames: Frames, aim: Aim) -> go.Figure:
-    """Median accuracy after each round against the median bytes that have crossed links by then, up and down."""
-    unit, unit_bytes = display.data_unit(frames.rounds["bytes_moved"].max())
-    figure = _curves(frames, aim.variants, "bytes_moved", unit_bytes, "accuracy")
-    ends = frames.rounds.groupby("variant")["bytes_moved"].max() / unit_bytes
-    if ends.max() > MAX_LINEAR * ends.min():
-        figure.update_xaxes(figures.wide_axis(frames.rounds["bytes_moved"].min() / unit_bytes, ends.max()))
-    return _add_target(figure, frames, aim, BYTES, unit_bytes).update_xaxes(title=f"bytes up and down ({unit})")
-
-
-def over_time(frames: Frames, variants: Sequence[Variant], column: str) -> go.Figure:
-    """Medians of a share after each round against the median simulated time at its end, ± over seeds."""
-    unit, unit_s = display.time_unit(frames.rounds["ended_s"].max())
-    figure = _curves(frames, variants, "ended_s", unit_s, column)
-    ends_s = frames.rounds.groupby("variant")["ended_s"].max()
-    if ends_s.max() <= MAX_LINEAR * ends_s.min():
+def against(frames: Frames, y: str, cost: Cost, variants: Sequence[Variant] | None = None) -> go.Figure:
+    """Medians of a share after each round, ± over seeds, against what was spent by then: time, rounds or bytes."""
+    variants = frames.variants if variants is None else variants
+    unit, size = _unit(frames, cost)
+    is_gap = y == "performance_gap"
+    hover = f"%{{y:.1f}} {'points' if is_gap else '%'} at %{{x:.4~g}}"
+    of = of_each(frames.rounds.assign(x=frames.rounds[cost.along] / size), variants)
+    most_bands = MAX_BANDS if is_gap else MAX_NARROW_BANDS  # gaps are restless
+    figure = figures.curves(of, "x", y, hover, by="round", most_bands=most_bands)
+    figure.update_yaxes(title="performance gap (points)" if is_gap else "accuracy (%)", rangemode="tozero")
+    figure.update_xaxes(rangemode="tozero")
+    if cost is ROUNDS:
+        return figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()))
+    ends = frames.rounds.groupby("variant")[cost.along].max()
+    first, last, is_wide = frames.rounds[cost.along].min(), ends.max(), ends.max() > MAX_LINEAR * ends.min()
+    if cost is BYTES:
+        axis = figures.wide_axis(first / size, last / size) if is_wide else {}
+        return figure.update_xaxes(axis, title=f"bytes up and down ({unit})")
+    if not is_wide:
         return figure.update_xaxes(title=f"simulated time ({unit})")
-    first_s = frames.rounds["ended_s"].min()
-    ticks = [(at_s / unit_s, text) for text, at_s in TICKS_S.items() if first_s <= at_s <= ends_s.max()]
+    ticks = [(at_s / size, text) for text, at_s in TICKS_S.items() if first <= at_s <= last]
     at, texts = ([tick[i] for tick in ticks[:: 1 + len(ticks) // 6]] for i in (0, 1))
     return figure.update_xaxes(type="log", title="simulated time", tickvals=at, ticktext=texts, tickangle=0)
 
 
-def over_rounds(frames: Frames, variants: Sequence[Variant], column: str) -> go.Figure:
-    """Medians of a share after each round, ± over seeds."""
-    figure = _curves(frames, variants, "round", 1.0, column)
-    return figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()))
+def _unit(frames: Frames, cost: Cost) -> tuple[str, float]:
+    if cost is ROUNDS:
+        return "", 1.0
+    return (display.data_unit if cost is BYTES else display.time_unit)(frames.rounds[cost.along].max())
 
 
-def _curves(frames: Frames, variants: Sequence[Variant], x: str, scale: float, column: str) -> go.Figure:
-    is_gap = column == "performance_gap"
-    figure = figures.canvas(330)
-    rounds = frames.rounds.assign(x=frames.rounds[x] / scale).dropna(subset=column)
-    for variant in variants:
-        rows = rounds[rounds["variant"] == variant.label]
-        if rows.empty:
-            continue
-        hover = f"%{{y:.1f}} {'points' if is_gap else '%'} at %{{x:.4~g}}"
-        with_band = len(variants) <= (MAX_BANDS if is_gap else MAX_NARROW_BANDS)  # gaps are restless
-        figures.medians(figure, variant, rows, "x", column, by="round", hover=hover, with_band=with_band)
-    title = "performance gap (points)" if is_gap else "accuracy (%)"
-    return figure.update_xaxes(rangemode="tozero").update_yaxes(title=title, rangemode="tozero")
-
-
-def _add_target(figure: go.Figure, frames: Frames, aim: Aim, cost: Cost, scale: float = 1.0) -> go.Figure:
-    """A line for the target, and on each curve a mark where it is reached, or a cross at its end if it is not."""
+def accuracy_against(frames: Frames, aim: Aim, cost: Cost) -> go.Figure:
+    """Accuracy and the target: on each curve a mark where it is reached, or a cross at its end if it is not."""
+    figure = against(frames, "accuracy", cost, aim.variants)
     if aim.target is None:
         return figure
     figures.level(figure, 100 * aim.target)
-    for variant in aim.variants:
-        rounds = frames.rounds[frames.rounds["variant"] == variant.label].dropna(subset="accuracy")
-        curve = display.over_seeds(rounds, "round", [cost.along, "accuracy"])
+    _, size = _unit(frames, cost)
+    for variant, rows in of_each(frames.rounds.dropna(subset="accuracy"), aim.variants):
+        curve = display.over_seeds(rows, "round", [cost.along, "accuracy"])
         needed = cost.median(aim.seeds(variant))
         reached = math.isfinite(needed)
         at = needed if reached else curve[cost.along].iloc[-1]
         height = np.interp(at, curve[cost.along], curve["accuracy"])
-        if reached:  # where most seeds get there, the median of their accuracies may still be lower
-            height = max(height, aim.target)
         if reached:
+            height = max(height, aim.target)  # most seeds are there; the median of their accuracies may be lower
             down = {"dash": "dot", "width": 1.2, "hoverinfo": "skip", "showlegend": False, "name": None}
-            figures.lines(figure, variant, [at / scale] * 2, [0, 100 * height], "", **down)
+            figures.lines(figure, variant, [at / size] * 2, [0, 100 * height], "", **down)
         cross = {"symbol": "x-thin", "line": {"color": variant.colour, "width": 2.5}}
         figures.marks(
-            figure, variant, [at / scale], [100 * height], "%{customdata}<extra></extra>", showlegend=False, name=None,
+            figure, variant, [at / size], [100 * height], "%{customdata}<extra></extra>", showlegend=False, name=None,
             marker={} if reached else cross, customdata=[f"{variant.label}: {cost.cell(aim.seeds(variant)).text}"],
         )  # fmt: skip
     return figure
+
+
+def accuracy_panels(frames: Frames) -> list[Panel]:
+    """List a panel for each target."""
+    return [_accuracy(frames, aim) for aim in aims(frames)]
+
+
+def _accuracy(frames: Frames, aim: Aim) -> Panel:
+    drawings = [
+        ("Accuracy against simulated time", partial(accuracy_against, frames, aim, TIME)),
+        ("Accuracy against rounds", partial(accuracy_against, frames, aim, ROUNDS)),
+        ("Accuracy against bytes", partial(accuracy_against, frames, aim, BYTES)),
+    ]
+    if frames.has_client_accuracy:
+        over = partial(against, frames, "client_accuracy", ROUNDS, aim.variants)
+        drawings.append(("Client accuracy against rounds", over))
+    columns = 2 if len(drawings) == 4 else 3
+    again = AGAIN + (BEFORE_EXITS if frames.summary["hybrid_accuracy"].notna().any() else "")
+    spread = f"({figures.over_seeds(frames.n_seeds, len(aim.variants) <= MAX_NARROW_BANDS)})."
+    if aim.target is None:
+        return Panel("Accuracy", f"{again} {spread}", drawings, columns)
+    # Where the target comes from, and with which variant the others are compared.
+    compared = Markup("")
+    if aim.reference:
+        text = Markup("The target is {} of the best accuracy of {}, the baseline of speed-ups. ")
+        compared = text.format(accuracy(aim.share), aim.reference.html)
+    elif aim.baseline:
+        text = Markup("The baseline of speed-ups is {}, the slowest variant that reaches the target. ")
+        compared = text.format(aim.baseline.html)
+    return Panel(f"Time to {aim.name}", compared + again + TARGET + spread, drawings, columns, [target_table(aim)])
+
+
+forgetting_panels = Declared(
+    "Forgetting",
+    "The performance gap (PG) is the accuracy of the best label minus the mean over all labels. The lower it is, the "
+    "less is forgotten ({bands}).",
+    {
+        "Performance gap against simulated time": partial(against, y="performance_gap", cost=TIME),
+        "Performance gap against rounds": partial(against, y="performance_gap", cost=ROUNDS),
+    },
+    words=bands(MAX_BANDS),
+    columns=2,
+)
+
+
+# Replay
+
+
+def replaying(frames: Frames) -> list[Variant]:
+    """The variants that have asked for samples."""
+    asked = frames.rounds.groupby("variant")["replay_requested"].sum()
+    return [variant for variant in frames.variants if asked[variant.label] > 0]
+
+
+def replay_costs(frames: Frames) -> pd.DataFrame:
+    """Sum up what replay cost every run that replays: a row per variant and seed, by the keys of `REPLAY_COLUMNS`."""
+    rounds = frames.rounds[frames.rounds["variant"].isin([variant.label for variant in replaying(frames)])]
+    rounds = rounds.assign(
+        length_s=rounds["ended_s"] - rounds["started_s"], all_bytes=rounds["bytes_up"] + rounds["bytes_down"]
+    )
+    runs = rounds.groupby(["variant", "seed"])
+    total, mean = runs.sum(numeric_only=True), runs.mean(numeric_only=True)
+    costs = total[["replay_bytes", "replay_requested"]].assign(
+        byte_share=total["replay_bytes"] / total["all_bytes"],
+        waiting_s=mean["assistants_s"],
+        waiting_share=total["assistants_s"] / total["length_s"],
+        came=total["replay_collected"] / total["replay_requested"],
+        passed_over=mean["replay_late"],
+    )
+    return costs.reset_index()
+
+
+def replay_words(frames: Frames) -> dict[str, str]:
+    """Say in a sentence what replay costs: the least and the most of the variants' medians."""
+    middle = replay_costs(frames).groupby("variant").median()
+
+    def ranging(key: str, text: Callable[[float], str]) -> str:
+        return " to ".join(dict.fromkeys([text(middle[key].min()), text(middle[key].max())]))
+
+    costs = (
+        f"Replay takes {ranging('byte_share', display.percent)} of all bytes, and mini-batches wait for assistants for "
+        f"{ranging('waiting_s', display.duration)} of a round ({ranging('waiting_share', display.percent)} of it)."
+    )
+    return {"costs": costs, "bands": figures.over_seeds(frames.n_seeds, len(replaying(frames)) <= MAX_NARROW_BANDS)}
+
+
+def replay_share(frames: Frames, y: str, title: str) -> go.Figure:
+    """A share of replay in each round: of the samples of main clients, or of all bytes that cross links."""
+    all_bytes = frames.rounds["bytes_up"] + frames.rounds["bytes_down"]
+    known = replace(frames, rounds=frames.rounds.assign(byte_share=frames.rounds["replay_bytes"] / all_bytes))
+    hover = "%{y:.3~g} % in round %{x}"
+    figure = over_rounds(known, y, title, hover, replaying(frames), height_px=LOW_PX)
+    return figure.update_yaxes(rangemode="tozero")
+
+
+def two_lines(
+    frames: Frames,
+    variants: Sequence[Variant],
+    dotted: tuple[str, str],
+    solid: tuple[str, str],
+    title: str,
+    shaded: bool,
+) -> go.Figure:
+    """Medians over seeds of two columns after each round, one of them as a thin dotted line.
+
+    Args:
+        frames, variants: what is drawn.
+        dotted, solid: the column, and what is said of it on hovering.
+        title: of the axis.
+        shaded: whether what lies between the lines is.
+    """
+    figure = figures.canvas(LOW_PX)
+    for variant, rows in of_each(frames.rounds, variants):
+        middle = display.thin(rows.groupby("round")[[dotted[0], solid[0]]].median(), MAX_POINTS)
+        both = {"mode": "lines"} if shaded else {}
+        thin = both | {"dash": "dot", "width": 1.2, "showlegend": False}
+        pale = f"rgba({', '.join(map(str, hex_to_rgb(variant.colour)))}, 0.16)"
+        thick = both | ({"fill": "tonexty", "fillcolor": pale} if shaded else {})
+        for (column, said), look in ((dotted, thin), (solid, thick)):
+            hover = f"{said} in round %{{x}}{'<extra></extra>' if look is thin else ''}"
+            figures.lines(figure, variant, middle.index, middle[column], hover, **look)
+    figure.update_xaxes(figures.round_axis(frames.rounds["round"].max()), rangemode="tozero")
+    return figure.update_yaxes(title=title, rangemode="tozero")
+
+
+def samples(frames: Frames) -> go.Figure:
+    """Samples that are asked for (dotted) and that come in each round; shaded: the shortage."""
+    asked, came = ("replay_requested", "%{y:,.0f} asked for"), ("replay_collected", "%{y:,.0f} came")
+    return two_lines(frames, replaying(frames), asked, came, "samples in a round", shaded=True)
+
+
+REPLAY_COLUMNS = [
+    Column("Bytes of replay", "replay_bytes", display.data_size),
+    Column("Share of all bytes", "byte_share", display.percent),
+    Column("Waiting for assistants, a round", "waiting_s", display.duration),
+    Column("Share of the round", "waiting_share", display.percent),
+    Column("Samples asked for", "replay_requested", display.prefixed),
+    Column("of which arrived", "came", display.percent),
+    Column("Assistants passed over, a round", "passed_over", display.tenths),
+]
+replay_panels = Declared(
+    "What replay costs",
+    "{costs} Assistants are clients that do not take part themselves. They receive the model and send features of "
+    "labels that are rare where it trains: as many as the proportion demands, but at least one per label. Dotted is "
+    "what is asked for, and shaded the part of it that does not arrive ({bands}).",
+    {
+        "Proportion of replay": partial(replay_share, y="replay_proportion", title="proportion (%)"),
+        "Replayed samples": samples,
+        "Share of the bytes": partial(replay_share, y="byte_share", title="share of all bytes (%)"),
+    },
+    when=replaying,
+    words=replay_words,
+    columns=3,
+    # What costs more may teach more: no cell is the best.
+    tables=lambda frames: [by_variant(REPLAY_COLUMNS, of_each(replay_costs(frames), replaying(frames)), ranked=False)],
+)
+
+
+# Staleness
+
+
+def staleness(frames: Frames) -> go.Figure:
+    """Versions by which each round's updates are stale: their mean, and dotted the most."""
+    most, mean = ("staleness_max", "at most %{y}"), ("staleness_mean", "%{y:.3~g} on average")
+    return two_lines(frames, knowing(frames, "staleness_mean"), most, mean, "versions", shaded=False)
+
+
+def staleness_of_runs(frames: Frames) -> pd.DataFrame:
+    """A row per variant and seed, by the keys of `STALENESS_COLUMNS`: the mean over its rounds, the most, the sum."""
+    runs = frames.rounds.dropna(subset="staleness_mean").groupby(["variant", "seed"])
+    by_column = {"staleness_mean": "mean", "staleness_max": "max", "updates_discarded": "sum"}
+    return runs[list(by_column)].agg(by_column).reset_index()
+
+
+STALENESS_COLUMNS = [
+    Column("Mean staleness (versions)", "staleness_mean", display.tenths),
+    Column("Stalest", "staleness_max", display.tenths),
+    Column("Updates discarded, too stale", "updates_discarded", display.tenths),
+]
+staleness_panels = Declared(
+    "Staleness of updates",
+    "An asynchronous server does not wait for clients. While a client trains, updates of other clients change the "
+    "global model. The number of these newer versions is the staleness of the client's update; the staler an update "
+    "is, the less it counts. The solid line is the mean staleness of a round's updates, the dotted line the largest "
+    "({lines}).",
+    {"Staleness of the updates of a round": staleness},
+    when=partial(knowing, column="staleness_mean"),
+    words=lambda frames: {"lines": figures.over_seeds(frames.n_seeds, with_bands=False)},
+    # Fresher updates are fewer, or wait: no cell is the best.
+    tables=lambda frames: [
+        by_variant(
+            STALENESS_COLUMNS, of_each(staleness_of_runs(frames), knowing(frames, "staleness_mean")), ranked=False
+        )
+    ],
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from sfl_sim.metrics.queue import held_idle, queue_length, work_by_label
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent
 from sfl_sim.report.frames import client_names, label_names
-from sfl_sim.report.method_panels import replaying
+from sfl_sim.report.pages.learning import replaying
 from sfl_sim.report.panel import Panel
 
 if TYPE_CHECKING:
@@ -35,18 +35,7 @@ READABLE = 0.5
 FIGURE_PX = 190
 PLOT_PX, GAP_PX = 112, 12
 PX_PER_LABEL, MAX_STRIP_PX, PX_PER_TICK = 12, 160, 12
-ORDER = (
-    "Each column is a training job of the server, dark at the labels that its client holds. Where "
-    "clients share the server-side submodel (part-2), a long dark stretch overwrites what was learned "
-    "before; labels that return soon are remembered{replayed} (round {round}, a typical one, of the "
-    "first seed; labels in its cyclic order{drawn})."
-)
-QUEUE = (
-    "Red marks show what a fixed scheduling policy costs: jobs wait, but the server is idle until the "
-    "client whose turn it is arrives. {by_clock}(Round {round}, a typical one, of the first seed{drawn}.)"
-)
 OWN_AXES = " Rounds differ by much in length, so each figure has a time axis of its own."
-BY_CLOCK = "The strip above shows the labels of the same jobs over time, where single jobs are wide enough to see. "
 
 
 @dataclass(frozen=True)
@@ -152,6 +141,17 @@ class OneRound:
         """One view for each round that looks different."""
         return round_views(self.frames)
 
+    @property
+    def drawn(self) -> str:
+        """Note in captions that only the first variants are drawn; empty if all are."""
+        return drawn(self.frames)
+
+
+def drawn(frames: Frames) -> str:
+    """Say in a caption that only the first variants are drawn; empty if all are."""
+    n_variants = frames.n_variants
+    return f"; the first {style.MAX_DETAILED} of {n_variants:,} variants" if n_variants > style.MAX_DETAILED else ""
+
 
 def round_views(frames: Frames) -> list[RoundView]:
     """The typical round of each of the first variants; one that looks like an earlier one is entered there."""
@@ -167,55 +167,57 @@ def round_views(frames: Frames) -> list[RoundView]:
 
 def _view(frames: Frames, variant: Variant) -> RoundView:
     times = ["requested_s", "started_s", "ended_s"]
-    rounds = frames.rounds.query("variant == @variant.label and seed == @variant.seed").set_index("round")
+    rounds = variant.first_seed(frames.rounds).set_index("round")
     started_s, ended_s = rounds.loc[frames.typical_round, ["started_s", "ended_s"]].to_numpy(dtype=float)
     ops = variant.ops(["node", "kind", "step", "client", *times, "macs"], round=frames.typical_round)
     ops[times] -= started_s
     jobs = variant.ops(["requested_s", "started_s"], node="server")
     waited_s = (jobs["started_s"] - jobs["requested_s"]).sum()
     run_s = rounds["ended_s"].max() - rounds["started_s"].min()
-    held = _label_samples(frames, variant)
-    held = held[held.index.isin(ops["client"])]
+    clients = variant.first_seed(frames.clients).set_index("client")
+    clients = clients[clients.index.isin(ops["client"])]
+    held, names = pd.DataFrame(index=clients.index), label_names(frames, variant)
+    if clients["label_samples"].notna().all() and len(clients):
+        samples = pd.DataFrame(np.stack(list(clients["label_samples"])), clients.index)
+        in_order = samples[names.index].set_axis(list(names), axis=1) if len(names) else None
+        held = samples.add_prefix("label ") if in_order is None else in_order
     return RoundView(variant, ended_s - started_s, ops, float(waited_s / run_s), held, client_names(frames, variant))
 
 
-def _label_samples(frames: Frames, variant: Variant) -> pd.DataFrame:
-    clients = frames.clients.query("variant == @variant.label and seed == @variant.seed").set_index("client")
-    if clients["label_samples"].isna().any():
-        return pd.DataFrame(index=clients.index)
-    samples = pd.DataFrame(np.stack(list(clients["label_samples"])), clients.index)
-    names = label_names(frames, variant)
-    return samples[names.index].set_axis(list(names), axis=1) if len(names) else samples.add_prefix("label ")
-
-
-def drawn(frames: Frames) -> str:
-    """Say in a caption that only the first variants are drawn; empty if all are."""
-    n_variants = frames.n_variants
-    return f"; the first {style.MAX_DETAILED} of {n_variants:,} variants" if n_variants > style.MAX_DETAILED else ""
+def order_panels(details: OneRound) -> list[Panel]:
+    """The panel on the labels in the order of service, if they are known."""
+    views = [view for view in details.views if len(view.training) and view.label_samples.size]
+    if not views:
+        return []
+    replayed = ". Replayed samples are not shown" if replaying(details.frames) else ""
+    caption = (
+        "Each column is a training job of the server, dark at the labels that its client holds. Where clients share "
+        "the server-side submodel (part-2), a long dark stretch overwrites what was learned before; labels that return "
+        f"soon are remembered{replayed} (round {details.frames.typical_round}, a typical one, of the first seed; "
+        f"labels in its cyclic order{details.drawn})."
+    )
+    orders = [(view.html, partial(service_order, view)) for view in views]
+    return [Panel("Labels in the order of service", caption, orders, columns=min(len(views), 2))]
 
 
 def queue_panels(details: OneRound) -> list[Panel]:
-    """The panels on the labels in the order of service, if they are known, and on the queue."""
-    frames, views = details.frames, details.views
-    about = {"round": frames.typical_round, "drawn": drawn(frames)}
-    panels = []
-    if told := [view for view in views if len(view.training) and view.label_samples.size]:
-        replayed = ". Replayed samples are not shown" if replaying(frames) else ""
-        orders = [(view.html, service_order(view)) for view in told]
-        caption = ORDER.format(replayed=replayed, **about)
-        panels.append(Panel("Labels in the order of service", caption, orders, columns=min(len(told), 2)))
+    """The panel on the server's queue."""
+    views = details.views
     ends_s = figures.extents([view.duration_s for view in views])
     most_waiting = max([1, *(view.queue["waiting"].max() for view in views if len(view.queue))])
-    shown = list(zip(views, ends_s, strict=True))
-    by_clock = BY_CLOCK if any(tells_labels(view, end_s) for view, end_s in shown) else ""
-    queues = [(_held(view), server_queue(view, end_s, most_waiting)) for view, end_s in shown]
-    caption = QUEUE.format(by_clock=by_clock, **about) + (OWN_AXES if len(set(ends_s)) > 1 else "")
-    return [*panels, Panel("The server's queue", caption, queues)]
-
-
-def _held(view: RoundView) -> Markup:
-    held_s = (view.held["ended_s"] - view.held["started_s"]).sum()
-    return view.html + f": held idle for {percent(held_s / view.duration_s, 0)} of the round"
+    queues, by_clock = [], False
+    for view, end_s in zip(views, ends_s, strict=True):
+        held_s = (view.held["ended_s"] - view.held["started_s"]).sum()
+        heading = view.html + f": held idle for {percent(held_s / view.duration_s, 0)} of the round"
+        queues.append((heading, partial(server_queue, view, end_s, most_waiting)))
+        by_clock |= tells_labels(view, end_s)
+    strip = "The strip above shows the labels of the same jobs over time, where single jobs are wide enough to see. "
+    caption = (
+        "Red marks show what a fixed scheduling policy costs: jobs wait, but the server is idle until the client whose "
+        f"turn it is arrives. {strip * by_clock}(Round {details.frames.typical_round}, a typical one, of the first seed"
+        f"{details.drawn}.)"
+    )
+    return [Panel("The server's queue", caption + OWN_AXES * (len(set(ends_s)) > 1), queues)]
 
 
 def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Figure:
@@ -229,7 +231,9 @@ def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Fig
         most_waiting: the longest of their queues, which sets the common height.
     """
     unit, unit_s = display.time_unit(longest_s)
-    queue = _thin_steps(view.queue)
+    # Of several steps that become one, the longest queue stays.
+    several = np.arange(len(view.queue)) // (len(view.queue) // MAX_POINTS + 1)
+    queue = view.queue.groupby(several).agg({"time_s": "first", "waiting": "max"})
     figure = figures.canvas(FIGURE_PX)
     figure.add_scatter(
         x=(queue["time_s"] / unit_s).to_numpy(), y=queue["waiting"].to_numpy(), mode="lines", fill="tozeroy",
@@ -248,7 +252,14 @@ def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Fig
     figures.spans(figure, *held, 0.0, colour=style.ALARM, width=6, name="server held idle while jobs wait")
     figure.update_yaxes(title="waiting jobs", range=[-0.04 * most_waiting, 1.08 * most_waiting], nticks=4)
     if tells_labels(view, longest_s):
-        _add_labels(figure, view, _bins_s(longest_s), unit_s)
+        edges_s = _bins_s(longest_s)
+        strip_px = _add_strip(figure, view.trained(edges_s), edges_s / unit_s, "y2")
+        below = PLOT_PX / (PLOT_PX + GAP_PX + strip_px)
+        figure.update_layout(
+            height=FIGURE_PX + GAP_PX + strip_px,
+            yaxis={"domain": [0, below]},
+            yaxis2={"domain": [1 - (1 - below) * strip_px / (GAP_PX + strip_px), 1], "anchor": "x"},
+        )
     return figure.update_xaxes(title=f"time in the round ({unit})", range=[0, longest_s / unit_s])
 
 
@@ -282,17 +293,6 @@ def service_order(view: RoundView) -> go.Figure:
     return figure.update_xaxes(title="training jobs in order of service", range=[0, jobs])
 
 
-def _add_labels(figure: go.Figure, view: RoundView, edges_s: NDArray[np.float64], unit_s: float) -> None:
-    """Put a strip on top: of what the server trains in each bin of time, the share of each label."""
-    strip_px = _add_strip(figure, view.trained(edges_s), edges_s / unit_s, "y2")
-    below = PLOT_PX / (PLOT_PX + GAP_PX + strip_px)
-    figure.update_layout(
-        height=FIGURE_PX + GAP_PX + strip_px,
-        yaxis={"domain": [0, below]},
-        yaxis2={"domain": [1 - (1 - below) * strip_px / (GAP_PX + strip_px), 1], "anchor": "x"},
-    )
-
-
 def _add_strip(figure: go.Figure, work: pd.DataFrame, edges: NDArray[np.float64], axis: str) -> int:
     """A heat map of labels x bins on the y axis of this name, and how many pixels it wants to be high."""
     share = (work / work.sum().replace(0, 1)).to_numpy(dtype=np.float32)
@@ -304,9 +304,3 @@ def _add_strip(figure: go.Figure, work: pd.DataFrame, edges: NDArray[np.float64]
     quiet = {"showgrid": False, "zeroline": False, "automargin": True, "linecolor": style.GRID}
     figure.update_layout({axis.replace("y", "yaxis"): look | quiet})
     return strip_px
-
-
-def _thin_steps(queue: pd.DataFrame) -> pd.DataFrame:
-    """Keep at most `MAX_POINTS` steps; where several become one, the longest queue among them stays."""
-    size = len(queue) // MAX_POINTS + 1
-    return queue.groupby(np.arange(len(queue)) // size).agg({"time_s": "first", "waiting": "max"})

@@ -13,25 +13,14 @@ from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report import figures, style
 from sfl_sim.report.comparison import compare, difference_tables, machine_in_words, settings_in_words, values_table
 from sfl_sim.report.display import plural
-from sfl_sim.report.exit_panels import exit_panels
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import Parts, write_page
 from sfl_sim.report.load import load
-from sfl_sim.report.method_panels import replay_panels, staleness_panels
-from sfl_sim.report.pages import gantt, labels, one_round
-from sfl_sim.report.pages.frontier import frontier_panels
-from sfl_sim.report.pages.gantt import gantt_panels
+from sfl_sim.report.pages import costs, gantt, knowledge, learning, one_round, system
 from sfl_sim.report.pages.headline import headline
-from sfl_sim.report.pages.labels import label_panels
-from sfl_sim.report.pages.learning import accuracy_panels, own_metric_panels, perplexity_panels
-from sfl_sim.report.pages.one_round import OneRound, queue_panels
-from sfl_sim.report.pages.participation import participation_panels
-from sfl_sim.report.pages.system import cut_panels, fleet_panels
 from sfl_sim.report.panel import Panel
-from sfl_sim.report.partition import holdings_panels
 from sfl_sim.report.repriced import changes, repriced_table
 from sfl_sim.report.results import paper_table, results_table
-from sfl_sim.report.round_time import breakdown_panels, path_panels
 from sfl_sim.report.run_warnings import warnings
 from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Table
@@ -61,22 +50,26 @@ class Section:
 
 
 SECTIONS = {
-    "Accuracy": Section(accuracy_panels, trained=True),
-    "Perplexity": Section(perplexity_panels, trained=True),
-    "Your metrics": Section(own_metric_panels, trained=True),
-    "Early exits": Section(exit_panels, trained=True),
-    "Labels": Section(label_panels, trained=True),
-    "What less forgetting costs in time": Section(frontier_panels, trained=True),
-    "Where the time goes": Section(breakdown_panels),
-    "Availability and dropouts": Section(participation_panels),
-    "Staleness": Section(staleness_panels),
-    "Replay": Section(replay_panels),
-    "The server's queue": Section(queue_panels, details=True),
-    "One round, operation by operation": Section(gantt_panels, details=True),
-    "Why a round takes so long": Section(path_panels, details=True),
-    "Where to cut": Section(cut_panels, folded=True),
-    "Labels held by each client": Section(holdings_panels, folded=True),
-    "The fleet": Section(fleet_panels, folded=True),
+    "Accuracy": Section(learning.accuracy_panels, trained=True),
+    "Forgetting": Section(learning.forgetting_panels, trained=True),
+    "Perplexity": Section(learning.perplexity_panels, trained=True),
+    "Your metrics": Section(learning.own_metric_panels, trained=True),
+    "Early exits": Section(knowledge.exit_panels, trained=True),
+    "Inputs of the last layer": Section(knowledge.representation_panels, trained=True),
+    "Labels": Section(knowledge.history_panels, trained=True),
+    "Labels within a round": Section(knowledge.film_panels, trained=True),
+    "What less forgetting costs in time": Section(costs.frontier_panels, trained=True),
+    "Where the time goes": Section(costs.breakdown_panels),
+    "Availability and dropouts": Section(costs.participation_panels),
+    "Staleness": Section(learning.staleness_panels),
+    "Replay": Section(learning.replay_panels),
+    "Labels in the order of service": Section(one_round.order_panels, details=True),
+    "The server's queue": Section(one_round.queue_panels, details=True),
+    "One round, operation by operation": Section(gantt.gantt_panels, details=True),
+    "Why a round takes so long": Section(gantt.path_panels, details=True),
+    "Where to cut": Section(system.cut_panels, folded=True),
+    "Labels held by each client": Section(lambda frames: system.holdings_panels(system.held(frames)), folded=True),
+    "The fleet": Section(system.fleet_panels, folded=True),
 }
 """The sections in reading order: what was learned, what it cost, one round in detail, the system. New figures are
 entered here: the docstring of `sfl_sim.report` shows how."""
@@ -120,7 +113,7 @@ def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) ->
         digests=_digests(frames),
         last_rounds=LAST_ROUNDS,
         curve_points=figures.MAX_POINTS,
-        heat_rounds=labels.MAX_ROUNDS,
+        heat_rounds=knowledge.MAX_ROUNDS,
         queue_points=one_round.MAX_POINTS,
         gantt_ops=gantt.MAX_OPS,
         gantt_clients=gantt.MAX_CLIENTS,
@@ -137,7 +130,7 @@ def panels(frames: Frames) -> list[Panel]:
 def _sections(frames: Frames) -> dict[str, Callable[[], list[Panel]]]:
     """Give what makes the panels of each section."""
     frames = frames.drawn
-    details = OneRound(frames)
+    details = one_round.OneRound(frames)
 
     def made(section: Section) -> list[Panel]:
         found = section.panels(details if section.details else frames)

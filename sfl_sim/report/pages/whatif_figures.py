@@ -13,8 +13,8 @@ from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import plural
 from sfl_sim.report.figures import value_axis, wide_axis
+from sfl_sim.report.pages.costs import NOTHING
 from sfl_sim.report.panel import Panel
-from sfl_sim.report.round_time import NOTHING
 from sfl_sim.report.whatif_load import where_drawn
 from sfl_sim.store.columns import BREAKDOWN
 
