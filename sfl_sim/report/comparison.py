@@ -1,20 +1,22 @@
-"""Differences between runs that stand side by side: the one setting that is compared, or more than that."""
+"""Differences between runs side by side, and between before and after of a repriced run."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
+import pandas as pd
+from markupsafe import Markup, escape
 
-from sfl_sim.report.display import listed, plural, points
+from sfl_sim.report.display import duration, listed, plural, points
 from sfl_sim.report.frames import titles
 from sfl_sim.report.load import flat
-from sfl_sim.report.results import columns_for
+from sfl_sim.report.results import columns_for, of_each
 from sfl_sim.report.table import Cell, Table
-from sfl_sim.report.targets import TIME, aims
+from sfl_sim.report.targets import TIME, aims, factor
 from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of
 from sfl_sim.scenario.fields import Concern
 
@@ -78,6 +80,39 @@ class Comparison:
     def others(self) -> list[str]:
         """The keys that differ besides."""
         return [key for key in self.settings if key != self.compared]
+
+    @property
+    def in_words(self) -> Markup:
+        """Say which setting is compared, or warn that it is not the only one that differs."""
+        apart = Markup(", apart from what their grids vary ({})").format(_named(self.grids)) if self.grids else ""
+        if not self.settings:
+            return Markup("The runs have the same settings{}.").format(apart)
+        if not self.others:
+            return Markup("The runs differ in {} alone{}.").format(_named([*self.settings]), apart)
+        others = _named(self.others)
+        if self.compared:
+            return Markup(
+                "{} is different in every run. These runs also differ in {}. Their results may differ because of that."
+            ).format(_named([self.compared]), others)
+        return Markup("These runs differ in {}. Their results may differ because of any of these.").format(others)
+
+    @property
+    def machine_in_words(self) -> Markup:
+        """Say what other ways of computing mean for the comparison."""
+        return Markup(
+            "They were also computed differently: {}. Simulated time does not depend on that; weights may differ "
+            "in their last bits, and wall times are not comparable."
+        ).format(_named([*self.machine]))
+
+    def table(self, values: Values) -> Table:
+        """A row for each key, a column for each run."""
+        rows = [[Cell(_code(key)), *(Cell(_short(text)) for text in texts)] for key, texts in values.items()]
+        return Table(["", *self.titles], rows, words=self.titles)
+
+    @property
+    def settings_table(self) -> Table:
+        """The settings that differ, with all keys that belong to them."""
+        return self.table({key: texts for part in self.settings.values() for key, texts in part.items()})
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
@@ -149,29 +184,6 @@ def _differing(keys: Iterable[str], told: Sequence[Mapping[str, Any]]) -> Values
     return {key: values for key, values in by_key.items() if len(set(values)) > 1}
 
 
-def settings_in_words(found: Comparison) -> Markup:
-    """Say which setting is compared, or warn that it is not the only one that differs."""
-    apart = Markup(", apart from what their grids vary ({})").format(_named(found.grids)) if found.grids else ""
-    if not found.settings:
-        return Markup("The runs have the same settings{}.").format(apart)
-    if not found.others:
-        return Markup("The runs differ in {} alone{}.").format(_named([*found.settings]), apart)
-    others = _named(found.others)
-    if found.compared:
-        return Markup(
-            "{} is different in every run. These runs also differ in {}. Their results may differ because of that."
-        ).format(_named([found.compared]), others)
-    return Markup("These runs differ in {}. Their results may differ because of any of these.").format(others)
-
-
-def machine_in_words(found: Comparison) -> Markup:
-    """Say what other ways of computing mean for the comparison."""
-    return Markup(
-        "They were also computed differently: {}. Simulated time does not depend on that; weights may differ "
-        "in their last bits, and wall times are not comparable."
-    ).format(_named([*found.machine]))
-
-
 def _named(keys: Sequence[str]) -> Markup:
     """Keys in a sentence, the first few by name."""
     named = [_code(key) for key in keys[:MAX_NAMED]]
@@ -231,11 +243,87 @@ def _more(frames: Frames, column: Column, ours: Variant, theirs: Variant) -> Cel
     return Cell(sign + text(abs(middle)), ", ".join(filter(None, told)))
 
 
-def values_table(found: Comparison, values: Values) -> Table:
-    """A row for each key, a column for each run."""
-    rows = [[Cell(_code(key)), *(Cell(_short(text)) for text in texts)] for key, texts in values.items()]
-    return Table(["", *found.titles], rows, words=found.titles)
-
-
 def _short(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+# Before and after repricing
+
+ARROW = "\u00a0→ "
+MAX_TOLD = 4
+TIMES = ["before_s", "after_s", "to_accuracy_before_s"]
+NOTE = (
+    "Medians over seeds; one that does not reach the target counts as infinitely late. Before: the system "
+    "configuration in which the run was trained. After: the changed one. Where clients would be served in another "
+    "order, or training would go on for more rounds, what is learned is not known without training."
+)
+
+
+def changes(run: Run) -> str:
+    """The settings that were changed: clients.network.scale 1 → 4; empty of runs that were not repriced."""
+    source = run.manifest.get("repriced_from") or {}
+    told = [[key, *(text.removesuffix(".0") for text in texts)] for key, texts in source.get("changes", {}).items()]
+    return ", ".join(f"{key} {was}{ARROW}{now}" for key, was, now in told)
+
+
+def verdicts(frames: Frames) -> pd.DataFrame:
+    """One row per variant and seed of a repriced run: `reason` (null if what it learned holds), times before and after.
+
+    `to_accuracy_before_s` and `time_to_accuracy_s` are those to the target.
+    """
+    labels = {(variant.run.folder, variant.name): variant.label for variant in frames.variants}
+    found = [
+        verdict | {"variant": labels[run.folder, verdict["variant"]]}
+        for run in frames.runs
+        for verdict in run.verdicts
+        if (run.folder, verdict["variant"]) in labels
+    ]
+    summary = frames.summary[["variant", "seed", "time_to_accuracy_s"]]
+    table = pd.DataFrame(found, columns=["variant", "seed", "reason", *TIMES]).merge(summary, how="left")
+    return table.astype(dict.fromkeys([*TIMES, "time_to_accuracy_s"], float))
+
+
+def before_and_after(frames: Frames) -> list[Markup]:
+    """Say in a sentence how the simulated time of each variant changes; nothing of runs that were not repriced."""
+    if not any(run.verdicts for run in frames.runs):
+        return []
+    middle = verdicts(frames).groupby("variant")[["before_s", "after_s"]].median().dropna()
+    told = [
+        variant.html + " from {} to {}".format(*map(duration, middle.loc[variant.label]))
+        for variant in frames.variants
+        if variant.label in middle.index
+    ]
+    if len(told) > MAX_TOLD:
+        told[MAX_TOLD - 1 :] = [Markup("{} more below").format(len(told) - MAX_TOLD + 1)]
+    said = "; ".join(filter(None, map(changes, frames.runs)))
+    return [escape(f"With {said or 'the changed system configuration'}, simulated time changes: ") + listed(told) + "."]
+
+
+def repriced_table(frames: Frames) -> Table | None:
+    """Tabulate times before and after, and what is known of learning; None for runs that were not repriced."""
+    if not any(run.verdicts for run in frames.runs):
+        return None
+    rows = []
+    for variant, seeds in of_each(verdicts(frames), frames.variants):
+        if seeds.empty:
+            continue
+        before_s, after_s = seeds[["before_s", "after_s"]].median()
+        holds = seeds["reason"].isna()
+        after_target_s = seeds["time_to_accuracy_s"]
+        after_target_s = after_target_s.mask(after_target_s.isna() & holds, inf)
+        to_target = [seeds["to_accuracy_before_s"].fillna(inf).median(), after_target_s.median(skipna=False)]
+        rows.append(
+            [
+                Cell(variant.html, plural(len(seeds), "seed")),
+                Cell(_known(before_s) + ARROW + _known(after_s)),
+                Cell(factor(before_s / after_s) if before_s > 0 and after_s > 0 else "–"),
+                Cell(ARROW.join(map(_known, to_target)) if any(map(isfinite, to_target)) else "–"),
+                Cell("holds" if holds.all() else "must be trained", f"holds with {holds.sum()} of {len(seeds)}"),
+            ]
+        )
+    titles = ["Variant", "Simulated time", "Times as fast", "Time to target", "What it learned"]
+    return Table(titles, rows, title="Before and after", note=NOTE, words=titles[-1:])
+
+
+def _known(seconds: float) -> str:
+    return duration(seconds) if isfinite(seconds) else "–"

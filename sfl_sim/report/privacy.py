@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import figures, style
+from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.display import data_size, duration, percent, plural, points, time_unit
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import write_page
@@ -20,8 +21,6 @@ from sfl_sim.report.load import TABLES, flat, load
 from sfl_sim.report.pages.costs import any_of
 from sfl_sim.report.panel import Panel
 from sfl_sim.report.privacy_pictures import galleries
-from sfl_sim.report.run_warnings import warnings
-from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Column, Table
 from sfl_sim.report.targets import TIME, accuracy, time_compared, time_in_words
 from sfl_sim.scenario import grid

@@ -14,7 +14,7 @@ import pytest
 from read_table import read
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.comparison import Comparison, compare, difference_tables, machine_in_words, settings_in_words
+from sfl_sim.report.comparison import Comparison, compare, difference_tables
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import Run, load
 from sfl_sim.report.pages.run import write_report
@@ -57,7 +57,7 @@ def test_one_run_per_method_compares_methods_and_cries_no_wolf() -> None:
     assert found.compared == "method.name"
     assert found.others == []
     assert found.settings["method.name"]["method.p0"] == ["–", "0.3", "–"]
-    assert settings_in_words(found) == "The runs differ in <code>method.name</code> alone."
+    assert found.in_words == "The runs differ in <code>method.name</code> alone."
 
 
 def test_what_differs_besides_the_method_is_warned_about() -> None:
@@ -69,7 +69,7 @@ def test_what_differs_besides_the_method_is_warned_about() -> None:
 
     assert found.compared == "method.name"
     assert found.others == ["train.lr"]
-    assert "also differ in <code>train.lr</code>" in settings_in_words(found)
+    assert "also differ in <code>train.lr</code>" in found.in_words
 
 
 def test_of_two_that_differ_in_two_settings_nobody_knows_what_is_compared() -> None:
@@ -82,7 +82,7 @@ def test_of_two_that_differ_in_two_settings_nobody_knows_what_is_compared() -> N
 def test_code_of_one_s_own_that_was_changed_between_two_runs_is_a_difference() -> None:
     before, after = ({"own_code": {"nets.py": "a0a0a0a0a0", "mine.py": 10 * digit}} for digit in "bc")
     found = compared({}, {}, manifests=[before, after])
-    assert settings_in_words(found) == "The runs differ in <code>mine.py</code> alone."
+    assert found.in_words == "The runs differ in <code>mine.py</code> alone."
     assert found.settings["mine.py"] == {"own_code.mine.py": ["bbbbbbbb", "cccccccc"]}
     found = compared({}, {}, manifests=[{"own_code": {}}, after])
     assert found.settings["nets.py"] == {"own_code.nets.py": ["–", "a0a0a0a0"]}
@@ -91,7 +91,7 @@ def test_code_of_one_s_own_that_was_changed_between_two_runs_is_a_difference() -
 def test_equal_runs_have_the_same_settings() -> None:
     found = compared({"name": "a", "repeats": 1}, {"name": "b", "repeats": 3})
 
-    assert settings_in_words(found) == "The runs have the same settings."
+    assert found.in_words == "The runs have the same settings."
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_what_a_run_varies_itself_is_no_difference_between_runs() -> None:
 def test_what_grids_vary_is_named_unless_all_runs_vary_it_alike() -> None:
     several, one = {"grid": {"server.order": ["fcfs", "cyclic"]}}, {"server": {"order": "random_job"}}
     apart = ", apart from what their grids vary (<code>server.order</code>)."
-    assert settings_in_words(compared(several, one)) == f"The runs have the same settings{apart}"
+    assert compared(several, one).in_words == f"The runs have the same settings{apart}"
     slower = one | {"train": {"lr": 0.2}}
-    assert settings_in_words(compared(several, slower)) == f"The runs differ in <code>train.lr</code> alone{apart}"
-    assert settings_in_words(compared(several, several)) == "The runs have the same settings."
+    assert compared(several, slower).in_words == f"The runs differ in <code>train.lr</code> alone{apart}"
+    assert compared(several, several).in_words == "The runs have the same settings."
 
 
 def test_a_grid_that_sets_a_key_to_one_value_is_a_setting() -> None:
@@ -164,7 +164,7 @@ def test_machines_are_told_apart_from_settings() -> None:
         "versions.torch": ["2.6.0", "2.15.0"],
         "train.executor": ["eager", "batched"],
     }
-    assert "<code>device</code>" in machine_in_words(found)
+    assert "<code>device</code>" in found.machine_in_words
 
 
 def test_the_page_warns_only_where_there_is_something_to_warn_about(small_folder: Path, tmp_path: Path) -> None:

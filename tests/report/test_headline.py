@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from read_table import read
 from synthetic_run import FramesOf, Setting, World, write_run
 
+from sfl_sim.report.comparison import repriced_table
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.headline import headline, told_by_seeds
-from sfl_sim.report.repriced import repriced_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from synthetic_run import FramesOf, World, write_run
 
+from sfl_sim.report.about import warnings
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.run_warnings import warnings
 
 if TYPE_CHECKING:
     from pathlib import Path

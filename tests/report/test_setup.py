@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.load import settings_by_variant
-from sfl_sim.report.setup import setup_in_words
 
 
 def test_the_line_of_setup_says_what_was_simulated_and_what_varied() -> None:

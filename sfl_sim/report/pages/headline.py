@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from markupsafe import Markup, escape
 
+from sfl_sim.report.comparison import before_and_after
 from sfl_sim.report.display import duration, percent, plural, points
 from sfl_sim.report.pages.costs import absence_costs, choice
-from sfl_sim.report.repriced import before_and_after
 from sfl_sim.report.results import medians
 from sfl_sim.report.targets import ROUNDS, TIME, Aim, accuracy, aims, factor
 from sfl_sim.scenario.concerns import concern_of

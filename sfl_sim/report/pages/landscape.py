@@ -10,13 +10,12 @@ import pandas as pd
 from markupsafe import Markup
 
 from sfl_sim.report import figures, style
+from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.display import over_seeds, percent, plural
 from sfl_sim.report.figures import MAX_NARROW_BANDS
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.pages.headline import told_by_seeds
 from sfl_sim.report.panel import Panel
-from sfl_sim.report.run_warnings import warnings
-from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Column, Table, by_variant
 
 if TYPE_CHECKING:

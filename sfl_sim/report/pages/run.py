@@ -11,7 +11,13 @@ from markupsafe import Markup
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report import figures, style
-from sfl_sim.report.comparison import compare, difference_tables, machine_in_words, settings_in_words, values_table
+from sfl_sim.report.about import setup_in_words, warnings
+from sfl_sim.report.comparison import (
+    changes,
+    compare,
+    difference_tables,
+    repriced_table,
+)
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import Parts, write_page
@@ -19,10 +25,7 @@ from sfl_sim.report.load import load
 from sfl_sim.report.pages import costs, gantt, knowledge, learning, one_round, system
 from sfl_sim.report.pages.headline import headline
 from sfl_sim.report.panel import Panel
-from sfl_sim.report.repriced import changes, repriced_table
 from sfl_sim.report.results import paper_table, results_table
-from sfl_sim.report.run_warnings import warnings
-from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Table
 
 if TYPE_CHECKING:
@@ -73,8 +76,13 @@ SECTIONS = {
 }
 """The sections in reading order: what was learned, what it cost, one round in detail, the system. New figures are
 entered here: the docstring of `sfl_sim.report` shows how."""
-MAX_OPEN_ROWS = 8
-"""A table of differences that is longer than this has to be opened."""
+DIGESTS = ("timeline", "weights")
+LIMITS = {
+    "last_rounds": LAST_ROUNDS, "curve_points": figures.MAX_POINTS, "heat_rounds": knowledge.MAX_ROUNDS,
+    "queue_points": one_round.MAX_POINTS, "gantt_ops": gantt.MAX_OPS, "gantt_clients": gantt.MAX_CLIENTS,
+    "drawn_variants": style.MAX_DETAILED, "max_looks": style.MAX_LOOKS, "max_open_rows": 8,
+}  # fmt: skip
+"""How much is drawn, and how long a table of differences may be that need not be opened."""
 
 
 def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) -> Path:
@@ -93,33 +101,29 @@ def write_report(runs: Sequence[Path], out: Path, parts: Parts | None = None) ->
     headlines = parts.make("The summary", lambda: headline(frames), list[Markup]())
     results = parts.make("The table of results", lambda: _results(frames), list[Table]())
     paper = parts.make("The table computed as in the paper", lambda: paper_table(frames), None)
-    changed = ", ".join(filter(None, map(changes, frames.runs)))
     shown = parts.draw(_sections(frames))
+    changed = ", ".join(filter(None, map(changes, frames.runs)))
+    settings = [own for run in frames.runs for own in run.settings.values()]
+    n_clients = frames.clients.groupby("variant", sort=False)["client"].nunique()
+    dates = dict.fromkeys(str(run.manifest.get("created", "?"))[:10] for run in frames.runs)
+    variants, seeds = plural(len(frames.variants), "variant"), plural(frames.summary["seed"].nunique(), "seed")
+    kind, notes = "report of a repriced run" if frames.runs[0].verdicts else "report", []
+    if len(frames.runs) > 1:
+        kind = f"comparison of {plural(len(frames.runs), 'run')}"
+    if frames.drawn is not frames:
+        notes.append(
+            f"Drawn are {len(frames.drawn.variants)} of the {frames.n_variants:,} variants: the first ones of the "
+            "grid, as many as can be told apart. The results of all can be opened below, and all numbers are in the "
+            "tables beside this page. A scenario with others of these variants draws them, and takes their results "
+            "from this run."
+        )
     return write_page(
-        out,
-        "run",
-        title=frames.title + (f": {changed}" if changed else ""),
-        kind=_kind(frames),
-        about=_about(frames),
-        setup=_setup(frames),
-        headlines=headlines,
-        warnings=warnings(frames) + parts.left_out,
-        panels=shown,
-        parts=parts,
-        comparison=_comparison(frames),
-        notes=_notes(frames),
-        results=[*results, *([paper] if paper else [])],
-        runs=frames.runs,
-        digests=_digests(frames),
-        last_rounds=LAST_ROUNDS,
-        curve_points=figures.MAX_POINTS,
-        heat_rounds=knowledge.MAX_ROUNDS,
-        queue_points=one_round.MAX_POINTS,
-        gantt_ops=gantt.MAX_OPS,
-        gantt_clients=gantt.MAX_CLIENTS,
-        drawn_variants=style.MAX_DETAILED,
-        max_looks=style.MAX_LOOKS,
-    )
+        out, "run", title=frames.title + (f": {changed}" if changed else ""), kind=kind,
+        about=f"{variants}, {seeds}, run on {', '.join(dates)}", setup=setup_in_words(settings, n_clients),
+        headlines=headlines, warnings=warnings(frames) + parts.left_out, panels=shown, parts=parts,
+        comparison=compare(frames.runs) if len(frames.runs) > 1 else None, notes=notes,
+        results=[*results, *([paper] if paper else [])], runs=frames.runs, digests=_digests(frames), **LIMITS,
+    )  # fmt: skip
 
 
 def panels(frames: Frames) -> list[Panel]:
@@ -152,57 +156,13 @@ def _results(frames: Frames) -> list[Table]:
     return [*drawn, replace(results_table(frames), title=f"All {frames.n_variants:,} variants", folded=True)]
 
 
-def _notes(frames: Frames) -> list[str]:
-    """Say what is not drawn."""
-    if frames.drawn is frames:
-        return []
-    return [
-        f"Drawn are {len(frames.drawn.variants)} of the {frames.n_variants:,} variants: the first ones of the grid, as "
-        "many as can be told apart. The results of all can be opened below, and all numbers are in the tables beside "
-        "this page. A scenario with others of these variants draws them, and takes their results from this run."
-    ]
-
-
-def _kind(frames: Frames) -> str:
-    if len(frames.runs) > 1:
-        return f"comparison of {plural(len(frames.runs), 'run')}"
-    return "report of a repriced run" if frames.runs[0].verdicts else "report"
-
-
-def _setup(frames: Frames) -> str:
-    settings = [own for run in frames.runs for own in run.settings.values()]
-    return setup_in_words(settings, frames.clients.groupby("variant", sort=False)["client"].nunique())
-
-
-def _about(frames: Frames) -> str:
-    dates = dict.fromkeys(str(run.manifest.get("created", "?"))[:10] for run in frames.runs)
-    variants, seeds = plural(len(frames.variants), "variant"), plural(frames.summary["seed"].nunique(), "seed")
-    return f"{variants}, {seeds}, run on {', '.join(dates)}"
-
-
-def _comparison(frames: Frames) -> dict[str, Any]:
-    """Describe for the template in what several runs differ; empty for one run."""
-    if len(frames.runs) == 1:
-        return {}
-    found = compare(frames.runs)
-    values = {key: texts for part in found.settings.values() for key, texts in part.items()}
-    told = {"settings": settings_in_words(found), "warns": bool(found.others)}
-    told["values"] = values_table(found, values) if values else None
-    told["values_open"] = len(values) <= MAX_OPEN_ROWS
-    told["machine"] = machine_in_words(found) if found.machine else None
-    told["machine_values"] = values_table(found, found.machine)
-    return told
-
-
 def _digests(frames: Frames) -> Table:
-    digests = ["timeline_digest", "weights_digest"]
+    def digest(text: object) -> Cell:
+        return Cell(Markup("<code>{}</code>").format(text) if isinstance(text, str) else "–")
+
     rows = [
-        [Cell(Markup(row["variant"])), Cell(str(row["seed"])), *(_digest(row[name]) for name in digests)]
+        [Cell(Markup(row["variant"])), Cell(str(row["seed"])), *(digest(row[f"{name}_digest"]) for name in DIGESTS)]
         for row in frames.summary.to_dict("records")
     ]
-    titles = ["Variant", "Seed", "Timeline", "Weights"]
+    titles = ["Variant", "Seed", *(name.capitalize() for name in DIGESTS)]
     return Table(titles, rows, title=f"Digests of {plural(len(rows), 'run')}", folded=frames.drawn is not frames)
-
-
-def _digest(text: object) -> Cell:
-    return Cell(Markup("<code>{}</code>").format(text) if isinstance(text, str) else "–")

@@ -9,6 +9,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from sfl_sim.metrics.serving import Saturation, saturation
+from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import settings_by_variant
@@ -16,7 +17,6 @@ from sfl_sim.report.pages.headline import told_by_seeds
 from sfl_sim.report.pages.serving_figures import latency_panels, load_panels, rule_panels
 from sfl_sim.report.serving_accuracy import accuracy_panels
 from sfl_sim.report.serving_load import load_serving, rate
-from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Column, Table
 from sfl_sim.scenario.yaml_text import read_value
 

@@ -10,12 +10,12 @@ from markupsafe import Markup, escape
 
 from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import style
+from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.display import capitalised, data_size, duration, listed, percent, plural, prefixed
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import settings_by_variant
 from sfl_sim.report.pages.costs import NOTHING
 from sfl_sim.report.pages.whatif_figures import elsewhere_panels, round_panels, server_panels
-from sfl_sim.report.setup import setup_in_words
 from sfl_sim.report.table import Cell, Table
 from sfl_sim.report.whatif_clients import class_panels, cost_panels
 from sfl_sim.report.whatif_draws import TITLE, draw_panels, survivors, verdict
