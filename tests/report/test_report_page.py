@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
@@ -14,26 +15,40 @@ from synthetic_run import Setting, World, write_run
 
 from sfl_sim import report
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report import style
+from sfl_sim.report import figures, style
+from sfl_sim.report.about import warnings
 from sfl_sim.report.frames import Frames, merge
-from sfl_sim.report.html_page import Parts, share_plotly
+from sfl_sim.report.html_page import Parts, share_plotly, write_page
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.run import SECTIONS, Section, panels, write_report
+from sfl_sim.report.panel import Panel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-QUEUE = "The server's queue"
-WHY = "Why a round takes so long"
-ALWAYS = ["Results", "Where the time goes", "The server's queue", "One round, operation by operation", WHY,
-          "Where to cut", "The fleet", "Settings", "How to read the numbers", "Versions and digests"]  # fmt: skip
-TRAINED = [
-    "Time to 70\u00a0% accuracy",
-    "Forgetting",
-    "Which labels are forgotten",
-    "Accuracy of the labels in the last rounds",
-]
+TARGET = "Time to 70\u00a0% accuracy"
+"""The section "Accuracy" of a run with a target."""
 FRONTIER = "What less forgetting costs in time"  # of three variants or more
+LABELS = ["Which labels are forgotten", "Accuracy of the labels in the last rounds"]
+"""The section "Labels"."""
+NOT_DRAWN_HERE = {
+    "Perplexity", "Your metrics", "Early exits", "Inputs of the last layer", "Labels within a round",
+    "Availability and dropouts", "Staleness", "Replay", "Labels in the order of service", "Labels held by each client",
+}  # fmt: skip
+"""Sections for which a synthetic run has no data."""
+
+
+def expected(trained: bool = True) -> list[str]:
+    """The titles that a synthetic run of three variants should have, as the sections are declared."""
+    found = []
+    for name, section in SECTIONS.items():
+        if name not in NOT_DRAWN_HERE and (trained or not section.trained):
+            found += {"Accuracy": [TARGET], "Labels": LABELS}.get(name, [name])
+    return found
+
+
+def titles(frames: Frames) -> list[str]:
+    return [panel.title for panel in panels(frames)]
 
 
 class Page(HTMLParser):
@@ -71,26 +86,59 @@ def page(run_folder: Path) -> Page:
     return Page(write_report([run_folder], run_folder / "report.html"))
 
 
-def test_every_section_stands_in_its_place(page: Page) -> None:
-    assert page.titles == [ALWAYS[0], *TRAINED, FRONTIER, *ALWAYS[1:]]
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the sections, for tests of what stands around them."""
+    monkeypatch.setattr("sfl_sim.report.pages.run.SECTIONS", {})
 
 
-def test_of_a_large_grid_as_much_is_drawn_as_can_be_told_apart_and_the_page_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if there were a single colour: drawn are the first variant and the one whose accuracy is its target."""
+def test_every_section_stands_in_its_place(page: Page, frames: Frames) -> None:
+    after = ["Settings", "How to read the numbers", "Versions and digests"]
+    assert titles(frames) == expected()
+    assert page.titles == ["Results", *expected(), *after]
+    assert expected()[0] == TARGET
+    assert expected()[-1] == "The fleet"
+
+
+def test_details_are_folded_below_where_the_time_goes(page: Page) -> None:
+    folded = re.findall("<details><summary><h2>(.*?)</h2>", page.source)
+
+    below = page.titles[page.titles.index("Where the time goes") + 1 :]
+    assert folded == [title.replace("'", "&#39;") for title in below if title != "Settings"]
+
+
+def test_the_same_run_gives_the_same_page(page: Page, run_folder: Path, tmp_path: Path) -> None:
+    again = write_report([run_folder], tmp_path / "again.html")
+
+    assert again == tmp_path / "again.html"
+    assert page.source == again.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Four variants, as if there were a single colour; the accuracy of the last is the target of all."""
     monkeypatch.setattr("sfl_sim.report.style.MAX_LOOKS", 1)
     variants = tuple(Setting(f"lr={n}", "splitfed_v2", "fcfs", 0.9, 0.1) for n in range(4))
     world = World(variants=variants, seeds=(0,), clients=2, rounds=2, batches=1, reference="lr=3")
-    folder = write_run(tmp_path / "grid", world)
-    frames = merge([load(folder)])
+    return write_run(tmp_path / "grid", world)
 
-    page = Page(write_report([folder], folder / "report.html"))
 
-    assert "Drawn are 2 of the 4 variants" in page.text
+def test_of_a_large_grid_as_much_is_drawn_as_can_be_told_apart(grid: Path) -> None:
+    """Drawn are the first variant and the one whose accuracy is its target."""
+    frames = merge([load(grid)])
+
     assert [variant.name for variant in frames.drawn.variants] == ["lr=0", "lr=3"]
     assert frames.drawn.typical_round == frames.typical_round
     assert {variant.colour for variant in frames.variants[1:]} == {style.MUTED}, "no other variant's colour"
+    named = {trace.name for panel in panels(frames)[:1] for _, figure in panel.figures for trace in figure.data}
+    assert named - {None} == {"lr=0", "lr=3"}
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_page_says_how_much_of_a_large_grid_is_drawn(grid: Path) -> None:
+    page = Page(write_report([grid], grid / "report.html"))
+
+    assert "Drawn are 2 of the 4 variants" in page.text
     drawn, all_results = page.text[page.text.index("Results") :].split("All 4 variants")
     assert "lr=0" in drawn
     assert "lr=1" not in drawn
@@ -114,54 +162,55 @@ TOO_LARGE = MemoryError("Unable to allocate 74.5 GiB for an array with shape (10
 
 
 @pytest.mark.leaves_out
-@pytest.mark.parametrize(
-    ("part", "named", "titles"),
-    [
-        (QUEUE, f"The section “{QUEUE}”", [QUEUE]),
-        ("headline", "The summary", []),
-        ("results_table", "The table of results", []),
-    ],
-)
 def test_what_takes_too_much_memory_is_left_out_with_a_sentence_and_all_else_is_there(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, part: str, named: str, titles: list[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if part in SECTIONS:
-        monkeypatch.setitem(SECTIONS, part, replace(SECTIONS[part], panels=failing(TOO_LARGE)))
-    else:
+    fleet = {"The fleet": SECTIONS["The fleet"]}
+    monkeypatch.setattr("sfl_sim.report.pages.run.SECTIONS", fleet | {"Replay": Section(failing(TOO_LARGE))})
+    for part in ("headline", "results_table"):
         monkeypatch.setattr(f"sfl_sim.report.pages.run.{part}", failing(TOO_LARGE))
 
     page = Page(write_report([folder], folder / "report.html"))
 
-    assert f"{named} is left out: MemoryError: Unable to allocate 74.5 GiB" in page.text
-    assert page.titles == [title for title in [ALWAYS[0], *TRAINED, *ALWAYS[1:]] if title not in titles]
+    for part in ("The summary", "The table of results", "The section “Replay”"):
+        assert f"{part} is left out: MemoryError: Unable to allocate 74.5 GiB" in page.text
+    assert page.titles[:2] == ["Results", "The fleet"]
+
+
+def a_figure(error: Exception | None = None) -> Panel:
+    return Panel("Title", "Caption.", [("Heading", failing(error) if error else partial(figures.canvas, 100))])
 
 
 @pytest.mark.leaves_out
 def test_a_figure_that_cannot_be_written_is_a_sentence_in_its_place(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("plotly.graph_objects.Figure.to_html", failing(TOO_LARGE))
-    assert "A figure is left out: MemoryError" in Page(write_report([folder], folder / "report.html")).text
+    page = Page(write_page(tmp_path / "page.html", "page", title="a", panels=[a_figure()]))
+    assert "A figure is left out: MemoryError" in page.text
 
 
 @pytest.mark.leaves_out
-def test_every_other_error_is_raised_unless_a_run_is_to_be_published(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_other_error_is_raised_unless_a_run_is_to_be_published() -> None:
+    sections = {"One": lambda: [a_figure(KeyError("uplink\nbps"))], "Two": lambda: [a_figure()]}
     told: list[str] = []
     counted: list[tuple[int, int]] = []
-    monkeypatch.setitem(SECTIONS, "The fleet", Section(failing(KeyError("uplink\nbps")), folded=True))
     with pytest.raises(KeyError):
-        write_report([folder], folder / "report.html")
+        Parts().draw(sections)
 
     parts = Parts(Exception, told.append, lambda *numbers: counted.append(numbers))
-    page = Page(write_report([folder], folder / "report.html", parts))
 
-    (sentence,) = told
-    assert sentence.startswith("The section “The fleet” is left out: KeyError: 'uplink\\nbps'")
-    assert sentence in page.text
-    assert "The fleet" not in page.titles
-    assert counted == [(number, counted[0][1]) for number in range(counted[0][1] + 1)]
+    assert [panel.title for panel in parts.draw(sections)] == ["Title"]
+    assert told == parts.left_out
+    assert told[0].startswith("The section “One” is left out: KeyError: 'uplink\\nbps'")
+    assert counted == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_titles_captions_and_tables_wait_for_no_figure() -> None:
+    panel = a_figure(TOO_LARGE)
+    assert (panel.title, panel.caption, panel.tables) == ("Title", "Caption.", ())
+    with pytest.raises(MemoryError):
+        panel.drawn()
 
 
 def test_the_contents_lead_to_every_section(page: Page) -> None:
@@ -171,21 +220,15 @@ def test_the_contents_lead_to_every_section(page: Page) -> None:
     assert len(names) == len(page.titles)
 
 
-def test_details_are_folded_below_where_the_time_goes(page: Page) -> None:
-    folded = re.findall("<details><summary><h2>(.*?)</h2>", page.source)
-
-    below = page.titles[page.titles.index("Where the time goes") + 1 :]
-    assert folded == [title.replace("'", "&#39;") for title in below if title != "Settings"]
-
-
+@pytest.mark.usefixtures("no_figures")
 def test_the_glossary_has_the_words_of_the_page_alone(page: Page, tmp_path: Path, small: World) -> None:
     timing = Page(write_report([write_run(tmp_path / "run", replace(small, trained=False))], tmp_path / "report.html"))
 
-    for word in ("Performance gap (PG)", "Backward transfer (BW)"):
+    for word in ("Performance gap (PG)", "Backward transfer (BW)", "Straggler wait"):
         assert f"<dt>{word}</dt>" in page.source
         assert f"<dt>{word}</dt>" not in timing.source
     assert "<dt>Waiting for assistants</dt>" not in page.source
-    assert "<dt>Straggler wait</dt>" in timing.source
+    assert "<dt>Simulated time</dt>" in timing.source
 
 
 def test_the_tab_says_what_page_it_is_and_figures_and_tables_have_names(page: Page) -> None:
@@ -194,8 +237,8 @@ def test_the_tab_says_what_page_it_is_and_figures_and_tables_have_names(page: Pa
     assert page.source.count('<div class="scroll" role="region" aria-label="') == page.source.count("<table")
 
 
-def test_pages_of_a_folder_can_share_plotly(folder: Path, tmp_path: Path) -> None:
-    page = write_report([folder], tmp_path / "report.html")
+def test_pages_of_a_folder_can_share_plotly(tmp_path: Path) -> None:
+    page = write_page(tmp_path / "report.html", "page", title="a", panels=[a_figure()])
     share_plotly(page)
     share_plotly(page)  # again: nothing is left to do
 
@@ -216,15 +259,6 @@ def test_it_opens_offline(page: Page) -> None:
 
 def test_it_is_no_heavier_than_plotly_and_a_megabyte(page: Page) -> None:
     assert len(page.source) < len(get_plotlyjs()) + 1_000_000
-
-
-def test_the_same_run_gives_the_same_page(tmp_path: Path, small: World) -> None:
-    folder = write_run(tmp_path / "run", replace(small, variants=small.variants[1:2]))
-
-    once, again = (write_report([folder], tmp_path / name) for name in ("once.html", "again.html"))
-
-    assert again == tmp_path / "again.html"
-    assert once.read_text(encoding="utf-8") == again.read_text(encoding="utf-8")
 
 
 def test_settings_and_digests_are_there(page: Page) -> None:
@@ -268,7 +302,8 @@ def test_who_is_left_out_of_the_details_is_told(frames: Frames, eight: Frames) -
     def told(each: Frames) -> list[str]:
         return [panel.title for panel in panels(each) if "the first 6 of 8 variants" in panel.caption]
 
-    assert told(eight) == [name for name, section in SECTIONS.items() if section.details]
+    details = [name for name, section in SECTIONS.items() if section.details and name not in NOT_DRAWN_HERE]
+    assert told(eight) == details != []
     assert told(frames) == []
 
 
@@ -282,24 +317,26 @@ def test_a_run_without_a_target_has_its_curves_all_the_same(frames: Frames) -> N
 
 
 def test_a_timing_only_run_has_no_figures_of_accuracy(tmp_path: Path, small: World) -> None:
-    folder = write_run(tmp_path / "run", replace(small, trained=False))
+    frames = merge([load(write_run(tmp_path / "run", replace(small, trained=False)))])
 
-    page = Page(write_report([folder], tmp_path / "report.html"))
+    shown = [panel.drawn() for panel in panels(frames)]
 
-    assert page.titles == ALWAYS
-    assert "timing-only" in page.text
-    assert not re.search(r"\b(nan|inf|None)\b", page.text)
+    assert [panel.title for panel in shown] == expected(trained=False)
+    assert "timing-only" in warnings(frames)[0]
+    cells = [cell for panel in shown for table in panel.tables for row in table.rows for cell in row]
+    assert not re.search(r"\b(nan|inf|None)\b", " ".join(f"{cell.text} {cell.below}" for cell in cells))
 
 
 def test_an_interrupted_run_with_one_round_can_be_reported(tmp_path: Path, small: World) -> None:
-    folder = write_run(tmp_path / "run", replace(small, rounds=1, status="interrupted"))
+    frames = merge([load(write_run(tmp_path / "run", replace(small, rounds=1, status="interrupted")))])
 
-    page = Page(write_report([folder], tmp_path / "report.html"))
+    shown = [panel.drawn().title for panel in panels(frames)]
 
-    assert page.titles == [ALWAYS[0], *TRAINED, *ALWAYS[1:]]
-    assert "interrupted after round 1 of 30" in page.text
+    assert shown == [title for title in expected() if title != FRONTIER]
+    assert "interrupted after round 1 of 30" in warnings(frames)[0]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_two_runs_stand_side_by_side(tmp_path: Path, small: World) -> None:
     alone = replace(small, name="other", variants=small.variants[:1], trained=False)
     folders = [write_run(tmp_path / "one", small), write_run(tmp_path / "two", alone)]
@@ -311,28 +348,28 @@ def test_two_runs_stand_side_by_side(tmp_path: Path, small: World) -> None:
     assert page.text.count(": scenario.yaml") == 2
 
 
-def test_two_runs_of_one_name_are_told_apart_by_folder(small_folder: Path, folder: Path, tmp_path: Path) -> None:
-    page = Page(write_report([small_folder, folder], tmp_path / "report.html"))
+def test_two_runs_of_one_name_are_told_apart_by_folder(small_folder: Path, folder: Path) -> None:
+    labels = [variant.label for variant in merge([load(small_folder), load(folder)]).variants]
 
-    assert f"{small_folder}: splitfed_v2, cyclic" in page.text
-    assert f"{folder}: splitfed_v2, cyclic" in page.text
+    assert f"{small_folder}: splitfed_v2, cyclic" in labels
+    assert f"{folder}: splitfed_v2, cyclic" in labels
 
 
-def test_a_method_without_a_server_can_be_reported(folder: Path, tmp_path: Path) -> None:
+def test_a_method_without_a_server_can_be_reported(folder: Path) -> None:
     ops = pd.read_parquet(folder / "ops.parquet")
     ops[ops["node"] != "server"].to_parquet(folder / "ops.parquet")
 
-    page = Page(write_report([folder], tmp_path / "report.html"))
+    shown = {panel.title: panel.drawn() for panel in panels(merge([load(folder)]))}
 
-    assert "held idle for 0\u00a0% of the round" in page.text
+    assert "held idle for 0\u00a0% of the round" in shown["The server's queue"].figures[0][0]
 
 
-def test_a_run_whose_operations_are_lost_can_be_reported(folder: Path, tmp_path: Path) -> None:
+def test_a_run_whose_operations_are_lost_can_be_reported(folder: Path) -> None:
     pd.read_parquet(folder / "ops.parquet").head(0).to_parquet(folder / "ops.parquet")
 
-    page = Page(write_report([folder], tmp_path / "report.html"))
+    shown = [panel.drawn().title for panel in panels(merge([load(folder)]))]
 
-    assert "Why a round takes so long" in page.text
+    assert "Why a round takes so long" in shown
 
 
 def test_a_folder_without_a_run_is_bad_input(tmp_path: Path) -> None:
@@ -342,9 +379,11 @@ def test_a_folder_without_a_run_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_the_example_that_tells_how_to_add_a_figure_works(frames: Frames) -> None:
-    example = re.search(r"for example:\n\n(.*)\n\nIn `page._sections`", inspect.getdoc(report) or "", re.S)
+    example = re.search(r"for example:\n\n(.*)\n\nIn `SECTIONS`", inspect.getdoc(report) or "", re.S)
     assert example is not None
     names: dict[str, Any] = {}
     exec(dedent(example[1]), names)
     (panel,) = names["upload_panels"](frames)
     assert [entry.name for entry in panel.legend] == [variant.label for variant in frames.variants]
+    nothing = frames.rounds.assign(bytes_up=0)
+    assert names["upload_panels"](replace(frames, rounds=nothing)) == []
