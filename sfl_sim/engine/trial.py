@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
@@ -21,6 +21,7 @@ from sfl_sim.engine.cache_key import trial_key
 from sfl_sim.engine.checkpointing import CheckpointWriter, ResumePoint, StoredRound, resume_points
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Began, Counted, Ended, Notify, Warned
+from sfl_sim.engine.rounds import Round
 from sfl_sim.errors import OutputError, ScenarioError, own_place
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, headline
 from sfl_sim.metrics.exit_metrics import HEADLINE
@@ -92,29 +93,12 @@ def attempt(number: int, variant: Variant, place: Path, settings: Settings, noti
     clear(place)
     try:
         with writing(place.parents[1]):
-            _from_last_checkpoint(number, variant, place, settings, notify)
+            _Trial(number, variant, place, settings=settings, notify=notify).run()
     except OutputError:
         raise
     except Exception as error:
         failure = failure_of(variant, error, rounds_of(place) + 1)  # on its way out it has kept its whole rounds
         write_failure(place, failure, "".join(format_exception(error)))
-
-
-def _from_last_checkpoint(number: int, variant: Variant, place: Path, settings: Settings, notify: Notify) -> None:
-    """Run a trial from the latest usable checkpoint, or from its beginning."""
-
-    def warn(problem: str) -> None:
-        notify(Warned(number, problem))
-
-    # before files and code can change under what is computed
-    key = trial_key(variant.scenario, settings.meaning, pixels=not settings.timing_only)
-    for resume in resume_points(Checkpoints(place), key, warn):
-        try:
-            _run_trial(number, variant, place, settings, notify, key, resume, warn)
-        except CheckpointMismatch as error:
-            warn(f"{resume and resume.checkpoint.folder} is not used: {error}")
-        else:
-            return
 
 
 def failure_of(variant: Variant, error: BaseException, round: int | None = None) -> Failure:
@@ -125,70 +109,111 @@ def failure_of(variant: Variant, error: BaseException, round: int | None = None)
     return Failure(variant.name, variant.scenario.seed, round, message + place)
 
 
-def _run_trial(
-    number: int,
-    variant: Variant,
-    place: Path,
-    settings: Settings,
-    notify: Notify,
-    key: str,
-    resume: ResumePoint | None,
-    warn: Callable[[str], None],
-) -> None:
-    """Run one variant with one seed into its folder; whole rounds are kept, also if it fails.
+class _Trial:
+    """One variant with one seed that runs into its folder `place`."""
 
-    Raises CheckpointMismatch if the run cannot go on from `resume`.
-    """
-    notify(Began(number, len(resume.rounds) if resume else 0))
-    scenario = variant.scenario
-    device = None if settings.timing_only else pick_device(settings.device)
-    experiment = Experiment(scenario, device)
-    if unheld := experiment.setup.unheld_labels:
-        warn(f"no client holds a sample of {', '.join(unheld)}")
-    keep_freed_memory()
-    torch.set_num_threads(threads_for(experiment.batch_macs, settings.threads))
-    PRECISIONS[scenario.train.precision].activate()
-    if experiment.meter:
-        experiment.meter.tell = lambda what, done, total: notify(Counted(what, "epoch", done, total, number))
-    trial = TrialWriter(place, variant.name, scenario.seed)
-    trial.add_layers(experiment.layers())
-    rounds = experiment.rounds(resume)
-    writer = None
-    if experiment.memory and settings.backend == "local":  # by the clock alone one begins anew; nodes keep no files
-        about = Checkpoints(place), key, experiment.memory, experiment.figures
-        writer = CheckpointWriter(*about, resume, warn, settings.checkpoint_jobs)
-        experiment.walk.clock.events.after_job.append(writer.after_job)
-    try:
-        while (round := next(rounds, None)) is not None:
+    def __init__(self, number: int, variant: Variant, place: Path, *, settings: Settings, notify: Notify) -> None:
+        self.number = number
+        self.variant = variant
+        self.place = place
+        self.settings = settings
+        self.notify = notify
+        # before files and code can change under what is computed
+        self.key = trial_key(variant.scenario, settings.meaning, pixels=not settings.timing_only)
+
+    def warn(self, problem: str) -> None:
+        self.notify(Warned(self.number, problem))
+
+    def run(self) -> None:
+        """Run from the latest usable checkpoint, or from the beginning."""
+        for resume in resume_points(Checkpoints(self.place), self.key, self.warn):
+            try:
+                self._run_from(resume)
+            except CheckpointMismatch as error:
+                self.warn(f"{resume and resume.checkpoint.folder} is not used: {error}")
+            else:
+                return
+
+    def _run_from(self, resume: ResumePoint | None) -> None:
+        """Run from a checkpoint, or from the beginning; whole rounds are kept, also if it fails.
+
+        Raises CheckpointMismatch if the run cannot go on from `resume`.
+        """
+        self.notify(Began(self.number, len(resume.rounds) if resume else 0))
+        experiment = self._experiment()
+        trial = TrialWriter(self.place, self.variant.name, self.variant.scenario.seed)
+        trial.add_layers(experiment.layers())
+        rounds = experiment.rounds(resume)
+        writer = self._checkpoint_writer(experiment, resume)
+        try:
+            while (round := next(rounds, None)) is not None:
+                with uninterrupted():
+                    self._write_round(round, trial, experiment, writer)
+        except Exception as error:
+            if experiment.is_walking and not isinstance(error, CheckpointMismatch):
+                raise CheckpointMismatch(f"the walk up to it fails: {type(error).__name__}: {error}") from error
+            raise
+        finally:
             with uninterrupted():
-                trial.add_round(
-                    round.row,
-                    round.labels,
-                    round.ops,
-                    clients=round.clients,
-                    confusion=round.confusion,
-                    joule=round.joule,
-                    leakage=round.leakage,
-                )
-                trial.add_final(round.final)
-                notify(Ended(number, round, experiment.stopped))
-                if writer and not experiment.stopped and writer.rounds < round.row["round"] < scenario.train.rounds:
-                    writer.after_round(StoredRound(round.row, round.labels, round.confusion, round.leakage))
-    except Exception as error:
-        if experiment.is_walking and not isinstance(error, CheckpointMismatch):
-            raise CheckpointMismatch(f"the walk up to it fails: {type(error).__name__}: {error}") from error
-        raise
-    finally:
-        with uninterrupted():
-            if not (trial.rounds.empty or experiment.is_walking):
-                trial.add_clients(experiment.clients())
-                trial.add_final(experiment.histories())
-                if device is not None:
-                    of_model = {"variant": variant.name, "seed": scenario.seed, "round": len(trial.rounds)}
-                    trial.add_weights(experiment.weights(), {**of_model, **experiment.dataset.preparation})
-                trial.close({"key": key} | summary_of(variant, trial, experiment))
-    if writer:
-        writer.checkpoints.remove()
+                if not (trial.rounds.empty or experiment.is_walking):
+                    self._close(trial, experiment)
+        if writer:
+            writer.checkpoints.remove()
+
+    def _experiment(self) -> Experiment:
+        """Make the experiment, and get this process ready to compute it."""
+        settings, scenario = self.settings, self.variant.scenario
+        experiment = Experiment(scenario, None if settings.timing_only else pick_device(settings.device))
+        if unheld := experiment.setup.unheld_labels:
+            self.warn(f"no client holds a sample of {', '.join(unheld)}")
+        keep_freed_memory()
+        torch.set_num_threads(threads_for(experiment.batch_macs, settings.threads))
+        PRECISIONS[scenario.train.precision].activate()
+        if experiment.meter:
+            experiment.meter.tell = lambda what, done, total: self.notify(
+                Counted(what, "epoch", done, total, trial=self.number)
+            )
+        return experiment
+
+    def _checkpoint_writer(self, experiment: Experiment, resume: ResumePoint | None) -> CheckpointWriter | None:
+        """Make the writer of checkpoints: None by the clock alone, where one begins anew, and on nodes of a cluster,
+        which keep no files.
+        """
+        if not experiment.memory or self.settings.backend != "local":
+            return None
+        store, jobs = Checkpoints(self.place), self.settings.checkpoint_jobs
+        writer = CheckpointWriter(
+            store, self.key, experiment.memory, figures=experiment.figures, resume=resume, warn=self.warn, jobs=jobs
+        )
+        experiment.walk.clock.events.after_job.append(writer.after_job)
+        return writer
+
+    def _write_round(
+        self, round: Round, trial: TrialWriter, experiment: Experiment, writer: CheckpointWriter | None
+    ) -> None:
+        trial.add_round(
+            round.row,
+            round.labels,
+            round.ops,
+            clients=round.clients,
+            confusion=round.confusion,
+            joule=round.joule,
+            leakage=round.leakage,
+        )
+        trial.add_final(round.final)
+        self.notify(Ended(self.number, round, experiment.stopped))
+        is_last = experiment.stopped or round.row["round"] == self.variant.scenario.train.rounds
+        if writer and not is_last and writer.rounds < round.row["round"]:
+            writer.after_round(StoredRound(round.row, round.labels, round.confusion, round.leakage))
+
+    def _close(self, trial: TrialWriter, experiment: Experiment) -> None:
+        """Write what belongs to the whole run so far; its last word is the summary."""
+        trial.add_clients(experiment.clients())
+        trial.add_final(experiment.histories())
+        if experiment.device is not None:
+            of_model = {"variant": trial.variant, "seed": trial.seed, "round": len(trial.rounds)}
+            trial.add_weights(experiment.weights(), {**of_model, **experiment.dataset.preparation})
+        trial.close({"key": self.key} | summary_of(self.variant, trial, experiment))
 
 
 def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment) -> dict[str, Any]:
@@ -220,8 +245,8 @@ def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment) -> 
 
 def _last(rounds: pd.DataFrame, columns: Sequence[str]) -> dict[str, float | None]:
     """Return the values of the last round's row; None for those that are missing."""
-    known = rounds.reindex(columns=list(columns)).astype(float).iloc[-1].dropna()
-    return {column: known.get(column) for column in columns}
+    values = rounds.reindex(columns=list(columns)).astype(float).iloc[-1].dropna()
+    return {column: values.get(column) for column in columns}
 
 
 @contextmanager
