@@ -1,4 +1,4 @@
-"""Data sets: labelled samples in memory as uint8, with the owner of each sample where it is known."""
+"""Data sets: labelled samples in memory, with the owner of each sample where it is known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_TOKEN = 255
-"""Largest token of samples that are there: they take a byte each."""
+"""Largest token that a sample can hold: each token takes a byte."""
 
 TEST_SHARE = 0.2
 """Share of the samples that become test samples if a data set comes without a split."""
@@ -34,16 +34,17 @@ class Dataset:
 
     Attributes:
         name: name in `DATASETS`.
-        x_train, x_test: uint8 (N, C, H, W) images, uint8 (N, T) tokens 0 .. n_labels - 1, or float32 samples (N, ...)
-            of a user's own, which are not normalised.
-        y_train, y_test: int64 (N,), labels 0 .. n_labels - 1.
+        x_train, x_test: samples: images, uint8 (N, C, H, W); sequences of tokens 0 .. n_labels - 1, uint8 (N, T); or
+            numbers of a user's own, float32 (N, ...), which are not normalised.
+        y_train, y_test: labels 0 .. n_labels - 1, int64 (N,).
         label_names: name of each label.
-        mean, std: float32 (C,), for normalisation, of pixel values in [0, 1]; None but for images.
-        owners, test_owners: int64 (N,), the person who wrote or spoke each sample, as index into `owner_names`; None
-            if unknown, and for test samples of people without training samples.
+        mean, std: mean and standard deviation of each channel's pixels in [0, 1], float32 (C,), for normalisation; None
+            if the samples are no images.
+        owners, test_owners: the person who wrote or spoke each sample, as index into `owner_names`, int64 (N,). None if
+            unknown; `test_owners` is also None if the test samples are of people without training samples.
         owner_names: name of each owner.
-        token_names: name of each token, if the next token is to be predicted at every position: then x (N, T + 1) has
-            one token more than a network reads, and the label of a sample is its owner.
+        token_names: name of each token, if the next token is predicted at every position; otherwise empty. With names,
+            x (N, T + 1) has one token more than a network reads, and the label of a sample is its owner.
     """
 
     name: str
@@ -76,32 +77,34 @@ class Dataset:
 
     @property
     def preparation(self) -> dict[str, Any]:
-        """What it takes to ask a trained model: the labels in their order, and mean and std of images (x / 255)."""
-        mean, std = ([] if each is None else each.tolist() for each in (self.mean, self.std))
+        """What somebody needs to use a trained model: the labels in order, and mean and std of images (x / 255)."""
+        mean, std = ([] if values is None else values.tolist() for values in (self.mean, self.std))
         return {"labels": list(self.answers), "mean": mean or None, "std": std or None}
 
     def digest(self) -> str:
         """Return 32 hex digits, equal for equal data sets."""
-        found = hashlib.blake2b(digest_size=16)
+        digest = hashlib.blake2b(digest_size=16)
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, torch.Tensor):
-                found.update(repr((field.name, value.dtype, value.shape)).encode())
-                # of a tensor that repeats one number, as `known` makes them, the number and the shape say all
-                found.update((value[:1] if value.stride(0) == 0 else value).contiguous().numpy().data)
+                digest.update(repr((field.name, value.dtype, value.shape)).encode())
+                # a tensor of `known` repeats one number: the number and the shape say all
+                digest.update((value[:1] if value.stride(0) == 0 else value).contiguous().numpy().data)
             else:
-                found.update(repr((field.name, value)).encode())
-        return found.hexdigest()
+                digest.update(repr((field.name, value)).encode())
+        return digest.hexdigest()
 
     @property
     def largest_token(self) -> int:
-        """The largest token in the samples, which are sequences of tokens."""
+        """The largest token in the samples. They must be sequences of tokens."""
         return max(int(x[: None if x.stride(0) else 1].max()) for x in (self.x_train, self.x_test))
 
     def predicting_all(self) -> Dataset:
-        """Return the data set with the label as one more token, and owners as labels; without owners all have one.
+        """Return the data set for prediction of the next token at every position.
 
-        Labels that are named by whole numbers are the tokens of these numbers, whatever others never are labels.
+        The label of each sample becomes its last token. Its owner becomes its label; without owners, all samples have
+        one label. If labels are named by whole numbers, such as 17, the label is the token 17: some tokens may then
+        never be labels.
 
         Raises:
             ScenarioError: the samples are no sequences of tokens, or the labels no tokens.
@@ -120,7 +123,7 @@ class Dataset:
 
         def part(x: Tensor, y: Tensor, owners: Tensor | None) -> tuple[Tensor, Tensor]:
             labels = owners if known and owners is not None else torch.zeros_like(y)
-            if x.stride(0) == 0:  # of `known`, which takes no memory
+            if x.stride(0) == 0:  # a tensor of `known`, which takes no memory
                 return x[:, :1].expand(-1, x.shape[1] + 1), labels
             return torch.cat([x, torch.tensor(tokens)[y][:, None].to(x.dtype)], dim=1), labels
 
@@ -132,7 +135,7 @@ class Dataset:
         )  # fmt: skip
 
     def subset(self, train_samples: int | None, test_samples: int | None) -> Dataset:
-        """Keep so many samples, stratified by label and the same in every run; None keeps all.
+        """Keep so many samples, stratified by label. They are the same in every run. None keeps all.
 
         Raises:
             ScenarioError: there are fewer samples.
@@ -150,7 +153,7 @@ class Dataset:
 
 
 def _picked(x: Tensor, i: Tensor) -> Tensor:
-    """Return samples `i`; of a tensor that repeats one sample, as `known` makes them, a view that takes no memory."""
+    """Return samples `i`. A tensor of `known` repeats one sample: it gives a view, which takes no memory."""
     return x[: len(i)] if x.stride(0) == 0 else x[i]
 
 
@@ -160,7 +163,7 @@ def numbered(n: int) -> tuple[str, ...]:
 
 
 def split_off_test(name: str, x: Tensor, y: Tensor, label_names: Sequence[str]) -> Dataset:
-    """Split images (N, C, H, W) into a training and a test set, stratified by label and the same in every run."""
+    """Split images (N, C, H, W) into a training and a test set, stratified by label. It is the same in every run."""
     is_test = torch.zeros(len(y), dtype=torch.bool)
     is_test[_stratified(y, round(TEST_SHARE * len(y)), f"{name} test split")] = True
     return measured(Dataset(name, x[~is_test], y[~is_test], x[is_test], y[is_test], tuple(label_names)))
@@ -192,7 +195,7 @@ def with_std(data: Dataset, std: Sequence[float]) -> Dataset:
 
 
 def drawn(names: Sequence[str], n: int | None, set_name: str) -> list[str]:
-    """Draw `n` of the owners at random, the same in every run, sorted by name; None keeps all.
+    """Draw `n` of the owners at random. They are the same in every run, and sorted by name. None keeps all.
 
     Raises:
         ScenarioError: there are fewer owners, or none at all.
@@ -237,7 +240,7 @@ def _chosen(y: Tensor, n_samples: int, key: str) -> Tensor:
 
 
 def _stratified(y: Tensor, n_samples: int, stream_name: str) -> Tensor:
-    """Choose `n_samples` indices, ascending: of each label its share, rounded down or up."""
+    """Choose `n_samples` indices, in ascending order. Each label gets its share, rounded down or up."""
     shuffled = torch.from_numpy(stream(0, stream_name).permutation(len(y)))
     sorted_by_label = shuffled[y[shuffled].argsort(stable=True)]
     evenly_spaced = torch.arange(n_samples) * len(y) // n_samples

@@ -68,7 +68,7 @@ def build_method(
         net = build_network(scenario, dataset, above=max(cuts))
     if device is not None and scenario.model.init:
         net = starting(net, scenario.model.init)
-    data = _client_data(scenario, dataset, shares, net, device)
+    data = _client_data(scenario, dataset, shares, net=net, device=device)
     _check_error_feedback(scenario, round_cuts)
     wire = _wire(scenario, round_cuts)
     task = Task(
@@ -76,8 +76,9 @@ def build_method(
         optimizer=train.optimizer, momentum=train.momentum, weight_decay=train.weight_decay,
         uniform_weights=train.agg_weights == "uniform",
         label_counts=counts, label_names=dataset.label_names, seed=scenario.seed, device=device,
-        sample_s=SecondsPerSample(net, cuts, train.batch_size, fleet, wire), round_cuts=round_cuts,
-        participants=round_size(scenario.clients.participation, len(shares)), method=scenario.method.name, wire=wire,
+        sample_s=SecondsPerSample(net, cuts, batch_size=train.batch_size, fleet=fleet, wire=wire),
+        participants=round_size(scenario.clients.participation, len(shares)),
+        round_cuts=round_cuts, method=scenario.method.name, wire=wire,
     )  # fmt: skip
     method = kind(task, options)
     _check_messages(scenario, method)
@@ -152,9 +153,11 @@ def _client_data(
     train, augment = scenario.train, scenario.data.augment
     if augment:
         check_augmentable(dataset)
-    images = device and Images(dataset, device, net.dtype, net.channels_last, augment)
+    images = device and Images(dataset, device, net.dtype, channels_last=net.channels_last, augment=augment)
     rest: Rest = "carry" if train.batches == "full" else "drop" if train.drop_last else "keep"
-    data = ClientData(shares, train.batch_size, train.local_epochs, rest, scenario.seed, images or None)
+    data = ClientData(
+        shares, train.batch_size, train.local_epochs, rest=rest, seed=scenario.seed, images=images or None
+    )
     if net.needs_batches_of_two:
         data.check_no_single()
     return data
@@ -184,7 +187,10 @@ def _wire(scenario: Scenario, round_cuts: Sequence[int]) -> Wire:
         problem = "compares a sample with itself in an earlier round, where privacy.noise was another"
         raise ScenarioError(problem, key="wire.up", found="delta")
     up, down = _noisy(privacy.noise, up), _noisy(privacy.gradient_noise, down)
-    return Wire(up, down, update, section.error_feedback, section.at_inference, privacy.nopeek, scenario.seed)
+    return Wire(
+        up, down, update, error_feedback=section.error_feedback, at_inference=section.at_inference,
+        nopeek=privacy.nopeek, seed=scenario.seed,
+    )  # fmt: skip
 
 
 def _check_error_feedback(scenario: Scenario, round_cuts: Sequence[int]) -> None:
@@ -245,9 +251,10 @@ def _cuts(scenario: Scenario, net: Network, fleet: Fleet) -> tuple[list[int], li
     if not isinstance(cut, ClientCuts):
         return [net.cut_at(cut)] * n_clients, []
     if cut.by != "round":
-        return client_cuts(net, cut.by, cut.values, fleet.macs_per_s, stream(scenario.seed, "client cuts")), []
-    drawn = cuts_at(net, cut.values)
-    return [max(drawn)] * n_clients, drawn
+        rng = stream(scenario.seed, "client cuts")
+        return client_cuts(net, cut.by, cut.values, macs_per_s=fleet.macs_per_s, rng=rng), []
+    round_cuts = cuts_at(net, cut.values)
+    return [max(round_cuts)] * n_clients, round_cuts
 
 
 def build_executor(train: Train, device: torch.device | None) -> Eager | Timing:

@@ -52,8 +52,8 @@ def trial_key(scenario: Scenario, meaning: str, *, pixels: bool = True) -> str:
     values = without(scenario, NOT_STORED) | {"is served": scenario.serving is not None}
     files = named_files(values)
     files |= {str(path): _content(path) for path in model_files(scenario.model, weights=pixels)}
-    own = {text: own_sources(text.partition(":")[0]) for text in texts(values) if ":" in text}
-    content = [values, _digest(dataset_of(scenario.data, pixels=pixels)), files, own, code_version(), meaning]
+    sources = {text: own_sources(text.partition(":")[0]) for text in texts(values) if ":" in text}
+    content = [values, _digest(dataset_of(scenario.data, pixels=pixels)), files, sources, code_version(), meaning]
     canonical = json.dumps(content, sort_keys=True, allow_nan=False)
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 

@@ -60,19 +60,19 @@ PROBLEMS = {"model.name": "no such model", "data.name": "unknown data set"}
 
 @cache
 def _stored() -> dict[str, dict[str, dict[str, Any]]]:
-    found: dict[str, dict[str, dict[str, Any]]] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    entries: dict[str, dict[str, dict[str, Any]]] = json.loads(FILE.read_text(encoding="utf-8"))
+    return entries
 
 
 def catalogue() -> dict[str, dict[str, str]]:
     """Return the names that come with sfl-sim by kind, each with a line of explanation, for methods up to three."""
-    found = {kind: {name: each["about"] for name, each in table.items()} for kind, table in _stored().items()}
-    found["profiles"] = {}
+    names = {kind: {name: entry["about"] for name, entry in table.items()} for kind, table in _stored().items()}
+    names["profiles"] = {}
     for kind, about in ABOUT_PROFILES.items():
         for name in available(kind):  # two kinds may have a name in common
-            found["profiles"][name] = "; ".join(filter(None, [found["profiles"].get(name), about]))
-    found["scenarios"] = scenario_names()
-    return found
+            names["profiles"][name] = "; ".join(filter(None, [names["profiles"].get(name), about]))
+    names["scenarios"] = scenario_names()
+    return names
 
 
 def choices() -> dict[str, list[str]]:
@@ -84,7 +84,7 @@ def choices() -> dict[str, list[str]]:
 
 def method_options() -> dict[str, Schema]:
     """Return the JSON Schema of each method's options."""
-    return {name: each["options"] for name, each in _stored()["methods"].items()}
+    return {name: entry["options"] for name, entry in _stored()["methods"].items()}
 
 
 def check_names(study: Study) -> None:
@@ -117,15 +117,15 @@ def _value(scenario: Scenario, key: str) -> Any:
 
 
 def _check(
-    key: str, name: str | None, known: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any] | None = None
+    key: str, name: str | None, entries: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any] | None = None
 ) -> None:
     """Raise ScenarioError if `name` is neither known nor perhaps code of a user's own, or has no such options."""
     if name is None or (key not in PROBLEMS and ":" in name):
         return
-    if name not in known:
-        raise ScenarioError(PROBLEMS.get(key, NO_NAME), key=key, found=name, allowed=known)
+    if name not in entries:
+        raise ScenarioError(PROBLEMS.get(key, NO_NAME), key=key, found=name, allowed=entries)
     section, _, head = key.rpartition(".")
-    allowed = [head, *known[name].get("options", {}).get("properties", {})]
+    allowed = [head, *entries[name].get("options", {}).get("properties", {})]
     for option in options or {}:
         if option not in allowed:
             raise unknown_option(name, f"{section}.{option}", allowed)

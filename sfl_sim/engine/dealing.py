@@ -59,8 +59,8 @@ def _holdings(how: Partition) -> dict[str, Any]:
     if not isinstance(how, Indices):
         return how.model_dump(exclude={"kind"})
     key = "data.partition.file"
-    found = find_object(how.file, key) if is_object(how.file) else read_indices(how.file, key)
-    return {"holdings": found}
+    holdings = find_object(how.file, key) if is_object(how.file) else read_indices(how.file, key)
+    return {"holdings": holdings}
 
 
 def deal_tests(scenario: Scenario, dataset: Dataset, counts: Ints) -> list[Ints]:
@@ -85,6 +85,6 @@ def forget_data() -> None:
 
 @lru_cache(maxsize=2)
 def _load(name: str | None, factory: str | None, std: tuple[float, ...] | None, **options: Any) -> Dataset:
-    own = None if factory is None else named(factory, {}, "data.factory")
-    dataset = load(name or "own data", loader=None if factory is None else lambda: as_dataset(own), **options)
+    source = None if factory is None else named(factory, {}, "data.factory")
+    dataset = load(name or "own data", loader=None if factory is None else lambda: as_dataset(source), **options)
     return dataset if std is None else with_std(dataset, std)

@@ -39,7 +39,7 @@ class SecondsPerSample:
         numel = part.out_numel if part.n_parameters else 0  # no gradient comes down to frozen layers
         whole = Value("gradients", batch_size * numel * part.wire_dtype.itemsize, batch_size)
         up = self._wire.coded_up(Forward().out(replica, Value("batch", samples=batch_size)), [part])
-        down = self._wire.coded_gradient(whole, up, part, c, 0)
+        down = self._wire.coded_gradient(whole, up, part, c=c, round=0)
         device_s = fleet.processors[c].seconds(part.work(batch_size, passes=3))
         links_s = up.size_bytes / fleet.uplinks[c].mean_bps + down.size_bytes / fleet.downlinks[c].mean_bps
         return (device_s + BITS_PER_BYTE * links_s) / batch_size

@@ -65,8 +65,8 @@ class Evaluator:
             model,
             self._x,
             self._y,
-            self.setup.dataset.n_labels,
-            images.prepare,
+            n_labels=self.setup.dataset.n_labels,
+            prepare=images.prepare,
             keeps_logits=keeps_logits,
             coded=self.coded,
             targets=images.targets,
@@ -133,7 +133,9 @@ class Evaluator:
                 figures = exit_metrics.headline(of_trial, setup.dataset.n_labels)
             if is_last and report.representations:
                 n_samples = report.representations
-                tables["representations"] = shown_representations(n_samples, method, setup, self._x, self._images)
+                tables["representations"] = shown_representations(
+                    n_samples, method, setup, x=self._x, images=self._images
+                )
         return figures, tables if is_last else {}
 
     def _ended(self, number: int) -> Method:
@@ -169,7 +171,7 @@ def client_answers(method: Method, setup: Setup, x: Tensor, images: Images) -> p
     y, counts = setup.dataset.y_test, setup.counts
     models = [method.deployed(c) for c in range(len(counts))]
     test_sets = setup.test_sets or [np.arange(len(y))] * len(models)
-    answers = answers_of_clients(models, test_sets, x, y.to(x.device), images.prepare)
+    answers = answers_of_clients(models, test_sets, x=x, y=y.to(x.device), prepare=images.prepare)
     return answer_table(answers, test_sets, y.numpy(), counts)
 
 
@@ -183,7 +185,7 @@ def shown_representations(n: int, method: Method, setup: Setup, x: Tensor, image
     labels, n_clients = setup.dataset.y_test.numpy()[:n], len(setup.shares)
     clients = np.arange(len(labels)) % n_clients
     models = [method.deployed(c) for c in range(n_clients)]
-    vectors = representations(models, clients, method.task.network, x[:n], images.prepare)
+    vectors = representations(models, clients, method.task.network, x=x[:n], prepare=images.prepare)
     place = laid_out(vectors, setup.scenario.seed)
     return pd.DataFrame(
         {

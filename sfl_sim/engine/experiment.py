@@ -107,13 +107,13 @@ class Experiment:
         self.walk.on_begin.append(self._begin)
         snapshots = self._snapshots(n_known)
         for walked in self.walk.rounds():
-            known = resume.rounds[walked.number - 1] if resume and walked.number <= n_known else None
-            round = self._round(walked, known, snapshots.take() if snapshots else None)
+            stored = resume.rounds[walked.number - 1] if resume and walked.number <= n_known else None
+            round = self._round(walked, stored, snapshots.take() if snapshots else None)
             if resume:
                 resume.check(walked.number, self.timeline_digest)
             if self.stopping:
                 next_begins_s = self.walk.participation.begins_s
-                self.stopped = self.stopping.why(round, self, next_begins_s, is_new=known is None)
+                self.stopped = self.stopping.why(round, self, next_begins_s, is_new=stored is None)
                 if self.stopped and walked.number < self.scenario.train.rounds:
                     round = self._finished(walked, round)
             yield round
@@ -137,25 +137,29 @@ class Experiment:
         held_bytes = self.method.server_bytes(clients)
         self.server_model_bytes = None if held_bytes is None else max(held_bytes, self.server_model_bytes or 0)
 
-    def _round(self, walked: WalkedRound, known: StoredRound | None, confusion: pd.DataFrame | None) -> Round:
-        """Give the results of a round; its model is not evaluated again if the results are `known`."""
+    def _round(self, walked: WalkedRound, stored: StoredRound | None, confusion: pd.DataFrame | None) -> Round:
+        """Give the results of a round; its model is not evaluated again if the results are `stored`."""
         row = self._row(walked)
         labels: list[dict[str, Any]] = []
         tables: dict[str, pd.DataFrame] = {}
         leakage: pd.DataFrame | None = None
-        if known:
-            row, labels, confusion, leakage = dict(known.row), known.labels, known.confusion, known.leakage
+        if stored:
+            row, labels, confusion, leakage = dict(stored.row), stored.labels, stored.confusion, stored.leakage
         elif self.device is not None:
             figures, labels, tables = self.evaluator.of_round(walked.number)
             row |= figures
-            leakage, drawn = self._attacked(walked.number, is_last=walked.number == self.scenario.train.rounds)
-            tables |= drawn
+            is_last = walked.number == self.scenario.train.rounds
+            leakage, reconstructions = self._attacked(walked.number, is_last)
+            tables |= reconstructions
         if self.device is not None:
             self._model = [part.snapshot() for part in self.method.model()]
         reads = enumerate(self.walk.clock.events.records.take_reads())
         self._reads += [{"round": walked.number, "number": i, "value": value} for i, value in reads]
         self._timeline.update(walked.ops.tobytes())
-        return Round(row, labels, walked.ops, confusion, leakage, tables, self._op_joule(walked), walked.clients)
+        joule, clients = self._op_joule(walked), walked.clients
+        return Round(
+            row, labels, walked.ops, confusion=confusion, leakage=leakage, final=tables, joule=joule, clients=clients
+        )
 
     def _op_joule(self, walked: WalkedRound) -> NDArray[np.float64] | None:
         power, presence = self.fleet.power, self.fleet.presence
@@ -165,8 +169,8 @@ class Experiment:
         """Give the rows of leakage.parquet of a round that has them, and after the last one what was drawn."""
         if self.meter is None or not (is_last or number in self.meter.wanted.rounds):
             return None, {}
-        figures, drawn = self.meter.measure(number)
-        return figures, {"reconstructions": drawn} if is_last else {}
+        figures, reconstructions = self.meter.measure(number)
+        return figures, {"reconstructions": reconstructions} if is_last else {}
 
     def _finished(self, walked: WalkedRound, round: Round) -> Round:
         """Complete a round that turned out to be the last one with what follows the last one."""
@@ -179,8 +183,8 @@ class Experiment:
         if self.device is not None:
             figures, tables = self.evaluator.of_clients(walked.number, is_last=True)
             row |= figures
-            leakage, drawn = self._attacked(walked.number, is_last=True)
-            tables |= drawn
+            leakage, reconstructions = self._attacked(walked.number, is_last=True)
+            tables |= reconstructions
             self._model = [part.snapshot() for part in self.method.model()]
         self._timeline.update(finish.ops.tobytes())
         if (joule := self._spend(finish)) is not None:

@@ -27,14 +27,14 @@ def starting(network: Network, init: Init) -> Network:
     file = _final_model(init.run)
 
     def fill(module: nn.Sequential) -> None:
-        found = {name.partition(".")[2]: tensor for name, tensor in load_file(file).items()}
-        wanted = {name: each.shape for name, each in module.state_dict().items() if each.is_floating_point()}
-        if {_plain(name): each.shape for name, each in found.items() if not _is_factor(name)} != wanted:
+        weights = {name.partition(".")[2]: tensor for name, tensor in load_file(file).items()}
+        wanted = {name: tensor.shape for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
+        if {_plain(name): tensor.shape for name, tensor in weights.items() if not _is_factor(name)} != wanted:
             raise ScenarioError("has trained another network", key=KEY, found=init.run)
         if not next(module.parameters()).is_meta:
-            if any(map(_is_factor, found)):
-                found = _merged(found, module, load(file.parents[1] / "scenario.yaml").variants[0].scenario)
-            module.load_state_dict(found, strict=False)
+            if any(map(_is_factor, weights)):
+                weights = _merged(weights, module, load(file.parents[1] / "scenario.yaml").variants[0].scenario)
+            module.load_state_dict(weights, strict=False)
 
     return network.starting(fill)
 
@@ -48,16 +48,16 @@ def _plain(name: str) -> str:
     return name.replace(".parametrizations.", ".").removesuffix(".original")
 
 
-def _merged(found: dict[str, Tensor], module: nn.Sequential, trained: Scenario) -> dict[str, Tensor]:
-    """Add the adapters among the weights `found`, which a scenario has trained, to the others."""
+def _merged(weights: dict[str, Tensor], module: nn.Sequential, trained: Scenario) -> dict[str, Tensor]:
+    """Add the adapters among `weights`, which a scenario has trained, to the others."""
     assert trained.lora is not None
-    first = next(name.partition(".")[0] for name in found if _is_factor(name))
+    first = next(name.partition(".")[0] for name in weights if _is_factor(name))
     above = [name for name, _ in module.named_children()].index(first)
     adapted = copy.deepcopy(module)
     adapt(adapted, Lora(trained.lora.rank, trained.lora.alpha, tuple(trained.lora.targets), above=above))
-    adapted.load_state_dict(found, strict=False)
-    for path, each in list(adapted.named_modules()):
-        if isinstance(each, ParametrizationList):
+    adapted.load_state_dict(weights, strict=False)
+    for path, layer in list(adapted.named_modules()):
+        if isinstance(layer, ParametrizationList):
             owner, _, tensor = path.rpartition(".parametrizations.")
             remove_parametrizations(adapted.get_submodule(owner), tensor)
     return dict(adapted.state_dict())

@@ -1,4 +1,7 @@
-"""Leakage: attacks on what crosses the cut, with the models of a round; nothing changes (docs/methods/leakage.md)."""
+"""Leakage: what an attacker learns from the messages across the cut (docs/methods/leakage.md).
+
+The attacks use the models of a round. They change nothing in the training.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,10 @@ Ints = NDArray[np.int64]
 Samples = Mapping[int, Ints]
 """Indices into the training set, by the client that holds them."""
 ALL = -1
-"""In place of a client: all of them."""
+"""Stands for all clients in place of one."""
 N_SHOWN = 8
 LEAST_SIDE = 3
-"""Number of pixels of a side from which on an image has a structure."""
+"""SSIM needs images of at least so many pixels a side."""
 
 
 def check_leakage(scenario: Scenario, method: Method) -> None:
@@ -51,29 +54,33 @@ def check_leakage(scenario: Scenario, method: Method) -> None:
 
 
 def chosen_samples(shares: Sequence[Ints], wanted: Leakage, seed: int) -> tuple[Samples, Samples]:
-    """Choose the samples that the attacker knows, of whole clients as far as they go, and those that are attacked."""
+    """Choose the auxiliary samples, which the attacker knows, and the samples that are attacked.
+
+    Auxiliary samples are all samples of some clients; of the last of these clients, only a part may be needed. The
+    attacked samples belong to the other clients.
+    """
     mixed = [stream(seed, "attacked", c).permutation(share) for c, share in enumerate(shares)]
     left = max(1, round(wanted.aux_share * sum(map(len, shares))))
-    known: dict[int, Ints] = {}
+    auxiliary: dict[int, Ints] = {}
     for c in stream(seed, "auxiliary").permutation(len(shares)).tolist()[:-1]:
         if left <= 0:
             break
-        known[c] = mixed[c][:left]
-        left -= len(known[c])
-    others = [c for c in range(len(shares)) if c not in known][: wanted.samples]
-    return known, {c: mixed[c][: wanted.samples // len(others)] for c in others}
+        auxiliary[c] = mixed[c][:left]
+        left -= len(auxiliary[c])
+    others = [c for c in range(len(shares)) if c not in auxiliary][: wanted.samples]
+    return auxiliary, {c: mixed[c][: wanted.samples // len(others)] for c in others}
 
 
 @dataclass(frozen=True)
 class Crossed:
-    """What has crossed the cut of some samples, in their order.
+    """The messages about n samples that have crossed the cut. All arrays are in the order of the samples.
 
     Attributes:
-        index: (n,) into the training set.
-        client: (n,) that holds each sample.
+        index: (n,) place of each sample in the training set.
+        client: (n,) client that holds each sample.
         message: (n,) number of the mini-batch that each sample was in.
-        smashed: what the server has got (n, ...), after defences and codec.
-        gradients: what came back of it (n, ...), as of the server's share of the mean loss of a whole mini-batch.
+        smashed: (n, ...) activations as the server has got them, after defences and codec.
+        gradients: (n, ...) gradients as the client has got them: of the server's share of the mini-batch's mean loss.
     """
 
     index: Ints
@@ -84,10 +91,12 @@ class Crossed:
 
 
 class Meter:
-    """Attacks the models of a method that trains, at every cut that its clients have.
+    """Attacks the models of a method that trains, at every cut of its clients.
 
     Attributes:
-        tell: is called with what a decoder learns, the passes that it has done, and those that it does in all.
+        auxiliary: samples that the attacker knows.
+        attacked: samples that it wants to know.
+        tell: called while a decoder is trained: with its name, the epochs done, and the epochs in all.
     """
 
     def __init__(self, setup: Setup, method: Method) -> None:
@@ -103,45 +112,50 @@ class Meter:
         assert self.method.data.images
         self.images = self.method.data.images
         self.tell: Callable[[str, int, int], None] = lambda what, done, total: None
-        self.known, self.attacked = chosen_samples(setup.shares, self.wanted, self.seed)
+        self.auxiliary, self.attacked = chosen_samples(setup.shares, self.wanted, self.seed)
 
     def measure(self, round: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Give the round's rows of leakage.parquet and of reconstructions.parquet."""
+        """Mount all attacks; gives the round's rows of leakage.parquet and of reconstructions.parquet."""
         figures: list[dict[str, Any]] = []
         pictures: list[dict[str, Any]] = []
         for cut in [0, *sorted({self.cuts[c] for c in self.attacked})]:
             attacks = self._at_cut(cut, round) if cut else self._without_cut()
-            for attack, found in attacks:
-                if isinstance(found, Reconstruction):
-                    pictures += [{"cut": cut, "attack": attack, **row} for row in found.pictures()]
-                    figures += [{"cut": cut, "attack": attack, **row} for row in found.rows()]
+            for attack, result in attacks:
+                if isinstance(result, Reconstruction):
+                    pictures += [{"cut": cut, "attack": attack, **row} for row in result.pictures()]
+                    figures += [{"cut": cut, "attack": attack, **row} for row in result.rows()]
                 else:
                     figures += [
                         {"cut": cut, "attack": attack, "client": ALL, "metric": metric, "value": value}
-                        for metric, value in found.items()
+                        for metric, value in result.items()
                     ]
         about = {"round": round, "labels_sent": self.method.sends_labels}
         leakage = pd.DataFrame(figures, columns=tables("run")["leakage"].of_trial)
         return leakage.assign(**about), pd.DataFrame(pictures).assign(round=round)
 
     def _without_cut(self) -> Iterator[tuple[str, Reconstruction]]:
-        """Draw what is known without attack: the mean, and what the decoder makes of the samples themselves."""
+        """Reconstruct the attacked samples without a cut, as a scale for the attacks.
+
+        `mean` guesses the mean of the auxiliary samples. `inversion` gives the decoder the attacked samples themselves.
+        """
         if "inversion" not in self.wanted.attacks:
             return
-        x, known = self._truth(_together(self.attacked)), self._truth(_together(self.known))
-        usual = known.mode(0).values if self.tokens else known.mean(0)
-        yield "mean", self._drawn(usual.expand_as(x))
-        yield "inversion", self._drawn(self._invert(self._plain(known), known, self._plain(x), cut=0))
+        x, auxiliary = self._truth(_together(self.attacked)), self._truth(_together(self.auxiliary))
+        usual = auxiliary.mode(0).values if self.tokens else auxiliary.mean(0)
+        yield "mean", self._reconstruction(usual.expand_as(x))
+        yield "inversion", self._reconstruction(self._invert(self._plain(auxiliary), auxiliary, self._plain(x), cut=0))
 
     def _at_cut(self, cut: int, round: int) -> Iterator[tuple[str, Reconstruction | Mapping[str, float]]]:
-        """Mount all attacks on what crosses this cut, as far as it is finite."""
-        attacked = self._crossed({c: own for c, own in self.attacked.items() if self.cuts[c] == cut}, cut, round)
+        """Mount all attacks on the messages across this cut; none if activations are not finite."""
+        attacked = self._crossed(
+            {c: indices for c, indices in self.attacked.items() if self.cuts[c] == cut}, cut, round
+        )
         if not bool(attacked.smashed.isfinite().all()):
             return
         if "inversion" in self.wanted.attacks:
-            known = self._crossed(self.known, cut, round)
-            drawn = self._invert(known.smashed, self._truth(known.index), attacked.smashed, cut)
-            yield "inversion", self._drawn(drawn, attacked)
+            auxiliary = self._crossed(self.auxiliary, cut, round)
+            decoded = self._invert(auxiliary.smashed, self._truth(auxiliary.index), attacked.smashed, cut)
+            yield "inversion", self._reconstruction(decoded, attacked)
         if "dependence" in self.wanted.attacks:
             x, z = self._plain(self._truth(attacked.index)), attacked.smashed
             biased, unbiased = float(distance_correlation(x, z)), unbiased_distance_correlation(x, z)
@@ -157,24 +171,33 @@ class Meter:
             yield "commonest label", {"accuracy": float(np.bincount(labels).max() / len(labels))}
 
     def _crossed(self, samples: Samples, cut: int, round: int) -> Crossed:
-        """Send samples across a cut, in mini-batches: those of clients with another cut by a part-1 that ends there."""
+        """Send samples across a cut in mini-batches, each by its client's part-1.
+
+        A client with another cut lends its samples: they run through the part-1 of an attacked client with this cut.
+        """
         at_cut = next(c for c in self.attacked if self.cuts[c] == cut)
-        found = []
-        for c, own in samples.items():
+        batches = []
+        for c, indices in samples.items():
             front, back = self.method.sides(c if self.cuts[c] == cut else at_cut)
-            for start in range(0, len(own), self.batch_size):
-                index = own[start : start + self.batch_size]
+            for start in range(0, len(indices), self.batch_size):
+                index = indices[start : start + self.batch_size]
                 places = torch.from_numpy(index).to(self.images.x.device)
                 with torch.no_grad():
                     z = through(front, self.images.prepare(self.images.x[places]))
                 ids = (round, cut, c, start)
-                found.append((index, np.full(len(index), c), *self._exchanged(z, self.images.y[places], back, ids)))
-        index, client, smashed, gradients = zip(*found, strict=True)
-        message = np.repeat(np.arange(len(found)), list(map(len, index)))
-        return Crossed(np.concatenate(index), np.concatenate(client), message, torch.cat(smashed), torch.cat(gradients))
+                batches.append((index, np.full(len(index), c), *self._exchanged(z, self.images.y[places], back, ids)))
+        index, client, smashed, gradients = zip(*batches, strict=True)
+        message = np.repeat(np.arange(len(batches)), list(map(len, index)))
+        return Crossed(
+            np.concatenate(index),
+            np.concatenate(client),
+            message,
+            smashed=torch.cat(smashed),
+            gradients=torch.cat(gradients),
+        )
 
     def _exchanged(self, z: Tensor, y: Tensor, back: Sequence[Any], ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Give what arrives at the server of one mini-batch, and what comes back, as one who listens sees them."""
+        """Give the activations and the gradients of one mini-batch, as somebody reads them who listens at the link."""
         up, down, shape = self.method.wire.up, self.method.wire.down, tuple(z.shape)
         code = up.encode(z, stream(self.seed, "leakage up", *ids)) if up else ()
         seen = (up.decode(code, shape, z.dtype) if up else z).detach().requires_grad_()
@@ -189,32 +212,45 @@ class Meter:
         return seen.detach().float(), (up.pull(gradient, up.heard(code), shape) if up else gradient).float()
 
     def _invert(self, z: Tensor, x: Tensor, unknown: Tensor, cut: int) -> Tensor:
-        n_tokens, epochs = self._n_tokens if self.tokens else 0, self.wanted.epochs
+        epochs = self.wanted.epochs
         return invert(
-            z, x, unknown, epochs, self.seed, n_tokens, lambda done: self.tell(f"decoder at cut {cut}", done, epochs)
+            z,
+            x,
+            unknown,
+            epochs=epochs,
+            seed=self.seed,
+            n_tokens=self._n_tokens if self.tokens else 0,
+            on_epoch=lambda done: self.tell(f"decoder at cut {cut}", done, epochs),
         )
 
-    def _drawn(self, drawn: Tensor, crossed: Crossed | None = None) -> Reconstruction:
+    def _reconstruction(self, decoded: Tensor, crossed: Crossed | None = None) -> Reconstruction:
         index = crossed.index if crossed else _together(self.attacked)
-        client = np.repeat(list(self.attacked), [len(own) for own in self.attacked.values()])
-        x, y = self._truth(index), self.images.labels[index]
+        client = np.repeat(list(self.attacked), [len(indices) for indices in self.attacked.values()])
         return Reconstruction(
-            x.cpu().numpy(), drawn.cpu().numpy(), index, crossed.client if crossed else client, y, self.tokens
+            self._truth(index).cpu().numpy(),
+            decoded.cpu().numpy(),
+            index=index,
+            client=crossed.client if crossed else client,
+            label=self.images.labels[index],
+            tokens=self.tokens,
         )
 
     def _truth(self, index: Ints) -> Tensor:
-        """Give samples in [0, 1] (n, ...), those of a user's own by the range of the known ones; or tokens (n, T)."""
+        """Give the samples themselves: numbers in [0, 1] (n, ...), or tokens (n, T).
+
+        Data that are floating-point already are scaled by the range of the auxiliary samples.
+        """
         x = self.images.x[torch.from_numpy(index).to(self.images.x.device)]
         if self.tokens:
             return x.long()
         if not x.is_floating_point():
             return x.float() / 255
-        known = self.images.x[torch.from_numpy(_together(self.known)).to(x.device)]
-        lo, hi = torch.aminmax(known)
+        auxiliary = self.images.x[torch.from_numpy(_together(self.auxiliary)).to(x.device)]
+        lo, hi = torch.aminmax(auxiliary)
         return ((x - lo) / (hi - lo)).clamp(0, 1).float()
 
     def _plain(self, x: Tensor) -> Tensor:
-        """Give samples as numbers that have distances: tokens as unit vectors (n, T, V)."""
+        """Give samples as numbers with distances between them: tokens become unit vectors (n, T, V)."""
         return one_hot(x, self._n_tokens).float() if self.tokens else x
 
     @property
@@ -224,12 +260,13 @@ class Meter:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Samples and what an attack has drawn of them.
+    """Samples, and an attack's reconstruction of them.
 
     Attributes:
-        x, drawn: (n, ...), numbers in [0, 1] or tokens.
+        x: (n, ...) samples: numbers in [0, 1], or tokens.
+        drawn: (n, ...) reconstructions, of the same kind.
         index, client, label: (n,) of the samples.
-        tokens: whether they are tokens.
+        tokens: True for tokens.
     """
 
     x: NDArray[Any]
@@ -244,14 +281,14 @@ class Reconstruction:
         return self.x.ndim == 4 and min(self.x.shape[2:]) >= LEAST_SIDE
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Give the means of all measures, over all samples and over those of each client."""
+        """Give the mean of every measure over all samples, and over those of each client."""
         for metric, values in self._measures().items():
             yield {"client": ALL, "metric": metric, "value": float(values.mean())}
             for client in np.unique(self.client).tolist():
                 yield {"client": client, "metric": metric, "value": float(values[self.client == client].mean())}
 
     def _measures(self) -> dict[str, NDArray[np.float64]]:
-        """Compute how near the drawn samples are (n,)."""
+        """Compute how near each reconstruction is (n,), by every measure."""
         if self.tokens:
             return {"token_accuracy": (self.x == self.drawn).mean(axis=1)}
         errors = ((self.x - self.drawn).reshape(len(self.x), -1).astype(np.float64) ** 2).mean(axis=1)
@@ -259,13 +296,13 @@ class Reconstruction:
         return {"mse": errors, "psnr": psnr(errors), **alike}
 
     def pictures(self) -> Iterator[dict[str, Any]]:
-        """Give some images, of as many labels as possible, as they are and as they were drawn."""
+        """Give a few images, of as many labels as possible, with their reconstructions."""
         if not self._has_pictures or self.x.shape[1] not in (1, 3):
             return
         first = np.unique(self.label, return_index=True)[1]
         shown = [*first, *np.setdiff1d(np.arange(len(self.x)), first)][:N_SHOWN]
         for n in shown:
-            pixels = {name: _bytes(each[n]) for name, each in (("original", self.x), ("drawn", self.drawn))}
+            pixels = {name: _bytes(images[n]) for name, images in (("original", self.x), ("drawn", self.drawn))}
             yield {"client": self.client[n], "sample": self.index[n], "label": self.label[n],
                    "shape": list(self.x.shape[1:]), **pixels}  # fmt: skip
 

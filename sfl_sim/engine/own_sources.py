@@ -34,29 +34,29 @@ def own_sources(module: str) -> dict[str, str]:
         place = next(iter(spec.submodule_search_locations or [str(spec.origin)]))
     root = Path(place).parent
     inside = (f"{package}/", f"{package}.py") if str(root) in sysconfig.get_paths().values() else ""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     waiting = _with_packages({module})
     while waiting:
         stem = root.joinpath(*waiting.pop().split("."))
         for file in (stem.with_suffix(".py"), stem / "__init__.py"):
             name = file.relative_to(root).as_posix()
-            if name not in found and name.startswith(inside) and file.is_file():
-                found[name] = hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
+            if name not in digests and name.startswith(inside) and file.is_file():
+                digests[name] = hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
                 waiting |= _with_packages(_imports(file, ".".join(file.relative_to(root).parent.parts)))
-    return found
+    return digests
 
 
 def _imports(file: Path, package: str) -> set[str]:
     """Return the names of all modules that a file of a package may import."""
-    found = set()
+    modules = set()
     with suppress(SyntaxError, ValueError, ImportError):
         for node in ast.walk(ast.parse(file.read_bytes())):
             if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
+                modules |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 base = resolve_name("." * node.level + (node.module or ""), package)
-                found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-    return found
+                modules |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return modules
 
 
 def _with_packages(modules: set[str]) -> set[str]:

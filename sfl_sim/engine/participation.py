@@ -65,23 +65,23 @@ class Participation:
     def begins_s(self) -> float:
         """Give the instant at which the next round can begin: now, or when the first client comes back."""
         now_s = self.clock.now_s
-        return now_s if self._presence is None else min(there.again_s(now_s) for there in self._presence)
+        return now_s if self._presence is None else min(presence.again_s(now_s) for presence in self._presence)
 
     def begin(self, round: int) -> list[int]:
         """Draw the round's participants from the present clients, in cyclic order; waits until a client is present."""
         if not self.is_tracked:
-            return self.drawn(round, self.clients)
-        there = self.clock.run(lambda: _who_is_there(self.clients), round)
-        self._row = {"present": len(there)}
-        return self.drawn(round, there)
+            return self.draw(round, self.clients)
+        clients = self.clock.run(lambda: _who_is_there(self.clients), round)
+        self._row = {"present": len(clients)}
+        return self.draw(round, clients)
 
-    def drawn(self, round: int, there: Sequence[int]) -> list[int]:
-        """Draw without replacement from the clients `there`; all of them if they are few."""
-        n = len(there)
+    def draw(self, round: int, clients: Sequence[int]) -> list[int]:
+        """Draw without replacement from `clients`; all of them if they are few."""
+        n = len(clients)
         if n <= self.size:
-            return list(there)
+            return list(clients)
         chosen = stream(self.seed, "participants", round).choice(n, self.size, replace=False)
-        return [there[i] for i in sorted(chosen)]
+        return [clients[i] for i in sorted(chosen)]
 
     def end(self, clients: Sequence[int], ops: NDArray[np.void]) -> dict[str, float]:
         """Give columns of the round's row: the number of clients `present` and of participants `lost`, and what the
@@ -96,21 +96,21 @@ class Participation:
         self._check_stays()
         lost_now = self.clock.events.records.take_dropouts()
         self.dropouts += lost_now
-        lost = {each.client: each.lost_s for each in lost_now if each.client in clients}
+        lost = {dropout.client: dropout.lost_s for dropout in lost_now if dropout.client in clients}
         spent = spent_by(ops, lost, self._presence)
-        told = {f"lost_{what}": much for what, much in spent._asdict().items()}
-        return self._row | {"lost": len(lost)} | told
+        columns = {f"lost_{what}": much for what, much in spent._asdict().items()}
+        return self._row | {"lost": len(lost)} | columns
 
     def tables(self) -> dict[str, pd.DataFrame]:
         """Make the tables `dropouts` (one row per lost operation) and `presence` (one row per client and stay)."""
         presence = self._presence
         if not self.is_tracked:
             return {}
-        rows = [{**each._asdict(), "returned_s": self._returned_s(each)} for each in self.dropouts]
+        rows = [{**dropout._asdict(), "returned_s": self._returned_s(dropout)} for dropout in self.dropouts]
         tables = {"dropouts": pd.DataFrame(rows)}
         if presence is not None and self._n_stays <= self._max_stays:
-            stays = [np.array(there.intervals(0.0, self.clock.now_s)).reshape(-1, 2) for there in presence]
-            clients = np.repeat(np.arange(len(stays)), [len(each) for each in stays])
+            stays = [np.array(of_client.intervals(0.0, self.clock.now_s)).reshape(-1, 2) for of_client in presence]
+            clients = np.repeat(np.arange(len(stays)), [len(intervals) for intervals in stays])
             from_s, until_s = np.concatenate(stays).T
             tables["presence"] = pd.DataFrame({"client": clients, "from_s": from_s, "until_s": until_s})
         return tables
@@ -128,7 +128,7 @@ class Participation:
     @property
     def _n_stays(self) -> float:
         """The number of stays until now."""
-        return sum(there.stays_by(self.clock.now_s) for there in self._presence or ())
+        return sum(presence.stays_by(self.clock.now_s) for presence in self._presence or ())
 
     @property
     def _max_stays(self) -> int:
@@ -147,5 +147,5 @@ class Participation:
 
 
 def _who_is_there(clients: Sequence[int]) -> Flow:
-    there: Any = yield present(clients)
-    return there
+    present_clients: Any = yield present(clients)
+    return present_clients

@@ -58,7 +58,7 @@ def run_trials(variants: Mapping[int, Variant], folder: RunFolder, settings: Set
 
 def _one_by_one(variants: Mapping[int, Variant], folder: RunFolder, settings: Settings, notify: Notify) -> None:
     for number, variant in variants.items():
-        attempt(number, variant, folder.trial_folder(number), settings, notify)
+        attempt(number, variant, folder.trial_folder(number), settings=settings, notify=notify)
         if failure := read_failure(folder.trial_folder(number)):
             notify(Failed(number, failure))
 
@@ -142,13 +142,13 @@ def _apart(
     news: queue.Queue[bytes],
     stop: threading.Event,
 ) -> None:
-    def notify(told: News) -> None:
+    def notify(item: News) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
-        news.put(pickle.dumps(brief(told)))  # or else the manager's process would import torch
+        news.put(pickle.dumps(brief(item)))  # or else the manager's process would import torch
 
     with permitted(given):
-        attempt(number, variant, place, settings, notify)
+        attempt(number, variant, place, settings=settings, notify=notify)
 
 
 def end_with_parent() -> None:

@@ -66,8 +66,8 @@ def on_ray(variants: Mapping[int, Variant], folder: RunFolder, settings: Setting
         try:
             while running:
                 done, _ = ray.wait(list(running), timeout=POLL_S)
-                for told in news.get_nowait_batch(news.qsize()):
-                    notify(pickle.loads(told))
+                for item in news.get_nowait_batch(news.qsize()):
+                    notify(pickle.loads(item))
                 for result in done:
                     number = running.pop(result)
                     _settle(ray, result, variants[number], folder.trial_folder(number))
@@ -98,11 +98,11 @@ def _elsewhere(
     with TemporaryDirectory() as place:
         trial = Path(place, "trial")
 
-        def notify(told: News) -> None:
-            news.put(pickle.dumps(brief(told)))  # or else the queue's own process would import torch
+        def notify(item: News) -> None:
+            news.put(pickle.dumps(brief(item)))  # or else the queue's own process would import torch
 
         with permitted(given):
-            attempt(number, variant, trial, settings, notify)
+            attempt(number, variant, trial, settings=settings, notify=notify)
         return {path.name: path.read_bytes() for path in trial.iterdir()}
 
 

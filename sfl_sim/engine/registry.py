@@ -85,7 +85,7 @@ def find_order(name: str) -> Order:
 
 def method_options(kind: type[Method], scenario: Scenario) -> Any:
     """Return the scenario's keys below `method` as the method's own options."""
-    return _filled(kind.Options, scenario.method.options, "method", "name", scenario.method.name)
+    return _filled(kind.Options, scenario.method.options, section="method", head="name", name=scenario.method.name)
 
 
 def find_codec(coding: Coding | None, key: str) -> Codec | None:
@@ -99,7 +99,7 @@ def find_codec(coding: Coding | None, key: str) -> Codec | None:
     options = coding.options
     if kind is Delta:
         options["inner"] = find_codec(_inner_coding(options.get("inner"), f"{key}.inner"), f"{key}.inner")
-    codec: Codec = _filled(kind, options, key, "kind", coding.kind)
+    codec: Codec = _filled(kind, options, section=key, head="kind", name=coding.kind)
     return codec
 
 
@@ -134,12 +134,12 @@ def check_unused(study: Study) -> None:
     """
     base, variants = study.base, [variant.scenario for variant in study.variants]
     with study.places.locating():
-        for key, known in choices().items():
+        for key, names in choices().items():
             name = value_of(base, key)
-            if not isinstance(name, str) or name in known or re.search("[./:]", name):
+            if not isinstance(name, str) or name in names or re.search("[./:]", name):
                 continue
             if all(value_of(variant, key) != name for variant in variants):
-                raise ScenarioError("unknown name, which no variant uses", key=key, found=name, allowed=known)
+                raise ScenarioError("unknown name, which no variant uses", key=key, found=name, allowed=names)
         options = base.method.options.items()
         idle = {key: value for key, value in options if all(v.method.options.get(key) != value for v in variants)}
         if idle:

@@ -67,18 +67,18 @@ def round_row(walked: WalkedRound) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def learned(found: Evaluation, test_sets: Sequence[Ints]) -> dict[str, Any]:
+def learned(evaluation: Evaluation, test_sets: Sequence[Ints]) -> dict[str, Any]:
     """Give the columns of the round's row that need the trained model; `test_sets` are the clients' own."""
     return {
-        "accuracy": found.accuracy,
-        "client_accuracy": found.client_accuracy(test_sets),
-        "loss": found.loss,
-        "performance_gap": performance_gap(found.by_label),
-        **({"perplexity": found.perplexity} if found.confusion is None else {}),
+        "accuracy": evaluation.accuracy,
+        "client_accuracy": evaluation.client_accuracy(test_sets),
+        "loss": evaluation.loss,
+        "performance_gap": performance_gap(evaluation.by_label),
+        **({"perplexity": evaluation.perplexity} if evaluation.confusion is None else {}),
     }
 
 
-def label_rows(number: int, found: Evaluation, names: Sequence[str], order: Ints) -> list[dict[str, Any]]:
+def label_rows(number: int, evaluation: Evaluation, names: Sequence[str], order: Ints) -> list[dict[str, Any]]:
     """Make the round's rows of labels.parquet, in the `order` of the labels in the cyclic list."""
     return [
         {
@@ -86,8 +86,8 @@ def label_rows(number: int, found: Evaluation, names: Sequence[str], order: Ints
             "label": label,
             "label_name": names[label],
             "position": position,
-            "accuracy": float(found.by_label[label]),
-            "samples": int(found.samples[label]),
+            "accuracy": float(evaluation.by_label[label]),
+            "samples": int(evaluation.samples[label]),
         }
         for position, label in enumerate(map(int, order))
     ]
@@ -100,7 +100,7 @@ def answer_table(answers: Sequence[Answers], test_sets: Sequence[Ints], labels: 
         labels: labels of all test samples.
         counts: (C, L) training samples of each label that each client holds.
     """
-    client = np.repeat(np.arange(len(test_sets)), [len(own) for own in test_sets])
+    client = np.repeat(np.arange(len(test_sets)), [len(samples) for samples in test_sets])
     sample = np.concatenate(test_sets)
     return pd.DataFrame(
         {
@@ -108,8 +108,8 @@ def answer_table(answers: Sequence[Answers], test_sets: Sequence[Ints], labels: 
             "sample": sample,
             "label": labels[sample],
             "seen": counts[client, labels[sample]] > 0,
-            "entropy": np.concatenate([found.entropy for found in answers]),
-            "device_correct": np.concatenate([found.device_correct for found in answers]),
-            "server_correct": np.concatenate([found.server_correct for found in answers]),
+            "entropy": np.concatenate([of_client.entropy for of_client in answers]),
+            "device_correct": np.concatenate([of_client.device_correct for of_client in answers]),
+            "server_correct": np.concatenate([of_client.server_correct for of_client in answers]),
         }
     )

@@ -19,15 +19,15 @@ NO_OPS = np.zeros(0, OP_DTYPE)
 
 
 class WalkedRound(NamedTuple):
-    """A round, or the setup before or the finish after all rounds.
+    """A round as the clock has walked it; or the setup before all rounds, or the finish after them.
 
     Attributes:
-        clients: participants of the round that it is, or belongs to.
+        clients: its participants; of setup and finish, those of the round that they belong to.
         ops: the operations that have ended in it (`OP_DTYPE`).
-        n_rounds: number of rounds that it stands for, which differ only in their start.
+        n_rounds: number of rounds that it stands for. They differ only in their start.
         is_aside: True for setup and finish.
         under_way: the operations that go on into the next round, as rows that end with this one.
-        parts: setup, round and finish, where setup or finish belong to it; empty if it is all one.
+        parts: setup, round and finish, if setup or finish belong to it; otherwise empty.
     """
 
     number: int
@@ -53,7 +53,14 @@ class WalkedRound(NamedTuple):
     def client_joule(self, power: Power, presence: Sequence[Presence] | None) -> NDArray[np.float64]:
         """Compute the joules (C,) that every client spends in it; in setup and finish all clients are present."""
         parts = [
-            client_joule(part.busy, power, part.clients, part.started_s, part.ended_s, part._there(presence))
+            client_joule(
+                part.busy,
+                power,
+                part.clients,
+                started_s=part.started_s,
+                ended_s=part.ended_s,
+                presence=part._presence(presence),
+            )
             for part in self.parts or [self]
         ]
         joule: NDArray[np.float64] = np.sum(parts, axis=0)
@@ -61,9 +68,9 @@ class WalkedRound(NamedTuple):
 
     def op_joule(self, power: Power, presence: Sequence[Presence] | None) -> NDArray[np.float64]:
         """Compute the joules (operations,) of each of its operations."""
-        return np.concatenate([op_joule(part.ops, power, part._there(presence)) for part in self.parts or [self]])
+        return np.concatenate([op_joule(part.ops, power, part._presence(presence)) for part in self.parts or [self]])
 
-    def _there(self, presence: Sequence[Presence] | None) -> Sequence[Presence] | None:
+    def _presence(self, presence: Sequence[Presence] | None) -> Sequence[Presence] | None:
         return None if self.is_aside else presence
 
 

@@ -51,7 +51,9 @@ class Setup:
 
         Raises ScenarioError if the scenario asks for something that the method cannot do.
         """
-        return build_method(self.scenario, self.dataset, self.shares, self.counts, self.fleet, device)
+        return build_method(
+            self.scenario, self.dataset, self.shares, counts=self.counts, fleet=self.fleet, device=device
+        )
 
     @property
     def unheld_labels(self) -> list[str]:
@@ -67,8 +69,8 @@ def setup_of(scenario: Scenario, *, pixels: bool) -> Setup:
 
     A study of one trial asks three times: to check it, to run it, and to time its typical round again.
     """
-    for known, setup in _last:
-        if known is scenario and (setup.pixels or not pixels):
+    for built_for, setup in _last:
+        if built_for is scenario and (setup.pixels or not pixels):
             return setup
     setup = Setup(scenario, pixels=pixels)
     _last[:] = [(scenario, setup)]

@@ -1,4 +1,4 @@
-"""Walk through the rounds of an experiment in order: setup, then choose and round for each number, then finish."""
+"""Walk through the rounds of a method: setup, then for each round choose participants and run it, then finish."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Walk:
             yield self.round(number, self.choose(number))
 
     def set_up(self) -> None:
-        """Run what comes before the first round; a part of the round that is run next, unless nothing happens."""
+        """Run what comes before the first round. If anything happens, it becomes a part of the next round."""
         setup = self._run(1, (), SETUP, self.method.prepare)
         self._before = [setup] if len(setup.ops) else []
 
@@ -97,12 +97,13 @@ class Walk:
         """Choose the participants of a round, in cyclic order; waits until a client is present."""
         return self._choose(number, self.participation.begin(number))
 
-    def _choose(self, number: int, drawn: Sequence[int]) -> Sequence[int]:
-        """Choose from the clients `drawn` for a round. The method is asked once, also if there are several walks: it
-        may count the clients that it has chosen.
+    def _choose(self, number: int, clients: Sequence[int]) -> Sequence[int]:
+        """Choose the participants of a round from `clients`.
+
+        The method is asked once for each round, even if there are several walks: it may count whom it has chosen.
         """
         if number not in self._chosen:
-            self._chosen[number] = self.method.choose(number, drawn)
+            self._chosen[number] = self.method.choose(number, clients)
         return self._chosen[number]
 
     def round(self, number: int, clients: Sequence[int]) -> WalkedRound:
@@ -127,7 +128,11 @@ class Walk:
         return self.method.regular and not self.method.task.round_cuts
 
     def _run(self, number: int, clients: Sequence[int], what: Hashable, flow: Callable[[], Flow]) -> WalkedRound:
-        """Run one flow; `what` is equal for flows with the same operations."""
+        """Run one flow.
+
+        Args:
+            what: a name for it; equal for flows with the same operations.
+        """
         clock, is_aside = self.clock, what in (SETUP, FINISH)
         if not isinstance(clock.events.executor, Timing):
             clock.refuse("steps that train run in its order")
@@ -143,10 +148,10 @@ class Walk:
         )
 
     def alike(self) -> list[WalkedRound]:
-        """Give all rounds by the array clock, equal rounds as one, and setup and finish apart from them.
+        """Give all rounds by the array clock: equal rounds as one round, and setup and finish apart from them.
 
-        Rounds with the same operations, whose clients are served in the same sequence, take equally long if no duration
-        depends on its start, except for rounding. Otherwise each round is walked.
+        Rounds are equal if they have the same operations and the server serves clients in the same sequence. They take
+        equally long, up to rounding, if no duration depends on its start; if one does, each round is walked.
 
         Raises NotPlannable if the rounds need the event clock.
         """
@@ -181,10 +186,12 @@ class Walk:
         return list(rounds.values())
 
     def _come_to_the_first(self) -> None:
-        """Choose participants for the skipped rounds, with every client present: a method may count its choices."""
+        """Skip the rounds before the first. Participants are chosen for them, as if every client were present: a
+        method may count whom it has chosen.
+        """
         clock, everybody = self.clock, self.setup.cyclic
         clock.run(self.method.prepare, 1, in_round=False)
         for number in range(1, self._first):
-            self._choose(number, self.participation.drawn(number, everybody))
+            self._choose(number, self.participation.draw(number, everybody))
         clock.events.take_rows()
         clock.events.skip(NO_OPS, self._started_s)

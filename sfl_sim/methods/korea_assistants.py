@@ -1,8 +1,8 @@
-"""Assistants of KoReA-SFL: clients that are asked for features, and answer in time or are passed over.
+"""Assistants of KoReA-SFL: clients that compute features for other clients' training.
 
-Several clients answer a branch's request, each a share of it. The server waits for an answer as long as its patience
-and the assistant last; then it asks others for the same samples (docs/methods/korea.md#timing). A mini-batch of the
-branch waits for those shares alone whose rows belong to it.
+The server asks several clients for each request of a branch, each for a share of the samples. It waits for an answer
+until its patience ends or the assistant is lost. Then it asks other clients for the same samples
+(docs/methods/korea.md#timing). A mini-batch of the branch waits only for the shares that its rows come from.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Share:
     """The samples that one assistant is asked for.
 
     Attributes:
-        assistant: the client.
+        assistant: the client that is asked.
         counts: (L,) samples of each label.
-        first: its first row among those of the request.
-        knowledge: its features, once they are there.
-        instead: the shares that others were asked for instead, as it was late or lost; None if it has answered, or
-            still may.
-        settled: no more answers will come.
+        first: index of its first row among the rows of the request.
+        knowledge: the features and labels that it has sent; None before they arrive.
+        instead: the shares that other clients were asked for, because it was late or lost; None if it has answered, or
+            still can.
+        settled: occurs when no more answers will come.
     """
 
     assistant: int
@@ -53,21 +53,24 @@ class Share:
 
     @property
     def samples(self) -> int:
-        """Number of rows that it is asked for."""
+        """Number of rows, one for each sample."""
         return int(self.counts.sum())
 
     @property
     def last(self) -> int:
-        """Index of the row after its own."""
+        """Index of the first row after it."""
         return self.first + self.samples
 
     @property
     def answers(self) -> list[Share]:
-        """List the shares with knowledge, once it is settled: itself, or those that came instead."""
+        """List the shares that were answered: itself, or those of other clients instead. It must be settled."""
         return [self] if self.instead is None else [answer for other in self.instead for answer in other.answers]
 
     def rows(self, first: int, last: int) -> Iterator[Rows]:
-        """Give the answered rows among `first` to `last` (excluded) of the request; missing ones are a share's last."""
+        """Give the answered rows among the request's rows `first` to `last` (excluded).
+
+        If fewer rows were answered than asked for, those at the end of the share are missing.
+        """
         begin = self.first
         for answer in self.answers:
             end = begin + answer.samples
@@ -78,13 +81,13 @@ class Share:
 
 
 def divide(request: Ints, candidates: Iterable[int], held: Ints, least: int = 1) -> Iterator[Share]:
-    """Divide a request (L,): each candidate gives the missing samples that it has, until none is missing (step 4).
+    """Divide a request among clients (step 4): each gets as many of the missing samples as it holds.
 
     Args:
-        request: samples of each label.
-        candidates: in the order of asking.
+        request: (L,) samples of each label.
+        candidates: clients in the order in which they are asked, until no sample is missing.
         held: (C, L) samples of each label that each client holds.
-        least: minimum of samples for which a client is asked.
+        least: a client is asked for at least so many samples, or not at all.
     """
     missing = request.copy()
     for assistant in candidates:
@@ -98,14 +101,14 @@ def divide(request: Ints, candidates: Iterable[int], held: Ints, least: int = 1)
 
 @dataclass
 class Assistants:
-    """The server's knowledge of all clients as assistants.
+    """What the server knows of all clients as assistants.
 
     Attributes:
-        patience_s: how long an assistant is waited for before others are asked for its share.
-        least: samples for which a client is asked at all: two where batch norm needs as many.
-        told: by client, that the server knows its label counts.
-        owing: clients that were passed over, and whose answer is still to come.
-        tally: of the round: samples `requested` and `collected`, `assistants` asked, those that were `late`, and
+        patience_s: how long the server waits for an answer before it asks other clients.
+        least: a client is asked for at least so many samples, or not at all: two where batch norm needs two.
+        told: (C) events: the label counts of this client have arrived.
+        owing: clients that were late and have not answered yet.
+        tally: counts of the round: samples `requested` and `collected`, `assistants` asked, those that were `late`, and
             `bytes` of requests, models and features.
     """
 
@@ -116,7 +119,10 @@ class Assistants:
     tally: Counter[str] = field(default_factory=Counter)
 
     def register(self, tellings: Sequence[Flow]) -> Flow:
-        """Let every client send its label counts; one that is late can assist as soon as they have arrived."""
+        """Let every client send its label counts, and wait for them as long as patience lasts.
+
+        A client whose counts come later can assist from then on.
+        """
 
         def tell(telling: Flow, told: Event) -> Flow:
             yield from telling
@@ -130,19 +136,18 @@ class Assistants:
 
 
 class Request:
-    """A branch's request in one round, for every local epoch.
+    """A branch's request in one round. Its rows are used in every local epoch.
 
-    Of n rows and B mini-batches, each mini-batch takes the next ceil(n / B) rows until none is left.
+    With n rows and B mini-batches, each mini-batch takes the next ceil(n / B) rows, until no row is left.
 
     Args:
-        task: whose clients they are.
         counts: (L,) samples of each label.
         candidates: clients in the order in which they are asked.
-        draw: round and branch, for the draw of the assistants' samples.
-        assistants: what all requests share.
+        draw: round and branch, which name the random draw of the assistants' samples.
+        assistants: shared by all requests.
 
     Attributes:
-        steps: mini-batches of the local epoch under way, to be set before each.
+        steps: mini-batches of the current local epoch; to be set before each epoch.
     """
 
     def __init__(
@@ -158,12 +163,12 @@ class Request:
         self.tally["requested"] += int(counts.sum())
 
     def ask(self, missing: Ints) -> list[Share]:
-        """Make the shares of the next candidates, each asked only once; a client that owes an answer is skipped."""
-        known = self.assistants
-        free = (int(c) for c in self.candidates if c not in known.owing and known.told[c].occurred)
-        shares = list(divide(missing, free, self.task.label_counts, known.least))
+        """Make shares for the next candidates. Each is asked only once; one that owes an answer is skipped."""
+        assistants = self.assistants
+        free = (int(c) for c in self.candidates if c not in assistants.owing and assistants.told[c].occurred)
+        shares = list(divide(missing, free, self.task.label_counts, assistants.least))
         # With endless patience no other client is asked later, and the list of a large fleet would take memory.
-        asks_again, asked = known.patience_s < inf, [share.assistant for share in shares]
+        asks_again, asked = assistants.patience_s < inf, [share.assistant for share in shares]
         self.candidates = self.candidates[~np.isin(self.candidates, asked)] if asks_again else self.candidates[:0]
         return shares
 
@@ -175,15 +180,15 @@ class Request:
 
     @property
     def answers(self) -> list[Share]:
-        """List the shares that have been answered."""
+        """List the shares that were answered."""
         return [answer for share in self.shares for answer in share.answers]
 
     def gather(self, part1: Replica) -> Flow:
-        """Get all shares answered with the aggregator's `part1`, or give up on them."""
+        """Ask for all shares. The assistants compute with `part1`, which the aggregator sends them."""
         yield par([self._collect(share, part1) for share in self.shares])
 
     def gather_again(self, part1: Replica, c: int) -> Flow:
-        """Ask the same assistants for the same samples, with the part-1 that client `c` has trained since then."""
+        """Ask the same assistants for the same samples again. Client `c` has trained `part1` since then."""
         self._lay_out([Share(answer.assistant, answer.counts) for answer in self.answers])
         try:
             part1 = yield from self._send(part1, c, AGGREGATOR)
@@ -195,7 +200,7 @@ class Request:
         yield from self.gather(part1)
 
     def _collect(self, share: Share, part1: Replica) -> Flow:
-        """Wait for the answer, as long as patience and the assistant last; then turn to the next candidates."""
+        """Wait for the answer to a share. If the assistant is late or lost, ask the next candidates."""
         over = Event(f"the answer of assistant {share.assistant}")
         yield start(self._assist(share, part1, over))
         if not (yield wait([over], self.assistants.patience_s)):
@@ -207,14 +212,14 @@ class Request:
         yield occur(share.settled)
 
     def _assist(self, share: Share, part1: Replica, over: Event) -> Flow:
-        """Let an assistant answer unless it is lost, even if no request waits for the answer any more."""
+        """Let an assistant answer, even if nobody waits for the answer any more; it may be lost meanwhile."""
         with suppress(Lost):
             yield from self._answer(share, part1)
         self.assistants.owing.discard(share.assistant)
         yield occur(over)
 
     def _answer(self, share: Share, part1: Replica) -> Flow:
-        """Send an assistant the request, then part-1; it sends features and labels."""
+        """Send an assistant the request and part-1. It sends features and labels back."""
         assistant, counts = share.assistant, share.counts
         self.tally["assistants"] += 1
         request = torch.from_numpy(counts).int()
@@ -235,7 +240,7 @@ class Request:
         return arrived
 
     def rows(self, step: int) -> Flow:
-        """Wait for the rows of the round's mini-batch `step`; gives them."""
+        """Give the rows of the round's mini-batch `step`, after waiting for their shares."""
         n_rows = ceil(self.shares[-1].last / len(self.steps))
         first = self.steps.index(step) * n_rows
         last = first + n_rows
@@ -244,7 +249,7 @@ class Request:
         return [rows for share in shares for rows in share.rows(first, last)]
 
     def close(self) -> None:
-        """Count the samples that came, and free memory."""
+        """Count the samples that were answered, and free memory."""
         self.candidates = self.candidates[:0]
         for answer in self.answers:
             self.tally["collected"] += answer.samples
@@ -252,7 +257,7 @@ class Request:
 
 
 class Recall(Step):
-    """Forward pass of an assistant: in training mode, but without gradient or update."""
+    """Forward pass of an assistant, in training mode but without gradient and update."""
 
     name = "recall"
 
@@ -261,11 +266,11 @@ class Recall(Step):
         return Forward().work(part1, batch)
 
     def out(self, part1: Replica, batch: Value) -> Value:
-        """Make a value of features with labels, as large as other smashed data."""
+        """Make the value of features with labels. It is as large as other smashed data."""
         return Value("knowledge", Forward().out(part1, batch).size_bytes, batch.samples)
 
     def run(self, part1: Replica, batch: Value) -> tuple[Tensor, Tensor]:
-        """Activations (n, ...) and labels (n,). Running statistics move in the assistant's copy, which is dropped."""
+        """Compute activations (n, ...) and labels (n,). Running statistics move in a copy, which is dropped."""
         x, labels = batch.load()
         return part1.weights.without_graph(x), labels
 

@@ -45,8 +45,8 @@ def client_cuts(
             raise ScenarioError("needs one cut for each client", key=KEY, found=len(cuts), allowed=[n_clients])
         return cuts
     if by == "random":
-        drawn: list[int] = rng.choice(cuts, n_clients).tolist()
-        return drawn
+        drawn_cuts: list[int] = rng.choice(cuts, n_clients).tolist()
+        return drawn_cuts
     if len(cuts) > n_clients:
         raise ScenarioError(
             "has more cuts than there are clients", key=KEY, found=len(cuts), allowed=f"1 to {n_clients}"

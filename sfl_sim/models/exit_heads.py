@@ -97,5 +97,13 @@ def exit_network(net: Network, cut: int) -> Network:
         layers.add_module("exit", exit_head(net, cut))
         return layers
 
-    small = Network(net.name, build, net.input_shape, net.n_labels, net.dtype, net.channels_last, net.tokens)
+    small = Network(
+        net.name,
+        build,
+        net.input_shape,
+        net.n_labels,
+        dtype=net.dtype,
+        channels_last=net.channels_last,
+        tokens=net.tokens,
+    )
     return small.with_settings(net.forward_settings).starting(seed=net._initial_seed)

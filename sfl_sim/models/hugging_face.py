@@ -77,7 +77,7 @@ class HuggingFace:
 
         Raises ScenarioError if weights are missing, or have other shapes.
         """
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         shapes_alone = next(model.parameters()).is_meta
         try:
             for file in self.weight_files:
@@ -85,11 +85,13 @@ class HuggingFace:
                     for name in archive.keys():  # noqa: SIM118  (it is no mapping)
                         shape = archive.get_slice(name).get_shape()
                         tensor = torch.empty(shape, device="meta") if shapes_alone else archive.get_tensor(name)
-                        found.update(_renamed(name, tensor))
+                        weights.update(_renamed(name, tensor))
             wanted = model.state_dict()
-            if (tied := "head.linear.weight") not in found:
-                found[tied] = found["embedding.token.weight" if isinstance(self.sizes, Gpt2) else "embedding.weight"]
-            model.load_state_dict({name: found[name].to(wanted[name].dtype) for name in wanted})
+            if (tied := "head.linear.weight") not in weights:
+                weights[tied] = weights[
+                    "embedding.token.weight" if isinstance(self.sizes, Gpt2) else "embedding.weight"
+                ]
+            model.load_state_dict({name: weights[name].to(wanted[name].dtype) for name in wanted})
         except (OSError, SafetensorError, KeyError, RuntimeError) as error:
             problem = f"has no such weights as its config.json says: {in_short(error)}"
             raise ScenarioError(problem, key=KEY, found=self.path) from error
@@ -100,9 +102,14 @@ def _gpt2(config: Mapping[str, Any]) -> Gpt2:
            scale_attn_by_inverse_layer_idx=[False], add_cross_attention=[False])  # fmt: skip
     dim = config["n_embd"]
     return Gpt2(
-        config["vocab_size"], config["n_positions"], dim, config["n_head"], config["n_layer"],
-        config.get("n_inner") or 4 * dim, config.get("layer_norm_epsilon", 1e-5),
-    )  # fmt: skip
+        vocabulary=config["vocab_size"],
+        positions=config["n_positions"],
+        dim=dim,
+        heads=config["n_head"],
+        blocks=config["n_layer"],
+        ff=config.get("n_inner") or 4 * dim,
+        eps=config.get("layer_norm_epsilon", 1e-5),
+    )
 
 
 def _llama(config: Mapping[str, Any]) -> Llama:
@@ -121,10 +128,18 @@ def _llama(config: Mapping[str, Any]) -> Llama:
     elif kind != "default":
         raise ScenarioError("has rotary angles of another kind", key=KEY, found=kind, allowed=["default", "llama3"])
     return Llama(
-        config["vocab_size"], config["max_position_embeddings"], dim, heads, kv_heads,
-        config.get("head_dim") or dim // heads, config["num_hidden_layers"], config["intermediate_size"],
-        config["rms_norm_eps"], config.get("rope_theta") or angles.get("rope_theta", 10_000.0), stretch,
-    )  # fmt: skip
+        vocabulary=config["vocab_size"],
+        positions=config["max_position_embeddings"],
+        dim=dim,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=config.get("head_dim") or dim // heads,
+        blocks=config["num_hidden_layers"],
+        ff=config["intermediate_size"],
+        eps=config["rms_norm_eps"],
+        theta=config.get("rope_theta") or angles.get("rope_theta", 10_000.0),
+        stretch=stretch,
+    )
 
 
 SIZES: dict[str, Callable[[Mapping[str, Any]], Gpt2 | Llama]] = {"gpt2": _gpt2, "llama": _llama}
@@ -163,6 +178,8 @@ def _renamed(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     is_transposed = inside in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj") and kind == "weight"
     tensor = tensor.T if is_transposed else tensor
     if block and inside == "attn.c_attn":
-        yield from ((f"{block}.{each}.{kind}", rows) for each, rows in zip("qkv", torch.chunk(tensor, 3), strict=True))
+        yield from (
+            (f"{block}.{letter}.{kind}", rows) for letter, rows in zip("qkv", torch.chunk(tensor, 3), strict=True)
+        )
     elif block and inside in IN_BLOCK:
         yield f"{block}.{IN_BLOCK[inside]}.{kind}", tensor

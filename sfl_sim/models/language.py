@@ -124,7 +124,7 @@ class Gpt2Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (n, T, D) to (n, T, D)."""
         seen = self.norm1(x)
-        query, key, value = (_heads(each(seen), self.heads) for each in (self.q, self.k, self.v))
+        query, key, value = (_heads(project(seen), self.heads) for project in (self.q, self.k, self.v))
         x = x + self.o(_attention(query, key, value))
         return x + self.ff2(gelu(self.ff1(self.norm2(x)), approximate="tanh"))  # type: ignore[no-any-return]
 
@@ -150,7 +150,7 @@ class LlamaBlock(nn.Module):
         query = _turned(_heads(self.q(seen), sizes.heads), angles)
         key, value = _turned(_heads(self.k(seen), sizes.kv_heads), angles), _heads(self.v(seen), sizes.kv_heads)
         queries_per_key = sizes.heads // sizes.kv_heads
-        key, value = (each.repeat_interleave(queries_per_key, dim=1) for each in (key, value))
+        key, value = (heads.repeat_interleave(queries_per_key, dim=1) for heads in (key, value))
         x = x + self.o(_attention(query, key, value))
         seen = self.norm2(x)
         return x + self.ff2(silu(self.ff1(seen)) * self.ff3(seen))  # type: ignore[no-any-return]

@@ -120,19 +120,21 @@ def adapt(network: nn.Module, lora: Lora) -> None:
         ScenarioError: no weight matrix has the name of a target.
     """
     below = {name for name, _ in list(network.named_children())[: lora.above]}
-    there = [matrix for matrix in matrices(network) if matrix.name.partition(".")[0] not in below]
+    adapted = [matrix for matrix in matrices(network) if matrix.name.partition(".")[0] not in below]
     for target in lora.targets:
-        if not any(matrix.is_meant_by(target) for matrix in there):
-            last = {matrix.name.rpartition(".")[2] for matrix in there}
+        if not any(matrix.is_meant_by(target) for matrix in adapted):
+            last = {matrix.name.rpartition(".")[2] for matrix in adapted}
             names = sorted(name for name in last if not name.isdigit())
-            layers = dict.fromkeys(matrix.name.partition(".")[0] for matrix in there)
+            layers = dict.fromkeys(matrix.name.partition(".")[0] for matrix in adapted)
             raise ScenarioError("no weight matrix of the network has this name", key="lora.targets", found=target,
                                 allowed=list(dict.fromkeys([*names, *layers])) or None)  # fmt: skip
     network.requires_grad_(False)
-    for matrix in there:
+    for matrix in adapted:
         if any(map(matrix.is_meant_by, lora.targets)):
             weight = getattr(matrix.module, matrix.tensor)
-            adapter = Adapter(weight, lora.rank, lora.alpha / lora.rank, matrix.rows, lora.aggregate != "ffa")
+            adapter = Adapter(
+                weight, lora.rank, lora.alpha / lora.rank, rows=matrix.rows, trains_a=lora.aggregate != "ffa"
+            )
             register_parametrization(matrix.module, matrix.tensor, adapter)
 
 

@@ -121,7 +121,7 @@ def price_of(module: nn.Module, x: Tensor, name: str = "") -> tuple[Layer, Tenso
     layer = Layer(
         name=name,
         macs_by_kind={kind: macs[kind] for kind in KINDS},
-        n_ops=sum(own.total() > 0 for own in counts.by_call.values()),
+        n_ops=sum(call_macs.total() > 0 for call_macs in counts.by_call.values()),
         pointwise=counts.finer["pointwise"],
         grouped=counts.finer["grouped"],
         moved=counts.finer["moved"],
@@ -158,7 +158,7 @@ class _Counts:
         """The products with frozen weights, whose gradients the backward pass need not compute."""
         macs = sum(self.frozen_by_call.values(), Counter())
         conv, depthwise, dense, attention = (macs[kind] for kind in KINDS)
-        n_ops = sum(own == self.by_call[number] for number, own in self.frozen_by_call.items())
+        n_ops = sum(call_macs == self.by_call[n] for n, call_macs in self.frozen_by_call.items())
         pointwise, grouped, moved = (self.frozen_finer[name] for name in ("pointwise", "grouped", "moved"))
         return Work(macs.total(), (conv, depthwise, dense, attention), n_ops, (pointwise, grouped, moved, pointwise))
 
@@ -202,9 +202,8 @@ class _Counts:
             return
         number, module = self.calls[-1]
         kind = "attention" if self.in_attention or isinstance(module, nn.MultiheadAttention) else kind
-        self._product(
-            number, kind, macs, sum(map(Tensor.numel, operands)), any(_memory(f) in self.frozen for f in factors), finer
-        )
+        is_frozen = any(_memory(factor) in self.frozen for factor in factors)
+        self._product(number, kind, macs, moved=sum(map(Tensor.numel, operands)), frozen=is_frozen, finer=finer)
         for factor in factors:
             whole, adapters = self.adapted.get(_memory(factor), (factor, []))
             for adapter in adapters:
@@ -215,7 +214,7 @@ class _Counts:
                     (places * rank * n_out, down + places * n_out, False),
                 ):
                     self.by_call[number := len(self.by_call)] = Counter()
-                    self._product(number, kind, factor_macs, moved, frozen)
+                    self._product(number, kind, factor_macs, moved=moved, frozen=frozen)
 
     def _product(self, number: int, kind: str, macs: int, moved: int, frozen: bool, finer: str = "") -> None:
         tallies = [(self.by_call, self.finer), (self.frozen_by_call, self.frozen_finer)]
@@ -259,7 +258,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = name.removesuffix("_") if in_place else name
         match name, args:
             case "convolution", (x, weight, _, _, _, _, transposed, _, groups):
-                self._convolution(x, weight, out, transposed, groups)
+                self._convolution(x, weight, out, transposed=transposed, groups=groups)
             case "mm" | "bmm" | "mv" | "dot", (a, b):
                 self.counts.products("dense", _products(a, b), (a, out) if name == "mm" else (a, b, out), (a, b))
             case "addmm" | "baddbmm" | "addmv", (_, a, b, *_):
@@ -289,7 +288,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             finer = "grouped"
         elif kind == "conv" and math.prod(weight.shape[2:]) == 1:
             finer = "pointwise"
-        self.counts.products(kind, macs, (x, out), (weight,), finer, groups)
+        self.counts.products(kind, macs, (x, out), (weight,), finer=finer, groups=groups)
 
 
 def _memory(tensor: Tensor) -> int:

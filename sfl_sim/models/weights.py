@@ -145,7 +145,7 @@ class Weights:
         if training:
             self.keep_statistics()
         parameters = self.leaves if training else self.part.views(self.flat)
-        return self.part.call(parameters, self.frozen, self.buffer_views, x, training)
+        return self.part.call(parameters, self.frozen, self.buffer_views, x, training=training)
 
     def keep_statistics(self) -> None:
         """Remember what the buffers are before a mini-batch passes, if its update may be left out."""
@@ -238,7 +238,7 @@ class SavedForward:
     def now(cls, weights: Weights, x: Tensor) -> SavedForward:
         """Record a pass that is about to begin."""
         devices = ([], []) if x.device.type == "cpu" else get_device_states(x)  # which takes 40 us to find none
-        return cls(x, weights.flat._version, weights.buffers.clone(), torch.get_rng_state(), devices)
+        return cls(x, weights.flat._version, weights.buffers.clone(), draws=torch.get_rng_state(), devices=devices)
 
     def again(self, weights: Weights) -> Tensor:
         """Compute the activations with their graph again: random draws repeat, and running statistics stay as they are.

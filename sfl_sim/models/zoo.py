@@ -92,7 +92,10 @@ def network(
     key = model if isinstance(model, Hashable) else as_builder(model)
     if every_token is None:
         every_token = predicts_tokens(key)
-    return _network(key, input_shape, n_labels, dtype, channels_last, tokens, every_token, lora)
+    return _network(
+        key, input_shape, n_labels, dtype=dtype, channels_last=channels_last, tokens=tokens, every_token=every_token,
+        lora=lora,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=16)  # pricing traces the model, and all variants and seeds of a study want the same
@@ -112,7 +115,10 @@ def _network(
     is_language = predicts_tokens(model)
     if is_language and not every_token:
         build = partial(_of_last_token, build)
-    net = Network(name, build, input_shape, n_labels, dtype, channels_last, tokens, is_weightless(model), lora)
+    net = Network(
+        name, build, input_shape, n_labels, dtype=dtype, channels_last=channels_last, tokens=tokens,
+        weightless=is_weightless(model), lora=lora,
+    )  # fmt: skip
     *positions, scores = net.layers[-1].out_shape
     if positions != (list(input_shape) if every_token else []) or not (scores == n_labels or is_language):
         wanted = (*input_shape, n_labels) if every_token else (n_labels,)
@@ -170,12 +176,12 @@ def as_builder(model: object) -> Builder:
 
     def build(input_shape: Shape, n_labels: int) -> nn.Sequential:
         try:
-            made = model(input_shape, n_labels) if _takes(model, input_shape, n_labels) else model()
+            layers = model(input_shape, n_labels) if _takes(model, input_shape, n_labels) else model()
         except (Exception, SystemExit) as error:
             raise ScenarioError(
                 f"fails with {in_one_line(error)}", key="model.factory", found=getattr(model, "__name__", model)
             ) from error
-        return _out_of_place(_plain(made))
+        return _out_of_place(_plain(layers))
 
     return build
 

@@ -191,7 +191,7 @@ class _Trial:
         experiment, budget = self._experiment, MAX_STEPS
         if self.device.type == "cpu":
             budget = min(budget, max(2, int(CPU_ROUND_MACS / (3 * experiment.batch_macs))))
-        drawn = experiment.walk.participation.drawn(1, experiment.setup.cyclic)
+        drawn = experiment.walk.participation.draw(1, experiment.setup.cyclic)
         clients = list(experiment.method.choose(1, drawn))[:budget]
         method = experiment.method
         samples = self.scenario.train.batch_size * max(1, budget // len(clients))

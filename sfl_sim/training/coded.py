@@ -37,7 +37,7 @@ class Coded(Value):
     def __init__(self, payload: Value, codec: Codec, shapes: Sequence[Shape], dtype: torch.dtype, draw: Draw) -> None:
         size_bytes = payload.size_bytes - dtype.itemsize * sum(map(math.prod, shapes))
         size_bytes += sum(codec.size_bytes(shape, dtype) for shape in shapes)
-        super().__init__(payload.kind, size_bytes, payload.samples, payload.step, payload.content)
+        super().__init__(payload.kind, size_bytes, samples=payload.samples, step=payload.step, content=payload.content)
         self.maker = payload.maker
         self.made_of = [payload]
         self.codec = codec
@@ -92,7 +92,7 @@ class CodedGradient(Value):
     ) -> None:
         back = message.codec.back(shape, dtype) if message else shape
         size_bytes = codec.size_bytes(back, dtype) if codec else dtype.itemsize * math.prod(back)
-        super().__init__(payload.kind, size_bytes, payload.samples, payload.step, payload.content)
+        super().__init__(payload.kind, size_bytes, samples=payload.samples, step=payload.step, content=payload.content)
         self.maker = payload.maker
         self.made_of = [payload, message] if message else [payload]
         self.message = message

@@ -37,21 +37,21 @@ def load(stored: bytes) -> Any:
     return torch.load(BytesIO(stored), weights_only=True)
 
 
-def _storable(content: Any, known: dict[int, tuple[Tensor, Tensor]]) -> Any:
-    """Return storable content; `known` holds tensors by id, with themselves so that no other one gets the id."""
+def _storable(content: Any, tensors: dict[int, tuple[Tensor, Tensor]]) -> Any:
+    """Return storable content; `tensors` holds tensors by id, with themselves so that no other one gets the id."""
     if isinstance(content, Tensor):
-        if id(content) not in known:
-            known[id(content)] = content, _alone(content)
-        return known[id(content)][1]
+        if id(content) not in tensors:
+            tensors[id(content)] = content, _alone(content)
+        return tensors[id(content)][1]
     if content is None or isinstance(content, bool):
         return content
     for plain in (int, float, str):
         if isinstance(content, plain):
             return plain(content)  # of numpy's floats, too, which are no plain ones
     if isinstance(content, list | tuple):
-        return (list if isinstance(content, list) else tuple)(_storable(one, known) for one in content)
+        return (list if isinstance(content, list) else tuple)(_storable(one, tensors) for one in content)
     if isinstance(content, Mapping):
-        return {_storable(key, known): _storable(value, known) for key, value in content.items()}
+        return {_storable(key, tensors): _storable(value, tensors) for key, value in content.items()}
     raise Unstorable(f"objects of type {type(content).__name__} cannot be stored")
 
 

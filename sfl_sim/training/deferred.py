@@ -1,4 +1,4 @@
-"""Operations that have not run yet, and the dependencies between them."""
+"""Tasks of the batched executor that have not run yet, and what each of them waits for."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from sfl_sim.ops import State, Value
 
 
 class Deferred:
-    """A task, `act(state, *args)`, which is not done yet; until then it is the placeholder for its result.
+    """A task: the call `act(state, *args)`, which runs later. Other tasks hold it in place of its result.
 
     Attributes:
-        act, state, args: gone when it is done, so that a result keeps nothing else alive.
-        kind: of tasks that may run as one; None: this one runs alone.
-        place: of `state` in the order in which states came into use; a group in this order has the same one every time.
-        turn: for the executor, in which order tasks got ready.
-        result: once it is done.
+        act, state, args: the call; deleted when the task is done, so that its result keeps nothing else alive.
+        kind: tasks of one kind may run as one; None: this task runs alone.
+        place: number of `state` in the order in which states came into use. A group of tasks is sorted by it, so that
+            the same group always has the same order.
+        turn: number in the order in which tasks got ready, set by the executor.
+        result: what the call has returned; None before.
+        uses: the states that the task changes or reads.
+        waits_for: number of tasks that have to be done before.
+        followers: the tasks that wait for this one.
     """
 
     __slots__ = (
@@ -40,7 +44,14 @@ class Deferred:
 
 
 class _Uses:
-    """A state's tasks: the last one that changes it, those that read its result, and the number of unfinished ones."""
+    """The tasks that use a state.
+
+    Attributes:
+        place: as of the tasks.
+        writer: the last task that changes the state; empty if there is none.
+        readers: the tasks that read what the writer leaves.
+        left: number of its tasks that are not done.
+    """
 
     __slots__ = ("left", "place", "readers", "state", "writer")
 
@@ -53,11 +64,16 @@ class _Uses:
 
 
 class Ledger:
-    """The tasks that have not run yet, and the dependencies between them.
+    """The tasks that have not run yet, and what each of them waits for.
 
-    A task waits for those before it that give a value which it takes, change a state which it changes or reads (those
-    among its arguments), or read the state which it changes. Every order that respects this gives the same numbers as
-    the order in which the simulator started the operations.
+    A task waits for an earlier task
+
+    - whose result is among its arguments;
+    - that changes a state which it changes or reads;
+    - that reads a state which it changes.
+
+    It reads the states among its arguments. Every order that keeps these rules gives the same numbers as the order in
+    which the simulator started the operations.
     """
 
     def __init__(self) -> None:
@@ -68,7 +84,11 @@ class Ledger:
     def add(
         self, act: Callable[..., Any], state: State, args: tuple[Any, ...], kind: Any = None, *, names_all: bool = True
     ) -> Deferred:
-        """Add the next task. Without `names_all` it may touch other states, and such tasks keep their order."""
+        """Add the next task.
+
+        Args:
+            names_all: False if it may touch states that it does not name; such tasks keep their order.
+        """
         task = Deferred(act, state, args, kind)
         before = [value.content for value in values_in(args) if isinstance(value.content, Deferred)]
         for changed in [*states_in(state), *([] if names_all else [self._unnamed])]:
@@ -87,7 +107,7 @@ class Ledger:
         return task
 
     def close(self, task: Deferred, result: Any) -> list[Deferred]:
-        """Mark `task` as done; gives the tasks that have become ready."""
+        """Mark `task` as done; gives the tasks that waited for nothing else."""
         task.is_done, task.result = True, result
         for uses in task.uses:
             uses.left -= 1
@@ -107,14 +127,14 @@ class Ledger:
 
 
 def settle(args: Any) -> None:
-    """Replace placeholders among `args` by their results."""
+    """Replace the tasks among `args` by their results."""
     for value in values_in(args):
         if isinstance(value.content, Deferred):
             value.content = value.content.result
 
 
 def values_in(args: Any) -> Iterator[Value]:
-    """Generate the values among an operation's arguments, those in collections and those they are made of."""
+    """Generate the values among an operation's arguments: also those in collections, and those they are made of."""
     if isinstance(args, Value):
         yield args
         if args.made_of:
@@ -127,7 +147,7 @@ def values_in(args: Any) -> Iterator[Value]:
 
 
 def states_in(args: Any) -> Iterator[State]:
-    """Generate the states among an operation's arguments; for joined states, their members."""
+    """Generate the states among an operation's arguments. A joined state or a bundle stands for its members."""
     for value in values_in(args):
         if isinstance(value, Joined | Bundle):
             yield from states_in(value.members)

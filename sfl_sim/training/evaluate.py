@@ -103,9 +103,10 @@ def evaluate(
         right, by_label = answer.cpu().numpy(), y.cpu().numpy()
         correct = np.bincount(by_label, right, n_labels).astype(np.int64)
         samples = np.bincount(by_label, minlength=n_labels) * n_tokens
-        return Evaluation(right / n_tokens, correct, samples, loss, all_logits)
+        return Evaluation(right / n_tokens, correct, samples, loss=loss, logits=all_logits)
     hits, table = (answer == y).cpu().numpy(), confusion.view(n_labels, width).cpu().numpy()
-    return Evaluation(hits, table.diagonal(), np.asarray(table.sum(axis=1)), loss, all_logits, table)
+    samples = np.asarray(table.sum(axis=1))
+    return Evaluation(hits, table.diagonal(), samples, loss=loss, logits=all_logits, confusion=table)
 
 
 def logits(model: Model, x: Tensor, coded: CodedAt | None = None) -> Tensor:

@@ -121,7 +121,7 @@ class Train(PartStep):
     def run_many(self, parts: Sequence[Replica], args: Sequence[tuple[Value]]) -> Sequence[Tensor | None]:
         """Run the step for replicas of one part."""
         inputs, labels = zip(*(data.load() for (data,) in args), strict=True)
-        return stacked.train(parts, inputs, labels, self.optimiser, self.share)
+        return stacked.train(parts, inputs, labels, optimiser=self.optimiser, share=self.share)
 
 
 class TrainAlone(Train):

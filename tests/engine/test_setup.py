@@ -33,7 +33,7 @@ def test_a_study_of_one_trial_builds_its_setup_once_to_check_it_to_run_it_and_to
     settings, built, tmp_path
 ):
     folder = run_study(study(), tmp_path / "run", settings, lambda news: None).folder
-    assert (folder / "retimed.parquet").exists()
+    assert (folder / "speedups.parquet").exists()
     assert len(built) == 1
 
 

@@ -127,7 +127,7 @@ def test_harmony_leaves_the_statistics_of_an_update_that_is_left_out():
 
 def test_fednag_goes_on_where_all_updates_of_a_client_were_left_out():
     run = experiment("fednag", 0.05, "skip", momentum=0.5)
-    images, ill = run.method.data.images, run.shares[run.walk.participation.drawn(1, run.setup.cyclic)[0]]
+    images, ill = run.method.data.images, run.shares[run.walk.participation.draw(1, run.setup.cyclic)[0]]
     images.x = images.x.float() / 255
     images.x[ill] = float("inf")
     skipped = [found.row["skipped"] for found in run.rounds()]
