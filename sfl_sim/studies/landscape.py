@@ -23,6 +23,7 @@ from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.news import Counted, Notify
 from sfl_sim.engine.trial import uninterrupted
 from sfl_sim.errors import ScenarioError, in_short
+from sfl_sim.metrics.landscape import with_widths
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.weights import Weights
 from sfl_sim.report.frames import Frames, merge
@@ -146,7 +147,7 @@ def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, noti
         for row in _look(model, extent, pick_device(device)):
             rows.append(row)
             notify(Counted(f"{row['variant']} (seed {row['seed']}), {row['slice']}", "point", len(rows), total))
-    points = pd.DataFrame(rows)
+    points = with_widths(pd.DataFrame(rows))
     with uninterrupted():
         write_landscape(frames, points, out)
         write_file(out.with_suffix(".parquet"), points.to_parquet(index=False))

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sfl_sim.metrics.landscape import width, with_widths
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load
-from sfl_sim.report.pages.landscape import MAX_RISE, contours, rise_along, undertrained, width, write_landscape
+from sfl_sim.report.pages.landscape import MAX_RISE, contours, rise_along, undertrained, write_landscape
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,26 +41,7 @@ def points(frames: Frames) -> pd.DataFrame:
         lines = [line(0.5 + steepness * (1 + seed) * ALPHAS**2, seed).assign(slice="line") for seed in (0, 1)]
         rows = pd.concat([*lines, plane().assign(slice="plane")])
         found.append(rows.assign(run=str(variant.run.folder), variant=variant.name, samples=1000))
-    return pd.concat(found)
-
-
-def test_the_width_of_a_parabola_is_where_it_has_risen_by_ln_2() -> None:
-    assert width(line(0.3 + 4 * ALPHAS**2)) == pytest.approx(2 * np.sqrt(np.log(2) / 4), rel=2e-3)
-    lopsided = np.where(ALPHAS < 0, -4 * ALPHAS, 2 * ALPHAS)
-    assert width(line(lopsided)) == pytest.approx(np.log(2) / 4 + np.log(2) / 2)
-
-
-def test_the_width_of_what_never_rises_is_the_line_and_a_model_without_a_loss_has_none() -> None:
-    assert width(line(np.ones(41))) == 2
-    assert np.isnan(width(line(np.full(41, np.nan))))
-    walls = np.where(np.abs(ALPHAS) > 0.52, np.inf, 0.1)
-    assert width(line(walls)) == pytest.approx(1.0)
-
-
-def test_only_the_stretch_around_the_model_counts() -> None:
-    """Beyond a ridge it may be low again."""
-    ridges = np.where(np.isclose(np.abs(ALPHAS), 0.5), 9.0, 0.0)
-    assert 0.9 < width(line(ridges)) < 1
+    return with_widths(pd.concat(found))
 
 
 def test_seeds_of_unequal_depth_are_compared_by_what_their_losses_rise(frames: Frames) -> None:
@@ -115,7 +97,8 @@ def test_the_page_shows_every_variant_and_its_width(frames: Frames, points: pd.D
 
 def test_a_model_that_diverged_has_a_dash(frames: Frames, points: pd.DataFrame, tmp_path: Path) -> None:
     lost = points["variant"] == frames.variants[0].name
-    page = write_landscape(frames, points.assign(loss=points["loss"].mask(lost)), tmp_path / "page.html")
+    points = with_widths(points.assign(loss=points["loss"].mask(lost)))
+    page = write_landscape(frames, points, tmp_path / "page.html")
     row = page.read_text(encoding="utf-8").split("<tbody><tr>")[1].split("</tr>")[0]
     assert row.count("<td>–") == 2
 
@@ -145,7 +128,8 @@ def test_the_widest_minimum_is_told_among_models_that_are_trained(
     raw = points["loss"].where(points["variant"] != first.name, points["loss"] / 100 + 2)
 
     def told(loss: pd.Series) -> tuple[list[str], list[str]]:
-        page = write_landscape(frames, points.assign(loss=loss), tmp_path / "page.html").read_text(encoding="utf-8")
+        moved = with_widths(points.assign(loss=loss))
+        page = write_landscape(frames, moved, tmp_path / "page.html").read_text(encoding="utf-8")
         return tuple(re.findall(f'<p class="{css}">(.*?)</p>', page) for css in ("headline", "warning"))
 
     (headline,), warned = told(points["loss"])

@@ -67,6 +67,8 @@ def test_in_the_middle_is_the_model_of_the_last_round(folder, tmp_path):
     assert middle["accuracy"].to_dict() == rounds["accuracy"].to_dict()
     assert middle["loss"].to_dict() == pytest.approx(rounds["loss"].to_dict(), rel=1e-6)
     assert points.groupby("slice").size().to_dict() == {"line": 4 * 3, "plane": 2 * 9}
+    assert middle.loc[middle["slice"] == "line", "width"].between(0, 2, inclusive="right").all()
+    assert points["width"].count() == 4
 
 
 def test_messages_are_coded_as_in_training(tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from sfl_sim.metrics.landscape import TOLERATED_RISE, rise
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.display import over_seeds, percent, plural
@@ -23,13 +24,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import plotly.graph_objects as go
-    from numpy.typing import NDArray
 
     from sfl_sim.report.frames import Frames, Variant
 
     Slices = Sequence[tuple[Variant, pd.DataFrame]]  # the points of each variant
 
-TOLERATED_RISE = math.log(2)
 UNDERTRAINED = 0.5
 """A model whose loss is more than this share of that of guessing has learned little."""
 MAX_RISE = 3.0
@@ -43,8 +42,7 @@ def write_landscape(frames: Frames, points: pd.DataFrame, out: Path) -> Path:
     """Write the page to the file `out` and return its path.
 
     Args:
-        points: one row per point: run (its folder), variant, seed, slice (line or plane), alpha, beta (how far along
-            the first and the second direction), loss, accuracy, samples.
+        points: rows of landscape.parquet.
 
     Raises:
         ScenarioError: the page cannot be written.
@@ -153,7 +151,7 @@ def rise_along(lines: Slices) -> go.Figure:
     figure = figures.canvas(330)
     lowest, highest = 0.0, TOLERATED_RISE
     for variant, points in lines:
-        curve = over_seeds(points.assign(rise=_rise(points)), "alpha", ["rise"])
+        curve = over_seeds(points.assign(rise=rise(points)), "alpha", ["rise"])
         lowest, highest = min(lowest, curve["rise_low"].min()), max(highest, curve["rise_high"].max())
         if len(lines) <= MAX_NARROW_BANDS:
             figures.band(figure, variant, curve["rise_low"], curve["rise_high"], curve.index.to_series())
@@ -220,33 +218,6 @@ def _log(loss: pd.Series) -> pd.Series:
     return loss.where((loss > 0) & np.isfinite(loss)).map(math.log)
 
 
-def _rise(line: pd.DataFrame) -> pd.Series:
-    """The loss of each point beyond that of its seed's model; NaN for what is no number."""
-    own = line["seed"].map(line[line["alpha"] == 0].set_index("seed")["loss"])
-    return (line["loss"] - own).where(np.isfinite(line["loss"]))
-
-
 def _models(line: pd.DataFrame) -> pd.DataFrame:
     """One row per seed: loss and accuracy of the model itself, and the width of its minimum."""
-    models = line[line["alpha"] == 0].set_index("seed")
-    return models.assign(width=pd.Series({seed: width(points) for seed, points in line.groupby("seed")}))
-
-
-def width(line: pd.DataFrame) -> float:
-    """Measure how much of one seed's line rises by `TOLERATED_RISE` at most; NaN if the model has no loss."""
-    line = line.sort_values("alpha")
-    alpha = line["alpha"].to_numpy()
-    excess = _rise(line).fillna(math.inf).to_numpy() - TOLERATED_RISE
-    middle = len(line) // 2
-    if excess[middle] > 0:
-        return math.nan
-    return _reach(alpha[middle:], excess[middle:]) + _reach(-alpha[middle::-1], excess[middle::-1])
-
-
-def _reach(distance: NDArray[np.float64], excess: NDArray[np.float64]) -> float:
-    """The distance at which the excess first gets positive, on the straight line between two points; or the last."""
-    beyond = np.flatnonzero(excess > 0)
-    if not len(beyond):
-        return float(distance[-1])
-    crossing = slice(beyond[0] - 1, beyond[0] + 1)
-    return float(np.interp(0, excess[crossing], distance[crossing]))
+    return line[line["alpha"] == 0].set_index("seed")
