@@ -24,6 +24,7 @@ from sfl_sim.engine.news import Began, Counted, Ended, Notify, Warned
 from sfl_sim.engine.rounds import Round
 from sfl_sim.errors import OutputError, ScenarioError, own_place
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, headline
+from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.metrics.exit_metrics import HEADLINE
 from sfl_sim.scenario.data import RhoOod
 from sfl_sim.scenario.load import Variant
@@ -236,11 +237,21 @@ def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment) -> 
         "weights_digest": experiment.weights_digest(),
         "breakdown_s": {name: float(rounds[f"{name}_s"].sum()) for name in BREAKDOWN},
         "joule": None if experiment.joule is None else float(experiment.joule.sum()),
+        **_absence(rounds.assign(variant=variant.name, seed=scenario.seed)),
         "server_model_bytes": experiment.server_model_bytes,
         "executor": experiment.executor.name,
         "threads": torch.get_num_threads(),
         "peak_graphs": experiment.graphs.peak if experiment.device else None,
     }
+
+
+def _absence(rounds: pd.DataFrame) -> dict[str, float]:
+    """Return what clients that go away have cost the run; nothing if none may."""
+    if "present" not in rounds:
+        return {}
+    (costs,) = absence_costs(rounds).to_dict("records")
+    told = {name: float(costs[name]) for name in ("idle_s", "lost_share", "lost_device_s")}
+    return told | {"lost_bytes": int(costs["lost_bytes"])}
 
 
 def _last(rounds: pd.DataFrame, columns: Sequence[str]) -> dict[str, float | None]:

@@ -22,6 +22,7 @@ HEADLINE = ["hybrid_accuracy", "device_accuracy", "server_accuracy", "offload_pr
 THRESHOLDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.2, 1.6, 2.3)
 MANY_LABELS, MORE_THRESHOLDS = 100, (3.0, 3.8, 4.6)
 """Number of labels from which on more thresholds are used: entropies reach ln 100 = 4.6, beyond the paper's 2.3."""
+RHO_STEPS = 5
 LINK_RATE, SERVER_POWER = 1.0, 100.0
 """Values of BW and P_S in HARMONY's Eq. (12)."""
 
@@ -120,6 +121,20 @@ def achieved(answers: pd.DataFrame, n_labels: int) -> pd.DataFrame:
             "hybrid_unseen": best["accuracy_unseen"],
         }
     )
+
+
+def achieved_by_rho(answers: pd.DataFrame, rho: float, n_labels: int) -> pd.DataFrame:
+    """Compute `achieved` on test sets with fewer samples of unseen labels, in `RHO_STEPS` steps from 0 to `rho`.
+
+    Args:
+        answers: the table of answers, to test sets made with `rho` (see `at_rho`).
+
+    Returns:
+        As `achieved`, with the further column rho; no rows for `rho` NaN, of test sets of another kind.
+    """
+    steps = np.linspace(0, rho, RHO_STEPS).round(9).tolist() if rho > 0 else []
+    found = [achieved(at_rho(answers, step), n_labels).assign(rho=step) for step in steps]
+    return pd.concat(found or [achieved(answers, n_labels).head(0).assign(rho=0.0)])
 
 
 def headline(answers: pd.DataFrame, n_labels: int) -> dict[str, float | None]:

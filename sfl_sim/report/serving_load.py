@@ -14,7 +14,6 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.serving import PARTS
 from sfl_sim.report import style
 from sfl_sim.report.display import NBSP
-from sfl_sim.report.load import TABLES as RUN_TABLES
 from sfl_sim.report.load import read_json, reading
 from sfl_sim.store.reading import read_table
 from sfl_sim.store.schema import tables
@@ -132,7 +131,7 @@ class Served:
 
     def answers(self) -> pd.DataFrame | None:
         """The table of answers, where models were trained and it was kept."""
-        answers = read_table(self.folder, RUN_TABLES["answers"])
+        answers = read_table(self.folder, TABLES["answers"])
         return answers if len(answers) else None
 
 

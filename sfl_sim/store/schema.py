@@ -94,10 +94,14 @@ class Table:
 def tables(kind: Kind) -> dict[str, Table]:
     """Return the tables of a kind of folder by name."""
     described = tomllib.loads((Path(__file__).parent / "schema.toml").read_text(encoding="utf-8"))
-    return {name: _table(about, described["columns"]) for name, about in described[kind].items()}
+    return {name: _table(about, described) for name, about in described[kind].items()}
 
 
-def _table(about: dict[str, Any], shared: Mapping[str, dict[str, Any]]) -> Table:
+def _table(about: dict[str, Any], described: Mapping[str, Any]) -> Table:
+    if like := about.pop("like", None):
+        kind, name = like.split(".")
+        about = described[kind][name] | about
+    shared = described["columns"]
     columns = {name: {} for name in about.pop("first", ())} | about.pop("columns", {})
     return Table(**about, columns={name: _column(name, own, shared.get(name, {})) for name, own in columns.items()})
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from read_table import in_words
 
+from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages import costs
@@ -168,7 +169,7 @@ def test_where_all_come_through_there_is_no_figure_of_losses(folder: Path) -> No
 
 
 def test_the_table_says_what_absence_costs(hurried: Frames) -> None:
-    waiting, hurrying = costs.absence_costs(hurried).set_index("variant").loc[[FCFS, CYCLIC]].to_dict("records")
+    waiting, hurrying = absence_costs(hurried.rounds).set_index("variant").loc[[FCFS, CYCLIC]].to_dict("records")
     rounds = hurried.rounds[hurried.rounds["variant"] == CYCLIC].set_index("round")
 
     assert waiting["lost_share"] == waiting["byte_share"] == waiting["lost_device_s"] == 0

@@ -12,6 +12,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
+from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import MAX_POINTS
@@ -259,30 +260,6 @@ ABSENCE_COLUMNS = [
 ]
 
 
-def absence_costs(frames: Frames) -> pd.DataFrame:
-    """Sum up what absence cost every run: a row per variant and seed, by the keys of `ABSENCE_COLUMNS`."""
-    rounds = frames.rounds.dropna(subset="present")
-    before_s = rounds.groupby(["variant", "seed"])["ended_s"].shift(fill_value=0.0)
-    rounds = rounds.assign(
-        round_s=rounds["ended_s"] - rounds["started_s"],
-        idle_s=rounds["started_s"] - before_s,
-        all_bytes=rounds["bytes_up"] + rounds["bytes_down"],
-    )
-    runs = rounds.groupby(["variant", "seed"])
-    total, mean = runs.sum(numeric_only=True), runs.mean(numeric_only=True)
-    return (
-        total[["idle_s", "lost_device_s", "lost_bytes"]]
-        .assign(
-            round_s=mean["round_s"],
-            present=mean["present"],
-            lost=mean["lost"],
-            lost_share=total["lost"] / total["participants"],
-            byte_share=total["lost_bytes"] / total["all_bytes"],
-        )
-        .reset_index()
-    )
-
-
 @dataclass(frozen=True)
 class TimeWindow:
     """Extent of the figures, of first seeds.
@@ -363,7 +340,7 @@ def participation_panels(frames: Frames) -> list[Panel]:
         drawings.insert(0, (f"Availability of clients{cut}", partial(attendance, window)))
     if frames.rounds["lost"].sum():
         drawings.append(("Share of participants that drop out", partial(lost, frames, variants)))
-    rows = of_each(absence_costs(frames), variants)
+    rows = of_each(absence_costs(frames.rounds), variants)
     table = by_variant(ABSENCE_COLUMNS, rows, ranked=False)  # waiting avoids dropouts, but takes time
     told = caption.format(bar, display.duration(window.until_s))
     return [Panel("Availability and dropouts", told, drawings, tables=[table])]

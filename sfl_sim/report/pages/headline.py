@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from markupsafe import Markup, escape
 
+from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.report.comparison import before_and_after
 from sfl_sim.report.display import duration, percent, plural, points
-from sfl_sim.report.pages.costs import absence_costs, choice
+from sfl_sim.report.pages.costs import choice
 from sfl_sim.report.results import medians
 from sfl_sim.report.targets import ROUNDS, TIME, Aim, accuracy, aims, factor
 from sfl_sim.scenario.concerns import concern_of
@@ -83,7 +84,7 @@ def _by_seed(frames: Frames, variant: Variant, numbers: pd.Series) -> pd.Series:
 def _fastest(frames: Frames, found: list[Found]) -> Markup:
     ranked = sorted(((v, _round_s(numbers)) for v, numbers in found), key=lambda pair: pair[1])
     (first, least_s), *others = ranked
-    lost = dict(absence_costs(frames).groupby("variant")["lost_share"].median())
+    lost = dict(absence_costs(frames.rounds).groupby("variant")["lost_share"].median())
 
     def dropping(variant: Variant) -> str:
         """Say how many participants it loses, where it may lose any: what was lost is not learned."""

@@ -12,7 +12,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
-from sfl_sim.metrics.exit_metrics import achieved, at_rho, trade_off
+from sfl_sim.metrics.exit_metrics import achieved, achieved_by_rho, trade_off
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import MAX_BANDS, MAX_NAMES, MAX_NARROW_BANDS
 from sfl_sim.report.frames import label_names, label_ranks
@@ -219,7 +219,7 @@ def round_film(film: RoundFilm) -> go.Figure:
 # Early exits
 
 HEIGHT_PX, MAP_PX = 340, 300
-RHO_STEPS, THRESHOLDS = 5, 21
+THRESHOLDS = 21
 STAR = {"symbol": "star", "size": 14}
 REST = "other labels"
 COLUMNS = [
@@ -266,18 +266,14 @@ def exits(frames: Frames) -> list[Exits]:
         if answers.empty:
             continue
         n_labels = frames.labels.loc[frames.labels["variant"] == variant.label, "label"].nunique()
-        most = summary["rho"].max()
-        smaller = np.linspace(0, most, RHO_STEPS).round(9).tolist() if most > 0 else []
-        by_rho = [achieved(at_rho(answers, rho), n_labels).assign(rho=rho) for rho in smaller]
-        reached = achieved(answers, n_labels)
         # Thresholds by which more and more samples stay on the device, from none to all.
         entropy = answers.loc[np.isfinite(answers["entropy"]), "entropy"]
         thresholds = [0.0, *entropy.quantile(np.linspace(0, 1, THRESHOLDS)).unique(), math.inf]
         found.append(
             Exits(
                 variant,
-                reached,
-                pd.concat(by_rho) if by_rho else reached.head(0).assign(rho=0.0),
+                achieved(answers, n_labels),
+                achieved_by_rho(answers, summary["rho"].max(), n_labels),
                 trade_off(answers, thresholds).reset_index(),
             )
         )

@@ -11,6 +11,7 @@ import numpy as np
 from markupsafe import Markup, escape
 from plotly.colors import hex_to_rgb
 
+from sfl_sim.metrics.costs import replay_costs
 from sfl_sim.report import display, figures
 from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS, MAX_POINTS
 from sfl_sim.report.panel import Declared, Panel
@@ -197,27 +198,9 @@ def replaying(frames: Frames) -> list[Variant]:
     return [variant for variant in frames.variants if asked[variant.label] > 0]
 
 
-def replay_costs(frames: Frames) -> pd.DataFrame:
-    """Sum up what replay cost every run that replays: a row per variant and seed, by the keys of `REPLAY_COLUMNS`."""
-    rounds = frames.rounds[frames.rounds["variant"].isin([variant.label for variant in replaying(frames)])]
-    rounds = rounds.assign(
-        length_s=rounds["ended_s"] - rounds["started_s"], all_bytes=rounds["bytes_up"] + rounds["bytes_down"]
-    )
-    runs = rounds.groupby(["variant", "seed"])
-    total, mean = runs.sum(numeric_only=True), runs.mean(numeric_only=True)
-    costs = total[["replay_bytes", "replay_requested"]].assign(
-        byte_share=total["replay_bytes"] / total["all_bytes"],
-        waiting_s=mean["assistants_s"],
-        waiting_share=total["assistants_s"] / total["length_s"],
-        came=total["replay_collected"] / total["replay_requested"],
-        passed_over=mean["replay_late"],
-    )
-    return costs.reset_index()
-
-
 def replay_words(frames: Frames) -> dict[str, str]:
     """Say in a sentence what replay costs: the least and the most of the variants' medians."""
-    middle = replay_costs(frames).groupby("variant").median()
+    middle = replay_costs(frames.rounds).groupby("variant").median()
 
     def ranging(key: str, text: Callable[[float], str]) -> str:
         return " to ".join(dict.fromkeys([text(middle[key].min()), text(middle[key].max())]))
@@ -297,7 +280,9 @@ replay_panels = Declared(
     words=replay_words,
     columns=3,
     # What costs more may teach more: no cell is the best.
-    tables=lambda frames: [by_variant(REPLAY_COLUMNS, of_each(replay_costs(frames), replaying(frames)), ranked=False)],
+    tables=lambda frames: [
+        by_variant(REPLAY_COLUMNS, of_each(replay_costs(frames.rounds), replaying(frames)), ranked=False)
+    ],
 )
 
 
