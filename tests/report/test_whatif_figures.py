@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from synthetic_whatif import BANDWIDTHS, CUTS, LAYERS, Vary, World, write_whatif
 
-from sfl_sim.report import style, whatif_clients, whatif_map, whatif_overlay
-from sfl_sim.report.pages import whatif_figures
+from sfl_sim.report import style
+from sfl_sim.report.pages import whatif_clients, whatif_figures
 from sfl_sim.report.whatif_load import Axis, WhatIf, load_whatif
 from sfl_sim.store.columns import BREAKDOWN
 
@@ -107,7 +108,7 @@ def test_each_series_has_a_line_and_a_star_at_its_own_best(whatif: WhatIf) -> No
 
 
 def test_the_map_marks_the_least_of_each_column(whatif: WhatIf) -> None:
-    for draw in (whatif_map.time_map, whatif_map.slower_map):
+    for draw in (whatif_figures.time_map, partial(whatif_figures.time_map, over_best=True)):
         heat, _, stars = draw(whatif, whatif.series[0], across_of(whatif)).data
         assert list(stars.y) == list(np.argmin(heat.z, axis=0))
         assert list(stars.x) == [0, 1, 2]
@@ -118,10 +119,10 @@ def test_a_step_lies_where_both_times_are_equal() -> None:
     """One cut needs 10 s whatever the bandwidth, the other 20 s over it: they meet at twice the bandwidth."""
     across = numbers((0.5, 1.0, 4.0, 8.0))
     times_s = np.array([20 / np.array(across.values), np.full(4, 10.0)])
-    first, second = whatif_map.reigns(times_s, across)
+    first, second = whatif_figures.reigns(times_s, across)
     assert (first.best, first.last, second.best, second.first) == (1, 1, 0, 2)
     assert first.until == pytest.approx(2)
-    x, y = whatif_map.step_line(times_s, across)
+    x, y = whatif_figures.step_line(times_s, across)
     assert list(y) == [1, 1, 1, 1, 0, 0, 0, 0]
     assert x == pytest.approx([-0.5, 0.5, 0.5, 1.5, 1.5, 2.5, 2.5, 3.5])  # 2 is halfway from 1 to 4
 
@@ -129,7 +130,7 @@ def test_a_step_lies_where_both_times_are_equal() -> None:
 def test_who_is_ahead_by_less_than_a_percent_does_not_take_over() -> None:
     across = numbers((1.0, 2.0, 4.0))
     times_s = np.array([[10.0, 10.0, 10.0], [11.0, 9.95, 9.5]])
-    assert [(reign.best, reign.first, reign.last) for reign in whatif_map.reigns(times_s, across)] == [
+    assert [(reign.best, reign.first, reign.last) for reign in whatif_figures.reigns(times_s, across)] == [
         (0, 0, 1),
         (1, 2, 2),
     ]
@@ -138,8 +139,8 @@ def test_who_is_ahead_by_less_than_a_percent_does_not_take_over() -> None:
 def test_names_have_no_number_between_them() -> None:
     orders = Axis("axis_1", "server.order", ["fcfs", "cyclic"], ["fcfs", "cyclic"], 0, 0)
     times_s = np.array([[1.0, 3.0], [2.0, 2.0]])
-    assert [reign.until for reign in whatif_map.reigns(times_s, orders)] == [None, None]
-    assert list(whatif_map.step_line(times_s, orders)[0]) == [-0.5, 0.5, 0.5, 1.5]
+    assert [reign.until for reign in whatif_figures.reigns(times_s, orders)] == [None, None]
+    assert list(whatif_figures.step_line(times_s, orders)[0]) == [-0.5, 0.5, 0.5, 1.5]
 
 
 @settings(max_examples=60, deadline=None)
@@ -147,14 +148,14 @@ def test_names_have_no_number_between_them() -> None:
 def test_steps_lie_between_the_columns_that_they_part(rows: list[list[float]]) -> None:
     """Whatever the times, and where some are unknown, the line passes all stars from left to right."""
     times_s, values = np.array(rows), (0.1, 0.3, 1.0, 3.0, 10.0)
-    best = whatif_map.best_by_column(times_s)
+    best = whatif_figures.best_by_column(times_s)
     assume(best)
-    x, y = whatif_map.step_line(times_s, numbers(values))
+    x, y = whatif_figures.step_line(times_s, numbers(values))
     assert (np.diff(x) >= 0).all()
     for column, row in best.items():
         assert times_s[row, column] == np.nanmin(times_s[:, column])
         assert row in y[:-1][(x[:-1] <= column) & (column <= x[1:])]
-    for reign, later in pairwise(whatif_map.reigns(times_s, numbers(values))):
+    for reign, later in pairwise(whatif_figures.reigns(times_s, numbers(values))):
         assert reign.until is not None
         assert values[reign.last] * (1 - 1e-9) <= reign.until <= values[later.first] * (1 + 1e-9)
 
@@ -166,7 +167,7 @@ def test_holes_in_the_map_stay_holes(tmp_path: Path) -> None:
     lost = (points[BANDWIDTH] == first) | ((points["model.cut"] == 11) & (points[BANDWIDTH] == second))
     points[~lost].to_parquet(folder / "points.parquet")
     whatif = load_whatif(folder)
-    heat, _, stars = whatif_map.time_map(whatif, whatif.series[0], across_of(whatif)).data
+    heat, _, stars = whatif_figures.time_map(whatif, whatif.series[0], across_of(whatif)).data
     assert list(stars.x) == [1, 2]
     assert np.isnan(heat.z).sum() == 25 + 1
     assert star_of(whatif_figures.stacked(whatif, whatif.series[0])).y[0] != 10
@@ -199,10 +200,10 @@ def test_all_classes_take_the_whole_round_and_the_slow_wait_the_least(whatif: Wh
 
 
 def test_memory_is_one_line_where_classes_do_not_differ_and_energy_one_for_each(whatif: WhatIf) -> None:
-    memory = whatif_clients.memory(whatif, whatif.series[0])
+    memory = whatif_clients.client_cost(whatif, whatif.series[0], "client_memory_bytes")
     assert [line.name for line in memory.data] == ["the most of any client"]
     assert (np.diff(memory.data[0].x) > 0).all()
-    energy = whatif_clients.energy(whatif, whatif.series[0])
+    energy = whatif_clients.client_cost(whatif, whatif.series[0], "client_joule")
     assert [line.name for line in energy.data] == ["slow", "middle", "fast", "mean of all clients"]
 
 
@@ -210,10 +211,10 @@ def test_memory_is_one_line_where_classes_do_not_differ_and_energy_one_for_each(
 
 
 def test_the_ring_is_the_scenario_s_own_server(whatif: WhatIf) -> None:
-    line, ring = whatif_figures.by_speedup(whatif).data[:2]
+    line, ring = whatif_figures.by_server(whatif, "speedup").data[:2]
     assert (list(ring.x), ring.y[0]) == ([100], line.y[list(line.x).index(100)])
     assert (np.diff(line.y) < 0).all()
-    figure = whatif_figures.by_workers(whatif)
+    figure = whatif_figures.by_server(whatif, "workers")
     assert list(figure.layout.xaxis.ticktext) == ["1", "2", "4", "8", "unlimited"]
     assert list(figure.data[1].x) == [0]
     assert list(figure.data[0].text) == list(figure.layout.xaxis.ticktext)
@@ -227,12 +228,12 @@ def test_the_words_on_a_faster_server_are_of_the_first_series(whatif: WhatIf) ->
 
 
 def test_what_must_be_trained_has_no_accuracy_and_what_never_gets_there_says_so(whatif: WhatIf) -> None:
-    marks = whatif_overlay.time_to_target(whatif).data[0]
+    marks = whatif_clients.time_to_target(whatif).data[0]
     assert (marks.text[0], marks.text[3]) == ("not reached", "must be trained")
     assert list(marks.marker.opacity) == [0, 1, 1, 0]
-    accuracy = whatif_overlay.accuracy_by_round(whatif).data[0]
+    accuracy = whatif_clients.accuracy_by_round(whatif).data[0]
     assert list(accuracy.text) == [f"{CUTS.values[cut]} {CUTS.names[cut]}" for cut in (1, 6, 10)]
-    table = whatif_overlay.trained_table(whatif, whatif.here(whatif_overlay.trained(whatif)))
+    table = whatif_clients.trained_table(whatif, whatif.here(whatif_clients.trained(whatif)))
     assert [row[2].text for row in table.rows][3] == "–"
 
 
@@ -241,10 +242,10 @@ def test_the_first_to_the_target_is_among_the_valid(whatif: WhatIf) -> None:
     quick = whatif.overlay.assign(
         time_to_accuracy_s=whatif.overlay["time_to_accuracy_s"].mask(~whatif.overlay["valid"], 1.0)
     )
-    (sentence,) = whatif_overlay.first_to_target(replace(whatif, overlay=quick.assign(target_accuracy=0.555)))
+    (sentence,) = whatif_clients.first_to_target(replace(whatif, overlay=quick.assign(target_accuracy=0.555)))
     assert "<b>11 dw6</b> of splitfed_v2" in sentence
     assert "to reach 55.5\u00a0% accuracy" in sentence
-    (panel,) = whatif_overlay.overlay_panels(replace(whatif, overlay=quick.assign(target_accuracy=0.555)))
+    (panel,) = whatif_clients.overlay_panels(replace(whatif, overlay=quick.assign(target_accuracy=0.555)))
     assert panel.figures[0][0] == "Time to 55.5\u00a0% accuracy"
 
 

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
-from read_table import read
+from read_table import read, said
 from rich.console import Console
 from synthetic_whatif import BANDWIDTHS, CUTS, Vary, World, write_whatif
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.pages.whatif import best_points, headline, whatif_in_terminal
+from sfl_sim.report.pages.whatif import best_points, headline, panels, warnings, whatif_in_terminal
 from sfl_sim.report.pages.whatif import write_whatif as write_page
-from sfl_sim.report.whatif_draws import firsts, intervals, survivors
+from sfl_sim.report.pages.whatif_clients import firsts, intervals, survivors
 from sfl_sim.report.whatif_load import load_whatif
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from sfl_sim.report.panel import Panel
 
 FEW_CUTS = Vary("model.cut", (1, 3, 11, 23), ("dw1", "dw2", "dw6", "dw12"), base=0)
 SMALL = World(axes=(FEW_CUTS, BANDWIDTHS), clients=6)
@@ -40,8 +42,9 @@ def page_of(folder: Path) -> str:
     return write_page(folder, folder / "whatif.html").read_text(encoding="utf-8")
 
 
-def sections_of(page: str) -> list[str]:
-    return re.findall("<h2>(.*?)</h2>", page)[:-3]  # the last are settings, explanations and the machine
+def panels_of(folder: Path) -> dict[str, Panel]:
+    """The panels by their titles, with their figures drawn."""
+    return {panel.title: panel.drawn() for panel in panels(load_whatif(folder))}
 
 
 def headlines_of(folder: Path) -> list[str]:
@@ -59,10 +62,15 @@ def page(folder: Path) -> str:
     return page_of(folder)
 
 
+@pytest.fixture(scope="module")
+def shown(folder: Path) -> dict[str, Panel]:
+    return panels_of(folder)
+
+
 def test_what_survives_is_told_in_words_and_tables_on_the_page_and_in_the_terminal(tmp_path: Path) -> None:
     """In four systems all is as undrawn; in the fifth the shallowest cut is the best."""
     folder = write_whatif(tmp_path / "draws", replace(SMALL, draws=5))
-    assert sections_of(page_of(folder))[1] == "Does it survive what is not known?"
+    assert list(panels_of(folder))[1] == "Does it survive what is not known?"
     first, other = "11 dw6", "1 dw1"
     assert (
         f"In 80 % of 5 drawn systems from the errors of prices and profiles, {first} is the first or as good; "
@@ -84,8 +92,11 @@ def test_draws_along_an_axis_of_numbers_and_of_several_variants_are_drawn(tmp_pa
     assert all(len(row) == 5 for row in survivors(whatif).rows)
 
 
-def test_all_cuts_at_all_bandwidths_with_a_run_have_every_section(page: str) -> None:
-    assert sections_of(page) == SECTIONS
+def test_all_cuts_at_all_bandwidths_with_a_run_have_every_section(page: str, shown: dict[str, Panel]) -> None:
+    assert [len(panel.figures) for panel in shown.values()] == [1, 4, 2, 2, 2, 2, 2]
+    titles = re.findall("<h2>(.*?)</h2>", page)
+    assert titles == [*SECTIONS, "Settings", "How to read the numbers", "Machine"]
+    assert list(shown) == SECTIONS
     assert page.count('class="plotly-graph-div"') == 1 + 4 + 2 + 2 + 2 + 2 + 2
     assert page.count('<p class="headline">') == 3
     assert " – what-if</title>" in page
@@ -122,45 +133,51 @@ def test_the_page_is_whole_without_the_network_and_names_are_no_tags(tmp_path: P
     assert "http" not in body.replace("http://www.w3.org", "")
 
 
-def test_the_table_has_the_best_cut_of_every_bandwidth(page: str) -> None:
-    table = page.split("<h2>Where the best cut changes</h2>")[1].split("</table>")[0]
-    best = re.findall(r'<tr><th scope="row">bandwidth ×([\d.]+)(?:<small>(.*?)</small>)?</th><td>([\w ]+)<', table)
-    assert [(name, cut) for name, _, cut in best] == [
-        ("0.1", "23 dw12"), ("0.3", "23 dw12"), ("1", "11 dw6"), ("3", "11 dw6"), ("10", "3 dw2")
+def test_the_table_has_the_best_cut_of_every_bandwidth(shown: dict[str, Panel]) -> None:
+    (table,) = shown["Where the best cut changes"].tables
+    assert [(said(heading.text), said(cut.text)) for heading, cut, *_ in table.rows] == [
+        ("bandwidth ×0.1", "23 dw12"), ("bandwidth ×0.3", "23 dw12"), ("bandwidth ×1", "11 dw6"),
+        ("bandwidth ×3", "11 dw6"), ("bandwidth ×10", "3 dw2"),
     ]  # fmt: skip
-    assert [own for _, own, _ in best] == ["", "", "the scenario’s own", "", ""]
+    assert [said(heading.below) for heading, *_ in table.rows] == ["", "", "the scenario’s own", "", ""]
 
 
-def test_what_cannot_be_taken_over_must_be_trained(page: str) -> None:
-    section = page.split("<h2>Configurations that were trained</h2>")[1].split("</section>")[0]
-    own, elsewhere = section.split("<details>")
+def test_what_cannot_be_taken_over_must_be_trained(shown: dict[str, Panel]) -> None:
+    own, elsewhere = shown["Configurations that were trained"].tables
     for table, bandwidths in ((own, 1), (elsewhere, 4)):
-        assert table.count("<td>must be trained<small>clients arrive in another &lt;order&gt;") == bandwidths
-        assert table.count("<td>not reached") == 2 * bandwidths  # neither rounds nor time
+        valid = [(row[-1].text, row[-1].below) for row in table.rows]
+        assert valid.count(("must be trained", "clients arrive in another <order>")) == bandwidths
+        assert [cell.text for row in table.rows for cell in row].count("not reached") == 2 * bandwidths
+    assert (own.folded, elsewhere.folded) == (False, True)
 
 
 def test_the_legend_of_trained_points_names_each_series_in_its_colour(tmp_path: Path) -> None:
     world = replace(SMALL, axes=(FEW_CUTS,), series=(("a", 1.0), ("b", 2.0)), trained=(0, 1))
-    page = page_of(write_whatif(tmp_path / "legend", world))
-    legend = page.split("<h2>Configurations that were trained</h2>")[1].split("</ul>")[0]
-    assert re.findall(r'<li><i style="color: (#\w+)">●</i>(\w)</li>', legend) == [("#0072B2", "a"), ("#D55E00", "b")]
+    legend = panels_of(write_whatif(tmp_path / "legend", world))["Configurations that were trained"].legend
+    assert legend == [("color: #0072B2", "●", "a"), ("color: #D55E00", "●", "b")]
 
 
 def test_without_other_axes_there_is_neither_a_map_nor_a_boundary(tmp_path: Path) -> None:
-    page = page_of(write_whatif(tmp_path / "one", replace(SMALL, axes=(FEW_CUTS,))))
-    assert sections_of(page) == [SECTIONS[0], *SECTIONS[3:5], SECTIONS[6]]
-    assert page.count('<p class="headline">') == 1
-    assert '<th scope="col">Best cut</th>' in page
+    folder = write_whatif(tmp_path / "one", replace(SMALL, axes=(FEW_CUTS,)))
+    found = panels_of(folder)
+    assert list(found) == [SECTIONS[0], *SECTIONS[3:5], SECTIONS[6]]
+    assert len(headlines_of(folder)) == 1
+    assert "Best cut" in found[SECTIONS[0]].tables[0].titles
 
 
 def test_of_a_third_axis_one_value_is_drawn_and_all_are_in_the_table(tmp_path: Path) -> None:
     axes = (FEW_CUTS, BANDWIDTHS, Vary("server.workers", (1, 4)))
-    page = page_of(write_whatif(tmp_path / "three", replace(SMALL, axes=axes)))
-    assert "All of it at bandwidth ×1, workers 4." in page  # none is the scenario's own: the middle one
-    assert len(re.findall(r'<th scope="row">bandwidth ×[\d.]+ · workers \d', page)) == 10
+    found = panels_of(write_whatif(tmp_path / "three", replace(SMALL, axes=axes)))
+    # None is the scenario's own: the middle one.
+    assert "All of it at bandwidth ×1, workers 4." in found[SECTIONS[0]].caption
+    (table,) = found["Where the best cut changes"].tables
+    assert len([row for row in table.rows if re.match(r"bandwidth ×[\d.]+ · workers \d", row[0].text)]) == 10
 
 
-def test_the_line_of_setup_has_the_number_of_clients_unless_it_is_varied(tmp_path: Path) -> None:
+def test_the_line_of_setup_has_the_number_of_clients_unless_it_is_varied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sfl_sim.report.pages.whatif.panels", lambda whatif: [])
     for axes, told in (((FEW_CUTS,), "clients: 6, "), ((FEW_CUTS, Vary("clients.count", (6, 9))), "clients: 9, ")):
         folder = write_whatif(tmp_path / told, replace(SMALL, axes=axes))
         (folder / "scenario.yaml").write_text("{name: a, data: {name: digits}, clients: {count: 9, compute: 1e9}}")
@@ -170,12 +187,12 @@ def test_the_line_of_setup_has_the_number_of_clients_unless_it_is_varied(tmp_pat
 def test_without_cuts_the_first_axis_takes_their_place(tmp_path: Path) -> None:
     axes = (Vary("server.speedup", (1000.0, 10.0, 100.0), base=2), BANDWIDTHS)
     folder = write_whatif(tmp_path / "speedup", replace(SMALL, axes=axes))
-    page = page_of(folder)
+    found = panels_of(folder)
     best, always = headlines_of(folder)
     assert best.startswith("Server/client compute ratio 1000 takes the least time")
     assert always == "Server/client compute ratio 1000 is the best at every bandwidth."
-    assert "Time of a round by server/client compute ratio" in sections_of(page)
-    assert "Memory does not depend on server/client compute ratio" in page
+    assert "Time of a round by server/client compute ratio" in found
+    assert "Memory does not depend on server/client compute ratio" in found["What it costs a client"].caption
 
 
 def test_several_seeds_have_a_spread_and_say_how_many_agree(tmp_path: Path) -> None:
@@ -213,10 +230,10 @@ def test_unknown_power_and_memory_are_said_and_not_drawn(tmp_path: Path) -> None
     points, clients = (pd.read_parquet(folder / name) for name in ("points.parquet", "clients.parquet"))
     points.assign(client_memory_bytes=float("nan")).to_parquet(folder / "points.parquet")
     clients.assign(memory_bytes=float("nan")).to_parquet(folder / "clients.parquet")
-    page = page_of(folder)
-    assert "<code>clients.power</code>" in page
-    assert "How much memory training takes is not known" in page
-    assert "Client memory</th>" not in page
+    found = panels_of(folder)
+    assert "<code>clients.power</code>" in found["What it costs a client"].caption
+    assert "How much memory training takes is not known" in found["What it costs a client"].caption
+    assert "Client memory" not in found[SECTIONS[0]].tables[0].titles
 
 
 def test_an_interrupted_study_shows_what_there_is(tmp_path: Path) -> None:
@@ -225,10 +242,10 @@ def test_an_interrupted_study_shows_what_there_is(tmp_path: Path) -> None:
     pd.DataFrame().to_parquet(folder / "server.parquet")
     points[points[SMALL.axes[0].key] == SMALL.axes[0].values[0]].iloc[:2].to_parquet(folder / "points.parquet")
     (folder / "layers.parquet").unlink()
-    page = page_of(folder)
-    assert "interrupted" in re.findall('<p class="warning">(.*?)</p>', page)[0]
-    assert "Another server" not in sections_of(page)
-    assert page.split("<h2>Settings</h2>")[0].count('<th scope="row">') == 2
+    found = panels_of(folder)
+    assert "interrupted" in warnings(load_whatif(folder))[0]
+    assert "Another server" not in found
+    assert sum(len(table.rows) for panel in found.values() for table in panel.tables) == 2
 
 
 def test_it_tells_of_no_seed_and_of_no_bandwidth_that_it_has_not_walked(tmp_path: Path) -> None:
@@ -251,7 +268,7 @@ def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
     folder = write_whatif(tmp_path / "damaged", SMALL)
     (folder / "whatif.json").write_text(json.dumps({"scenario": "damaged"}))
     with pytest.raises(ScenarioError, match="axes"):
-        page_of(folder)
+        load_whatif(folder)
 
 
 def test_the_terminal_has_the_best_cut_of_every_bandwidth_and_what_the_own_one_costs(folder: Path) -> None:

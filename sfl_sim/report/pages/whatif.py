@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -14,21 +15,17 @@ from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.display import capitalised, data_size, duration, listed, percent, plural, prefixed
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import settings_by_variant
+from sfl_sim.report.pages import whatif_clients, whatif_figures
 from sfl_sim.report.pages.costs import NOTHING
-from sfl_sim.report.pages.whatif_figures import elsewhere_panels, round_panels, server_panels
-from sfl_sim.report.table import Cell, Table
-from sfl_sim.report.whatif_clients import class_panels, cost_panels
-from sfl_sim.report.whatif_draws import TITLE, draw_panels, survivors, verdict
+from sfl_sim.report.pages.whatif_figures import best_by_column, field, reigns
+from sfl_sim.report.table import Cell, Column, Table
 from sfl_sim.report.whatif_load import PARTS, load_whatif
-from sfl_sim.report.whatif_map import best_by_column, field, map_panels, reigns
-from sfl_sim.report.whatif_overlay import first_to_target, overlay_panels
 from sfl_sim.scenario.yaml_text import read_value
 from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Hashable, Iterator
     from pathlib import Path
-    from typing import Any
 
     import pandas as pd
     from rich.console import Group
@@ -41,6 +38,10 @@ MAX_TOLD = 3
 MAX_REIGNS = 4
 SHORT = {"queue": "queue", "assistants": "assistants", "barrier": "waiting", "aggregate": "aggregation"}
 """Names of resources as they head a column."""
+NEEDS = [
+    Column("Client memory", "client_memory_bytes", data_size),
+    Column("Client energy", "client_joule", partial(prefixed, unit="J")),
+]
 
 
 def write_whatif(folder: Path, out: Path) -> Path:
@@ -50,57 +51,49 @@ def write_whatif(folder: Path, out: Path) -> Path:
         ScenarioError: the folder holds no what-if, or the page cannot be written.
     """
     whatif = load_whatif(folder)
-    return write_page(
-        out,
-        "whatif",
-        title=whatif.name,
-        kind="what-if",
-        about=_about(whatif),
-        setup=_setup(whatif),
-        headlines=headline(whatif),
-        warnings=warnings(whatif),
-        panels=panels(whatif),
-        rounds=plural(whatif.about["rounds"], "round") if whatif.about["rounds"] else "all rounds",
-        runs=[whatif],
+    # What was varied, and how it was evaluated.
+    varied = [
+        plural(len(axis.values), "cut" if axis.is_cut else "value") + ("" if axis.is_cut else " of " + axis.noun)
+        for axis in whatif.axes
+    ]
+    how = ", ".join(f"{number:,} by {name}" for name, number in whatif.about["evaluated"].items() if number)
+    about = Markup(" × ").join(varied) + (
+        f", {plural(len(whatif.series), 'variant')}, {plural(whatif.n_seeds, 'seed')}: "
+        f"{plural(len(whatif.points), 'configuration')} in {duration(whatif.about['wall_s'])} ({how}). Timing-only: "
+        "nothing was trained"
     )
+    settings = settings_by_variant(read_value(whatif.scenario_text))
+    several = any(axis.key == "clients.count" for axis in whatif.axes)
+    n_clients = [] if several or whatif.clients.empty else [whatif.clients["client"].nunique()]
+    return write_page(
+        out, "whatif", title=whatif.name, kind="what-if", about=about,
+        setup=setup_in_words(list(settings.values()), n_clients), headlines=headline(whatif), warnings=warnings(whatif),
+        panels=panels(whatif), runs=[whatif],
+        rounds=plural(whatif.about["rounds"], "round") if whatif.about["rounds"] else "all rounds",
+    )  # fmt: skip
 
 
 def panels(whatif: WhatIf) -> list[Panel]:
     """List all sections that there are data for. The table of best points stands below the map, if there is one."""
     best = [best_points(whatif)]
-    maps = map_panels(whatif, best)
+    maps = whatif_figures.map_panels(whatif, best)
     return [
-        *round_panels(whatif, [] if maps else best),
-        *draw_panels(whatif),
-        *elsewhere_panels(whatif),
+        *whatif_figures.round_panels(whatif, [] if maps else best),
+        *whatif_clients.draw_panels(whatif),
+        *whatif_figures.elsewhere_panels(whatif),
         *maps,
-        *class_panels(whatif),
-        *cost_panels(whatif),
-        *overlay_panels(whatif),
-        *server_panels(whatif),
+        *whatif_clients.class_panels(whatif),
+        *whatif_clients.cost_panels(whatif),
+        *whatif_clients.overlay_panels(whatif),
+        *whatif_figures.server_panels(whatif),
     ]
 
 
-def _about(whatif: WhatIf) -> Markup:
-    grid = [
-        escape(plural(len(axis.values), "cut"))
-        if axis.is_cut
-        else plural(len(axis.values), "value") + " of " + axis.noun
-        for axis in whatif.axes
-    ]
-    evaluated, wall_s = whatif.about["evaluated"], whatif.about["wall_s"]
-    how = ", ".join(f"{number:,} by {name}" for name, number in evaluated.items() if number)
-    return Markup(" × ").join(grid) + (
-        f", {plural(len(whatif.series), 'variant')}, {plural(whatif.n_seeds, 'seed')}: "
-        f"{plural(len(whatif.points), 'configuration')} in {duration(wall_s)} ({how}). Timing-only: nothing was trained"
-    )
-
-
-def _setup(whatif: WhatIf) -> str:
-    settings = settings_by_variant(read_value(whatif.scenario_text))
-    varied = any(axis.key == "clients.count" for axis in whatif.axes)
-    n_clients = [] if varied or whatif.clients.empty else [whatif.clients["client"].nunique()]
-    return setup_in_words(list(settings.values()), n_clients)
+def warnings(whatif: WhatIf) -> list[str]:
+    """Give the sentences that a reader must know before believing the rest."""
+    status = whatif.manifest.get("status")
+    told = f"{whatif.name}: {status}. What follows is what was evaluated until then."
+    return [] if status == "complete" else [told]
 
 
 def whatif_in_terminal(folder: Path) -> Group:
@@ -112,7 +105,9 @@ def whatif_in_terminal(folder: Path) -> Group:
 
     whatif = load_whatif(folder)
     best = best_in_terminal(whatif).in_terminal()
-    return Group(best, f"\n{TITLE}", survivors(whatif).in_terminal()) if len(whatif.draws) else Group(best)
+    if whatif.draws.empty:
+        return Group(best)
+    return Group(best, f"\n{whatif_clients.TITLE}", whatif_clients.survivors(whatif).in_terminal())
 
 
 def headline(whatif: WhatIf) -> list[Markup]:
@@ -123,51 +118,37 @@ def headline(whatif: WhatIf) -> list[Markup]:
         found += told if len(whatif.series) == 1 else [series.html + ": " + sentences for sentences in told]
     if len(whatif.series) > MAX_TOLD:
         found.append(escape(f"{plural(len(whatif.series) - MAX_TOLD, 'more variant')} below."))
-    return found + verdict(whatif) + first_to_target(whatif)
+    return found + whatif_clients.verdict(whatif) + whatif_clients.first_to_target(whatif)
 
 
 def _best(whatif: WhatIf, series: style.Named) -> Markup:
-    """The best value in the scenario's own system, and how far behind it the others are."""
+    """The best value in the scenario's own system, how far behind it the others are, and what takes most of a round."""
     axis, times_s = whatif.along, whatif.times(series)
     if times_s.empty:
         return Markup("")
     best = whatif.best(series)
     least_s, rest = times_s[best], times_s.drop(best)
-    sentence = _the(axis, best) + (
+    sentence = "Cutting after " + axis.said(best) if axis.is_cut else capitalised(axis.said(best))
+    sentence += (
         f"{', the scenario’s own,' if best == axis.base else ''} takes the least time, "
         f"{duration(least_s)} a round{_seeds(whatif, series, best)}"
     )
+    parts_s = whatif.here(whatif.middle, series).set_index(axis.column).loc[[best], PARTS].iloc[0]
+    largest, share = style.RESOURCE_NAMES[BREAKDOWN[int(parts_s.argmax())]], percent(parts_s.max() / parts_s.sum(), 0)
+    most = f"The largest part of the average client’s round there is {largest}, {share}."
     if rest.empty:
-        return sentence + f". {_most(whatif, series, best)}"
+        return sentence + f". {most}"
+    # What it is compared with, and what is said of that.
+    last = len(axis.values) - 1
+    ends = {0: ["the shallowest"], last: ["the deepest"]} if axis.is_cut else {}
+    if axis.base is not None:
+        ends.setdefault(axis.base, []).append("the scenario’s own")
     less = [
-        escape(f"{percent(1 - least_s / rest[index], 0)} less than ") + axis.said(index) + where
-        for index, where in _landmarks(axis).items()
+        escape(f"{percent(1 - least_s / rest[index], 0)} less than ") + axis.said(index) + words
+        for index, words in ({i: f" ({', '.join(w)})" for i, w in ends.items()} or {0: "", last: ""}).items()
         if index in rest
     ]
-    compared = sentence + (": " + listed(less) if less else "") + ". "
-    return compared + _runner_up(axis, rest, least_s) + f" {_most(whatif, series, best)}"
-
-
-def _most(whatif: WhatIf, series: style.Named, best: int) -> str:
-    """Say what the largest part of a round at the best value is."""
-    here = whatif.here(whatif.middle, series).set_index(whatif.along.column)
-    parts_s = here.loc[[best], PARTS].iloc[0]
-    largest = style.RESOURCE_NAMES[BREAKDOWN[int(parts_s.argmax())]]
-    share = percent(parts_s.max() / parts_s.sum(), 0)
-    return f"The largest part of the average client’s round there is {largest}, {share}."
-
-
-def _the(axis: Axis, index: int) -> Markup:
-    return "Cutting after " + axis.said(index) if axis.is_cut else capitalised(axis.said(index))
-
-
-def _landmarks(axis: Axis) -> dict[int, str]:
-    """Values that the best is compared with, and what is said of them."""
-    last = len(axis.values) - 1
-    said = {0: ["the shallowest"], last: ["the deepest"]} if axis.is_cut else {}
-    if axis.base is not None:
-        said.setdefault(axis.base, []).append("the scenario’s own")
-    return {index: f" ({', '.join(words)})" for index, words in said.items()} or dict.fromkeys((0, last), "")
+    return sentence + (": " + listed(less) if less else "") + ". " + _runner_up(axis, rest, least_s) + f" {most}"
 
 
 def _runner_up(axis: Axis, rest: pd.Series, least_s: float) -> Markup:
@@ -209,109 +190,93 @@ def _changes(whatif: WhatIf, series: style.Named) -> Markup:
         close = "" if always else f", or within {percent(ALIKE, 0)} of it,"
         return capitalised(axis.said(found[0].best)) + f" is the best{close} at every " + across.noun + "."
     if across.is_numeric and len(found) <= MAX_REIGNS:
-        told = [axis.said(found[0].best) + f" below {_about_number(across, found[0].until)}"]
+        times = "×" if across.title.endswith("×") else ""
+        ends = [f"about {times}{reign.until:,.2g}" for reign in found[:-1]]
+        told = [axis.said(found[0].best) + f" below {ends[0]}"]
         told += [
-            axis.said(reign.best) + f" from there to {_about_number(across, reign.until)}" for reign in found[1:-1]
+            axis.said(reign.best) + f" from there to {end}" for reign, end in zip(found[1:-1], ends[1:], strict=True)
         ]
         told += [axis.said(found[-1].best) + " above"]
     elif across.is_numeric:
-        ends = ((found[0].best, found[0].first), (found[-1].best, found[-1].last))
-        told = [axis.said(best) + " at " + across.said(at) for best, at in ends]
+        pair = ((found[0].best, found[0].first), (found[-1].best, found[-1].last))
+        told = [axis.said(best) + " at " + across.said(at) for best, at in pair]
         told.insert(1, escape(f"{plural(len(found) - 2, 'other')} between"))
     else:
-        where: dict[int, list[Markup]] = {}
+        by_best: dict[int, list[Markup]] = {}
         for reign in found:
-            where.setdefault(reign.best, []).extend(across.names[reign.first : reign.last + 1])
-        told = [axis.said(best) + " with " + listed(names) for best, names in where.items()]
+            by_best.setdefault(reign.best, []).extend(across.names[reign.first : reign.last + 1])
+        told = [axis.said(best) + " with " + listed(names) for best, names in by_best.items()]
     return Markup("The best {} changes with {}: {}.").format(axis.noun, across.noun, listed(told))
 
 
-def _about_number(across: Axis, number: float | None) -> str:
-    """A number between two values of the axis: about ×2.1."""
-    return f"about {'×' if across.title.endswith('×') else ''}{number:,.2g}"
+class Best(NamedTuple):
+    """The best point of a series in a system: indices on the other axes. `instead` is what the scenario's own costs."""
+
+    series: style.Named
+    system: tuple[int, ...]
+    point: dict[Hashable, Any]
+    instead: list[Cell]
 
 
-def warnings(whatif: WhatIf) -> list[str]:
-    """Give the sentences that a reader must know before believing the rest."""
-    status = whatif.manifest.get("status")
-    if status == "complete":
-        return []
-    return [f"{whatif.name}: {status}. What follows is what was evaluated until then."]
+def best_in_each_system(whatif: WhatIf) -> Iterator[Best]:
+    """Generate the best point of each series for each combination of values of the other axes."""
+    axis = whatif.along
+    for series, system in product(whatif.series, product(*(range(len(other.values)) for other in whatif.others))):
+        points = whatif.middle[whatif.middle["series"] == series.label].dropna(subset="round_s")
+        for other, index in zip(whatif.others, system, strict=True):
+            points = points[points[other.column] == index]
+        if points.empty:
+            continue
+        points = points.sort_values(axis.column)
+        factor = points.set_index(axis.column)["round_s"].get(axis.base, math.nan) / points["round_s"].min()
+        slower = f"+{percent(factor - 1, 0)}" if factor < 2 else "–" if math.isnan(factor) else f"{factor:.3g}×"
+        point = points.nsmallest(1, "round_s").to_dict("records")[0]
+        yield Best(series, system, point, [] if axis.base is None else [Cell(slower)])
 
 
 def best_points(whatif: WhatIf) -> Table:
     """Tabulate for each series and system the best value, what a round takes there, and what it takes of a client."""
-    middle, axis = whatif.middle, whatif.along
+    middle, axis, others = whatif.middle, whatif.along, whatif.others
     parts = [part for part in BREAKDOWN if (middle[f"{part}_s"] > NOTHING * middle["round_s"]).any()]
-    with_joule, with_memory = middle["client_joule"].notna().any(), middle["client_memory_bytes"].notna().any()
-    found = []
-    for series, system, own, best in best_in_each_system(whatif):
-        spread = f"± {duration(best['spread_s'])}" if best["spread_s"] > 0 else ""
-        cells = [_heading(whatif, series, system), Cell(axis.names[best[axis.column]])]
-        cells.append(Cell(duration(best["round_s"]), spread))
-        if axis.base is not None:
-            cells.append(Cell(slower(own, axis, axis.base)))
-        cells += [Cell(duration(best[f"{part}_s"]), percent(best[f"{part}_s"] / best["round_s"], 0)) for part in parts]
-        cells += [Cell(_known(data_size, best["client_memory_bytes"]))] if with_memory else []
-        cells += [Cell(_known(lambda joule: prefixed(joule, "J"), best["client_joule"]))] if with_joule else []
-        found.append(cells)
-    first = "Variant" if len(whatif.series) > 1 or not whatif.others else capitalised(whatif.others[0].noun)
-    titles = [first, "Best " + axis.noun, "A round"]
-    titles += [axis.names[axis.base] + " instead"] if axis.base is not None else []
-    titles += [SHORT.get(part, style.RESOURCE_NAMES[part]).capitalize() for part in parts]
-    titles += ["Client memory"] * bool(with_memory) + ["Client energy"] * bool(with_joule)
-    return Table(titles, found)
+    needs = [column for column in NEEDS if middle[column.key].notna().any()]
+    rows = []
+    for series, system, point, instead in best_in_each_system(whatif):
+        where = [other.said(index) for other, index in zip(others, system, strict=True)]
+        is_own = where and all(other.base == index for other, index in zip(others, system, strict=True))
+        below = ["the scenario’s own"] if is_own else []
+        dot = Markup(" · ")
+        if len(whatif.series) > 1 or not where:
+            heading = Cell(series.html, dot.join([*where, *below]))
+        else:
+            heading = Cell(dot.join(where), dot.join(below))
+        round_s, spread_s = point["round_s"], point["spread_s"]
+        spent = [(duration(point[f"{part}_s"]), percent(point[f"{part}_s"] / round_s, 0)) for part in parts]
+        time = Cell(duration(round_s), f"± {duration(spread_s)}" if spread_s > 0 else "")
+        cells = [heading, Cell(axis.names[point[axis.column]]), time, *instead, *(Cell(*texts) for texts in spent)]
+        rows.append([*cells, *(Cell(column.read(point[column.key])) for column in needs)])
+    first = "Variant" if len(whatif.series) > 1 or not others else capitalised(others[0].noun)
+    titles = [SHORT.get(part, style.RESOURCE_NAMES[part]).capitalize() for part in parts]
+    titles = [first, "Best " + axis.noun, "A round", *_instead(axis), *titles, *(column.title for column in needs)]
+    return Table(titles, rows)
+
+
+def _instead(axis: Axis) -> list[Markup]:
+    return [] if axis.base is None else [axis.names[axis.base] + " instead"]
 
 
 def best_in_terminal(whatif: WhatIf) -> Table:
     """Tabulate the same in a few columns: the best value, its round, and what the scenario's own costs."""
-    axis, several = whatif.along, len(whatif.series) > 1
-    titles = [*(["Variant"] if several else []), *(capitalised(other.noun) for other in whatif.others)]
-    words = list(titles)
-    titles += ["Best " + axis.noun, "Round", *([axis.names[axis.base] + " instead"] if axis.base is not None else [])]
+    axis, variant = whatif.along, ["Variant"] if len(whatif.series) > 1 else []
+    words = [*variant, *(capitalised(other.noun) for other in whatif.others)]
     rows = []
-    for series, system, own, best in best_in_each_system(whatif):
+    for series, system, point, instead in best_in_each_system(whatif):
         where = [other.names[index] for other, index in zip(whatif.others, system, strict=True)]
-        cells = [*([series.label] if several else []), *where, axis.names[best[axis.column]], duration(best["round_s"])]
-        rows.append(
-            [Cell(text) for text in [*cells, *([slower(own, axis, axis.base)] if axis.base is not None else [])]]
-        )
+        texts = [
+            *([series.label] if variant else []),
+            *where,
+            axis.names[point[axis.column]],
+            duration(point["round_s"]),
+        ]
+        rows.append([*map(Cell, texts), *instead])
     about = f"Medians over {plural(whatif.n_seeds, 'seed')}." if whatif.n_seeds > 1 else ""
-    return Table(titles, rows, note=about, words=words)
-
-
-def best_in_each_system(
-    whatif: WhatIf,
-) -> Iterator[tuple[style.Named, tuple[int, ...], pd.DataFrame, dict[Hashable, Any]]]:
-    """Generate, for each series and combination of indices on the other axes, all points and the best of them."""
-    systems = list(product(*(range(len(axis.values)) for axis in whatif.others)))
-    for series, system in product(whatif.series, systems):
-        own = whatif.middle[whatif.middle["series"] == series.label].dropna(subset="round_s")
-        own = own.sort_values(whatif.along.column)
-        for axis, index in zip(whatif.others, system, strict=True):
-            own = own[own[axis.column] == index]
-        if len(own):
-            yield series, system, own, own.nsmallest(1, "round_s").to_dict("records")[0]
-
-
-def slower(own: pd.DataFrame, axis: Axis, index: int) -> str:
-    """Say how much longer a round takes at one value than at the best; a dash if unknown."""
-    times_s = own.set_index(axis.column)["round_s"]
-    if index not in times_s:
-        return "–"
-    factor = times_s[index] / times_s.min()
-    return f"+{percent(factor - 1, 0)}" if factor < 2 else f"{factor:.3g}×"
-
-
-def _heading(whatif: WhatIf, series: style.Named, system: tuple[int, ...]) -> Cell:
-    where = [axis.said(index) for axis, index in zip(whatif.others, system, strict=True)]
-    is_own = bool(where) and all(axis.base == index for axis, index in zip(whatif.others, system, strict=True))
-    below = ["the scenario’s own"] if is_own else []
-    dot = Markup(" · ")
-    if len(whatif.series) > 1 or not where:
-        return Cell(series.html, dot.join([*where, *below]))
-    return Cell(dot.join(where), dot.join(below))
-
-
-def _known(text: Callable[[float], str], number: float) -> str:
-    return text(number) if math.isfinite(number) else "–"
+    return Table([*words, "Best " + axis.noun, "Round", *_instead(axis)], rows, note=about, words=words)
