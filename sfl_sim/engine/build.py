@@ -236,13 +236,21 @@ def _check_defences(scenario: Scenario, method: Method) -> None:
         if max(cuts) <= net.lowest:
             problem = "trains part-1, all of which is frozen: lora.targets name no matrix before the cut"
             raise ScenarioError(problem, key="privacy.nopeek", found=scenario.privacy.nopeek)
-        if scenario.train.executor != "eager":
-            raise ScenarioError(
-                "needs the executor that runs every step when it starts",
-                key="privacy.nopeek",
-                found=f"train.executor {scenario.train.executor}",
-                allowed="eager",
-            )
+        check_eager(scenario, "privacy.nopeek")
+
+
+def check_eager(scenario: Scenario, key: str) -> None:
+    """Raise ScenarioError if steps do not run when they start, as `key` needs it."""
+    if (executor := scenario.train.executor) != "eager":
+        problem = "needs the executor that runs every step when it starts"
+        raise ScenarioError(problem, key=key, found=f"train.executor {executor}", allowed="eager")
+
+
+def check_rounds(scenario: Scenario, key: str, rounds: Sequence[int]) -> None:
+    """Raise ScenarioError if `key` names a round after the last one."""
+    last = scenario.train.rounds
+    if max(rounds, default=0) > last:
+        raise ScenarioError("no such round", key=key, found=max(rounds), allowed=f"1 to {last}")
 
 
 def _cuts(scenario: Scenario, net: Network, fleet: Fleet) -> tuple[list[int], list[int]]:

@@ -75,16 +75,9 @@ class ResumePoint:
         try:
             rounds = [StoredRound.from_json(row) for row in checkpoint.rounds]
             image = Image(**contents.load(checkpoint.memory))
-            peak_graphs, left_out = about["peak_graphs"], about["left_out"]
+            figures = {key: about[key] for key in ("timeline_digest", "peak_graphs", "left_out")}
             kept = replace(checkpoint, memory=b"")  # as large as the image
-            return cls(
-                rounds,
-                about["timeline_digest"],
-                peak_graphs=peak_graphs,
-                left_out=left_out,
-                image=image,
-                checkpoint=kept,
-            )
+            return cls(rounds, **figures, image=image, checkpoint=kept)
         except (KeyError, TypeError, ValueError, RuntimeError, EOFError, UnpicklingError) as error:
             raise CheckpointMismatch(f"it is not of this version of sfl-sim ({error})") from error
 

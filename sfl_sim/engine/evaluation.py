@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from sfl_sim.data.batches import Images
 from sfl_sim.engine.registry import named
 from sfl_sim.engine.round_tables import answer_table, label_rows, learned
 from sfl_sim.engine.setup import Setup
@@ -30,7 +28,6 @@ from sfl_sim.training.deployed import answers_of_clients, representations
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.evaluate import CodedAt, Evaluation, evaluate
 
-Ints = NDArray[np.int64]
 Tables = dict[str, pd.DataFrame]
 Metrics = Mapping[str, Callable[[Tensor, Tensor], float]]
 """A user's own metrics by name: functions of logits (N, labels) and labels (N,)."""
@@ -51,26 +48,16 @@ class Evaluator:
         self.metrics = metrics
         self.on_nan = on_nan
         self._x, self._y = setup.dataset.x_test.to(device), setup.dataset.y_test.to(device)
-
-    @property
-    def _images(self) -> Images:
-        images = self.method.data.images
-        assert images is not None
-        return images
+        assert method.data.images is not None
+        self._images = method.data.images
 
     def of_model(self, model: Model, keeps_logits: bool = False) -> Evaluation:
         """Evaluate a global model."""
         images = self._images
         return evaluate(
-            model,
-            self._x,
-            self._y,
-            n_labels=self.setup.dataset.n_labels,
-            prepare=images.prepare,
-            keeps_logits=keeps_logits,
-            coded=self.coded,
-            targets=images.targets,
-        )
+            model, self._x, self._y, n_labels=self.setup.dataset.n_labels, prepare=images.prepare,
+            keeps_logits=keeps_logits, coded=self.coded, targets=images.targets,
+        )  # fmt: skip
 
     @property
     def coded(self) -> CodedAt | None:
@@ -127,16 +114,35 @@ class Evaluator:
             if not is_last:
                 method = self._ended(number)
             if method.has_exits or scenario.serving:
-                answers = client_answers(method, setup, self._x, self._images)
-                tables["answers"] = answers
-                of_trial = answers.assign(variant="", seed=scenario.seed)
-                figures = exit_metrics.headline(of_trial, setup.dataset.n_labels)
+                tables["answers"] = self._answers(method)
+                answers = tables["answers"].assign(variant="", seed=scenario.seed)
+                figures = exit_metrics.headline(answers, setup.dataset.n_labels)
             if is_last and report.representations:
-                n_samples = report.representations
-                tables["representations"] = shown_representations(
-                    n_samples, method, setup, x=self._x, images=self._images
-                )
+                tables["representations"] = self._representations(method, report.representations)
         return figures, tables if is_last else {}
+
+    def _answers(self, method: Method) -> pd.DataFrame:
+        """Make the rows of answers.parquet: the answers of each client's current model to its test set."""
+        counts, labels = self.setup.counts, self.setup.dataset.y_test.numpy()
+        models = [method.deployed(c) for c in range(len(counts))]
+        test_sets = self.setup.test_sets or [np.arange(len(labels))] * len(models)
+        answers = answers_of_clients(models, test_sets, x=self._x, y=self._y, prepare=self._images.prepare)
+        return answer_table(answers, test_sets, labels, counts)
+
+    def _representations(self, method: Method, n: int) -> pd.DataFrame:
+        """Make the rows of representations.parquet: places of `n` test samples, each by the next client's model."""
+        labels, n_clients = self.setup.dataset.y_test.numpy()[:n], len(self.setup.shares)
+        clients = np.arange(len(labels)) % n_clients
+        models = [method.deployed(c) for c in range(n_clients)]
+        network, prepare = method.task.network, self._images.prepare
+        vectors = representations(models, clients, network, x=self._x[:n], prepare=prepare)
+        place = laid_out(vectors, self.setup.scenario.seed)
+        return pd.DataFrame(
+            {
+                "client": clients, "sample": np.arange(len(labels)), "label": labels,
+                "x": place[:, 0], "y": place[:, 1], "silhouette": silhouettes(vectors, labels),
+            }
+        )  # fmt: skip
 
     def _ended(self, number: int) -> Method:
         """Give the method as it would be if training ended with round `number`; the one that trains does not notice."""
@@ -159,37 +165,3 @@ def own_metrics(scenario: Scenario) -> Metrics:
         if not callable(metrics[name]):
             raise ScenarioError("is no function", key=key, found=path)
     return metrics
-
-
-def client_answers(method: Method, setup: Setup, x: Tensor, images: Images) -> pd.DataFrame:
-    """Make the rows of answers.parquet: the answers of each client's current model to its test set.
-
-    Args:
-        x: the test images, on the device of the models.
-        images: prepares the images.
-    """
-    y, counts = setup.dataset.y_test, setup.counts
-    models = [method.deployed(c) for c in range(len(counts))]
-    test_sets = setup.test_sets or [np.arange(len(y))] * len(models)
-    answers = answers_of_clients(models, test_sets, x=x, y=y.to(x.device), prepare=images.prepare)
-    return answer_table(answers, test_sets, y.numpy(), counts)
-
-
-def shown_representations(n: int, method: Method, setup: Setup, x: Tensor, images: Images) -> pd.DataFrame:
-    """Make the rows of representations.parquet: places of `n` test samples, each by the next client's model.
-
-    Args:
-        x: the test images, on the device of the models.
-        images: prepares the images.
-    """
-    labels, n_clients = setup.dataset.y_test.numpy()[:n], len(setup.shares)
-    clients = np.arange(len(labels)) % n_clients
-    models = [method.deployed(c) for c in range(n_clients)]
-    vectors = representations(models, clients, method.task.network, x=x[:n], prepare=images.prepare)
-    place = laid_out(vectors, setup.scenario.seed)
-    return pd.DataFrame(
-        {
-            "client": clients, "sample": np.arange(len(labels)), "label": labels, "x": place[:, 0], "y": place[:, 1],
-            "silhouette": silhouettes(vectors, labels),
-        }
-    )  # fmt: skip

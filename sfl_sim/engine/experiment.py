@@ -148,48 +148,42 @@ class Experiment:
         elif self.device is not None:
             figures, labels, tables = self.evaluator.of_round(walked.number)
             row |= figures
-            is_last = walked.number == self.scenario.train.rounds
-            leakage, reconstructions = self._attacked(walked.number, is_last)
-            tables |= reconstructions
+            leakage = self._attacked(walked.number, walked.number == self.scenario.train.rounds, tables)
         if self.device is not None:
             self._model = [part.snapshot() for part in self.method.model()]
         reads = enumerate(self.walk.clock.events.records.take_reads())
         self._reads += [{"round": walked.number, "number": i, "value": value} for i, value in reads]
         self._timeline.update(walked.ops.tobytes())
-        joule, clients = self._op_joule(walked), walked.clients
+        joule, clients = walked.op_joule(self.fleet), walked.clients
         return Round(
             row, labels, walked.ops, confusion=confusion, leakage=leakage, final=tables, joule=joule, clients=clients
         )
 
-    def _op_joule(self, walked: WalkedRound) -> NDArray[np.float64] | None:
-        power, presence = self.fleet.power, self.fleet.presence
-        return None if power is None else walked.op_joule(power, presence)
-
-    def _attacked(self, number: int, is_last: bool) -> tuple[pd.DataFrame | None, dict[str, pd.DataFrame]]:
-        """Give the rows of leakage.parquet of a round that has them, and after the last one what was drawn."""
+    def _attacked(self, number: int, is_last: bool, tables: dict[str, pd.DataFrame]) -> pd.DataFrame | None:
+        """Give the rows of leakage.parquet of a round that has them; after the last one, `tables` get its pictures."""
         if self.meter is None or not (is_last or number in self.meter.wanted.rounds):
-            return None, {}
-        figures, reconstructions = self.meter.measure(number)
-        return figures, {"reconstructions": reconstructions} if is_last else {}
+            return None
+        leakage, reconstructions = self.meter.measure(number)
+        if is_last:
+            tables["reconstructions"] = reconstructions
+        return leakage
 
     def _finished(self, walked: WalkedRound, round: Round) -> Round:
         """Complete a round that turned out to be the last one with what follows the last one."""
         finish = self.walk.finish(walked.number)._replace(clients=walked.clients)
         whole = joined([*(walked.parts or [walked]), finish])
-        timed = round_row(whole)
-        row = dict(round.row) | {column: value for column, value in timed.items() if value is not None}
+        row = dict(round.row) | {column: value for column, value in round_row(whole).items() if value is not None}
         tables: dict[str, pd.DataFrame] = {}
         leakage: pd.DataFrame | None = None
         if self.device is not None:
             figures, tables = self.evaluator.of_clients(walked.number, is_last=True)
             row |= figures
-            leakage, reconstructions = self._attacked(walked.number, is_last=True)
-            tables |= reconstructions
+            leakage = self._attacked(walked.number, is_last=True, tables=tables)
             self._model = [part.snapshot() for part in self.method.model()]
         self._timeline.update(finish.ops.tobytes())
         if (joule := self._spend(finish)) is not None:
             row["client_joule"] += joule
-        return replace(round, row=row, ops=whole.ops, leakage=leakage, final=tables, joule=self._op_joule(whole))
+        return replace(round, row=row, ops=whole.ops, leakage=leakage, final=tables, joule=whole.op_joule(self.fleet))
 
     def _row(self, walked: WalkedRound) -> dict[str, Any]:
         """Make the columns of a finished round's row that need the clock alone."""
@@ -198,9 +192,9 @@ class Experiment:
 
     def _spend(self, walked: WalkedRound) -> float | None:
         """Add what it takes from the batteries to `joule`; gives the mean of the participants, None if unknown."""
-        if self.fleet.power is None or self.joule is None:
+        joule = walked.client_joule(self.fleet)
+        if joule is None or self.joule is None:
             return None
-        joule = walked.client_joule(self.fleet.power, self.fleet.presence)
         self.joule += joule
         return float(joule.sum() / len(walked.clients))
 

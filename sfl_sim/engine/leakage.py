@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from sfl_sim.engine.build import check_rounds
 from sfl_sim.engine.setup import Setup
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import Method
@@ -40,16 +41,13 @@ LEAST_SIDE = 3
 
 def check_leakage(scenario: Scenario, method: Method) -> None:
     """Check that the attacks which the scenario asks for are possible; otherwise raises ScenarioError."""
-    wanted, last = scenario.report.leakage, scenario.train.rounds
+    wanted = scenario.report.leakage
     if wanted is None or not method.is_split:
         return
     if len(method.data) < 2:
         raise ScenarioError("needs a client that is attacked and one whose samples are known", key="clients.count",
                             found=len(method.data), allowed="2 and more")  # fmt: skip
-    if wanted.rounds and max(wanted.rounds) > last:
-        raise ScenarioError(
-            "no such round", key="report.leakage.rounds", found=max(wanted.rounds), allowed=f"1 to {last}"
-        )
+    check_rounds(scenario, "report.leakage.rounds", wanted.rounds)
     method.sides(0)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sfl_sim.metrics.energy import client_joule, op_joule
 from sfl_sim.store.columns import OP_DTYPE
-from sfl_sim.system.power import Power
+from sfl_sim.system.fleet import Fleet
 from sfl_sim.system.presence import Presence
 
 NO_OPS = np.zeros(0, OP_DTYPE)
@@ -50,28 +50,27 @@ class WalkedRound(NamedTuple):
         """Its operations without those of setup and finish."""
         return np.concatenate([NO_OPS, *(part.ops for part in self.parts or [self] if not part.is_aside)])
 
-    def client_joule(self, power: Power, presence: Sequence[Presence] | None) -> NDArray[np.float64]:
-        """Compute the joules (C,) that every client spends in it; in setup and finish all clients are present."""
-        parts = [
-            client_joule(
-                part.busy,
-                power,
-                part.clients,
-                started_s=part.started_s,
-                ended_s=part.ended_s,
-                presence=part._presence(presence),
+    def client_joule(self, fleet: Fleet) -> NDArray[np.float64] | None:
+        """Compute the joules (C,) that every client spends in it; None if the power of the clients is unknown."""
+        power, joule = fleet.power, np.zeros(len(fleet.macs_per_s))
+        if power is None:
+            return None
+        for part in self.parts or [self]:
+            ops, presence = part.busy, part._presence(fleet)
+            joule += client_joule(
+                ops, power, part.clients, started_s=part.started_s, ended_s=part.ended_s, presence=presence
             )
-            for part in self.parts or [self]
-        ]
-        joule: NDArray[np.float64] = np.sum(parts, axis=0)
         return joule
 
-    def op_joule(self, power: Power, presence: Sequence[Presence] | None) -> NDArray[np.float64]:
-        """Compute the joules (operations,) of each of its operations."""
-        return np.concatenate([op_joule(part.ops, power, part._presence(presence)) for part in self.parts or [self]])
+    def op_joule(self, fleet: Fleet) -> NDArray[np.float64] | None:
+        """Compute the joules (operations,) of each of its operations; None if the power of the clients is unknown."""
+        parts, power = self.parts or [self], fleet.power
+        if power is None:
+            return None
+        return np.concatenate([op_joule(part.ops, power, part._presence(fleet)) for part in parts])
 
-    def _presence(self, presence: Sequence[Presence] | None) -> Sequence[Presence] | None:
-        return None if self.is_aside else presence
+    def _presence(self, fleet: Fleet) -> Sequence[Presence] | None:
+        return None if self.is_aside else fleet.presence  # in setup and finish all clients are present
 
 
 def joined(parts: Sequence[WalkedRound]) -> WalkedRound:

@@ -7,7 +7,7 @@ from math import inf
 
 import pandas as pd
 
-from sfl_sim.engine.build import server_burst
+from sfl_sim.engine.build import check_eager, check_rounds, server_burst
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS, Method
 from sfl_sim.metrics.accuracy import confusion_table
@@ -81,18 +81,9 @@ def check_snapshots(scenario: Scenario, method: Method) -> None:
     wanted = scenario.report.snapshots
     if wanted is None:
         return
-    name, last = scenario.method.name, scenario.train.rounds
+    name = scenario.method.name
     if type(method).current is Method.current:
         able = [one for one, kind in METHODS.items() if kind.current is not Method.current]
         raise ScenarioError(f"{name} cannot be asked within a round", key="report.snapshots", allowed=able)
-    if scenario.train.executor != "eager":
-        raise ScenarioError(
-            "needs the executor that runs every step when it starts",
-            key="report.snapshots",
-            found=f"train.executor {scenario.train.executor}",
-            allowed="eager",
-        )
-    if max(wanted.rounds) > last:
-        raise ScenarioError(
-            "no such round", key="report.snapshots.rounds", found=max(wanted.rounds), allowed=f"1 to {last}"
-        )
+    check_eager(scenario, "report.snapshots")
+    check_rounds(scenario, "report.snapshots.rounds", wanted.rounds)

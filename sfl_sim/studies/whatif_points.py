@@ -167,16 +167,16 @@ class Measured:
 
         Averages are over the rounds in which a client takes part; NaN if it never does, and for energy without power.
         """
-        n, power = len(self.fleet.macs_per_s), self.fleet.power
+        n = len(self.fleet.macs_per_s)
         seconds = {name: np.zeros(n) for name in (*OWN, "rest")}
-        rounds, joule = np.zeros(n), np.full(n, np.nan if power is None else 0.0)
+        rounds, joule = np.zeros(n), np.full(n, np.nan if self.fleet.power is None else 0.0)
         for each, spent in zip(self._walked, self._spent, strict=True):
             who = np.asarray(each.clients)
             rounds[who] += 0 if each.is_aside else each.n_rounds
             for name, of_each_s in spent.items():
                 seconds[name if name in OWN else "rest"][who] += each.n_rounds * of_each_s
-            if power is not None:
-                joule += each.n_rounds * each.client_joule(power, self.fleet.presence)
+            if (spent_joule := each.client_joule(self.fleet)) is not None:
+                joule += each.n_rounds * spent_joule
         rounds[rounds == 0] = np.nan
         return pd.DataFrame(
             {
