@@ -28,6 +28,11 @@ class Cell(NamedTuple):
     below: str = ""
     merit: float = math.nan
 
+    @property
+    def unranked(self) -> Cell:
+        """The same, but no candidate for the best."""
+        return self._replace(merit=math.nan)
+
 
 @dataclass(frozen=True)
 class Table:
@@ -137,5 +142,5 @@ def by_variant(columns: Sequence[Column], rows: Sequence[tuple[Named, pd.DataFra
     """
     cells = [[Cell(named.html), *(column.cell(seeds) for column in columns)] for named, seeds in rows]
     if not ranked:
-        cells = [[cell._replace(merit=math.nan) for cell in row] for row in cells]
+        cells = [[cell.unranked for cell in row] for row in cells]
     return Table(["Variant", *(column.title for column in columns)], cells)

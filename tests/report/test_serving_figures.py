@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from synthetic_serving import Method, Rule, World, write_served
 
-from sfl_sim.report import serving_accuracy
 from sfl_sim.report.figures import wide_axis
 from sfl_sim.report.pages import serving_figures
 from sfl_sim.report.pages.serving import groups_table, headline
@@ -83,19 +82,19 @@ def test_without_load_latency_is_as_eq_12_says_and_under_load_beyond(sweep: Serv
 
 
 def test_the_front_excludes_what_is_slower_and_less_right(thresholds: Served) -> None:
-    points = serving_accuracy.choices(thresholds)
+    points = serving_figures.choices(thresholds)
     assert len(points) == len(thresholds.series)
     for label, row in points.iterrows():
         better = (points["p95_s"] <= row["p95_s"]) & (points["accuracy"] >= row["accuracy"]) & (points.index != label)
         assert row["best"] != better.any()
-    front = serving_accuracy.by_latency(thresholds).data[0]
+    front = serving_figures.by_latency(thresholds).data[0]
     assert sorted(front.y) == list(front.y) == sorted(100 * points.loc[points["best"], "accuracy"])
 
 
 def test_one_threshold_for_all_never_beats_the_oracle_at_the_same_test_sets(thresholds: Served) -> None:
     answers = thresholds.answers()
     assert answers is not None
-    traces = serving_accuracy.by_offload(thresholds, answers).data
+    traces = serving_figures.by_offload(thresholds, answers).data
     for curve, star in zip(traces[::2], traces[1::2], strict=True):
         assert (curve.x[0], curve.x[-1]) == (100, 0)  # from a threshold of 0 to an infinite one
         assert max(curve.y[1:-1]) <= star.y[0]
@@ -103,7 +102,8 @@ def test_one_threshold_for_all_never_beats_the_oracle_at_the_same_test_sets(thre
 
 def test_a_rule_s_course_ends_at_the_share_it_is_to_hold(thresholds: Served) -> None:
     assert {series.threshold for series, _ in serving_figures.adapting(thresholds)} == {"offload_rate"}
-    (_, threshold), (_, offloaded), _ = serving_figures.over_time(thresholds)
+    (panel,) = serving_figures.rule_panels(thresholds)
+    (_, threshold), (_, offloaded), _ = panel.figures
     assert len(offloaded.layout.shapes) == 2  # a dotted line for each method
     for line in offloaded.data:
         assert line.y[0] < 25

@@ -11,21 +11,22 @@ import pytest
 from synthetic_serving import Method, Rule, World, write_served
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.pages.serving import headline, write_serving
-from sfl_sim.report.serving_load import load_serving
+from sfl_sim.report.pages.serving import headline, panels, results, warnings, write_serving
+from sfl_sim.report.serving_load import Served, load_serving
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SECTIONS = ["Results", "How long an answer takes", "Where the time goes", "Under load", "What accuracy costs"]
+FIGURES = {"How long an answer takes": 1, "Where the time goes": 2, "Under load": 4, "What accuracy costs": 2}
 
 
 def page_of(folder: Path) -> str:
     return write_serving(folder, folder / "serving.html").read_text(encoding="utf-8")
 
 
-def sections_of(page: str) -> list[str]:
-    return re.findall("<h2>(.*?)</h2>", page)[:-1]  # the last explains the numbers
+def figures_of(served: Served) -> dict[str, int]:
+    """How many figures each panel has, drawn, by its title."""
+    return {panel.title: len(panel.figures) for panel in panels(served)}
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +40,11 @@ def page(folder: Path) -> str:
     return page_of(folder)
 
 
-def test_a_sweep_over_rates_with_rules_has_every_section(page: str) -> None:
-    assert sections_of(page) == [*SECTIONS, "Thresholds over time"]
-    assert page.count('class="plotly-graph-div"') == 1 + 2 + 4 + 2 + 3
+def test_a_sweep_over_rates_with_rules_has_every_section(folder: Path, page: str) -> None:
+    every = FIGURES | {"Thresholds over time": 3}
+    assert figures_of(load_serving(folder)) == every
+    assert re.findall("<h2>(.*?)</h2>", page) == ["Results", *every, "How to read the numbers"]
+    assert page.count('class="plotly-graph-div"') == sum(every.values())
 
 
 def test_the_page_is_whole_without_the_network_and_names_are_no_tags(page: str) -> None:
@@ -68,7 +71,8 @@ def test_all_variants_are_saturated_only_if_that_is_known_of_all(folder: Path) -
     assert headline(few)[-1].startswith(served.series[1].html + ", ")
 
 
-def test_the_settings_are_there_where_they_were_stored(tmp_path: Path) -> None:
+def test_the_settings_are_there_where_they_were_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfl_sim.report.pages.serving.panels", lambda served: [])
     folder = write_served(tmp_path / "stored", replace(World(), seeds=(0,), requests=100))
     (folder / "scenario.yaml").write_text("{name: doors, data: {name: digits}, serving: {requests: 100}}")
 
@@ -82,27 +86,29 @@ def test_the_settings_are_there_where_they_were_stored(tmp_path: Path) -> None:
 
 def test_one_variant_at_one_rate_has_no_load_figure_and_no_choice_of_thresholds(tmp_path: Path) -> None:
     world = replace(World(), methods=World().methods[:1], rules=(Rule("oracle"),), rates=(20.0,), seeds=(0,))
-    page = page_of(write_served(tmp_path / "one", world))
+    served = load_serving(write_served(tmp_path / "one", world))
 
-    assert sections_of(page) == [name for name in SECTIONS if name != "Under load"]
-    assert page.count('class="plotly-graph-div"') == 1 + 2 + 1
-    assert "At 20\u00a0requests/s" in page
-    assert "quickest" not in page
+    assert figures_of(served) == {"How long an answer takes": 1, "Where the time goes": 2, "What accuracy costs": 1}
+    assert "At 20\u00a0requests/s" in headline(served)[0]
+    assert "quickest" not in headline(served)[0]
 
 
 def test_a_timing_only_run_has_no_accuracy(tmp_path: Path) -> None:
     world = replace(World(), rules=(Rule("probability", 0.4),), trained=False, status="interrupted")
-    page = page_of(write_served(tmp_path / "timing", world))
+    served = load_serving(write_served(tmp_path / "timing", world))
 
-    assert sections_of(page) == SECTIONS[:-1]
-    assert '<th scope="col">Accuracy</th>' not in page
-    assert len(re.findall('<p class="warning">', page)) == 2
+    assert list(figures_of(served)) == list(FIGURES)[:-1]
+    assert "Accuracy" not in results(served)[0].titles
+    assert len(warnings(served)) == 2
 
 
-def test_more_requests_make_the_page_no_larger(tmp_path: Path) -> None:
-    world = World(methods=(Method("a", 0.8, 0.8),), rates=(20.0,), seeds=(0,))
-    few, many = (len(page_of(write_served(tmp_path / str(n), replace(world, requests=n)))) for n in (12_000, 24_000))
-    assert abs(many - few) < 2000
+def test_more_requests_make_the_figures_no_larger(tmp_path: Path) -> None:
+    def size(requests: int) -> int:
+        world = World(methods=(Method("a", 0.8, 0.8),), rates=(20.0,), seeds=(0,), requests=requests)
+        shown = panels(load_serving(write_served(tmp_path / str(requests), world)))
+        return sum(len(figure.to_json()) for panel in shown for _, figure in panel.figures)
+
+    assert abs(size(24_000) - size(12_000)) < 2000
 
 
 def test_a_folder_without_served_requests_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import settings_by_variant
+from sfl_sim.report.pages import serving_figures
 from sfl_sim.report.pages.headline import told_by_seeds
-from sfl_sim.report.pages.serving_figures import latency_panels, load_panels, rule_panels
-from sfl_sim.report.serving_accuracy import accuracy_panels
 from sfl_sim.report.serving_load import load_serving, rate
 from sfl_sim.report.table import Cell, Column, Table
 from sfl_sim.scenario.yaml_text import read_value
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
     from pathlib import Path
 
-    from sfl_sim.report.serving_load import Series, Served
+    from sfl_sim.report.panel import Panel
+    from sfl_sim.report.serving_load import Served
 
 CLEARLY = 0.95
 """Share of the leader's p95 below which another variant takes the lead; a smaller difference is chance."""
@@ -33,13 +33,11 @@ COLUMNS = [
     Column("p95", "p95_s", duration),
     Column("p99", "p99_s", duration),
     Column("Accuracy", "accuracy", percent, more_is_better=True),
-    Column("Offloaded", "offload_probability", percent),
-    Column("Answers/s", "throughput_per_s", "{:,.3g}".format),
-    Column("Server busy", "utilisation", lambda share: percent(share, 0)),
+    Column("Offloaded", "offload_probability", percent, more_is_better=None),
+    Column("Answers/s", "throughput_per_s", "{:,.3g}".format, more_is_better=None),
+    Column("Server busy", "utilisation", lambda share: percent(share, 0), more_is_better=None),
 ]
-JUDGED = ("p50_s", "p95_s", "p99_s", "accuracy")
-"""Columns whose best is marked, among variants at one rate."""
-GROUP_COLUMNS = [Column("Requests", "requests", "{:,.0f}".format), *COLUMNS[:5]]
+"""The best is marked among variants at one rate."""
 
 
 def write_serving(folder: Path, out: Path) -> Path:
@@ -49,33 +47,35 @@ def write_serving(folder: Path, out: Path) -> Path:
         ScenarioError: the folder holds no served requests, or the page cannot be written.
     """
     served = load_serving(folder)
-    panels = [*latency_panels(served), *load_panels(served), *accuracy_panels(served), *rule_panels(served)]
-    return write_page(
-        out, "serving", title=served.name, kind="serving", about=_about(served), headlines=headline(served),
-        setup=_setup(served), warnings=warnings(served), panels=panels, results=_results(served),
-        runs=[served] if served.scenario_text else [],
-    )  # fmt: skip
-
-
-def _about(served: Served) -> str:
     trials = served.trials
     variants, seeds = plural(trials["variant"].nunique(), "variant"), plural(trials["seed"].nunique(), "seed")
     warm_up = ", ".join(percent(share, 0) for share in trials["warm_up"].unique())
-    return (
-        f"{variants}, {seeds}, {plural(trials['requests'].sum(), 'request')}, of which the first {warm_up} do not count"
-    )
-
-
-def _setup(served: Served) -> str:
+    n_requests = plural(trials["requests"].sum(), "request")
     settings = settings_by_variant(read_value(served.scenario_text)) if served.scenario_text else {}
-    return setup_in_words(list(settings.values()), served=True)
+    return write_page(
+        out, "serving", title=served.name, kind="serving", headlines=headline(served),
+        about=f"{variants}, {seeds}, {n_requests}, of which the first {warm_up} do not count",
+        setup=setup_in_words(list(settings.values()), served=True), warnings=warnings(served), panels=panels(served),
+        results=results(served), runs=[served] if served.scenario_text else [],
+    )  # fmt: skip
 
 
-def _results(served: Served) -> list[Table]:
+def panels(served: Served) -> list[Panel]:
+    """List all sections that there are data for."""
+    return [
+        *serving_figures.survival_panels(served),
+        *serving_figures.part_panels(served),
+        *serving_figures.load_panels(served),
+        *serving_figures.accuracy_panels(served),
+        *serving_figures.rule_panels(served),
+    ]
+
+
+def results(served: Served) -> list[Table]:
     """The table at one rate, and below it, to be opened, that of all rates and that of groups of clients."""
-    tables = [results(served, served.at_rate)]
+    tables = [results_table(served, served.at_rate)]
     if len(served.at_rate) < len(served.trials):
-        tables.append(results(served, served.trials, "All rates"))
+        tables.append(results_table(served, served.trials, "All rates"))
     if served.groups["group"].nunique() > 1:
         tables.append(groups_table(served))
     return tables
@@ -181,7 +181,7 @@ def warnings(served: Served) -> list[str]:
     return texts
 
 
-def results(served: Served, trials: pd.DataFrame, folded: str = "") -> Table:
+def results_table(served: Served, trials: pd.DataFrame, folded: str = "") -> Table:
     """Medians over seeds of `trials`, a row for each variant, the best marked; folded under a title if one is given."""
     columns = [column for column in COLUMNS if trials[column.key].notna().any()]
     one_rate = trials["rate_per_s"].nunique() == 1
@@ -189,29 +189,22 @@ def results(served: Served, trials: pd.DataFrame, folded: str = "") -> Table:
     for series in served.series:
         own = trials[trials["series"] == series.label].sort_values("rate_per_s", kind="stable")
         for _, seeds in own.groupby("variant", sort=False):
-            told = [_cell(column, seeds, judged=one_rate and column.key in JUDGED) for column in columns]
-            rows.append([_heading(series, seeds), Cell(f"{seeds['rate_per_s'].iloc[0]:,.4g}"), *told])
+            share = seeds["falls_behind"].mean()
+            behind = " · too few requests to tell" if math.isnan(share) else " · saturated" if share >= 0.5 else ""
+            heading = Cell(series.html, f"{seeds['method'].iloc[0]} · {plural(len(seeds), 'seed')}{behind}")
+            told = [column.cell(seeds) if one_rate else column.cell(seeds).unranked for column in columns]
+            rows.append([heading, Cell(f"{seeds['rate_per_s'].iloc[0]:,.4g}"), *told])
     titles = ["Variant", "Requests/s", *(column.title for column in columns)]
     return Table(titles, rows, folded, folded=bool(folded))
 
 
 def groups_table(served: Served) -> Table:
     """The table of groups of clients, a row for each series and group at the rate of the details."""
-    columns = [column for column in GROUP_COLUMNS if served.groups[column.key].notna().any()]
+    columns = [Column("Requests", "requests", "{:,.0f}".format), *COLUMNS[:5]]
+    columns = [column for column in columns if served.groups[column.key].notna().any()]
     rows = []
     for series, trials in served.detailed:
         own = served.groups[served.groups["variant"] == trials["variant"].iloc[0]]
         for name, seeds in own.groupby("group", sort=False):
-            rows.append([Cell(series.html, str(name)), *(_cell(column, seeds) for column in columns)])
+            rows.append([Cell(series.html, str(name)), *(column.cell(seeds).unranked for column in columns)])
     return Table(["Variant", *(column.title for column in columns)], rows, "Groups of clients", folded=True)
-
-
-def _cell(column: Column, seeds: pd.DataFrame, judged: bool = False) -> Cell:
-    cell = column.cell(seeds)
-    return cell if judged else cell._replace(merit=math.nan)
-
-
-def _heading(series: Series, seeds: pd.DataFrame) -> Cell:
-    share = seeds["falls_behind"].mean()
-    behind = " · too few requests to tell" if math.isnan(share) else " · saturated" if share >= 0.5 else ""
-    return Cell(series.html, f"{seeds['method'].iloc[0]} · {plural(len(seeds), 'seed')}{behind}")

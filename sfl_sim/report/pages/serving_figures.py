@@ -1,73 +1,38 @@
-"""Panels on how long answers to requests take, where the time goes, and up to which rate a fleet keeps up."""
+"""Panels on served requests: how long answers take, up to which rate a fleet keeps up, and what accuracy costs."""
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sfl_sim.metrics.exit_metrics import at_rho, hybrid, oracle, over_clients, thresholds, trade_off
+from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.metrics.serving import PARTS, QUANTILES, saturation
-from sfl_sim.report import display, figures
+from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import value_axis, wide_axis
-from sfl_sim.report.panel import Panel
+from sfl_sim.report.panel import Declared, Panel
 from sfl_sim.report.serving_load import ONLINE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
     import plotly.graph_objects as go
 
+    from sfl_sim.report.panel import Drawing
     from sfl_sim.report.serving_load import Series, Served
 
-HEIGHT_PX, TIME_HEIGHT_PX = 360, 280
+HEIGHT_PX, TIME_HEIGHT_PX, LOAD_HEIGHT_PX, STRIP_ROW_PX = 360, 280, 300, 15
 CURVE_POINTS, RAREST = 160, 1e-4
 SHARES = (1, 0.5, 0.2, 0.05, 0.01, 0.001)
 MAX_STRETCHES, REQUESTS_PER_STRETCH = 60, 200
-SURVIVAL = (
-    "Each curve gives the share of requests that take longer than a latency. The farther left it is, the "
-    "quicker the answers; the steeper it is, the less they vary. Marks are p50, p95 and p99 ({drawn}; "
-    "seeds together)."
-)
-WHERE = (
-    "Waiting for the device or a link counts as that device or link. The warm colour is waiting at the "
-    "server, for a free worker or for a batch to fill. Requests near p95 show what makes the slowest "
-    "answers slow ({drawn}; means over requests and seeds)."
-)
-RULES = (
-    "These rules need no labels. After each request a client moves its threshold, to keep a share of "
-    "offloaded requests or a latency (dotted). Requests of the warm-up are included ({drawn}; first "
-    "seed)."
-)
-LOAD_HEIGHT_PX, STRIP_ROW_PX = 300, 15
 PALE = 0.3
-LOAD = (
-    "The rate is that of all clients together. Hollow marks: the system is saturated, and latencies grow "
-    "with the length of the run. A bar ends at the highest rate without saturation, and its pale end at "
-    "the lowest rate with it ({seeds})."
-)
-EQ12 = (
-    " HARMONY's Eq. (12) has no queues. A value of 1 means that the simulated latency is as it predicts, "
-    "in a unit that fits the middle of all variants at their lowest rates."
-)
+MIN_CHOICES = 3
 
-
-def latency_panels(served: Served) -> list[Panel]:
-    """List the panels on how long answers take and where the time goes."""
-    where = [("All requests", parts(served)), ("Requests near p95", parts(served, "tail_"))]
-    return [
-        Panel(
-            "How long an answer takes",
-            SURVIVAL.format(drawn=served.drawn),
-            [("Latency of requests", survival(served))],
-        ),
-        Panel("Where the time goes", WHERE.format(drawn=served.drawn), where, columns=2),
-    ]
-
-
-def rule_panels(served: Served) -> list[Panel]:
-    """List the panel on thresholds that move, if there are any."""
-    if not adapting(served):
-        return []
-    return [Panel("Thresholds over time", RULES.format(drawn=served.drawn), over_time(served), columns=3)]
+# How long an answer takes
 
 
 def survival(served: Served) -> go.Figure:
@@ -109,36 +74,50 @@ def parts(served: Served, prefix: str = "") -> go.Figure:
     return figures.bars(rows, "latency", "latency")
 
 
+def drawn(served: Served) -> dict[str, str]:
+    """Give the words of a caption on which of the requests are drawn."""
+    return {"drawn": served.drawn}
+
+
+survival_panels: Declared[Served] = Declared(
+    "How long an answer takes",
+    "Each curve gives the share of requests that take longer than a latency. The farther left it is, the quicker the "
+    "answers; the steeper it is, the less they vary. Marks are p50, p95 and p99 ({drawn}; seeds together).",
+    {"Latency of requests": survival},
+    words=drawn,
+)
+part_panels: Declared[Served] = Declared(
+    "Where the time goes",
+    "Waiting for the device or a link counts as that device or link. The warm colour is waiting at the server, for a "
+    "free worker or for a batch to fill. Requests near p95 show what makes the slowest answers slow ({drawn}; means "
+    "over requests and seeds).",
+    {"All requests": parts, "Requests near p95": partial(parts, prefix="tail_")},
+    words=drawn,
+    columns=2,
+)
+
+# Thresholds over time
+
+
 def adapting(served: Served) -> list[tuple[Series, pd.DataFrame]]:
     """The series in detail whose thresholds move, with their trials."""
     return [(series, trials) for series, trials in served.detailed if series.threshold in ONLINE]
 
 
-def over_time(served: Served) -> list[tuple[str, go.Figure]]:
-    """Median threshold, offloaded share and p95 in equal stretches of time, first seed, each under its heading.
-
-    Dotted is what a rule is to hold: a share, or a latency.
-    """
-    binned = [(series, trials, _by_time(served, trials.head(1))) for series, trials in adapting(served)]
-    unit, unit_s = display.time_unit(max(own["p95_s"].max() for _, _, own in binned))
-    time, time_s = display.time_unit(max(own.index.max() for _, _, own in binned))
-    columns = {
-        "threshold": ("Median threshold", "entropy (nats)", 1.0),
-        "offloaded": ("Offload probability", "offloaded (%)", 0.01),
-        "p95_s": ("p95", f"latency ({unit})", unit_s),
-    }
-    drawn = {column: figures.canvas(TIME_HEIGHT_PX) for column in columns}
-    for series, trials, own in binned:
-        for column, (_, title, size) in columns.items():
-            hover = f"{title}: %{{y:.3~g}} at %{{x:.3~g}} {time}<extra></extra>"
-            x, y = own.index.to_numpy() / time_s, own[column] / size
-            figures.lines(drawn[column], series, x, y, hover, mode="lines", width=2)
-        held = "offloaded" if series.threshold == "offload_rate" else "p95_s"
-        target = trials["threshold_value"].iloc[0] / columns[held][2]
-        figures.level(drawn[held], target, series.colour)
-    for column, (_, title, _) in columns.items():
-        drawn[column].update_yaxes(title=title, rangemode="tozero").update_xaxes(title=f"simulated time ({time})")
-    return [(heading, drawn[column]) for column, (heading, _, _) in columns.items()]
+def over_time(binned: Sequence[tuple[Series, pd.DataFrame, pd.DataFrame]], column: str) -> go.Figure:
+    """Median threshold, offloaded share or p95 in equal stretches of time; dotted is what a rule is to hold."""
+    unit, unit_s = display.time_unit(max(stretches["p95_s"].max() for _, _, stretches in binned))
+    time, time_s = display.time_unit(max(stretches.index.max() for _, _, stretches in binned))
+    titles = {"threshold": "entropy (nats)", "offloaded": "offloaded (%)", "p95_s": f"latency ({unit})"}
+    title, size = titles[column], {"offloaded": 0.01, "p95_s": unit_s}.get(column, 1.0)
+    figure = figures.canvas(TIME_HEIGHT_PX)
+    for series, trials, stretches in binned:
+        hover = f"{title}: %{{y:.3~g}} at %{{x:.3~g}} {time}<extra></extra>"
+        x, y = stretches.index / time_s, stretches[column] / size
+        figures.lines(figure, series, x, y, hover, mode="lines", width=2)
+        if column == ("offloaded" if series.threshold == "offload_rate" else "p95_s"):
+            figures.level(figure, trials["threshold_value"].iloc[0] / size, series.colour)
+    return figure.update_yaxes(title=title, rangemode="tozero").update_xaxes(title=f"simulated time ({time})")
 
 
 def _by_time(served: Served, trial: pd.DataFrame) -> pd.DataFrame:
@@ -154,41 +133,66 @@ def _by_time(served: Served, trial: pd.DataFrame) -> pd.DataFrame:
     return found.set_axis(((edges_s[:-1] + edges_s[1:]) / 2)[found.index])
 
 
+def rule_panels(served: Served) -> list[Panel]:
+    """List the panel on thresholds that move, if there are any."""
+    binned = [(series, trials, _by_time(served, trials.head(1))) for series, trials in adapting(served)]
+    caption = (
+        "These rules need no labels. After each request a client moves its threshold, to keep a share of offloaded "
+        f"requests or a latency (dotted). Requests of the warm-up are included ({served.drawn}; first seed)."
+    )
+    headings = {"Median threshold": "threshold", "Offload probability": "offloaded", "p95": "p95_s"}
+    drawings = [(heading, partial(over_time, binned, column)) for heading, column in headings.items()]
+    return [Panel("Thresholds over time", caption, drawings, columns=3)] if binned else []
+
+
+# Under load
+
+
 def load_panels(served: Served) -> list[Panel]:
     """Latency, and what follows the load, against the rate, if several were tried."""
     if not served.is_sweep:
         return []
     seeds = figures.over_seeds(served.trials["seed"].nunique()).replace("bands", "error bars")
-    caption, drawn = LOAD.format(seeds=seeds), [("p95, and the rate at which each variant is saturated", p95(served))]
+    caption = (
+        "The rate is that of all clients together. Hollow marks: the system is saturated, and latencies grow with the "
+        "length of the run. A bar ends at the highest rate without saturation, and its pale end at the lowest rate "
+        f"with it ({seeds})."
+    )
+    drawings: list[Drawing] = [("p95, and the rate at which each variant is saturated", partial(p95, served))]
     if served.trials["latency_eq12"].notna().all():
-        drawn.append(("Simulated mean latency over Eq. (12)", eq12(served)))
-        caption += EQ12
+        drawings.append(("Simulated mean latency over Eq. (12)", partial(eq12, served)))
+        caption += (
+            " HARMONY's Eq. (12) has no queues. A value of 1 means that the simulated latency is as it predicts, in a "
+            "unit that fits the middle of all variants at their lowest rates."
+        )
     if any(series.threshold in ONLINE for series in served.series):  # else the load does not matter to them
-        drawn.append(("Offload probability", share(served, "offload_probability", "offloaded (%)")))
+        drawings.append(("Offload probability", partial(share, served, "offload_probability", "offloaded (%)")))
         if served.knows_accuracy:
-            drawn.append(("Accuracy", share(served, "accuracy", "accuracy (%)")))
-    return [Panel("Under load", caption, drawn, columns=2)]
+            drawings.append(("Accuracy", partial(share, served, "accuracy", "accuracy (%)")))
+    return [Panel("Under load", caption, drawings, columns=2)]
 
 
 def p95(served: Served) -> go.Figure:
     """p95 against the rate; below it a bar for each series as far as it keeps up, pale where it may no longer."""
-    series_trials, strip_px = served.swept, _strip_px(served)
-    figure = figures.canvas(
-        LOAD_HEIGHT_PX + strip_px,
-        rows=2,
-        shared_xaxes=True,
-        vertical_spacing=0.02,
-        row_heights=[LOAD_HEIGHT_PX, strip_px],
-    )
+    strip_px = _strip_px(served)
+    grid = {"shared_xaxes": True, "vertical_spacing": 0.02, "row_heights": [LOAD_HEIGHT_PX, strip_px]}
+    figure = figures.canvas(LOAD_HEIGHT_PX + strip_px, rows=2, **grid)
     unit, unit_s = display.time_unit(served.trials["p95_s"].median())
-    for row, (series, trials) in enumerate(series_trials):
-        _add_line(
-            figure, series, trials.assign(p95=trials["p95_s"] / unit_s), "p95", f"%{{y:.3~g}} {unit}", row=1, col=1
-        )
-        _add_saturation(figure, series, trials, row)
+    for row, (series, trials) in enumerate(served.swept):
+        _add_line(figure, series, trials.assign(p95=trials["p95_s"] / unit_s), "p95", unit, row=1, col=1)
+        # Where it is saturated, or else may be.
+        lowest, highest = float(trials["rate_per_s"].min()), float(trials["rate_per_s"].max())
+        last = float(trials.loc[trials["falls_behind"] == 0, "rate_per_s"].max())
+        kept_up, behind = saturation(trials) or (last, highest)
+        for ends, opacity in (((lowest, kept_up), 1.0), ((max(lowest, kept_up), behind), PALE)):
+            if ends[0] <= ends[1]:
+                figures.lines(
+                    figure, series, ends, [row, row], "", mode="lines+markers", opacity=opacity, showlegend=False,
+                    hoverinfo="skip", dash="solid", width=6, marker={"color": series.colour, "size": 6}, row=2, col=1,
+                )  # fmt: skip
     latencies = served.trials["p95_s"] / unit_s
     figure.update_yaxes(wide_axis(latencies.min(), latencies.max()), title=f"p95 of the latency ({unit})", row=1)
-    figure.update_yaxes(range=[len(series_trials) - 0.3, -0.7], showticklabels=False, showgrid=False, row=2)
+    figure.update_yaxes(range=[len(served.swept) - 0.3, -0.7], showticklabels=False, showgrid=False, row=2)
     return figure.update_xaxes(_rate_axis(served)).update_xaxes(title="requests per second", row=2)
 
 
@@ -198,18 +202,14 @@ def _strip_px(served: Served) -> int:
 
 def eq12(served: Served) -> go.Figure:
     """Simulated mean latency over Eq. (12), whose unit makes the middle of all series at their lowest rates 1."""
-    ratios = [
-        (series, trials.assign(ratio=trials["latency_s"] / trials["latency_eq12"])) for series, trials in served.swept
-    ]
-    unit = np.median([own.loc[own["rate_per_s"] == own["rate_per_s"].min(), "ratio"].median() for _, own in ratios])
+    of = [(series, own.assign(ratio=own["latency_s"] / own["latency_eq12"])) for series, own in served.swept]
+    unit = np.median([own.loc[own["rate_per_s"] == own["rate_per_s"].min(), "ratio"].median() for _, own in of])
     figure = figures.canvas(LOAD_HEIGHT_PX + _strip_px(served))
-    for series, own in ratios:
-        _add_line(figure, series, own.assign(ratio=own["ratio"] / unit), "ratio", "%{y:.3~g} times Eq. (12)")
+    for series, own in of:
+        _add_line(figure, series, own.assign(ratio=own["ratio"] / unit), "ratio", "times Eq. (12)")
     figures.level(figure, 1)
-    shown = [own["ratio"] / unit for _, own in ratios]
-    figure.update_yaxes(
-        wide_axis(min(own.min() for own in shown), max(own.max() for own in shown)), title="mean latency / Eq. (12)"
-    )
+    ends = min(own["ratio"].min() for _, own in of) / unit, max(own["ratio"].max() for _, own in of) / unit
+    figure.update_yaxes(wide_axis(*ends), title="mean latency / Eq. (12)")
     return figure.update_xaxes(_rate_axis(served), title="requests per second")
 
 
@@ -217,12 +217,14 @@ def share(served: Served, column: str, title: str) -> go.Figure:
     """A share of the requests, in percent, against the rate."""
     figure = figures.canvas(LOAD_HEIGHT_PX)
     for series, trials in served.swept:
-        _add_line(figure, series, trials.assign(share=100 * trials[column]), "share", "%{y:.1f} %")
+        _add_line(figure, series, trials.assign(share=100 * trials[column]), "share", "%", ".1f")
     figure.update_yaxes(title=title)
     return figure.update_xaxes(_rate_axis(served), title="requests per second")
 
 
-def _add_line(figure: go.Figure, series: Series, trials: pd.DataFrame, column: str, hover: str, **place: int) -> None:
+def _add_line(
+    figure: go.Figure, series: Series, trials: pd.DataFrame, column: str, unit: str, form: str = ".3~g", **place: int
+) -> None:
     """A line of medians over seeds with their spread; marks are hollow where the fleet falls behind."""
     curve = display.over_seeds(trials, "rate_per_s", [column])
     share = trials.groupby("rate_per_s")["falls_behind"].mean()
@@ -231,26 +233,124 @@ def _add_line(figure: go.Figure, series: Series, trials: pd.DataFrame, column: s
     above, below = ((curve[f"{column}_{end}"] - curve[column]).abs().to_numpy() for end in ("high", "low"))
     edge = {"color": series.colour, "width": 1.6}
     figures.lines(
-        figure, series, curve.index, curve[column], f"{hover} at %{{x:.4~g}}/s%{{text}}", mode="lines+markers",
+        figure, series, curve.index, curve[column], f"%{{y:{form}}} {unit} at %{{x:.4~g}}/s%{{text}}",
         marker={"color": np.where(behind, "#FFFFFF", series.colour), "symbol": series.symbol, "size": 8, "line": edge},
-        error_y={"array": above, "arrayminus": below, **ends},
-        text=np.select([behind, share.isna()], [", saturated", ", too few requests to tell"], ""),
-        **place,
+        error_y={"array": above, "arrayminus": below, **ends}, mode="lines+markers",
+        text=np.select([behind, share.isna()], [", saturated", ", too few requests to tell"], ""), **place,
     )  # fmt: skip
-
-
-def _add_saturation(figure: go.Figure, series: Series, trials: pd.DataFrame, row: int) -> None:
-    found = saturation(trials)
-    lowest, highest = float(trials["rate_per_s"].min()), float(trials["rate_per_s"].max())
-    kept_up, behind = found or (float(trials.loc[trials["falls_behind"] == 0, "rate_per_s"].max()), highest)
-    for ends, opacity in (((lowest, kept_up), 1.0), ((max(lowest, kept_up), behind), PALE)):
-        if ends[0] <= ends[1]:
-            figures.lines(
-                figure, series, ends, [row, row], "", mode="lines+markers", opacity=opacity, showlegend=False,
-                hoverinfo="skip", dash="solid", width=6, marker={"color": series.colour, "size": 6}, row=2, col=1,
-            )  # fmt: skip
 
 
 def _rate_axis(served: Served) -> dict[str, object]:
     rates = sorted(set(served.trials["rate_per_s"]))
     return value_axis(rates, [f"{rate:,.4g}" for rate in rates])
+
+
+# What accuracy costs
+
+RULES = {
+    "fixed": ("fixed threshold (nats)", "circle"),
+    "oracle": ("oracle", "star"),
+    "offload_rate": ("target offload rate", "triangle-up"),
+    "latency_budget": ("latency budget", "triangle-down"),
+}
+"""Name and mark of each kind of threshold."""
+
+
+def accuracy_panels(served: Served) -> list[Panel]:
+    """Accuracy against latency over a few thresholds, and against offloading if the answers were kept."""
+    drawings: list[Drawing] = []
+    caption = (
+        "A higher threshold keeps more requests on the device, where answers are quick, but only as accurate as the "
+        "device's exit. The oracle knows the labels: it is an upper bound."
+    )
+    if len(choices(served)) >= MIN_CHOICES:
+        drawings.append((f"Served requests at {served.shown_rate}", partial(by_latency, served)))
+    answers = served.answers()
+    if answers is not None:
+        drawings.append(("Whole test sets, whatever the load", partial(by_offload, served, answers)))
+        caption += (
+            " The figures of whole test sets use one threshold for all clients; they show means over clients and seeds."
+        )
+    return [Panel("What accuracy costs", caption, drawings, columns=len(drawings))] if drawings else []
+
+
+def families(served: Served) -> dict[str, list[Series]]:
+    """The series by what was trained; the first one's colour stands for all."""
+    found: dict[str, list[Series]] = {}
+    for series in served.series:
+        found.setdefault(series.family, []).append(series)
+    return found
+
+
+def choices(served: Served) -> pd.DataFrame:
+    """Place each series with known accuracy at the rate of the details: medians over seeds, by series."""
+    trials = served.at_rate.dropna(subset="accuracy")
+    by_series = trials.groupby("series", sort=False)
+    middle = by_series[["p95_s", "accuracy", "offload_probability", "threshold_value"]].median()
+    best = non_dominated(middle["p95_s"], -middle["accuracy"])
+    return middle.assign(threshold=by_series["threshold"].first(), best=best)
+
+
+def by_latency(served: Served) -> go.Figure:
+    """Accuracy against p95 over thresholds, fixed ones of a family joined by a line, and the Pareto front as steps."""
+    points = choices(served)
+    unit, unit_s = display.time_unit(points["p95_s"].median())
+    points = points.assign(p95=points["p95_s"] / unit_s, accuracy=100 * points["accuracy"])
+    figure = figures.canvas(HEIGHT_PX)
+    front = points[points["best"]].sort_values("p95")
+    figures.front(figure, front["p95"].to_numpy(), front["accuracy"].to_numpy())
+    for family, members in families(served).items():
+        own = points.loc[[series.label for series in members if series.label in points.index]]
+        fixed = own[own["threshold"] == "fixed"].sort_values("threshold_value")
+        solid = {"mode": "lines", "dash": "solid", "width": 1.8, "hoverinfo": "skip", "showlegend": False}
+        figures.lines(figure, members[0], fixed["p95"], fixed["accuracy"], "", **solid)
+        figures.entry(figure, family, _mark("circle", members[0].colour))
+        for kind, (_, symbol) in RULES.items():
+            rows = own[own["threshold"] == kind]
+            values = [f"{value:g}" if math.isfinite(value) else "" for value in rows["threshold_value"]]
+            figures.marks(
+                figure, members[0], rows["p95"], rows["accuracy"],
+                f"%{{hovertext}}: %{{y:.1f}} %, p95 %{{x:.3~g}} {unit}, %{{customdata:.0f}} % offloaded",
+                mode="markers+text", showlegend=False,
+                marker=_mark(symbol, members[0].colour), hovertext=rows.index.to_numpy(), cliponaxis=False,
+                text=values if kind == "fixed" else None, textposition="top center",
+                textfont={"color": style.MUTED, "size": 11},
+                customdata=100 * rows["offload_probability"].to_numpy(),
+            )  # fmt: skip
+    for kind, (name, symbol) in RULES.items():
+        if (points["threshold"] == kind).any():
+            figures.entry(figure, name, _mark(symbol, style.INK))
+    figure.update_yaxes(title="accuracy (%)")
+    return figure.update_xaxes(
+        figures.wide_axis(points["p95"].min(), points["p95"].max()), title=f"p95 of the latency ({unit})"
+    )
+
+
+def by_offload(served: Served, answers: pd.DataFrame) -> go.Figure:
+    """Accuracy against offload probability, means over clients, with one threshold for all and with the oracle's."""
+    figure = figures.canvas(HEIGHT_PX)
+    for family, members in families(served).items():
+        trial = served.trials[served.trials["series"] == members[0].label].iloc[0]
+        own = answers[answers["variant"] == trial["trained"]]
+        if own.empty:
+            continue
+        grid = thresholds(int(trial["n_labels"]))
+        asked = own if math.isnan(trial["rho"]) else at_rho(own, trial["rho"])
+        curve = trade_off(asked, [0.0, *grid, math.inf]).groupby("threshold").mean()
+        best = over_clients(hybrid(asked, oracle(asked, grid))).mean()
+        figures.lines(
+            figure, members[0], 100 * curve["offload_probability"], 100 * curve["accuracy"],
+            "%{y:.1f} % at a threshold of %{text:.3~g}, %{x:.0f} % offloaded", text=curve.index.to_numpy(),
+            name=family, mode="lines+markers", dash="solid", width=1.8, marker={"color": members[0].colour, "size": 6},
+        )  # fmt: skip
+        figures.marks(
+            figure, members[0], [100 * best["offload_probability"]], [100 * best["accuracy"]],
+            "oracle: %{y:.1f} %, %{x:.0f} % offloaded", marker=_mark("star", members[0].colour), showlegend=False,
+        )  # fmt: skip
+    figure.update_yaxes(title="accuracy (%)")
+    return figure.update_xaxes(title="offloaded (%)", range=[-3, 103])
+
+
+def _mark(symbol: str, colour: str) -> dict[str, object]:
+    size = {"circle": 10}.get(symbol, 15)
+    return {"symbol": symbol, "color": colour, "size": size, "line": figures.WHITE_EDGE}

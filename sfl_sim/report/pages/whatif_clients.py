@@ -358,10 +358,8 @@ def accuracy_by_round(whatif: WhatIf) -> go.Figure:
             text=[whatif.along.names[i] for i in own[whatif.along.column]], textposition="top center",
             cliponaxis=False, showlegend=False,
         )  # fmt: skip
-        figure.add_scatter(  # for the legend, which knows one colour a name
-            x=[None], y=[None], mode="markers", name=series.label, showlegend=len(whatif.series) > 1,
-            marker={"symbol": series.symbol, "color": series.colour},
-        )  # fmt: skip
+        look = {"symbol": series.symbol, "color": series.colour}  # the legend knows one colour a name
+        figures.entry(figure, series.label, look, showlegend=len(whatif.series) > 1)
     figure.update_yaxes(title="accuracy reached (%)")
     scale = figures.wide_axis(here["round_s"].min() / unit_s, here["round_s"].max() / unit_s)
     return figure.update_xaxes(scale, title=f"time of a round ({unit})")
