@@ -1,16 +1,22 @@
-"""Files of a page for other programs: tidy tables, and figures for a paper."""
+"""Files of a page for other programs: tidy tables, and figures for a paper, one file each and as wide as a column."""
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import shutil
+import textwrap
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from markupsafe import escape
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.display import plural
@@ -19,9 +25,13 @@ from sfl_sim.report.load import SUMMARY_NUMBERS, load
 from sfl_sim.report.results import TO_TARGET
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    import plotly.graph_objects as go
+
+    from sfl_sim.report.frames import Frames
     from sfl_sim.report.load import Run
+    from sfl_sim.report.panel import Panel
 
 TABLES, FIGURES = ("csv", "parquet"), ("svg", "pdf")
 """Formats."""
@@ -64,8 +74,6 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
     with TemporaryDirectory() as place:
         staging = Path(place)
         if drawn := [word for word in FIGURES if word in chosen]:
-            from sfl_sim.report.paper import draw  # plotly takes a while
-
             draw(merge(runs), staging, drawn)
         figures = _names(staging)
         for name, table in tables(runs).items():
@@ -134,3 +142,149 @@ def _holdings(clients: pd.DataFrame) -> pd.DataFrame:
     )
     rows.insert(len(FIRST) + 1, "label", rows.groupby([*FIRST, "client"]).cumcount())
     return rows.astype({"samples": int}).reset_index(drop=True)
+
+
+# Figures for a paper
+
+FONT = "Arial, Helvetica, Liberation Sans, sans-serif"
+PAPER_PT, PAGE_PX = 8, 13
+SCALE = PAPER_PT / 72 * 96 / PAGE_PX
+"""Figures are laid out as on the page and then scaled, so that its text has the usual size on paper."""
+SINGLE_IN, DOUBLE_IN = 3.4, 7.0
+"""Widths of one column and of two in most journals."""
+TITLE_PX, LEGEND_PX = 14, 12
+LINE = 1.3
+"""Height of a line of text, in letters."""
+LETTER = 0.55
+"""Width of a letter on average, in heights."""
+GAP_PX, ENTRY_GAP_PX, MARK_PX = 8, 4, 48
+"""Room around everything; between entries of a legend; beside the text of an entry."""
+LEGEND_SHARE, AXIS_PX = 0.75, 60
+"""Room of a legend as a share of the width, and of an axis: Plotly makes no legend larger than the plots are."""
+
+
+class ForPaper(NamedTuple):
+    """A figure that is ready for paper, and the name of its file without an ending."""
+
+    name: str
+    figure: go.Figure
+
+
+def draw(frames: Frames, folder: Path, formats: Sequence[str]) -> None:
+    """Write every figure of the page into `folder`, in every format.
+
+    Raises:
+        ScenarioError: kaleido is missing or too old, or there is no browser that it could draw with.
+    """
+    import plotly.io  # it takes a while, and tables do without
+
+    from sfl_sim.report.pages.run import panels
+
+    try:
+        found = f"kaleido {version('kaleido')}"
+    except PackageNotFoundError:
+        found = "no kaleido"
+    if not (re.match(r"kaleido [1-9]", found) and hasattr(plotly.io, "write_images")):
+        raise ScenarioError(
+            "figures need kaleido 1 and plotly 6.1 or newer: pip install 'sfl-sim[figures]'",
+            key="--format",
+            found=f"{found}, plotly {version('plotly')}",
+        )
+    todo = [(drawing, form) for drawing in drawings(panels(frames)) for form in formats]
+    layouts = [drawing.figure.layout for drawing, _ in todo]
+    try:
+        plotly.io.write_images(
+            fig=[drawing.figure for drawing, _ in todo], scale=SCALE,
+            file=[folder / f"{drawing.name}.{form}" for drawing, form in todo],
+            width=[layout.width for layout in layouts], height=[layout.height for layout in layouts],
+        )  # fmt: skip
+    except RuntimeError as error:  # both of plotly's own and of the browser's
+        raise ScenarioError(
+            "figures are drawn by Google Chrome or Chromium, and none could be started: install one, set BROWSER_PATH, "
+            "or run plotly_get_chrome",
+            key="--format",
+        ) from error
+
+
+def drawings(shown: Sequence[Panel]) -> Iterator[ForPaper]:
+    """Every figure with a name of its own."""
+    taken: set[str] = set()
+    for panel in shown:
+        width_in = DOUBLE_IN if panel.columns == 1 else SINGLE_IN
+        for heading, figure in panel.figures:
+            name = file_name(panel.title, heading)
+            name = next(free for n in count(1) if (free := f"{name}-{n}" if n > 1 else name) not in taken)
+            taken.add(name)
+            yield ForPaper(name, for_paper(figure, escape(panel.title), escape(heading), width_in))
+
+
+def file_name(title: str, heading: str) -> str:
+    """Words of the panel and of the variant, or else of the heading: nothing that depends on what was measured."""
+    variant = re.search("<b>(.*?)</b>", heading)
+    return re.sub(r"[^a-z0-9]+", "-", html.unescape(f"{title} {variant[1] if variant else heading}").lower()).strip("-")
+
+
+def for_paper(figure: go.Figure, title: str, heading: str, width_in: float) -> go.Figure:
+    """Give a figure of the page the title and the legend that stand beside it there, on white, `width_in` inches wide.
+
+    Its plots are no lower than they were: above them, title and legend have room of their own.
+    """
+    width_px = round(width_in * 96 / SCALE)
+    lines = [line for text in (title, heading) for line in wrapped(text, _letters(width_px - 2 * GAP_PX, TITLE_PX))]
+    title_px = GAP_PX + len(lines) * TITLE_PX * LINE
+    legend_px = _add_legend(figure, width_px)
+    margin = figure.layout.margin
+    has_subtitles = any(note.yref == "paper" for note in figure.layout.annotations)
+    above_px = title_px + legend_px + (margin.t if has_subtitles else GAP_PX)
+    height_px = round(above_px + max(figure.layout.height - margin.t + PAGE_PX, legend_px + AXIS_PX))
+    figure.update_layout(
+        width=width_px, height=height_px, paper_bgcolor="white", plot_bgcolor="white", font_family=FONT,
+        margin={"t": above_px, "b": 2 * GAP_PX, "l": 2 * GAP_PX, "r": 2 * GAP_PX},
+        title={
+            "text": "<br>".join(lines), "font_size": TITLE_PX, "xanchor": "left", "x": GAP_PX / width_px,
+            "yref": "container", "yanchor": "bottom", "y": 1 - (GAP_PX + TITLE_PX) / height_px,  # of the first line
+        },
+        legend={"x": GAP_PX / width_px, "y": 1 - title_px / height_px},
+    )  # fmt: skip
+    figure.update_xaxes(title_font_size=PAGE_PX).update_yaxes(title_font_size=PAGE_PX)
+    for axis in figure.select_xaxes(lambda axis: axis.title.text):
+        axis.title.text += "<br>"  # or else Plotly leaves no room for what hangs below a line of letters
+    return figure
+
+
+def _add_legend(figure: go.Figure, width_px: int) -> float:
+    """Show one entry for each name, in columns of equal width; gives the height that they take."""
+    first: dict[str, Any] = {}
+    for trace in figure.data:
+        if trace.name and trace.showlegend is not False:
+            trace.showlegend = first.setdefault(trace.name, trace) is trace
+    figure.update_layout(showlegend=bool(first))
+    if not first:
+        return 0.0
+    room_px = LEGEND_SHARE * width_px
+    entries = [wrapped(name, _letters(room_px - MARK_PX, LEGEND_PX)) for name in first]
+    for trace, lines in zip(first.values(), entries, strict=True):
+        trace.name = "<br>".join(lines)
+    text_px = max(len(html.unescape(line)) for lines in entries for line in lines) * LEGEND_PX * LETTER
+    figure.update_layout(
+        legend={
+            "orientation": "h", "font_size": LEGEND_PX, "entrywidth": text_px, "entrywidthmode": "pixels",
+            "xref": "container", "xanchor": "left", "yref": "container", "yanchor": "top", "traceorder": "normal",
+        }
+    )  # fmt: skip
+    columns = max(1, int(room_px // (text_px + MARK_PX)))
+    rows = [entries[start : start + columns] for start in range(0, len(entries), columns)]
+    return 2 * GAP_PX + sum(max(map(len, row)) * LEGEND_PX * LINE + ENTRY_GAP_PX for row in rows)
+
+
+def _letters(width_px: float, size_px: float) -> int:
+    return int(width_px / (size_px * LETTER))
+
+
+def wrapped(text: str, letters: int) -> list[str]:
+    """The text in lines of at most so many letters; tags take no room, and are never broken."""
+    tags: list[str] = re.findall(r"<[^>]*>", text)
+    bare = re.sub(r"<[^>]*>", "\0", text)
+    lines = textwrap.wrap(bare, letters + len(tags), break_long_words=False, break_on_hyphens=False)
+    following = iter(tags)
+    return [re.sub("\0", lambda _: next(following), line) for line in lines]

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from synthetic_run import World, write_run
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report import paper, style
+from sfl_sim.report import export, style
 from sfl_sim.report.export import export_runs, tables
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
@@ -122,20 +122,20 @@ def test_without_kaleido_the_extra_is_named_and_nothing_is_written(
             raise PackageNotFoundError(package)
         return "6.1"
 
-    monkeypatch.setattr(paper, "version", version)
+    monkeypatch.setattr(export, "version", version)
     with pytest.raises(ScenarioError, match=r"pip install 'sfl-sim\[figures\]' \(found 'no kaleido, plotly 6.1'"):
         export_runs([small_folder], tmp_path / "out", ["csv", "pdf"])
     assert not (tmp_path / "out").exists()
 
 
 def test_kaleido_before_1_is_too_old(monkeypatch: pytest.MonkeyPatch, frames: Frames, tmp_path: Path) -> None:
-    monkeypatch.setattr(paper, "version", {"kaleido": "0.2.1", "plotly": "7.1.0"}.__getitem__)
+    monkeypatch.setattr(export, "version", {"kaleido": "0.2.1", "plotly": "7.1.0"}.__getitem__)
     with pytest.raises(ScenarioError, match=r"need kaleido 1 .*found 'kaleido 0.2.1"):
-        paper.draw(frames, tmp_path, ["svg"])
+        export.draw(frames, tmp_path, ["svg"])
 
 
 def test_a_figure_for_paper_has_a_name_of_its_own_is_white_and_names_everything_once(small_folder: Path) -> None:
-    found = list(paper.drawings(panels(merge([load(small_folder)]))))
+    found = list(export.drawings(panels(merge([load(small_folder)]))))
 
     assert len({name for name, _ in found}) == len(found) > 10
     for _, figure in found:
@@ -144,21 +144,21 @@ def test_a_figure_for_paper_has_a_name_of_its_own_is_white_and_names_everything_
         assert bool(shown) == figure.layout.showlegend
         assert figure.layout.title.text
         assert figure.layout.paper_bgcolor == "white"
-        assert round(figure.layout.width * paper.SCALE / 96, 1) in (paper.SINGLE_IN, paper.DOUBLE_IN)
+        assert round(figure.layout.width * export.SCALE / 96, 1) in (export.SINGLE_IN, export.DOUBLE_IN)
 
 
 def test_no_result_changes_the_name_of_a_file(frames: Frames) -> None:
     heading = f"{frames.variants[2].html}: held idle for 12\u00a0% of the round"
 
-    assert paper.file_name("The server's queue", heading) == "the-server-s-queue-hydra-cyclic"
+    assert export.file_name("The server's queue", heading) == "the-server-s-queue-hydra-cyclic"
     assert (
-        paper.file_name("Forgetting", "Performance gap against rounds") == "forgetting-performance-gap-against-rounds"
+        export.file_name("Forgetting", "Performance gap against rounds") == "forgetting-performance-gap-against-rounds"
     )
 
 
 def test_long_texts_are_broken_between_words_and_never_within_tags() -> None:
     variant = style.Named(Markup("a name of many words, a=0.1, b=0.2"), "#0072B2", "solid")
-    lines = paper.wrapped(f"{variant.html}: and more of it", 20)
+    lines = export.wrapped(f"{variant.html}: and more of it", 20)
 
     assert len(lines) > 2
     assert "".join(lines).count("<") == variant.html.count("<")
@@ -167,7 +167,7 @@ def test_long_texts_are_broken_between_words_and_never_within_tags() -> None:
         == "● a name of many words, a=0.1, b=0.2: and more of it"
     )
     assert all(len(re.sub(r"<[^>]*>", "", line)) <= 20 for line in lines)
-    assert paper.wrapped("a name that looks like &lt;b&gt;", 50) == ["a name that looks like &lt;b&gt;"]
+    assert export.wrapped("a name that looks like &lt;b&gt;", 50) == ["a name that looks like &lt;b&gt;"]
 
 
 CHROME = any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")))
@@ -180,16 +180,16 @@ def test_figures_are_drawn_with_title_axes_and_legend(
     pytest.importorskip("kaleido")
     if not hasattr(plotly.io, "write_images"):
         pytest.skip("this plotly is older than kaleido 1")
-    monkeypatch.setattr(paper, "panels", lambda frames: panels(frames)[1:2])
+    monkeypatch.setattr("sfl_sim.report.pages.run.panels", lambda frames: panels(frames)[1:2])
 
-    paper.draw(frames, tmp_path, ["svg", "pdf"])
+    export.draw(frames, tmp_path, ["svg", "pdf"])
 
     assert {path.suffix for path in tmp_path.iterdir()} == {".svg", ".pdf"}
     drawn = ET.parse(tmp_path / "forgetting-performance-gap-against-rounds.svg").getroot()
     text = " ".join(drawn.itertext())
     for word in ("Forgetting", "Performance gap against rounds", "performance gap (points)", "hydra, cyclic"):
         assert word in text
-    assert float(drawn.attrib["width"]) / 96 == pytest.approx(paper.SINGLE_IN, abs=0.01)
+    assert float(drawn.attrib["width"]) / 96 == pytest.approx(export.SINGLE_IN, abs=0.01)
     assert (tmp_path / "forgetting-performance-gap-against-rounds.pdf").read_bytes().startswith(b"%PDF")
 
 
