@@ -117,7 +117,7 @@ def privacy(
     study = attacked(training(study), axes)
     with progress(Terminal(stderr=True), quiet) as notify:
         outcome = run_study(study, out, Settings(device=device, jobs=jobs, resume=resume, reuse=True), notify)
-    from sfl_sim.report.privacy import privacy_in_terminal
+    from sfl_sim.report.pages.privacy import privacy_in_terminal
 
     conclude(outcome, "privacy.html", None if quiet else privacy_in_terminal, plotly)
 

@@ -65,7 +65,7 @@ def report(
             say(export_runs(runs, export, format or ["csv"]))
         say_page(write_report(runs, page), plotly)
         if len(runs) == 1 and (runs[0] / "leakage.parquet").exists():
-            from sfl_sim.report.privacy import write_privacy
+            from sfl_sim.report.pages.privacy import write_privacy
 
             name = "privacy.html" if page.name == "report.html" else f"{page.stem}-privacy.html"  # one for each --out
             say_page(write_privacy(runs[0], page.with_name(name)), plotly)

@@ -161,7 +161,7 @@ def write_pages(folder: Path, notify: Notify = silent) -> None:
     with optional("report.html", notify):
         write_report([folder], folder / "report.html", parts)
     if (folder / "leakage.parquet").exists():
-        from sfl_sim.report.privacy import write_privacy
+        from sfl_sim.report.pages.privacy import write_privacy
 
         with optional("privacy.html", notify):
             write_privacy(folder, folder / "privacy.html")

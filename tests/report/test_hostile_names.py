@@ -23,11 +23,11 @@ from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import load
 from sfl_sim.report.pages.landscape import write_landscape
+from sfl_sim.report.pages.privacy import write_privacy
 from sfl_sim.report.pages.run import write_report
 from sfl_sim.report.pages.serving import write_serving
 from sfl_sim.report.pages.system import Partition, Preview, write_preview
 from sfl_sim.report.pages.whatif import write_whatif as write_whatif_page
-from sfl_sim.report.privacy import write_privacy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,10 +17,10 @@ from synthetic_whatif import Vary, write_whatif
 from synthetic_whatif import World as Asked
 
 from sfl_sim.report.html_page import write_page
+from sfl_sim.report.pages.privacy import write_privacy
 from sfl_sim.report.pages.run import write_report
 from sfl_sim.report.pages.serving import write_serving
 from sfl_sim.report.pages.whatif import write_whatif as write_whatif_page
-from sfl_sim.report.privacy import write_privacy
 
 pytestmark = needs_browser
 

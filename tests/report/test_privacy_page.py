@@ -18,8 +18,14 @@ from synthetic_leaks import PIXELS, add_leaks
 from synthetic_run import Setting, World, write_run
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.privacy import by_cut, headline, load_results, panels, privacy_in_terminal, write_privacy
-from sfl_sim.report.privacy_pictures import galleries
+from sfl_sim.report.pages.privacy import (
+    galleries,
+    headline,
+    panels,
+    privacy_in_terminal,
+    write_privacy,
+)
+from sfl_sim.report.privacy_load import load_results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +56,7 @@ def test_a_variant_has_the_medians_of_its_last_round(folder: Path) -> None:
 def test_variants_that_differ_in_their_cut_alone_are_one_line(folder: Path) -> None:
     leaks = load_results(folder)
     assert [str(series.label) for series in leaks.all_series] == ["", "&lt;b&gt;int2"]
-    drawn = dict(by_cut(leaks))
+    drawn = dict(panels(leaks)[0].figures)
     for line in drawn["What the server can reconstruct"].data[:2]:
         assert list(line.x) == [0, 1]
     assert [list(line.y) for line in drawn["What the server can reconstruct"].data[:2]] == [
@@ -66,7 +72,7 @@ def test_a_target_that_one_seed_reaches_by_chance_is_no_measure_of_time(folder: 
         trial["time_to_accuracy_s"] = 60.0 if (trial["name"], trial["seed"]) == ("cut=1", 0) else None
     (run / "summary.json").write_text(json.dumps(summary))
 
-    (title, figure), *_ = by_cut(load_results(run))
+    (title, figure), *_ = panels(load_results(run))[0].figures
 
     assert title == "Time of a round"
     assert np.isfinite(figure.data[0].y).all()
@@ -75,7 +81,7 @@ def test_a_target_that_one_seed_reaches_by_chance_is_no_measure_of_time(folder: 
 def test_the_front_is_ringed_in_every_figure(folder: Path) -> None:
     leaks = load_results(folder)
     leaks.middle["best"] = [False, True, False, True]
-    for _, figure in by_cut(leaks):
+    for _, figure in panels(leaks)[0].figures:
         assert list(figure.data[-1].x) == [1, 1]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -170,21 +170,6 @@ def _most_accurate(frames: Frames, found: list[Found]) -> Markup:
     return sentence + told_by_seeds(ours, theirs)
 
 
-@dataclass(frozen=True)
-class OrderCost:
-    """A variant beside the one that differs from it in serving in arrival order.
-
-    `change` is how much more simulated time the order takes, as a share: the median over seeds, each of which has
-    clients of its own, alike in both variants. `doubts` says what the seeds do not agree on.
-    """
-
-    variant: Variant
-    ours: Numbers
-    arrival: Numbers
-    change: float
-    doubts: str
-
-
 def _order_costs(frames: Frames, found: list[Found]) -> list[Markup]:
     """One sentence for each pair of variants that differ in their order alone, one of them in arrival order.
 
@@ -199,74 +184,71 @@ def _order_costs(frames: Frames, found: list[Found]) -> list[Markup]:
         settings = variant.run.settings[variant.name]
         return clients[variant.label], str({key: value for key, value in settings.items() if not _is_of_order(key)})
 
-    arrival = {rest(variant): (variant, numbers) for variant, numbers in found if variant.order == ARRIVAL_ORDER}
+    arrival = {rest(pair[0]): pair for pair in found if pair[0].order == ARRIVAL_ORDER}
     costs = []
-    for variant, numbers in found:
+    for pair in found:
+        variant = pair[0]
         if variant.order not in (None, ARRIVAL_ORDER) and rest(variant) in arrival:
-            free, its = arrival[rest(variant)]
-            change = (round_s[variant.label] / round_s[free.label]).dropna() - 1
-            doubts = _doubts(frames, variant, free, change)
-            costs.append(OrderCost(variant, numbers, its, float(change.median()), doubts))
+            free = arrival[rest(variant)]
+            # As a share, seed by seed, since each seed has clients of its own, alike in both variants.
+            change = (round_s[variant.label] / round_s[free[0].label]).dropna() - 1
+            costs.append((variant.method, change.median(), partial(_order_cost, frames, pair, free, change)))
     if len(costs) <= MAX_COMPARISONS:
-        return [escape(_order_cost(cost)) for cost in costs]
-    by_method: dict[str, list[OrderCost]] = {}
-    for cost in costs:
-        by_method.setdefault(cost.variant.method, []).append(cost)
-    return [
-        escape(_order_cost(max(alike, key=lambda cost: cost.change), of_several=len(alike) > 1))
-        for alike in by_method.values()
-    ]
-
-
-def _doubts(frames: Frames, variant: Variant, free: Variant, change: pd.Series) -> str:
-    """Say in a sentence what seeds disagree on, or which ranges over seeds overlap; nothing if there is no doubt."""
-    doubts = []
-    agreeing = int((change * change.median() > 0).sum())
-    if change.median() and agreeing < len(change):
-        doubts.append(
-            f"only {agreeing} of {plural(len(change), 'seed')} agree that it takes "
-            f"{'more' if change.median() > 0 else 'less'} time"
-        )
-    overlapping = []
-    for name, column in (("accuracies", "accuracy"), ("performance gaps", "performance_gap")):
-        one, other = (_by_seed(frames, each, frames.summary[column]).dropna() for each in (variant, free))
-        if len(one) > 1 and one.max() >= other.min() and other.max() >= one.min():
-            overlapping.append(name)
-    if overlapping:
-        doubts.append(f"the {' and the '.join(overlapping)} of both overlap over seeds")
-    return f" But {', and '.join(doubts)}." if doubts else ""
-
-
-def _words(variant: Variant) -> tuple[list[str], list[str]]:
-    """Split what a variant's name says beside its order: settings of the order, and all else."""
-    words = [word for word in variant.name.split(", ") if word.removeprefix("order=") != variant.order]
-    settings = [word for word in words if _is_of_order(f"server.{word.partition('=')[0].rpartition('.')[2]}")]
-    return settings, [word for word in words if word not in settings]
+        return [escape(say()) for _, _, say in costs]
+    sentences = []
+    for method in dict.fromkeys(method for method, _, _ in costs):
+        alike = [cost for cost in costs if cost[0] == method]
+        sentences.append(escape(max(alike, key=lambda cost: cost[1])[2](of_several=len(alike) > 1)))
+    return sentences
 
 
 def _is_of_order(key: str) -> bool:
     return concern_of(key) is Concern.ORDER
 
 
-def _order_cost(cost: OrderCost, of_several: bool = False) -> str:
-    """Say what an order costs and gains over arrival order."""
-    settings, others = _words(cost.variant)
-    where = ", ".join(dict.fromkeys([cost.variant.method, *others]))
-    order = str(cost.variant.order)
+def _order_cost(frames: Frames, pair: Found, free: Found, change: pd.Series, of_several: bool = False) -> str:
+    """Say what an order costs and gains over arrival order, and what the seeds do not agree on.
+
+    Args:
+        frames: of both variants.
+        pair, free: the variant with the order, and that in arrival order.
+        change: how much more simulated time the order takes, as a share, by seed.
+        of_several: whether it is the costliest of several orders.
+    """
+    (variant, ours), (other, arrival) = pair, free
+    # What the variant's name says beside its order: settings of the order, and all else.
+    words = [word for word in variant.name.split(", ") if word.removeprefix("order=") != variant.order]
+    settings = [word for word in words if _is_of_order(f"server.{word.partition('=')[0].rpartition('.')[2]}")]
+    where = ", ".join(dict.fromkeys([variant.method, *(word for word in words if word not in settings)]))
     detail = f" ({', '.join(settings)})" if settings else ""
-    serving = f"the costliest order is {order}{detail}: it" if of_several else f"serving in {order} order{detail}"
-    sentence = (
-        f"With {where}, {serving} takes {_compared(cost.change)} arrival order "
-        f"with the same clients (medians: {duration(_round_s(cost.ours))} against {duration(_round_s(cost.arrival))} a "
-        "round)"
+    serving = (
+        f"the costliest order is {variant.order}{detail}: it"
+        if of_several
+        else f"serving in {variant.order} order{detail}"
     )
-    ours, arrival = cost.ours, cost.arrival
+    sentence = (
+        f"With {where}, {serving} takes {_compared(float(change.median()))} arrival order with the same clients "
+        f"(medians: {duration(_round_s(ours))} against {duration(_round_s(arrival))} a round)"
+    )
+    doubts = []
+    agreeing = int((change * change.median() > 0).sum())
+    if change.median() and agreeing < len(change):
+        more = "more" if change.median() > 0 else "less"
+        doubts.append(f"only {agreeing} of {plural(len(change), 'seed')} agree that it takes {more} time")
+    overlapping = []
+    for name, column in (("accuracies", "accuracy"), ("performance gaps", "performance_gap")):
+        one, two = (_by_seed(frames, each, frames.summary[column]).dropna() for each in (variant, other))
+        if len(one) > 1 and one.max() >= two.min() and two.max() >= one.min():
+            overlapping.append(name)
+    if overlapping:
+        doubts.append(f"the {' and the '.join(overlapping)} of both overlap over seeds")
+    doubt = f" But {', and '.join(doubts)}." if doubts else ""
     if math.isnan(ours["accuracy"]) or math.isnan(arrival["accuracy"]):
-        return f"{sentence}.{cost.doubts}"
+        return f"{sentence}.{doubt}"
     return (
         f"{sentence}; it ends with {percent(ours['accuracy'])} accuracy against {percent(arrival['accuracy'])}, and a "
         f"performance gap of {points(ours['performance_gap'])} against {points(arrival['performance_gap'])} points."
-        f"{cost.doubts}"
+        f"{doubt}"
     )
 
 

@@ -1,0 +1,269 @@
+"""The page on what the cut gives away: leakage against time, accuracy and forgetting, and what can be reconstructed."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from markupsafe import Markup, escape
+
+from sfl_sim.report import figures, style
+from sfl_sim.report.about import setup_in_words, warnings
+from sfl_sim.report.display import data_size, duration, percent, plural, points, time_unit
+from sfl_sim.report.html_page import write_page
+from sfl_sim.report.load import TABLES
+from sfl_sim.report.pages.costs import any_of
+from sfl_sim.report.panel import Panel
+from sfl_sim.report.privacy_load import MEASURES, load_results
+from sfl_sim.report.results import of_each
+from sfl_sim.report.table import Cell, Column, Table
+from sfl_sim.report.targets import TIME, accuracy, time_in_words
+from sfl_sim.store.reading import read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pandas as pd
+    import plotly.graph_objects as go
+    from rich.table import Table as TerminalTable
+
+    from sfl_sim.report.panel import Drawing
+    from sfl_sim.report.privacy_load import PrivacyResults
+
+FRONT = "on the front"
+
+
+def write_privacy(folder: Path, out: Path) -> Path:
+    """Write the page on the run in `folder` to the file `out` and return its path.
+
+    Raises:
+        ScenarioError: nothing was measured, or the page cannot be written.
+    """
+    results = load_results(folder)
+    frames = results.frames
+    return write_page(
+        out, "privacy", title=frames.title, kind="privacy", headlines=headline(results), warnings=warnings(frames),
+        about=f"{plural(len(frames.variants), 'variant')}, {plural(frames.n_seeds, 'seed')}",
+        setup=setup_in_words(list(frames.runs[0].settings.values())), galleries=galleries(results),
+        panels=panels(results), runs=frames.runs,
+    )  # fmt: skip
+
+
+def privacy_in_terminal(folder: Path) -> TerminalTable:
+    """Tabulate what each variant of the run in `folder` gives away, and at which price."""
+    results = load_results(folder)
+    wanted = TIME.key, "time_s", "accuracy", results.measure, "clusters"
+    return _table(results, [column for column in _columns(results) if column.key in wanted]).in_terminal()
+
+
+def headline(results: PrivacyResults) -> list[Markup]:
+    """Say what is drawn at the shallowest and at the deepest cut, which variants to choose, and what labels tell."""
+    sentences, measure, variants = list[Markup](), results.measure, results.frames.variants
+    values = results.middle[measure].dropna().to_dict() if measure else {}
+    if drawn := sorted((v for v in variants if v.label in values), key=lambda v: -values[v.label]):
+        texts = [_read(measure, values[variant.label]) for variant in drawn]
+        mean = f" (equal images: 1; their mean image: {_read(measure, results.known_without('mean', measure))})"
+        sentence = Markup("A server that reconstructs what clients hold sees most with {}: {} {}{}").format(
+            results.name(drawn[0]), MEASURES[measure].removesuffix(" (dB)"), texts[0], mean if measure == "ssim" else ""
+        )
+        least = Markup("; it sees least with {}: {}").format(results.name(drawn[-1]), texts[-1])
+        sentences.append(sentence + (least if len(drawn) > 1 else "") + ".")
+    best = results.middle["best"]
+    if best.sum() not in (0, len(best)):
+        choose = escape(f"To trade {time_in_words(results.aim)}, accuracy and leakage against each other, choose ")
+        names = any_of([results.name(variant) for variant in variants if best[variant.label]])
+        sentences.append(choose + names + ": every other variant is at best as good as one of these in all three.")
+    sorted_right = results.figures["clusters"].dropna()
+    if len(sorted_right):
+        chance = percent(results.figures["commonest"].median(), 0)
+        share = " to ".join(dict.fromkeys(percent(end, 0) for end in (sorted_right.min(), sorted_right.max())))
+        note = " Here labels travel with what goes up, so this is what one learns who only hears what comes down."
+        told = (
+            f"The gradients that come back give {share} of the labels away to one who sorts them by direction; "
+            f"always naming the commonest label is right for {chance}."
+        )
+        sentences.append(escape(told + note * bool(results.table["labels_sent"].any())))
+    return sentences
+
+
+def _read(column: str, number: float) -> str:
+    return percent(number, 0) if column == "token_accuracy" else f"{number:.{1 if column == 'psnr' else 2}f}"
+
+
+def panels(results: PrivacyResults) -> list[Panel]:
+    """List the sections of the page below the pictures."""
+    front = " Ringed points are on the Pareto front of time, accuracy and reconstruction: none is better in all three."
+    caption = f"Each point is a variant: its medians over {plural(results.frames.n_seeds, 'seed')}." + front * bool(
+        results.measure
+    )
+    if results.middle["cut"].isna().any():
+        caption += " Variants whose clients have different cuts are in the table alone."
+    return [
+        Panel("Cut by cut", caption, by_cut(results), columns=2, tables=[_table(results, _columns(results))]),
+        *over_rounds(results),
+    ]
+
+
+def by_cut(results: PrivacyResults) -> list[Drawing]:
+    """List the figures of time, accuracy, performance gap and leakage against the cut."""
+    finite = results.middle["time_s"].replace(np.inf, np.nan)
+    unit, unit_s = time_unit(finite.max())
+    accuracies, gaps = 100 * results.middle["accuracy"], 100 * results.middle["performance_gap"]
+    time, time_title = finite / unit_s, f"simulated time ({unit})"
+    drawings: list[Drawing] = [
+        (
+            time_in_words(results.aim).capitalize(),
+            partial(against_cut, results, time, time_title, f"%{{y:.3~g}} {unit}"),
+        ),
+        ("Accuracy", partial(against_cut, results, accuracies, "accuracy (%)", "%{y:.1f} %")),
+        ("Performance gap", partial(against_cut, results, gaps, "gap (points)", "%{y:.1f} points")),
+    ]
+    return [*drawings, *([("What the server can reconstruct", partial(leaked, results))] if results.measure else [])]
+
+
+def leaked(results: PrivacyResults) -> go.Figure:
+    """How well samples are reconstructed at each cut, and dotted what is known without a network before the cut."""
+    measure = results.measure
+    scale = 100 if measure == "token_accuracy" else 1
+    title = {"ssim": "SSIM (1: equal)", "psnr": "PSNR (dB)", "token_accuracy": "tokens read (%)"}[measure]
+    figure = against_cut(results, scale * results.middle[measure], title, "%{y:.3~g}")
+    mean = "most frequent token" if measure == "token_accuracy" else "mean image"
+    for attack, name in (("mean", mean), ("inversion", "without a network")):
+        level = scale * results.known_without(attack, measure)
+        if np.isfinite(level):
+            figures.level(figure, level, annotation={"text": name, "font": {"color": style.MUTED, "size": 12}})
+    return figure
+
+
+def against_cut(results: PrivacyResults, values: pd.Series, title: str, hover: str) -> go.Figure:
+    """A line for each series against the cut; ringed is what is on the front."""
+    figure = figures.canvas(300)
+    cuts = sorted(results.middle["cut"].dropna().astype(int).unique())
+    for series in results.all_series:
+        own = results.of(series)
+        mark = {"color": series.colour, "symbol": series.symbol, "size": 8}
+        figures.lines(figure, series, own["cut"].map(cuts.index), values[own.index], f"{hover}<extra></extra>",
+                      mode="lines+markers", marker=mark)  # fmt: skip
+    best = results.middle[results.middle["best"] & results.middle["cut"].notna()]
+    figure.add_scatter(
+        x=best["cut"].map(cuts.index).to_numpy(), y=values[best.index].to_numpy(), mode="markers", showlegend=False,
+        hoverinfo="skip", marker={"symbol": "circle-open", "size": 17, "color": style.INK, "line": {"width": 1.8}},
+    )  # fmt: skip
+    names = [f"{cut} {results.layers.get(cut, '')}".strip() for cut in cuts]
+    shown = figures.some(range(len(cuts)), 12)
+    figure.update_xaxes(title="cut after layer", tickvals=shown, ticktext=[names[place] for place in shown],
+                        range=[-0.4, len(cuts) - 0.6])  # fmt: skip
+    return figure.update_yaxes(title=title, rangemode="tozero")
+
+
+def over_rounds(results: PrivacyResults) -> list[Panel]:
+    """The panel on what leaks after each round that was measured, if there are several."""
+    table, measure = read_table(results.frames.runs[0].folder, TABLES["leakage"]), results.measure
+    rows = table.query("client == -1 and cut > 0 and attack == 'inversion' and metric == @measure")
+    if rows["round"].nunique() < 2:
+        return []
+
+    def draw() -> go.Figure:
+        figure = figures.canvas(330)
+        for variant in results.frames.drawn.variants:
+            curve = rows[rows["variant"] == variant.name].groupby("round")["value"].median()
+            figures.lines(figure, variant, curve.index, curve, "%{y:.3~g} after round %{x}", mode="lines+markers")
+        figure.update_xaxes(figures.round_axis(int(rows["round"].max())))
+        return figure.update_yaxes(title=MEASURES[measure])
+
+    return [Panel("While the model learns", "What the server reconstructs with the model of a round.", [("", draw)])]
+
+
+def _columns(results: PrivacyResults) -> list[Column]:
+    """List the columns of the table: the price, then what leaks."""
+    aimed = results.aim is not None and replace(TIME, title=f"Time to {accuracy(results.aim)}")
+    columns = [
+        aimed or Column("Time of a round", "time_s", duration),
+        Column("Bytes of a round", "round_bytes", data_size),
+        Column("Accuracy", "accuracy", percent, more_is_better=True),
+        Column("PG (points)", "performance_gap", points),
+        *(Column(name, column, partial(_read, column)) for column, name in MEASURES.items()),
+        Column("dCor², unbiased", "dcor2", "{:.2f}".format),
+        Column("dCor, biased", "dcor", "{:.2f}".format, more_is_better=None),
+        Column("Labels by clusters", "clusters", partial(percent, digits=0)),
+        Column("by nearest", "nearest", partial(percent, digits=0)),
+        Column("by norm (AUC)", "norm", "{:.2f}".format),
+    ]
+    return [column for column in columns if results.figures[column.key].notna().any()]
+
+
+def _table(results: PrivacyResults, columns: Sequence[Column]) -> Table:
+    rows = []
+    for variant, seeds in of_each(results.figures, results.frames.variants):
+        about = FRONT if results.middle.loc[variant.label, "best"] else ""
+        rows.append([Cell(results.name(variant), about), *(column.cell(seeds) for column in columns)])
+    note = "Medians over seeds, ± standard deviation; the best of each column is shaded: of leakage, the least."
+    return Table(["Variant", *(column.title for column in columns)], rows, note=note)
+
+
+# Pictures
+
+
+class Strip(NamedTuple):
+    """A row of pictures: what it shows, how well that was drawn, and the pictures side by side, as a data URI."""
+
+    name: Markup
+    about: str
+    uri: str
+
+
+class Gallery(NamedTuple):
+    """Rows of pictures with a heading, which may be empty."""
+
+    name: Markup
+    strips: list[Strip]
+
+
+def galleries(results: PrivacyResults) -> list[Gallery]:
+    """Lay samples of the first seed out in rows: as they are, their mean, and as they were drawn at every cut.
+
+    The former come once for all series with the same samples.
+    """
+    found: list[Gallery] = []
+    shown: list[int] = []
+    cuts = results.middle["cut"].to_dict()
+    for series in results.all_series if len(results.pictures) else []:
+        variants = [v for v in results.frames.variants if results.series[v.label] == series]
+        strips = []
+        for variant in sorted(variants, key=lambda variant: cuts[variant.label]):
+            pictures, values = variant.first_seed(results.pictures), variant.first_seed(results.table)
+            for cut in sorted(set(pictures["cut"]) - {0}):
+                rows = pictures[pictures["cut"] == cut]
+                alike = values.query("cut == @cut and attack == 'inversion'").set_index("metric")["value"]
+                about = f"SSIM {alike['ssim']:.2f}, PSNR {alike['psnr']:.1f} dB"
+                name = Markup("Cut after <b>{}</b>").format(Markup(results.layers.get(cut, cut)))
+                strips.append(Strip(name, about, _strip(rows, "drawn")))
+                if shown != rows["sample"].to_list():
+                    shown = rows["sample"].to_list()
+                    mean = pictures[(pictures["cut"] == 0) & (pictures["attack"] == "mean")]
+                    held = Strip(Markup("The samples"), "as clients hold them", _strip(rows, "original"))
+                    known = Strip(Markup("The mean image"), "known without any attack", _strip(mean, "drawn"))
+                    found.append(Gallery(Markup(""), [held, known]))
+        found.append(Gallery(series.label if len(results.all_series) > 1 else Markup(""), strips))
+    return found
+
+
+def _strip(rows: pd.DataFrame, column: str) -> str:
+    """Put the pictures of some rows side by side; gives the data URI of a PNG."""
+    from PIL import Image
+
+    images = []
+    for pixels, shape in zip(rows[column], rows["shape"], strict=True):
+        channels, height, width = shape
+        image = np.frombuffer(pixels, dtype=np.uint8).reshape(channels, height, width).transpose(1, 2, 0)
+        image = np.broadcast_to(image, (height, width, 3))
+        images += [image, np.full((height, max(1, width // 12), 3), 255, dtype=np.uint8)]
+    whole = np.concatenate(images[:-1], axis=1)
+    file = io.BytesIO()
+    Image.fromarray(whole).save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
