@@ -11,6 +11,7 @@ from markupsafe import escape
 
 from sfl_sim.metrics.typical import typical_round
 from sfl_sim.report import style
+from sfl_sim.report.load import IN_MEMORY, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-TABLES = ("summary", "rounds", "labels", "confusion", "clients", "layers", "representations")
-"""Tables of `Frames`, all with the column `variant`."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +42,13 @@ class Variant(style.Named):
         """The rows of a table of `Frames` that belong to this variant's first seed."""
         return table[(table["variant"] == self.label) & (table["seed"] == self.seed)]
 
-    def ops(self, columns: Sequence[str], **where: object) -> pd.DataFrame:
-        """Read the operations of this variant with its first seed."""
-        return self.run.ops(columns, variant=self.name, seed=self.seed, **where)
-
-    def answers(self) -> pd.DataFrame:
-        """Read the answers of this variant's models with all its seeds; no rows if none were recorded."""
-        return self.run.answers(self.name)
+    def rows(self, table: str, columns: Sequence[str] | None = None, **where: object) -> pd.DataFrame:
+        """Read the rows of this variant's first seed, with the values `where`, from a table of the run's folder."""
+        return self.run.rows(table, columns, variant=self.name, seed=self.seed, **where)
 
 
 @dataclass(frozen=True)
-class Frames:
+class Frames(Tables):
     """Data that the figures draw: `variant` holds labels, and seeds of one variant share its label.
 
     `rounds` has the column `bytes_moved`: what has crossed links since the start of the run, up and down.
@@ -61,13 +56,6 @@ class Frames:
 
     runs: list[Run]
     variants: list[Variant]
-    summary: pd.DataFrame
-    rounds: pd.DataFrame
-    labels: pd.DataFrame
-    confusion: pd.DataFrame
-    clients: pd.DataFrame
-    layers: pd.DataFrame
-    representations: pd.DataFrame
 
     @property
     def title(self) -> str:
@@ -119,7 +107,7 @@ class Frames:
         return self._of({variant.label for variant in self.variants} - doubtful) if doubtful else self
 
     def _of(self, labels: Collection[str]) -> Frames:
-        tables = {name: table[table["variant"].isin(labels)] for name in TABLES if len(table := getattr(self, name))}
+        tables = {name: table[table["variant"].isin(labels)] for name in IN_MEMORY if len(table := getattr(self, name))}
         return replace(self, variants=[each for each in self.variants if each.label in labels], **tables)
 
 
@@ -159,7 +147,7 @@ def distinct(tables: Iterable[tuple[T, pd.DataFrame]]) -> list[tuple[list[T], pd
 def merge(runs: Sequence[Run]) -> Frames:
     """Put the variants of `runs` side by side. Names are escaped here, once, for pages and Plotly alike."""
     variants: list[Variant] = []
-    tables: dict[str, list[pd.DataFrame]] = {table: [] for table in TABLES}
+    tables: dict[str, list[pd.DataFrame]] = {table: [] for table in IN_MEMORY}
     for run, title in zip(runs, titles(runs), strict=True):
         names = list(run.rounds["variant"].unique())
         labels = {name: escape(_label(name, names, title)) for name in names}
@@ -182,7 +170,7 @@ def merge(runs: Sequence[Run]) -> Frames:
     merged["rounds"]["bytes_moved"] = _bytes_moved(merged["rounds"])
     for table, column in (("labels", "label_name"), ("layers", "name"), ("layers", "model")):
         merged[table][column] = merged[table][column].astype(str).map(escape)
-    return Frames(list(runs), variants, **merged)
+    return Frames(**merged, runs=list(runs), variants=variants)
 
 
 def _bytes_moved(rounds: pd.DataFrame) -> pd.Series:

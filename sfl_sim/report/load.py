@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -24,20 +24,13 @@ TABLES = tables("run")
 SUMMARY_NUMBERS = TABLES["summary"].shown
 LEFT_OUT = {"breakdown_s", "executor", "threads", "peak_graphs", "key"}
 """Columns of the summary that neither pages nor exports have."""
-SUMMARY = [name for name in TABLES["summary"].columns if name not in LEFT_OUT]
-READ = ("rounds", "labels", "confusion", "clients", "layers", "representations")
-"""Tables that are read at once."""
 FILES = ["manifest.json", "scenario.yaml", *(table.file for table in TABLES.values() if table.is_required)]
 
 
 @dataclass(frozen=True)
-class Run:
-    """Stored run. Every frame has the columns `variant` and `seed`; unknown numbers are NaN."""
+class Tables:
+    """Tables in memory, all with the columns `variant` and `seed`; unknown numbers are NaN."""
 
-    folder: Path
-    scenario: dict[str, Any]
-    scenario_text: str
-    manifest: dict[str, Any]
     summary: pd.DataFrame
     rounds: pd.DataFrame
     labels: pd.DataFrame
@@ -45,6 +38,19 @@ class Run:
     clients: pd.DataFrame
     layers: pd.DataFrame
     representations: pd.DataFrame
+
+
+IN_MEMORY = [field.name for field in fields(Tables)]
+
+
+@dataclass(frozen=True)
+class Run(Tables):
+    """Stored run."""
+
+    folder: Path
+    scenario: dict[str, Any]
+    scenario_text: str
+    manifest: dict[str, Any]
 
     @property
     def name(self) -> str:
@@ -70,29 +76,9 @@ class Run:
         known = settings_by_variant(self.scenario)
         return {name: known.get(name) or flat(self.scenario) for name in self.summary["variant"].unique()}
 
-    def rows(self, table: str, variant: str, columns: Sequence[str] | None = None, **where: object) -> pd.DataFrame:
-        """Read the rows of a variant from a table that is left on disk; see `read_table`."""
-        return read_table(self.folder, TABLES[table], columns, variant=variant, **where)
-
-    def ops(self, columns: Sequence[str], variant: str, **where: object) -> pd.DataFrame:
-        """Read the operations of a variant, and of them those with the values `where`."""
-        return self.rows("ops", variant, columns, **where)
-
-    def answers(self, variant: str) -> pd.DataFrame:
-        """Read the answers of the models of `variant` to the clients' own test sets; no rows if none were recorded."""
-        return self.rows("answers", variant)
-
-    def retimed(self, variant: str, seed: int) -> pd.DataFrame:
-        """Read times of a round with other systems; no rows if unknown."""
-        return self.rows("speedups", variant, seed=seed)
-
-    def losses(self, variant: str, seed: int) -> pd.DataFrame:
-        """Read the operations that were lost; no rows if none could be."""
-        return self.rows("dropouts", variant, seed=seed)
-
-    def stays(self, variant: str, seed: int) -> pd.DataFrame:
-        """Read from when until when clients were there; no rows if they always were."""
-        return self.rows("presence", variant, seed=seed)
+    def rows(self, table: str, columns: Sequence[str] | None = None, **where: object) -> pd.DataFrame:
+        """Read rows of a table that may be left on disk; see `read_table`."""
+        return read_table(self.folder, TABLES[table], columns, **where)
 
 
 def settings_by_variant(scenario: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -143,15 +129,16 @@ def load(folder: Path) -> Run:
     with reading(folder, FILES, "is not a complete run folder"):
         scenario_text = (folder / "scenario.yaml").read_text(encoding="utf-8")
         scenario = dict(yaml_text.read_value(scenario_text))
-        further = {"rounds": scenario.get("report", {}).get("metrics", {})}  # the user's own
-        run = Run(
-            folder,
-            scenario,
-            scenario_text,
-            read_json(folder / "manifest.json"),
-            read_table(folder, TABLES["summary"], SUMMARY).astype(dict.fromkeys(SUMMARY_NUMBERS, float)),
-            *(read_table(folder, TABLES[name], [*TABLES[name].columns, *further.get(name, ())]) for name in READ),
-        )
+        frames = {name: read_table(folder, TABLES[name], _columns(name, scenario)) for name in IN_MEMORY}
+        frames["summary"] = frames["summary"].astype(dict.fromkeys(SUMMARY_NUMBERS, float))
+        manifest = read_json(folder / "manifest.json")
+        run = Run(**frames, folder=folder, scenario=scenario, scenario_text=scenario_text, manifest=manifest)
     if run.rounds.empty:
         raise ScenarioError(f"{folder} has nothing to report: no round has ended")
     return run
+
+
+def _columns(table: str, scenario: dict[str, Any]) -> list[str]:
+    """List the columns of a table that are read, of rounds the user's own metrics among them."""
+    own = scenario.get("report", {}).get("metrics", {}) if table == "rounds" else ()
+    return [name for name in (*TABLES[table].columns, *own) if name not in LEFT_OUT]

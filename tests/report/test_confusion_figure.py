@@ -51,7 +51,7 @@ def test_dots_are_the_jobs_on_the_rows_of_their_clients_labels(looked_into: Fram
     variant = looked_into.variants[1]
     dots = next(round_film(round_films(looked_into)[0]).select_traces({"type": "scatter"}))
 
-    jobs = variant.ops(["client", "started_s"], node="server", round=3).sort_values("started_s")
+    jobs = variant.rows("ops", ["client", "started_s"], node="server", round=3).sort_values("started_s")
     assert list(dots.y) == [LABELS[client % N] for client in jobs["client"]]  # client c holds label c % N
     assert list(dots.x) == [job + 0.5 for job in range(len(jobs))]
 

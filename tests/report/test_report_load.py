@@ -41,7 +41,7 @@ def test_nobody_waited_for_assistants_before_there_were_any(folder: Path) -> Non
 
 
 def test_operations_are_read_by_column_and_row(run_folder: Path) -> None:
-    ops = load(run_folder).ops(["client", "started_s"], variant="hydra, cyclic", seed=1, node="server", round=7)
+    ops = load(run_folder).rows("ops", ["client", "started_s"], variant="hydra, cyclic", seed=1, node="server", round=7)
 
     everything = pd.read_parquet(run_folder / "ops.parquet")
     expected = everything.query("variant == 'hydra, cyclic' and seed == 1 and node == 'server' and round == 7")

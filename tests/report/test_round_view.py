@@ -31,7 +31,7 @@ def test_times_are_those_of_the_round(frames: Frames) -> None:
 
 def test_the_mean_queue_is_its_integral_over_the_run(frames: Frames) -> None:
     view = round_views(frames)[1]
-    queue = queue_length(view.variant.ops(["requested_s", "started_s", "ended_s"], node="server"))
+    queue = queue_length(view.variant.rows("ops", ["requested_s", "started_s", "ended_s"], node="server"))
     run_s = frames.rounds.query("variant == @view.variant.label and seed == @view.variant.seed")["ended_s"].max()
 
     integral = (queue["waiting"] * -queue["time_s"].diff(-1)).sum()

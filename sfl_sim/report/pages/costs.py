@@ -291,7 +291,7 @@ class TimeWindow:
     @cached_property
     def losses(self) -> dict[Markup, pd.DataFrame]:
         """By label of a variant, one row per client and round in which it was lost."""
-        of_all = {v.label: v.run.losses(v.name, v.seed).drop_duplicates(["round", "client"]) for v in self.variants}
+        of_all = {v.label: v.rows("dropouts").drop_duplicates(["round", "client"]) for v in self.variants}
         return {label: losses[losses["lost_s"].astype(float) <= self.until_s] for label, losses in of_all.items()}
 
     @cached_property
@@ -307,7 +307,7 @@ def first_window(frames: Frames, variants: Sequence[Variant]) -> TimeWindow:
     """Find what is seen until half of the variants are done."""
 
     def stays_of(variant: Variant, until_s: float) -> pd.DataFrame:
-        stays = variant.run.stays(variant.name, variant.seed)[["client", "from_s", "until_s"]]
+        stays = variant.rows("presence", ["client", "from_s", "until_s"])
         stays = stays[stays["from_s"] < until_s].reset_index(drop=True)
         return stays.assign(until_s=stays["until_s"].astype(float).clip(upper=until_s))
 

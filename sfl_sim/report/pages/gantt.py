@@ -212,11 +212,11 @@ def help_table(views: Sequence[RoundView]) -> Table | None:
     """Tabulate how long the rounds would take in other system configurations; None if none was timed again."""
     rows = []
     for view in views:
-        retimed = view.retimed.set_index("change")
-        if len(retimed):
-            now_s, after_s = retimed["before_s"].iloc[0], retimed["after_s"].reindex([*CHANGES])
+        speedups = view.speedups.set_index("change")
+        if len(speedups):
+            now_s, after_s = speedups["before_s"].iloc[0], speedups["after_s"].reindex([*CHANGES])
             cells = [_changed(seconds, now_s, seconds == after_s.min()) for seconds in after_s]
-            now = Cell(display.duration(now_s), f"round {retimed['round'].iloc[0]}")
+            now = Cell(display.duration(now_s), f"round {speedups['round'].iloc[0]}")
             rows.append([Cell(view.html), now, *cells])
     titles = ["Variant", "As it is", *CHANGES.values()]
     return Table(titles, rows, title="What would help") if rows else None

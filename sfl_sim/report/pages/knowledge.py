@@ -153,7 +153,7 @@ def round_films(frames: Frames) -> list[RoundFilm]:
                 for job, table in shares[shares["round"] == number].groupby("job")
             }
             matrices = {job: matrix.loc[names.index, names.index] for job, matrix in matrices.items()}
-            jobs = variant.ops(["client", "started_s"], node="server", kind="train", round=number)
+            jobs = variant.rows("ops", ["client", "started_s"], node="server", kind="train", round=number)
             served = jobs.sort_values("started_s")["client"].map(dominant)
             films.append(RoundFilm(variant, number, names, matrices, served))
     return films
@@ -262,7 +262,7 @@ def exits(frames: Frames) -> list[Exits]:
     """List the exits of every variant whose answers were recorded; none if no device has an exit."""
     found = []
     for variant, summary in of_each(frames.summary, frames.variants):
-        answers = variant.answers()
+        answers = variant.run.rows("answers", variant=variant.name)
         if answers.empty:
             continue
         n_labels = frames.labels.loc[frames.labels["variant"] == variant.label, "label"].nunique()

@@ -91,9 +91,9 @@ class RoundView:
         return critical_path(self.ops, 0.0, self.duration_s)
 
     @cached_property
-    def retimed(self) -> pd.DataFrame:
-        """Times of a round with other systems: columns round, change, before_s, after_s; no rows if unknown."""
-        return self.variant.run.retimed(self.variant.name, self.variant.seed)
+    def speedups(self) -> pd.DataFrame:
+        """Times of a round with other systems, as in speedups.parquet; no rows if unknown."""
+        return self.variant.rows("speedups")
 
     @property
     def training(self) -> pd.DataFrame:
@@ -169,9 +169,9 @@ def _view(frames: Frames, variant: Variant) -> RoundView:
     times = ["requested_s", "started_s", "ended_s"]
     rounds = variant.first_seed(frames.rounds).set_index("round")
     started_s, ended_s = rounds.loc[frames.typical_round, ["started_s", "ended_s"]].to_numpy(dtype=float)
-    ops = variant.ops(["node", "kind", "step", "client", *times, "macs"], round=frames.typical_round)
+    ops = variant.rows("ops", ["node", "kind", "step", "client", *times, "macs"], round=frames.typical_round)
     ops[times] -= started_s
-    jobs = variant.ops(["requested_s", "started_s"], node="server")
+    jobs = variant.rows("ops", ["requested_s", "started_s"], node="server")
     waited_s = (jobs["started_s"] - jobs["requested_s"]).sum()
     run_s = rounds["ended_s"].max() - rounds["started_s"].min()
     clients = variant.first_seed(frames.clients).set_index("client")
