@@ -79,10 +79,11 @@ def reading(column: stored.Column) -> Callable[[float], str]:
         "share": percent,
         "difference": points,
         "J": partial(prefixed, unit="J"),
+        "prefix": prefixed,
     }
-    if column.number:
+    if "{" in column.number:
         return lambda number: column.number.format(number).replace("%", f"{NBSP}%")
-    return by_unit.get(column.unit, tenths)
+    return by_unit.get(column.number or column.unit, tenths)
 
 
 def tenths(number: float) -> str:

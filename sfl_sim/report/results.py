@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, paper_like
-from sfl_sim.report.display import data_size, duration, percent, plural, points, prefixed
+from sfl_sim.report.display import plural
 from sfl_sim.report.frames import merge
-from sfl_sim.report.load import SUMMARY_NUMBERS, load
-from sfl_sim.report.table import Cell, Column, Table
+from sfl_sim.report.load import SUMMARY_NUMBERS, TABLES, load
+from sfl_sim.report.table import Cell, Column, Table, columns_of
 from sfl_sim.report.targets import BYTES, ROUNDS, TIME, aims
 
 if TYPE_CHECKING:
@@ -28,6 +27,11 @@ if TYPE_CHECKING:
     Numbers = Mapping[Hashable, Any]  # a row of `medians`, by column
 
 
+LEARNED = [
+    "perplexity", "accuracy", "accuracy_spread", "client_accuracy", "hybrid_accuracy", "performance_gap",
+    "backward_transfer",
+]  # fmt: skip
+SPENT = ["simulated_s", "bytes_up", "bytes_down", "joule"]
 SHARES = ["accuracy", "client_accuracy", "performance_gap"]
 """Numbers that are known after every round."""
 TO_TARGET = ["rounds_to_accuracy", "time_to_accuracy_s", "bytes_to_accuracy"]
@@ -110,28 +114,12 @@ def columns_for(frames: Frames) -> list[Column]:
 
     The memory of the server is shown if it differs.
     """
-    columns = [
-        Column("Simulated time", "simulated_s", duration),
-        Column("Sent up", "bytes_up", data_size),
-        Column("Sent down", "bytes_down", data_size),
+    summary = TABLES["summary"].columns
+    names = [
+        name
+        for name in [*([] if frames.timing_only else LEARNED), *SPENT]
+        if summary[name].is_required or frames.summary[name].notna().any()
     ]
-    if frames.summary["joule"].notna().any():
-        columns.append(Column("Energy of the clients", "joule", partial(prefixed, unit="J")))
     if medians(frames)["server_model_bytes"].nunique() > 1:
-        columns.append(Column("Server memory", "server_model_bytes", data_size))
-    if frames.timing_only:
-        return columns
-    learned = [
-        Column("Accuracy", "accuracy", percent, more_is_better=True),
-        Column("Performance gap (points)", "performance_gap", points),
-        Column("Backward transfer (points)", "backward_transfer", points),
-    ]
-    if frames.summary["hybrid_accuracy"].notna().any():
-        learned.insert(1, Column("Hybrid accuracy", "hybrid_accuracy", percent, more_is_better=True))
-    if frames.has_client_accuracy:
-        learned.insert(1, Column("Client accuracy", "client_accuracy", percent, more_is_better=True))
-    if frames.summary["accuracy_spread"].notna().any():
-        learned.insert(1, Column("Spread of last rounds (points)", "accuracy_spread", points))
-    if frames.has_perplexity:
-        learned.insert(0, Column("Perplexity", "perplexity", "{:.2f}".format))
-    return learned + columns
+        names.append("server_model_bytes")
+    return columns_of("summary", *names)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from markupsafe import Markup
 
 from sfl_sim.report.display import reading
+from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from sfl_sim.report.style import Named
-    from sfl_sim.store import schema as stored
+    from sfl_sim.store.schema import Kind
 
 
 class Cell(NamedTuple):
@@ -123,12 +124,12 @@ class Column:
         return f"± {self.text(numbers.std())}" if numbers.nunique() > 1 and math.isfinite(numbers.sum()) else ""
 
 
-def columns_of(table: stored.Table, *names: str) -> list[Column]:
-    """Return columns of a stored table as pages show them."""
+def columns_of(table: str, *names: str, kind: Kind = "run") -> list[Column]:
+    """Return columns of a stored table of this kind of folder as pages show them."""
     better = {"more": True, "less": False, "": None}
     return [
         Column(column.title, name, reading(column), better[column.better])
-        for name, column in ((name, table.columns[name]) for name in names)
+        for name, column in ((name, tables(kind)[table].columns[name]) for name in names)
     ]
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from sfl_sim.report.display import data_size, duration, percent, plural, tenths
-from sfl_sim.report.table import Cell, Column, Table
+from sfl_sim.report.display import plural, tenths
+from sfl_sim.report.table import Cell, Column, Table, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,10 +57,16 @@ class Cost(Column):
         return Cell(bounded(low, high, self.text), below, -high if math.isfinite(high) else math.nan)
 
 
-TIME = Cost("Time to target", "time_to_accuracy_s", duration, spent=("simulated_s",), along="ended_s")
-ROUNDS = Cost("Rounds to target", "rounds_to_accuracy", tenths, spent=("rounds",), along="round")
-BYTES = Cost("Bytes to target", "bytes_to_accuracy", data_size, spent=("bytes_up", "bytes_down"), along="bytes_moved")
-BEST = Column("Best accuracy", "best_accuracy", percent, more_is_better=True)
+(BEST,) = columns_of("summary", "best_accuracy")
+TIME, ROUNDS, BYTES = (
+    Cost(**vars(column), spent=spent, along=along)
+    for column, spent, along in zip(
+        columns_of("summary", "time_to_accuracy_s", "rounds_to_accuracy", "bytes_to_accuracy"),
+        (("simulated_s",), ("rounds",), ("bytes_up", "bytes_down")),
+        ("ended_s", "round", "bytes_moved"),
+        strict=True,
+    )
+)
 
 
 @dataclass(frozen=True)

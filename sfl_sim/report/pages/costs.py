@@ -18,7 +18,7 @@ from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import MAX_POINTS
 from sfl_sim.report.panel import Declared, Panel
 from sfl_sim.report.results import columns_for, knowing, of_each
-from sfl_sim.report.table import Column, by_variant
+from sfl_sim.report.table import Column, by_variant, columns_of
 from sfl_sim.report.targets import TIME, common_target, time_compared, time_in_words
 from sfl_sim.store.columns import BREAKDOWN
 
@@ -250,12 +250,10 @@ NUMBER = "#9DB3C7"
 SMALL = {"size": 7, "opacity": 0.85, "line": None}
 ABSENCE_COLUMNS = [
     Column("A round takes", "round_s", display.duration),
-    Column("Available at its start", "present", display.tenths),
-    Column("No client available between rounds", "idle_s", display.duration),
-    Column("Clients that dropped out in a round", "lost", display.tenths),
-    Column("share of the participants", "lost_share", display.percent),
-    Column("Wasted device time", "lost_device_s", display.duration),
-    Column("Wasted bytes", "lost_bytes", display.data_size),
+    *columns_of("rounds", "present"),
+    *columns_of("summary", "idle_s"),
+    *columns_of("rounds", "lost"),
+    *columns_of("summary", "lost_share", "lost_device_s", "lost_bytes"),
     Column("of all bytes", "byte_share", display.percent),
 ]
 

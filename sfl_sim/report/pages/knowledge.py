@@ -20,7 +20,7 @@ from sfl_sim.report.pages.learning import against
 from sfl_sim.report.pages.one_round import drawn
 from sfl_sim.report.panel import Declared, Panel
 from sfl_sim.report.results import knowing, of_each
-from sfl_sim.report.table import Column, Table, by_variant
+from sfl_sim.report.table import Column, Table, by_variant, columns_of
 from sfl_sim.report.targets import TIME
 
 if TYPE_CHECKING:
@@ -223,13 +223,11 @@ THRESHOLDS = 21
 STAR = {"symbol": "star", "size": 14}
 REST = "other labels"
 COLUMNS = [
-    Column("Devices alone", "device_accuracy", display.percent, more_is_better=True),
-    Column("Server alone", "server_accuracy", display.percent, more_is_better=True),
-    Column("Hybrid accuracy", "hybrid_accuracy", display.percent, more_is_better=True),
+    *columns_of("summary", "device_accuracy", "server_accuracy", "hybrid_accuracy"),
     Column("on seen labels", "hybrid_seen", display.percent, more_is_better=True),
     Column("on unseen labels", "hybrid_unseen", display.percent, more_is_better=True),
     # Less is offloaded where the devices know more.
-    Column("Offloaded", "offload_probability", display.percent, more_is_better=None),
+    *columns_of("summary", "offload_probability"),
 ]
 EXITS = (
     "A device answers by itself where the entropy of its exit is below a threshold, and offloads the "

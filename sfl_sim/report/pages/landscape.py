@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from sfl_sim.report.figures import MAX_NARROW_BANDS
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.pages.headline import told_by_seeds
 from sfl_sim.report.panel import Panel
-from sfl_sim.report.table import Column, Table, by_variant
+from sfl_sim.report.table import Table, by_variant, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,13 +125,10 @@ def _line_panel(lines: Slices) -> Panel:
 
 def _table(lines: Slices) -> Table:
     whole = max(float(np.ptp(points["alpha"])) for _, points in lines)
-    columns = [
-        Column("Loss", "loss", "{:.3f}".format),
-        Column("Accuracy", "accuracy", percent, more_is_better=True),
-        # No width is shaded as the best: what has learned little has a wide one.
-        Column("Width", "width", lambda found: f"{'≥ ' if found >= whole else ''}{found:.2f}", more_is_better=None),
-    ]
-    return by_variant(columns, [(variant, _models(points)) for variant, points in lines])
+    # No width is shaded as the best: what has learned little has a wide one.
+    *columns, width = columns_of("landscape", "loss", "accuracy", "width")
+    bounded = replace(width, text=lambda found: f"{'≥ ' if found >= whole else ''}{width.text(found)}")
+    return by_variant([*columns, bounded], [(variant, _models(points)) for variant, points in lines])
 
 
 def _plane_panel(planes: Slices) -> Panel:

@@ -16,7 +16,7 @@ from sfl_sim.report import display, figures
 from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS, MAX_POINTS
 from sfl_sim.report.panel import Declared, Panel
 from sfl_sim.report.results import knowing, of_each
-from sfl_sim.report.table import Column, by_variant
+from sfl_sim.report.table import Column, by_variant, columns_of
 from sfl_sim.report.targets import BYTES, ROUNDS, TIME, Cost, accuracy, aims, target_table
 from sfl_sim.scenario.given import METRICS
 
@@ -258,11 +258,11 @@ def samples(frames: Frames) -> go.Figure:
 
 
 REPLAY_COLUMNS = [
-    Column("Bytes of replay", "replay_bytes", display.data_size),
+    *columns_of("rounds", "replay_bytes"),
     Column("Share of all bytes", "byte_share", display.percent),
     Column("Waiting for assistants, a round", "waiting_s", display.duration),
     Column("Share of the round", "waiting_share", display.percent),
-    Column("Samples asked for", "replay_requested", display.prefixed),
+    *columns_of("rounds", "replay_requested"),
     Column("of which arrived", "came", display.percent),
     Column("Assistants passed over, a round", "passed_over", display.tenths),
 ]
@@ -302,11 +302,7 @@ def staleness_of_runs(frames: Frames) -> pd.DataFrame:
     return runs[list(by_column)].agg(by_column).reset_index()
 
 
-STALENESS_COLUMNS = [
-    Column("Mean staleness (versions)", "staleness_mean", display.tenths),
-    Column("Stalest", "staleness_max", display.tenths),
-    Column("Updates discarded, too stale", "updates_discarded", display.tenths),
-]
+STALENESS_COLUMNS = columns_of("rounds", "staleness_mean", "staleness_max", "updates_discarded")
 staleness_panels = Declared(
     "Staleness of updates",
     "An asynchronous server does not wait for clients. While a client trains, updates of other clients change the "

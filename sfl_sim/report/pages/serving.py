@@ -16,7 +16,7 @@ from sfl_sim.report.load import settings_by_variant
 from sfl_sim.report.pages import serving_figures
 from sfl_sim.report.pages.headline import told_by_seeds
 from sfl_sim.report.serving_load import load_serving, rate
-from sfl_sim.report.table import Cell, Column, Table
+from sfl_sim.report.table import Cell, Table, columns_of
 from sfl_sim.scenario.yaml_text import read_value
 
 if TYPE_CHECKING:
@@ -28,15 +28,11 @@ if TYPE_CHECKING:
 
 CLEARLY = 0.95
 """Share of the leader's p95 below which another variant takes the lead; a smaller difference is chance."""
-COLUMNS = [
-    Column("p50", "p50_s", duration),
-    Column("p95", "p95_s", duration),
-    Column("p99", "p99_s", duration),
-    Column("Accuracy", "accuracy", percent, more_is_better=True),
-    Column("Offloaded", "offload_probability", percent, more_is_better=None),
-    Column("Answers/s", "throughput_per_s", "{:,.3g}".format, more_is_better=None),
-    Column("Server busy", "utilisation", lambda share: percent(share, 0), more_is_better=None),
-]
+COLUMNS = columns_of(
+    "trials",
+    *("p50_s", "p95_s", "p99_s", "accuracy", "offload_probability", "throughput_per_s", "utilisation"),
+    kind="serving",
+)
 """The best is marked among variants at one rate."""
 
 
@@ -200,7 +196,7 @@ def results_table(served: Served, trials: pd.DataFrame, folded: str = "") -> Tab
 
 def groups_table(served: Served) -> Table:
     """The table of groups of clients, a row for each series and group at the rate of the details."""
-    columns = [Column("Requests", "requests", "{:,.0f}".format), *COLUMNS[:5]]
+    columns = [*columns_of("trials", "requests", kind="serving"), *COLUMNS[:5]]
     columns = [column for column in columns if served.groups[column.key].notna().any()]
     rows = []
     for series, trials in served.detailed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,13 +11,13 @@ from markupsafe import Markup, escape
 from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import style
 from sfl_sim.report.about import setup_in_words
-from sfl_sim.report.display import capitalised, data_size, duration, listed, percent, plural, prefixed
+from sfl_sim.report.display import capitalised, duration, listed, percent, plural
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import settings_by_variant
 from sfl_sim.report.pages import whatif_clients, whatif_figures
 from sfl_sim.report.pages.costs import NOTHING
 from sfl_sim.report.pages.whatif_figures import best_by_column, field, reigns
-from sfl_sim.report.table import Cell, Column, Table
+from sfl_sim.report.table import Cell, Table, columns_of
 from sfl_sim.report.whatif_load import PARTS, load_whatif
 from sfl_sim.scenario.yaml_text import read_value
 from sfl_sim.store.columns import BREAKDOWN
@@ -38,10 +37,7 @@ MAX_TOLD = 3
 MAX_REIGNS = 4
 SHORT = {"queue": "queue", "assistants": "assistants", "barrier": "waiting", "aggregate": "aggregation"}
 """Names of resources as they head a column."""
-NEEDS = [
-    Column("Client memory", "client_memory_bytes", data_size),
-    Column("Client energy", "client_joule", partial(prefixed, unit="J")),
-]
+NEEDS = columns_of("points", "client_memory_bytes", "client_joule", kind="whatif")
 
 
 def write_whatif(folder: Path, out: Path) -> Path:
