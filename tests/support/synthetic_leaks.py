@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from stored import write_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,10 +19,10 @@ def add_leaks(run: Path, ssim: Mapping[str, float], pictures: bool = True) -> Pa
     """Write leakage.parquet, with the similarity of each variant and less after round 1, and a few pictures."""
     trials = [(each["name"], each["seed"]) for each in json.loads((run / "summary.json").read_text())["variants"]]
     leaks = [row for name, seed in trials for row in _figures(name, seed, ssim.get(name, 0.7))]
-    pd.DataFrame(leaks).to_parquet(run / "leakage.parquet", index=False)
+    write_table(run, "run", "leakage", pd.DataFrame(leaks))
     if pictures:
         drawn = [row for name, seed in trials for row in _pictures(name, seed)]
-        pd.DataFrame(drawn).to_parquet(run / "reconstructions.parquet", index=False)
+        write_table(run, "run", "reconstructions", pd.DataFrame(drawn))
     return run
 
 

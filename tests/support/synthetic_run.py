@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import yaml
+from stored import write_table
 
 from sfl_sim.report.frames import Frames
 from sfl_sim.store.columns import BREAKDOWN, OP_COLUMNS
@@ -82,7 +83,7 @@ def write_run(folder: Path, world: World) -> Path:
             for table, frame in ours.items():
                 tables[table].append(frame.assign(variant=setting.name, seed=seed))
     for table, frames in tables.items():
-        pd.concat(frames, ignore_index=True).to_parquet(folder / f"{table}.parquet", index=False)
+        write_table(folder, "run", table, pd.concat(frames, ignore_index=True))
     _write_texts(folder, world, summaries)
     return folder
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from stored import assert_described, write_table
 
 from sfl_sim.metrics.serving import summary
+from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +62,7 @@ def write_served(folder: Path, world: World) -> Path:
     """Write the folder of a world."""
     folder.mkdir(parents=True)
     answers = pd.concat([_answers(method, seed) for method in world.methods for seed in world.seeds])
-    cells, tables = [], []
+    trials, requests_of = [], []
     for method in world.methods:
         for rule in world.rules:
             series = f"{method.name}, {rule.kind}{'' if rule.value is None else f' {rule.value:g}'}"
@@ -69,8 +71,8 @@ def write_served(folder: Path, world: World) -> Path:
                 for seed in world.seeds:
                     own = answers[(answers["variant"] == method.name) & (answers["seed"] == seed)]
                     requests = _requests(world, rule, rate_per_s, own, seed)
-                    tables.append(requests.assign(variant=variant, seed=seed))
-                    cells.append(
+                    requests_of.append(requests.assign(variant=variant, seed=seed))
+                    trials.append(
                         {
                             "variant": variant, "seed": seed, "series": series, "method": method.name,
                             "trained": method.name if world.trained else None, "threshold": rule.kind,
@@ -79,11 +81,13 @@ def write_served(folder: Path, world: World) -> Path:
                             "capacity_per_s": 1 / SERVER_S, **summary(requests, FLEET, 0.1, workers=1),
                         }
                     )  # fmt: skip
-    table = pd.concat(tables, ignore_index=True).astype({"variant": "category"})
-    table.to_parquet(folder / "requests.parquet")
+    table = pd.concat(requests_of, ignore_index=True).astype({"variant": "category"})
+    write_table(folder, "serving", "requests", table)
     if world.trained:
-        answers.astype({"variant": "category"}).to_parquet(folder / "answers.parquet")
-    (folder / "serving.json").write_text(json.dumps({"scenario": world.name, "trials": cells}, allow_nan=False))
+        write_table(folder, "serving", "answers", answers.astype({"variant": "category"}))
+    for trial in trials:
+        assert_described(tables("serving")["trials"], trial)
+    (folder / "serving.json").write_text(json.dumps({"scenario": world.name, "trials": trials}, allow_nan=False))
     (folder / "manifest.json").write_text(json.dumps({"status": world.status}))
     return folder
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from stored import write_table
 
 from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.store.reading import as_stored
@@ -89,14 +90,15 @@ def write_whatif(folder: Path, world: World) -> Path:
             clients.append(pd.DataFrame({**fleet, **where}))
             points.append({**where, **_point(fleet)})
     table = pd.DataFrame(points)
-    table.to_parquet(folder / "points.parquet")
-    pd.concat(clients, ignore_index=True).to_parquet(folder / "clients.parquet")
-    LAYERS.to_parquet(folder / "layers.parquet")
-    _server(world, table).to_parquet(folder / "server.parquet")
+    varied = [axis.key for axis in world.axes]
+    write_table(folder, "whatif", "points", table, varied)
+    write_table(folder, "whatif", "clients", pd.concat(clients, ignore_index=True), varied)
+    write_table(folder, "whatif", "layers", LAYERS)
+    write_table(folder, "whatif", "server", _server(world, table))
     if world.trained:
-        _overlay(world, table).to_parquet(folder / "overlay.parquet")
+        write_table(folder, "whatif", "overlay", _overlay(world, table), varied)
     if world.draws:
-        _draws(world, table).to_parquet(folder / "draws.parquet")
+        write_table(folder, "whatif", "draws", _draws(world, table), varied)
     about = {
         "scenario": world.name, "series": [name for name, _ in world.series], "rounds": 20, "target_accuracy": 0.6,
         "axes": [
@@ -193,8 +195,10 @@ def _overlay(world: World, points: pd.DataFrame) -> pd.DataFrame:
     depth = place / 25
     rounds = (20 + 30 * depth).where(place != world.trained[0])
     valid = place != world.trained[-1]
-    return found.assign(
+    kept = found[["series", "seed", *(axis.key for axis in world.axes)]]
+    return kept.assign(
         run="runs/mobilenet", trained=[f"cut={cut:g}" for cut in found["cut"]], accuracy=0.75 - 0.1 * depth,
-        target_accuracy=0.6, rounds_to_accuracy=rounds, time_to_accuracy_s=rounds * found["round_s"], valid=valid,
+        target_accuracy=0.6, rounds_to_accuracy=rounds, time_to_accuracy_s=rounds * found["round_s"],
+        bytes_to_accuracy=rounds * (found["bytes_up"] + found["bytes_down"]), valid=valid,
         reason=["" if one else "clients arrive in another <order>" for one in valid],
     )  # fmt: skip
