@@ -32,7 +32,7 @@ Example: one client's mini-batch in split learning. Any driver can run it, even 
     >>> flow.send(None)
     On(node=3, step='F', state='w1', args=('x',))
     >>> flow.send("a")
-    Send(payload='a', src=3, dst=-1)
+    Send(payload='a', src=3, dst=SERVER)
 """
 
 from __future__ import annotations
@@ -43,12 +43,31 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
-SERVER = -1
-"""Main server, which holds part-2. Clients are the nodes 0, 1, 2, ..."""
-AGGREGATOR = -2
-"""Fed server, which averages part-1 and sees neither activations nor labels."""
 
-NODE_NAMES = {SERVER: "server", AGGREGATOR: "aggregator"}
+class ServerNode(NamedTuple):
+    """Node where jobs of clients wait for a worker. Clients themselves are the nodes 0, 1, 2, ...
+
+    Attributes:
+        role: what it does, as records name it.
+        number: tells servers of one role apart.
+    """
+
+    role: str
+    number: int = 0
+
+    def __repr__(self) -> str:
+        return str(self).upper()
+
+    def __str__(self) -> str:
+        return f"{self.role}{self.number}" if self.number else self.role
+
+
+Node = int | ServerNode
+
+SERVER = ServerNode("server")
+"""Main server, which holds part-2."""
+AGGREGATOR = ServerNode("aggregator")
+"""Fed server, which averages part-1 and sees neither activations nor labels."""
 
 
 class Value:
@@ -73,7 +92,7 @@ class Value:
         self.size_bytes = size_bytes
         self.samples = samples
         self.step = step
-        self.maker: int | None = None
+        self.maker: Node | None = None
         self.content = content
 
     def snapshot(self) -> Value:
@@ -198,12 +217,12 @@ class Step(Protocol):
 class On:
     """Operation that runs `step` at `node`, changing `state`; the flow receives its result."""
 
-    node: int
+    node: Node
     step: Step
     state: State
     args: tuple[Any, ...]
 
-    def __init__(self, node: int, step: Step, state: State, *args: Any) -> None:
+    def __init__(self, node: Node, step: Step, state: State, *args: Any) -> None:
         self.node = node
         self.step = step
         self.state = state
@@ -214,10 +233,11 @@ def describe(op: On) -> str:
     """Describe the operation in words: `train of mini-batch 2 of client 3, at the server`."""
     values = [arg for arg in op.args if isinstance(arg, Value)]
     batch = next((f" of mini-batch {value.step}" for value in values if value.step >= 0), "")
-    if op.node >= 0:
+    if not isinstance(op.node, ServerNode):
         return f"{op.step.name}{batch} of client {op.node}"
-    maker = next((f" of client {value.maker}" for value in values if value.maker is not None and value.maker >= 0), "")
-    return f"{op.step.name}{batch}{maker}, at the {NODE_NAMES[op.node]}"
+    makers = (value.maker for value in values if not isinstance(value.maker, ServerNode | None))
+    whose = next((f" of client {maker}" for maker in makers), "")
+    return f"{op.step.name}{batch}{whose}, at the {op.node}"
 
 
 @dataclass(slots=True)
@@ -228,8 +248,8 @@ class Send:
     """
 
     payload: Value
-    src: int
-    dst: int
+    src: Node
+    dst: Node
 
 
 @dataclass(slots=True)

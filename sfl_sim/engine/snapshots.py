@@ -14,7 +14,8 @@ from sfl_sim.metrics.accuracy import confusion_table
 from sfl_sim.ops import On
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.clock import Clock
-from sfl_sim.sim.prices import place_of
+from sfl_sim.sim.nodes import client_of
+from sfl_sim.store.places import NOBODY
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.evaluate import Evaluation
 from sfl_sim.training.steps import Train
@@ -72,8 +73,8 @@ class Snapshots:
 
     def _part1_of(self, job: On) -> int | None:
         """Give the client whose part-1 is evaluated: the one served last, if asked for; None: the average."""
-        client = place_of(job)[1]
-        return client if self.wanted.shadow == "last_client" and client >= 0 else None
+        client = client_of(job)
+        return client if self.wanted.shadow == "last_client" and client != NOBODY else None
 
 
 def check_snapshots(scenario: Scenario, method: Method) -> None:

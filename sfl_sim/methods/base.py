@@ -18,7 +18,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.wire import Wire
 from sfl_sim.models.network import Network
 from sfl_sim.models.replica import Bundle, Joined, Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Value, on, par, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, ServerNode, Value, on, par, send
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.deployed import Deployed
 from sfl_sim.training.optimisers import Adam, GradientRule, Optimiser, Sgd
@@ -204,7 +204,7 @@ class Method(ABC):
         >>> flow = method.round(1, [0, 1])
         >>> branches = next(flow).flows
         >>> next(branches[1])
-        Send(payload=Replica(model, 103464 B, 0 samples, step -1), src=-2, dst=1)
+        Send(payload=Replica(model, 103464 B, 0 samples, step -1), src=AGGREGATOR, dst=1)
         >>> branches[1].send(method.whole.snapshot()).args
         (Batch(batch, 0 B, 2 samples, step 0),)
     """
@@ -275,7 +275,7 @@ class Method(ABC):
         return replace(self.task.optimiser(round), rule=self.rule)
 
     def average(
-        self, node: int, state: Replica | Bundle, copies: Sequence[Replica | Bundle], clients: Sequence[int]
+        self, node: ServerNode, state: Replica | Bundle, copies: Sequence[Replica | Bundle], clients: Sequence[int]
     ) -> Flow:
         """`state` <- sum_c k_c copy_c at `node`: federated averaging, of a bundle member by member.
 

@@ -25,7 +25,7 @@ from sfl_sim.methods.base import Method, MethodOptions, Task
 from sfl_sim.methods.korea_assistants import Assistants, Ints, Request
 from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, par, present, read, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, ServerNode, Step, Value, Work, on, par, present, read, send
 from sfl_sim.rng import stream
 from sfl_sim.training.optimisers import Measured, Optimiser
 from sfl_sim.training.steps import Average, Backward, Forward, Train
@@ -262,7 +262,7 @@ class Korea(Method, survives=True):
             rule, (low, high) = self.options.proportion, self.options.bounds
             self.next_p = min(max(next_proportion(rule, self.p, self.norms, self.options.window), low), high)
 
-    def pull(self, node: int, master: Replica, branches: Sequence[Replica]) -> Flow:
+    def pull(self, node: ServerNode, master: Replica, branches: Sequence[Replica]) -> Flow:
         """w <- mean of the branches W; W <- (W + alpha * w) / (1 + alpha)."""
         alpha = self.options.alpha
 

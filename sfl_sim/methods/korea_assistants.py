@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sfl_sim.methods.base import Task
 from sfl_sim.models.replica import Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Step, Value, Work, occur, on, par, send, start, wait
+from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, Op, Step, Value, Work, occur, on, par, send, start, wait
 from sfl_sim.training.steps import Forward
 
 Ints = NDArray[np.int64]
@@ -191,7 +191,7 @@ class Request:
         """Ask the same assistants for the same samples again. Client `c` has trained `part1` since then."""
         self._lay_out([Share(answer.assistant, answer.counts) for answer in self.answers])
         try:
-            part1 = yield from self._send(part1, c, AGGREGATOR)
+            part1 = yield from self._counted(send(part1, c, AGGREGATOR))
         except Lost:
             for share in self.shares:  # let no flow wait for answers that will not come
                 share.instead = []
@@ -223,19 +223,19 @@ class Request:
         assistant, counts = share.assistant, share.counts
         self.tally["assistants"] += 1
         request = torch.from_numpy(counts).int()
-        yield from self._send(Value("request", request.nbytes, content=request), SERVER, assistant)
+        yield from self._counted(send(Value("request", request.nbytes, content=request), SERVER, assistant))
         if share.instead is None:  # else the aggregator need not begin
-            copy = yield from self._send(part1, AGGREGATOR, assistant)
+            copy = yield from self._counted(send(part1, AGGREGATOR, assistant))
             batch = self.task.data.some(assistant, counts, "korea samples", *self.draw, assistant)
             knowledge = yield on(assistant, Recall(), copy, batch)
             ids = assistant, *self.draw, self.steps.start  # its own messages have three, and so other draws
             coded = self.task.wire.coded_up(knowledge, [copy.part], *ids)
-            knowledge = yield from self._send(coded, assistant, SERVER)
+            knowledge = yield from self._counted(send(coded, assistant, SERVER))
             share.knowledge = knowledge if share.instead is None else None
 
-    def _send(self, payload: Value, src: int, dst: int) -> Flow:
-        """Send `payload`, and count its bytes once they have arrived."""
-        arrived = yield send(payload, src, dst)
+    def _counted(self, sending: Op) -> Flow:
+        """Send a payload, and count its bytes once they have arrived."""
+        arrived = yield sending
         self.tally["bytes"] += arrived.size_bytes
         return arrived
 

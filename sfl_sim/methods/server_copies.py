@@ -22,7 +22,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitStep
 from sfl_sim.models.replica import Joined, Replica
-from sfl_sim.ops import AGGREGATOR, SERVER, Flow, on, par, send
+from sfl_sim.ops import AGGREGATOR, SERVER, Flow, ServerNode, on, par, send
 from sfl_sim.rng import stream
 from sfl_sim.training.optimisers import CoClipped, GradientRule, Proximal
 from sfl_sim.training.steps import Average
@@ -104,7 +104,7 @@ class ServerCopies(SplitStep):
         yield from self.batches(c, visit.part1, visit.part2, batches, round)
         visit.part1 = yield from self.wire.deliver(visit.part1, c, round)
 
-    def average_at(self, node: int, visits: Mapping[int, Visit], round: int) -> Flow:
+    def average_at(self, node: ServerNode, visits: Mapping[int, Visit], round: int) -> Flow:
         """Average at the server all layers that none of the `visits` holds at its client, else all other layers."""
         deepest = max((visit.cut for visit in visits.values()), default=0)
         for piece, start in zip(self.pieces, [0, *self.cuts], strict=True):

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
-from sfl_sim.ops import SERVER, Flow, Lost, on, present, send
+from sfl_sim.ops import SERVER, Flow, Lost, Node, ServerNode, on, present, send
 from sfl_sim.rng import stream
 from sfl_sim.training.steps import Renew
 
@@ -26,13 +26,13 @@ class SplitNN(SplitMethod, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        self.holder = SERVER
+        self.holder: Node = SERVER
         """The node where part-1 is."""
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Visit every client. A lost client takes its part-1 along, and the next one goes on from the predecessor's."""
         for c in map(int, stream(self.task.seed, "splitnn order", round).permutation(clients)):
-            if self.holder != SERVER:
+            if not isinstance(self.holder, ServerNode):
                 yield present([self.holder])
             with suppress(Lost):
                 yield from self.visit(c, round)

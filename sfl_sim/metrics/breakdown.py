@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from sfl_sim.store import places
 from sfl_sim.store.columns import BREAKDOWN
 
-_WHERE = {b"client": "device", b"uplink": "uplink", b"downlink": "downlink", b"peer": "uplink"}
 _PRECEDENCE = ("device", "uplink", "downlink", "server", "queue", "assistants", "aggregate")
 """Order of precedence: an instant at which several things happen to a participant counts as the first of these."""
 _OF_ASSISTANTS = (b"request", b"knowledge")
@@ -95,16 +95,14 @@ def _intervals(
     def between(begin: str, end: str, mask: NDArray[np.bool_]) -> _Intervals:
         return own[begin][mask] + shift_s[mask], own[end][mask] + shift_s[mask]
 
-    at_server = node == b"server"
-    found = {
-        name: between("requested_s", "ended_s", np.isin(node, [key for key in _WHERE if _WHERE[key] == name]))
-        for name in ("device", "uplink", "downlink")
-    }
+    at_server = places.at(node, places.SERVER)
+    found = {part: between("requested_s", "ended_s", places.at(node, *where)) for part, where in places.OWN.items()}
     found["queue"] = between("requested_s", "started_s", at_server)
     found["server"] = between("started_s", "ended_s", at_server)
     arrived, requested = _awaiting_features(own, are_any=bool(np.isin(rows["kind"], _OF_ASSISTANTS).any()))
     found["assistants"] = own["ended_s"][arrived] + shift_s[arrived], own["requested_s"][requested] + shift_s[requested]
-    begin, end = _merged(rows["requested_s"][rows["client"] < 0], rows["ended_s"][rows["client"] < 0])
+    of_nobody = rows[rows["client"] == places.NOBODY]
+    begin, end = _merged(of_nobody["requested_s"], of_nobody["ended_s"])
     shifts_s = (np.arange(len(participants)) * length_s - started_s)[:, None]
     found["aggregate"] = (begin + shifts_s).ravel(), (end + shifts_s).ravel()
     return found
@@ -116,8 +114,8 @@ def _awaiting_features(rows: NDArray[np.void], are_any: bool) -> tuple[NDArray[n
     Between the two, methods without assistants wait for other clients.
     """
     step = rows["client"] * 2.0**32 + rows["step"]
-    arrivals = np.flatnonzero(are_any & (rows["node"] == b"uplink") & (rows["kind"] == b"smashed"))
-    jobs = np.flatnonzero((rows["node"] == b"server") & (rows["kind"] == b"train"))
+    arrivals = np.flatnonzero(are_any & places.at(rows["node"], places.UPLINK) & (rows["kind"] == b"smashed"))
+    jobs = np.flatnonzero(places.at(rows["node"], places.SERVER) & (rows["kind"] == b"train"))
     _, arrived, requested = np.intersect1d(step[arrivals], step[jobs], return_indices=True)
     return arrivals[arrived], jobs[requested]
 
@@ -140,6 +138,5 @@ def _union_s(parts: Sequence[_Intervals]) -> float:
 
 def traffic(rows: NDArray[np.void]) -> dict[str, int]:
     """Sum the bytes that left and reached clients; a message from client to client counts once, as up."""
-    up = (rows["node"] == b"uplink") | (rows["node"] == b"peer")
-    down = rows["node"] == b"downlink"
+    up, down = places.at(rows["node"], *places.SENT), places.at(rows["node"], places.DOWNLINK)
     return {"bytes_up": int(rows["bytes"][up].sum()), "bytes_down": int(rows["bytes"][down].sum())}

@@ -11,11 +11,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sfl_sim.metrics.precedence import Floats, Ints, Ops, requested_after, served_after, started_after
+from sfl_sim.store.places import NOBODY, OWN, SERVER
 
 WAITING = "waiting"
 """Resource of seconds in which no operation is the reason to wait, such as a time limit of waiting."""
 RESOURCES = ("device", "uplink", "queue", "server", "downlink", "aggregate", WAITING)
-_WHERE = {"client": "device", "uplink": "uplink", "peer": "uplink", "downlink": "downlink"}
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Dependencies:
             float_s[node] = min(later, default=0.0)
         rows = range(len(self.ops))
         of_clients = pd.Series([float_s[row] for row in rows], dtype=float).groupby(self.ops.client).min()
-        return of_clients[of_clients.index >= 0]
+        return of_clients[of_clients.index != NOBODY]
 
     def path(self) -> pd.DataFrame:
         """List the stretches of the critical path, as `CriticalPath.path`."""
@@ -154,7 +154,7 @@ class Dependencies:
         for row, until_s in self._chain():
             begins_s, ends_s = max(at_s, ops.started_s[row]), min(ops.ended_s[row], until_s)
             if begins_s > at_s:
-                held = ops.node[row] == "server" and ops.started_s[row] > ops.requested_s[row]
+                held = ops.node[row] == SERVER and ops.started_s[row] > ops.requested_s[row]
                 stretches.append((row, at_s, begins_s, "queue" if held else WAITING))
             stretches.append((row, begins_s, ends_s, self._resource(row)))
             at_s = ends_s
@@ -162,14 +162,14 @@ class Dependencies:
             stretches.append((-1, at_s, self.ended_s, WAITING))
         path = pd.DataFrame(stretches, columns=["row", "from_s", "to_s", "resource"])
         about = pd.DataFrame({"client": ops.client, "node": ops.node, "kind": ops.kind, "step": ops.step})
-        path = path.join(about, on="row").fillna({"client": -1, "node": "", "kind": "", "step": -1})
+        path = path.join(about, on="row").fillna({"client": NOBODY, "node": "", "kind": "", "step": -1})
         return path.astype({"client": int, "step": int})
 
     def _chain(self) -> list[tuple[int, float]]:
         """List the operations on the path, first to last, each with the instant at which the next one takes over."""
         ops, chain, until_s = self.ops, list[tuple[int, float]](), inf
         last = self.graph.predecessors(self.end)
-        row = max(last, key=lambda row: (ops.ended_s[row], ops.client[row] < 0, ops.position[row]), default=-1)
+        row = max(last, key=lambda row: (ops.ended_s[row], ops.client[row] == NOBODY, ops.position[row]), default=-1)
         while row >= 0:
             chain.append((row, until_s))
             waited = self.started[row] >= 0
@@ -179,4 +179,5 @@ class Dependencies:
 
     def _resource(self, row: int) -> str:
         node = str(self.ops.node[row])
-        return _WHERE.get(node, "server" if node == "server" and self.ops.client[row] >= 0 else "aggregate")
+        at_stations = "server" if node == SERVER and self.ops.client[row] != NOBODY else "aggregate"
+        return next((part for part, own in OWN.items() if node in own), at_stations)

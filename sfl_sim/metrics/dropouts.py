@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sfl_sim.store import places
 from sfl_sim.system.presence import Presence
-
-LINKS = (b"uplink", b"downlink", b"peer")
 
 
 class Spent(NamedTuple):
@@ -34,7 +33,7 @@ def spent_by(rows: NDArray[np.void], lost: Mapping[int, float], presence: Sequen
     """
     rows = rows[np.isin(rows["client"], list(lost))]
     rows = rows[rows["started_s"] <= [lost[client] for client in rows["client"].tolist()]]
-    device, link = rows[rows["node"] == b"client"], rows[np.isin(rows["node"], LINKS)]
+    device, link = (rows[places.at(rows["node"], *which)] for which in ([places.DEVICE], places.LINKS))
     return Spent(_seconds(device, presence), _seconds(link, presence), int(link["bytes"].sum()))
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfl_sim.store import places
 from sfl_sim.system.power import Power
 from sfl_sim.system.presence import Presence
 
 BITS_PER_BYTE = 8
-_SENT, _RECEIVED = (b"uplink", b"peer"), (b"downlink", b"peer")
-_BUSY = (b"client", *_SENT, *_RECEIVED)
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +38,8 @@ def op_joule(
         (N,) joules.
     """
     node, client = rows["node"], rows["client"]
-    computes, sends, receives = node == b"client", np.isin(node, _SENT), np.isin(node, _RECEIVED)
+    computes = places.at(node, places.DEVICE)
+    sends, receives = places.at(node, *places.SENT), places.at(node, *places.RECEIVED)
 
     def own(values: list[float]) -> Floats:
         return np.asarray(values, dtype=float).take(client)
@@ -70,7 +70,7 @@ def client_joule(
         started_s, ended_s: start and end of the round.
         presence: when each client is present; None if always.
     """
-    rows = rows[rows["client"] >= 0]
+    rows = rows[rows["client"] != places.NOBODY]
     n = len(power.compute_w)
     joule = _added(rows["client"], op_joule(rows, power, presence, started_s), n)
     if any(power.idle_w):
@@ -78,7 +78,9 @@ def client_joule(
         began_s, over_s = (_own_s(np.full(n, time_s), clients, presence) for time_s in (started_s, ended_s))
         waiting_s = np.zeros(n)
         waiting_s[list(participants)] = (over_s - began_s)[list(participants)]
-        busy_s = _busy_s(rows[np.isin(rows["node"], _BUSY)], began_s, ended_s - started_s, presence)
+        busy_s = _busy_s(
+            rows[places.at(rows["node"], places.DEVICE, *places.LINKS)], began_s, ended_s - started_s, presence
+        )
         joule += np.asarray(power.idle_w) * (waiting_s - np.minimum(waiting_s, busy_s))
     return joule
 

@@ -16,13 +16,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sfl_sim.metrics.queue import held_idle, queue_length
+from sfl_sim.store import places
+from sfl_sim.store.places import AGGREGATOR, DEVICE, DOWNLINK, PEER, SERVER, UPLINK
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_RANKS = {"client": 0, "uplink": 1, "peer": 1, "server": 2, "aggregator": 2, "downlink": 3}
+_RANKS = {DEVICE: 0, UPLINK: 1, PEER: 1, SERVER: 2, AGGREGATOR: 2, DOWNLINK: 3}
 """Ranks of operations that take no time and share an instant: they follow the path of a client's model."""
-_LINKS = ("uplink", "downlink", "peer")
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def requested_after(ops: Ops) -> Ints:
     """
     ended, requested = _instants(ops.ended_s, ops.requested_s)
     span = int(ops.client.max(initial=-1)) + 2
-    nobodys = np.flatnonzero(ops.client < 0)
+    nobodys = np.flatnonzero(ops.client == places.NOBODY)
     found = _last_before(ops, ops.position, ended * span + ops.client + 1, requested * span + ops.client + 1)
     took_time = np.flatnonzero(ops.requested_s < ops.ended_s)
     for among in (nobodys, took_time, np.arange(len(ops))):
@@ -112,12 +113,12 @@ def served_after(ops: Ops) -> Ints:
     ended. A server that was never held serves jobs as they come, so its sequence implies no precedence.
     """
     found = np.full(len(ops), -1)
-    kept = (ops.node == "client") | (np.isin(ops.node, _LINKS) & (ops.ended_s > ops.requested_s))
-    at_server = ops.node == "server"
+    kept = places.at(ops.node, DEVICE) | (places.at(ops.node, *places.LINKS) & (ops.ended_s > ops.requested_s))
+    at_server = places.at(ops.node, SERVER)
     if _is_held(ops, at_server):
         kept |= at_server
     rows = np.flatnonzero(kept)
-    _, resource = np.unique(np.where(ops.node == "peer", "uplink", ops.node)[rows], return_inverse=True)
+    _, resource = np.unique(np.where(ops.node == PEER, UPLINK, ops.node)[rows], return_inverse=True)
     resource = resource * (int(ops.client.max(initial=0)) + 1) + np.where(at_server[rows], 0, ops.client[rows])
     order = np.lexsort((ops.position[rows], ops.started_s[rows], resource))
     rows, resource = rows[order], resource[order]
@@ -146,10 +147,10 @@ def started_after(ops: Ops, requested: Ints, served: Ints) -> Ints:
         requested, served: results of `requested_after` and `served_after`.
     """
     waited = ops.waited()
-    at_station = np.isin(ops.node, ("server", "aggregator"))
+    at_station = places.at(ops.node, *places.STATIONS)
     found = np.where(waited & ~at_station, served, -1)
     ended, started = _instants(ops.ended_s, ops.started_s)
-    for node in ("server", "aggregator"):
+    for node in places.STATIONS:
         rows = np.flatnonzero(ops.node == node)
         here = waited & (ops.node == node)
         found[here] = _last_before(ops, ops.position, ended[rows], started, rows)[here]

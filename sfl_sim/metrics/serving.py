@@ -10,6 +10,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sfl_sim.metrics.exit_metrics import latency_eq12, power
+from sfl_sim.store import places
+from sfl_sim.store.places import DEVICE, DOWNLINK, SERVER, UPLINK
 
 PARTS = ("device", "uplink", "queue", "server", "downlink")
 """Parts of a request's latency. Waiting for the device or a link counts as that device or link; `queue` is waiting at
@@ -43,7 +45,7 @@ def request_rows(ops: NDArray[np.void]) -> pd.DataFrame:
         latency, ended_s - arrived_s.
     """
     node = ops["node"]
-    device, uplink, server, downlink = (ops[node == name] for name in (b"client", b"uplink", b"server", b"downlink"))
+    device, uplink, server, downlink = (ops[places.at(node, one)] for one in (DEVICE, UPLINK, SERVER, DOWNLINK))
     n = len(device)
     seconds = {part: np.zeros(n) for part in PARTS}
     arrived_s, ended_s, client = np.zeros(n), np.zeros(n), np.zeros(n, np.int64)

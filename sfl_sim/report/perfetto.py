@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sfl_sim.metrics.precedence import Ops, requested_after
+from sfl_sim.store import places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 MAX_EVENTS = 200_000
 """Perfetto gets slow beyond; of a longer run, the operations that ended first are shown."""
 
-_ORDER = {"server": 0, "aggregator": 1, "client": 2, "uplink": 3, "downlink": 4, "peer": 5}
+_ORDER = {place: rank for rank, place in enumerate((*places.STATIONS, places.DEVICE, *places.LINKS))}
 
 
 def write_trace(run: Path) -> Path:
@@ -50,7 +51,7 @@ def _first_ops(path: Path) -> pd.DataFrame:
     process = ops.groupby(["variant", "seed"], observed=True, sort=False).ngroup() + 1
     rank = ops["node"].map(_ORDER).astype(int)
     # Server and aggregator first, then the device and links of one client after another.
-    track = rank.where(ops["node"].isin(["server", "aggregator"]), 10 * (ops["client"] + 1) + rank)
+    track = rank.where(places.at(ops["node"], *places.STATIONS), 10 * (ops["client"] + 1) + rank)
     begins_us, takes_us = ops["started_s"] * 1e6, (ops["ended_s"] - ops["started_s"]) * 1e6
     return ops.assign(process=process, track=track, begins_us=begins_us, takes_us=takes_us)
 
@@ -64,7 +65,7 @@ def _names(ops: pd.DataFrame) -> Iterator[str]:
         yield _meta("process_name", process, 0, f"{variant} (seed {seed})")
     tracks = ops.drop_duplicates(["process", "track"])
     for process, track, node, client in _columns(tracks, "process", "track", "node", "client"):
-        owner = "" if node in {"server", "aggregator"} else f" {client}"
+        owner = "" if node in places.STATIONS else f" {client}"
         yield _meta("thread_name", process, track, f"{node}{owner}")
 
 

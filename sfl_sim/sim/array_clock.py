@@ -25,6 +25,7 @@ from sfl_sim.sim.durations import Duration, Foreseen
 from sfl_sim.sim.station import Hold, Job, Policy, Sorting
 from sfl_sim.sim.trace import Demand, Entry, NotPlannable
 from sfl_sim.store.columns import OP_DTYPE
+from sfl_sim.store.places import AGGREGATOR, PEER, SERVER
 
 Floats = NDArray[np.float64]
 Branch = Sequence[Entry | Wait | Occur]
@@ -330,7 +331,7 @@ def _legs(branch: Branch, first: int) -> Iterator[Leg]:
     leg = Leg(first, first)
     occurred: set[Event] = set()
     for item in branch:
-        is_job = isinstance(item, Entry) and item.node == "server"
+        is_job = isinstance(item, Entry) and item.node == SERVER
         if leg.occurring or (leg.first < leg.end and (is_job or isinstance(item, Wait))):
             yield leg
             leg = Leg(leg.end, leg.end)
@@ -365,13 +366,13 @@ def _rows(entries: Sequence[Entry]) -> NDArray[np.void]:
 
 def _check(branches: Sequence[Sequence[Entry]], announced: Expect | None) -> None:
     """Check that branches meet only at the server, with one state each or all with the announced jobs on one state."""
-    if any(entry.node == "peer" for branch in branches for entry in branch):
+    if any(entry.node == PEER for branch in branches for entry in branch):
         raise NotPlannable("a message takes links of two clients")
     if len(branches) == 1 and announced is None:
         return
     _check_own([{entry.client for entry in branch if entry.state is None} for branch in branches], "devices or links")
-    _check_own([{entry.state for entry in branch if entry.node == "aggregator"} for branch in branches], "averages")
-    jobs = [[entry for entry in branch if entry.node == "server"] for branch in branches]
+    _check_own([{entry.state for entry in branch if entry.node == AGGREGATOR} for branch in branches], "averages")
+    jobs = [[entry for entry in branch if entry.node == SERVER] for branch in branches]
     _check_own([{job.client for job in brought} for brought in jobs], "clients who bring jobs")
     if any(len({job.client for job in brought}) > 1 for brought in jobs):
         raise NotPlannable("a branch brings jobs of several clients")

@@ -7,6 +7,8 @@ from typing import Any
 
 import simpy
 
+from sfl_sim.sim.nodes import Link
+
 Callbacks = list[Callable[[Any], None]]
 
 WAITS: Any = object()
@@ -25,14 +27,15 @@ class Branch(simpy.Event):
         is_over: True once the flow of a whole round has ended.
         op: the operation that the flow has yielded last.
         result: what the operation gives.
-        macs: MACs of the operation.
+        macs: MACs of the operation, if it computes.
+        link: that it takes, if it sends.
         requested_s, started_s, lasts_s, lost_s: of the operation: its request, its start, its duration, and the instant
             at which it is lost.
         branches, n_left: those of the `par` under way, and the number of them that have not ended.
     """
 
     __slots__ = (
-        "branches", "callbacks", "flow", "is_over", "lasts_s", "lost_s", "macs", "n_left", "op", "parent",
+        "branches", "callbacks", "flow", "is_over", "lasts_s", "link", "lost_s", "macs", "n_left", "op", "parent",
         "requested_s", "result", "started_s", "value",
     )  # fmt: skip
     _ok = True
@@ -42,6 +45,7 @@ class Branch(simpy.Event):
     result: Any
     value: Any
     macs: float
+    link: Link
     requested_s: float
     started_s: float
     lasts_s: float

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import inf
 
 from sfl_sim.sim.dropouts import Dropouts
+from sfl_sim.sim.nodes import Link
 from sfl_sim.sim.prices import Prices
 
 Slot = tuple[float, float, float]
@@ -44,27 +45,28 @@ class ClientResources:
         self._device_free_s[client] = lost_s
         return min(started_s, lost_s), service_s, lost_s
 
-    def move(self, src: int, dst: int, requested_s: float, size_bytes: int) -> Slot:
-        """Occupy the links from `src` to `dst`, once the sender's uplink and the receiver's downlink are free."""
+    def move(self, link: Link, requested_s: float, size_bytes: int) -> Slot:
+        """Occupy a link, once the sender's uplink and the receiver's downlink are free."""
+        _, _, sender, receiver = link
         started_s = requested_s
-        if src >= 0 and self._uplink_free_s[src] > started_s:
-            started_s = self._uplink_free_s[src]
-        if dst >= 0 and self._downlink_free_s[dst] > started_s:
-            started_s = self._downlink_free_s[dst]
-        lost_s = self.dropouts.message_at_s(src, dst, requested_s) if self.dropouts.are_possible else inf
-        taken_s, latency_s = self.prices.transfer_s(src, dst, started_s, size_bytes, lost_s)
+        if sender is not None and self._uplink_free_s[sender] > started_s:
+            started_s = self._uplink_free_s[sender]
+        if receiver is not None and self._downlink_free_s[receiver] > started_s:
+            started_s = self._downlink_free_s[receiver]
+        lost_s = self.dropouts.message_at_s(link.ends, requested_s) if self.dropouts.are_possible else inf
+        taken_s, latency_s = self.prices.transfer_s(link, started_s, size_bytes, lost_s)
         lasts_s, until_s = taken_s + latency_s, started_s + taken_s
         if started_s + lasts_s <= lost_s:
             lost_s = inf
         elif until_s > lost_s:
             until_s = lost_s
         # an operation that is lost while it waits frees no busy link
-        if src >= 0 and self._uplink_free_s[src] < until_s:
-            self._uplink_free_s[src] = until_s
-        if dst >= 0 and self._downlink_free_s[dst] < until_s:
-            self._downlink_free_s[dst] = until_s
+        if sender is not None and self._uplink_free_s[sender] < until_s:
+            self._uplink_free_s[sender] = until_s
+        if receiver is not None and self._downlink_free_s[receiver] < until_s:
+            self._downlink_free_s[receiver] = until_s
         return (started_s, lasts_s, inf) if lost_s == inf else (min(started_s, lost_s), lasts_s, lost_s)
 
-    def pieces(self, src: int, dst: int, start_s: float) -> Iterator[tuple[float, float]]:
-        """Generate the rates of the links from `src` to `dst` from `start_s` on, as `Prices.pieces`."""
-        return self.prices.pieces(src, dst, start_s)
+    def pieces(self, link: Link, start_s: float) -> Iterator[tuple[float, float]]:
+        """Generate the rates of a `link` from `start_s` on, as `Prices.pieces`."""
+        return self.prices.pieces(link, start_s)

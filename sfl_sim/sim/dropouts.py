@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -52,15 +52,15 @@ class Dropouts:
 
     def at_s(self, client: int, requested_s: float) -> float:
         """Give the instant at which an operation requested at `requested_s` is lost; infinity if it cannot be."""
-        if not self.are_possible or client < 0:
+        if not self.are_possible:
             return inf
         if self.policy == "deadline":
             return max(requested_s, self.ends_s)
         return inf if self.presence is None else self.presence[client].until_s(requested_s)
 
-    def message_at_s(self, src: int, dst: int, requested_s: float) -> float:
-        """Give the instant at which a message is lost, by either of its ends."""
-        return min(self.at_s(src, requested_s), self.at_s(dst, requested_s))
+    def message_at_s(self, clients: Iterable[int], requested_s: float) -> float:
+        """Give the instant at which a message is lost, by any of the `clients` at its ends."""
+        return min(self.at_s(client, requested_s) for client in clients)
 
     @property
     def cause(self) -> Literal["away", "deadline"]:

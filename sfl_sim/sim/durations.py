@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from sfl_sim.ops import ServerNode
 from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.prices import Computing, Moving, Prices
 from sfl_sim.sim.trace import Demand
@@ -41,19 +42,20 @@ def duration_of(demand: Demand, prices: Prices, resources: ClientResources) -> D
     fleet = prices.fleet
     if isinstance(demand, Computing):
         seconds = float(prices.seconds(demand))
-        if demand.node < 0 or (fleet.conditions is None and fleet.presence is None):
+        if isinstance(demand.node, ServerNode) or (fleet.conditions is None and fleet.presence is None):
             return seconds
         return Foreseen(partial(_computed_s, resources, demand.node, seconds))
-    link = fleet.downlinks[demand.dst] if demand.src < 0 else fleet.uplinks[demand.src]
-    if link.pattern is None and fleet.presence is None:
+    link = demand.link
+    rate = (fleet.downlinks if link.uplink_of is None else fleet.uplinks)[link.client]
+    if rate.pattern is None and fleet.presence is None:
         return float(prices.seconds(demand))
     if fleet.presence is None:
-        return Foreseen(partial(_crossed_s, link, demand.size_bytes, prices.latency_s(demand.src, demand.dst)))
+        return Foreseen(partial(_crossed_s, rate, demand.size_bytes, prices.latency_s(link)))
     return Foreseen(partial(_moved_s, resources, demand))
 
 
-def _crossed_s(link: RateTrace, size_bytes: int, latency_s: float, start_s: float) -> float:
-    return link.transfer_s(start_s, size_bytes) + latency_s
+def _crossed_s(rate: RateTrace, size_bytes: int, latency_s: float, start_s: float) -> float:
+    return rate.transfer_s(start_s, size_bytes) + latency_s
 
 
 def _computed_s(resources: ClientResources, client: int, service_s: float, start_s: float) -> float:
@@ -61,4 +63,4 @@ def _computed_s(resources: ClientResources, client: int, service_s: float, start
 
 
 def _moved_s(resources: ClientResources, demand: Moving, start_s: float) -> float:
-    return resources.move(demand.src, demand.dst, start_s, demand.size_bytes)[1]
+    return resources.move(demand.link, start_s, demand.size_bytes)[1]

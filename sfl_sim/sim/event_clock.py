@@ -15,7 +15,7 @@ from simpy.core import EmptySchedule
 from simpy.events import NORMAL, URGENT
 
 from sfl_sim.errors import DeadlockError
-from sfl_sim.ops import Expect, Flow, Lost, Occur, On, Par, Present, Read, Send, Start, Wait
+from sfl_sim.ops import SERVER, Expect, Flow, Lost, Occur, On, Par, Present, Read, Send, ServerNode, Start, Wait
 from sfl_sim.rng import stream
 from sfl_sim.sim.branch import WAITS, Branch, Callbacks
 from sfl_sim.sim.client_resources import ClientResources
@@ -49,7 +49,7 @@ class EventClock:
 
     Attributes:
         records: rows of all operations, what was read, and what was lost.
-        after_job: called with each operation at the server after its step has run.
+        after_job: called with each operation at a server after its step has run.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class EventClock:
     def _begin(self, now_s: float) -> None:
         """Make a new event loop: between two rounds no flow waits, and devices and links are free."""
         self.env = simpy.Environment(now_s)
-        self._server = self.station(self.env, self.workers)
+        self._servers: dict[ServerNode, Station | ServingStation] = {SERVER: self.station(self.env, self.workers)}
         self._awaiting = Events(self.env, self._go_on)
         self._operations = Operations(
-            self.env, self.executor, self.prices, self.resources, self._server, self.records, self.after_job,
+            self.env, self.executor, self.prices, self.resources, self._servers, self.records, self.after_job,
             self._go_on,
         )  # fmt: skip
         self._handlers: dict[type, Callable[[Branch, Any], Any]] = {
@@ -133,12 +133,13 @@ class EventClock:
         value = whole.branches[0].value
         if isinstance(value, Lost):
             raise value
-        if isinstance(self._server, Station) and not self._background and (missing := self._server.missing()):
-            client, n_jobs = next(iter(missing.items()))
-            raise DeadlockError(
-                f"round {round} has ended without {n_jobs:,} jobs of client {client} that `expect` has announced; "
-                "do fewer reach the server, or does a flow lack `yield from`?"
-            )
+        for server, station in self._servers.items():
+            if isinstance(station, Station) and not self._background and (missing := station.missing()):
+                client, n_jobs = next(iter(missing.items()))
+                raise DeadlockError(
+                    f"round {round} has ended without {n_jobs:,} jobs of client {client} that `expect` has announced; "
+                    f"do fewer reach the {server}, or does a flow lack `yield from`?"
+                )
         return value
 
     def serve(self, arrivals: Iterable[tuple[float, Flow]]) -> None:
@@ -150,7 +151,7 @@ class EventClock:
         self._arrive(self._coming(arrivals))
         with rare_garbage_collection():
             self.env.run()
-        if self._awaiting.events or any(self._server.waiting()):
+        if self._awaiting.events or any(self._waiting()):
             raise DeadlockError(self._who_waits())
 
     def _coming(self, arrivals: Iterable[tuple[float, Flow]]) -> Iterator[float]:
@@ -276,7 +277,7 @@ class EventClock:
         return number
 
     def _expect(self, _: Branch, op: Expect) -> None:
-        self._server.rank(op.state.guard, *self.policy(op.jobs, self._operations.round))
+        self._servers[SERVER].rank(op.state.guard, *self.policy(op.jobs, self._operations.round))
 
     def policy(self, jobs: Mapping[int, int], round: int) -> tuple[Policy, dict[int, int]]:
         """The order's policy for a round in which each client brings so many `jobs`; it follows the returned count."""
@@ -284,12 +285,16 @@ class EventClock:
         rng = stream(self.seed, "order", round)
         return self.order(Roster(list(left), left, self.burst, rng, self.labels, self.max_wait_s)), left
 
+    def _waiting(self) -> Iterator[str]:
+        """Say who waits at each server for which state."""
+        for server, station in self._servers.items():
+            for clients, turn in station.waiting():
+                held = "" if turn is None else f", which the order holds for client {turn}"
+                named = ", ".join(map(str, clients[:10])) + (", ..." if len(clients) > 10 else "")
+                yield f"client {named} waits for the {server}{held}"
+
     def _who_waits(self) -> str:
-        lines = []
-        for clients, turn in self._server.waiting():
-            held = "" if turn is None else f", which the order holds for client {turn}"
-            named = ", ".join(map(str, clients[:10])) + (", ..." if len(clients) > 10 else "")
-            lines.append(f"client {named} waits for the server{held}")
+        lines = [*self._waiting()]
         lines += [f"a flow waits for {event.about}" for event in self._awaiting.events]
         ended_s = self.records.last_end_s(self.now_s)  # patience may have ended later
         why = "; ".join(lines) or "no operation is pending"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from math import inf
 from typing import Any, Protocol
@@ -11,15 +11,17 @@ import simpy
 from simpy.events import NORMAL
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.ops import SERVER, Lost, On, Send, Value
+from sfl_sim.ops import AGGREGATOR, Lost, On, Send, ServerNode, Value
 from sfl_sim.sim.branch import WAITS, Branch, Callbacks
 from sfl_sim.sim.client_resources import ClientResources
 from sfl_sim.sim.dropouts import Dropout
-from sfl_sim.sim.prices import Prices, client_of, is_local, link_of
+from sfl_sim.sim.nodes import client_of
+from sfl_sim.sim.prices import Prices
 from sfl_sim.sim.recording import Recording, Row, row_bytes
 from sfl_sim.sim.serving_station import ServingStation
 from sfl_sim.sim.shared_links import SharedLinks
 from sfl_sim.sim.station import Job, Station
+from sfl_sim.store.places import DEVICE, NOBODY
 from sfl_sim.system.presence import Presence
 
 MAX_LOSSES, MAX_LOSSES_A_CLIENT = 10_000, 100
@@ -46,7 +48,7 @@ class Operations:
     """Carries operations out in one SimPy environment, and records every one of them.
 
     A device and a link serve one operation at a time, in the order of request; they stand still while their client is
-    away, unless that loses the operation. The server serves as its station says; the aggregator has as many workers as
+    away, unless that loses the operation. A server serves as its station says; the aggregator has as many workers as
     it needs, at the server's rate.
 
     An operation gives its result, or `WAITS` if the flow has to wait for it: `go_on` then gets the result, or what has
@@ -57,9 +59,9 @@ class Operations:
         executor: carries out what operations compute.
         prices: durations of operations.
         resources: the clients' devices and links, and the rule of their dropouts.
-        server: where jobs wait for a worker.
+        servers: the stations of servers, where jobs wait for a worker until their client is lost.
         records: receives a row for every operation, and the lost operations.
-        after_job: called with each operation at the server after its step has run.
+        after_job: called with each operation at these servers after its step has run.
         go_on: lets a branch go on that has waited for an operation.
 
     Attributes:
@@ -72,7 +74,7 @@ class Operations:
         executor: Executor,
         prices: Prices,
         resources: ClientResources,
-        server: Station | ServingStation,
+        servers: Mapping[ServerNode, Station | ServingStation],
         records: Recording,
         after_job: list[Callable[[On], None]],
         go_on: Callable[..., None],
@@ -80,14 +82,15 @@ class Operations:
         self.env = env
         self.executor = executor
         self.resources = resources
-        self.server = server
-        self.aggregator = Station(env, inf)
+        self.servers = servers
+        self._station_of = {**servers, AGGREGATOR: Station(env, inf)}
         self.records = records
         self.after_job = after_job
         self.go_on = go_on
         self.prices = prices
         self.dropouts = resources.dropouts
         topology = prices.fleet.topology
+        self._links = prices.nodes.links
         self._shared = None if topology is None else SharedLinks(env, topology, resources.pieces)
         self._watched_s: dict[int, float] = {}
         self._n_lost = 0
@@ -103,13 +106,13 @@ class Operations:
         self.resources.prices = self.prices if in_round else self.prices.of_all_present
 
     def on(self, branch: Branch, op: On) -> Any:
-        """Run a step on a client's device, or bring it to the server or the aggregator."""
+        """Run a step on a client's device, or bring it to the station of another node."""
         node, requested_s = op.node, self.env.now
         branch.requested_s = requested_s
         branch.macs, service_s, branch.result = self.prices.look_up(op)
         branch.result.maker = node
-        if node < 0:
-            return self._bring(branch, op, service_s)
+        if isinstance(node, ServerNode):
+            return self._bring(branch, self._station_of[node], service_s)
         started_s, lasts_s, lost_s = self.resources.compute(node, requested_s, service_s)
         branch.started_s, branch.lasts_s = started_s, lasts_s
         if lost_s < inf:
@@ -128,38 +131,42 @@ class Operations:
         """Start a step on a device that is free."""
         branch.result.content = self.executor.run(branch.op)
         if not branch.lasts_s:
-            self.records.rows += row_bytes(*self._step(branch))
+            self.records.rows += row_bytes(*self._step(branch, branch.op.node, DEVICE))
             return branch.result
         branch.callbacks = self._computed
         self.env.schedule(branch, NORMAL, branch.lasts_s)
         return WAITS
 
     def _end_step(self, branch: Branch) -> None:
-        self.records.rows += row_bytes(*self._step(branch))
+        self.records.rows += row_bytes(*self._step(branch, branch.op.node, DEVICE))
         self.go_on(branch, branch.result)
 
-    def _step(self, branch: Branch) -> Row:
-        """Make the row of a step on a device that has ended now."""
-        op = branch.op
-        return (b"client", op.step.name.encode(), self.round, branch.result.step, op.node,
+    def _step(self, branch: Branch, client: int, place: str) -> Row:
+        """Make the row of a step that has ended now, on a client's device or as its job at a server."""
+        return (place.encode(), branch.op.step.name.encode(), self.round, branch.result.step, client,
                 branch.requested_s, branch.started_s, self.env.now, branch.macs, 0)  # fmt: skip
 
     def _lose_step(self, branch: Branch, lost_s: float) -> Lost:
         client = branch.op.node
         branch.macs *= self.prices.worked_share(client, branch.started_s, lost_s, branch.lasts_s)
-        self.server.lose(client)
-        return self._lose(client, lost_s, self._step(branch))
+        self._leave(client)
+        return self._lose(client, lost_s, self._step(branch, client, DEVICE))
 
-    def _bring(self, branch: Branch, op: On, service_s: float) -> Any:
-        """Bring a job to the server or the aggregator, which serves it once a worker is free and the order allows."""
-        client = client_of(op)
-        job = Job(client, op.state.guard, branch.requested_s, service_s, self, branch)
+    def _leave(self, client: int) -> None:
+        """Lose the jobs with which a client waits at the servers."""
+        for station in self.servers.values():
+            station.lose(client)
+
+    def _bring(self, branch: Branch, station: Station | ServingStation, service_s: float) -> Any:
+        """Bring a job to a station, which serves it once a worker is free and the order allows."""
+        client = client_of(branch.op)
+        job = Job(client, branch.op.state.guard, branch.requested_s, service_s, self, branch)
         branch.started_s = branch.lost_s = inf
-        if self.dropouts.are_possible:
+        if self.dropouts.are_possible and client != NOBODY:
             branch.lost_s = lost_s = self.dropouts.at_s(client, branch.requested_s)
             if lost_s < inf:
                 self._watch(client, lost_s)
-        (self.server if op.node == SERVER else self.aggregator).serve(job)
+        station.serve(job)
         return WAITS
 
     def begin(self, job: Job) -> None:
@@ -171,14 +178,14 @@ class Operations:
         except Exception as error:  # whose traceback then names the line that yielded the operation
             branch.flow.throw(error)
             raise
-        if op.node == SERVER:
-            for look in self.after_job:
+        for look in self.after_job:
+            if op.node in self.servers:
                 look(op)
 
     def served(self, job: Job) -> None:
         """Record a job that has ended, and go on; its client may have gone away meanwhile."""
         branch = job.branch
-        row = self._job(branch)
+        row = self._step(branch, job.client, branch.op.node.role)
         if branch.lost_s < self.env.now:
             self.go_on(branch, error=self._lose(job.client, branch.lost_s, row))
         else:
@@ -189,30 +196,23 @@ class Operations:
         """Record a job that will not be served, because its client has gone away."""
         branch = job.branch
         branch.started_s, branch.macs = self.env.now, 0.0
-        self.go_on(branch, error=self._lose(job.client, branch.lost_s, self._job(branch)))
-
-    def _job(self, branch: Branch) -> Row:
-        """Make the row of a job that has ended now."""
-        op = branch.op
-        node = b"server" if op.node == SERVER else b"aggregator"
-        return (node, op.step.name.encode(), self.round, branch.result.step, client_of(op),
-                branch.requested_s, branch.started_s, self.env.now, branch.macs, 0)  # fmt: skip
+        row = self._step(branch, job.client, branch.op.node.role)
+        self.go_on(branch, error=self._lose(job.client, branch.lost_s, row))
 
     def send(self, branch: Branch, op: Send) -> Any:
-        """Move a payload over the links between two nodes."""
-        src, dst = op.src, op.dst
-        self.prices.check(src, dst)
+        """Move a payload over the link between two nodes."""
+        link = self._links[op.src, op.dst]
         payload = self.executor.snapshot(op.payload)
-        if is_local(src, dst):
+        if link is None:
             return payload
         requested_s = self.env.now
-        branch.result, branch.requested_s, branch.started_s = payload, requested_s, requested_s
+        branch.link, branch.result, branch.requested_s, branch.started_s = link, payload, requested_s, requested_s
         if not self.prices.travels(payload):
             self.records.rows += row_bytes(*self._message(branch, payload.size_bytes))
             return payload
         if self._shared is not None:
             return self._drive(branch, self._share(self._shared, branch))
-        started_s, lasts_s, lost_s = self.resources.move(src, dst, requested_s, payload.size_bytes)
+        started_s, lasts_s, lost_s = self.resources.move(link, requested_s, payload.size_bytes)
         branch.started_s = started_s
         if lost_s < inf:
             return self._until(lost_s, branch, partial(self._lose_moved, branch, lost_s))
@@ -226,22 +226,21 @@ class Operations:
 
     def _message(self, branch: Branch, moved_bytes: float) -> Row:
         """Make the row of a message that has ended now."""
-        payload = branch.result
-        link, client = link_of(branch.op.src, branch.op.dst)
-        return (link.encode(), payload.kind.encode(), self.round, payload.step, client,
+        payload, link = branch.result, branch.link
+        return (link.place.encode(), payload.kind.encode(), self.round, payload.step, link.client,
                 branch.requested_s, branch.started_s, self.env.now, 0.0, int(moved_bytes))  # fmt: skip
 
     def _lose_moved(self, branch: Branch, lost_s: float) -> Lost:
-        src, dst, size_bytes = branch.op.src, branch.op.dst, branch.result.size_bytes
-        moved_bytes = min(self.prices.moved_bytes(src, dst, branch.started_s, lost_s), size_bytes)
+        moved_bytes = self.prices.moved_bytes(branch.link, branch.started_s, lost_s)
+        moved_bytes = min(moved_bytes, branch.result.size_bytes)
         return self._lose_message(branch, lost_s, moved_bytes)
 
     def _share(self, links: SharedLinks, branch: Branch) -> Generator[simpy.Event, Any, Any]:
         """Move a payload over shared links: its duration depends on the other messages."""
-        src, dst, size_bytes = branch.op.src, branch.op.dst, branch.result.size_bytes
-        lost_s = self.dropouts.message_at_s(src, dst, branch.requested_s)
-        branch.started_s, moved_bytes = yield from links.transfer(src, dst, size_bytes, lost_s)
-        latency_s = self.prices.latency_s(src, dst)
+        link, size_bytes = branch.link, branch.result.size_bytes
+        lost_s = self.dropouts.message_at_s(link.ends, branch.requested_s)
+        branch.started_s, moved_bytes = yield from links.transfer(link, size_bytes, lost_s)
+        latency_s = self.prices.latency_s(link)
         if moved_bytes < size_bytes or self.env.now + latency_s > lost_s:
             if lost_s > self.env.now:
                 yield self.env.timeout(lost_s - self.env.now)
@@ -277,9 +276,9 @@ class Operations:
         return WAITS
 
     def _lose_message(self, branch: Branch, lost_s: float, moved_bytes: float) -> Lost:
-        ends = [client for client in (branch.op.dst, branch.op.src) if client >= 0]  # the sender has done its part
+        ends = branch.link.ends  # the receiver first: the sender has done its part
         client = min(ends, key=lambda client: self.dropouts.at_s(client, branch.requested_s))
-        self.server.lose(client)
+        self._leave(client)
         return self._lose(client, lost_s, self._message(branch, moved_bytes))
 
     def _lose(self, client: int, lost_s: float, row: Row) -> Lost:
@@ -300,7 +299,7 @@ class Operations:
         return Lost(client)
 
     def _watch(self, client: int, lost_s: float) -> None:
-        """Schedule one event at `lost_s` that removes the client's waiting jobs from the server's queue."""
+        """Schedule one event at `lost_s` that removes the client's waiting jobs from the servers' queues."""
         if self._watched_s.get(client) != lost_s:
             self._watched_s[client] = lost_s
             self.env.timeout(lost_s - self.env.now).callbacks.append(partial(self._look_after, client, lost_s))
@@ -312,15 +311,16 @@ class Operations:
         del self._watched_s[client]
         lost_s = self.dropouts.at_s(client, self.env.now)
         if lost_s <= self.env.now:
-            self.server.lose(client)
+            self._leave(client)
         elif lost_s == watched_s:
             self._watch(client, lost_s)
 
     def under_way(self, branch: Branch) -> Row:
         """Make the row of the operation for which a branch waits, as if it ended now; of no MACs and no bytes yet."""
-        if isinstance(branch.op, Send):
+        op = branch.op
+        if isinstance(op, Send):
             row = self._message(branch, 0)
         else:
-            row = self._job(branch) if branch.op.node < 0 else self._step(branch)
+            row = self._step(branch, client_of(op), op.node.role if isinstance(op.node, ServerNode) else DEVICE)
         *which, started_s, now_s, _, _ = row
         return *which, min(started_s, now_s), now_s, 0.0, 0  # type: ignore[return-value]

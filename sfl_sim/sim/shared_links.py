@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import simpy
 
+from sfl_sim.sim.nodes import Link
 from sfl_sim.sim.station import LAST
 from sfl_sim.system.links import BITS_PER_BYTE
 
@@ -77,17 +78,17 @@ class SharedLinks:
     sender's uplink and the receiver's downlink are free. From then on it is one of the flows that share the topology.
 
     Args:
-        pieces: rates that the clients' own links allow a message from `src` to `dst` from an instant on: constant
-            pieces, which may be 0, of which the last lasts for ever.
+        pieces: rates that the clients' own links allow a message from an instant on: constant pieces, which may be 0,
+            of which the last lasts for ever.
     """
 
-    def __init__(
-        self, env: simpy.Environment, topology: Topology, pieces: Callable[[int, int, float], RatePieces]
-    ) -> None:
+    def __init__(self, env: simpy.Environment, topology: Topology, pieces: Callable[[Link, float], RatePieces]) -> None:
         self.env = env
         self.topology = topology
         self.pieces = pieces
-        self._own = defaultdict[tuple[str, int], simpy.Resource](partial(simpy.Resource, env))
+        self._uplinks, self._downlinks = (
+            defaultdict[int, simpy.Resource](partial(simpy.Resource, env)) for _ in range(2)
+        )
         self._flows: dict[_Flow, None] = {}
         self._over = defaultdict[int, dict[_Flow, None]](dict)
         """Flows over each edge."""
@@ -97,9 +98,9 @@ class SharedLinks:
         self._settles_s = inf
 
     def transfer(
-        self, src: int, dst: int, size_bytes: float, until_s: float = inf
+        self, link: Link, size_bytes: float, until_s: float = inf
     ) -> Generator[simpy.Event, Any, tuple[float, float]]:
-        """Move `size_bytes` from `src` to `dst`, or as many as can be moved by `until_s`.
+        """Move `size_bytes` over a `link`, or as many as can be moved by `until_s`.
 
         Gives the start and the number of bytes moved: `size_bytes` exactly if all have.
 
@@ -107,16 +108,16 @@ class SharedLinks:
         """
         env = self.env
         with ExitStack() as own:
-            links = [own.enter_context(link.request()) for link in self._own_links(src, dst)]
-            if not all(link.triggered for link in links):
-                free = simpy.AllOf(env, links)
+            requests = [own.enter_context(resource.request()) for resource in self._resources(link)]
+            if not all(request.triggered for request in requests):
+                free = simpy.AllOf(env, requests)
                 yield free if until_s == inf else free | env.timeout(max(0.0, until_s - env.now))
             started_s = float(env.now)
-            if not size_bytes or started_s >= until_s or not all(link.triggered for link in links):
+            if not size_bytes or started_s >= until_s or not all(request.triggered for request in requests):
                 return started_s, 0.0
-            client, path = src if src >= 0 else dst, self.topology.path(src, dst)
-            pieces, bits = _joined(self.pieces(src, dst, started_s)), BITS_PER_BYTE * size_bytes
-            flow = _Flow(client, path, pieces, until_s, env.event(), bits, started_s)
+            path = self.topology.path(link.uplink_of, link.downlink_of)
+            pieces, bits = _joined(self.pieces(link, started_s)), BITS_PER_BYTE * size_bytes
+            flow = _Flow(link.client, path, pieces, until_s, env.event(), bits, started_s)
             self._flows[flow] = None
             for edge in path:
                 self._over[edge][flow] = None
@@ -125,10 +126,11 @@ class SharedLinks:
             bits_left: Any = flow.ended.value
         return started_s, size_bytes - bits_left / BITS_PER_BYTE
 
-    def _own_links(self, src: int, dst: int) -> Iterator[simpy.Resource]:
-        for name, client in (("uplink", src), ("downlink", dst)):
-            if client >= 0:
-                yield self._own[name, client]
+    def _resources(self, link: Link) -> Iterator[simpy.Resource]:
+        if link.uplink_of is not None:
+            yield self._uplinks[link.uplink_of]
+        if link.downlink_of is not None:
+            yield self._downlinks[link.downlink_of]
 
     def _settle_by(self, at_s: float) -> None:
         """Schedule `_settle` for the end of the instant `at_s`, unless it is already scheduled for an earlier one."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
 
-from sfl_sim.ops import Expect, Flow, Occur, On, Par, Send, State, Value, Wait
-from sfl_sim.sim.prices import Computing, Moving, Prices, is_local, link_of, place_of
+from sfl_sim.ops import Expect, Flow, Occur, On, Par, Send, ServerNode, State, Value, Wait
+from sfl_sim.sim.nodes import Link, client_of
+from sfl_sim.sim.prices import Computing, Moving, Prices
+from sfl_sim.store.places import DEVICE
 
 
 class NotPlannable(Exception):
@@ -65,10 +67,10 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
             result.maker = op.node
             found.append(_job(op, result.step, computing))
         elif isinstance(op, Send):
-            prices.check(op.src, op.dst)
+            link = prices.nodes.links[op.src, op.dst]
             result = op.payload.snapshot()
-            if not is_local(op.src, op.dst):
-                found.append(_message(op, result, prices))
+            if link is not None:
+                found.append(_message(link, result, prices))
         elif isinstance(op, Par):
             branches = [_trace(branch, prices) for branch in op.flows]
             found.append(Fork([branch for branch, _ in branches]))
@@ -87,12 +89,13 @@ def _trace(flow: Flow, prices: Prices) -> tuple[Trace, Any]:
 
 
 def _job(op: On, step: int, computing: Computing) -> Entry:
-    node, client = place_of(op)
-    state = None if op.node >= 0 else op.state.guard
-    return Entry(node, op.step.name, step, client, computing.work.macs, 0, computing, state)
+    if isinstance(op.node, ServerNode):
+        place, client, state = op.node.role, client_of(op), op.state.guard
+    else:
+        place, client, state = DEVICE, op.node, None
+    return Entry(place, op.step.name, step, client, computing.work.macs, 0, computing, state)
 
 
-def _message(op: Send, payload: Value, prices: Prices) -> Entry:
-    node, client = link_of(op.src, op.dst)
-    demand = Moving(op.src, op.dst, payload.size_bytes) if prices.travels(payload) else None
-    return Entry(node, payload.kind, payload.step, client, 0.0, payload.size_bytes, demand, None)
+def _message(link: Link, payload: Value, prices: Prices) -> Entry:
+    demand = Moving(link, payload.size_bytes) if prices.travels(payload) else None
+    return Entry(link.place, payload.kind, payload.step, link.client, 0.0, payload.size_bytes, demand, None)

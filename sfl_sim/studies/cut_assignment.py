@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sfl_sim.engine.rounds import WalkedRound
 from sfl_sim.metrics.breakdown import by_client
+from sfl_sim.store import places
 from sfl_sim.studies.walk import Walked
 from sfl_sim.studies.whatif_points import OWN
 from sfl_sim.system.links import BITS_PER_BYTE, RateTrace
@@ -53,18 +54,18 @@ def _least(several: Sequence[Need]) -> Need:
 
 def _need(each: WalkedRound, walked: Walked) -> Need:
     fleet, who = walked.fleet, list(each.clients)
-    ops = each.ops[each.ops["client"] >= 0]
+    ops = each.ops[each.ops["client"] != places.NOBODY]
     n, client = len(fleet.devices), ops["client"]
     took_s = ops["ended_s"] - np.maximum(ops["started_s"], each.started_s)
     spared_s = np.zeros(n)
-    for node, links in ((b"uplink", fleet.uplinks), (b"downlink", fleet.downlinks)):
-        rows = ops["node"] == node
+    for place, links in ((places.UPLINK, fleet.uplinks), (places.DOWNLINK, fleet.downlinks)):
+        rows = places.at(ops["node"], place)
         best_bps = np.array([_best_bps(link) for link in links])
         best_s = BITS_PER_BYTE * ops["bytes"] / best_bps[client] + np.array(fleet.latency_s)[client]
         spared_s += np.bincount(client[rows], np.maximum(0, took_s - best_s)[rows], n)
     spent = by_client(each.ops, who, each.started_s, each.ended_s)
     alone_s: Floats = np.sum([spent[name] for name in OWN if name != "queue"], axis=0)
-    at_server = ops["node"] == b"server"
+    at_server = places.at(ops["node"], places.SERVER)
     server_s = np.bincount(client[at_server], took_s[at_server], n).astype(float)
     return Need(each.n_rounds, alone_s, alone_s - spared_s[who], server_s[who])
 

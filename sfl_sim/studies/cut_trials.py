@@ -11,6 +11,7 @@ import numpy as np
 from sfl_sim.engine.build import server_workers
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.sections import Scenario
+from sfl_sim.store.places import NOBODY
 from sfl_sim.studies.cut_assignment import Bound, Floats, Kind, Need, needs
 from sfl_sim.studies.walk import Walked, Walker
 
@@ -126,7 +127,7 @@ def _done_s(walked: Walked) -> Floats:
     """Sum, over all rounds, the seconds until each client was done, (clients,)."""
     total_s = np.zeros(len(walked.fleet.devices))
     for each in walked.rounds:
-        ops, done_s = each.ops[each.ops["client"] >= 0], np.zeros(len(total_s))
+        ops, done_s = each.ops[each.ops["client"] != NOBODY], np.zeros(len(total_s))
         np.maximum.at(done_s, ops["client"], ops["ended_s"] - each.started_s)
         total_s += each.n_rounds * done_s
     return total_s

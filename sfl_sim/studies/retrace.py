@@ -23,8 +23,9 @@ from sfl_sim.engine.stopping import SAYS_SO, Stopping
 from sfl_sim.errors import ScenarioError
 from sfl_sim.ops import SERVER
 from sfl_sim.scenario.sections import Scenario, Train
-from sfl_sim.sim.prices import place_of
+from sfl_sim.sim.nodes import client_of
 from sfl_sim.store import read_manifest
+from sfl_sim.store.places import NOBODY
 from sfl_sim.store.reading import read_table
 from sfl_sim.store.schema import tables
 from sfl_sim.studies.trained import TrainedRun
@@ -228,9 +229,9 @@ def difference(number: int, theirs: Sequence[TracedOperation], ours: Sequence[Tr
     first = next((each for each in ours if each.lineage not in known), None)
     if first is None:
         return f"round {number}: some of what was trained would not take place"
-    _, client = place_of(first.op)
-    served = [other for each in theirs if each.before == first.before and (other := place_of(each.op)[1]) >= 0]
-    if first.op.node == SERVER and client >= 0 and served and client not in served:
+    client = client_of(first.op)
+    served = [other for each in theirs if each.before == first.before and (other := client_of(each.op)) != NOBODY]
+    if first.op.node == SERVER and client != NOBODY and served and client not in served:
         return f"round {number}: client {client} would be served before client {served[0]}"
-    whose = f" of client {client}" if client >= 0 else ""
+    whose = f" of client {client}" if client != NOBODY else ""
     return f"round {number}: {first.op.step.name}{whose} would not be the same"

@@ -26,6 +26,7 @@ from sfl_sim.scenario.own_code import Forbidden, Permission, permitted
 from sfl_sim.scenario.presets import PRESETS
 from sfl_sim.scenario.sections import ClientCuts, Scenario
 from sfl_sim.scenario.vary import ALL, OPTION, Axis, Point, spread
+from sfl_sim.store import places
 from sfl_sim.store.columns import BREAKDOWN
 from sfl_sim.studies.walk import Walked, Walker
 
@@ -152,7 +153,7 @@ class Measured:
                 seconds[name] += weight * float(of_each_s.mean())
             for name, size_bytes in traffic(each.ops).items():
                 moved[name] += weight * size_bytes
-            jobs = each.ops[each.ops["node"] == b"server"]
+            jobs = each.ops[places.at(each.ops["node"], places.SERVER)]
             busy_s += weight * float((jobs["ended_s"] - jobs["started_s"]).sum())
         lane_s = workers * self.round_s
         return {

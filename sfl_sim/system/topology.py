@@ -55,12 +55,12 @@ class Topology:
         self._up = paths(nx.single_target_shortest_path(graph, SERVER), "no path from this client to the server")
         self._down = paths(nx.single_source_shortest_path(graph, SERVER), "no way from the server to this client")
 
-    def path(self, src: int, dst: int) -> tuple[int, ...]:
+    def path(self, sender: int | None, receiver: int | None) -> tuple[int, ...]:
         """Return the numbers of the `edges` that a message passes: up from a client, and down to a client.
 
-        Nodes below 0 are at the server, through which clients send to each other.
+        None is the server, through which clients send to each other.
         """
-        return (self._up[src] if src >= 0 else ()) + (self._down[dst] if dst >= 0 else ())
+        return (() if sender is None else self._up[sender]) + (() if receiver is None else self._down[receiver])
 
 
 def client_name(client: int) -> str:

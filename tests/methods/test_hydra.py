@@ -11,6 +11,7 @@ from torch import nn
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.methods.hydra import balanced_groups, superclasses
+from sfl_sim.ops import SERVER, ServerNode
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.eager import Eager
@@ -164,7 +165,7 @@ class KeepsShares(Eager):
         self.shares = []
 
     def run(self, op):
-        if isinstance(op.step, Average) and op.node == -1:
+        if isinstance(op.step, Average) and op.node == SERVER:
             self.shares.append(op.args[1])
         return super().run(op)
 
@@ -201,7 +202,7 @@ class Looks(Eager):
 
     def run(self, op):
         content = super().run(op)
-        if op.node >= 0:
+        if not isinstance(op.node, ServerNode):
             before = numbers(self.method.model())
             self.seen = numbers(self.method.current())
             assert torch.equal(before, numbers(self.method.model()))

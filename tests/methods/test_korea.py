@@ -19,8 +19,9 @@ from sfl_sim.methods import METHODS
 from sfl_sim.methods.korea import LabelHistory, TrainReplayed, knowledge_request, next_proportion, request_size
 from sfl_sim.methods.korea_assistants import Assistants, Request, divide
 from sfl_sim.methods.wire import Wire
-from sfl_sim.ops import Event, Value
+from sfl_sim.ops import SERVER, Event, Value
 from sfl_sim.sim.dropouts import Dropouts
+from sfl_sim.sim.nodes import link_between
 from sfl_sim.sim.prices import Prices
 from sfl_sim.system.presence import Presence
 from sfl_sim.training.codecs import RandTopK
@@ -210,11 +211,12 @@ def test_the_server_waits_for_the_features_of_the_mini_batch():
     prices = Prices(simulator.prices.fleet)
     for c in arrived:  # its answer begins with the round, after the labels have been told
         begin = rows["ended_s"][rows["kind"] == b"label counts"].max()
-        asked_s = prices.transfer_s(-1, c, begin, 12)[0] + prices.transfer_s(-2, c, begin, method.part1.size_bytes)[0]
+        down, up = link_between(SERVER, c), link_between(c, SERVER)
+        asked_s = prices.transfer_s(down, begin, 12)[0] + prices.transfer_s(down, begin, method.part1.size_bytes)[0]
         q = sum(share.samples for share in request.shares if share.assistant == c)
         device_s = q * method.part1.part.macs / 1e6
         size = q * (method.part1.part.out_numel * 8 + 8)
-        assert arrived[c] == pytest.approx(begin + asked_s + device_s + prices.transfer_s(c, -1, 0, size)[0])
+        assert arrived[c] == pytest.approx(begin + asked_s + device_s + prices.transfer_s(up, 0, size)[0])
 
 
 SLOW_BPS = 100.0

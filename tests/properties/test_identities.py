@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from sfl_sim.methods import METHODS
 from sfl_sim.models.averages import average
-from sfl_sim.ops import Value
+from sfl_sim.ops import SERVER, Value
 from sfl_sim.sim.orders import ARRIVAL_DRIVEN, ORDERS
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.optimisers import Sgd
@@ -109,7 +109,7 @@ class FrozenServer(Eager):
     """Runs the server's jobs with a learning rate of zero."""
 
     def run(self, op):
-        if isinstance(op.step, Train) and op.node < 0:
+        if isinstance(op.step, Train) and op.node == SERVER:
             op.step = Train(Sgd(0.0))
         return super().run(op)
 

@@ -14,6 +14,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.models.part import Part
 from sfl_sim.models.zoo import network
+from sfl_sim.ops import SERVER, ServerNode
 from sfl_sim.training.codecs import Codec
 from sfl_sim.training.eager import Eager
 
@@ -43,7 +44,7 @@ class Customs(Eager):
         return sent
 
     def run(self, op):
-        if op.node < 0:
+        if isinstance(op.node, ServerNode):
             self.inspect(op.args, f"taken by {op.step.name}")
         return super().run(op)
 
@@ -113,7 +114,7 @@ def test_of_answers_the_gradient_tells_the_labels_and_of_embeddings_it_does_not(
     opened = Opened()
     simulate("harmony", work, rounds=1, executor=opened, options={"head": head, "inner_steps": 1})
     labels = [batch.load()[1] for c in range(2) for batch in work.data.batches(c, 1)]
-    at_server = [g.content for g in opened.sent["gradients"] if g.maker >= 0]
+    at_server = [g.content for g in opened.sent["gradients"] if g.maker != SERVER]
     guessed = [g.argmin(1) for g in at_server]
     told = [any(torch.equal(guess, y) for y in labels) for guess in guessed]
     assert told == [head == "logits"] * 2

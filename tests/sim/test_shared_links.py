@@ -3,6 +3,7 @@
 from fractions import Fraction
 from itertools import pairwise
 from math import inf
+from operator import itemgetter
 
 import networkx as nx
 import numpy as np
@@ -13,12 +14,14 @@ from hypothesis import strategies as st
 from small_world import fleet, simulate, task
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.ops import SERVER
+from sfl_sim.sim.nodes import link_between
 from sfl_sim.sim.shared_links import SharedLinks, max_min_rates
 from sfl_sim.system.links import Pattern, RateTrace, joint_transfer_s, slowest
 from sfl_sim.system.topology import Topology
 
-SERVER = -1
 FAST = RateTrace(1e6)
+NODES = st.sampled_from([SERVER, 0, 1, 2])
 
 
 def tree(parents, clients):
@@ -46,13 +49,13 @@ class World:
         self.links = Watched(self.env, topology, self.pieces)
         self.seen = {}
 
-    def pieces(self, src, dst, start_s):
-        own = [links.get(client, FAST) for links, client in ((self.up, src), (self.down, dst)) if client >= 0]
-        return slowest(own, start_s)
+    def pieces(self, link, start_s):
+        ends = (self.up, link.uplink_of), (self.down, link.downlink_of)
+        return slowest([rates.get(client, FAST) for rates, client in ends if client is not None], start_s)
 
     def send(self, number, at_s, src, dst, size_bytes, until_s=inf):
         yield self.env.timeout(at_s)
-        started_s, moved_bytes = yield from self.links.transfer(src, dst, size_bytes, until_s)
+        started_s, moved_bytes = yield from self.links.transfer(link_between(src, dst), size_bytes, until_s)
         self.seen[number] = (started_s, self.env.now, moved_bytes)
 
     def run(self, *messages):
@@ -194,7 +197,7 @@ def test_links_that_are_never_open_at_the_same_time_are_an_error(monkeypatch):
 
 def test_who_is_away_for_ever_waits_for_ever():
     world = World(bottleneck(2, 8.0))
-    world.links.pieces = lambda src, dst, start_s: iter([(inf, 0.0 if src == 0 else 8.0)])
+    world.links.pieces = lambda link, start_s: iter([(inf, 0.0 if link.client == 0 else 8.0)])
     assert world.run((0.0, 0, SERVER, 1), (0.0, 1, SERVER, 1)) == [None, (0.0, 1.0, 1)]
 
 
@@ -278,7 +281,7 @@ def test_bytes_are_conserved_and_capacity_is_never_exceeded(data, messages):
     seen = world.run(*asked)
     moved_bits = [0.0] * len(messages)
     for (now_s, clients, rates_bps, limits_bps), (next_s, *_) in pairwise([*world.links.shares, (world.env.now,)]):
-        assert_fair(topology, [topology.path(client, SERVER) for client in clients], rates_bps, limits_bps)
+        assert_fair(topology, [topology.path(client, None) for client in clients], rates_bps, limits_bps)
         for client, rate_bps in zip(clients, rates_bps, strict=True):
             moved_bits[client] += rate_bps * (min(next_s, seen[client][1]) - now_s)
     for (*_, size, until_s), (_, ended_s, moved_bytes), bits in zip(asked, seen, moved_bits, strict=True):
@@ -312,16 +315,16 @@ def exact_rates(topology, moving):
     rates, rising = {}, set(moving)
     while rising:
         share, edge = min((free[e] / n, e) for e in range(len(free)) if (n := crossing(topology, rising, e)))
-        for client in [client for client in rising if edge in topology.path(client, SERVER)]:
+        for client in [client for client in rising if edge in topology.path(client, None)]:
             rising.remove(client)
             rates[client] = share
-            for passed in topology.path(client, SERVER):
+            for passed in topology.path(client, None):
                 free[passed] -= share
     return rates
 
 
 def crossing(topology, clients, edge):
-    return sum(edge in topology.path(client, SERVER) for client in clients)
+    return sum(edge in topology.path(client, None) for client in clients)
 
 
 @settings(max_examples=30, deadline=None)
@@ -340,14 +343,14 @@ def test_times_are_those_of_an_exact_simulation(data, messages):
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(own_links(), min_size=3, max_size=3),
-    st.lists(st.tuples(instants, st.integers(-1, 2), st.integers(-1, 2), st.integers(1, 9)), min_size=1, max_size=8),
+    st.lists(st.tuples(instants, NODES, NODES, st.integers(1, 9)), min_size=1, max_size=8),
 )
 def test_where_the_shared_edges_are_wide_only_the_clients_own_links_count(links, messages):
     """Equal the clock without sharing: a message takes its links once both are free."""
-    messages = [message for message in sorted(messages) if message[1] != message[2]]
+    messages = [message for message in sorted(messages, key=itemgetter(0)) if message[1] != message[2]]
     own, free_s, expected = dict(enumerate(links)), {}, []
     for at_s, src, dst, size in messages:
-        taken = [(name, client) for name, client in (("up", src), ("down", dst)) if client >= 0]
+        taken = [(name, client) for name, client in (("up", src), ("down", dst)) if client != SERVER]
         started_s = max(at_s, *(free_s.get(link, 0.0) for link in taken))
         ended_s = started_s + joint_transfer_s([own[client] for _, client in taken], started_s, size)
         free_s |= dict.fromkeys(taken, ended_s)

@@ -9,7 +9,7 @@ import heapq
 from itertools import count
 from math import inf
 
-from sfl_sim.ops import SERVER, Expect, Occur, On, Par, Present, Read, Send, Start, Value, Wait
+from sfl_sim.ops import AGGREGATOR, SERVER, Expect, Occur, On, Par, Present, Read, Send, Start, Value, Wait
 
 END_OF_INSTANT = 1
 
@@ -28,6 +28,10 @@ def turns(order, jobs, burst):
         visits += 1
         if order == "cyclic_reverse" and visits % clients == 0:
             forwards = not forwards
+
+
+def is_client(node):
+    return node not in (SERVER, AGGREGATOR)
 
 
 class NaiveClock:
@@ -71,14 +75,14 @@ class NaiveClock:
     def on(self, op: On, then):
         macs, result = op.step.work(op.state, *op.args).macs, op.step.out(op.state, *op.args)
         result.maker = op.node
-        if op.node >= 0:
+        if is_client(op.node):
             start_s = max(self.now_s, self.free_s.get(op.node, 0.0))
             self.free_s[op.node] = start_s + macs / self.macs_per_s[op.node]
             row = ("client", op.step.name, result.step, op.node, self.now_s, start_s)
             self.at(self.free_s[op.node], self.record, row, macs, result, then)
         else:
             made = [value.maker for value in op.args if isinstance(value, Value)][:1]
-            client = made[0] if made and made[0] is not None and made[0] >= 0 else -1
+            client = made[0] if made and made[0] is not None and is_client(made[0]) else -1
             node, state, self_s = "server" if op.node == SERVER else "aggregator", op.state.guard, self.now_s
             self.jobs.append((self_s, client, next(self.number), node, state, op.step.name, macs, result, then))
             self.at(self.now_s, self.decide, priority=END_OF_INSTANT)
@@ -120,15 +124,15 @@ class NaiveClock:
 
     def send(self, op: Send, then):
         payload, src, dst = op.payload.snapshot(), op.src, op.dst
-        if src == dst or (src < 0 and dst < 0):
+        if src == dst or not (is_client(src) or is_client(dst)):
             then(payload)
             return
-        links = [(way, client) for way, client in (("up", src), ("down", dst)) if client >= 0]
+        links = [(way, client) for way, client in (("up", src), ("down", dst)) if is_client(client)]
         start_s = max([self.now_s, *(self.free_s.get(link, 0.0) for link in links)])
         until_s = start_s + 8 * payload.size_bytes / min(self.bps[way][client] for way, client in links)
         self.free_s.update(dict.fromkeys(links, until_s))
-        node = "downlink" if src < 0 else "uplink" if dst < 0 else "peer"
-        row = (node, payload.kind, payload.step, dst if src < 0 else src, self.now_s, start_s)
+        node = "downlink" if not is_client(src) else "peer" if is_client(dst) else "uplink"
+        row = (node, payload.kind, payload.step, src if is_client(src) else dst, self.now_s, start_s)
         self.at(until_s + len(links) * self.latency_s, self.record, row, payload.size_bytes, payload, then)
 
     def par(self, op: Par, then):

@@ -17,6 +17,7 @@ from sfl_sim.report.display import percent
 from sfl_sim.report.frames import client_names, label_names
 from sfl_sim.report.pages.learning import replaying
 from sfl_sim.report.panel import Panel
+from sfl_sim.store import places
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -66,7 +67,7 @@ class RoundView:
 
     def looks_like(self, other: RoundView) -> bool:
         """Return True if the eye cannot tell both apart: no operation differs by a thousandth of the round."""
-        ours, theirs = (view.ops[view.ops["client"] >= 0] for view in (self, other))
+        ours, theirs = (view.ops[view.ops["client"] != places.NOBODY] for view in (self, other))
         what, times = (["node", "kind", "step", "client"], ["requested_s", "started_s", "ended_s"])
         return (
             np.array_equal(ours[what].astype(str), theirs[what].astype(str))
@@ -78,7 +79,7 @@ class RoundView:
     @cached_property
     def queue(self) -> pd.DataFrame:
         """The server's queue over the round, as `queue_length` gives it."""
-        return queue_length(self.ops[self.ops["node"] == "server"])
+        return queue_length(self.ops[places.at(self.ops["node"], places.SERVER)])
 
     @cached_property
     def held(self) -> pd.DataFrame:
@@ -98,12 +99,13 @@ class RoundView:
     @property
     def training(self) -> pd.DataFrame:
         """The training jobs of the server, in the order of service."""
-        return self.ops[(self.ops["node"] == "server") & (self.ops["kind"] == "train")].sort_values("started_s")
+        jobs = self.ops[places.at(self.ops["node"], places.SERVER)]
+        return jobs[jobs["kind"] == "train"].sort_values("started_s")
 
     @cached_property
     def assistants(self) -> list[int]:
         """The clients that give features to others and do not train in the round themselves."""
-        own = self.ops[self.ops["node"] == "client"]
+        own = self.ops[places.at(self.ops["node"], places.DEVICE)]
         assisting = self.ops.loc[self.ops["kind"].isin(ASSISTING), "client"]
         return sorted(set(assisting) - set(own.loc[~own["kind"].isin(ASSISTING), "client"]))
 
@@ -113,7 +115,7 @@ class RoundView:
 
         Columns client, started_s, ended_s.
         """
-        smashed = self.ops[(self.ops["node"] == "uplink") & (self.ops["kind"] == "smashed")]
+        smashed = self.ops[places.at(self.ops["node"], places.UPLINK) & (self.ops["kind"] == "smashed")]
         are_any = (self.ops["kind"] == "knowledge").any()
         jobs = self.training[["client", "step", "requested_s"]]
         pairs = smashed[["client", "step", "ended_s"]].merge(jobs if are_any else jobs.head(0))
@@ -171,7 +173,7 @@ def _view(frames: Frames, variant: Variant) -> RoundView:
     started_s, ended_s = rounds.loc[frames.typical_round, ["started_s", "ended_s"]].to_numpy(dtype=float)
     ops = variant.rows("ops", ["node", "kind", "step", "client", *times, "macs"], round=frames.typical_round)
     ops[times] -= started_s
-    jobs = variant.rows("ops", ["requested_s", "started_s"], node="server")
+    jobs = variant.rows("ops", ["requested_s", "started_s"], node=places.SERVER)
     waited_s = (jobs["started_s"] - jobs["requested_s"]).sum()
     run_s = rounds["ended_s"].max() - rounds["started_s"].min()
     clients = variant.first_seed(frames.clients).set_index("client")
