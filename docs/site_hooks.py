@@ -23,7 +23,7 @@ from mkdocs.structure.pages import Page
 
 import sfl_sim
 from sfl_sim.cli import app
-from sfl_sim.engine.catalogue import catalogue, choices, method_options
+from sfl_sim.engine.catalogue import choices, method_options
 from sfl_sim.scenario.schema import json_schema, members
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +47,6 @@ EXAMPLES = {
     "data.superclasses": True,
     "data.samples_per_owner": 2000,
     "data.separation": 5,
-    "data.partition: dominant_label.balance": "subsample",
     "clients.compute.macs_per_s": 2e9,
     "clients.network.uplink_bps": 5e6,
     "clients.network.downlink_bps": [5e6, 1e7],
@@ -60,7 +59,6 @@ EXAMPLES = {
     "report.representations": 400,
     "report.metrics": {"surest": "my_code:surest"},
     "serving.rho": 0.5,
-    "serving.priorities": [1, 0],
     "serving.arrivals: bursts.rate_per_s": 5,
     "serving.arrivals: trace.file": "requests.csv",
     "serving.service: measured.file": "service_s.csv",
@@ -236,11 +234,11 @@ def what_is(key: str, node: dict[str, Any], schema: dict[str, Any]) -> str:
 def method_lines(options: dict[str, Any]) -> Iterator[str]:
     """Yield what the options of each method are, with their defaults."""
     yield "Options that a method adds to this section:\n"
-    yield "| method | options and defaults | what they are |\n|---|---|---|"
-    for name, about in catalogue()["methods"].items():
-        if keys := options[name].get("properties"):
-            defaults = "<br>".join(f"`{key}` {default_of(node)}" for key, node in keys.items())
-            yield f"| [{name}](../methods/{name}.md) | {defaults} | {about.rpartition('options: ')[2]} |"
+    yield "| method | option | default | what it is |\n|---|---|---|---|"
+    for name, schema in options.items():
+        for key, node in schema.get("properties", {}).items():
+            about = what_is(key, node, schema)
+            yield f"| [{name}](../methods/{name}.md) | `{key}` | {default_of(node)} | {about} |"
 
 
 def commands_page() -> str:

@@ -145,7 +145,7 @@ class Driven:
             self.run.round, self.run.grad_norm = number, [1.0]
             norms.append(1.0)
             self.run.adjustBudget()
-            p = next_proportion("window_ratio", p, norms, self.module.WIN)
+            p = next_proportion(p, norms, self.module.WIN)
             yield abs(p - self.module.SAMPLE_BUDGET)
 
     def _samples(self) -> list[tuple[Tensor, int]]:

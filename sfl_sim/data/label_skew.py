@@ -17,19 +17,13 @@ NOBODY = -1
 
 
 def dominant_label(
-    samples: Samples,
-    n_clients: int,
-    rng: np.random.Generator,
-    *,
-    p: float = 0.8,
-    phi: int = 1,
-    balance: str | None = None,
+    samples: Samples, n_clients: int, rng: np.random.Generator, *, p: float = 0.8, phi: int = 1
 ) -> list[Ints]:
     """Dominant labels, p%-DL: `phi` clients share the fraction `p` of each label, others the rest (Hydra, 3.1, E.1).
 
     Client c has the dominant label c // phi. For classes of equal size n every client gets p*n/phi samples of its own
-    label, and client sizes differ by at most 1; otherwise sizes follow the classes, or `balance="subsample"` first cuts
-    every class to the size of the smallest, at random (docs/methods/partitions.md#dominant-labels).
+    label, and client sizes differ by at most 1; otherwise sizes follow the classes
+    (docs/methods/partitions.md#dominant-labels).
 
     Raises:
         ScenarioError: `n_clients` is not phi x n_labels, or there is only one label.
@@ -38,9 +32,6 @@ def dominant_label(
         raise ScenarioError("needs more labels than one", key="data.partition.kind", found="dominant_label")
     _check_count("dominant_label", n_clients, phi, samples.n_labels)
     by_label = samples.by_label(rng)
-    if balance == "subsample":
-        smallest = min(map(len, by_label))
-        by_label = [indices[:smallest] for indices in by_label]
     return deal(by_label, _dominant_counts(by_label, p, _dominance(samples.n_labels, 1, phi)))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,14 +65,23 @@ def _stored() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def catalogue() -> dict[str, dict[str, str]]:
-    """Return the names that come with sfl-sim by kind, each with a line of explanation, for methods up to three."""
-    names = {kind: {name: entry["about"] for name, entry in table.items()} for kind, table in _stored().items()}
+    """Return the names that come with sfl-sim by kind, each with what it is, and a line for each of its options."""
+    names = {
+        kind: {name: "\n".join([entry["about"], *_option_lines(entry)]) for name, entry in table.items()}
+        for kind, table in _stored().items()
+    }
     names["profiles"] = {}
     for kind, about in ABOUT_PROFILES.items():
         for name in available(kind):  # two kinds may have a name in common
             names["profiles"][name] = "; ".join(filter(None, [names["profiles"].get(name), about]))
     names["scenarios"] = scenario_names()
     return names
+
+
+def _option_lines(entry: Mapping[str, Any]) -> Iterator[str]:
+    """Generate a line for each option of a method or codec, with its default."""
+    for key, option in entry.get("options", {}).get("properties", {}).items():
+        yield f"{key} ({json.dumps(option.get('default')).strip(chr(34))}): {' '.join(option['description'].split())}"
 
 
 def choices() -> dict[str, list[str]]:
@@ -155,12 +164,12 @@ def described() -> dict[str, dict[str, dict[str, Any]]]:
     }
     return {
         "methods": {
-            name: {"about": _method_lines(kind), "options": kind.Options.model_json_schema()}
+            name: {"about": _method_lines(kind), "options": _options_schema(kind.Options)}
             for name, kind in METHODS.items()
         },
         **{kind: {name: {"about": _first_line(thing)} for name, thing in of.items()} for kind, of in plain.items()},
         "codecs": {
-            name: {"about": _codec_lines(kind), "options": kind.model_json_schema()} for name, kind in CODECS.items()
+            name: {"about": _first_line(kind), "options": _options_schema(kind)} for name, kind in CODECS.items()
         },
     }
 
@@ -170,27 +179,19 @@ def _first_line(thing: object) -> str:
 
 
 def _method_lines(kind: Any) -> str:
-    """Return lines about a method: its docstring's first line, the paper in its module's docstring, its options."""
+    """Return lines about a method: its docstring's first line, and the paper in its module's docstring."""
     lines = [_first_line(kind)]
     if paper := re.search(r"\n\n(.*?\b\d{4})\b", inspect.getdoc(inspect.getmodule(kind)) or "", re.DOTALL):
         lines.append(" ".join(paper[1].split()))
-    if kind.Options.model_fields:
-        about = [vars(base).get("__doc__") or "" for base in kind.Options.__mro__ if _has_options(base)]
-        lines.append("options: " + " ".join(" ".join(about).replace("`", "").split()))
     return "\n".join(lines)
 
 
-def _has_options(kind: type) -> bool:
-    """Return True if a class is one of those that a method's options are made of."""
-    from sfl_sim.methods import MethodOptions
-
-    return issubclass(kind, MethodOptions) and "__doc__" in vars(kind) and bool(kind.model_fields)
-
-
-def _codec_lines(kind: object) -> str:
-    """Return lines about a codec: its docstring's first line, and the rest, about its options."""
-    first, _, rest = (inspect.getdoc(kind) or "").partition("\n\n")
-    return "\n".join(filter(None, [" ".join(first.split()), " ".join(rest.replace("`", "").split())]))
+def _options_schema(kind: Any) -> Schema:
+    """Return the JSON Schema of options, in which fields are described and their classes are not."""
+    schema: Schema = kind.model_json_schema()
+    for section in (schema, *schema.get("$defs", {}).values()):
+        section.pop("description", None)
+    return schema
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ from sfl_sim.metrics.accuracy import confusion_table
 from sfl_sim.ops import On
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.clock import Clock
-from sfl_sim.sim.nodes import client_of
-from sfl_sim.store.places import NOBODY
 from sfl_sim.training.alternatives import Model
 from sfl_sim.training.evaluate import Evaluation
 from sfl_sim.training.steps import Train
@@ -59,7 +57,7 @@ class Snapshots:
         if self._every and op.step.name == Train.name:
             self._jobs += 1
             if self._jobs % self._every == 0:
-                self._look(self.method.current(self._part1_of(op)))
+                self._look(self.method.current())
 
     def take(self) -> pd.DataFrame | None:
         """Give the round's rows of confusion.parquet; None without snapshots."""
@@ -70,11 +68,6 @@ class Snapshots:
         assert confusion is not None, "token targets have no confusion matrix"
         table = confusion_table(confusion)
         self._tables.append(table.assign(round=self._round, job=self._jobs, time_s=self.clock.now_s))
-
-    def _part1_of(self, job: On) -> int | None:
-        """Give the client whose part-1 is evaluated: the one served last, if asked for; None: the average."""
-        client = client_of(job)
-        return client if self.wanted.shadow == "last_client" and client != NOBODY else None
 
 
 def check_snapshots(scenario: Scenario, method: Method) -> None:

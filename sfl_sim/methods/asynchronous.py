@@ -30,17 +30,20 @@ from sfl_sim.training.steps import Train
 
 
 class AsynchronousOptions(MethodOptions):
-    """`host`: whose clients they are: fedavg's, with the whole model, or splitfed_v1's, with a copy of part-2 for each
-    at the server. `staleness`: weight s(tau) of an update that is tau versions old: 1 (`constant`), (1 + tau)^-a
-    (`polynomial`), or 1 up to b and then 1 / (a (tau - b) + 1) (`hinge`). `a`: null: 0.5, with `hinge` 10; `b`: of
-    `hinge`. `max_staleness`: updates that are older are discarded; null: none.
-    """
+    """Options of asynchronous methods."""
 
     host: Literal["fedavg", "splitfed_v1"] = "fedavg"
+    """Method whose clients train: fedavg's, with the whole model, or splitfed_v1's, with a copy of part-2 for each at
+    the server."""
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
+    """Weight s(tau) of an update that is tau versions old: 1 (constant), (1 + tau)^-a (polynomial), or 1 up to b and
+    then 1 / (a (tau - b) + 1) (hinge)."""
     a: Annotated[float, Field(gt=0)] | None = None
+    """How fast the weight falls with staleness; null means 0.5, with hinge 10."""
     b: Annotated[float, Field(ge=0)] = 4.0
+    """hinge: staleness up to which the weight is 1."""
     max_staleness: Annotated[int, Field(ge=0)] | None = None
+    """Staleness above which updates are discarded; null: none is."""
 
     def weight(self, staleness: int) -> float:
         """s(tau) of Xie et al., "Asynchronous Federated Optimization", 2019, with its values of a and b.

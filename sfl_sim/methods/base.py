@@ -136,9 +136,12 @@ def once_a_round(make: Callable[[Any, int], T]) -> Callable[[Any, int], T]:
 
 
 class MethodOptions(BaseModel):
-    """A method's own keys in the scenario, below `method`; none unless the method has a subclass of it."""
+    """A method's own keys in the scenario, below `method`; none unless the method has a subclass of it.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    The docstring under a field describes it in `sfl-sim list methods`, in the JSON Schema and in the docs.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 class Method(ABC):
@@ -368,11 +371,8 @@ class Method(ABC):
         deployed = self.deployed(c)
         return deployed.front, deployed.back
 
-    def current(self, part1_of: int | None = None) -> list[Replica]:
+    def current(self) -> list[Replica]:
         """Give the parts of the global model if the round ended now, to be read only (docs/methods/metrics.md).
-
-        Args:
-            part1_of: the client whose part-1 is used; None for the average.
 
         Raises ScenarioError if the method has no such model before a round's end.
         """

@@ -19,13 +19,12 @@ from sfl_sim.training.steps import Average
 
 
 class FedAsyncOptions(AsynchronousOptions):
-    """`alpha`: share of a fresh update in the new version. `rho`: of the proximal term (rho/2) ||w - w_start||^2 that
-    clients add to their loss. `updates_per_round`: updates after which a round ends; null: as many as clients train.
-    """
+    """Options of FedAsync."""
 
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.6
+    """Share of a fresh update in the new version."""
     rho: Annotated[float, Field(ge=0)] = 0.0
-    updates_per_round: Annotated[int, Field(ge=1)] | None = None
+    """Weight of the proximal term (rho/2) ||w - w_start||^2 that clients add to their loss."""
 
 
 class FedAsync(Asynchronous, survives=True):
@@ -40,9 +39,9 @@ class FedAsync(Asynchronous, survives=True):
             self.rule = Proximal(self.options.rho)
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
-        """Take in one update after another."""
+        """Take in one update after another, as many as clients train at a time."""
         self.begin(round)
-        for _ in range(self.options.updates_per_round or len(clients)):
+        for _ in clients:
             update = yield from self.next_update(len(clients))
             yield from self.take([update])
 

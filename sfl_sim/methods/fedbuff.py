@@ -21,10 +21,12 @@ from sfl_sim.training.steps import Average
 
 
 class FedBuffOptions(AsynchronousOptions):
-    """`buffer`: K, the updates that make a new version, which is a round. `server_lr`: eta_g."""
+    """Options of FedBuff."""
 
     buffer: Annotated[int, Field(ge=1)] = 10
+    """Number of updates that make a new version, which is a round (K)."""
     server_lr: Annotated[float, Field(gt=0)] = 1.0
+    """Learning rate of the server (eta_g)."""
 
 
 class FedBuff(Asynchronous, survives=True):

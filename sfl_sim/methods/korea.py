@@ -32,47 +32,41 @@ from sfl_sim.training.steps import Average, Backward, Forward, Train
 
 Floats = NDArray[np.float64]
 Rounding = Literal["largest_remainder", "floor"]
-Rule = Literal["window_ratio", "clp", "printed", "fixed", "off"]
+P_MAX = 0.5
+"""Largest proportion that follows the gradient norm, from the authors' code."""
+WINDOW = 10
+"""Number of rounds over which gradient norms are averaged, from the authors' code."""
 
 
 class KoreaOptions(MethodOptions):
-    """`alpha`: how strongly a branch is pulled to the average of all. `decay`: of older rounds in a branch's label
-    history; `history`: whether it takes in the current client, or only earlier ones (`printed`). `rounding`: of what is
-    asked for.
-
-    `proportion`: how many samples are asked for, as a share of the client's own: constantly `p0` (`fixed`, the paper's
-    Conf2), none (`off`, Conf1), or from `p0` on by the gradient norm, within `p_min` and `p_max` (null: 0.5, with `clp`
-    0.2): by the ratio of its means over `window` rounds, by doubling and halving (`clp`), or as printed.
-
-    `refresh_features`: assistants answer in every local epoch. `joint_forward`: batch norm sees their rows with the
-    client's. `assistants`: clients that take no part in the round, or all others, as in the code. `patience_s`: seconds
-    after which the server asks others instead of an assistant that has not answered; null: never.
-    """
+    """Options of KoReA-SFL."""
 
     alpha: Annotated[float, Field(ge=0)] = 0.1
+    """Strength with which a branch is pulled to the average of all."""
     decay: Annotated[float, Field(ge=0, le=1)] = 0.5
-    history: Literal["current", "printed"] = "current"
+    """Weight of a round in a branch's label history, relative to the next round."""
     rounding: Rounding = "largest_remainder"
-    proportion: Rule = "window_ratio"
+    """Rounding of the numbers of samples that are asked for: up to their sum, or all down."""
+    proportion: Literal["window_ratio", "fixed", "off"] = "window_ratio"
+    """Number of samples that are asked for, as a share of the client's own: p0 at first and then in proportion to the
+    gradient norm, always p0 (the paper's Conf2), or none (Conf1)."""
     p0: Annotated[float, Field(gt=0, le=1)] = 0.01
-    p_min: Annotated[float, Field(ge=0, le=1)] = 0.01
-    p_max: Annotated[float, Field(gt=0, le=1)] | None = None
-    window: Annotated[int, Field(ge=1)] = 10
+    """The proportion, or the first one."""
+    p_min: Annotated[float, Field(ge=0, le=P_MAX)] = 0.01
+    """Smallest proportion that follows the gradient norm; the largest is 0.5."""
     refresh_features: bool = True
+    """Let assistants answer anew in every local epoch; else once a round."""
     joint_forward: bool = True
+    """Let batch norm see the rows of assistants together with the client's; else by themselves."""
     assistants: Literal["unselected", "all"] = "unselected"
+    """Clients that may assist: those that take no part in the round, or all others, as in the authors' code."""
     patience_s: Annotated[float, Field(gt=0)] | None = None
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The smallest and the largest proportion."""
-        usual = 0.2 if self.proportion == "clp" else 0.5
-        return self.p_min, usual if self.p_max is None else self.p_max
+    """Seconds after which the server asks others instead of an assistant that has not answered; null: never."""
 
     @property
     def adapts(self) -> bool:
         """True if the proportion follows the gradient norm."""
-        return self.proportion not in ("fixed", "off")
+        return self.proportion == "window_ratio"
 
 
 @dataclass(eq=False)
@@ -95,10 +89,9 @@ class Korea(Method, survives=True):
         super().__init__(task, options)
         options = self.options
         self.depends_on_time = options.patience_s is not None
-        low, high = options.bounds
-        if options.adapts and not low <= options.p0 <= high:
-            problem = "is not within p_min and p_max"
-            raise ScenarioError(problem, key="method.p0", found=options.p0, allowed=f"{low:g} to {high:g}")
+        if options.adapts and not options.p_min <= options.p0 <= P_MAX:
+            problem, allowed = "is not within its bounds", f"{options.p_min:g} (p_min) to {P_MAX:g}"
+            raise ScenarioError(problem, key="method.p0", found=options.p0, allowed=allowed)
         if not options.joint_forward and task.network.needs_batches_of_two:
             problem = "needs a model whose batch norm can do with the features of a single sample"
             raise ScenarioError(problem, key="method.joint_forward", found=False, allowed=[True])
@@ -185,10 +178,9 @@ class Korea(Method, survives=True):
 
     def lacking(self, branch: Branch, c: int) -> Ints:
         """q (L,): what a branch asks for that is going to be trained on client `c`, whose labels enter its history."""
-        options, earlier = self.options, branch.history
-        branch.history = earlier.after(self.task.label_counts[c], options.decay)
-        sv = (earlier if options.history == "printed" else branch.history).sv
-        return knowledge_request(sv, request_size(self.data.samples(c), self.p, len(sv)), options.rounding)
+        branch.history = branch.history.after(self.task.label_counts[c], self.options.decay)
+        sv = branch.history.sv
+        return knowledge_request(sv, request_size(self.data.samples(c), self.p, len(sv)), self.options.rounding)
 
     def train(self, branch: Branch, c: int, round: int) -> Flow:
         """Train a branch on client `c` (1, 5, 6); gives the client's squared gradient norm, if that is asked for."""
@@ -259,8 +251,7 @@ class Korea(Method, survives=True):
         if sums:
             self.norm = self.optimiser(round).lr * total / len(sums) / self.data.local_epochs
             self.norms.append(self.norm)
-            rule, (low, high) = self.options.proportion, self.options.bounds
-            self.next_p = min(max(next_proportion(rule, self.p, self.norms, self.options.window), low), high)
+            self.next_p = min(max(next_proportion(self.p, self.norms), self.options.p_min), P_MAX)
 
     def pull(self, node: ServerNode, master: Replica, branches: Sequence[Replica]) -> Flow:
         """w <- mean of the branches W; W <- (W + alpha * w) / (1 + alpha)."""
@@ -344,22 +335,20 @@ def knowledge_request(sv: Floats, total: int, rounding: Rounding = "largest_rema
     return request
 
 
-def next_proportion(rule: Rule, p: float, norms: Sequence[float], window: int) -> float:
+def next_proportion(p: float, norms: Sequence[float], window: int = WINDOW) -> float:
     """p_{r+1}, before it is clipped, from p_r and the gradient norms F of all rounds so far (Eq. 6).
 
-    `window_ratio`: as the mean norm of the last `window` rounds shrinks, so does p. `clp` doubles p while it grows, and
-    else halves p. `printed` is Eq. (6) as it stands in the paper, without "1 +".
+    As the mean norm of the last `window` rounds shrinks, so does p.
 
-        >>> [round(next_proportion(rule, 0.1, [1.0, 0.8], 1), 3) for rule in ("window_ratio", "clp", "printed")]
-        [0.08, 0.05, -0.02]
+        >>> round(next_proportion(0.1, [1.0, 0.8], 1), 3)
+        0.08
     """
     if len(norms) < 2:
         return p
     before, now = fmean(norms[:-1][-window:]), fmean(norms[-window:])
     if not (isfinite(before) and isfinite(now)):  # of a model that diverges
         return p
-    ratio = now / max(before, SMALLEST_NORM)
-    return p * {"window_ratio": ratio, "clp": 2.0 if ratio > 1 else 0.5, "printed": ratio - 1}[rule]
+    return p * (now / max(before, SMALLEST_NORM))
 
 
 @dataclass(frozen=True)

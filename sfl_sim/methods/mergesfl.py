@@ -1,20 +1,17 @@
 """MergeSFL: the smashed data of all clients make up one mini-batch at the server.
 
 Liao et al., "MergeSFL: Split Federated Learning with Feature Merging and Batch Size Regulation", ICDE 2024
-(docs/methods/mergesfl.md). The released code fixes batch sizes and lets everybody take part; options change both.
+(docs/methods/mergesfl.md). The released code fixes batch sizes, which an option changes.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
-from typing import Annotated, Literal
+from typing import Literal
 
-import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from sfl_sim.data.batches import Batch
@@ -23,7 +20,6 @@ from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, Step, Value, Work, on, par
-from sfl_sim.rng import stream
 from sfl_sim.training.optimisers import Optimiser
 from sfl_sim.training.steps import Average, Backward, Renew, Train
 
@@ -32,16 +28,14 @@ ROUNDING = 1e-9
 
 
 class MergeOptions(MethodOptions):
-    """`batch_regulation`: `time` gives slower clients smaller batches, so that all need equally long for one, and a
-    learning rate in proportion. `clients_by_kl`: share of a round's clients that takes part, chosen so that their
-    merged labels are distributed as everybody's. `steps`: a round takes as many as the client with most mini-batches
-    has, and a client that has no more drops out; or as many as all have on average (as in SMoFi's comparison). The
-    first two follow the paper's description; the released code leaves them out.
-    """
+    """Options of MergeSFL."""
 
     batch_regulation: Literal["none", "time"] = "none"
-    clients_by_kl: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Sizes of mini-batches: all equal, as in the released code; or smaller ones for slower clients, so that all need
+    equally long for one, with learning rates in proportion (`time`), as the paper describes it."""
     steps: Literal["longest", "mean"] = "longest"
+    """Number of steps of a round: as many as the client with most mini-batches has, and a client that has no more drops
+    out; or as many as clients have on average, as in SMoFi's comparison."""
 
 
 class MergeSFL(SplitMethod, regular=True, survives=True):
@@ -54,40 +48,9 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.depends_on_time = self.options.batch_regulation == "time"
-        self.times_chosen: Counter[int] = Counter()
         if self.options.batch_regulation == "time" and task.network.needs_batches_of_two and self.data.rest == "keep":
             problem = "needs train.drop_last or full train.batches: one sample, left over, is too few for batch norm"
             raise ScenarioError(problem, key="method.batch_regulation", found="time")
-
-    def setup(self) -> Flow:
-        """Collect the label counts of all clients, if clients are chosen by them."""
-        if self.options.clients_by_kl is not None:
-            yield from self.tell_labels()
-
-    def choose(self, round: int, clients: Sequence[int]) -> Sequence[int]:
-        """Choose the share `clients_by_kl` of `clients`, one after another; all of them if it is null.
-
-        First the client that was chosen least often so far (ties by lot), then always the one that makes
-        KL(labels of the merged batch || everybody's labels) lowest (ties: least often, then smallest id).
-        """
-        if self.options.clients_by_kl is None:
-            return clients
-        from scipy.special import rel_entr  # type: ignore[import-untyped]  # scipy takes a while to import
-
-        ids, sizes = np.array(clients), self.batch_sizes(clients)
-        counts = self.task.label_counts[ids]
-        brings = counts / counts.sum(axis=1, keepdims=True) * np.array([[sizes[c]] for c in clients])
-        everybody = self.task.label_counts.sum(axis=0) / self.task.label_counts.sum()
-        times = np.array([self.times_chosen[c] for c in clients])
-        luck = stream(self.task.seed, "mergesfl first client", round).permutation(len(ids))
-        chosen = [int(np.lexsort((luck, times))[0])]
-        for _ in range(1, max(1, int(self.options.clients_by_kl * len(ids) + 0.5))):
-            merged = brings[chosen].sum(axis=0) + brings
-            divergence = rel_entr(merged / merged.sum(axis=1, keepdims=True), everybody).sum(axis=1).round(12)
-            divergence[chosen] = np.inf
-            chosen.append(int(np.lexsort((ids, times, divergence))[0]))
-        self.times_chosen.update(ids[chosen].tolist())
-        return [clients[i] for i in sorted(chosen)]
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Steps that each merge a mini-batch of every client that has one; then w1 <- sum_c k_c w1_c."""

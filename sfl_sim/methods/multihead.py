@@ -10,17 +10,14 @@ from collections.abc import Sequence
 
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
-from sfl_sim.methods.splitfed_v3 import ConfidenceOptions
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
-from sfl_sim.training.alternatives import Model
+from sfl_sim.training.alternatives import Alternatives, Model
 
 
 class MultiHead(SplitMethod, regular=True, survives=True):
     """Clients train side by side as in SplitFedV1, but heads are never averaged."""
 
-    Options = ConfidenceOptions
-    options: ConfidenceOptions
     forgets_lost = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
@@ -44,7 +41,7 @@ class MultiHead(SplitMethod, regular=True, survives=True):
 
     def model(self) -> Model:
         """The body, then all heads, or the initial one as long as there is none."""
-        return [self.part1, self.options.among(self.heads, self.part2)]
+        return [self.part1, Alternatives.of_clients(self.heads, self.part2)]
 
     def sides(self, c: int) -> tuple[list[Replica], list[Replica]]:
         """The body, and the client's own head."""

@@ -18,9 +18,10 @@ from sfl_sim.ops import AGGREGATOR, SERVER, Flow, par, send
 
 
 class V1Options(MethodOptions):
-    """`server_agg_every`: average the copies of part-2 after every mini-batch step, local epoch or round."""
+    """Options of SplitFedV1."""
 
     server_agg_every: Literal["step", "epoch", "round"] = "round"
+    """Average the copies of part-2 after every mini-batch step, local epoch or round."""
 
 
 class SplitFedV1(ServerCopies, regular=True, survives=True):

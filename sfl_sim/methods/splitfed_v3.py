@@ -7,31 +7,18 @@ There is no single global model: all front ends answer, and the most confident a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.split import SplitMethod
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import SERVER, Flow, par, send
-from sfl_sim.training.alternatives import Alternatives, Confidence, Model
-
-
-class ConfidenceOptions(MethodOptions):
-    """`confidence`: a test sample is answered by the model whose largest logit, or largest probability, is largest."""
-
-    confidence: Confidence = "logit"
-
-    def among(self, replicas: Mapping[int, Replica], initial: Replica) -> Alternatives:
-        """Make alternatives of the clients' replicas; of the initial one as long as there is none."""
-        named = {f"client{c}": replicas[c] for c in sorted(replicas)}
-        return Alternatives(named or {"initial": initial}, self.confidence)
+from sfl_sim.training.alternatives import Alternatives, Model
 
 
 class SplitFedV3(SplitMethod, regular=True, survives=True):
     """Clients train side by side as in SplitFedV1, but part-1 never leaves its client."""
 
-    Options = ConfidenceOptions
-    options: ConfidenceOptions
     uploads_model = False
     forgets_lost = True
 
@@ -55,7 +42,7 @@ class SplitFedV3(SplitMethod, regular=True, survives=True):
 
     def model(self) -> Model:
         """All private part-1s, or the initial one as long as there is none, then part-2."""
-        return [self.options.among(self.private, self.part1), self.part2]
+        return [Alternatives.of_clients(self.private, self.part1), self.part2]
 
     def sides(self, c: int) -> tuple[list[Replica], list[Replica]]:
         """The client's own part-1, and part-2."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -21,14 +21,14 @@ class Iid(Section):
 class DominantLabel(Section):
     """Partition in which every client holds mostly one label."""
 
+    removed: ClassVar = {"balance": None}
+
     kind: Literal["dominant_label"] = "dominant_label"
     """Kind of partition."""
     p: Probability = 0.8
     """Share of a client's samples that carry its dominant label."""
     phi: Count = 1
     """Number of clients per dominant label."""
-    balance: Literal["subsample"] | None = None
-    """Cut all labels to the size of the rarest, so that clients are of equal size; null uses every sample."""
 
 
 class Sharding(Section):

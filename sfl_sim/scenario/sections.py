@@ -338,13 +338,13 @@ class Train(Section):
 class Snapshots(Section):
     """Snapshots within rounds: the labels that the global model would know if the round ended now."""
 
+    removed: ClassVar = {"shadow": "average"}
+
     rounds: Annotated[list[Count], Field(min_length=1)]
     """Rounds with snapshots."""
     every: Count | None = None
     """Number of training jobs at the server between two snapshots; null means participants x burst / labels: in cyclic
     order one snapshot after every label's turn."""
-    shadow: Literal["average", "last_client"] = "average"
-    """Evaluated client-side submodel: the average of the clients' current ones, or that of the client served last."""
 
 
 class RelativeTarget(Section):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -27,15 +27,15 @@ class Poisson(Section):
 class Bursts(Section):
     """Arrivals in bursts of several requests; the bursts come independently of one another."""
 
+    removed: ClassVar = {"spacing_s": 0.0}
+
     kind: Literal["bursts"] = "bursts"
     """Kind of arrivals."""
     rate_per_s: Positive | Rates
     """Requests per second of a client, over the long run: one rate for all clients, or a list of one for each, 0 for
     some if need be."""
     size: Count = 10
-    """Number of requests of a burst."""
-    spacing_s: NonNegative = 0.0
-    """Seconds between two requests of a burst."""
+    """Number of requests of a burst, which come at one instant."""
 
 
 class Trace(Section):
@@ -148,6 +148,8 @@ class Batching(Section):
 class Serving(Section):
     """Requests to the trained model, and the serving of them: `sfl-sim serve`."""
 
+    removed: ClassVar = {"queue": "fcfs", "priorities": None}
+
     arrivals: Arrivals = Poisson(rate_per_s=1.0)
     """Arrivals of requests at the clients."""
     requests: Count | None = None
@@ -167,16 +169,6 @@ class Serving(Section):
     """Batches of requests at the server."""
     service: Service | None = None
     """Random times of the server's calls: a section; null means the computed times."""
-    queue: Literal["fcfs", "priority"] = "fcfs"
-    """Order of service: by arrival, or by the clients' priorities, the lowest number first."""
-    priorities: Annotated[list[NonNegative], Field(min_length=1)] | None = None
-    """Priorities of the clients, with queue: priority; one number for each, and the lowest is served first."""
-
-    @model_validator(mode="after")
-    def _has_priorities(self) -> Serving:
-        if self.queue == "priority" and self.priorities is None:
-            raise ScenarioError("is missing, and queue is priority", key="priorities")
-        return self
 
     @model_validator(mode="after")
     def _measures_what_it_serves(self) -> Serving:

@@ -14,8 +14,8 @@ from sfl_sim.ops import On
 from sfl_sim.sim.station import LAST, Job
 
 _Callbacks = list[Callable[[simpy.Event], None]]
-_Line = list[tuple[float, float, int, int, Job]]
-"""A heap of jobs that may form one batch, each with its rank: priority, arrival, client id, sequence."""
+_Line = list[tuple[float, int, int, Job]]
+"""A heap of jobs that may form one batch, each with its rank: arrival, client id, sequence."""
 
 
 class ServingStation:
@@ -23,8 +23,8 @@ class ServingStation:
 
     A free worker takes the first `max_batch` jobs on a state once so many wait, or once one of fewer has waited for
     `max_wait_s` (dynamic batching, as NVIDIA Triton calls it). Of several such states it takes the one whose first job
-    ranks first. Jobs are ranked by the priority of their client, arrival, client id and sequence. Choices are made at
-    the end of an instant, after all its arrivals.
+    ranks first. Jobs are ranked by arrival, client id and sequence. Choices are made at the end of an instant, after
+    all its arrivals.
 
     Args:
         env: the clock.
@@ -32,7 +32,6 @@ class ServingStation:
         batch_s: seconds of several operations in one batch. A single job takes its `service_s`.
         max_batch: maximum of jobs in a batch.
         max_wait_s: how long a free worker waits for a batch to fill.
-        priority: of a client's jobs, lower first, without preemption. None: first come, first served.
         drawn_s: makes the seconds of a call of those computed for it. None: as computed.
     """
 
@@ -44,7 +43,6 @@ class ServingStation:
         batch_s: Callable[[Sequence[On]], float],
         max_batch: int = 1,
         max_wait_s: float = 0.0,
-        priority: Callable[[int], float] | None = None,
         drawn_s: Callable[[float], float] | None = None,
     ) -> None:
         self.env = env
@@ -52,7 +50,6 @@ class ServingStation:
         self.batch_s = batch_s
         self.max_batch = max_batch
         self.max_wait_s = max_wait_s
-        self.priority = priority or (lambda client: 0.0)
         self.drawn_s = drawn_s or (lambda computed_s: computed_s)
         self._arrivals: list[Job] = []
         self._lines: dict[Any, _Line] = {}
@@ -76,7 +73,7 @@ class ServingStation:
     def waiting(self) -> Iterator[tuple[list[int], None]]:
         """Generate the clients of the waiting jobs of every future batch, and None, as no order holds the server."""
         for line in self._lines.values():
-            yield [client for _, _, client, *_ in line], None
+            yield [client for _, client, *_ in line], None
 
     def _decide_soon(self) -> None:
         if not self._deciding:
@@ -98,14 +95,13 @@ class ServingStation:
     def _join(self, job: Job) -> None:
         self._sequence += 1
         key = job.state if self.max_batch > 1 else None
-        rank = self.priority(job.client), job.arrived_s, job.client, self._sequence
-        heapq.heappush(self._lines.setdefault(key, []), (*rank, job))
+        heapq.heappush(self._lines.setdefault(key, []), (job.arrived_s, job.client, self._sequence, job))
 
     def _due_s(self, line: _Line) -> float:
         """Give the instant from which on a free worker does not wait any longer for the batch to fill."""
         if len(line) >= self.max_batch:
             return -inf
-        return min(arrived_s for _, arrived_s, *_ in line) + self.max_wait_s
+        return line[0][0] + self.max_wait_s
 
     def _wake_at(self, due_s: float) -> None:
         if due_s < self._wakes_s:

@@ -215,14 +215,9 @@ class ServedStudy:
 def _refuse_what_is_idle(study: Study) -> None:
     """Check that some variant uses every setting of serving; otherwise raises ScenarioError."""
     every = [_serving(variant) for variant in study.variants]
-    ranked, batched = any(s.queue == "priority" for s in every), any(s.batch.max_size > 1 for s in every)
+    batched = any(s.batch.max_size > 1 for s in every)
     for serving in every:
         wait_s = serving.batch.max_wait_s
-        if serving.priorities and not ranked:
-            error = ScenarioError(
-                "has no effect where queue is fcfs", key="serving.priorities", found=serving.priorities
-            )
-            raise study.located(error)
         if wait_s and not batched:
             error = ScenarioError("has no effect where max_size is 1", key="serving.batch.max_wait_s", found=wait_s)
             raise study.located(error)

@@ -84,7 +84,6 @@ class ServedFleet:
     def check(self, serving: Serving, timing_only: bool) -> None:
         """Check that the serving fits this fleet, before any training; otherwise raises ScenarioError."""
         self._arrivals(serving)
-        self._priority(serving)
         self._drawn_s(serving)
         if timing_only:
             self._thresholds(serving, None)
@@ -178,7 +177,7 @@ class ServedFleet:
         rate_per_s = _possible(sum(rates_per_s), "serving.arrivals.rate_per_s")
         rng = stream(self.scenario.seed, "arrivals")
         if isinstance(how, Bursts):
-            arrivals = bursts(rates_per_s, n_requests, rng, size=how.size, spacing_s=how.spacing_s)
+            arrivals = bursts(rates_per_s, n_requests, rng, size=how.size)
         else:
             arrivals = poisson(rates_per_s, n_requests, rng)
         return arrivals, rate_per_s
@@ -219,12 +218,6 @@ class ServedFleet:
         found: list[float] = per_client(value, self.n_clients, key, zero_allowed=True).tolist()
         return found
 
-    def _priority(self, serving: Serving) -> Callable[[int], float] | None:
-        if serving.priorities is None:
-            return None
-        priorities = self._per_client(serving.priorities, "serving.priorities")
-        return priorities.__getitem__ if serving.queue == "priority" else None
-
     def _drawn_s(self, serving: Serving) -> Callable[[float], float] | None:
         """Return what draws the seconds of each call of the server; None if they are the computed ones."""
         rng = stream(self.scenario.seed, "service times")
@@ -241,7 +234,7 @@ class ServedFleet:
     def _clock(self, serving: Serving) -> EventClock:
         station = partial(
             ServingStation, batch_s=Prices(self.fleet).batch_s, max_batch=serving.batch.max_size,
-            max_wait_s=serving.batch.max_wait_s, priority=self._priority(serving), drawn_s=self._drawn_s(serving),
+            max_wait_s=serving.batch.max_wait_s, drawn_s=self._drawn_s(serving),
         )  # fmt: skip
         in_use = replace(self.fleet, presence=None)  # which says when phones are there to train
         seed = self.scenario.seed

@@ -40,24 +40,14 @@ def poisson(rates_per_s: ArrayLike, n_requests: int, rng: np.random.Generator) -
     return Arrivals(times_s, rng.choice(len(rates), n_requests, p=rates / rates.sum()))
 
 
-def bursts(
-    rates_per_s: ArrayLike, n_requests: int, rng: np.random.Generator, *, size: int, spacing_s: float
-) -> Arrivals:
-    """Draw the first `n_requests` of bursts at Poisson instants: `size` requests of one client, `spacing_s` apart.
+def bursts(rates_per_s: ArrayLike, n_requests: int, rng: np.random.Generator, *, size: int) -> Arrivals:
+    """Draw the first `n_requests` of bursts at Poisson instants: `size` requests of one client at once.
 
     The rates (N,) are those of requests: a client has `size` times fewer bursts.
     """
-    rates, begins_s, clients = np.asarray(rates_per_s) / size, np.zeros(0), np.zeros(0, dtype=np.int64)
-    n_bursts, size = -(-n_requests // size), min(size, n_requests)  # a later place in a burst is none of the first
-    while True:
-        later_s, whose = poisson(rates, n_bursts, rng)
-        begins_s = np.append(begins_s, (begins_s[-1] if len(begins_s) else 0) + later_s)
-        clients = np.append(clients, whose)
-        times_s = np.add.outer(begins_s, spacing_s * np.arange(size)).ravel()
-        first = np.argsort(times_s, kind="stable")[:n_requests]
-        if times_s[first[-1]] <= begins_s[-1]:  # no burst that is still to come begins earlier
-            return Arrivals(times_s[first], clients.repeat(size)[first])
-        n_bursts *= 2
+    times_s, clients = poisson(np.asarray(rates_per_s) / size, -(-n_requests // size), rng)
+    of_burst = np.arange(n_requests) // size
+    return Arrivals(times_s[of_burst], clients[of_burst])
 
 
 def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:

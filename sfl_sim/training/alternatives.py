@@ -5,32 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from sfl_sim.models.replica import Replica
 
-Confidence = Literal["logit", "softmax"]
-
 
 @dataclass(frozen=True)
 class Alternatives:
     """Replicas of one part by name; each is run, followed by all later parts.
 
-    Source: docs/methods/splitfed_v3.md#algorithm and docs/methods/multihead.md#algorithm.
-
-    Attributes:
-        confidence: measure of an answer: its largest logit, or its largest probability.
+    The confidence of an answer is its largest logit (docs/methods/splitfed_v3.md#algorithm, multihead.md#algorithm).
     """
 
     replicas: Mapping[str, Replica]
-    confidence: Confidence = "logit"
+
+    @classmethod
+    def of_clients(cls, replicas: Mapping[int, Replica], initial: Replica) -> Alternatives:
+        """Make alternatives of the clients' replicas; of the initial one as long as there is none."""
+        named = {f"client{c}": replicas[c] for c in sorted(replicas)}
+        return cls(named or {"initial": initial})
 
     def snapshot(self) -> Alternatives:
         """Copy all replicas."""
-        return Alternatives({name: replica.snapshot() for name, replica in self.replicas.items()}, self.confidence)
+        return Alternatives({name: replica.snapshot() for name, replica in self.replicas.items()})
 
     def most_confident(self, answers: Iterable[Tensor]) -> Tensor:
         """Choose from the replicas' logits (n, L) those of the most confident replica for each sample; ties: the first.
@@ -39,18 +38,17 @@ class Alternatives:
         """
         answers = iter(answers)
         best = next(answers)
-        sureness = self._sureness(best)
+        confidence = _confidence(best)
         for answer in answers:
-            other = self._sureness(answer)
-            best = torch.where((other > sureness)[..., None], answer, best)
-            sureness = torch.maximum(other, sureness)
+            other = _confidence(answer)
+            best = torch.where((other > confidence)[..., None], answer, best)
+            confidence = torch.maximum(other, confidence)
         return best
 
-    def _sureness(self, logits: Tensor) -> Tensor:
-        if self.confidence == "softmax":
-            logits = logits.log_softmax(dim=-1)  # the same order, and sure answers do not all round to 1
-        sureness = logits.amax(dim=-1)
-        return sureness.masked_fill(sureness.isnan(), -math.inf)  # a replica that has diverged
+
+def _confidence(logits: Tensor) -> Tensor:
+    largest = logits.amax(dim=-1)
+    return largest.masked_fill(largest.isnan(), -math.inf)  # a replica that has diverged
 
 
 Model = Sequence[Replica | Alternatives]

@@ -103,10 +103,8 @@ def test_dominant_label_with_p_of_1_over_l_is_iid():
     assert set(dominant_counts([40] * 4, p=0.25, phi=2).flatten()) == {5}
 
 
-def test_dominant_label_follows_unequal_classes_unless_they_are_subsampled():
+def test_dominant_label_follows_unequal_classes():
     assert dominant_counts([900, 100], p=0.8, phi=1).tolist() == [[720, 20], [180, 80]]
-    subsampled = dealt("dominant_label", samples_of([900, 100]), p=0.8, balance="subsample")
-    assert subsampled.tolist() == [[80, 20], [20, 80]]
 
 
 @pytest.mark.parametrize("kind", ["dominant_label", "sharding"])

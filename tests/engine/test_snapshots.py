@@ -65,15 +65,6 @@ def test_every_row_of_a_matrix_is_a_distribution(watched):
     assert round.confusion.groupby(["job", "true_label"])["share"].sum().to_numpy() == pytest.approx(1)
 
 
-def test_the_client_served_last_can_answer_instead_of_the_average(monkeypatch):
-    run = experiment(rounds=1, snapshots={"rounds": [1], "every": EVERY, "shadow": "last_client"})
-    asked, current = [], run.method.current
-    monkeypatch.setattr(run.method, "current", lambda part1_of: asked.append(part1_of) or current(part1_of))
-    (round,) = run.rounds()
-    jobs = round.ops[(round.ops["node"] == b"server") & (round.ops["kind"] == b"train")]
-    assert asked == np.sort(jobs, order="started_s")["client"][EVERY - 1 :: EVERY].tolist()
-
-
 @pytest.mark.parametrize(
     ("order", "burst", "looks"),
     [

@@ -97,7 +97,7 @@ def test_setup_and_finish_are_not_what_a_lost_client_has_spent_on_a_round():
 
 
 @pytest.mark.parametrize("options", [
-    {"name": "fedasync", "updates_per_round": 1}, {"name": "fedbuff", "buffer": 3, "host": "splitfed_v1"},
+    {"name": "fedasync"}, {"name": "fedbuff", "buffer": 3, "host": "splitfed_v1"},
 ], ids=lambda options: options["name"])  # fmt: skip
 def test_who_works_on_from_round_to_round_never_waits_and_spends_its_watts_all_the_time(options):
     """Everything takes 1 W here, so each client spends as many joules as there are seconds."""

@@ -169,7 +169,7 @@ def test_running_statistics_are_averaged_and_stay_variances_whatever_the_steps()
 
 @pytest.mark.parametrize("name", ["fedbuff", "fedasync"])
 def test_nobody_waits_for_those_who_are_slow(name):
-    options = {"fedbuff": {"buffer": 3}, "fedasync": {"updates_per_round": 3}}[name]
+    options = {"fedbuff": {"buffer": 3}, "fedasync": {}}[name]
     method, _, rows = rounds_of(name, options, 2, world=by_hand(speeds=(1, 1, 1000)))
     assert ends_s(rows) == [3 * 1.1, 6 * 1.1]
     assert set(np.concatenate(rows)["client"][np.concatenate(rows)["kind"] == b"train"]) == {2}
@@ -201,9 +201,9 @@ def test_messages_of_a_clients_visits_in_one_round_have_draws_of_their_own(name)
                 draws.append(payload.draw)
             return super().snapshot(payload)
 
-    options = {"host": "splitfed_v1", **({"buffer": 6} if name == "fedbuff" else {"updates_per_round": 6})}
+    options = {"host": "splitfed_v1", **({"buffer": 3} if name == "fedbuff" else {})}
     work = task(SAMPLES, device=None, wire=Wire(Fp16(), Fp16()))
-    method, *_ = simulate(name, work, 1, options=options, executor=Noting())
+    method, *_ = simulate(name, work, 1, options=options, executor=Noting(), world=by_hand("splitfed_v1"))
     assert max(method.visits.values()) > 1
     assert len(draws) == len(set(draws)) > 0
 

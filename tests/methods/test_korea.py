@@ -16,7 +16,7 @@ from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
-from sfl_sim.methods.korea import LabelHistory, TrainReplayed, knowledge_request, next_proportion, request_size
+from sfl_sim.methods.korea import P_MAX, LabelHistory, TrainReplayed, knowledge_request, next_proportion, request_size
 from sfl_sim.methods.korea_assistants import Assistants, Request, divide
 from sfl_sim.methods.wire import Wire
 from sfl_sim.ops import SERVER, Event, Value
@@ -52,16 +52,15 @@ def test_golden_scores_and_request():
 
 
 def test_golden_proportions():
-    assert next_proportion("window_ratio", 0.10, [1.0, 0.8], 1) == pytest.approx(0.08)
-    assert next_proportion("printed", 0.10, [1.0, 0.8], 1) == pytest.approx(-0.02)
-    assert [next_proportion("clp", 0.10, [1.0, now], 1) for now in (0.8, 1.0, 1.2)] == [0.05, 0.05, 0.2]
-    assert next_proportion("window_ratio", 0.10, [9.0, 1.0, 2.0, 3.0], window=3) == pytest.approx(0.10 * 2 / 4)
-    assert next_proportion("clp", 0.10, [1.0], 1) == 0.10
+    assert next_proportion(0.10, [1.0, 0.8]) == pytest.approx(0.09)
+    assert next_proportion(0.10, [1.0, 0.8], window=1) == pytest.approx(0.08)
+    assert next_proportion(0.10, [9.0, 1.0, 2.0, 3.0], window=3) == pytest.approx(0.10 * 2 / 4)
+    assert next_proportion(0.10, [1.0]) == 0.10
 
 
 @pytest.mark.parametrize("norms", [[1.0, float("inf")], [float("nan")] * 2, [float("inf"), 1.0]])
 def test_a_model_that_diverges_does_not_stop_the_run(norms):
-    assert next_proportion("window_ratio", 0.10, norms, window=3) == 0.10
+    assert next_proportion(0.10, norms, window=3) == 0.10
 
 
 counts = st.lists(st.integers(0, 300), min_size=4, max_size=4)
@@ -388,21 +387,19 @@ def test_late_answers_are_paid_for_in_the_round_in_which_they_come():
 
 
 def test_by_the_clock_alone_the_adaptive_proportion_stays():
-    for rule in ("window_ratio", "clp", "printed"):
-        options = {"proportion": rule, "p0": 0.2}
-        method, _, timed = simulate("korea", task([8] * 5, device=None), 3, options=options, clients=[0, 3])
-        assert method.p == 0.2
-        _, _, fixed = simulate(
-            "korea", task([8] * 5, device=None), 3, options={"proportion": "fixed", "p0": 0.2}, clients=[0, 3]
-        )
-        ours, theirs = (Counter(map(tuple, rows[["kind", "client", "step", "bytes"]])) for rows in (timed, fixed))
-        assert {kind for kind, *_ in ours - theirs} == {b"norm"}
-        assert not theirs - ours
+    (method, _, timed), (_, _, fixed) = (
+        simulate("korea", task([8] * 5, device=None), 3, options={"p0": 0.2, **options}, clients=[0, 3])
+        for options in ({}, {"proportion": "fixed"})
+    )
+    assert method.p == 0.2
+    ours, theirs = (Counter(map(tuple, rows[["kind", "client", "step", "bytes"]])) for rows in (timed, fixed))
+    assert {kind for kind, *_ in ours - theirs} == {b"norm"}
+    assert not theirs - ours
 
 
 def test_by_the_clock_alone_nothing_differs_but_the_proportion():
     """Where the bounds leave it no way, the timeline is that of training, with the norms that clients tell."""
-    options = {"p0": 0.4, "p_min": 0.4, "p_max": 0.4}
+    options = {"p0": P_MAX, "p_min": P_MAX}
     world = fleet(5, latency_s=0.1)
     trained, timed = (
         simulate("korea", task([8] * 5, device=device), 3, options=options, clients=[0, 3], world=world, workers=1)
@@ -410,7 +407,7 @@ def test_by_the_clock_alone_nothing_differs_but_the_proportion():
     )
     assert trained[2].tobytes() == timed[2].tobytes()
     fixed = simulate(
-        "korea", task([8] * 5, device=None), 3, options={"proportion": "fixed", "p0": 0.4}, clients=[0, 3],
+        "korea", task([8] * 5, device=None), 3, options={"proportion": "fixed", "p0": P_MAX}, clients=[0, 3],
         world=world, workers=1,
     )  # fmt: skip
     assert timed[1].now_s == pytest.approx(fixed[1].now_s, rel=1e-4)  # four bytes, and no latency in a model's way
@@ -419,19 +416,19 @@ def test_by_the_clock_alone_nothing_differs_but_the_proportion():
 def test_the_proportion_follows_the_gradient_norm():
     """lr times the sum of squared gradients of both parts, the mean over epochs and branches; p within its bounds."""
     work = task([8] * 5, local_epochs=2)
-    options = {"p0": 0.3, "window": 2, "p_min": 0.0, "p_max": 1.0}
-    method, *_ = simulate("korea", work, 4, options=options, clients=[0, 3])
+    method, *_ = simulate("korea", work, 4, options={"p0": 0.3}, clients=[0, 3])
     norms, expected = method.norms, 0.3
     assert len(norms) == 4
-    for before, now in ((norms[:1], norms[:2]), (norms[:2], norms[1:3])):
-        expected *= np.mean(now) / np.mean(before)
-    assert method.p == pytest.approx(expected)
-    tight, *_ = simulate("korea", work, 4, options={**options, "p_max": 0.3, "p_min": 0.3}, clients=[0, 3])
-    assert tight.p == 0.3
+    for n_rounds in (2, 3):
+        expected *= np.mean(norms[:n_rounds]) / np.mean(norms[: n_rounds - 1])
+    assert method.p == pytest.approx(expected) != 0.3
+    for training, bound in (({"lr_decay": 0.5}, 0.3), ({"lr": 2.0}, P_MAX)):  # norms that shrink, and that grow
+        work = task([8] * 5, local_epochs=2, **training)
+        assert simulate("korea", work, 8, options={"p0": 0.3, "p_min": 0.3}, clients=[0, 3])[0].p == bound
 
 
 def test_a_round_in_which_nobody_finishes_leaves_the_proportion():
-    options = {"p0": 0.3, "window": 1, "p_min": 0.0, "p_max": 1.0}
+    options = {"p0": 0.3, "p_min": 0.0}
     _, _, (*_, third) = lossy_world.run("korea", [[0, 1]] * 3, options=options)
     arrives_s = {c: ended(third, b"smashed", b"uplink", c).min() for c in (0, 1)}
     away = lossy_world.gone_at({c: arrival_s - 0.01 for c, arrival_s in arrives_s.items()}, for_s=0.01)
@@ -444,7 +441,7 @@ def test_a_round_in_which_nobody_finishes_leaves_the_proportion():
 
 def test_who_is_done_loses_nothing_because_another_is_late():
     """The server adds the norms of a round up when all branches have ended, and after the deadline."""
-    options = {"p0": 0.3, "p_min": 0.0, "p_max": 1.0}
+    options = {"p0": 0.3}
     _, _, (rows,) = lossy_world.run("korea", [[0, 1]], options=options)
     sooner_s, later_s = sorted(ended(rows, b"model", b"uplink", c).max() for c in (0, 1))
     method, clock, _ = lossy_world.run(
@@ -500,7 +497,7 @@ def test_two_forward_passes_call_every_layer_twice():
 
 def test_bad_options_are_told():
     korea = METHODS["korea"]
-    for options in ({"p_min": 0.6}, {"p0": 0.3, "p_max": 0.2}, {"proportion": "clp", "p0": 0.3}):
-        with pytest.raises(ScenarioError, match=r"method\.p0: is not within p_min and p_max"):
+    for options in ({"p_min": 0.4}, {"p0": 0.6}):
+        with pytest.raises(ScenarioError, match=r"method\.p0: is not within its bounds"):
             korea(task(), korea.Options(**options))
-    korea(task(), korea.Options(proportion="fixed", p0=0.7, p_min=0.8))  # which has no bounds
+    korea(task(), korea.Options(proportion="fixed", p0=0.7))  # which has no bounds

@@ -86,7 +86,7 @@ def test_a_request_passes_the_queues_of_device_uplink_server_and_downlink(cuts):
 
 def test_a_requests_operations_follow_upon_one_another_and_bear_its_number():
     world = fleet(N, macs_per_s=1e4, uplink_bps=1e4, latency_s=0.01)
-    times_s, clients = arrivals = bursts([3.0] * N, 300, stream(0, "arrivals"), size=3, spacing_s=0.01)
+    times_s, clients = arrivals = bursts([3.0] * N, 300, stream(0, "arrivals"), size=3)
     entropies = stream(0, "entropies").random(300)
     requests, rows = serve(deployed(), world, arrivals, entropies, Thresholds([0.5] * N), max_batch=4, max_wait_s=0.05)
     told = {}

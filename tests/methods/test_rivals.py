@@ -199,43 +199,6 @@ def test_batch_norm_needs_regulated_batches_of_two():
     assert method.batch_sizes([0, 1]) == {0: 4, 1: 2}
 
 
-def choosing(share, counts, **settings):
-    work = task([6] * len(counts), device=None, label_counts=np.array(counts), **settings)
-    return METHODS["mergesfl"](work, METHODS["mergesfl"].Options(clients_by_kl=share))
-
-
-def test_clients_are_chosen_so_that_merged_labels_are_everybodys():
-    """Everybody: (1/2, 1/4, 1/4). Client 2 was never chosen and comes first. With it, 0 and 1 give KL = ln(2)/2 and 3
-    gives ln(2); 1 was chosen less often than 0. With both, 0 gives ln(4/3) and 3 gives 0.057.
-    """
-    method = choosing(0.75, [(6, 0, 0), (6, 0, 0), (0, 6, 0), (0, 0, 6)])
-    method.times_chosen.update({0: 2, 1: 1, 3: 1})
-    assert method.choose(1, [3, 2, 1, 0]) == [3, 2, 1]
-    assert method.times_chosen == {0: 2, 1: 2, 2: 1, 3: 2}
-
-
-def test_among_equals_the_smaller_client_is_chosen_and_all_have_their_turn():
-    method = choosing(0.5, [(2, 2, 2)] * 4)
-    method.times_chosen.update([0, 1, 2])
-    assert method.choose(1, [0, 1, 2, 3]) == [0, 3]
-    alone = choosing(0.25, [(2, 2, 2)] * 4)
-    assert sorted(c for number in range(4) for c in alone.choose(number, range(4))) == [0, 1, 2, 3]
-
-
-def test_with_regulated_batches_a_client_counts_as_much_as_its_batch():
-    """1 brings 4 samples of label 1 and 2 brings 1 of it: with 4 of label 0, (1/2, 1/2) or (4/5, 1/5) of the two."""
-    seconds = {0: 1.0, 1: 1.0, 2: 4.0}.get
-    work = task([20, 2, 3], device=None, label_counts=np.array([(20, 0), (0, 2), (0, 3)]), sample_s=seconds)
-    method = METHODS["mergesfl"](work, METHODS["mergesfl"].Options(clients_by_kl=0.6, batch_regulation="time"))
-    method.times_chosen.update([1, 2])
-    assert method.choose(1, [0, 1, 2]) == [0, 2]
-
-
-def test_all_take_part_unless_clients_are_to_be_chosen():
-    method = METHODS["mergesfl"](task(device=None))
-    assert method.choose(1, [2, 0]) == [2, 0]
-
-
 WORLD = {"macs_per_s": [1e5, 3e5, 7e5], "uplink_bps": [1e5, 4e4, 9e4], "downlink_bps": [3e5, 2e5, 1e5]}
 
 
@@ -283,23 +246,19 @@ def experiment(method, device="cpu"):
 
 @pytest.mark.parametrize(("name", "part"), [("splitfed_v3", "part1"), ("multihead", "part2")])
 def test_a_scenario_trains_evaluates_and_keeps_every_client_s_part(name, part):
-    run, rounds = experiment({"name": name, "confidence": "softmax"})
+    run, rounds = experiment({"name": name})
     owners = {key.split(".")[1] for key in run.weights() if key.startswith(part)}
     trained = {int(c) for row in rounds for c in row.ops["client"] if c >= 0}
     assert owners == {f"client{c}" for c in trained}
     assert all(0 <= row.row["accuracy"] <= 1 for row in rounds)
-    again, _ = experiment({"name": name})
-    assert again.weights_digest() == run.weights_digest()
-    assert again.timeline_digest == experiment({"name": name}, None)[0].timeline_digest
+    assert run.timeline_digest == experiment({"name": name}, None)[0].timeline_digest
 
 
 def test_a_scenario_regulates_batches_by_its_devices_and_links():
-    run, rounds = experiment({"name": "mergesfl", "batch_regulation": "time", "clients_by_kl": 0.6})
+    run, rounds = experiment({"name": "mergesfl", "batch_regulation": "time"})
     first = rounds[0].ops
-    told, trained = first["kind"] == b"label counts", first["kind"] == b"forward"
-    clients = sorted({int(c) for c in first["client"][trained]})
-    assert len(clients) == 3
-    assert len(set(first["client"][told])) == len(run.shares)  # all tell what the choice goes by
+    clients = sorted({int(c) for c in first["client"][first["kind"] == b"forward"]})
+    assert len(clients) == 5
     sizes = run.method.batch_sizes(clients)
     assert max(sizes.values()) == 8
     assert min(sizes.values()) < 8

@@ -50,9 +50,9 @@ class Twin:
     """KoReA-SFL on `work` by a plain loop; `model` is the master, `proportion` the last round's."""
 
     def __init__(self, work, n_branches, proportion, p0, refresh_features=True, joint_forward=True,
-                 assistants="unselected", alpha=0.1, decay=0.5, window=10):  # fmt: skip
+                 assistants="unselected", alpha=0.1, decay=0.5):  # fmt: skip
         self.work, self.rule, self.refreshes, self.is_joint = work, proportion, refresh_features, joint_forward
-        self.proportion, self.assistants, self.alpha, self.decay, self.window = p0, assistants, alpha, decay, window
+        self.proportion, self.assistants, self.alpha, self.decay = p0, assistants, alpha, decay
         (whole,) = work.split()
         net = work.network._build(work.network.input_shape, work.network.n_labels).double()
         net.load_state_dict(dict(whole.weights.named_tensors()), strict=False)
@@ -65,7 +65,7 @@ class Twin:
 
     def round(self, number, clients):
         if self.rule == "window_ratio" and len(self.norms) > 1:
-            now, before = np.mean(self.norms[-self.window :]), np.mean(self.norms[:-1][-self.window :])
+            now, before = np.mean(self.norms[-10:]), np.mean(self.norms[:-1][-10:])
             self.proportion = min(max(self.proportion * now / before, 0.01), 0.5)
         order = stream(self.work.seed, "korea branches", number).permutation(len(clients))
         norms = [self.train(i, branch, clients[order[i]], clients, number) for i, branch in enumerate(self.branches)]
@@ -160,7 +160,7 @@ def simulated(work, options):
         {"proportion": "fixed", "p0": 0.9, "alpha": 0.5, "decay": 0.2, "assistants": "all"},
         {"proportion": "fixed", "p0": 0.9, "refresh_features": False},
         {"proportion": "fixed", "p0": 0.9, "joint_forward": False},
-        {"proportion": "window_ratio", "p0": 0.4, "window": 2},
+        {"proportion": "window_ratio", "p0": 0.4},
         {"proportion": "window_ratio", "p0": 0.4, "refresh_features": False, "joint_forward": False},
     ],
     ids=lambda options: ", ".join(f"{key} {value}" for key, value in options.items()),

@@ -139,7 +139,7 @@ def said(values):
         ),
         (
             {"data": {"partition": "iid"}},
-            "data.partition: must be a mapping (found 'iid'; allowed: the keys kind, p, phi, balance, "
+            "data.partition: must be a mapping (found 'iid'; allowed: the keys kind, p, phi, "
             "dominants, shards, n_shards, alpha, by, min_size, beta, file)",
         ),
         (

@@ -58,7 +58,7 @@ def test_every_key_is_described():
             "serving.service: holds times of single requests, which say nothing about a batch (found 'measured'; "
             "allowed: batch.max_size: 1)",
         ),
-        ({"queue": "priority"}, "serving.priorities: is missing, and queue is priority"),
+        ({"queue": "priority"}, "serving.queue: unknown key (found 'queue'"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_key(values, line):
@@ -79,9 +79,10 @@ def test_another_kind_in_the_grid_does_not_keep_the_options_of_the_first():
     assert poisson.arrivals == Poisson(rate_per_s=5)
 
 
-def test_queues_can_be_compared_with_the_priorities_given_once():
-    first, second = sections({"priorities": [1, 0]}, grid={"serving.queue": ["fcfs", "priority"]})
-    assert (first.queue, second.queue) == ("fcfs", "priority")
+def test_a_scenario_that_an_earlier_version_stored_names_the_defaults_of_keys_that_are_gone():
+    stored = {"queue": "fcfs", "priorities": None, "arrivals": {"kind": "bursts", "rate_per_s": 1, "spacing_s": 0.0}}
+    (serving,) = sections(stored)
+    assert serving == Serving(arrivals=Bursts(rate_per_s=1))
 
 
 def test_a_scenario_with_a_serving_section_reads_back_equal_and_the_command_line_can_begin_one(tmp_path):

@@ -106,19 +106,6 @@ def test_m_m_c_waits_as_erlang_says():
     assert_theory(waits, erlang_c / (c - a))
 
 
-def test_priority_waits_as_cobham_says():
-    """W_k = R / ((1 - sigma_{k-1}) (1 - sigma_k)), where R is what is left of the service that one finds."""
-    rng, n, rates = stream(0, "cobham"), 40_000, np.array([0.2, 0.3])
-    clients = rng.choice(2, n, p=rates / rates.sum())
-    waits = waits_s(
-        rng.exponential(1 / rates.sum(), n), rng.exponential(1.0, n), server(priority=lambda client: client), clients
-    )
-    left_s = rates.sum() * 2 / 2  # lambda E[S^2] / 2, with E[S^2] = 2
-    first, both = rates.cumsum()
-    assert_theory(waits[clients == 0], left_s / (1 - first))
-    assert_theory(waits[clients == 1], left_s / ((1 - first) * (1 - both)))
-
-
 def test_a_tandem_of_devices_uplinks_and_two_workers_ends_when_ciw_says():
     """Two phones, each a queue before the queue of its uplink, and one queue before two workers."""
     ciw = pytest.importorskip("ciw", reason="an independent simulator of queues: pip install ciw")
@@ -190,8 +177,8 @@ def test_who_comes_just_as_a_lane_gets_free_is_there_for_the_choice():
         yield send(Value("features"), 0, SERVER)
         yield from request(2, 0, 1.0, state)
 
-    simulator = server(priority=lambda client: client)
-    simulator.serve([(0.0, request(0, 2, 5.0, state)), (0.0, late()), (1.0, request(1, 1, 1.0, state))])
+    simulator = server()
+    simulator.serve([(0.0, request(0, 2, 5.0, state)), (0.0, late()), (5.0, request(1, 1, 1.0, state))])
     rows = simulator.take_rows()
     assert rows["client"][rows["node"] == b"server"].tolist() == [2, 0, 1]
 
@@ -203,11 +190,10 @@ def test_only_requests_to_one_model_go_as_a_batch():
     assert rows["started_s"].tolist() == [1.0, 4.0, 1.0]
 
 
-def test_the_first_in_rank_go_first_though_others_have_waited_longer():
+def test_who_has_waited_longest_goes_first_and_at_one_instant_the_smallest_client():
     state = State("model")
     arrivals = [(0.0, 9, 5.0, state), (1.0, 2, 1.0, state), (2.0, 1, 1.0, state), (2.0, 0, 1.0, state)]
-    rows = served(arrivals, server(priority=lambda client: client // 2))
-    assert rows["started_s"].tolist() == [0.0, 7.0, 6.0, 5.0]
+    assert served(arrivals, server())["started_s"].tolist() == [0.0, 5.0, 7.0, 6.0]
 
 
 def test_a_batch_costs_the_macs_of_all_and_the_calls_of_one():
@@ -233,15 +219,15 @@ def test_without_batches_a_server_is_a_station_to_whose_jobs_nobody_objects(requ
     assert rows(server(workers=workers, max_batch=1, max_wait_s=max_wait_s)) == rows(plain)
 
 
-def by_looking_at_every_second(requests, workers, max_batch, max_wait_s, priority):
+def by_looking_at_every_second(requests, workers, max_batch, max_wait_s):
     """Find the starts and ends of requests, of one MAC and one call each."""
     busy_until, waiting, found = [], [], {}
     for now_s in count():
         busy_until = [until_s for until_s in busy_until if until_s > now_s]
-        waiting += [(priority(c), now_s, c, n, model) for n, (at_s, c, model) in enumerate(requests) if at_s == now_s]
+        waiting += [(now_s, c, n, model) for n, (at_s, c, model) in enumerate(requests) if at_s == now_s]
         for _ in range(workers - len(busy_until)):
             lines = [sorted(one for one in waiting if one[-1] == model) for model in (0, 1)]
-            due = [li for li in lines if len(li) >= max_batch or any(at_s + max_wait_s <= now_s for _, at_s, *_ in li)]
+            due = [li for li in lines if len(li) >= max_batch or any(at_s + max_wait_s <= now_s for at_s, *_ in li)]
             if due:
                 batch = min(due)[:max_batch]
                 busy_until.append(now_s + len(batch) + 1)
@@ -253,16 +239,12 @@ def by_looking_at_every_second(requests, workers, max_batch, max_wait_s, priorit
 
 
 @settings(max_examples=100, deadline=None)
-@given(REQUESTS, st.integers(1, 3), st.integers(2, 4), SECONDS, st.booleans())
-def test_any_requests_are_served_once_and_as_who_looks_at_every_second_would(
-    requests, workers, max_batch, max_wait_s, ranked
-):
+@given(REQUESTS, st.integers(1, 3), st.integers(2, 4), SECONDS)
+def test_any_requests_are_served_once_and_as_who_looks_at_every_second_would(requests, workers, max_batch, max_wait_s):
     models = [State("model"), State("model")]
-    priority = (lambda client: -client) if ranked else (lambda client: 0)
     rules = {"max_batch": max_batch, "max_wait_s": max_wait_s}
-    simulator = server(OVERHEAD, workers, **rules, priority=priority if ranked else None)
-    rows = served([(at_s, c, 1.0, models[model]) for at_s, c, model in requests], simulator)
-    expected = by_looking_at_every_second(requests, workers, **rules, priority=priority)
+    rows = served([(at_s, c, 1.0, models[model]) for at_s, c, model in requests], server(OVERHEAD, workers, **rules))
+    expected = by_looking_at_every_second(requests, workers, **rules)
     assert rows["step"].tolist() == list(range(len(requests)))
     assert list(zip(rows["started_s"], rows["ended_s"], strict=True)) == expected
 

@@ -353,8 +353,6 @@ def test_a_folder_that_holds_something_else_or_cannot_be_written_is_refused(here
     ("settings", "line"),
     [
         (["serving.arivals={}"], "--set: serving.arivals: unknown key (found 'arivals'"),
-        (["serving.priorities=[1, 2]", "serving.queue=priority"], "--set: serving.priorities: a list needs one entry"),
-        (["serving.priorities=[0, 1, 2, 3]"], "--set: serving.priorities: has no effect where queue is fcfs"),
         (["serving.batch.max_wait_s=0.1"], "--set: serving.batch.max_wait_s: has no effect where max_size is 1"),
         (["serving.rho=0.9"], "--set: serving.rho: needs answers to as many samples of unseen labels"),
         (["serving.arrivals={kind: trace, file: trace.csv}", "grid={}"], "trace.csv:3: serving.arrivals.file: column"),
@@ -374,9 +372,8 @@ def test_bad_input_is_one_line_before_anything_is_trained(settings, line, here, 
 def test_validate_checks_the_serving_too(here, capsys):
     command.sfl_sim("validate", "tiny.yaml")
     assert "fine (8 runs" in capsys.readouterr().out
-    unfit = ["--set", "serving.priorities=[1]", "--set", "serving.queue=priority"]
-    command.sfl_sim("validate", "tiny.yaml", *unfit, code=2)
-    assert "serving.priorities: a list needs one entry per client" in capsys.readouterr().err
+    command.sfl_sim("validate", "tiny.yaml", "--set", "grid={}", "--set", "serving.arrivals.rate_per_s=[1]", code=2)
+    assert "serving.arrivals.rate_per_s: a list needs one entry per client" in capsys.readouterr().err
 
 
 def test_from_python_a_mistake_is_an_error_with_its_key():

@@ -263,21 +263,6 @@ def test_batches_raise_the_capacity_of_a_server_whose_calls_cost_something():
     assert together_per_s == pytest.approx(8 / (0.002 + 8 * computing_s))
 
 
-def test_whose_priority_is_low_waits_for_the_others():
-    busy = fleet(server={"speedup": 1})
-    rate_per_s = 0.9 * busy.serve(section(requests=10), None, nothing)[1]["capacity_per_s"] / 3
-
-    def queue_s(**values):
-        arrivals = {"kind": "poisson", "rate_per_s": rate_per_s}
-        rows, _ = busy.serve(section(arrivals=arrivals, requests=3000, **values), None, nothing)
-        return rows.groupby("client")["queue_s"].mean()
-
-    equal, ranked = queue_s(), queue_s(priorities=[0, 1, 2], queue="priority")
-    assert ranked[0] < ranked[1] < ranked[2]
-    assert ranked[0] < equal[0]
-    assert ranked[2] > equal[2]
-
-
 def test_requests_that_wait_for_a_batch_leave_together():
     together = {"max_size": 4, "max_wait_s": 100.0}
     rows, _ = fleet().serve(section(batch=together, requests=40), None, nothing)
@@ -354,7 +339,6 @@ def test_progress_is_told():
     ("values", "timing_only", "line"),
     [
         ({"arrivals": {"kind": "poisson", "rate_per_s": [1, 2]}}, True, "serving.arrivals.rate_per_s: a list needs"),
-        ({"priorities": [1], "queue": "priority"}, True, "serving.priorities: a list needs one entry per client"),
         ({"exit_probability": [0.5]}, True, "serving.exit_probability: a list needs one entry per client"),
         ({"threshold": {"kind": "fixed", "entropy": [1.0]}}, False, "serving.threshold.entropy: a list needs one"),
         ({}, True, "serving.exit_probability: is missing: without training it is unknown"),

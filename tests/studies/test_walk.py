@@ -1,5 +1,7 @@
 """A walk through rounds that are alike takes what a whole run takes, in every world."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -160,8 +162,19 @@ def test_the_server_is_busy_for_the_share_of_its_lanes_that_jobs_take():
 
 
 def test_whom_a_method_chooses_does_not_depend_on_how_often_it_is_walked():
-    """MergeSFL counts whom it has chosen."""
-    one = scenario(method={"name": "mergesfl", "clients_by_kl": 0.4})
+    """This method counts whom it has chosen."""
+
+    class InTurn(METHODS["splitfed_v1"], regular=True):
+        def choose(self, round, clients):
+            chosen = sorted(clients, key=lambda c: self.times[c])[:2]
+            self.times.update(chosen)
+            return chosen
+
+        def __init__(self, task, options=None):
+            super().__init__(task, options)
+            self.times = Counter()
+
+    one = scenario(method=InTurn)
     walker = Walker(one)
     walker.walk(one)
     check_against_the_run(one, walker.walk(one))

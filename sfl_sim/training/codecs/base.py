@@ -17,6 +17,8 @@ Code = tuple[Tensor, ...]
 class Codec(BaseModel, ABC):
     """A codec without state: its fields are its options, as a scenario writes them beside `kind`.
 
+    The docstring under a field describes it in `sfl-sim list codecs` and in the docs.
+
     What the server trains on is `decode(encode(x))`; the gradient at it comes back through `pull`. A codec that sends
     only some elements need not get the gradient of the others: then `back` gives the shape of what comes back, and
     `select` takes it out of the whole gradient.
@@ -52,7 +54,7 @@ class Codec(BaseModel, ABC):
         5
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
     layerwise: ClassVar[bool] = False
     """Whether an update of a model is coded layer tensor by layer tensor, each as a message; else all as one sample."""
     samplewise: ClassVar[bool] = False

@@ -14,16 +14,15 @@ from sfl_sim.training.codecs.base import Code, Codec, Shape
 
 
 class Delta(Codec):
-    """Only the samples that have changed since their client sent them last; the others are what they were then.
-
-    `theta`: a sample is sent where the cosine between it and what was sent last is below. `inner`: codec of the samples
-    that are sent. `assume_sent`: their share in a run without training, which cannot know it; null: such a run is
-    refused.
-    """
+    """Only the samples that have changed since their client sent them last; the others are what they were then."""
 
     theta: float = 0.98
+    """Cosine between a sample and what was sent of it last, below which it is sent."""
     inner: Codec | None = None
+    """Codec of the samples that are sent: a section; null: they are sent as they are."""
     assume_sent: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Share of the samples that is sent in a run without training, which cannot know it; null: such a run is
+    refused."""
 
     def size_bytes(self, shape: Shape, dtype: torch.dtype) -> int:
         """The bytes where all samples are sent, and a bit for each."""

@@ -19,14 +19,16 @@ SCALE_BYTES = 8
 class Int(Codec):
     """Integers q of few bits: x is about (q - z) s, with a step s and a place z of zero for each group of elements.
 
-    `bits`: 8, 4 or 2. `per`: one group for the whole tensor, or one for each channel (of images: the second dimension,
-    otherwise the last one). `rounding`: to the nearest integer, or `stochastic`, up or down by lot, so that the mean
-    is right except at the ends of the range. A group whose range float32 cannot hold becomes NaN.
+    A group whose range float32 cannot hold becomes NaN.
     """
 
     bits: Literal[2, 4, 8] = 8
+    """Bits of an element."""
     per: Literal["tensor", "channel"] = "tensor"
+    """Groups: the whole tensor, or each channel (of images: the second dimension, otherwise the last one)."""
     rounding: Literal["nearest", "stochastic"] = "nearest"
+    """Rounding: to the nearest integer, or up or down by lot, so that the mean is right except at the ends of the
+    range."""
     layerwise: ClassVar[bool] = True
 
     def size_bytes(self, shape: Shape, dtype: torch.dtype) -> int:

@@ -18,12 +18,13 @@ from sfl_sim.training.codecs.integers import Int, exact
 class SplitFC(Codec):
     """Some of the columns (features over the mini-batch), chosen by lot, the likelier the more they vary.
 
-    A column that is sent with probability q is divided by q. `ratio`: elements of a sample over columns that are sent.
-    `bits` of an element, with a step and a place of zero for each column; 32 for elements as they are.
+    A column that is sent with probability q is divided by q.
     """
 
     ratio: Annotated[float, Field(ge=1)] = 16.0
+    """Elements of a sample over columns that are sent."""
     bits: Literal[2, 4, 8, 32] = 8
+    """Bits of an element, with a step and a place of zero for each column; 32 for elements as they are."""
 
     def n_columns(self, shape: Shape) -> int:
         """D: the number of columns that are sent."""

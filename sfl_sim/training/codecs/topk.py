@@ -17,12 +17,13 @@ from sfl_sim.training.codecs.floats import Fp16
 class TopK(Codec):
     """The k elements of each sample that are largest in size; all others are 0, and so are their gradients.
 
-    `keep`: k as a share of the elements. `values`: as they are, or as fp16. Where all elements together take no more
-    bytes than the largest ones with their places, all are kept.
+    Where all elements together take no more bytes than the largest ones with their places, all are kept.
     """
 
     keep: Annotated[float, Field(gt=0, le=1)] = 0.01
+    """Share of the elements of a sample that are kept."""
     values: Literal["exact", "fp16"] = "exact"
+    """Values of these elements: as they are, or as fp16."""
     samplewise: ClassVar[bool] = True
 
     def k(self, shape: Shape, dtype: torch.dtype) -> int:
@@ -95,10 +96,11 @@ def _largest(size: Tensor, k: int) -> Tensor:
 class RandTopK(TopK):
     """Top-k that now and then lets another element take the place of one of the largest, in training.
 
-    `alpha`: the probability with which a draw takes one of the others. k draws without replacement.
+    These are k draws without replacement.
     """
 
     alpha: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Probability with which a draw takes one of the others."""
 
     def for_inference(self) -> Codec:
         """Top-k."""
