@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from sfl_sim.models.network import Network
 from sfl_sim.models.on_nan import OnNan
 from sfl_sim.models.zoo import is_weightless, network
 from sfl_sim.rng import stream
-from sfl_sim.scenario.optional_sections import Availability, Noise, Privacy
+from sfl_sim.scenario.optional_sections import Availability, Noise
 from sfl_sim.scenario.sections import ClientCuts, Model, Scenario, Train
 from sfl_sim.sim.clock import Clock, Plans
 from sfl_sim.sim.dropouts import Dropouts
@@ -81,7 +80,6 @@ def build_method(
         round_cuts=round_cuts, method=scenario.method.name, wire=wire,
     )  # fmt: skip
     method = kind(task, options)
-    _check_messages(scenario, method)
     _check_defences(scenario, method)
     return method
 
@@ -211,26 +209,10 @@ def _noisy(noise: Noise | None, codec: Codec | None) -> Codec | None:
     return Noisy(clip=noise.clip, sigma=noise.sigma, inner=codec) if noise else codec
 
 
-def _check_messages(scenario: Scenario, method: Method) -> None:
-    """Raise ScenarioError for what codes or defends messages that this method has not."""
-    missing: dict[str, str] = {}
-    if method.is_split and not method.gets_gradients:
-        missing |= dict.fromkeys(("wire.down", "privacy.gradient_noise", "privacy.nopeek"), "no gradient comes down")
-    if not method.uploads_model:
-        missing["wire.update"] = "clients upload no model"
-    for key, why in missing.items():
-        if attrgetter(key)(scenario):
-            raise ScenarioError(f"has nothing to work on: {why}", key=key, found=scenario.method.name)
-
-
 def _check_defences(scenario: Scenario, method: Method) -> None:
     """Check that the scenario's defences can defend something; otherwise raises ScenarioError."""
     net, cuts = method.task.network, method.task.cuts
-    if scenario.privacy == Privacy():
-        return
-    if not method.is_split:
-        raise ScenarioError("nothing crosses a cut that could be defended", key="privacy", found=scenario.method.name)
-    if scenario.privacy.nopeek:
+    if scenario.privacy.nopeek and method.gets_gradients:
         if net.tokens:
             raise ScenarioError("has no distances between texts", key="privacy.nopeek", found=scenario.privacy.nopeek)
         if max(cuts) <= net.lowest:

@@ -26,6 +26,7 @@ from sfl_sim.methods.split import SplitStep
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, On, occur, on, present, send, start, wait
 from sfl_sim.rng import stream
+from sfl_sim.scenario.fields import OnlyWith, Unless
 from sfl_sim.training.steps import Train
 
 
@@ -38,9 +39,9 @@ class AsynchronousOptions(MethodOptions):
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
     """Weight s(tau) of an update that is tau versions old: 1 (constant), (1 + tau)^-a (polynomial), or 1 up to b and
     then 1 / (a (tau - b) + 1) (hinge)."""
-    a: Annotated[float, Field(gt=0)] | None = None
+    a: Annotated[Annotated[float, Field(gt=0)] | None, Unless("staleness", "constant")] = None
     """How fast the weight falls with staleness; null means 0.5, with hinge 10."""
-    b: Annotated[float, Field(ge=0)] = 4.0
+    b: Annotated[float, Field(ge=0), OnlyWith("staleness", "hinge")] = 4.0
     """hinge: staleness up to which the weight is 1."""
     max_staleness: Annotated[int, Field(ge=0)] | None = None
     """Staleness above which updates are discarded; null: none is."""

@@ -28,13 +28,10 @@ FINE_TUNING = 0
 
 
 class ExitOptions(MethodOptions):
-    """`theta_average`: whether a layer of the server's model becomes the average of the copies of all clients, or only
-    of those whose features have trained it. `gamma_loss`: the weight of the exit's loss (gamma); the server's has
-    1 - gamma.
-    """
+    """Options of methods whose clients have exits."""
 
-    theta_average: Literal["all", "trained"] = "all"
     gamma_loss: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Weight of the exit's loss (gamma); the server's has 1 - gamma."""
 
 
 @dataclass
@@ -106,10 +103,9 @@ class Exits(Method):
         for piece in self.classifier:
             yield from self._average(2, piece, trained, list(trained))
         for place, piece in enumerate(self.theta):
-            copies = {c: one.theta[place] for c, one in trained.items() if place in one.theta}
-            if copies and self.options.theta_average == "all":  # a copy without features is what the piece was
-                copies = {c: copies.get(c, piece) for c in trained}
-            yield from self.average(SERVER, piece, list(copies.values()), list(copies))
+            if any(place in one.theta for one in trained.values()):  # a copy without features is what the piece was
+                copies = [one.theta.get(place, piece) for one in trained.values()]
+                yield from self.average(SERVER, piece, copies, list(trained))
 
     def _average(self, member: int, state: Replica, trained: Mapping[int, Trained], holders: Sequence[int]) -> Flow:
         """`state` <- the weighted average of that member of the holders' models."""

@@ -16,10 +16,12 @@ from sfl_sim.training.steps import MomentumAverage
 
 
 class FedAvgMOptions(HostOptions):
-    """`server_momentum`, `server_lr`: beta_g and eta_s of the round's step towards the average."""
+    """Options of FedAvgM."""
 
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Momentum of the round's step towards the average (beta_g)."""
     server_lr: Annotated[float, Field(gt=0)] = 1.0
+    """Learning rate of this step (eta_s)."""
 
 
 class FedAvgM(ServerCopies, regular=True, survives=True):

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
-from sfl_sim.methods.server_copies import EqualStepsOptions, ServerCopies, host_rule
+from sfl_sim.methods.server_copies import HostOptions, ServerCopies, host_rule
 from sfl_sim.models.replica import Replica
 from sfl_sim.training.optimisers import Optimiser, Sgd
 
@@ -17,15 +17,15 @@ from sfl_sim.training.optimisers import Optimiser, Sgd
 class FedNAG(ServerCopies, regular=True, survives=True):
     """SplitFedV1 whose clients and server start from the averaged velocity; that of part-1 travels with part-1."""
 
-    Options = EqualStepsOptions
-    options: EqualStepsOptions
+    Options = HostOptions
+    options: HostOptions
     only_averages = False
+    equal_steps = True
+    forgets_lost = False
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.rule = host_rule(task, self.options)
-        self.equal_steps = self.options.equal_steps
-        self.forgets_lost = not self.equal_steps
         usual = task.optimiser(1)
         if not isinstance(usual, Sgd):
             raise ScenarioError("needs SGD", key="train.optimizer", found=task.optimizer, allowed=["sgd", "nag"])

@@ -14,9 +14,10 @@ from sfl_sim.methods.server_copies import ServerCopies, co_clipping
 
 
 class NarOptions(MethodOptions):
-    """`max_norm`: M, to which each part's gradient with its weight decay is clipped."""
+    """Options of FedNAR."""
 
     max_norm: Annotated[float, Field(gt=0)] = 10.0
+    """Norm to which each part's gradient with its weight decay is clipped (M)."""
 
 
 class FedNAR(ServerCopies, regular=True, survives=True):

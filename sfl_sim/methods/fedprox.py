@@ -15,9 +15,10 @@ from sfl_sim.training.optimisers import Proximal
 
 
 class ProxOptions(MethodOptions):
-    """`mu`: of the proximal term (mu/2) ||w - w^r||^2, of both parts."""
+    """Options of FedProx."""
 
     mu: Annotated[float, Field(ge=0)] = 0.01
+    """Weight of the proximal term (mu/2) ||w - w^r||^2, of both parts."""
 
 
 class FedProx(ServerCopies, regular=True, survives=True):

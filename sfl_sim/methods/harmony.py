@@ -30,6 +30,7 @@ from sfl_sim.models.part import Part
 from sfl_sim.models.replica import Bundle, through
 from sfl_sim.ops import SERVER, Flow, Step, Value, Work, on, send
 from sfl_sim.rng import stream
+from sfl_sim.scenario.fields import Unless
 from sfl_sim.training.codecs import Delta, Fp16
 from sfl_sim.training.exit_steps import Adapt, ExitForward, backward, exit_work
 from sfl_sim.training.optimisers import Optimiser, Sgd
@@ -39,25 +40,26 @@ EPSILON = 1e-12
 
 
 class HarmonyOptions(ExitOptions):
-    """`inner_steps`, `inner_lr`: steps and learning rate of the adaptation (M, alpha), within a mini-batch and after
-    the last round. `cross_batch`: each view is of one batch, by weights that were adapted to the other.
-
-    `stochastic_exit`: the view for the alignment ends at a depth drawn up to the client's own (K), else at its own.
-    `csa_weight`, `csa_margin`, `csa_l2norm`: the contrastive alignment's weight (0: no alignment, and no such view),
-    its margin, and whether embeddings are divided by their norm, without which they collapse. `quantise`:
-    features and embeddings travel as float16. `head`: the last layer is at the clients, which get embeddings, or at the
-    server, which sends answers (`logits`).
-    """
+    """Options of HARMONY."""
 
     inner_steps: Annotated[int, Field(ge=0)] = 5
-    inner_lr: Annotated[float, Field(gt=0)] = 0.05
-    cross_batch: bool = True
-    stochastic_exit: bool = True
+    """Number of steps of the adaptation, within a mini-batch and after the last round (M)."""
+    inner_lr: Annotated[float, Field(gt=0), Unless("inner_steps", 0)] = 0.05
+    """Learning rate of the adaptation (alpha)."""
+    cross_batch: Annotated[bool, Unless("inner_steps", 0)] = True
+    """Make each view of one batch by weights that were adapted to the other; else to the same."""
+    stochastic_exit: Annotated[bool, Unless("csa_weight", 0)] = True
+    """Let the view for the alignment end at a depth drawn up to the client's own (K); else at its own."""
     csa_weight: Annotated[float, Field(ge=0)] = 20.0
-    csa_margin: Annotated[float, Field(ge=0)] = 1.0
-    csa_l2norm: bool = True
+    """Weight of the contrastive alignment; 0: there is none, nor a view for it."""
+    csa_margin: Annotated[float, Field(ge=0), Unless("csa_weight", 0)] = 1.0
+    """Margin of the alignment."""
+    csa_l2norm: Annotated[bool, Unless("csa_weight", 0)] = True
+    """Divide embeddings by their norm for the alignment, without which they collapse."""
     quantise: bool = True
+    """Send features and embeddings as float16."""
     head: Literal["embedding", "logits"] = "embedding"
+    """Place of the last layer: at the clients, which get embeddings, or at the server, which sends answers (logits)."""
 
 
 class Harmony(Exits, survives=True):

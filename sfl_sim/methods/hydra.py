@@ -31,17 +31,19 @@ CIFAR10: list[list[list[str]]] = [
 
 
 class HydraOptions(MethodOptions):
-    """`cut2`: the layer after which the heads begin, as `model.cut`; null: before the last two layers with
-    parameters, or before the last one if there would be no trunk. `num_heads`: G; null: one per label, or per
-    superclass given. `superclasses`: lists of labels, by name or number. `grouping`: Algorithm 2, or each client to the
-    superclass of its dominant label. `head_weights`: q_g by the samples that a head has processed, or equal.
-    """
+    """Options of Hydra."""
 
     cut2: int | str | Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Layer after which the heads begin, as model.cut; null: before the last two layers with parameters, or before the
+    last one if there would be no trunk."""
     num_heads: Annotated[int, Field(ge=1)] | None = None
+    """Number of heads (G); null: one for each label, or for each superclass given."""
     superclasses: list[list[str | int]] | None = None
+    """Superclasses: lists of labels, by name or number; null: the paper's for CIFAR-10, else labels in a row."""
     grouping: Literal["algorithm2", "superclass"] = "algorithm2"
+    """Grouping of clients: Algorithm 2, or each client to the superclass of its dominant label."""
     head_weights: Literal["samples", "uniform"] = "samples"
+    """Weights of heads in their average (q_g): the samples that each has processed, or equal ones."""
 
 
 class Hydra(SharedServer, regular=True, survives=True):
@@ -97,10 +99,10 @@ class Hydra(SharedServer, regular=True, survives=True):
         """Part-1, the trunk, the averaged head."""
         return [self.part1, self.trunk, self.head]
 
-    def current(self, part1_of: int | None = None) -> list[Replica]:
+    def current(self) -> list[Replica]:
         """Give part-1, the trunk, and the average of current heads; the round's first head if all clients are lost."""
         head = Replica.averaged(*self.weighted_heads(list(self.copies))) if self.copies else self.head
-        return [self.part1_now(part1_of), self.trunk, head]
+        return [self.part1_now(), self.trunk, head]
 
     def server_bytes(self, clients: Sequence[int]) -> int | None:
         """Size of the trunk and of a head for each group among `clients`."""

@@ -27,6 +27,7 @@ from sfl_sim.models.on_nan import differentiate
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, ServerNode, Step, Value, Work, on, par, present, read, send
 from sfl_sim.rng import stream
+from sfl_sim.scenario.fields import OnlyWith, Unless
 from sfl_sim.training.optimisers import Measured, Optimiser
 from sfl_sim.training.steps import Average, Backward, Forward, Train
 
@@ -43,24 +44,24 @@ class KoreaOptions(MethodOptions):
 
     alpha: Annotated[float, Field(ge=0)] = 0.1
     """Strength with which a branch is pulled to the average of all."""
-    decay: Annotated[float, Field(ge=0, le=1)] = 0.5
+    decay: Annotated[float, Field(ge=0, le=1), Unless("proportion", "off")] = 0.5
     """Weight of a round in a branch's label history, relative to the next round."""
-    rounding: Rounding = "largest_remainder"
+    rounding: Annotated[Rounding, Unless("proportion", "off")] = "largest_remainder"
     """Rounding of the numbers of samples that are asked for: up to their sum, or all down."""
     proportion: Literal["window_ratio", "fixed", "off"] = "window_ratio"
     """Number of samples that are asked for, as a share of the client's own: p0 at first and then in proportion to the
     gradient norm, always p0 (the paper's Conf2), or none (Conf1)."""
-    p0: Annotated[float, Field(gt=0, le=1)] = 0.01
+    p0: Annotated[float, Field(gt=0, le=1), Unless("proportion", "off")] = 0.01
     """The proportion, or the first one."""
-    p_min: Annotated[float, Field(ge=0, le=P_MAX)] = 0.01
+    p_min: Annotated[float, Field(ge=0, le=P_MAX), OnlyWith("proportion", "window_ratio")] = 0.01
     """Smallest proportion that follows the gradient norm; the largest is 0.5."""
-    refresh_features: bool = True
+    refresh_features: Annotated[bool, Unless("proportion", "off")] = True
     """Let assistants answer anew in every local epoch; else once a round."""
-    joint_forward: bool = True
+    joint_forward: Annotated[bool, Unless("proportion", "off")] = True
     """Let batch norm see the rows of assistants together with the client's; else by themselves."""
-    assistants: Literal["unselected", "all"] = "unselected"
+    assistants: Annotated[Literal["unselected", "all"], Unless("proportion", "off")] = "unselected"
     """Clients that may assist: those that take no part in the round, or all others, as in the authors' code."""
-    patience_s: Annotated[float, Field(gt=0)] | None = None
+    patience_s: Annotated[Annotated[float, Field(gt=0)] | None, Unless("proportion", "off")] = None
     """Seconds after which the server asks others instead of an assistant that has not answered; null: never."""
 
     @property

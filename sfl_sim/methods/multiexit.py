@@ -16,6 +16,7 @@ from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.exit_method import ExitOptions, Exits, Trained
 from sfl_sim.models.replica import Bundle, Joined, Replica
 from sfl_sim.ops import SERVER, Flow, on, send
+from sfl_sim.scenario.fields import Unless
 from sfl_sim.training.exit_steps import ExitBackward, ExitForward
 from sfl_sim.training.steps import Average, Train
 
@@ -56,15 +57,15 @@ class MultiExit(Exits, regular=True, survives=True):
 
 
 class SplitGPOptions(ExitOptions):
-    """`lambda_pers`: how much of its own front end and exit a client keeps (lambda): with 0 all share, with 1 none.
-
-    `ft_steps`: mini-batches on which each client goes on to train them after the last round, with SGD at the learning
-    rate `ft_lr` and the server's model as it is; 0 for none.
-    """
+    """Options of SplitGP."""
 
     lambda_pers: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Share of its own front end and exit that a client keeps (lambda): with 0 all share, with 1 none."""
     ft_steps: Annotated[int, Field(ge=0)] = 0
-    ft_lr: Annotated[float, Field(gt=0)] | None = None
+    """Number of mini-batches on which each client fine-tunes its front end and exit after the last round, by SGD and
+    with the server's model as it is."""
+    ft_lr: Annotated[Annotated[float, Field(gt=0)] | None, Unless("ft_steps", 0)] = None
+    """Learning rate of this fine-tuning, which needs one."""
 
 
 class SplitGP(MultiExit, survives=True):
@@ -75,13 +76,8 @@ class SplitGP(MultiExit, survives=True):
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
-        if bool(self.options.ft_steps) != (self.options.ft_lr is not None):
-            raise ScenarioError(
-                "go together: fine-tuning takes steps and a learning rate",
-                key="method.ft_lr",
-                found=self.options.ft_lr,
-                allowed=f"with ft_steps {self.options.ft_steps}",
-            )
+        if self.options.ft_steps and self.options.ft_lr is None:
+            raise ScenarioError("is missing: fine-tuning takes steps and a learning rate", key="method.ft_lr")
         self.own: dict[int, Bundle] = {}
         """phi_c and h_c as each client has trained them in the last round in which it was not lost."""
 

@@ -24,6 +24,7 @@ from sfl_sim.methods.split import SplitStep
 from sfl_sim.models.replica import Joined, Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, ServerNode, on, par, send
 from sfl_sim.rng import stream
+from sfl_sim.scenario.fields import OnlyWith
 from sfl_sim.training.optimisers import CoClipped, GradientRule, Proximal
 from sfl_sim.training.steps import Average
 
@@ -126,29 +127,18 @@ class ServerCopies(SplitStep):
 
 
 class HostOptions(MethodOptions):
-    """`host`: whose clients they are, those of fedavg (which splitfed_v1 equals), fedprox or fednar. `mu`: of fedprox.
-    `max_norm`: of fednar.
-    """
+    """Options of methods on hosts."""
 
     host: Literal["fedavg", "fedprox", "fednar"] = "fedavg"
-    mu: Annotated[float, Field(ge=0)] = 0.01
-    max_norm: Annotated[float, Field(gt=0)] = 10.0
-
-
-class EqualStepsOptions(HostOptions):
-    """`equal_steps`: all clients of a round run the mean number of mini-batches, rounded; one that has fewer begins
-    another epoch.
-    """
-
-    equal_steps: bool = True
+    """Method whose clients train: fedavg (which splitfed_v1 equals), fedprox or fednar."""
+    mu: Annotated[float, Field(ge=0), OnlyWith("host", "fedprox")] = 0.01
+    """fedprox: weight of the proximal term."""
+    max_norm: Annotated[float, Field(gt=0), OnlyWith("host", "fednar")] = 10.0
+    """fednar: norm to which gradients with their weight decay are clipped."""
 
 
 def host_rule(task: Task, options: HostOptions) -> GradientRule | None:
-    """Give the host's rule, which changes every local gradient. Raises ScenarioError for settings of other hosts."""
-    for name, host in {"mu": "fedprox", "max_norm": "fednar"}.items():
-        if host != options.host and name in options.model_fields_set:
-            found = getattr(options, name)
-            raise ScenarioError(f"is a setting of host: {host}", key=f"method.{name}", found=found)
+    """Give the host's rule, which changes every local gradient."""
     if options.host == "fednar":
         return co_clipping(task, options.max_norm)
     return Proximal(options.mu) if options.host == "fedprox" else None

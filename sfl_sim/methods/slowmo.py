@@ -10,16 +10,18 @@ from typing import Annotated
 from pydantic import Field
 
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.server_copies import EqualStepsOptions, ServerCopies, host_rule
+from sfl_sim.methods.server_copies import HostOptions, ServerCopies, host_rule
 from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import MomentumAverage
 
 
-class SlowMoOptions(EqualStepsOptions):
-    """`slow_momentum`, `slow_lr`: beta_s and alpha_s of the step after a round."""
+class SlowMoOptions(HostOptions):
+    """Options of SlowMo."""
 
     slow_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.6
+    """Momentum of the step after a round (beta_s)."""
     slow_lr: Annotated[float, Field(gt=0)] = 1.0
+    """Learning rate of this step, in learning rates of the round (alpha_s)."""
 
 
 class SlowMo(ServerCopies, regular=True, survives=True):
@@ -28,12 +30,12 @@ class SlowMo(ServerCopies, regular=True, survives=True):
     Options = SlowMoOptions
     options: SlowMoOptions
     only_averages = False
+    equal_steps = True
+    forgets_lost = False
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         self.rule = host_rule(task, self.options)
-        self.equal_steps = self.options.equal_steps
-        self.forgets_lost = not self.equal_steps
 
     def merge(self, round: int) -> MomentumAverage:
         """u <- beta_s u + (w - sum_c k_c w_c) / eta_r; w <- w - alpha_s eta_r u."""

@@ -18,28 +18,26 @@ from sfl_sim.methods.base import MethodOptions, Task
 from sfl_sim.methods.mailbox import Events
 from sfl_sim.methods.server_copies import HostOptions, ServerCopies, Visit, host_rule
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, occur, on, par, send, wait
+from sfl_sim.scenario.fields import OnlyWith
 from sfl_sim.training.fusion import Differentiate, Fuse, Fusion, TrainFused, Update
 from sfl_sim.training.optimisers import Optimiser, Sgd
 from sfl_sim.training.steps import Average, Backward, Forward, MomentumAverage
 
 
 class SmofiOptions(HostOptions):
-    """`fusion`: whether there is any. `barrier`: what waits for the fusion after the last step: the clients' next
-    mini-batches (`paper`), the server's part of them (`strict`), or only its optimisers (`relaxed`). `staleness`: alpha
-    of Eq. (6). `normalise`: divide Eq. (5) by how many buffers there are, or by their weights. `carry_fused`: go on
-    with mbar in the next round. `server_momentum`: beta_g of both parts.
-    """
+    """Options of SMoFi."""
 
     fusion: bool = True
-    barrier: Literal["paper", "strict", "relaxed"] = "paper"
-    staleness: Annotated[float, Field(le=0)] = -0.1
-    normalise: Literal["count", "weights"] = "count"
-    carry_fused: bool = False
+    """Fuse momentum after every step."""
+    barrier: Annotated[Literal["paper", "strict", "relaxed"], OnlyWith("fusion", True)] = "paper"
+    """What waits for the fusion after the last step: the clients' next mini-batches (paper), the server's part of them
+    (strict), or only its optimisers (relaxed)."""
+    staleness: Annotated[float, Field(le=0), OnlyWith("fusion", True)] = -0.1
+    """Exponent of the weights of clients that are done (alpha of Eq. 6)."""
+    carry_fused: Annotated[bool, OnlyWith("fusion", True)] = False
+    """Go on with the fused momentum (mbar) in the next round."""
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.3
-
-
-FUSION = {"barrier", "staleness", "normalise", "carry_fused"}
-"""Options that mean something only where there is a fusion."""
+    """Momentum of the step after a round, of both parts (beta_g)."""
 
 
 class Smofi(ServerCopies, regular=True, survives=True):
@@ -61,12 +59,11 @@ class Smofi(ServerCopies, regular=True, survives=True):
                 key="model.cut",
                 found=sorted(set(task.cuts)),
             )
-        if not self.options.fusion and (useless := FUSION & self.options.model_fields_set):
-            raise ScenarioError("says how momentum is fused, with method.fusion off", key=f"method.{min(useless)}")
-        key, drawn = "method.carry_fused", sorted(set(task.round_cuts))
-        if self.options.carry_fused and len(drawn) > 1:
+        carries, key = self.options.fusion and self.options.carry_fused, "method.carry_fused"
+        drawn = sorted(set(task.round_cuts))
+        if carries and len(drawn) > 1:
             raise ScenarioError(f"needs one cut for all rounds, not a draw from {drawn}", key=key, found=True)
-        if self.options.carry_fused and not isinstance(task.optimiser(1), Sgd):
+        if carries and not isinstance(task.optimiser(1), Sgd):
             problem = "needs SGD: the step counters that correct Adam's averages begin anew every round"
             raise ScenarioError(problem, key=key, found=True)
 
@@ -155,9 +152,7 @@ class Smofi(ServerCopies, regular=True, survives=True):
 
     def shares(self, delta: Sequence[int]) -> list[float]:
         """Share of each buffer in mbar by (5) and (6); delta_j is not positive while client j is active."""
-        weights = [(max(0, each) + 1) ** self.options.staleness for each in delta]
-        total = len(weights) if self.options.normalise == "count" else sum(weights)
-        return [weight / total for weight in weights]
+        return [(max(0, each) + 1) ** self.options.staleness / len(delta) for each in delta]
 
     def unless_lost(self, j: int, flow: Flow, now: Progress) -> Flow:
         """Run a flow of client j; once j is lost, no other flow waits for it."""

@@ -100,10 +100,8 @@ class SharedServer(SplitStep):
             raise
         return model
 
-    def part1_now(self, of: int | None) -> Replica:
-        """Give client `of`'s current part-1; the average if `of` is None or lost; the initial one if all are lost."""
-        if of in self.copies:
-            return _part1(self.copies[of])
+    def part1_now(self) -> Replica:
+        """Give the average of the clients' current part-1s; the initial one if all are lost."""
         if not self.copies:
             return _part1(self.client_model)
         return Replica.averaged([_part1(copy) for copy in self.copies.values()], self.task.shares(list(self.copies)))

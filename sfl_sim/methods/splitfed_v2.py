@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task, once_a_round
 from sfl_sim.methods.split import SharedServer, SplitMethod
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, SERVER, Flow, expect, on, par
+from sfl_sim.scenario.fields import Unless
 from sfl_sim.training.optimisers import Proximal
 from sfl_sim.training.steps import Backward, Forward, Renew
 
@@ -23,12 +23,13 @@ PENALTY_BYTES = 4  # a float32
 
 
 class V2Options(MethodOptions):
-    """`l2`: mu of the penalty (mu/2) ||w - w^r||^2 on what a round changes. `l2_on`: part-2, or the whole model; the
-    clients then report their share of the penalty with every mini-batch.
-    """
+    """Options of SplitFedV2."""
 
     l2: Annotated[float, Field(ge=0)] = 0.0
-    l2_on: Literal["part2", "model"] = "part2"
+    """Weight mu of the penalty (mu/2) ||w - w^r||^2 on what a round changes."""
+    l2_on: Annotated[Literal["part2", "model"], Unless("l2", 0)] = "part2"
+    """What is penalised: part-2, or the whole model, and the clients then report their share of the penalty with every
+    mini-batch."""
 
 
 class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True):
@@ -42,10 +43,8 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True):
         self.client_model = self.part1
         if self.options.l2:
             self.rule = Proximal(self.options.l2)
-        if self.options.l2_on == "model":
-            if not self.options.l2:
-                raise ScenarioError("there is no penalty without method.l2", key="method.l2_on", found="model")
-            self.forward = Forward(PENALTY_BYTES)
+            if self.options.l2_on == "model":
+                self.forward = Forward(PENALTY_BYTES)
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """w2 by every job in turn; w1 <- sum_c k_c w1_c."""
@@ -59,6 +58,6 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True):
         """The client's step, without the penalty where that is on part-2 alone."""
         return Backward(self.optimiser(round) if self.options.l2_on == "model" else self.task.optimiser(round))
 
-    def current(self, part1_of: int | None = None) -> list[Replica]:
-        """Part-1 of one client or the average of all, and part-2."""
-        return [self.part1_now(part1_of), self.part2]
+    def current(self) -> list[Replica]:
+        """The average of current part-1s, and part-2."""
+        return [self.part1_now(), self.part2]

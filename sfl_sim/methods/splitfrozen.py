@@ -25,12 +25,13 @@ from sfl_sim.training.steps import Forward, Renew, TrainAlone
 
 
 class FrozenOptions(MethodOptions):
-    """`ahead`: messages of a client that may wait at the server. `send_once`: the server keeps the activations of
-    every sample, and a client whose samples have all been sent computes and sends nothing any more.
-    """
+    """Options of SplitFrozen."""
 
     ahead: Annotated[int, Field(ge=1)] = 4
+    """Number of messages of a client that may wait at the server."""
     send_once: bool = False
+    """Let the server keep the activations of every sample, so that a client whose samples have all been sent computes
+    and sends nothing any more."""
 
 
 class SplitFrozen(SplitMethod, survives=True):
@@ -112,7 +113,7 @@ class SplitFrozen(SplitMethod, survives=True):
         """The server's step on the smashed data."""
         return TrainAlone(self.optimiser(round))
 
-    def current(self, part1_of: int | None = None) -> list[Replica]:
+    def current(self) -> list[Replica]:
         """Part-1, which is everybody's, and part-2."""
         return [self.part1, self.part2]
 

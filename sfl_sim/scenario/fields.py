@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from enum import Enum
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, JsonValue, model_validator
@@ -59,6 +61,56 @@ class Concern(Enum):
     ORDER = "which client the server serves next"
     DEALING = "which client holds which training samples"
     LEARNING = "everything else that decides what is learned"
+
+
+class OnlyWith:
+    """Condition of a key: it has an effect only where another key beside it has one of these values.
+
+    Written as `Annotated[float, OnlyWith("staleness", "hinge")]`. Keys without effect are refused by
+    `sfl_sim.engine.effects`.
+
+    Args:
+        key: the other key, or a dotted one below it.
+        values: its values.
+    """
+
+    def __init__(self, key: str, *values: Any) -> None:
+        self.key = key
+        self.values = values
+
+    def why_idle(self, section: BaseModel, prefix: str) -> str:
+        """Say why the key has no effect in a section; an empty text if it has one."""
+        value = attrgetter(self.key)(section)
+        if self.allows(value):
+            return ""
+        return f"where {prefix}{self.key} is {json.dumps(value).strip(chr(34))}"
+
+    def allows(self, value: Any) -> bool:
+        """Return True if the key has an effect where the other key has this value."""
+        return value in self.values
+
+
+class Unless(OnlyWith):
+    """Condition of a key: it has an effect except where another key beside it has one of these values."""
+
+    def allows(self, value: Any) -> bool:
+        """Return True if the key has an effect where the other key has this value."""
+        return value not in self.values
+
+
+def conditional(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+    """Generate the keys with a condition and a value other than their default, in a section and those within it.
+
+    Each with its value, and why it has no effect; an empty text if it has one.
+    """
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from conditional(value, f"{prefix}{name}.")
+        elif value != field.default:
+            reasons = [note.why_idle(section, prefix) for note in field.metadata if isinstance(note, OnlyWith)]
+            if reasons:
+                yield f"{prefix}{name}", value, next(filter(None, reasons), "")
 
 
 class Section(BaseModel):

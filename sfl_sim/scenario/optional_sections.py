@@ -11,7 +11,17 @@ from pydantic import ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.fields import Count, NonNegative, Option, PerClient, Positive, PositiveShare, Section
+from sfl_sim.scenario.fields import (
+    Count,
+    NonNegative,
+    OnlyWith,
+    Option,
+    PerClient,
+    Positive,
+    PositiveShare,
+    Section,
+    Unless,
+)
 
 SHORT: Mapping[str, Mapping[str, Any]] = {f"int{bits}": {"kind": "int", "bits": bits} for bits in (8, 4, 2)}
 """Names that stand for a kind of codec with an option."""
@@ -59,7 +69,7 @@ class Wire(Section):
     """Codec of the gradients that come back. What `up` has not sent comes back in no case."""
     update: Coding | None = None
     """Codec of what a client has learned, in its upload of a model."""
-    error_feedback: bool = False
+    error_feedback: Annotated[bool, Unless("update", None)] = False
     """Send what an update has lost with the client's next one."""
     at_inference: bool = True
     """Evaluate the trained model, and serve it, through the codec `up`."""
@@ -70,14 +80,6 @@ class Wire(Section):
         if not isinstance(value, Mapping):
             return value
         return {key: None if one == "none" else one for key, one in value.items()}
-
-    @model_validator(mode="after")
-    def _has_errors(self) -> Wire:
-        if self.error_feedback and self.update is None:
-            raise ScenarioError(
-                "there are no updates that lose anything without wire.update", key="error_feedback", found=True
-            )
-        return self
 
 
 class Lora(Section):
@@ -218,20 +220,15 @@ class Availability(Section):
     """drop: a client that goes away drops out of the round, with its current operation, if the method allows it;
     wait: its operations stand still until it is back; deadline: as wait, but operations that have not ended deadline_s
     after the beginning of the round are lost."""
-    deadline_s: Positive | None = None
+    deadline_s: Annotated[Positive | None, OnlyWith("lost", "deadline")] = None
     """deadline: seconds after the beginning of a round at which it goes on without the unfinished clients."""
-    begins_at_h: Annotated[float, Field(ge=0, lt=24)] = 0.0
+    begins_at_h: Annotated[float, Field(ge=0, lt=24), Unless("profile", None)] = 0.0
     """Local hour of the day at which the run begins."""
 
     @model_validator(mode="after")
     def _has_a_reason_to_lose_anybody(self) -> Availability:
         if self.lost == "deadline" and self.deadline_s is None:
             raise ScenarioError("must not be empty with lost: deadline", key="deadline_s")
-        if self.lost != "deadline" and self.deadline_s is not None:
-            raise ScenarioError(f"is for lost: deadline, not {self.lost}", key="deadline_s", found=self.deadline_s)
         if self.lost != "deadline" and self.profile is None:
             raise ScenarioError("must not be empty without a deadline", key="profile")
-        if self.profile is None and self.begins_at_h:
-            problem = "needs a profile, whose clients follow the hours of the day"
-            raise ScenarioError(problem, key="begins_at_h", found=self.begins_at_h)
         return self

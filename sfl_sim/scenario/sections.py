@@ -20,6 +20,7 @@ from sfl_sim.scenario.fields import (
     Correlation,
     Count,
     NonNegative,
+    OnlyWith,
     Option,
     PerClient,
     Positive,
@@ -28,6 +29,7 @@ from sfl_sim.scenario.fields import (
     Section,
     Seed,
     Table,
+    Unless,
 )
 from sfl_sim.scenario.given import spelled
 from sfl_sim.scenario.optional_sections import Availability, Leakage, Lora, Power, Privacy, Shared, Wire
@@ -154,10 +156,10 @@ class Network(Rated):
     CSV file."""
     scale: Positive = 1.0
     """Factor on every link's rate."""
-    up_down_correlation: Correlation = 1.0
+    up_down_correlation: Annotated[Correlation, Unless("profile", None)] = 1.0
     """Rank correlation of the uplink and the downlink that a client draws; 1 means one quantile for both. In the tests
     behind mobiperf it is about 0.5."""
-    compute_correlation: Correlation = 0.0
+    compute_correlation: Annotated[Correlation, Unless("profile", None)] = 0.0
     """Rank correlation of the uplinks that clients draw with the speeds of their devices."""
     shared: Shared | None = None
     """Links that clients share, beyond their own ones: a section with access points and a backhaul, or a graph; null
@@ -285,17 +287,17 @@ class Train(Section):
     """Learning rate of the first round."""
     lr_decay: PositiveShare = 1.0
     """Factor on the learning rate after every round."""
-    lr_min: NonNegative = 0.0
+    lr_min: Annotated[NonNegative, Unless("lr_decay", 1)] = 0.0
     """Lower bound of the decaying learning rate."""
     optimizer: Literal["sgd", "nag", "adam", "adamw"] = "sgd"
     """Optimizer of clients and server: SGD, SGD with Nesterov's momentum, Adam, or Adam with decoupled weight decay."""
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1), OnlyWith("optimizer", "sgd", "nag")] = 0.0
     """Momentum of SGD; Adam has its default betas (0.9 and 0.999)."""
     weight_decay: NonNegative = 0.0
     """L2 penalty, or AdamW's decay."""
     batches: Literal["epochs", "full"] = "epochs"
     """Mini-batches: those of each epoch by itself, or full ones, which are cut out of all local epochs in a row."""
-    drop_last: bool = False
+    drop_last: Annotated[bool, OnlyWith("batches", "epochs")] = False
     """Leave out the last mini-batch of a client's epoch if it is not full."""
     agg_weights: Literal["samples", "uniform"] = "samples"
     """Weights of the clients in the aggregation: their numbers of samples, or equal ones."""
@@ -314,12 +316,6 @@ class Train(Section):
     not finite are left out and counted."""
 
     @model_validator(mode="after")
-    def _drops_what_there_is(self) -> Train:
-        if self.batches == "full" and self.drop_last:
-            raise ScenarioError("has no effect where batches is full", key="drop_last", found=True, allowed="false")
-        return self
-
-    @model_validator(mode="after")
     def _begins_above_the_lower_bound(self) -> Train:
         if self.lr_min > self.lr:
             raise ScenarioError("is above train.lr", key="lr_min", found=self.lr_min, allowed=f"up to {self.lr:g}")
@@ -329,9 +325,6 @@ class Train(Section):
     def _has_the_momentum_that_it_needs(self) -> Train:
         if self.optimizer == "nag" and not self.momentum:
             raise ScenarioError("is what Nesterov's method is about, and must be above 0", key="momentum", found=0.0)
-        if self.optimizer in ("adam", "adamw") and self.momentum:
-            problem = f"is a setting of sgd and nag, not of {self.optimizer}"
-            raise ScenarioError(problem, key="momentum", found=self.momentum)
         return self
 
 

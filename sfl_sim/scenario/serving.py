@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.fields import Count, NonNegative, Positive, Probability, Section
+from sfl_sim.scenario.fields import Count, NonNegative, OnlyWith, Positive, Probability, Section, Unless
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 AboveZeroBelowOne = Annotated[float, Field(gt=0, lt=1)]
@@ -141,7 +141,7 @@ class Batching(Section):
 
     max_size: Count = 1
     """Maximum of requests in a batch."""
-    max_wait_s: NonNegative = 0.0
+    max_wait_s: Annotated[NonNegative, Unless("max_size", 1)] = 0.0
     """Maximum of seconds for which a free server waits for a batch to fill, from the arrival of its first request."""
 
 
@@ -159,7 +159,10 @@ class Serving(Section):
     """Share of the requests, from the first on, that is left out of statistics."""
     threshold: Threshold = Oracle()
     """Entropy of a device's own answer from which on a request is offloaded to the server."""
-    exit_probability: Probability | Annotated[list[Probability], Field(min_length=1)] | None = None
+    exit_probability: Annotated[
+        Probability | Annotated[list[Probability], Field(min_length=1)] | None,
+        OnlyWith("threshold.kind", "fixed", "oracle"),
+    ] = None
     """Probability that the device answers by itself in timing-only runs, where entropies are unknown, unless the
     threshold's rule decides; one number for all clients, or a list of one for each."""
     rho: NonNegative | None = None

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sfl_sim.engine.effects import check_effects
 from sfl_sim.engine.news import Counted, Notify
 from sfl_sim.engine.registry import check_unused, find_method
 from sfl_sim.errors import ScenarioError
@@ -147,6 +148,7 @@ def find_advice(study: Study, criteria: Criteria, notify: Notify) -> Advice:
     for run in criteria.runs:
         TrainedRun(run)  # here, so that its errors are not blamed on the scenario
     check_unused(study)
+    check_effects(study.variants)
     if any(key == CUT or key.startswith(f"{CUT}.") for point in points(study.base.grid) for key in point):
         raise ScenarioError("the scenario's grid sets it; leave it out there, as in --set 'grid={...}'", key=CUT)
     count = _Count(notify)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from sfl_sim.engine.cache_key import named_files, names_own_code, trial_key
+from sfl_sim.engine.effects import check_effects
 from sfl_sim.engine.news import Counted, Notify, optional
 from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.trial import Settings, uninterrupted
@@ -130,7 +131,7 @@ class ServedStudy:
         self.settings = settings
         self.training = training(self.study)
         check_unused(self.training)
-        _refuse_what_is_idle(self.study)
+        check_effects(self.study.variants)
         self._fleets: dict[tuple[str, int], ServedFleet] = {}
         for variant in self.study.variants:
             with variant.places.locating():
@@ -210,17 +211,6 @@ class ServedStudy:
                 fleet.table.assign(**same)[[*same, *fleet.table]],
                 {**about, "trained": model, **found},
             )
-
-
-def _refuse_what_is_idle(study: Study) -> None:
-    """Check that some variant uses every setting of serving; otherwise raises ScenarioError."""
-    every = [_serving(variant) for variant in study.variants]
-    batched = any(s.batch.max_size > 1 for s in every)
-    for serving in every:
-        wait_s = serving.batch.max_wait_s
-        if wait_s and not batched:
-            error = ScenarioError("has no effect where max_size is 1", key="serving.batch.max_wait_s", found=wait_s)
-            raise study.located(error)
 
 
 def _key(variant: Variant) -> tuple[str, int]:

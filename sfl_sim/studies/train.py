@@ -12,6 +12,7 @@ import torch
 
 from sfl_sim.engine.build import check_can_train
 from sfl_sim.engine.cache_key import names_own_code, trial_key
+from sfl_sim.engine.effects import check_effects
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.engine.initial import starting
 from sfl_sim.engine.news import Counted, Notify, Planned, Reused, Warned, optional, silent
@@ -55,6 +56,7 @@ def check(study: Study, device: torch.device | None = None) -> list[str]:
                 idle = ScenarioError(f"more than one has no effect: {why}", key="server.workers")
                 warnings[str(variant.places.located(idle))] = None
     check_unused(study)
+    check_effects(study.variants[:: study.base.repeats])
     references(study)
     return list(warnings)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from sfl_sim.engine.effects import check_effects
 from sfl_sim.engine.news import Counted, Notify, optional
 from sfl_sim.engine.registry import check_unused
 from sfl_sim.engine.trial import Settings
@@ -54,6 +55,7 @@ def run_whatif(
         raise ScenarioError("must be 0, or 2 and more", key="draws", found=draws)
     check_unused(study)
     question = Question.of(study, axes)
+    check_effects([point.variant for point in question.points])
     told = {"overlay": overlay_table(question, runs)} if runs else {}
     varied = [(axis.key, axis.values) for axis in question.axes]
     asked = json.dumps([*varied, *map(str, runs), *([draws] if draws else [])])

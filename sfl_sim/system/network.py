@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sfl_sim.errors import ScenarioError
 from sfl_sim.system.links import Links, Pattern
 from sfl_sim.system.profiles import FloatArray, find, per_client, read_table
 
@@ -36,9 +35,6 @@ def draw_links(
     """
     quantiles, phases = rng.random((n, 2)).T
     apart, ties = rng.spawn(2)
-    if network.profile is None and (network.up_down_correlation, network.compute_correlation) != (1, 0):
-        key = "compute_correlation" if network.compute_correlation else "up_down_correlation"
-        raise ScenarioError("needs a profile, from which rates are drawn", key=f"{KEY}.{key}")
     if network.compute_correlation and macs_per_s is not None:
         quantiles = correlated(quantiles, _ranked(macs_per_s, ties), network.compute_correlation)
     down = quantiles

@@ -54,7 +54,7 @@ def test_the_help_and_bare_sfl_sim(capsys):
             "grid={method.name: korea, method.p0: 30%}",
             "method.p0: must be a number above 0 and at most 1 (found '30%')",
         ),
-        ("grid={method.name: splitfed_v2, method.l2_on: model}", "method.l2_on: there is no penalty without method.l2"),
+        ("grid={method.name: splitfed_v2, method.l2_on: model}", "method.l2_on: has no effect where method.l2 is 0.0"),
         ("grid={server.order: client_level, server.max_wait_s: 2}", "server.max_wait_s: cannot be given together with"),
         ("grid={method.name: splitnn, report.snapshots.rounds: [[1]]}", "report.snapshots: splitnn cannot be asked"),
         ("server.burst=2", "server.burst: fcfs serves one job at a time"),

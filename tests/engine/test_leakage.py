@@ -251,10 +251,3 @@ def test_what_cannot_be_is_refused_in_one_line(sections, key, problem):
     with pytest.raises(ScenarioError, match=problem) as refused:
         experiment(device=None, leakage=few(), **sections) if "report" not in sections else experiment(**sections)
     assert refused.value.key == key
-
-
-def test_an_asynchronous_method_whose_host_is_not_split_has_nothing_to_defend():
-    scenario = {"data": {"train_samples": 96, "test_samples": 40}, "clients": {"count": 4},
-                "method": "fedbuff", "privacy": {"noise": {"sigma": 1.0}}}  # fmt: skip
-    with pytest.raises(ScenarioError, match="nothing crosses a cut"):
-        Experiment(parse(scenario).variants[0].scenario, None)

@@ -103,12 +103,12 @@ def test_a_client_that_keeps_everything_learns_nothing_from_the_others_front_end
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"head": "logits", "theta_average": "trained"}, {"cross_batch": False}, {"stochastic_exit": False}],
+    [{}, {"head": "logits"}, {"cross_batch": False}, {"stochastic_exit": False}],
     ids=str,
 )
 def test_i15_harmony_without_adaptation_and_alignment_is_multiexit(options):
     work = deep_task()
-    multiexit = trained("multiexit", work, theta_average=options.get("theta_average", "all"))
+    multiexit = trained("multiexit", work)
     assert apart(trained("harmony", work, **PLAIN | options), multiexit) < EXACT
     assert apart(trained("harmony", work, **PLAIN | options | {"inner_steps": 1}), multiexit) > 1e-3
 
@@ -169,14 +169,11 @@ def test_adaptation_leaves_no_trace_in_running_statistics():
 
 
 @pytest.mark.parametrize(("name", "options"), [("multiexit", {}), ("harmony", {"stochastic_exit": False})], ids=str)
-def test_a_layer_that_a_clients_features_pass_by_counts_as_it_was_unless_it_is_left_out(name, options):
-    """The trunk's first piece, which client 1 passes by: only the average of all heeds its copy."""
+def test_a_layer_that_a_clients_features_pass_by_counts_as_it_was(name, options):
+    """The trunk's first piece, which client 1 passes by, after rounds of both clients and of client 0 alone."""
     work = deep_task(samples=[9, 3], cuts=[1, 3])
-
-    def first_layer(**more):
-        theta = at_server(trained(name, work, [[0, 1]] if more else [], **options, **more), 0)
-        return theta["1.0.weight"]
-
-    before, of_all, of_one = first_layer(), first_layer(theta_average="all"), first_layer(theta_average="trained")
+    before, of_all, of_one = (
+        at_server(trained(name, work, rounds, **options), 0)["1.0.weight"] for rounds in ([], [[0, 1]], [[0]])
+    )
     assert (of_one - before).abs().max() > 1e-3
     assert (of_all - (0.75 * of_one + 0.25 * before)).abs().max() < EXACT

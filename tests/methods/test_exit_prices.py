@@ -180,7 +180,7 @@ def test_the_model_in_use_is_adapted_on_mini_batches_of_no_round_and_priced():
     [
         ("multiexit", {}),
         ("splitgp", {"ft_steps": 3, "ft_lr": 0.1}),
-        ("harmony", {"inner_steps": 1, "theta_average": "trained"}),
+        ("harmony", {"inner_steps": 1}),
         ("harmony", {"inner_steps": 1, "head": "logits"}),
     ],
     ids=str,

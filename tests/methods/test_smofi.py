@@ -256,27 +256,19 @@ def test_i11_constant_gradients_do_not_drive_surrogates_apart_faster_than_withou
 @given(late=st.lists(st.integers(-5, 50), min_size=1, max_size=20))
 @settings(deadline=None)
 def test_shares_of_the_fusion(late):
-    """Who is active counts fully; who is done, less and less; the divisor is a count, unless asked for weights."""
+    """Who is active counts fully; who is done, less and less; the divisor is a count."""
     work = task([4])
     counted = METHODS["smofi"](work).shares(late)
     flat = METHODS["smofi"](work, METHODS["smofi"].Options(staleness=0.0)).shares(late)
-    weighed = METHODS["smofi"](work, METHODS["smofi"].Options(normalise="weights")).shares(late)
     assert flat == pytest.approx([1 / len(late)] * len(late))
     assert all(share <= 1 / len(late) + 1e-12 for share in counted)
     assert counted == pytest.approx([(max(0, delta) + 1) ** -0.1 / len(late) for delta in late])
-    assert sum(weighed) == pytest.approx(1)
 
 
 def test_the_published_weights_of_stale_buffers():
     """The page of SMoFi: delta 1, 2, 5, 10, 50 at alpha = -0.1."""
     shares = METHODS["smofi"](task([4])).shares([1, 2, 5, 10, 50])
     assert 5 * np.array(shares) == pytest.approx([0.933, 0.896, 0.836, 0.787, 0.675], abs=5e-4)
-
-
-def test_options_of_a_fusion_are_refused_where_there_is_none():
-    options = METHODS["smofi"].Options(fusion=False, barrier="strict")
-    with pytest.raises(ScenarioError, match=r"method\.barrier: says how momentum is fused, with method\.fusion off"):
-        METHODS["smofi"](task(), options)
 
 
 def test_bytes_are_those_of_v1():

@@ -112,26 +112,6 @@ def test_adapters_lie_behind_another_cut_too():
         }
 
 
-@pytest.mark.parametrize(
-    ("method", "section", "name", "value"),
-    [
-        ("splitfrozen", "wire", "down", "int8"),
-        ("splitfrozen", "wire", "update", {"kind": "topk", "keep": 0.1}),
-        ("splitfrozen", "privacy", "gradient_noise", {"sigma": 1.0}),
-        ("splitfrozen", "privacy", "nopeek", 1.0),
-        ("splitnn", "wire", "update", "int8"),
-        ("splitfed_v3", "wire", "update", "int8"),
-    ],
-)
-def test_what_works_on_messages_that_the_method_has_not_is_refused(method, section, name, value):
-    scenario = {"data": {"name": "digits", "train_samples": 40, "test_samples": 10}, "clients": {"count": 2},
-                "method": method, section: {name: value}}  # fmt: skip
-    why = "clients upload no model" if name == "update" else "no gradient comes down"
-    with pytest.raises(ScenarioError, match=f"has nothing to work on: {why}") as refused:
-        Experiment(parse(scenario).variants[0].scenario, None)
-    assert refused.value.key == f"{section}.{name}"
-
-
 def test_keeping_needs_the_samples_as_they_were():
     work = task(build=attention_net, lora=BEHIND, cut=2, device=None)
     data = ClientData(work.data.shares, 3, rest="drop")

@@ -82,8 +82,8 @@ def alignment(one, other, same, margin, l2norm):
 class Twin:
     """The global model: `front` is the deepest client's, `theta` all layers that some client lacks."""
 
-    def __init__(self, work, gamma_loss=0.5, lambda_pers=0.0, ft_steps=0, ft_lr=None, theta_average="all"):
-        self.work, self.gamma, self.lambda_pers, self.theta_average = work, gamma_loss, lambda_pers, theta_average
+    def __init__(self, work, gamma_loss=0.5, lambda_pers=0.0, ft_steps=0, ft_lr=None):
+        self.work, self.gamma, self.lambda_pers = work, gamma_loss, lambda_pers
         self.ft_steps, self.ft_lr = ft_steps, ft_lr
         (whole,) = work.split()
         net = work.network._build(work.network.input_shape, work.network.n_labels).double()
@@ -120,10 +120,7 @@ class Twin:
         for depth, head in self.heads.items():
             self.average(head, {c: h for c, (_, h, *_) in trained.items() if self.work.cuts[c] == depth}, k)
         for b, block in enumerate(self.theta):
-            self.average(block, {
-                c: theta[b] for c, (*_, theta, first) in trained.items()
-                if self.theta_average == "all" or b + self.depths[0] >= first
-            }, k)  # fmt: skip
+            self.average(block, {c: theta[b] for c, (*_, theta) in trained.items()}, k)
 
     @staticmethod
     def average(into, copies, k):
@@ -133,7 +130,7 @@ class Twin:
             mix(into, list(copies.values()), [k[c] / total for c in copies])
 
     def train(self, c, number):
-        """A client's round: phi, h, theta, and from which layer on theta was trained."""
+        """A client's round: phi, h, theta."""
         (phi, h), theta = self.began(c), deepcopy(self.theta)
         depth, lr = self.work.cuts[c], self.work.lr * self.work.lr_decay ** (number - 1)
         sgd = torch.optim.SGD(
@@ -149,7 +146,7 @@ class Twin:
             at_server = cross_entropy(theta[depth - self.depths[0] :](z), y)
             (self.gamma * cross_entropy(h(z), y) + (1 - self.gamma) * at_server).backward()
             sgd.step()
-        return phi, h, theta, depth
+        return phi, h, theta
 
     def finished(self, c):
         """The client's model in use."""
@@ -191,7 +188,6 @@ class HarmonyTwin(Twin):
         sgd = torch.optim.SGD(parameters, lr, momentum=work.momentum, weight_decay=work.weight_decay)
         k_min, depth = self.depths[0], work.cuts[c]
         sent = float16 if self.quantise else lambda z: z
-        first_trained = depth
         draws = stream(work.seed, "exit depths", number, c).integers(
             self.depths.index(depth) + 1, size=work.data.n_batches(c)
         )
@@ -208,7 +204,6 @@ class HarmonyTwin(Twin):
                 with torch.no_grad():
                     z_plus = sent(phi_plus[:exit_depth](x2))
                 embedding_plus = trunk[exit_depth - k_min :](z_plus)
-                first_trained = min(first_trained, exit_depth)
             z = phi_plus2(x1)
             embedding = trunk[depth - k_min :](sent(z))
             if self.csa_weight:
@@ -227,7 +222,7 @@ class HarmonyTwin(Twin):
                 found = [summand for summand in summands if summand is not None]
                 parameter.grad = sum(found) if found else None
             sgd.step()
-        return phi, h, theta, first_trained
+        return phi, h, theta
 
 
 def simulated(name, work, options):
@@ -288,7 +283,7 @@ MLP, BATCH_NORM = deep_mlp, deep_batch_norm_net
     ("build", "depths", "options"),
     [
         (MLP, DEPTHS, {}),
-        (BATCH_NORM, DEPTHS, {"gamma_loss": 0.2, "theta_average": "trained"}),
+        (BATCH_NORM, DEPTHS, {"gamma_loss": 0.2}),
         (BATCH_NORM, [3] * 5, {"gamma_loss": 0.8}),
     ],
     ids=written,
@@ -301,7 +296,7 @@ def test_multiexit_learns_what_plain_loops_learn(build, depths, options):
     ("build", "options"),
     [
         (MLP, {"lambda_pers": 0.2}),
-        (BATCH_NORM, {"lambda_pers": 0.9, "ft_steps": 5, "ft_lr": 0.07, "theta_average": "trained"}),
+        (BATCH_NORM, {"lambda_pers": 0.9, "ft_steps": 5, "ft_lr": 0.07}),
         (MLP, {"lambda_pers": 1.0, "ft_steps": 1, "ft_lr": 0.2}),
     ],
     ids=written,
@@ -315,17 +310,17 @@ def test_splitgp_learns_what_plain_loops_learn(build, options):
     [
         (MLP, DEPTHS, {}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 2, "inner_lr": 0.2, "gamma_loss": 0.3}),
-        (BATCH_NORM, DEPTHS, {"inner_steps": 1, "theta_average": "trained", "csa_weight": 3.0, "csa_margin": 2.5}),
+        (BATCH_NORM, DEPTHS, {"inner_steps": 1, "csa_weight": 3.0, "csa_margin": 2.5}),
         (MLP, DEPTHS, {"inner_steps": 1, "head": "logits", "csa_weight": 3.0, "csa_margin": 2.5, "csa_l2norm": False}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 2, "head": "logits", "quantise": False}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 2, "cross_batch": False}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 2, "stochastic_exit": False, "csa_weight": 1.0, "csa_l2norm": False}),
-        (MLP, DEPTHS, {"inner_steps": 1, "stochastic_exit": False, "theta_average": "trained", "quantise": False}),
-        (BATCH_NORM, DEPTHS, {"inner_steps": 2, "csa_weight": 0.0, "theta_average": "trained"}),
+        (MLP, DEPTHS, {"inner_steps": 1, "stochastic_exit": False, "quantise": False}),
+        (BATCH_NORM, DEPTHS, {"inner_steps": 2, "csa_weight": 0.0}),
         (BATCH_NORM, DEPTHS, {"inner_steps": 0, "csa_margin": 0.3}),
         (MLP, DEPTHS, {"inner_steps": 0, "csa_weight": 0.0, "quantise": False, "head": "logits"}),
         (BATCH_NORM, [3] * 5, {"inner_steps": 1}),
-        (MLP, [2, 5, 1, 2, 5], {"inner_steps": 1, "theta_average": "trained"}),
+        (MLP, [2, 5, 1, 2, 5], {"inner_steps": 1}),
         (BATCH_NORM, [2, 5, 1, 2, 5], {"inner_steps": 1, "head": "logits"}),
     ],
     ids=written,

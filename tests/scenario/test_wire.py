@@ -50,13 +50,6 @@ def test_a_grid_names_its_codecs():
     assert [variant.name for variant in study.variants] == ["none", "int8", "topk, keep=0.1"]
 
 
-def test_error_feedback_needs_updates_that_lose_something():
-    with pytest.raises(ScenarioError, match=r"without wire\.update") as refused:
-        wire(error_feedback=True)
-    assert refused.value.key == "wire.error_feedback"
-    assert wire(update="int8", error_feedback=True).error_feedback
-
-
 def test_editors_offer_names_and_sections():
     schema = json_schema(names={"wire.up.kind": ["fp16", "topk"]})
     (section,) = members(schema["properties"]["wire"], schema)

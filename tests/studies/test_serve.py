@@ -353,7 +353,10 @@ def test_a_folder_that_holds_something_else_or_cannot_be_written_is_refused(here
     ("settings", "line"),
     [
         (["serving.arivals={}"], "--set: serving.arivals: unknown key (found 'arivals'"),
-        (["serving.batch.max_wait_s=0.1"], "--set: serving.batch.max_wait_s: has no effect where max_size is 1"),
+        (
+            ["serving.batch.max_wait_s=0.1"],
+            "--set: serving.batch.max_wait_s: has no effect where serving.batch.max_size is 1",
+        ),
         (["serving.rho=0.9"], "--set: serving.rho: needs answers to as many samples of unseen labels"),
         (["serving.arrivals={kind: trace, file: trace.csv}", "grid={}"], "trace.csv:3: serving.arrivals.file: column"),
         (["grid={method.name: splitfed_v3}", "model.cut=1"], "--set: method.name: "),

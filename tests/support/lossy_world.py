@@ -71,8 +71,8 @@ def bits(method):
 
 TRAIN_ALONE = {
     "fedavg": {}, "splitfed_v1": {}, "splitfed_v3": {}, "multihead": {}, "fedprox": {"mu": 0.1}, "fedavgm": {},
-    "slowmo": {"equal_steps": False}, "fednar": {"max_norm": 0.5}, "smofi": {"fusion": False},
-    "fednag": {"equal_steps": False}, "multiexit": {}, "splitgp": {}, "harmony": {"inner_steps": 1},
+    "fednar": {"max_norm": 0.5}, "smofi": {"fusion": False}, "multiexit": {}, "splitgp": {},
+    "harmony": {"inner_steps": 1},
 }  # fmt: skip
 """Methods whose clients train copies, and share nothing before the average."""
 

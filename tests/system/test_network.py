@@ -70,12 +70,6 @@ def test_fast_phones_have_fast_uplinks_as_far_as_asked_for(correlation):
     assert ks_2samp(up, plain).statistic < 1.95 * np.sqrt(2 / n)
 
 
-@pytest.mark.parametrize("key", ["up_down_correlation", "compute_correlation"])
-def test_rates_that_are_given_cannot_be_correlated(key):
-    with pytest.raises(ScenarioError, match=f"clients.network.{key}: needs a profile, from which rates are drawn"):
-        draw_links(2, stream(0, "links"), Network(uplink_bps=1e6, downlink_bps=1e6, **{key: 0.5}))
-
-
 def test_mobiperf_has_the_medians_of_the_raw_tests() -> None:
     uplinks, downlinks, _ = draw_links(20_001, stream(0, "links"), Network())
     assert np.median(means_bps(uplinks)) == pytest.approx(1.369e6, rel=0.1)
