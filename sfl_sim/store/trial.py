@@ -160,11 +160,17 @@ class TrialWriter:
         seal(self.folder, "*")
 
     def _write(self, table: str, frame: pd.DataFrame) -> None:
-        """Write a table, its columns in the order of the schema; without rows it has all of them."""
+        """Write a table, its columns in the order of the schema; without rows it has all of them.
+
+        Texts are of one type even where all are unknown, so that tables of trials can be joined.
+        """
+        columns = tables("run")[table].columns
         frame = frame.assign(variant=self.variant, seed=self.seed)
-        known = [name for name in tables("run")[table].columns if name in frame or frame.empty]
+        known = [name for name in columns if name in frame or frame.empty]
         further = [name for name in frame if name not in known]
-        frame.reindex(columns=known + further).to_parquet(self.folder / f"{table}.parquet", index=False)
+        texts = {name: "string" for name in known if columns[name].type == "text"}
+        frame = frame.reindex(columns=known + further).astype(texts)
+        frame.to_parquet(self.folder / f"{table}.parquet", index=False)
 
     def _flush(self) -> None:
         if not self._waiting:

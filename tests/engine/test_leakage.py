@@ -236,7 +236,6 @@ def test_a_checkpoint_keeps_what_was_measured():
     [
         ({"clients": {"count": 1}}, "clients.count", "a client that is attacked"),
         ({"report": {"leakage": {"rounds": [3]}}}, "report.leakage.rounds", "no such round"),
-        ({"method": "fedavg", "privacy": {"nopeek": 1.0}}, "privacy", "nothing crosses"),
         (
             {"train": {"executor": "batched", "rounds": 1}, "privacy": {"nopeek": 1.0}},
             "privacy.nopeek",

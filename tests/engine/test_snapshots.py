@@ -127,38 +127,6 @@ def looked_into(name, look):
     return method
 
 
-@pytest.mark.parametrize("name", ["splitfed_v2", "hydra"])
-def test_early_in_a_round_whose_part_1_is_asked_makes_no_difference_yet(name):
-    """Gradients come back after the first job's end at the earliest, so all clients have the round's initial part-1."""
-    seen = {}
-
-    def look(number, method, job):
-        if number == 1:
-            seen["first client's"] = flat(method.current(0))
-            seen["everybody's"] = flat(method.current())
-
-    kind = METHODS[name]
-    start = flat(kind(task(SAMPLES), kind.Options(**usual_options(name))).model())
-    n = len(looked_into(name, look).part1.weights.flat)
-    torch.testing.assert_close(seen["first client's"], seen["everybody's"])
-    torch.testing.assert_close(seen["first client's"][:n], start[:n])
-    assert not torch.equal(seen["first client's"], start)  # but the server has learned
-
-
-@pytest.mark.parametrize("name", ["splitfed_v2", "hydra"])
-def test_late_in_a_round_the_part_1_of_the_client_that_is_asked_is_its_own(name):
-    def look(number, method, job):
-        if number == sum(SAMPLES) // 4:
-            own, (average, *_) = method.current(job.args[0].maker)[0], method.current()
-            assert torch.equal(own.weights.flat, method.copies[job.args[0].maker].weights.flat)
-            assert not torch.allclose(own.weights.flat, average.weights.flat)
-            looks.append(number)
-
-    looks = []
-    looked_into(name, look)
-    assert looks
-
-
 def test_jobs_of_the_server_are_told_in_the_order_of_service():
     served = []
     looked_into("splitfed_v2", lambda number, method, job: served.append(job.args[0].maker))
