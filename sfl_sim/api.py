@@ -242,7 +242,16 @@ def run(
         TrialsFailed: variants failed; what the others gave is in the folder of its `outcome`.
     """
     threads = Settings.threads if threads is None else threads
-    settings = Settings(timing_only, device, jobs, threads, resume, not fresh, backend, address)
+    settings = Settings(
+        timing_only=timing_only,
+        device=device,
+        jobs=jobs,
+        threads=threads,
+        resume=resume,
+        reuse=not fresh,
+        backend=backend,
+        address=address,
+    )
     with permitted(Permission(allow_code)):
         given = {"data.factory": None if data is None else as_dataset(data), "train.on_round_end": on_round_end}
         study = training(_study(scenario, overrides, {key: each for key, each in given.items() if each is not None}))
@@ -360,7 +369,9 @@ def whatif(
     place = _place(out) if out else None
     with permitted(Permission(allow_code)):
         study = training(_study(scenario, overrides))
-        return WhatIf(run_whatif(study, axes, place, jobs, silent, [*map(_place, runs)], draws).folder)
+        return WhatIf(
+            run_whatif(study, axes, place, jobs=jobs, notify=silent, runs=[*map(_place, runs)], draws=draws).folder
+        )
 
 
 def advise(

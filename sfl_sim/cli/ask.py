@@ -67,7 +67,9 @@ def whatif(
     from sfl_sim.studies.whatif import run_whatif
 
     with progress(Terminal(stderr=True), quiet) as notify:
-        outcome = run_whatif(study, axes, out, jobs, notify, runs, (draws or DRAWS) if uncertainty else 0)
+        outcome = run_whatif(
+            study, axes, out, jobs=jobs, notify=notify, runs=runs, draws=(draws or DRAWS) if uncertainty else 0
+        )
     from sfl_sim.report.pages.whatif import whatif_in_terminal
 
     conclude(outcome, "whatif.html", None if quiet else whatif_in_terminal)

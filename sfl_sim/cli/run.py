@@ -65,7 +65,15 @@ def run(
 
     console = Terminal(stderr=True)
     settings = Settings(
-        timing_only, device, jobs, threads or Settings.threads, resume, not fresh, backend, address, checkpoint_jobs
+        timing_only=timing_only,
+        device=device,
+        jobs=jobs,
+        threads=threads or Settings.threads,
+        resume=resume,
+        reuse=not fresh,
+        backend=backend,
+        address=address,
+        checkpoint_jobs=checkpoint_jobs,
     )
     study = training(study)
     if calibrate:

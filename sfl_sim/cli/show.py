@@ -109,7 +109,7 @@ def landscape(
 
     page = place_of_page(out, ".html", ".parquet") if out else _page_of(runs, "landscape.html")
     with progress(Terminal(stderr=True)) as notify, blamed_on(*runs):
-        survey(runs, page, Extent(points, plane_points, span, samples), device, notify)
+        survey(runs, page, Extent(points, plane_points, span, samples), device=device, notify=notify)
     say_page(page, plotly)
 
 

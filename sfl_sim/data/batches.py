@@ -212,7 +212,7 @@ class ClientData:
                 epochs = {n: epochs[n] if n in epochs else self._epoch(client, round, n, draws) for n in numbers}
                 begins = [n * samples for n in numbers]
                 pieces = [(epochs[b // samples], max(start - b, 0), min(stop - b, samples)) for b in begins]
-            yield Batch(client, stop - start, step, pieces, drawn)
+            yield Batch(client, samples=stop - start, step=step, pieces=pieces, drawn=drawn)
 
     def _size(self, client: int, batch_size: int | None = None) -> int:
         """Samples of a full mini-batch; with `carry`, no more than the client has in a round."""
@@ -257,7 +257,7 @@ class ClientData:
             order = stream(self.seed, draw, *ids).permutation(self.shares[client])
             order = order[_first_of_each(self.images.labels[order], counts)]
             pieces = [(_Epoch(self.images, order, stream(self.seed, f"{draw}, augmented", *ids)), 0, n)]
-        return Batch(client, n, -1, pieces, (draw, *ids, *counts.tolist()))
+        return Batch(client, samples=n, step=-1, pieces=pieces, drawn=(draw, *ids, *counts.tolist()))
 
     def steps(self, client: int, round: int, n: int, batch_size: int | None = None) -> Iterator[Batch]:
         """Yield exactly `n` mini-batches, over as many epochs as that takes; the first ones are those of `batches`."""

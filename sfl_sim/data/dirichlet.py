@@ -43,7 +43,7 @@ def dirichlet(
     """
     by_label = samples.by_label(rng)
     class_sizes = np.array([len(indices) for indices in by_label])
-    draw = partial(_DRAWS[by], class_sizes, n_clients, alpha, rng)
+    draw = partial(_DRAWS[by], class_sizes, n_clients, alpha=alpha, rng=rng)
     return deal(by_label, _large_enough(draw, len(samples), n_clients, min_size, alpha=alpha))
 
 

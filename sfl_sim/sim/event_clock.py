@@ -92,8 +92,8 @@ class EventClock:
         self._servers: dict[ServerNode, Station | ServingStation] = {SERVER: self.station(self.env, self.workers)}
         self._awaiting = Events(self.env, self._go_on)
         self._operations = Operations(
-            self.env, self.executor, self.prices, self.resources, self._servers, self.records, self.after_job,
-            self._go_on,
+            self.env, self.executor, self.prices, self.resources,
+            servers=self._servers, records=self.records, after_job=self.after_job, go_on=self._go_on,
         )  # fmt: skip
         self._handlers: dict[type, Callable[[Branch, Any], Any]] = {
             On: self._operations.on,
@@ -283,7 +283,9 @@ class EventClock:
         """The order's policy for a round in which each client brings so many `jobs`; it follows the returned count."""
         left = {client: number for client, number in jobs.items() if number}
         rng = stream(self.seed, "order", round)
-        return self.order(Roster(list(left), left, self.burst, rng, self.labels, self.max_wait_s)), left
+        return self.order(
+            Roster(list(left), left, burst=self.burst, rng=rng, labels=self.labels, max_wait_s=self.max_wait_s)
+        ), left
 
     def _waiting(self) -> Iterator[str]:
         """Say who waits at each server for which state."""

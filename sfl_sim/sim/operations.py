@@ -160,7 +160,14 @@ class Operations:
     def _bring(self, branch: Branch, station: Station | ServingStation, service_s: float) -> Any:
         """Bring a job to a station, which serves it once a worker is free and the order allows."""
         client = client_of(branch.op)
-        job = Job(client, branch.op.state.guard, branch.requested_s, service_s, self, branch)
+        job = Job(
+            client,
+            branch.op.state.guard,
+            arrived_s=branch.requested_s,
+            service_s=service_s,
+            customer=self,
+            branch=branch,
+        )
         branch.started_s = branch.lost_s = inf
         if self.dropouts.are_possible and client != NOBODY:
             branch.lost_s = lost_s = self.dropouts.at_s(client, branch.requested_s)

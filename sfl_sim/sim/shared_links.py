@@ -117,7 +117,7 @@ class SharedLinks:
                 return started_s, 0.0
             path = self.topology.path(link.uplink_of, link.downlink_of)
             pieces, bits = _joined(self.pieces(link, started_s)), BITS_PER_BYTE * size_bytes
-            flow = _Flow(link.client, path, pieces, until_s, env.event(), bits, started_s)
+            flow = _Flow(link.client, path, pieces, until_s=until_s, ended=env.event(), bits=bits, since_s=started_s)
             self._flows[flow] = None
             for edge in path:
                 self._over[edge][flow] = None

@@ -93,9 +93,18 @@ def _job(op: On, step: int, computing: Computing) -> Entry:
         place, client, state = op.node.role, client_of(op), op.state.guard
     else:
         place, client, state = DEVICE, op.node, None
-    return Entry(place, op.step.name, step, client, computing.work.macs, 0, computing, state)
+    return Entry(place, op.step.name, step, client, macs=computing.work.macs, bytes=0, demand=computing, state=state)
 
 
 def _message(link: Link, payload: Value, prices: Prices) -> Entry:
     demand = Moving(link, payload.size_bytes) if prices.travels(payload) else None
-    return Entry(link.place, payload.kind, payload.step, link.client, 0.0, payload.size_bytes, demand, None)
+    return Entry(
+        link.place,
+        payload.kind,
+        payload.step,
+        link.client,
+        macs=0.0,
+        bytes=payload.size_bytes,
+        demand=demand,
+        state=None,
+    )

@@ -156,7 +156,9 @@ def find_advice(study: Study, criteria: Criteria, notify: Notify) -> Advice:
     for name, group in itertools.groupby(study.variants, key=lambda variant: variant.name):
         variants = list(group)
         with variants[0].places.locating():
-            found[name] = Adviser([v.scenario for v in variants], name, criteria, count.expect, count.step).advise()
+            found[name] = Adviser(
+                [v.scenario for v in variants], name, criteria, expect=count.expect, step=count.step
+            ).advise()
     choices = pd.DataFrame([{"series": name, **choice} for name, (choice, _, _) in found.items()])
     return Advice(
         choices.assign(gap=choices["round_s"] / choices["bound_s"] - 1).astype({"cut": "Int64", "next_cut": "Int64"}),
@@ -260,7 +262,14 @@ class Adviser:
         train, network = self.scenario.train, self.trial.network
         trains = find_method(self.scenario.method.name).trains_part1
         needed = {
-            cut: client_memory_bytes(network, cut, train.batch_size, train.optimizer, train.momentum, trains)
+            cut: client_memory_bytes(
+                network,
+                cut,
+                batch_size=train.batch_size,
+                optimizer=train.optimizer,
+                momentum=train.momentum,
+                trains=trains,
+            )
             for cut in self._left()
         }
         self.table["memory_bytes"] = pd.Series(needed, dtype=float)

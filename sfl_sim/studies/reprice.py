@@ -93,12 +93,12 @@ class Verdict:
 
     variant: str
     seed: int
-    rounds: int
-    valid_rounds: int
-    reason: str | None
-    before_s: float | None
-    after_s: float | None
-    to_accuracy_before_s: float | None
+    rounds: int = 0
+    valid_rounds: int = 0
+    reason: str | None = None
+    before_s: float | None = None
+    after_s: float | None = None
+    to_accuracy_before_s: float | None = None
 
 
 class Repricing:
@@ -186,10 +186,10 @@ def _walk(
             trial.add_round(round.row, round.labels, round.ops, clients=round.clients, joule=round.joule)
             notify(Ended(number, round, retracing.experiment.stopped))
     except Unwalkable as error:
-        return Verdict(trial.variant, trial.seed, 0, 0, error.problem, None, None, target_s)
+        return Verdict(trial.variant, trial.seed, reason=error.problem, to_accuracy_before_s=target_s)
     rounds, valid, reason = trial.rounds, retracing.valid_rounds, retracing.reason
     if rounds.empty:
-        return Verdict(trial.variant, trial.seed, 0, 0, reason, None, None, target_s)
+        return Verdict(trial.variant, trial.seed, reason=reason, to_accuracy_before_s=target_s)
     summary = summary_of(variant, trial, retracing.experiment)
     if reason is not None:
         summary |= headline(rounds[:0], trial.labels) | ({"stopped": None} if "stopped" in summary else {})
@@ -200,4 +200,13 @@ def _walk(
         trial.add_final(retracing.experiment.walk.participation.tables())
         trial.close(summary)
     before_s, after_s = (float(table["ended_s"].iloc[len(rounds) - 1]) for table in (recorded.rounds, rounds))
-    return Verdict(trial.variant, trial.seed, len(rounds), valid, reason, before_s, after_s, target_s)
+    return Verdict(
+        trial.variant,
+        trial.seed,
+        rounds=len(rounds),
+        valid_rounds=valid,
+        reason=reason,
+        before_s=before_s,
+        after_s=after_s,
+        to_accuracy_before_s=target_s,
+    )

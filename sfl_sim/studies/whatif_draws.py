@@ -148,8 +148,14 @@ class _Errors:
         if network.profile in TESTS:
             rng = stream(seed, "error of the links", number)
             links = sampled_factor(str(network.profile), TESTS[str(network.profile)], rng)
-        of_network = self._of_network(scenario, "phones", number), self._of_network(scenario, "torch", number)
-        return DrawnSystem(speed, of_network[0], trains, of_network[1], links, trace)
+        return DrawnSystem(
+            speed=speed,
+            network_error=self._of_network(scenario, "phones", number),
+            training_factor=trains,
+            server_error=self._of_network(scenario, "torch", number),
+            links=links,
+            trace=trace,
+        )
 
     def of_phones(self, scenario: Scenario, number: int, n: int) -> np.ndarray:
         """Draw the factor (N,) on the time of each client's device, beyond that of all."""

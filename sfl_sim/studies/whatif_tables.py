@@ -54,7 +54,14 @@ class _Memory:
         if values not in self._networks:
             self._networks[values] = Walker(scenario).experiment.method.task.network
         network = self._networks[values]
-        return client_memory_bytes(network, layers, train.batch_size, train.optimizer, train.momentum, trains)
+        return client_memory_bytes(
+            network,
+            layers,
+            batch_size=train.batch_size,
+            optimizer=train.optimizer,
+            momentum=train.momentum,
+            trains=trains,
+        )
 
 
 def point_tables(found: Iterable[Found], axes: Sequence[Axis]) -> dict[str, pd.DataFrame]:

@@ -136,7 +136,14 @@ def read_cost(profile: str | Path | None) -> Cost:
     def processor(macs_per_s: float) -> FittedProcessor:
         pointwise, grouped, moved, backward = (finer_costs / macs_per_s).tolist()
         conv, depthwise, dense, attention, op = (costs / macs_per_s).tolist()
-        return FittedProcessor(conv, depthwise, dense, attention, op, (pointwise, grouped, moved, backward))
+        return FittedProcessor(
+            conv_s=conv,
+            depthwise_s=depthwise,
+            dense_s=dense,
+            attention_s=attention,
+            op_s=op,
+            finer_s=(pointwise, grouped, moved, backward),
+        )
 
     return Cost(str(profile), reference_macs, processor)
 
