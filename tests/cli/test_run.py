@@ -25,8 +25,8 @@ def test_a_run_leaves_the_folder_that_the_design_describes(scenario, tmp_path, c
     names = {p.name for p in out.iterdir()}
     assert names == {
         "report.html", "summary.json", "rounds.parquet", "labels.parquet", "ops.parquet", "clients.parquet",
-        "layers.parquet", "speedups.parquet", "trace.json.gz", "scenario.yaml", "manifest.json", "checkpoints",
-        "SHA256SUMS",
+        "layers.parquet", "participants.parquet", "speedups.parquet", "trace.json.gz", "scenario.yaml",
+        "manifest.json", "checkpoints", "SHA256SUMS",
     }  # fmt: skip
     found = summary(out)
     assert [v["name"] for v in found] == ["splitfed_v1", "splitfed_v2, fcfs", "splitfed_v2, cyclic"]

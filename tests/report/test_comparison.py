@@ -33,7 +33,7 @@ def stored(number: int, scenario: dict[str, Any], manifest: dict[str, Any]) -> R
     nothing = pd.DataFrame()
     tables = {"summary", "rounds", "labels", "confusion", "clients", "layers", "representations"}
     frames = dict.fromkeys(tables, nothing) | {"summary": pd.DataFrame({"variant": variants})}
-    return Run(Path(f"run{number}"), scenario, "", manifest, **frames)
+    return Run(**frames, folder=Path(f"run{number}"), scenario=scenario, scenario_text="", manifest=manifest)
 
 
 def below(section: Any, change: Any) -> Any:

@@ -61,7 +61,7 @@ def test_a_share_of_the_target_is_not_rounded_up(folder: Path) -> None:
     (folder / "summary.json").write_text(json.dumps(stored | {"variants": [v | change for v in stored["variants"]]}))
     text = " ".join(" ".join(printed(folder)).split())
     assert f"Target: 70 % accuracy, 99.5 % of the best of {first['name']}." in text
-    (panel, _) = accuracy_panels(merge([load(folder)]))
+    panel, *_ = accuracy_panels(merge([load(folder)]))
     assert panel.caption.startswith("The target is 99.5\u00a0% of the best accuracy of ")
 
 

@@ -92,7 +92,9 @@ def test_a_run_of_something_else_is_refused(tmp_path):
 
 
 def test_frames_have_the_values_that_vary(tmp_path):
-    asked = sfl_sim.whatif(SCENARIO, {"server.order": ["fcfs", "cyclic"], **WORLD}, out=tmp_path / "asked")
+    asked = sfl_sim.whatif(
+        SCENARIO | {"method": "splitfed_v2"}, {"server.order": ["fcfs", "cyclic"], **WORLD}, out=tmp_path / "asked"
+    )
     assert set(asked.points["server.order"]) == {"fcfs", "cyclic"}
     assert isinstance(asked.points.pivot_table("round_s", "server.order", "clients.network.scale"), pd.DataFrame)
     assert len(asked.clients) == 3 * len(asked.points)
