@@ -245,6 +245,11 @@ class Method(ABC):
     has_exits: ClassVar[bool] = False
     """True if clients have exits of their own, and answer the requests for which these are confident."""
 
+    examples: ClassVar[Sequence[MethodOptions]] = ()
+    """Options with which `sfl_sim.testing` checks the method, on networks of three layers; empty for the defaults."""
+    neutral: ClassVar[MethodOptions | None] = MethodOptions()
+    """What options are set to, so that one client alone learns what SGD does without a split; None if it never does."""
+
     def __init_subclass__(cls, regular: bool = False, survives: bool = False, **others: Any) -> None:
         super().__init_subclass__(**others)
         cls.regular = vars(cls).get("regular", regular)

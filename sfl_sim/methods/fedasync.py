@@ -32,6 +32,8 @@ class FedAsync(Asynchronous, survives=True):
 
     Options = FedAsyncOptions
     options: FedAsyncOptions
+    examples = (FedAsyncOptions(), FedAsyncOptions(host="splitfed_v1"))
+    neutral = FedAsyncOptions(alpha=1.0)
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

@@ -29,6 +29,7 @@ class FedAvgM(ServerCopies, regular=True, survives=True):
 
     Options = FedAvgMOptions
     options: FedAvgMOptions
+    neutral = FedAvgMOptions(server_momentum=0.0)
     only_averages = False
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:

@@ -34,6 +34,8 @@ class FedBuff(Asynchronous, survives=True):
 
     Options = FedBuffOptions
     options: FedBuffOptions
+    examples = (FedBuffOptions(buffer=1), FedBuffOptions(buffer=2, host="splitfed_v1"))
+    neutral = FedBuffOptions(buffer=1)
 
     def round(self, round: int, clients: Sequence[int]) -> Flow:
         """Wait for K updates, and take them in at once."""

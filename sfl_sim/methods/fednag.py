@@ -19,6 +19,7 @@ class FedNAG(ServerCopies, regular=True, survives=True):
 
     Options = HostOptions
     options: HostOptions
+    neutral = None
     only_averages = False
     equal_steps = True
     forgets_lost = False

@@ -25,6 +25,7 @@ class FedNAR(ServerCopies, regular=True, survives=True):
 
     Options = NarOptions
     options: NarOptions
+    neutral = NarOptions(max_norm=1e9)
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

@@ -26,6 +26,7 @@ class FedProx(ServerCopies, regular=True, survives=True):
 
     Options = ProxOptions
     options: ProxOptions
+    neutral = ProxOptions(mu=0.0)
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

@@ -67,6 +67,8 @@ class Harmony(Exits, survives=True):
 
     Options = HarmonyOptions
     options: HarmonyOptions
+    examples = (HarmonyOptions(inner_steps=1), HarmonyOptions(inner_steps=1, quantise=False, head="logits"))
+    neutral = HarmonyOptions(gamma_loss=0.0, inner_steps=0, csa_weight=0.0, quantise=False)
     sends_labels = False
 
     def __init__(self, task: Task, options: HarmonyOptions | None = None) -> None:

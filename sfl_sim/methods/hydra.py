@@ -53,6 +53,7 @@ class Hydra(SharedServer, regular=True, survives=True):
 
     Options = HydraOptions
     options: HydraOptions
+    examples = (HydraOptions(cut2=2), HydraOptions(cut2=2, num_heads=2))
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

@@ -85,11 +85,18 @@ class Korea(Method, survives=True):
 
     Options = KoreaOptions
     options: KoreaOptions
+    examples = (
+        KoreaOptions(assistants="all", proportion="fixed", p0=0.5),
+        KoreaOptions(assistants="all", p0=0.3),
+        KoreaOptions(assistants="all", proportion="fixed", p0=0.5, patience_s=0.5),
+        KoreaOptions(proportion="off"),
+    )
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
         options = self.options
         self.depends_on_time = options.patience_s is not None
+        self.forgets_lost = options.proportion == "off"
         if options.adapts and not options.p_min <= options.p0 <= P_MAX:
             problem, allowed = "is not within its bounds", f"{options.p_min:g} (p_min) to {P_MAX:g}"
             raise ScenarioError(problem, key="method.p0", found=options.p0, allowed=allowed)

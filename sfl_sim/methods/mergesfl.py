@@ -43,6 +43,7 @@ class MergeSFL(SplitMethod, regular=True, survives=True):
 
     Options = MergeOptions
     options: MergeOptions
+    examples = (MergeOptions(), MergeOptions(batch_regulation="time"), MergeOptions(steps="mean"))
     shares_server_model = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:

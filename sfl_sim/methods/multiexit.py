@@ -26,6 +26,7 @@ class MultiExit(Exits, regular=True, survives=True):
 
     Options = ExitOptions
     options: ExitOptions
+    neutral = ExitOptions(gamma_loss=0.0)
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)
@@ -73,6 +74,8 @@ class SplitGP(MultiExit, survives=True):
 
     Options = SplitGPOptions
     options: SplitGPOptions
+    examples = (SplitGPOptions(), SplitGPOptions(ft_steps=1, ft_lr=0.1))
+    neutral = SplitGPOptions(gamma_loss=0.0, lambda_pers=0.0)
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

@@ -29,6 +29,7 @@ class SlowMo(ServerCopies, regular=True, survives=True):
 
     Options = SlowMoOptions
     options: SlowMoOptions
+    neutral = SlowMoOptions(slow_momentum=0.0)
     only_averages = False
     equal_steps = True
     forgets_lost = False

@@ -45,6 +45,11 @@ class Smofi(ServerCopies, regular=True, survives=True):
 
     Options = SmofiOptions
     options: SmofiOptions
+    examples = (
+        *(SmofiOptions(barrier=barrier) for barrier in ("paper", "strict", "relaxed")),
+        SmofiOptions(fusion=False),
+    )
+    neutral = SmofiOptions(server_momentum=0.0)
     only_averages = False
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:

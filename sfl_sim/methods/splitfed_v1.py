@@ -29,6 +29,8 @@ class SplitFedV1(ServerCopies, regular=True, survives=True):
 
     Options = V1Options
     options: V1Options
+    examples = (V1Options(), V1Options(server_agg_every="step"), V1Options(server_agg_every="epoch"))
+    neutral = V1Options(server_agg_every="round")
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

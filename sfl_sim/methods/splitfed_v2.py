@@ -37,6 +37,8 @@ class SplitFedV2(SharedServer, SplitMethod, regular=True, survives=True):
 
     Options = V2Options
     options: V2Options
+    examples = (V2Options(), V2Options(l2=0.5, l2_on="model"))
+    neutral = V2Options(l2=0.0, l2_on="part2")
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:
         super().__init__(task, options)

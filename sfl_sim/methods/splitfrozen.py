@@ -39,6 +39,8 @@ class SplitFrozen(SplitMethod, survives=True):
 
     Options = FrozenOptions
     options: FrozenOptions
+    examples = (FrozenOptions(), FrozenOptions(send_once=True))
+    neutral = None
     trains_part1 = False
     uploads_model = False
     only_averages = False  # it averages nothing

@@ -10,6 +10,7 @@ from torch import nn
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
+from sfl_sim.methods import METHODS
 from sfl_sim.ops import State
 from sfl_sim.scenario.load import parse
 from sfl_sim.store.columns import BREAKDOWN
@@ -311,7 +312,7 @@ def test_without_power_nobody_guesses_energy():
     assert run.clients()["joule"].isna().all()
 
 
-@pytest.mark.parametrize("method", ["splitnn", "fedbuff", "fedasync"])
+@pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if not kind.knows_deadlines])
 def test_a_method_whose_rounds_no_deadline_can_end_knows_none(method):
     with pytest.raises(ScenarioError, match=f"no deadline can end a round of {method}"):
         experiment({"method": {"name": method}, "clients.availability": {"lost": "deadline", "deadline_s": 9}})

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lossy_world import EVERYBODY, run
-from small_world import NEUTRAL, distance, fleet, simulate, task, tensors
+from small_world import distance, fleet, simulate, task, tensors
 from torch import nn
 
 from sfl_sim.errors import ScenarioError
@@ -213,7 +213,7 @@ def test_without_fusion_and_global_momentum_it_is_v1_to_the_bit_and_to_the_insta
 
 def test_i11_without_momentum_there_is_nothing_to_fuse():
     work = task([12, 5, 9])
-    smofi = simulate("smofi", work, options=NEUTRAL["smofi"])[0]
+    smofi = simulate("smofi", work, options={"server_momentum": 0.0})[0]
     assert distance(smofi, simulate("splitfed_v1", work)[0]) < EXACT
 
 
@@ -226,7 +226,7 @@ def test_i11_a_single_client_is_v1_with_fedavgm():
 def test_i11_identical_clients_are_v1():
     work = task([8, 8], momentum=0.9, batch_size=8)
     work.data.shares[1][:] = work.data.shares[0]
-    smofi = simulate("smofi", work, 3, options=NEUTRAL["smofi"])[0]
+    smofi = simulate("smofi", work, 3, options={"server_momentum": 0.0})[0]
     assert distance(smofi, simulate("splitfed_v1", work, 3)[0]) < EXACT
 
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_world import fleet, simulate, task, usual_options
+from small_world import fleet, simulate, task
 
-from sfl_sim.methods import METHODS
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.zoo import network
 from sfl_sim.ops import Work
@@ -47,15 +46,6 @@ def test_methods_with_a_lane_for_every_client_take_what_eqs_11_to_14_say(name):
     work, world = task([20, 12, 8], device=None), fleet(3, **WORLD)
     batch_s, _ = times(work, world)
     assert ended_s(name, work, world) == pytest.approx(max(batch_s * [5, 3, 2]), rel=1e-9)
-
-
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_a_second_worker_helps_unless_all_train_one_model_at_the_server_or_none_there(name):
-    """A server so slow that jobs wait for one another wherever they may."""
-    work, world = task([20, 12, 8], device=None), fleet(3, speedup=1e-3)
-    options = usual_options(name) | ({"host": "splitfed_v1"} if name in ("fedasync", "fedbuff") else {})
-    one_s, two_s = (simulate(name, work, 1, world=world, workers=n, options=options)[1].now_s for n in (1, 2))
-    assert (one_s == two_s) == (METHODS[name].shares_server_model or name == "fedavg")
 
 
 def test_mergesfl_waits_for_all_before_and_after_every_server_step():

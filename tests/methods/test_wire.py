@@ -9,15 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lossy_world import gone_at, run
 from packing import pack
-from small_world import batch_norm_net, distance, fleet, simulate, task, tensors, usual_options
+from small_world import CASES, batch_norm_net, distance, fleet, simulate, takes, task, tensors, worlds
 from torch.nn.functional import cross_entropy
 
+from sfl_sim import testing
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
+from sfl_sim.methods.splitfed_v1 import SplitFedV1
 from sfl_sim.methods.wire import Wire
 from sfl_sim.ops import Send
 from sfl_sim.rng import stream
+from sfl_sim.testing import World, cases_of, check_timing_only
 from sfl_sim.training.batched import Batched
 from sfl_sim.training.codecs import Bf16, Delta, Fp16, Int, RandTopK, SplitFC, TopK
 from sfl_sim.training.coded import Update
@@ -25,7 +28,16 @@ from sfl_sim.training.defences import Noisy
 from sfl_sim.training.dependence import distance_correlation
 from sfl_sim.training.eager import Eager
 
-SPLIT = sorted(name for name, kind in METHODS.items() if kind.is_split is True and name not in ("fedbuff", "fedasync"))
+SPLIT = {
+    case.kind: case
+    for case in reversed(CASES)
+    if case.kind.splits(case.options) and takes(case, wire=Wire(TopK()))
+}  # fmt: skip
+"""Of each split method the first example that takes a codec."""
+ALONE = [
+    case for case in SPLIT.values() if case.kind.neutral and not case.kind.has_exits and case.kind is not SplitFedV1
+]  # fmt: skip
+"""Those by which one client alone learns what it does by SplitFedV1."""
 DRAWING = [
     (Int(bits=4), Int(rounding="stochastic")),
     (RandTopK(keep=0.3), None),
@@ -40,57 +52,38 @@ def wired(up=None, down=None, update=None, error_feedback=False, samples=(12, 8,
     return task(list(samples), wire=Wire(up, down, update, error_feedback), **settings)
 
 
-def options_of(name):
-    return usual_options(name) | ({"quantise": False} if name == "harmony" else {})
-
-
 def learned(name, work, **how):
-    return simulate(name, work, options=options_of(name), **how)[0]
+    return simulate(name, work, **how)[0]
 
 
-@pytest.mark.parametrize("name", SPLIT)
-def test_declared_bytes_are_packed_bytes_for_every_method(name):
+@pytest.mark.parametrize("case", SPLIT.values(), ids=str)
+def test_declared_bytes_are_packed_bytes_for_every_method(case):
     for up, down in [(TopK(keep=0.4), Fp16()), (SplitFC(ratio=2.0), Int(per="channel")), (Int(bits=2), RandTopK())]:
         audit = Audit()
-        simulate(name, wired(up, down, samples=[10, 7], cut=2), executor=audit, options=options_of(name))
+        testing.simulate(case.method(wired(up, down, samples=[10, 7], cut=2, momentum=0.9)), executor=audit)
         wrong = [(kind, priced, real) for kind, priced, real in audit.weighed if priced != real]
         assert not wrong
 
 
 @settings(deadline=None, max_examples=25)
 @given(
-    name=st.sampled_from([*SPLIT, "fedbuff", "fedavg", "fednag"]),
+    case=st.sampled_from([*SPLIT.values(), cases_of(METHODS["fedavg"])[0]]),
     codecs=st.sampled_from(DRAWING),
     update=st.sampled_from([None, Int(), TopK(keep=0.2), Fp16()]),
     feedback=st.booleans(),
-    samples=st.lists(st.integers(2, 9), min_size=2, max_size=3),
+    world=worlds(st.lists(st.integers(2, 9), min_size=2, max_size=3)),
 )
-def test_a_run_without_training_has_the_same_timeline(name, codecs, update, feedback, samples):
-    world = fleet(len(samples), [1e4, 2e4, 1.5e4][: len(samples)], 2e4, 4e4, speedup=3.0)
-    options = options_of(name) | ({"host": "splitfed_v1"} if name == "fedbuff" else {})
-    runs = [
-        simulate(
-            name,
-            wired(*codecs, update, feedback and update is not None, samples=samples, device=device),
-            world=world,
-            options=options,
-            workers=1,
-        )
-        for device in (torch.device("cpu"), None)
-    ]
-    (*_, trained), (*_, ghostly) = runs
-    assert trained.tobytes() == ghostly.tobytes()
+def test_a_run_without_training_has_the_same_timeline(case, codecs, update, feedback, world):
+    wire = Wire(*codecs, update, feedback and update is not None)
+    check_timing_only(case, replace(world, settings={"wire": wire}))
 
 
-@pytest.mark.parametrize("name", SPLIT)
-@pytest.mark.parametrize(
-    ("up", "down"),
-    [(TopK(keep=1.0), TopK(keep=1.0)), (RandTopK(keep=1.0), None), (SplitFC(ratio=1.0, bits=32), None)],
-    ids=repr,
-)
-def test_codecs_that_keep_everything_change_nothing(name, up, down):
-    settings = {"build": batch_norm_net, "samples": [8, 4], "momentum": 0.9}
-    assert distance(learned(name, wired(up, down, **settings)), learned(name, wired(**settings))) == 0
+@pytest.mark.parametrize("case", SPLIT.values(), ids=str)
+@pytest.mark.parametrize("up", [RandTopK(keep=1.0), SplitFC(ratio=1.0, bits=32)], ids=repr)
+def test_codecs_that_keep_everything_change_nothing(case, up):
+    world = World((8, 4), 1e5, 1e5, 1e5, settings={"build": batch_norm_net})
+    coded, plain = (world.run(case, wire=wire).method for wire in (Wire(up), Wire()))
+    assert distance(coded, plain) == 0
 
 
 def test_top_k_of_everything_has_the_bytes_of_no_codec():
@@ -103,8 +96,9 @@ def test_top_k_of_everything_has_the_bytes_of_no_codec():
 def test_one_client_learns_the_same_by_every_split_method(codecs):
     settings = {"samples": [14], "momentum": 0.9, "local_epochs": 2}
     one = learned("splitfed_v1", wired(*codecs, **settings))
-    for other in ("splitfed_v2", "splitnn", "mergesfl", "hydra", "smofi", "multihead"):
-        assert distance(one, learned(other, wired(*codecs, **settings))) < 1e-10
+    for case in ALONE:
+        other = testing.simulate(case.neutrally.method(wired(*codecs, **settings))).method
+        assert distance(one, other) < 1e-10, str(case)
     assert distance(one, learned("splitfed_v1", wired(**settings))) > 1e-6
 
 
@@ -168,13 +162,6 @@ def test_harmony_has_one_codec_at_a_time(up, down):
     assert refused.value.key == ("wire.down" if down else "wire.up")
 
 
-@pytest.mark.parametrize("name", ["fedavg", "splitfed_v1", "splitfed_v2", "fednag", "multiexit", "splitgp", "korea"])
-def test_updates_by_a_codec_that_loses_nothing_change_only_rounding(name):
-    settings = {"build": batch_norm_net, "samples": [8, 4], "momentum": 0.9}
-    coded, plain = (learned(name, wired(update=update, **settings)) for update in (TopK(keep=1.0), None))
-    assert distance(coded, plain) < 1e-12
-
-
 class Trained(Eager):
     """Notes how far each local step has moved the parameters."""
 
@@ -234,7 +221,7 @@ def test_the_batched_executor_learns_the_same(name, codecs):
     one = learned(name, wired(*codecs, Int(), **settings))
     executor = Batched(min_group=2)
     work = wired(*codecs, Int(), **settings)
-    other, *_ = simulate(name, work, options=options_of(name), executor=executor)
+    other, *_ = simulate(name, work, executor=executor)
     executor.finish()
     assert distance(one, other) < 1e-9
 
@@ -320,21 +307,24 @@ def test_estimates_of_speed_know_the_codec():
     assert of[Fp16()] == pytest.approx(8 * 2 * 2 + 8)
 
 
-@pytest.mark.parametrize("name", [name for name in SPLIT if name not in ("harmony", "splitfrozen")])  # no gradients
-def test_noise_and_nopeek_change_no_message_but_what_is_learned(name):
-    work = {"build": batch_norm_net, "samples": [8, 6]}
-    usual, _, rows = simulate(name, task(**work), options=options_of(name))
-    for wire in (Wire(up=Noisy(sigma=0.5)), Wire(down=Noisy(clip=0.01)), Wire(nopeek=1.0)):
-        defended, _, others = simulate(name, task(**work, wire=wire), options=options_of(name))
+@pytest.mark.parametrize("case", [case for case in SPLIT.values() if takes(case, wire=Wire(nopeek=1.0))], ids=str)
+def test_noise_and_nopeek_change_no_message_but_what_is_learned(case):
+    world = World((8, 6), 1e5, 1e5, 1e5, settings={"build": batch_norm_net})
+    usual, _, rows = world.run(case)
+    defences = [Wire(up=Noisy(sigma=0.5))]
+    if usual.gets_gradients:
+        defences += [Wire(down=Noisy(clip=0.01)), Wire(nopeek=1.0)]
+    for wire in defences:
+        defended, _, others = world.run(case, wire=wire)
         assert distance(usual, defended) > 1e-6
         messages = [found[found["bytes"] > 0][["kind", "client", "bytes"]].tolist() for found in (rows, others)]
         assert sorted(messages[0]) == sorted(messages[1])
 
 
-@pytest.mark.parametrize("name", ["splitfed_v1", "splitfed_v2", "splitnn", "mergesfl", "hydra", "smofi", "multihead"])
-def test_nopeek_is_the_gradient_of_one_loss_of_the_network_that_is_not_split(name):
+@pytest.mark.parametrize("case", ALONE, ids=str)
+def test_nopeek_is_the_gradient_of_one_loss_of_the_network_that_is_not_split(case):
     work = task(samples=[4], wire=Wire(nopeek=3.0))
-    method = learned(name, work, rounds=1)
+    method = testing.simulate(case.neutrally.method(work), rounds=1).method
     (whole,) = work.split()
     net = work.network._build(work.network.input_shape, work.network.n_labels).double()
     net.load_state_dict(dict(whole.weights.named_tensors()))

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_world import fleet, simulate, task
+from small_world import fleet, simulate, task, usual_options
 
 from sfl_sim.methods import METHODS
 from sfl_sim.metrics.critical_path import WAITING, Dependencies, critical_path
@@ -169,7 +169,7 @@ def test_precedences_are_those_of_the_flow(name, alike):
     n = 4
     world = fleet(n, *([2e4] * 3 if alike else (rng.uniform(1e4, 5e4, n).tolist() for _ in range(3))), 3.0)
     work = task((8, 8, 8, 8) if alike else (4, 7, 9, 2), batch_size=2, device=None)
-    method = METHODS[name](work, METHODS[name].Options(**({"cut2": 2} if name == "hydra" else {})))
+    method = METHODS[name](work, METHODS[name].Options(**usual_options(name)))
     simulator = EventClock(world, Timing(), ORDERS["fcfs"])
     simulator.run(method.round(1, range(n)), 1)
     rows = simulator.take_rows()

@@ -21,7 +21,6 @@ from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import Train
 
 CPU = torch.device("cpu")
-METHODS = ["fedavg", "splitfed_v1", "splitfed_v2", "smofi", "fednar", "korea", "mergesfl", "multiexit", "harmony"]
 
 
 def experiment(method, lr, on_nan, executor="eager", options=None, model=None, **train):
@@ -51,7 +50,7 @@ def test_a_client_that_trains_alone_is_named():
         list(experiment("fedavg", 1e30, "stop").rounds())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["splitfed_v1", "smofi"])
 def test_a_run_that_skips_goes_on_and_ends_with_finite_weights(method):
     run = experiment(method, 1e30, "skip", **({"momentum": 0.5} if method == "smofi" else {}))
 

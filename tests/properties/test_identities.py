@@ -5,16 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_world import (
-    WITHOUT_EXITS,
-    batch_norm_net,
-    distance,
-    fleet,
-    simulate,
-    task,
-    tensors,
-    usual_options,
-)
+from small_world import batch_norm_net, distance, fleet, simulate, task, tensors
 from torch.nn.functional import cross_entropy
 
 from sfl_sim.methods import METHODS
@@ -26,39 +17,6 @@ from sfl_sim.training.optimisers import Sgd
 from sfl_sim.training.steps import Backward, Forward, Train
 
 EXACT = 1e-10
-
-
-def centralised(work, rounds):
-    """Plain SGD of client 0's mini-batches on one unsplit network, written without any of the simulator."""
-    (whole,) = work.split()
-    net = work.network._build(work.network.input_shape, work.network.n_labels).double()
-    net.load_state_dict(dict(whole.weights.named_tensors()), strict=False)
-    for number in range(1, rounds + 1):
-        sgd = work.optimiser(number)
-        optimiser = torch.optim.SGD(net.parameters(), sgd.lr, sgd.momentum, weight_decay=sgd.weight_decay)
-        for batch in work.data.batches(0, number):
-            x, y = batch.load()
-            optimiser.zero_grad()
-            cross_entropy(net(x), y).backward()
-            optimiser.step()
-    return net.state_dict()
-
-
-NOT_SGD = {"fednag", "splitfrozen"}
-"""Methods whose clients do not take the steps of plain SGD even if there is one client: FedNAG's are Nesterov's, and
-SplitFrozen's take none."""
-
-
-@pytest.mark.parametrize("cut", [1, 2])
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - NOT_SGD))
-def test_i4_one_client_is_centralised_sgd(name, cut):
-    work = task(samples=[14], cut=cut, momentum=0.9, weight_decay=1e-3, local_epochs=2, lr_decay=0.5)
-    method, *_ = simulate(name, work, rounds=3, options=usual_options(name) | WITHOUT_EXITS.get(name, {}))
-    expected = centralised(work, rounds=3)
-    for key, tensor in tensors(method).items():
-        torch.testing.assert_close(
-            tensor, expected[key], rtol=0, atol=EXACT, msg=f"{name} is not SGD in {key} (NOT_SGD?)"
-        )
 
 
 @settings(deadline=None, max_examples=15)
@@ -227,16 +185,6 @@ def test_a_client_sees_the_same_batches_whatever_method_cut_and_order():
     first, second = (torch.cat([batch.load()[1] for batch in a.data.batches(1, r)]) for r in (1, 2))
     assert first.sort().values.equal(second.sort().values)
     assert not first.equal(second)
-
-
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"fednag"}))  # whose velocity is never forgotten
-def test_optimisers_are_new_every_round(name):
-    """New optimisers in every round make momentum irrelevant if every optimiser takes one step per round."""
-    samples = (
-        [4] if name in ("splitfed_v2", "splitfrozen", "hydra") else [4, 4]
-    )  # whose server takes a step for each client
-    with_momentum, without = task(samples, momentum=0.9), task(samples)
-    assert distance(simulate(name, with_momentum)[0], simulate(name, without)[0]) < EXACT
 
 
 def test_the_learning_rate_decays_to_its_floor():

@@ -1,43 +1,24 @@
 """Rounds that lose everybody, and rounds in which nobody may wait for somebody who is lost."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from lossy_world import EVERYBODY, FOR_GOOD_S, TOGETHER, TRAIN_ALONE, bits, gone_at, run
+from lossy_world import EVERYBODY, bits, gone_at, run
+from small_world import CASES
 
-from sfl_sim.methods import METHODS
+from sfl_sim.methods.asynchronous import Asynchronous
+from sfl_sim.methods.korea import Korea
+from sfl_sim.methods.smofi import Smofi, SmofiOptions
 from sfl_sim.sim.orders import ORDERS
 from sfl_sim.system.presence import Presence
+from sfl_sim.testing import LONG_S, LOSSY, Case
 
-VARIANTS = {
-    **{name: [options] for name, options in TRAIN_ALONE.items()}, **TOGETHER,
-    "splitfed_v1": [{}, *TOGETHER["splitfed_v1"]], "splitnn": [{}], "slowmo": [{}], "fednag": [{}],
-    "smofi": [*({"barrier": barrier} for barrier in ("paper", "strict", "relaxed")),
-              {"barrier": "relaxed", "host": "fednar"}, {"fusion": False}, {"carry_fused": True}],
-    "korea": [
-        {"proportion": "fixed", "p0": 0.5, "assistants": "all"}, {"proportion": "off"},
-        {"proportion": "window_ratio", "p0": 0.3, "assistants": "all", "patience_s": 0.5},
-    ],
-}  # fmt: skip
-WAYS = [(name, options) for name, several in VARIANTS.items() for options in several]
-
-
-def test_every_method_that_survives_is_tried():
-    asynchronous = {"fedbuff", "fedasync"}  # which have tests of their own
-    surviving = {name for name, kind in METHODS.items() if kind.survives} - asynchronous
-    assert surviving == set(VARIANTS), "enter it in TRAIN_ALONE or TOGETHER of tests/support/lossy_world.py"
-
-
-@pytest.mark.parametrize(("name", "options"), [way for way in WAYS if way[0] != "splitnn"])  # which waits
-def test_with_everybody_lost_the_model_stays_as_it_is(name, options):
-    """Lost right at the beginning of the second round, before anybody has done anything."""
-    once, _, (first,) = run(name, [EVERYBODY], options=options)
-    away = gone_at(dict.fromkeys(EVERYBODY, first["ended_s"].max() + 0.01))
-    method, simulator, _ = run(name, [EVERYBODY, EVERYBODY], away, options)
-    assert simulator.records.take_dropouts()
-    assert bits(method) == bits(once)
+OTHERS = [Case(Smofi, SmofiOptions(barrier="relaxed", host="fednar")), Case(Smofi, SmofiOptions(carry_fused=True))]
+SURVIVING = [case for case in [*CASES, *OTHERS] if case.kind.survives and not issubclass(case.kind, Asynchronous)]
+"""Without asynchronous methods: their round ends with an update, which clients that always leave never bring."""
 
 
 @pytest.mark.parametrize("name", ["splitfed_v3", "multihead", "splitnn"])
@@ -58,11 +39,11 @@ SLOW, USUAL = 0.3, 20.0
 
 @settings(deadline=None, max_examples=100)
 @example(
-    way=("smofi", {"barrier": "relaxed", "host": "fednar"}), stays=[(FOR_GOOD_S, 1.0, 0.0)] * 4,
+    case=OTHERS[0], stays=[(LONG_S, 1.0, 0.0)] * 4,
     policy="deadline", deadline_s=5.0, order="fcfs", speedup=SLOW, rounds=[EVERYBODY],
 )  # whose optimisers' steps are lost while all their clients wait for a fusion  # fmt: skip
 @given(
-    way=st.sampled_from(WAYS),
+    case=st.sampled_from(SURVIVING),
     stays=coming_and_going,
     policy=st.sampled_from(["drop", "deadline"]),
     deadline_s=seconds,
@@ -70,11 +51,13 @@ SLOW, USUAL = 0.3, 20.0
     speedup=st.sampled_from([SLOW, USUAL]),
     rounds=st.lists(st.lists(st.sampled_from(EVERYBODY), min_size=1, unique=True), min_size=1, max_size=4),
 )
-def test_nobody_waits_for_ever_for_somebody_who_is_lost(way, stays, policy, deadline_s, order, speedup, rounds):
+def test_nobody_waits_for_ever_for_somebody_who_is_lost(case, stays, policy, deadline_s, order, speedup, rounds):
     """Clients come and go as they like, some come back within the round: every round ends (or the clock would tell)."""
-    (name, options), deadline_s = way, deadline_s if policy == "deadline" else inf
+    if policy == "deadline" and not case.kind.knows_deadlines:
+        policy = "drop"
     presence = [Presence([(0.0, there_s)], there_s + away_s, phase_s) for there_s, away_s, phase_s in stays]
-    _, simulator, _ = run(name, rounds, presence, options, policy, deadline_s, order, speedup, device=None)
-    lost = {(loss.round, loss.client) for loss in simulator.records.take_dropouts()}
-    if name not in ("korea", "splitnn"):  # where others may be, too: assistants, and who holds the model
+    world, deadline_s = replace(LOSSY, order=order, speedup=speedup), deadline_s if policy == "deadline" else inf
+    run = world.run(case, rounds, device=None, presence=presence, lost=policy, deadline_s=deadline_s)
+    lost = {(loss.round, loss.client) for loss in run.clock.records.take_dropouts()}
+    if case.kind.knows_deadlines and case.kind is not Korea:  # whose assistants may be lost, too
         assert lost <= {(round, client) for round, clients in enumerate(rounds, start=1) for client in clients}

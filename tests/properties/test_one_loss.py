@@ -33,6 +33,7 @@ def trained(name, executor, scale, loss=cross_entropy):
     work = task([8, 8, 6], lr=0.1 / scale)
     work = replace(work, network=work.network.with_settings(ForwardSettings(loss=loss)))
     options = {
+        "fedprox": {"mu": 0.1 * scale},
         "harmony": {"inner_lr": 0.05 / scale, "csa_weight": 20.0 * scale, "quantise": False},
         "splitgp": {"ft_steps": 2, "ft_lr": 0.1 / scale},
     }.get(name, usual_options(name))

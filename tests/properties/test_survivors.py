@@ -1,14 +1,17 @@
 """Rounds with lost clients: the result for the others, and the remains of the lost ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from lossy_world import EVERYBODY, SURVIVORS, TOGETHER, TRAIN_ALONE, bits, gone_at, instant, own, run
-from small_world import distance, task
+from lossy_world import EVERYBODY, SURVIVORS, gone_at, instant, own, run
+from small_world import ANY_CUT, distance, task
 
 from sfl_sim.methods import METHODS
 from sfl_sim.models.replica import Replica
 from sfl_sim.ops import AGGREGATOR, Lost, Value
+from sfl_sim.testing import LOSSY, check_lost
 from sfl_sim.training.batched import Batched
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.steps import Backward, Forward, Train
@@ -46,29 +49,9 @@ def test_the_current_model_is_that_of_those_who_are_left():
     assert method.current()[0] is method.part1
 
 
-@pytest.mark.parametrize(
-    ("name", "share"), [(name, 0.4) for name in TRAIN_ALONE] + [("splitfed_v1", 0.99), ("splitgp", 0.99)]
-)
-def test_whoever_trains_a_copy_leaves_nothing_when_it_is_lost(name, share):
-    """Lose a client at any instant, even if it returns at once: the result is as if it had not taken part."""
-    cuts = {"cuts": [1, 2, 1, 2]} if name in ("splitfed_v1", "fedavgm", "multiexit", "splitgp") else {}
-    options = TRAIN_ALONE[name]
-    _, _, (_, undisturbed) = run(name, [EVERYBODY, EVERYBODY], options=options, device=None, **cuts)
-    away = gone_at({3: instant(undisturbed, 3, share)}, for_s=0.1)
-    method, simulator, _ = run(name, [EVERYBODY, EVERYBODY, EVERYBODY], away, options, **cuts)
-    assert {(loss.round, loss.client) for loss in simulator.records.take_dropouts()} == {(2, 3)}
-    expected, *_ = run(name, [EVERYBODY, SURVIVORS, EVERYBODY], options=options, **cuts)
-    assert bits(method) == bits(expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"), [(name, options) for name, several in TOGETHER.items() for options in several]
-)
-def test_whoever_is_lost_before_it_has_done_anything_is_not_missed(name, options):
-    _, _, (first,) = run(name, [EVERYBODY], options=options, device=None)
-    method, simulator, _ = run(name, [EVERYBODY, EVERYBODY], gone_at({3: first["ended_s"].max() + 0.01}), options)
-    assert {loss.client for loss in simulator.records.take_dropouts()} == {3}
-    assert distance(method, run(name, [EVERYBODY, SURVIVORS], options=options)[0]) < 1e-15
+@pytest.mark.parametrize("case", ANY_CUT, ids=str)
+def test_whoever_is_lost_leaves_nothing_whatever_the_cuts(case):
+    check_lost(case, replace(LOSSY, settings={"local_epochs": 2, "cuts": [1, 2, 1, 2]}))
 
 
 def test_the_batched_executor_loses_the_same():

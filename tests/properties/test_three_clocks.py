@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_clock import NaiveClock
-from small_world import fleet, task, usual_options
+from small_world import CASES, fleet, task
 
-from sfl_sim.methods import METHODS
 from sfl_sim.sim.clock import Clock
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
@@ -17,20 +16,14 @@ from sfl_sim.store.columns import OP_DTYPE, in_order
 from sfl_sim.system.cost import PlainProcessor
 from sfl_sim.training.timing import Timing
 
-CASES = [
-    *(("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch", "round")),
-    *(("smofi", {"barrier": barrier}) for barrier in ("paper", "strict", "relaxed")),
-    *((name, {}) for name in ("fedavg", "splitnn", "splitfed_v2", "splitfed_v3", "mergesfl", "hydra", "slowmo")),
-    *((name, {}) for name in ("multihead", "korea", "fedbuff", "fedasync")),
-]
 rates = st.sampled_from([2.0**9, 2.0**10, 2.0**12])
 """Powers of two: sums of such times are exact, so equal instants are equal however they come about."""
 
 
-@pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{name} {[*options.values()]}" for name, options in CASES])
+@pytest.mark.parametrize("case", CASES, ids=str)
 @settings(max_examples=12, deadline=None)
 @given(st.data())
-def test_three_clocks_tell_the_same_timeline(name, options, data):
+def test_three_clocks_tell_the_same_timeline(case, data):
     draw = data.draw
     samples = draw(st.lists(st.integers(1, 7), min_size=1, max_size=5))
     n = len(samples)
@@ -46,15 +39,13 @@ def test_three_clocks_tell_the_same_timeline(name, options, data):
     }
 
     def method():
-        kind = METHODS[name]
-        work = task(samples, batch_size=2, device=None, participants=len(clients))
-        return kind(work, kind.Options(**(usual_options(name) | options)))
+        return case.method(task(samples, batch_size=2, device=None, participants=len(clients), momentum=0.9))
 
     naive = NaiveClock(macs_per_s, up_bps, down_bps, server_macs_per_s, latency_s, order, **served)
     timelines = [run(method(), clients, naive)]
     for by_arrays in (False, True):
         clock = Clock(EventClock(world, Timing(), ORDERS[order], **served))
-        timelines.append(run(method(), clients, clock, like="all" if by_arrays and METHODS[name].regular else None))
+        timelines.append(run(method(), clients, clock, like="all" if by_arrays and case.kind.regular else None))
     assert timelines[0] == timelines[1]
     assert timelines[1] == timelines[2]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_world import fleet, task
+from small_world import CASES, fleet, task
 
 from sfl_sim.errors import DeadlockError
 from sfl_sim.methods import METHODS
@@ -42,12 +42,12 @@ from sfl_sim.system.conditions import Conditions, Throttling
 from sfl_sim.system.links import Pattern, RateTrace
 from sfl_sim.system.presence import Presence
 from sfl_sim.system.topology import build_topology
+from sfl_sim.testing import Case
 from sfl_sim.training.timing import Timing
 
-V1 = [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch", "round")]
-OTHERS = ["fedavg", "splitfed_v2", "splitfed_v3", "multihead", "mergesfl", "hydra"]
-SMOFI = [("smofi", {"barrier": barrier}) for barrier in ("paper", "strict")]
-REGULAR = [*((name, {}) for name in OTHERS), *V1, ("hydra", {"cut2": 2, "num_heads": 2}), *SMOFI]
+REGULAR = [case for case in CASES if case.kind.regular]
+RELAXED = Case(METHODS["smofi"], METHODS["smofi"].Options(barrier="relaxed"))
+"""Which needs events: branches share clients who bring jobs."""
 
 
 class NeverRuns(EventClock):
@@ -102,8 +102,8 @@ def test_rounds_by_arrays_are_those_by_events_to_the_bit(data):
     draw = data.draw
     samples = draw(st.lists(st.integers(1, 9), min_size=1, max_size=6))
     clients = draw(st.permutations(range(len(samples))))[: draw(st.integers(1, len(samples)))]
-    name, options = draw(st.sampled_from([*REGULAR, ("smofi", {"barrier": "relaxed"})]))
-    method = method_of(name, options, samples, batch_size=2, local_epochs=draw(st.integers(1, 2)))
+    work = task(samples, device=None, batch_size=2, local_epochs=draw(st.integers(1, 2)), momentum=0.9)
+    method = draw(st.sampled_from(REGULAR)).method(work)
     settings = {
         "world": draw(worlds(len(samples))),
         "order": draw(st.sampled_from(sorted(ORDERS))),
@@ -120,17 +120,17 @@ def test_rounds_by_arrays_are_those_by_events_to_the_bit(data):
     assert foreseen.tobytes() == rows.tobytes()
 
 
-@pytest.mark.parametrize(("name", "options"), REGULAR)
-def test_regular_methods_need_no_event_loop_where_clients_are_alike_in_number_of_batches(name, options):
-    method = method_of(name, options, (4, 4, 4))
+@pytest.mark.parametrize("case", [case for case in REGULAR if case != RELAXED], ids=str)
+def test_regular_methods_need_no_event_loop_where_clients_are_alike_in_number_of_batches(case):
+    method = case.method(task((4, 4, 4), device=None, momentum=0.9))
     rows, _ = timeline(method, [0, 1, 2], True, fleet(3), kind=NeverRuns)
     assert len(rows)
     assert method.regular
 
 
-@pytest.mark.parametrize(("name", "options"), REGULAR)
-def test_regular_methods_do_the_same_in_every_round(name, options):
-    method = method_of(name, options, (4, 7, 2), batch_size=2)
+@pytest.mark.parametrize("case", REGULAR, ids=str)
+def test_regular_methods_do_the_same_in_every_round(case):
+    method = case.method(task((4, 7, 2), device=None, batch_size=2, momentum=0.9))
     simulator = EventClock(fleet(3), Timing(), ORDERS["fcfs"])
     one, other = (trace(method.round(number, [2, 0, 1]), simulator.prices) for number in (1, 2))
 

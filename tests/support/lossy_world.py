@@ -3,31 +3,18 @@
 from dataclasses import replace
 from math import inf
 
-from small_world import fleet, task, tensors, usual_options
+from small_world import fleet, task, usual_options
 
 from sfl_sim.methods import METHODS
 from sfl_sim.sim.dropouts import Dropouts
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
-from sfl_sim.system.presence import Presence
+from sfl_sim.testing import EVERYBODY, SURVIVORS, bits, gone_at, instant
 from sfl_sim.training.batched import Batched
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.timing import Timing
 
-EVERYBODY = [0, 1, 2, 3]
-SURVIVORS = [0, 1, 2]
-FOR_GOOD_S = 1e6
-ALWAYS = Presence([(0.0, 1.0)], 1.0)
-
-
-def gone_at(leaves_s, for_s=FOR_GOOD_S):
-    """Make the presence of four clients, of which some go away, each at its instant and for its time."""
-    return [
-        Presence([(0.0, leaves_s[c]), (leaves_s[c] + for_s, 2 * FOR_GOOD_S)], 2 * FOR_GOOD_S)
-        if c in leaves_s
-        else ALWAYS
-        for c in EVERYBODY
-    ]
+__all__ = ["EVERYBODY", "SURVIVORS", "bits", "gone_at", "instant", "own", "run"]
 
 
 def run(
@@ -55,33 +42,3 @@ def run(
 def own(rows, client):
     """Select the client's own operations: on its device and its links."""
     return rows[(rows["client"] == client) & (rows["node"] != b"server")]
-
-
-def instant(rows, client, share):
-    """Give the instant at which this share of the client's own part of a round has passed."""
-    mine = own(rows, client)
-    begin_s, end_s = mine["requested_s"].min(), mine["ended_s"].max()
-    return begin_s + share * (end_s - begin_s)
-
-
-def bits(method):
-    """The global model's numbers, to be compared to the bit."""
-    return {name: tensor.numpy().tobytes() for name, tensor in tensors(method).items()}
-
-
-TRAIN_ALONE = {
-    "fedavg": {}, "splitfed_v1": {}, "splitfed_v3": {}, "multihead": {}, "fedprox": {"mu": 0.1}, "fedavgm": {},
-    "fednar": {"max_norm": 0.5}, "smofi": {"fusion": False}, "multiexit": {}, "splitgp": {},
-    "harmony": {"inner_steps": 1},
-}  # fmt: skip
-"""Methods whose clients train copies, and share nothing before the average."""
-
-TOGETHER = {
-    "splitfed_v2": [{}],
-    "hydra": [{"cut2": 2}],
-    "mergesfl": [{}, {"steps": "mean"}],
-    "splitfrozen": [{}],
-    "splitfed_v1": [{"server_agg_every": "step"}, {"server_agg_every": "epoch"}],
-    "smofi": [{"barrier": barrier, "staleness": -1.0} for barrier in ("paper", "strict", "relaxed")],
-}
-"""Methods whose clients have changed something common before they are done."""

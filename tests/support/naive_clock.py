@@ -79,7 +79,10 @@ class NaiveClock:
             start_s = max(self.now_s, self.free_s.get(op.node, 0.0))
             self.free_s[op.node] = start_s + macs / self.macs_per_s[op.node]
             row = ("client", op.step.name, result.step, op.node, self.now_s, start_s)
-            self.at(self.free_s[op.node], self.record, row, macs, result, then)
+            if self.free_s[op.node] == self.now_s:  # without work, and not in turn
+                self.record(row, macs, result, then)
+            else:
+                self.at(self.free_s[op.node], self.record, row, macs, result, then)
         else:
             made = [value.maker for value in op.args if isinstance(value, Value)][:1]
             client = made[0] if made and made[0] is not None and is_client(made[0]) else -1

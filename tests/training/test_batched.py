@@ -7,14 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_world import batch_norm_net, distance, fleet, mlp, simulate, task, tensors, usual_options
+from small_world import ANY_CUT, CASES, batch_norm_net, distance, fleet, mlp, simulate, task, tensors, worlds
 from torch import nn
 
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import parse
-from sfl_sim.sim.orders import ORDERS
+from sfl_sim.testing import World, check_batched
 from sfl_sim.training import stacked
 from sfl_sim.training.batched import Batched
 from sfl_sim.training.deferred import Deferred
@@ -34,46 +34,28 @@ def batched(name, work, max_group=64, **settings):
 
 
 @settings(deadline=None, max_examples=20)
-@given(data=st.data())
-def test_batched_is_eager(data):
+@given(
+    case=st.sampled_from(CASES),
+    world=worlds(
+        st.lists(st.integers(2, 10), min_size=2, max_size=4),
+        batch_size=st.integers(1, 5),
+        build=st.sampled_from([mlp, batch_norm_net]),
+        cut=st.integers(1, 2),
+        local_epochs=st.integers(1, 2),
+        weight_decay=st.sampled_from([0.0, 1e-2]),
+    ),
+    max_group=st.integers(2, 6),
+)
+def test_batched_is_eager(case, world, max_group):
     """Results are equal in any order of execution, for random methods, worlds and settings, rounds run together too."""
-    draw = data.draw
-    name, options = draw(
-        st.sampled_from(
-            [(name, usual_options(name)) for name in sorted(METHODS)]
-            + [("splitfed_v2", {"l2": 0.5, "l2_on": "model"}), ("hydra", {"cut2": 2, "num_heads": 2})]
-            + [("mergesfl", {"batch_regulation": "time"}), ("korea", {"assistants": "all", "p0": 0.3})]
-            + [("splitfed_v1", {"server_agg_every": every}) for every in ("step", "epoch")]
-            + [("fedbuff", {"host": "splitfed_v1", "buffer": 2})]
-        )
-    )
-    samples = draw(st.lists(st.integers(2, 10), min_size=2, max_size=4))
-    rate = st.floats(1e4, 1e6)
-    rates = [draw(st.lists(rate, min_size=len(samples), max_size=len(samples))) for _ in range(2)]
-    world = {
-        "rounds": 2,
-        "options": options,
-        "order": draw(st.sampled_from(sorted(ORDERS))),
-        "world": fleet(len(samples), *rates, speedup=draw(st.sampled_from([0.5, 3.0, 100.0]))),
-        "clients": draw(st.permutations(range(len(samples))))[: draw(st.integers(1, len(samples)))],
-        "workers": draw(st.sampled_from([1, float("inf")])),
-    }
-    one_cut = name != "splitfed_v1" or "server_agg_every" in options
-    cuts = [draw(st.integers(1, 2))] * len(samples) if one_cut else [draw(st.integers(1, 2)) for _ in samples]
-    work = task(
-        samples,
-        batch_size=draw(st.integers(1, 5)),
-        build=draw(st.sampled_from([mlp, batch_norm_net])),
-        cuts=cuts,
-        local_epochs=draw(st.integers(1, 2)),
-        momentum=draw(st.sampled_from([0.0, 0.9])),
-        weight_decay=draw(st.sampled_from([0.0, 1e-2])),
-    )
-    eager, _, rows = simulate(name, work, **world)
-    late, executor, late_rows = batched(name, work, max_group=draw(st.integers(2, 6)), **world)
+    executor = Batched(max_group, min_group=2)
+    check_batched(case, world, executor)
     assert executor.one_by_one is None
-    assert late_rows.tobytes() == rows.tobytes()
-    assert distance(eager, late) < EXACT
+
+
+@pytest.mark.parametrize("case", ANY_CUT, ids=str)
+def test_batched_is_eager_where_clients_have_different_cuts(case):
+    check_batched(case, World(settings={"cuts": [1, 2, 1]}))
 
 
 def test_the_second_run_is_equal_to_the_bit():
@@ -88,9 +70,9 @@ def group_sizes(monkeypatch):
     sizes = {name: Counter() for name in ("forward", "train", "backward")}
 
     def counting(name, usual):
-        def counted(replicas, *args):
+        def counted(replicas, *args, **settings):
             sizes[name][len(replicas)] += 1
-            return usual(replicas, *args)
+            return usual(replicas, *args, **settings)
 
         return counted
 

@@ -6,12 +6,12 @@ import torch
 from audit import Audit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_world import fleet, simulate, task, tensors
+from small_world import CASES, simulate, task, tensors, worlds
 
 from sfl_sim.methods import METHODS
 from sfl_sim.models.zoo import network
 from sfl_sim.ops import Value
-from sfl_sim.sim.orders import ORDERS
+from sfl_sim.testing import check_timing_only
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.evaluate import evaluate
 from sfl_sim.training.timing import Timing
@@ -31,21 +31,11 @@ def test_priced_bytes_are_the_bytes_of_the_real_tensors(name):
 
 @settings(deadline=None, max_examples=20)
 @given(
-    name=st.sampled_from(sorted(METHODS)),
-    order=st.sampled_from(sorted(ORDERS)),
-    cut=st.integers(1, 2),
-    samples=st.lists(st.integers(1, 12), min_size=2, max_size=4),
-    rates=st.lists(st.floats(1e4, 1e6), min_size=4, max_size=4),
-    workers=st.sampled_from([1, 2, float("inf")]),
+    case=st.sampled_from(CASES),
+    world=worlds(st.lists(st.integers(1, 12), min_size=2, max_size=4), cut=st.integers(1, 2)),
 )
-def test_a_timing_only_run_walks_the_timeline_of_the_training_run(name, order, cut, samples, rates, workers):
-    world = fleet(len(samples), rates[: len(samples)], rates[::-1][: len(samples)], speedup=3.0)
-    runs = [
-        simulate(name, task(samples, cut=cut, device=device), world=world, order=order, workers=workers)
-        for device in (CPU, None)
-    ]
-    (*_, trained), (*_, ghostly) = runs
-    assert trained.tobytes() == ghostly.tobytes()
+def test_a_timing_only_run_walks_the_timeline_of_the_training_run(case, world):
+    check_timing_only(case, world)
 
 
 def test_two_runs_are_equal_to_the_bit():

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 import torch
-from small_world import fleet, task, tensors
+from small_world import fleet, task
 from torch.utils._pytree import tree_leaves
 
 from sfl_sim.methods import METHODS
@@ -14,18 +14,6 @@ from sfl_sim.sim.orders import ORDERS
 from sfl_sim.training.contents import dump, load
 from sfl_sim.training.eager import Eager
 from sfl_sim.training.replay import CheckpointMismatch, Image, Replay
-
-
-class Counted(Eager):
-    """Says how many steps it has run."""
-
-    def __init__(self):
-        super().__init__()
-        self.steps = 0
-
-    def run(self, op):
-        self.steps += 1
-        return super().run(op)
 
 
 def rounds(method, memory, numbers):
@@ -38,25 +26,6 @@ def rounds(method, memory, numbers):
 def stored(image):
     """Store and load an image as a checkpoint does."""
     return Image(**load(dump(vars(image))))
-
-
-@pytest.mark.parametrize("name", ["fedavg", "splitfed_v1", "splitfed_v2", "splitnn", "mergesfl", "smofi"])
-def test_a_walk_computes_nothing_and_goes_on_with_the_same_numbers(name):
-    kind = METHODS[name]
-    whole, memory = kind(task(momentum=0.9)), Replay(Eager())
-    rounds(whole, memory, [1, 2])
-    image = stored(memory.image())
-    rounds(whole, memory, [3])
-
-    executor = Counted()
-    walked, again = kind(task(momentum=0.9)), Replay(executor)
-    again.walk(image)
-    rounds(walked, again, [1, 2])
-    assert executor.steps == 0
-    assert not again.is_walking
-    rounds(walked, again, [3])
-    for one, other in zip(tensors(whole).values(), tensors(walked).values(), strict=True):
-        assert torch.equal(one, other)
 
 
 def test_an_image_holds_what_is_alive_and_no_more():
