@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sfl_sim.data.builtin import digits, synthetic
@@ -15,10 +16,12 @@ from sfl_sim.data.download import Absent
 from sfl_sim.data.folders import cinic10, image_folder, tiny_imagenet
 from sfl_sim.data.known import FOR_TIMING, KNOWN, tokens, without_pixels
 from sfl_sim.data.leaf import femnist
+from sfl_sim.data.own import as_dataset
 from sfl_sim.data.speech import speech_commands
 from sfl_sim.data.text import shakespeare
 from sfl_sim.data.torchvision_sets import cifar10, cifar100, fashion_mnist, mnist, svhn
 from sfl_sim.errors import ScenarioError
+from sfl_sim.installed import find
 
 __all__ = ["DATASETS", "Dataset", "load"]
 
@@ -53,7 +56,7 @@ def load(
     """Load the data set `name`.
 
     Args:
-        name: a key of `DATASETS`, or any name for what a `loader` gives.
+        name: a key of `DATASETS`, the name in an installed package, or any name for what a `loader` gives.
         loader: gives the data set; None: the function of that name.
         download: download published files that are missing.
         pixels: False if labels suffice: the images of a published set whose files are missing (`KNOWN`) are then black,
@@ -66,7 +69,7 @@ def load(
             more samples wanted than there are, or no training or test samples at all.
     """
     if loader is None and name not in DATASETS:
-        raise ScenarioError("unknown data set", key="data.name", found=name, allowed=DATASETS)
+        loader = partial(as_dataset, find("datasets", name, "data.name", DATASETS, "unknown data set"))
     if loader is None and name in FOR_TIMING and pixels:
         raise ScenarioError("is for timing alone: nothing can be learned from it", key="data.name", found=name)
     loader = loader or DATASETS[name]

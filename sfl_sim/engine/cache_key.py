@@ -13,6 +13,7 @@ from sfl_sim.data.dataset import Dataset
 from sfl_sim.engine.dealing import dataset_of
 from sfl_sim.engine.initial import model_files
 from sfl_sim.engine.own_sources import own_sources
+from sfl_sim.installed import paths
 from sfl_sim.scenario.concerns import without
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.own_code import texts
@@ -52,7 +53,7 @@ def trial_key(scenario: Scenario, meaning: str, *, pixels: bool = True) -> str:
     values = without(scenario, NOT_STORED) | {"is served": scenario.serving is not None}
     files = named_files(values)
     files |= {str(path): _content(path) for path in model_files(scenario.model, weights=pixels)}
-    sources = {text: own_sources(text.partition(":")[0]) for text in texts(values) if ":" in text}
+    sources = {path: own_sources(path.partition(":")[0]) for path in paths(texts(values))}
     content = [values, _digest(dataset_of(scenario.data, pixels=pixels)), files, sources, code_version(), meaning]
     canonical = json.dumps(content, sort_keys=True, allow_nan=False)
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
@@ -66,13 +67,13 @@ def named_files(values: object) -> dict[str, str]:
 
 def own_code(scenario: Scenario) -> dict[str, str]:
     """Return the digests, by file, of a user's own code that a scenario names, and of what it imports beside it."""
-    modules = {text.partition(":")[0] for text in texts(without(scenario, NOT_STORED)) if ":" in text}
+    modules = {path.partition(":")[0] for path in paths(texts(without(scenario, NOT_STORED)))}
     return {file: digest for module in sorted(modules) for file, digest in own_sources(module).items()}
 
 
 def names_own_code(scenario: Scenario) -> bool:
-    """Return True if a scenario names a user's own code: package.module:thing, or an object passed from Python."""
-    return any(":" in text for text in texts(without(scenario, NOT_STORED)))
+    """Return True if a scenario names code that is not sfl-sim's, or an object passed from Python."""
+    return bool(paths(texts(without(scenario, NOT_STORED))))
 
 
 @lru_cache(maxsize=2)

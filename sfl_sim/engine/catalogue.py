@@ -1,4 +1,4 @@
-"""What comes with sfl-sim, by name: for `sfl-sim list` and `sfl-sim schema`, and for errors in a scenario.
+"""What a scenario may name: for `sfl-sim list` and `sfl-sim schema`, and for errors in a scenario.
 
 Methods, models, data sets, ... are described where they are written. That code imports torch, which takes seconds, so
 descriptions are read from catalogue.json instead. `python -m sfl_sim.engine.catalogue` writes this file anew, and a
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.installed import KINDS, installed
 from sfl_sim.scenario.load import Study
 from sfl_sim.scenario.optional_sections import SHORT
 from sfl_sim.scenario.schema import Schema
@@ -54,6 +55,7 @@ ABOUT_PROFILES = {
     "availability": "when clients are available",
 }
 NO_NAME = "no such name, nor a package.module:name of your own"
+STALE = "is in the code, but not yet in catalogue.json: python -m sfl_sim.engine.catalogue writes it anew"
 PROBLEMS = {"model.name": "no such model", "data.name": "unknown data set"}
 """Problems of unknown names, by key, where they cannot be code of a user's own."""
 
@@ -65,11 +67,13 @@ def _stored() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def catalogue() -> dict[str, dict[str, str]]:
-    """Return the names that come with sfl-sim by kind, each with what it is, and a line for each of its options."""
+    """Return the names by kind, each with what it is, and a line for each of its options."""
     names = {
         kind: {name: "\n".join([entry["about"], *_option_lines(entry)]) for name, entry in table.items()}
         for kind, table in _stored().items()
     }
+    for kind in KINDS:
+        names[kind] = {name: f"from {point.value}" for name, point in installed(kind).items()} | names[kind]
     names["profiles"] = {}
     for kind, about in ABOUT_PROFILES.items():
         for name in available(kind):  # two kinds may have a name in common
@@ -85,8 +89,11 @@ def _option_lines(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def choices() -> dict[str, list[str]]:
-    """Return the names that come with sfl-sim, by the scenario key that takes them."""
-    named = {key: list(_stored()[kind]) for key, kind in NAMED.items()}
+    """Return the names, of sfl-sim and of installed packages, by the scenario key that takes them."""
+    named = {
+        key: [*dict.fromkeys([*_stored()[kind], *(installed(kind) if kind in KINDS else ())])]
+        for key, kind in NAMED.items()
+    }
     profiles = {key: available(kind) for key, kind in PROFILES.items()}
     return named | profiles | {"clients.compute.cost": [MACS, *profiles["clients.compute.cost"]]}
 
@@ -101,21 +108,19 @@ def check_names(study: Study) -> None:
 
     Values of options, and code of a user's own, are checked where the variant is built. Raises ScenarioError.
     """
-    stored = _stored()
-    codecs = {"none": {}, **stored["codecs"], **SHORT}
     for variant in study.variants[:: study.base.repeats]:
         scenario = variant.scenario
         with variant.places.locating():
             for key, kind in PROFILES.items():
                 if (profile := _value(scenario, key)) is not None and (kind, profile) != ("costs", MACS):
                     find(kind, profile, key)
-            _check("method.name", scenario.method.name, stored["methods"], scenario.method.options)
-            _check("model.name", scenario.model.name, stored["models"])
-            _check("data.name", scenario.data.name, stored["datasets"])
-            _check("server.order", scenario.server.order, stored["orders"])
+            _check("methods", "method.name", scenario.method.name, scenario.method.options)
+            _check("models", "model.name", scenario.model.name)
+            _check("datasets", "data.name", scenario.data.name)
+            _check("orders", "server.order", scenario.server.order)
             for way in ("up", "down", "update"):
                 if (coding := getattr(scenario.wire, way)) is not None:
-                    _check(f"wire.{way}.kind", coding.kind, codecs, coding.options)
+                    _check("codecs", f"wire.{way}.kind", coding.kind, coding.options)
 
 
 def _value(scenario: Scenario, key: str) -> Any:
@@ -125,19 +130,26 @@ def _value(scenario: Scenario, key: str) -> Any:
     return value
 
 
-def _check(
-    key: str, name: str | None, entries: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any] | None = None
-) -> None:
+def _check(kind: str, key: str, name: str | None, options: Mapping[str, Any] | None = None) -> None:
     """Raise ScenarioError if `name` is neither known nor perhaps code of a user's own, or has no such options."""
     if name is None or (key not in PROBLEMS and ":" in name):
         return
+    entries = _stored()[kind] | ({"none": {}, **SHORT} if kind == "codecs" else {})
     if name not in entries:
-        raise ScenarioError(PROBLEMS.get(key, NO_NAME), key=key, found=name, allowed=entries)
+        if name in installed(kind):
+            return
+        problem = STALE if _is_checkout() and name in described()[kind] else PROBLEMS.get(key, NO_NAME)
+        raise ScenarioError(problem, key=key, found=name, allowed=[*entries, *installed(kind)])
     section, _, head = key.rpartition(".")
     allowed = [head, *entries[name].get("options", {}).get("properties", {})]
     for option in options or {}:
         if option not in allowed:
             raise unknown_option(name, f"{section}.{option}", allowed)
+
+
+def _is_checkout() -> bool:
+    """Return True if the code may have changed since the catalogue was written; asking the code imports torch."""
+    return (FILE.parents[2] / ".git").exists()
 
 
 def unknown_option(name: str, key: str, allowed: list[str]) -> ScenarioError:

@@ -1,18 +1,18 @@
-"""Registry of the names that a scenario may use: those of sfl-sim, and a user's own as `package.module:name`."""
+"""Registry of the names that a scenario may use: of sfl-sim, of installed packages, and `package.module:name`."""
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Mapping
-from operator import attrgetter
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pydantic
 from torch import nn
 
 from sfl_sim.engine.catalogue import NO_NAME, choices, unknown_option
-from sfl_sim.errors import ScenarioError, own_place
+from sfl_sim.errors import ScenarioError
+from sfl_sim.installed import find, imported
 from sfl_sim.methods import METHODS, Method
 from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.network import Builder
@@ -28,25 +28,25 @@ from sfl_sim.sim.orders import ORDERS, Order, Roster
 from sfl_sim.training.codecs import CODECS, Codec, Delta
 
 
-def named(name: str, table: Mapping[str, Any], key: str) -> Any:
-    """Return the object that a scenario names: an entry of `table`, or a user's own `package.module:thing`.
+def named(name: str, table: Mapping[str, Any], key: str, kind: str = "") -> Any:
+    """Return the object that a scenario names: an entry of `table`, of an installed package, or a user's own.
 
-    This is the only place that imports a user's code. Raises ScenarioError if there is none or if it may not run.
+    Args:
+        name: the name; of a user's own `package.module:thing`.
+        kind: of `installed.KINDS`; empty if only a user's own can be named.
+
+    Raises ScenarioError if there is none or if it may not run.
     """
     if name in table:
         return table[name]
     if is_object(name):
         return find_object(name, key)
-    module, colon, thing = name.partition(":")
-    if not colon:
-        problem = NO_NAME if table else "is not a package.module:name of your own"
-        raise ScenarioError(problem, key=key, found=name, allowed=table or None)
+    if ":" not in name:
+        if kind:
+            return find(kind, name, key, table, NO_NAME)
+        raise ScenarioError("is not a package.module:name of your own", key=key, found=name)
     require_permission(name, key)
-    try:
-        return attrgetter(thing)(importlib.import_module(module))
-    except (Exception, SystemExit) as error:  # a user's module may raise anything
-        why = "it ends the program" if isinstance(error, SystemExit) else error
-        raise ScenarioError(f"cannot be imported: {why}{own_place(error)}", key=key, found=name) from error
+    return imported(EntryPoint(name, name, kind), key)
 
 
 def find_model(model: Model) -> str | Builder | nn.Sequential:
@@ -65,7 +65,7 @@ def find_model(model: Model) -> str | Builder | nn.Sequential:
 
 def find_method(name: str) -> type[Method]:
     """Return the method's class. Raises ScenarioError if there is none."""
-    kind = named(name, METHODS, "method.name")
+    kind = named(name, METHODS, "method.name", "methods")
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         raise ScenarioError("is not a subclass of sfl_sim.methods.Method", key="method.name", found=name)
     return kind
@@ -73,7 +73,8 @@ def find_method(name: str) -> type[Method]:
 
 def find_order(name: str) -> Order:
     """Return the order's function. Raises ScenarioError if there is none."""
-    order: Order = named(name, ORDERS | PRESETS, "server.order")  # a preset is expanded before, but may be suggested
+    known = ORDERS | PRESETS  # a preset is expanded before, but may be suggested
+    order: Order = named(name, known, "server.order", "orders")
     try:
         fits = callable(order(Roster([0], {0: 1})))
     except Exception:  # a user's function may raise anything
@@ -92,7 +93,7 @@ def find_codec(coding: Coding | None, key: str) -> Codec | None:
     """Return the codec that a scenario names at `key`. Raises ScenarioError if there is none, or no such option."""
     if coding is None:
         return None
-    kind = named(coding.kind, {"none": None, **CODECS, **SHORT}, f"{key}.kind")
+    kind = named(coding.kind, {"none": None, **CODECS, **SHORT}, f"{key}.kind", "codecs")
     if not (isinstance(kind, type) and issubclass(kind, Codec)):
         problem = "is not a subclass of sfl_sim.training.codecs.Codec"
         raise ScenarioError(problem, key=f"{key}.kind", found=coding.kind)

@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sfl_sim.errors import ScenarioError
+from sfl_sim.installed import find
 from sfl_sim.models.densenet import densenet121, densenet161, densenet169
 from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.language import gpt2, gpt_small, llama_3_2_1b
@@ -111,7 +112,8 @@ def _network(
     elif model in MODELS:
         name, build = model, MODELS[model]
     else:
-        raise ScenarioError("no such model", key="model.name", found=model, allowed=[*MODELS, "hf"])
+        name = model
+        build = as_builder(find("models", model, "model.name", [*MODELS, "hf"], "no such model"))
     is_language = predicts_tokens(model)
     if is_language and not every_token:
         build = partial(_of_last_token, build)
