@@ -134,11 +134,11 @@ def _check(kind: str, key: str, name: str | None, options: Mapping[str, Any] | N
     """Raise ScenarioError if `name` is neither known nor perhaps code of a user's own, or has no such options."""
     if name is None or (key not in PROBLEMS and ":" in name):
         return
-    entries = _stored()[kind] | ({"none": {}, **SHORT} if kind == "codecs" else {})
+    entries = {"none": {}, **_stored()[kind], **SHORT} if kind == "codecs" else _stored()[kind]
     if name not in entries:
         if name in installed(kind):
             return
-        problem = STALE if _is_checkout() and name in described()[kind] else PROBLEMS.get(key, NO_NAME)
+        problem = STALE if _is_in_the_code(kind, name) else PROBLEMS.get(key, NO_NAME)
         raise ScenarioError(problem, key=key, found=name, allowed=[*entries, *installed(kind)])
     section, _, head = key.rpartition(".")
     allowed = [head, *entries[name].get("options", {}).get("properties", {})]
@@ -147,9 +147,10 @@ def _check(kind: str, key: str, name: str | None, options: Mapping[str, Any] | N
             raise unknown_option(name, f"{section}.{option}", allowed)
 
 
-def _is_checkout() -> bool:
-    """Return True if the code may have changed since the catalogue was written; asking the code imports torch."""
-    return (FILE.parents[2] / ".git").exists()
+def _is_in_the_code(kind: str, name: str) -> bool:
+    """Return True if the code has such a name; it is asked, which imports torch, only if a source has the word."""
+    sources = (source.read_text(encoding="utf-8") for source in FILE.parents[1].rglob("*.py"))
+    return any(f'"{name}":' in source for source in sources) and name in described()[kind]
 
 
 def unknown_option(name: str, key: str, allowed: list[str]) -> ScenarioError:
