@@ -131,7 +131,7 @@ class Stored:
         return {"line": extent.line} | ({"plane": extent.plane} if self.is_first else {})
 
 
-def survey(folders: Sequence[Path], out: Path, extent: Extent, *, device: str, notify: Notify) -> None:
+def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, notify: Notify) -> None:
     """Write the page `out` on the loss around stored runs' final models, and its points as a table beside it.
 
     Raises:

@@ -19,6 +19,7 @@ from synthetic_serving import World as Served
 from synthetic_whatif import Vary, write_whatif
 from synthetic_whatif import World as Asked
 
+from sfl_sim.metrics.landscape import with_widths
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import load
@@ -130,7 +131,7 @@ def pages(place: Path) -> Iterator[Path]:
     around = points.assign(accuracy=0.5, seed=0, samples=10, run=str(one))
     slices = [around.assign(slice="plane"), around[3:6].assign(slice="line")]
     surroundings = [rows.assign(variant=variant.name) for variant in frames.variants for rows in slices]
-    yield write_landscape(frames, pd.concat(surroundings), place / "landscape.html")
+    yield write_landscape(frames, with_widths(pd.concat(surroundings)), place / "landscape.html")
 
 
 def plain(text: str) -> str:
