@@ -179,8 +179,8 @@ def test_of_a_model_with_alternatives_there_is_no_landscape(tmp_path, capsys):
 
 def test_the_checkpoint_of_another_model_is_refused(ours, capsys):
     text = (ours / "scenario.yaml").read_text()
-    hand_over("small_world:mlp")
-    (ours / "scenario.yaml").write_text(text.replace("small_world:batch_norm_net", "small_world:mlp"))
+    hand_over("sfl_sim.testing:mlp")
+    (ours / "scenario.yaml").write_text(text.replace("sfl_sim.testing:batch_norm_net", "sfl_sim.testing:mlp"))
     sfl_sim("landscape", ours, code=2)
     assert "is not of the model that the run's scenario describes" in capsys.readouterr().err
 
