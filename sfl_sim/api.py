@@ -24,7 +24,6 @@ from sfl_sim.engine.rounds import Round
 from sfl_sim.engine.setup import forget
 from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.results import results_figure
 from sfl_sim.scenario.load import Overrides, Study, parse, read_overrides, training
 from sfl_sim.scenario.load import load as load_scenario
 from sfl_sim.scenario.own_code import Permission, permitted
@@ -109,6 +108,8 @@ class Results(_Stored):
 
         Where no accuracy is known, as in a timing-only run, it is the time of a round by resource.
         """
+        from sfl_sim.report.pages.run import results_figure  # with it comes plotly
+
         return results_figure(self.folder, against)
 
     def state_dict(

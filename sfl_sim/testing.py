@@ -38,6 +38,7 @@ from sfl_sim.sim.dropouts import Dropouts, Policy
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.operations import Executor
 from sfl_sim.sim.orders import ORDERS
+from sfl_sim.store import places
 from sfl_sim.system.fleet import Fleet, build_fleet
 from sfl_sim.system.presence import Presence
 from sfl_sim.training.alternatives import Alternatives, replicas_by_name
@@ -397,7 +398,8 @@ def check_messages(case: Case, world: World = USUAL) -> None:
     """Expect gradients, models and labels to travel as the method's traits say."""
     weighing = Weighing()
     method, _, rows = world.run(case, executor=weighing)
-    down, up = (set(rows["kind"][(rows["node"] == link) & (rows["bytes"] > 0)]) for link in (b"downlink", b"uplink"))
+    links = places.DOWNLINK, places.UPLINK
+    down, up = (set(rows["kind"][places.at(rows["node"], link) & (rows["bytes"] > 0)]) for link in links)
     _trait(method, "gets_gradients", b"gradients" in down, "gradients come down to clients")
     _trait(method, "uploads_model", b"model" in up, "clients upload a model")
     if method.is_split:
@@ -503,8 +505,8 @@ def check_codecs(case: Case, world: World = USUAL) -> None:
 
 def _goes(rows: NDArray[np.void], way: str) -> NDArray[np.bool_]:
     """Select the messages that a codec of this way codes."""
-    link = b"downlink" if way == "down" else b"uplink"
-    selected: NDArray[np.bool_] = (rows["node"] == link) & ((rows["kind"] == b"model") == (way == "update"))
+    link = places.DOWNLINK if way == "down" else places.UPLINK
+    selected: NDArray[np.bool_] = places.at(rows["node"], link) & ((rows["kind"] == b"model") == (way == "update"))
     return selected
 
 
@@ -578,7 +580,7 @@ def gone_at(leaves_s: Mapping[int, float], for_s: float = LONG_S) -> list[Presen
 
 def instant(rows: NDArray[np.void], client: int, share: float) -> float:
     """Return the instant at which this share of a client's part of a round has passed: of all but the server's."""
-    own = rows[(rows["client"] == client) & (rows["node"] != b"server")]
+    own = rows[(rows["client"] == client) & ~places.at(rows["node"], places.SERVER)]
     begin_s, end_s = own["requested_s"].min(), own["ended_s"].max()
     return float(begin_s + share * (end_s - begin_s))
 
@@ -636,7 +638,7 @@ def _second_round(case: Case, world: World) -> NDArray[np.void] | None:
         return None
     rows = world.run(case, [EVERYBODY] * 2, device=None).rows
     rows = rows[rows["round"] == 2]
-    return rows if (rows["node"] == b"client").any() else None
+    return rows if places.at(rows["node"], places.DEVICE).any() else None
 
 
 def check_documented(case: Case) -> None:

@@ -7,20 +7,14 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, paper_like
 from sfl_sim.report.display import plural
-from sfl_sim.report.frames import merge
-from sfl_sim.report.load import SUMMARY_NUMBERS, TABLES, load
+from sfl_sim.report.load import SUMMARY_NUMBERS, TABLES
 from sfl_sim.report.table import Cell, Column, Table, columns_of
-from sfl_sim.report.targets import BYTES, ROUNDS, TIME, aims
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
-    from pathlib import Path
-    from typing import Any, Literal
-
-    import plotly.graph_objects as go
+    from typing import Any
 
     from sfl_sim.report.frames import Frames, Variant
 
@@ -61,23 +55,6 @@ def results_table(frames: Frames) -> Table:
     seeds_in_words = "Medians over seeds, ± standard deviation" if frames.n_seeds > 1 else "One seed, of unknown spread"
     note = f"{seeds_in_words}; the best of each column is shaded."
     return Table(["Variant", *(column.title for column in columns)], rows, note=note)
-
-
-def results_figure(folder: Path, against: Literal["time", "rounds", "bytes"]) -> go.Figure:
-    """Draw the accuracy of the run in `folder`, towards its first target; where none is known, the time of a round.
-
-    Raises ScenarioError if the folder holds no run, or nothing can be drawn against what is asked for.
-    """
-    from sfl_sim.report.pages import learning  # with it comes plotly
-    from sfl_sim.report.pages.costs import round_breakdown
-
-    costs = {"time": TIME, "rounds": ROUNDS, "bytes": BYTES}
-    if against not in costs:
-        raise ScenarioError("nothing is drawn against it", key="against", found=against, allowed=costs)
-    frames = merge([load(folder)])
-    aim = next(iter(aims(frames)), None)
-    figure = learning.accuracy_against(frames, aim, costs[against]) if aim else round_breakdown(frames)
-    return figure.update_layout(showlegend=True)
 
 
 def of_each(found: pd.DataFrame, variants: Sequence[Variant]) -> list[tuple[Variant, pd.DataFrame]]:

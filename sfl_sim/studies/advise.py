@@ -15,7 +15,7 @@ import pandas as pd
 
 from sfl_sim.engine.effects import check_effects
 from sfl_sim.engine.news import Counted, Notify
-from sfl_sim.engine.registry import check_unused, find_method
+from sfl_sim.engine.registry import check_unused
 from sfl_sim.errors import ScenarioError
 from sfl_sim.models.network import Network
 from sfl_sim.report.display import plural
@@ -27,7 +27,7 @@ from sfl_sim.store import is_whole
 from sfl_sim.studies.cut_assignment import Bound, Columns, Heuristic, Tried, exhaustive
 from sfl_sim.studies.cut_trials import Cuts, Trial
 from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun
-from sfl_sim.training.memory import client_memory_bytes
+from sfl_sim.studies.walk import memory_bytes
 
 MEMORY, ACCURACY, RUN = "--memory", "--accuracy", "--run"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -259,19 +259,7 @@ class Adviser:
         self.table.loc[list(cuts), "left_out"] = why
 
     def _limit_memory(self, most_bytes: int) -> None:
-        train, network = self.scenario.train, self.trial.network
-        trains = find_method(self.scenario.method.name).trains_part1
-        needed = {
-            cut: client_memory_bytes(
-                network,
-                cut,
-                batch_size=train.batch_size,
-                optimizer=train.optimizer,
-                momentum=train.momentum,
-                trains=trains,
-            )
-            for cut in self._left()
-        }
+        needed = {cut: memory_bytes(self.scenario, self.trial.network, cut) for cut in self._left()}
         self.table["memory_bytes"] = pd.Series(needed, dtype=float)
         self._leave_out((cut for cut in needed if needed[cut] > most_bytes), "needs more memory")
         if not self._left():

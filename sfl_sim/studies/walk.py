@@ -11,6 +11,7 @@ from torch import nn
 from sfl_sim.engine.build import build_clock, build_network
 from sfl_sim.engine.estimate import SecondsPerSample
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.registry import find_method
 from sfl_sim.engine.rounds import WalkedRound
 from sfl_sim.models.network import Network
 from sfl_sim.models.part import Part
@@ -19,6 +20,7 @@ from sfl_sim.scenario.sections import Scenario
 from sfl_sim.sim.clock import Plans
 from sfl_sim.sim.trace import NotPlannable
 from sfl_sim.system.fleet import Fleet, build_fleet
+from sfl_sim.training.memory import client_memory_bytes
 
 
 def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
@@ -35,6 +37,19 @@ def recut(experiment: Experiment, cuts: Sequence[int]) -> None:
     sample_s = SecondsPerSample(network, cuts, experiment.scenario.train.batch_size, experiment.fleet, task.wire)
     elsewhere = replace(task, network=network, cuts=list(cuts), round_cuts=(), sample_s=sample_s)
     experiment.walk.replace_method(type(method)(elsewhere, method.options))
+
+
+def memory_bytes(scenario: Scenario, network: Network, cut: int) -> int:
+    """Return the bytes that a client needs to train the layers 1 to `cut` as the scenario says."""
+    train = scenario.train
+    return client_memory_bytes(
+        network,
+        cut,
+        batch_size=train.batch_size,
+        optimizer=train.optimizer,
+        momentum=train.momentum,
+        trains=find_method(scenario.method.name).trains_part1,
+    )
 
 
 class _Unweighted(Network):

@@ -23,9 +23,8 @@ from sfl_sim.store.reading import as_stored
 from sfl_sim.studies.reprice import Repriced, reprice_trial
 from sfl_sim.studies.retrace import records_of
 from sfl_sim.studies.trained import NOT_TRAINING, TrainedRun
-from sfl_sim.studies.walk import Walker
+from sfl_sim.studies.walk import Walker, memory_bytes
 from sfl_sim.studies.whatif_points import Found, Question, evaluate
-from sfl_sim.training.memory import client_memory_bytes
 
 SPEEDUPS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Factors on the server's speed with which the best point is timed again."""
@@ -49,19 +48,11 @@ class _Memory:
 
     def needed_bytes(self, scenario: Scenario, layers: int) -> int:
         """Return the bytes that a client with the first `layers` layers needs."""
-        train, trains = scenario.train, find_method(scenario.method.name).trains_part1
-        values = json.dumps([trains, without(scenario, NOT_OF_THE_NETWORK)])
+        trains_part1 = find_method(scenario.method.name).trains_part1
+        values = json.dumps([trains_part1, without(scenario, NOT_OF_THE_NETWORK)])
         if values not in self._networks:
             self._networks[values] = Walker(scenario).experiment.method.task.network
-        network = self._networks[values]
-        return client_memory_bytes(
-            network,
-            layers,
-            batch_size=train.batch_size,
-            optimizer=train.optimizer,
-            momentum=train.momentum,
-            trains=trains,
-        )
+        return memory_bytes(scenario, self._networks[values], layers)
 
 
 def point_tables(found: Iterable[Found], axes: Sequence[Axis]) -> dict[str, pd.DataFrame]:

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 from read_table import best, in_words, read
 
-from sfl_sim.report.results import medians, paper_table, results_figure, results_table
+from sfl_sim.report.pages.run import results_figure
+from sfl_sim.report.results import medians, paper_table, results_table
 from sfl_sim.report.table import Column
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from sfl_sim.report.frames import label_ranks
 from sfl_sim.report.pages.one_round import OWN_AXES
 from sfl_sim.report.panel import Declared, Panel
 from sfl_sim.report.table import Cell, Table
+from sfl_sim.store import places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,7 @@ def gantt_panels(details: OneRound) -> list[Panel]:
 
 def _first_sight_s(view: RoundView) -> float:
     """The end of the job that completes the first batches of all clients: what a chart shows at first."""
-    ended_s = np.sort(view.ops.loc[view.ops["node"] == "server", "ended_s"])
+    ended_s = np.sort(view.ops.loc[places.at(view.ops["node"], places.SERVER), "ended_s"])
     last = BATCHES_AT_FIRST_SIGHT * (view.ops["client"].nunique() - len(view.assistants))
     return float(ended_s[last]) if last < len(ended_s) else view.duration_s
 
@@ -89,7 +90,7 @@ def gantt(frames: Frames, view: RoundView, until_s: float) -> go.Figure:
     training = display.thin(clients[~clients.index.isin(view.assistants)], MAX_CLIENTS)
     shown = pd.concat([training, clients[busiest]])
     ops = view.ops[view.ops["client"].isin(shown.index)].nsmallest(MAX_OPS, "started_s")
-    jobs = view.ops[view.ops["node"] == "server"].nsmallest(MAX_OPS, "started_s")
+    jobs = view.ops[places.at(view.ops["node"], places.SERVER)].nsmallest(MAX_OPS, "started_s")
     jobs = jobs.assign(lane=server_lanes(jobs)).query("lane < @MAX_SERVER_LANES")
     jobs["lane"] = SERVER_LANE - jobs["lane"]
     jobs = jobs.join(clients[["colour", "label"]], on="client").fillna({"colour": style.MUTED, "label": "server"})

@@ -22,6 +22,7 @@ from sfl_sim.report.panel import Declared, Panel
 from sfl_sim.report.results import knowing, of_each
 from sfl_sim.report.table import Column, Table, by_variant, columns_of
 from sfl_sim.report.targets import TIME
+from sfl_sim.store import places
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,7 +154,7 @@ def round_films(frames: Frames) -> list[RoundFilm]:
                 for job, table in shares[shares["round"] == number].groupby("job")
             }
             matrices = {job: matrix.loc[names.index, names.index] for job, matrix in matrices.items()}
-            jobs = variant.rows("ops", ["client", "started_s"], node="server", kind="train", round=number)
+            jobs = variant.rows("ops", ["client", "started_s"], node=places.SERVER, kind="train", round=number)
             served = jobs.sort_values("started_s")["client"].map(dominant)
             films.append(RoundFilm(variant, number, names, matrices, served))
     return films

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import setup_in_words, warnings
@@ -27,10 +28,14 @@ from sfl_sim.report.pages.headline import headline
 from sfl_sim.report.panel import Panel
 from sfl_sim.report.results import paper_table, results_table
 from sfl_sim.report.table import Cell, Table
+from sfl_sim.report.targets import BYTES, ROUNDS, TIME, aims
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+    from typing import Literal
+
+    import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames
 
@@ -145,6 +150,20 @@ def _sections(frames: Frames) -> dict[str, Callable[[], list[Panel]]]:
         for name, section in SECTIONS.items()
         if not (section.trained and frames.timing_only)
     }
+
+
+def results_figure(folder: Path, against: Literal["time", "rounds", "bytes"]) -> go.Figure:
+    """Draw the accuracy of the run in `folder`, towards its first target; where none is known, the time of a round.
+
+    Raises ScenarioError if the folder holds no run, or nothing can be drawn against what is asked for.
+    """
+    of = {"time": TIME, "rounds": ROUNDS, "bytes": BYTES}
+    if against not in of:
+        raise ScenarioError("nothing is drawn against it", key="against", found=against, allowed=of)
+    frames = merge([load(folder)])
+    aim = next(iter(aims(frames)), None)
+    figure = learning.accuracy_against(frames, aim, of[against]) if aim else costs.round_breakdown(frames)
+    return figure.update_layout(showlegend=True)
 
 
 def _results(frames: Frames) -> list[Table]:
