@@ -29,7 +29,7 @@ def _splits(kind: type[Method], options: MethodOptions) -> bool:
 
 
 def _gets_gradients(kind: type[Method], options: MethodOptions) -> bool:
-    return kind.splits(options) and kind.trains_part1
+    return kind.splits(options) and kind.sends_gradients
 
 
 def _shares(kind: type[Method], options: MethodOptions) -> bool:

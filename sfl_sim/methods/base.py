@@ -230,6 +230,8 @@ class Method(ABC):
     """Number of the network's last layers that clients run, too."""
     trains_part1: ClassVar[bool] = True
     """False if clients run part-1 and never train it; adapters then lie behind the cut alone."""
+    sends_gradients: ClassVar[bool] = True
+    """True if the gradient at the cut comes down to clients; a method with a loss of the clients' own needs none."""
     sends_labels: ClassVar[bool] = True
     """True if the labels of a mini-batch travel with what crosses the cut."""
     uploads_model: ClassVar[bool] = True
@@ -269,8 +271,8 @@ class Method(ABC):
 
     @property
     def gets_gradients(self) -> bool:
-        """True if a gradient at the cut comes down to clients, by which they train part-1."""
-        return self.is_split and self.trains_part1
+        """True if there is a cut, and the gradient there comes down to clients."""
+        return self.is_split and self.sends_gradients
 
     @classmethod
     def splits(cls, options: MethodOptions) -> bool:

@@ -42,6 +42,7 @@ class SplitFrozen(SplitMethod, survives=True):
     examples = (FrozenOptions(), FrozenOptions(send_once=True))
     neutral = None
     trains_part1 = False
+    sends_gradients = False
     uploads_model = False
     only_averages = False  # it averages nothing
     shares_server_model = True

@@ -75,7 +75,7 @@ def test_every_split_method_can_be_attacked(method):
 class OneWay(SplitFedV1):
     """A method whose clients train by themselves; the server tells them nothing."""
 
-    gets_gradients = False
+    sends_gradients = False
 
     def minibatch(self, c, part1, part2, batch, round, visit=0):
         smashed = yield on(c, self.forward, part1, batch)
