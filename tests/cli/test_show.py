@@ -79,7 +79,7 @@ def test_list_names_every_method_s_paper_its_year_and_its_options(capsys):
     printed = " ".join(capsys.readouterr().out.split())
     for name, about in catalogue()["methods"].items():
         _, paper, *options = about.split("\n")
-        assert re.fullmatch(r"\w+ et al\..* (19|20)\d\d", paper)
+        assert re.fullmatch(r"\w+ (et al\.|and \w+).* (19|20)\d\d", paper)
         assert [option.partition(" ")[0] for option in options] == list(METHODS[name].Options.model_fields)
         assert f"{name} {' '.join(about.split())}" in printed
 

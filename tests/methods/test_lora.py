@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from small_world import CPU, attention_net, distance, fleet, simulate, task, tensors
+from small_world import CPU, attention_net, distance, fleet, simulate, takes, task, tensors, usual_options
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods import METHODS
@@ -12,17 +12,28 @@ from sfl_sim.models.averages import average
 from sfl_sim.models.lora import Lora, average_product, matrices, product_errors, truncated_product
 from sfl_sim.sim.event_clock import EventClock
 from sfl_sim.sim.orders import ORDERS
+from sfl_sim.testing import Case
 from sfl_sim.training.codecs import Int
 from sfl_sim.training.timing import Timing
 
 USUAL = Lora(rank=2)
 WITH_EXITS = [name for name, kind in METHODS.items() if kind.has_exits]
-AVERAGING = [name for name, kind in METHODS.items() if kind.only_averages]
+FIVE_LAYERS = {"hydra": {"cut2": 4}}
+"""Options of methods whose usual ones are for three layers."""
+
+
+def takes_attention(name):
+    kind = METHODS[name]
+    case = Case(kind, kind.Options(**FIVE_LAYERS.get(name, usual_options(name))))
+    return takes(case, build=attention_net, cut=3)
+
+
+AVERAGING = [name for name, kind in METHODS.items() if kind.only_averages and takes_attention(name)]
 
 
 def finetune(name, lora=USUAL, **settings):
-    options = {"cut2": 4} if name == "hydra" else None  # it has five layers
-    return simulate(name, task(build=attention_net, lora=lora, **settings), options=options)
+    work = task(build=attention_net, lora=lora, **settings)
+    return simulate(name, work, options=FIVE_LAYERS.get(name))
 
 
 @pytest.mark.parametrize("aggregate", ["separate", "ffa"])
@@ -264,7 +275,7 @@ def test_one_clients_adapters_are_its_own_product(aggregate):
 
 
 @pytest.mark.parametrize("aggregate", ["concat", "svd"])
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - set(AVERAGING)))
+@pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if not kind.only_averages])
 def test_methods_that_do_more_or_less_than_average_refuse_to_multiply_adapters(name, aggregate):
     with pytest.raises(ScenarioError, match="averages models and does nothing else to them") as refused:
         finetune(name, Lora(aggregate=aggregate), cut=2)
