@@ -14,9 +14,8 @@ from markupsafe import Markup, escape
 from sfl_sim.report.display import duration, listed, plural, points
 from sfl_sim.report.frames import titles
 from sfl_sim.report.load import flat
-from sfl_sim.report.results import columns_for, of_each
+from sfl_sim.report.results import TIME, aims, columns_for, factor, of_each
 from sfl_sim.report.table import Cell, Table
-from sfl_sim.report.targets import TIME, aims, factor
 from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of
 from sfl_sim.scenario.fields import Concern
 

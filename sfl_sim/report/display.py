@@ -19,6 +19,8 @@ TIME_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1
 NBSP = "\u00a0"  # a number and its unit stay on one line
 ENOUGH_SEEDS = 5
 """Number of seeds from which on their standard deviation is drawn; that of fewer is hardly known."""
+MAX_NAMED = 8
+"""Largest number of names in a sentence."""
 PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
@@ -119,6 +121,12 @@ def listed(names: Sequence[Markup], last: str = "and") -> Markup:
     """Names in a sentence, the last one after a word: a, b and c."""
     *others, final = names
     return Markup(" {} ").format(last).join([Markup(", ").join(others), final] if others else [final])
+
+
+def any_of(names: list[Markup]) -> Markup:
+    """Join names by commas and "or", and count those beyond the first few."""
+    more = [Markup("one of {} more").format(len(names) - MAX_NAMED)] if len(names) > MAX_NAMED else []
+    return listed(names[:MAX_NAMED] + more, "or")
 
 
 def capitalised(sentence: Markup) -> Markup:

@@ -30,6 +30,8 @@ MAX_TICKS, WIDE = 7, 5
 """Limits of axes: at most so many ticks; logarithmic if the largest number is so many times the least."""
 MAX_NAMES = 20
 """Names beside the rows of a heat map, at most."""
+NOTHING = 1e-6
+"""The share of a round below which a resource is left out of bars."""
 ROW_PX, LINE_PX, PHONE_LETTERS = 62, 16, 32
 WHITE_EDGE = {"color": "#FFFFFF", "width": 1.2}
 

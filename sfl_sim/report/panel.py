@@ -47,7 +47,7 @@ class Panel:
     @cached_property
     def figures(self) -> list[tuple[str, go.Figure]]:
         """The figures, each with its heading."""
-        return [(heading, draw() if callable(draw) else draw) for heading, draw in self.drawings]
+        return [(heading, draw()) for heading, draw in self.drawings]
 
     def drawn(self) -> Panel:
         """The same panel, whose figures have been drawn."""
@@ -74,34 +74,50 @@ def _entry(name: str, trace: Any) -> Entry:
     return Entry(f"border-top: {trace.line.width}px {dash} {trace.line.color}", "", text)
 
 
+def at_most(columns: int) -> Callable[[int], int]:
+    """Give as many columns as there are figures, but at most so many."""
+    return lambda n_figures: min(n_figures, columns)
+
+
 @dataclass(frozen=True)
 class Declared(Generic[D]):
     """Declaration of a panel of a page on data of type `D`; called with the data, it gives the panel, or none.
 
     Attributes:
-        title, columns: of the panel.
-        caption: may have fields in braces, which `words` fill.
+        title, caption: may have fields in braces, which `words` fill: `Markup` as it is, other texts escaped.
         figures: what draws each figure, by its heading; or a function of the data that gives the panel's `drawings`.
-        when: whether there is something to show.
+        when: whether there is something to show; by default, where there is a figure or a table.
         tables: below the figures.
+        columns: how many figures stand side by side, or a function that tells it by their number.
     """
 
     title: str
     caption: str
     figures: Mapping[str, Callable[[D], go.Figure]] | Callable[[D], Sequence[Drawing]]
     _: KW_ONLY
-    when: Callable[[D], object] = lambda _: True
+    when: Callable[[D], object] | None = None
     words: Callable[[D], Mapping[str, object]] = lambda _: {}
     tables: Callable[[D], Sequence[Table]] = lambda _: ()
-    columns: int = 1
+    columns: int | Callable[[int], int] = 1
 
     def __call__(self, data: D) -> list[Panel]:
         """Make the panel; none where there is nothing to show."""
-        if not self.when(data):
+        if self.when and not self.when(data):
             return []
         drawings: Sequence[Drawing]
         if callable(self.figures):
             drawings = self.figures(data)
         else:
             drawings = [(heading, partial(draw, data)) for heading, draw in self.figures.items()]
-        return [Panel(self.title, self.caption.format(**self.words(data)), drawings, self.columns, self.tables(data))]
+        tables = self.tables(data)
+        if not (self.when or drawings or tables):
+            return []
+        columns = self.columns(len(drawings)) if callable(self.columns) else self.columns
+        words = self.words(data)
+        title, caption = (Markup(text).format(**words) for text in (self.title, self.caption))
+        return [Panel(title, caption, drawings, columns, tables)]
+
+
+def panels_of(sections: Sequence[Callable[[D], list[Panel]]], data: D) -> list[Panel]:
+    """List the panels of all sections in their order."""
+    return [panel for section in sections for panel in section(data)]

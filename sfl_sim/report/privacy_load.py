@@ -15,7 +15,7 @@ from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import style
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import TABLES, flat, load
-from sfl_sim.report.targets import time_compared
+from sfl_sim.report.results import time_compared
 from sfl_sim.scenario import grid
 from sfl_sim.store.reading import file_of, read_table
 

@@ -1,19 +1,21 @@
-"""The results of each variant: medians and their spread over seeds."""
+"""The results of each variant: medians and their spread over seeds, and which variant reaches a target when."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, paper_like
-from sfl_sim.report.display import plural
+from sfl_sim.report.display import plural, tenths
 from sfl_sim.report.load import SUMMARY_NUMBERS, TABLES
-from sfl_sim.report.table import Cell, Column, Table, columns_of
+from sfl_sim.report.table import Cell, Column, Table, by_variant, columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
     from typing import Any
 
     from sfl_sim.report.frames import Frames, Variant
@@ -47,14 +49,12 @@ def medians(frames: Frames) -> pd.DataFrame:
 
 def results_table(frames: Frames) -> Table:
     """Median and standard deviation over seeds, the best median marked."""
-    columns, rows = columns_for(frames), []
+    rows = []
     for variant, seeds in of_each(frames.summary, frames.variants):
-        rounds = plural(seeds["rounds"].median(), "round")
-        about = f"{variant.method} · {plural(len(seeds), 'seed')} · {rounds}"
-        rows.append([Cell(variant.html, about), *(column.cell(seeds) for column in columns)])
+        about = [variant.method, plural(len(seeds), "seed"), plural(seeds["rounds"].median(), "round")]
+        rows.append((Cell(variant.html, " · ".join(about)), seeds))
     seeds_in_words = "Medians over seeds, ± standard deviation" if frames.n_seeds > 1 else "One seed, of unknown spread"
-    note = f"{seeds_in_words}; the best of each column is shaded."
-    return Table(["Variant", *(column.title for column in columns)], rows, note=note)
+    return by_variant(columns_for(frames), rows, note=f"{seeds_in_words}; the best of each column is shaded.")
 
 
 def of_each(found: pd.DataFrame, variants: Sequence[Variant]) -> list[tuple[Variant, pd.DataFrame]]:
@@ -100,3 +100,210 @@ def columns_for(frames: Frames) -> list[Column]:
     if medians(frames)["server_model_bytes"].nunique() > 1:
         names.append("server_model_bytes")
     return columns_of("summary", *names)
+
+
+# Target accuracies: who reaches them when, and how many times faster than a baseline
+
+
+@dataclass(frozen=True)
+class Cost(Column):
+    """Cost of a seed until it reaches the target; the sum of its columns `spent` is what it has spent if it does not.
+
+    `along` is the column of the rounds that grows towards it. A number that is not known lies between `low` and
+    `high`; they are equal for one that is known.
+    """
+
+    spent: tuple[str, ...] = ()
+    along: str = ""
+
+    def of_seeds(self, seeds: pd.DataFrame) -> pd.DataFrame:
+        """`low` and `high` for each row of the summary."""
+        needed = seeds[self.key]
+        return pd.DataFrame(
+            {"low": needed.fillna(seeds[list(self.spent)].sum(axis="columns")), "high": needed.fillna(math.inf)}
+        )
+
+    def middle(self, seeds: pd.DataFrame) -> tuple[float, float]:
+        """The median over seeds, `low` and `high`. A seed that does not reach the target counts as infinitely late."""
+        low, high = self.of_seeds(seeds).median()
+        return (high if math.isfinite(high) else low), high
+
+    def median(self, seeds: pd.DataFrame) -> float:
+        """The median over seeds, infinite if it is not known."""
+        return self.middle(seeds)[1]
+
+    def cell(self, seeds: pd.DataFrame) -> Cell:
+        """The median over seeds and, if not all reach the target, how many do; a dash without a target."""
+        if seeds["target_accuracy"].isna().all():
+            return Cell("–")
+        low, high = self.middle(seeds)
+        reached = seeds[self.key].notna().sum()
+        below = f"{reached} of {plural(len(seeds), 'seed')}" if reached else "not reached"
+        if reached == len(seeds):
+            below = self.spread(seeds[self.key])
+        return Cell(bounded(low, high, self.text), below, -high if math.isfinite(high) else math.nan)
+
+
+(BEST,) = columns_of("summary", "best_accuracy")
+TIME, ROUNDS, BYTES = (
+    Cost(**vars(column), spent=spent, along=along)
+    for column, spent, along in zip(
+        columns_of("summary", "time_to_accuracy_s", "rounds_to_accuracy", "bytes_to_accuracy"),
+        (("simulated_s",), ("rounds",), ("bytes_up", "bytes_down")),
+        ("ended_s", "round", "bytes_moved"),
+        strict=True,
+    )
+)
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A target and the variants that aim at it.
+
+    Attributes:
+        target: accuracy in [0, 1]; None for variants without any.
+        reference: the variant of whose best accuracy the target is a share; None if it was given as a number.
+        summary: the rows of these variants.
+    """
+
+    target: float | None
+    reference: Variant | None
+    variants: list[Variant]
+    summary: pd.DataFrame
+
+    def seeds(self, variant: Variant) -> pd.DataFrame:
+        """The rows of the summary of a variant, by seed."""
+        return self._seeds[variant.label]
+
+    @cached_property
+    def _seeds(self) -> dict[str, pd.DataFrame]:
+        rows = self.summary.set_index("seed", drop=False)
+        return {str(label): own for label, own in rows.groupby("variant")}
+
+    @cached_property
+    def ranking(self) -> list[Variant]:
+        """The variants that reach the target, the fastest first."""
+        time_s = {variant.label: TIME.median(self.seeds(variant)) for variant in self.variants}
+        reaching = [variant for variant in self.variants if math.isfinite(time_s[variant.label])]
+        return sorted(reaching, key=lambda variant: time_s[variant.label])
+
+    @cached_property
+    def baseline(self) -> Variant | None:
+        """Variant that the others are compared with: the reference, or else the slowest that reaches the target."""
+        return self.reference or next(reversed(self.ranking), None)
+
+    def ratios(self, variant: Variant, cost: Cost) -> pd.Series:
+        """Divide, by seed, what the baseline needs by what a variant needs: 0 or infinite if only one gets there.
+
+        Seed by seed, since variants share the clients of a seed; seeds that neither finishes say nothing.
+        """
+        return self._compare(variant, cost, "high", "high").dropna()
+
+    def speedup(self, variant: Variant, cost: Cost) -> tuple[float, float]:
+        """The median of the ratios, `low` and `high`: a number where both medians are; NaN if there is none."""
+        if self.baseline and all(math.isfinite(cost.median(self.seeds(one))) for one in (variant, self.baseline)):
+            known = float(self.ratios(variant, cost).median())
+            return known, known
+        low, high = (self._compare(variant, cost, *ends).median() for ends in (("low", "high"), ("high", "low")))
+        return float(low), float(high)
+
+    def _compare(self, variant: Variant, cost: Cost, their_end: str, our_end: str) -> pd.Series:
+        if self.baseline is None:
+            return pd.Series(dtype=float)
+        ours, theirs = (cost.of_seeds(self.seeds(one)) for one in (variant, self.baseline))
+        return theirs[their_end] / ours[our_end]
+
+    @property
+    def name(self) -> str:
+        """The target in words: 70 % accuracy."""
+        return f"{accuracy(self.target)} accuracy" if self.target is not None else "no target"
+
+    @property
+    def share(self) -> float:
+        """Share that the target is of the best accuracy of the reference; NaN without one."""
+        if self.target is None or self.reference is None:
+            return math.nan
+        return float(self.target / self.seeds(self.reference)["best_accuracy"].mean())
+
+
+def aims(frames: Frames) -> list[Aim]:
+    """The targets on the page, each with the variants that were trained for it, in their order.
+
+    Left out are those of a repriced run that would have to be trained again.
+    """
+    frames = frames.holding
+    trained = set(frames.rounds.dropna(subset="accuracy")["variant"])
+    labels: dict[str, Variant] = {variant.label: variant for variant in frames.variants if variant.label in trained}
+    told = frames.summary.drop_duplicates("variant").set_index("variant").to_dict("index")
+    found: dict[tuple[float | None, str], list[Variant]] = {}
+    for label, variant in labels.items():
+        target, reference = told[label]["target_accuracy"], told[label]["reference"]
+        found.setdefault((None, "") if math.isnan(target) else (target, reference), []).append(variant)
+    summary = frames.summary
+    return [
+        Aim(target, labels.get(reference), variants, summary[summary["variant"].isin([v.label for v in variants])])
+        for (target, reference), variants in found.items()
+    ]
+
+
+def common_target(frames: Frames) -> float | None:
+    """The accuracy that all variants aim at; None if they have none or different ones."""
+    targets = {aim.target for aim in aims(frames)}
+    return targets.pop() if len(targets) == 1 else None
+
+
+def time_compared(frames: Frames) -> tuple[float | None, pd.Series]:
+    """Choose the time by which the variants of a page are compared; seconds by row of the summary.
+
+    The time to the target that all aim at, infinite where it is not reached, if the median seed of some variant
+    reaches it. Else the time of a round; then the first value is None.
+    """
+    summary, aim = frames.summary, common_target(frames)
+    to_target_s = summary["time_to_accuracy_s"].fillna(math.inf)
+    if aim is not None and to_target_s.groupby(summary["variant"]).median().lt(math.inf).any():
+        return aim, to_target_s
+    return None, summary["simulated_s"] / summary["rounds"]
+
+
+def time_in_words(aim: float | None) -> str:
+    """Name the time that `time_compared` chose."""
+    return "time of a round" if aim is None else f"time to {accuracy(aim)} accuracy"
+
+
+def target_table(aim: Aim) -> Table:
+    """Tabulate what each variant needs to reach the target, and how many times less than the baseline."""
+    titles = ["Variant", TIME.title, "Speed-up in time", ROUNDS.title, "Speed-up in rounds", BYTES.title, BEST.title]
+    rows = []
+    for variant in aim.variants:
+        seeds = aim.seeds(variant)
+        costs = [cell for cost in (TIME, ROUNDS) for cell in (cost.cell(seeds), _speedup(aim, variant, cost))]
+        rows.append([Cell(variant.html), *costs, BYTES.cell(seeds), BEST.cell(seeds)])
+    return Table(titles, rows)
+
+
+def _speedup(aim: Aim, variant: Variant, cost: Cost) -> Cell:
+    if variant is aim.baseline:
+        return Cell(factor(1), "baseline")
+    ratios = aim.ratios(variant, cost)
+    varied = ratios.nunique() > 1 and ratios.between(0, math.inf, inclusive="neither").all()
+    return Cell(bounded(*aim.speedup(variant, cost), factor), f"± {factor(ratios.std())}" if varied else "")
+
+
+def bounded(low: float, high: float, text: Callable[[float], str]) -> str:
+    """Write a number between `low` and `high`: with > or < where only bounds are known, a dash where nothing is."""
+    if low == high:
+        return text(low)
+    if math.isfinite(high):
+        return f"<\u00a0{text(high)}"
+    return f">\u00a0{text(low)}" if low > 0 else "–"
+
+
+def factor(number: float) -> str:
+    """Write a factor: 2.31×, 14.2×, 130×."""
+    digits = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{digits}f}×"
+
+
+def accuracy(share: float) -> str:
+    """An accuracy that may have been chosen or have come about: 70 %, 69.4 %."""
+    return f"{tenths(100 * share)}\u00a0%"

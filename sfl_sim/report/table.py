@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from markupsafe import Markup
 
@@ -133,15 +133,22 @@ def columns_of(table: str, *names: str, kind: Kind = "run") -> list[Column]:
     ]
 
 
-def by_variant(columns: Sequence[Column], rows: Sequence[tuple[Named, pd.DataFrame]], *, ranked: bool = True) -> Table:
+def by_variant(
+    columns: Sequence[Column], rows: Sequence[tuple[Named | Cell, pd.DataFrame]], *, ranked: bool = True, **more: Any
+) -> Table:
     """Medians over seeds and their spread, a row for each variant and its seeds.
 
     Args:
         columns: what is shown.
-        rows: each variant and its rows in a frame with the keys of `columns`.
+        rows: each variant, or the cell that heads its row, and its rows in a frame with the keys of `columns`.
         ranked: whether the best of a column is marked.
+        more: attributes of the table.
     """
-    cells = [[Cell(named.html), *(column.cell(seeds) for column in columns)] for named, seeds in rows]
-    if not ranked:
-        cells = [[cell.unranked for cell in row] for row in cells]
-    return Table(["Variant", *(column.title for column in columns)], cells)
+    cells = [
+        [
+            heading if isinstance(heading, Cell) else Cell(heading.html),
+            *(column.cell(seeds) if ranked else column.cell(seeds).unranked for column in columns),
+        ]
+        for heading, seeds in rows
+    ]
+    return Table(["Variant", *(column.title for column in columns)], cells, **more)

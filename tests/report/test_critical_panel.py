@@ -9,8 +9,7 @@ from read_table import read
 
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.pages.gantt import CHANGES, help_table, path_table
-from sfl_sim.report.pages.one_round import round_views
+from sfl_sim.report.pages.one_round import CHANGES, OneRound, help_table, path_table
 from sfl_sim.report.pages.run import panels
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_the_table_says_what_the_path_is_made_of_and_who_is_on_it_and_who_is_not(eight: Frames) -> None:
-    views = [view for view in round_views(eight) if view.critical.slack_s.any()]
+    views = [view for view in OneRound(eight).views if view.critical.slack_s.any()]
 
     assert views
     for view, row in zip(views, read(path_table(views)).values(), strict=True):
@@ -32,7 +31,7 @@ def test_the_table_says_what_the_path_is_made_of_and_who_is_on_it_and_who_is_not
 
 
 def test_where_nobody_has_slack_nobody_has_most(frames: Frames) -> None:
-    view = round_views(frames)[0]
+    view = OneRound(frames).views[0]
     alone = replace(view, ops=view.ops[view.ops["client"].isin([view.critical.path["client"].iloc[0], -1])])
 
     (row,) = read(path_table([alone])).values()
@@ -47,9 +46,9 @@ def test_what_would_help_is_told_where_the_run_knows(folder: Path) -> None:
     after_s = [60.0, 100.0, 99.99, 80.0, 103.0, 90.0]
     speedups = {"variant": name, "seed": 0, "round": 2, "change": list(CHANGES), "before_s": 100.0, "after_s": after_s}
 
-    before = help_table(round_views(frames))
+    before = help_table(OneRound(frames).views)
     pd.DataFrame(speedups).to_parquet(folder / "speedups.parquet")
-    table = help_table(round_views(frames))
+    table = help_table(OneRound(frames).views)
     assert table
     (row,) = read(table).values()
 

@@ -17,8 +17,8 @@ from sfl_sim.report import figures
 from sfl_sim.report.frames import Frames, label_ranks, merge
 from sfl_sim.report.load import load
 from sfl_sim.report.pages import costs, knowledge, learning, system
-from sfl_sim.report.pages.one_round import MAX_POINTS, round_views, server_queue
-from sfl_sim.report.targets import BYTES, ROUNDS, TIME, aims
+from sfl_sim.report.pages.one_round import MAX_POINTS, OneRound, server_queue
+from sfl_sim.report.results import BYTES, ROUNDS, TIME, aims
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -205,7 +205,7 @@ def test_a_long_queue_is_thinned_but_keeps_its_peaks(frames: Frames) -> None:
     arrivals_s = [*range(2000), *np.repeat([100.1, 511.1, 922.1, 1333.1, 1744.1], 5)]
     jobs = pd.DataFrame({"node": "server", "requested_s": arrivals_s})
     jobs = jobs.assign(started_s=jobs["requested_s"] + 0.2, ended_s=jobs["requested_s"] + 0.3)
-    view = replace(round_views(frames)[1], ops=jobs)
+    view = replace(OneRound(frames).views[1], ops=jobs)
 
     steps = server_queue(view, longest_s=2000.0, most_waiting=6).data[0]
 

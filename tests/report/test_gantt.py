@@ -12,8 +12,7 @@ from synthetic_run import World, write_run
 
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.pages.gantt import MAX_CLIENTS, UNDER_THE_BAR, gantt, server_lanes
-from sfl_sim.report.pages.one_round import round_views
+from sfl_sim.report.pages.one_round import MAX_CLIENTS, UNDER_THE_BAR, OneRound, gantt, server_lanes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +37,7 @@ def test_jobs_on_one_lane_do_not_overlap_and_no_lane_is_wasted(jobs: pd.DataFram
 
 
 def test_the_bars_of_a_resource_last_as_long_as_its_operations(frames: Frames) -> None:
-    view = round_views(frames)[0]
+    view = OneRound(frames).views[0]
     figure = gantt(frames, view, until_s=100.0)  # below two minutes: the axis is in seconds
 
     for name, node in (("device", "client"), ("uplink", "uplink"), ("server", "server")):
@@ -48,7 +47,7 @@ def test_the_bars_of_a_resource_last_as_long_as_its_operations(frames: Frames) -
 
 
 def test_clients_stand_in_the_cyclic_order(frames: Frames) -> None:
-    view = round_views(frames)[1]
+    view = OneRound(frames).views[1]
     position = frames.labels.query("seed == @view.variant.seed").drop_duplicates("label").set_index("label_name")
 
     _, *lanes = gantt(frames, view, until_s=100.0).layout.yaxis.ticktext
@@ -57,7 +56,7 @@ def test_clients_stand_in_the_cyclic_order(frames: Frames) -> None:
 
 
 def test_the_critical_path_is_a_line_under_bars_from_the_start_of_the_round_to_its_end(frames: Frames) -> None:
-    view = round_views(frames)[1]
+    view = OneRound(frames).views[1]
     figure = gantt(frames, view, until_s=100.0)
 
     (line,) = figure.select_traces({"name": "critical path"})
@@ -74,13 +73,13 @@ def test_the_critical_path_is_a_line_under_bars_from_the_start_of_the_round_to_i
 def test_a_large_fleet_is_shown_in_part(tmp_path: Path, small: World) -> None:
     frames = merge([load(write_run(tmp_path / "run", replace(small, clients=MAX_CLIENTS + 9, rounds=1)))])
 
-    figure = gantt(frames, round_views(frames)[0], until_s=10.0)
+    figure = gantt(frames, OneRound(frames).views[0], until_s=10.0)
 
     assert len(figure.layout.yaxis.ticktext) == 1 + MAX_CLIENTS
 
 
 def test_assistants_stand_below_those_who_train_and_what_waits_for_them_is_drawn(frames: Frames) -> None:
-    view = round_views(frames)[0]
+    view = OneRound(frames).views[0]
     trainees, asked = view.ops["client"] < 5, view.ops["client"] >= 5
     answered = view.ops[asked & (view.ops["node"] == "uplink")].assign(kind="knowledge")
     later = view.ops.assign(

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from synthetic_run import LABELS
 
-from sfl_sim.report.pages.one_round import round_views, server_queue, service_order
+from sfl_sim.report.pages.one_round import OneRound, server_queue, service_order
 from sfl_sim.report.pages.run import panels
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def one_label_each(frames: Frames) -> Frames:
 
 
 def test_a_fixed_order_trains_the_labels_in_turn(one_label_each: Frames) -> None:
-    view = next(view for view in round_views(one_label_each) if view.variant.order == "cyclic")
+    view = next(view for view in OneRound(one_label_each).views if view.variant.order == "cyclic")
     served = view.ops[view.ops["node"] == "server"].sort_values("started_s")
     edges_s = np.r_[served["started_s"], view.duration_s]
 
@@ -37,7 +37,7 @@ def test_a_fixed_order_trains_the_labels_in_turn(one_label_each: Frames) -> None
 
 
 def test_in_the_order_of_service_every_job_is_a_column_whenever_it_ran(one_label_each: Frames) -> None:
-    view = next(view for view in round_views(one_label_each) if view.variant.order == "cyclic")
+    view = next(view for view in OneRound(one_label_each).views if view.variant.order == "cyclic")
 
     (strip,) = service_order(view).data
 
@@ -48,7 +48,7 @@ def test_in_the_order_of_service_every_job_is_a_column_whenever_it_ran(one_label
 
 
 def test_the_strip_shares_the_time_axis_of_the_queue_and_names_the_labels(one_label_each: Frames) -> None:
-    view = round_views(one_label_each)[1]
+    view = OneRound(one_label_each).views[1]
     figure = server_queue(view, view.duration_s, most_waiting=9)
     (strip,) = figure.select_traces({"type": "heatmap"})
 
@@ -61,7 +61,7 @@ def test_the_strip_shares_the_time_axis_of_the_queue_and_names_the_labels(one_la
 
 
 def test_where_a_fast_server_blurs_the_labels_the_queue_stands_alone(one_label_each: Frames) -> None:
-    view = next(view for view in round_views(one_label_each) if view.variant.order == "cyclic")
+    view = next(view for view in OneRound(one_label_each).views if view.variant.order == "cyclic")
     served = view.training
     sweep, turn = np.divmod(np.arange(len(served)), len(LABELS))
     ops = view.ops.copy()
@@ -82,7 +82,7 @@ def test_the_caption_speaks_of_labels_above_only_where_there_are_any(frames: Fra
 
 
 def test_ticks_of_many_labels_are_thinned(one_label_each: Frames) -> None:
-    view = round_views(one_label_each)[1]
+    view = OneRound(one_label_each).views[1]
     many = pd.DataFrame(1, index=view.label_samples.index, columns=[f"label {label}" for label in range(200)])
 
     figure = server_queue(replace(view, label_samples=many), view.duration_s, most_waiting=9)
@@ -92,6 +92,6 @@ def test_ticks_of_many_labels_are_thinned(one_label_each: Frames) -> None:
 
 
 def test_clients_of_unknown_labels_leave_the_queue_alone(frames: Frames) -> None:
-    view = round_views(frames)[1]
+    view = OneRound(frames).views[1]
 
     assert not list(server_queue(view, view.duration_s, most_waiting=9).select_traces({"type": "heatmap"}))

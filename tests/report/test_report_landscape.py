@@ -18,6 +18,8 @@ from sfl_sim.report.pages.landscape import MAX_RISE, contours, rise_along, under
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import plotly.graph_objects as go
+
     from sfl_sim.report.frames import Frames
 
 ALPHAS = np.linspace(-1, 1, 41)
@@ -25,6 +27,10 @@ ALPHAS = np.linspace(-1, 1, 41)
 
 def line(loss: np.ndarray, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"alpha": ALPHAS, "beta": 0.0, "loss": loss, "accuracy": np.exp(-loss), "seed": seed})
+
+
+def figures_of(frames: Frames, *planes: pd.DataFrame) -> list[go.Figure]:
+    return [draw() for _, draw in contours([(frames.variants[0], points) for points in planes])]
 
 
 def plane() -> pd.DataFrame:
@@ -56,9 +62,9 @@ def test_seeds_of_unequal_depth_are_compared_by_what_their_losses_rise(frames: F
 SLOPES = [(0.2, 1), (1.0, 2), (5.0, 3)]
 
 
-def test_planes_share_their_colours_and_lie_as_they_should() -> None:
+def test_planes_share_their_colours_and_lie_as_they_should(frames: Frames) -> None:
     shallow, steep = plane(), plane().assign(loss=lambda points: points["loss"] ** 3)
-    one, other = (figure.data[0] for figure in contours([shallow, steep]))
+    one, other = (figure.data[0] for figure in figures_of(frames, shallow, steep))
     assert (one.zmin, one.zmax) == (other.zmin, other.zmax) == (0, pytest.approx(np.log(8)))
     assert one.contours.to_plotly_json() == other.contours.to_plotly_json()
     assert np.exp(one.z).tolist() == [pytest.approx([loss] * 3) for loss in (2, 1, 2)]  # rows are the second direction
@@ -72,17 +78,17 @@ def test_planes_share_their_colours_and_lie_as_they_should() -> None:
         (1.0, 1e4, ["1", "10", "100", "1000", "10000"]),
     ],
 )
-def test_the_colour_bar_has_a_few_round_losses(least: float, most: float, ticks: list[str]) -> None:
+def test_the_colour_bar_has_a_few_round_losses(frames: Frames, least: float, most: float, ticks: list[str]) -> None:
     points = plane().assign(loss=np.geomspace(least, most, 9))
-    (figure,) = contours([points])
+    (figure,) = figures_of(frames, points)
     assert list(figure.data[0].colorbar.ticktext) == ticks
     assert np.exp(figure.data[0].colorbar.tickvals) == pytest.approx(list(map(float, ticks)))
 
 
-def test_where_a_model_can_be_computed_no_more_the_plane_has_a_hole() -> None:
+def test_where_a_model_can_be_computed_no_more_the_plane_has_a_hole(frames: Frames) -> None:
     far = plane()
     far.loc[far["beta"] == 1, "loss"] = np.inf
-    (figure,) = contours([far])
+    (figure,) = figures_of(frames, far)
     assert np.isnan(figure.data[0].z).sum() == 3
     assert figure.data[0].zmax == pytest.approx(np.log(2))
 

@@ -10,27 +10,27 @@ from synthetic_run import World, write_run
 from sfl_sim.metrics.queue import queue_length
 from sfl_sim.report.frames import Frames, merge
 from sfl_sim.report.load import load
-from sfl_sim.report.pages.one_round import round_views
+from sfl_sim.report.pages.one_round import OneRound
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_only_a_fixed_order_holds_the_server(frames: Frames) -> None:
-    held_s = {v.variant.order: (v.held["ended_s"] - v.held["started_s"]).sum() for v in round_views(frames)}
+    held_s = {v.variant.order: (v.held["ended_s"] - v.held["started_s"]).sum() for v in OneRound(frames).views}
 
     assert held_s["fcfs"] == 0
     assert held_s["cyclic"] > 1
 
 
 def test_times_are_those_of_the_round(frames: Frames) -> None:
-    for view in round_views(frames):
+    for view in OneRound(frames).views:
         assert view.ops["requested_s"].min() == 0
         assert view.ops["ended_s"].max() == pytest.approx(view.duration_s)
 
 
 def test_the_mean_queue_is_its_integral_over_the_run(frames: Frames) -> None:
-    view = round_views(frames)[1]
+    view = OneRound(frames).views[1]
     queue = queue_length(view.variant.rows("ops", ["requested_s", "started_s", "ended_s"], node="server"))
     run_s = frames.rounds.query("variant == @view.variant.label and seed == @view.variant.seed")["ended_s"].max()
 
@@ -40,7 +40,7 @@ def test_the_mean_queue_is_its_integral_over_the_run(frames: Frames) -> None:
 
 
 def test_assistants_are_those_who_give_features_and_do_not_train(frames: Frames) -> None:
-    view = round_views(frames)[0]
+    view = OneRound(frames).views[0]
     of_a_trainee, of_another = (
         pd.DataFrame(
             {"node": ["downlink", "client", "uplink"], "kind": ["request", "recall", "knowledge"], "client": c}
@@ -63,7 +63,7 @@ def test_mini_batches_wait_for_features_from_their_arrival_until_the_server_is_a
         columns=["node", "kind", "step", "client", "requested_s", "started_s", "ended_s"],
     )
     helped, alone = (
-        replace(round_views(frames)[0], ops=each).without_features for each in (ops, ops[ops["client"] == 3])
+        replace(OneRound(frames).views[0], ops=each).without_features for each in (ops, ops[ops["client"] == 3])
     )
 
     assert helped[["client", "started_s", "ended_s"]].to_numpy().tolist() == [[3, 2.0, 7.0]]
@@ -75,7 +75,7 @@ def test_rounds_that_look_the_same_are_drawn_once(tmp_path: Path, small: World) 
     fcfs, cyclic, _ = World().variants
     world = replace(small, variants=(fcfs, replace(fcfs, name="splitfed_v1", method="splitfed_v1"), cyclic))
 
-    first, second = round_views(merge([load(write_run(tmp_path, world))]))
+    first, second = OneRound(merge([load(write_run(tmp_path, world))])).views
 
     assert [each.name for each in (first.variant, *first.alike)] == ["splitfed_v2, fcfs", "splitfed_v1"]
     assert "splitfed_v1</b>" in first.html
@@ -86,5 +86,5 @@ def test_rounds_that_look_the_same_are_drawn_once(tmp_path: Path, small: World) 
 def test_clients_are_called_by_their_label_and_number(frames: Frames) -> None:
     numbered = replace(frames, labels=frames.labels.assign(label_name=frames.labels["label"].astype(str)))
 
-    assert round_views(frames)[0].names[3] == "cat, client 3"
-    assert round_views(numbered)[0].names[3] == "label 3, client 3"
+    assert OneRound(frames).views[0].names[3] == "cat, client 3"
+    assert OneRound(numbered).views[0].names[3] == "label 3, client 3"

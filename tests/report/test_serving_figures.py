@@ -11,7 +11,7 @@ import pytest
 from synthetic_serving import Method, Rule, World, write_served
 
 from sfl_sim.report.figures import wide_axis
-from sfl_sim.report.pages import serving_figures
+from sfl_sim.report.pages import serving
 from sfl_sim.report.pages.serving import groups_table, headline
 from sfl_sim.report.serving_load import MAX_DETAILED, Served, load_serving
 
@@ -53,7 +53,7 @@ def test_colours_tell_what_was_trained_and_dashes_its_thresholds(thresholds: Ser
 
 
 def test_the_curve_of_latencies_passes_through_its_marks(sweep: Served) -> None:
-    curve, marks = serving_figures.survival(sweep).data[:2]
+    curve, marks = serving.survival(sweep).data[:2]
     trials = sweep.detailed[0][1]
     latency_s = sweep.requests(trials, ["arrived_s", "ended_s"]).eval("ended_s - arrived_s")
 
@@ -64,45 +64,45 @@ def test_the_curve_of_latencies_passes_through_its_marks(sweep: Served) -> None:
 
 def test_the_parts_of_a_bar_add_up_to_its_latency(sweep: Served) -> None:
     for prefix, told in (("", "latency_s"), ("tail_", "p95_s")):
-        lengths = np.sum([bar.x for bar in serving_figures.parts(sweep, prefix).data], axis=0)
+        lengths = np.sum([bar.x for bar in serving.parts(sweep, prefix).data], axis=0)
         expected = [1e3 * trials[told].mean() for _, trials in sweep.detailed]
         assert lengths == pytest.approx(expected, rel=0.03)
 
 
 def test_marks_are_hollow_and_bars_pale_where_a_fleet_falls_behind(sweep: Served) -> None:
-    line, *bars = (trace for trace in serving_figures.p95(sweep).data[:3])
+    line, *bars = (trace for trace in serving.p95(sweep).data[:3])
     assert list(line.marker.color) == [sweep.series[0].colour] * 2 + ["#FFFFFF"]
-    assert [(tuple(bar.x), bar.opacity) for bar in bars] == [((10, 40), 1.0), ((40, 320), serving_figures.PALE)]
+    assert [(tuple(bar.x), bar.opacity) for bar in bars] == [((10, 40), 1.0), ((40, 320), serving.PALE)]
 
 
 def test_without_load_latency_is_as_eq_12_says_and_under_load_beyond(sweep: Served) -> None:
-    ratios = np.array([line.y for line in serving_figures.eq12(sweep).data])
+    ratios = np.array([line.y for line in serving.eq12(sweep).data])
     assert np.median(ratios[:, 0]) == pytest.approx(1)
     assert (ratios[:, -1] > 5).all()
 
 
 def test_the_front_excludes_what_is_slower_and_less_right(thresholds: Served) -> None:
-    points = serving_figures.choices(thresholds)
+    points = serving.choices(thresholds)
     assert len(points) == len(thresholds.series)
     for label, row in points.iterrows():
         better = (points["p95_s"] <= row["p95_s"]) & (points["accuracy"] >= row["accuracy"]) & (points.index != label)
         assert row["best"] != better.any()
-    front = serving_figures.by_latency(thresholds).data[0]
+    front = serving.by_latency(thresholds).data[0]
     assert sorted(front.y) == list(front.y) == sorted(100 * points.loc[points["best"], "accuracy"])
 
 
 def test_one_threshold_for_all_never_beats_the_oracle_at_the_same_test_sets(thresholds: Served) -> None:
     answers = thresholds.answers()
     assert answers is not None
-    traces = serving_figures.by_offload(thresholds, answers).data
+    traces = serving.by_offload(thresholds, answers).data
     for curve, star in zip(traces[::2], traces[1::2], strict=True):
         assert (curve.x[0], curve.x[-1]) == (100, 0)  # from a threshold of 0 to an infinite one
         assert max(curve.y[1:-1]) <= star.y[0]
 
 
 def test_a_rule_s_course_ends_at_the_share_it_is_to_hold(thresholds: Served) -> None:
-    assert {series.threshold for series, _ in serving_figures.adapting(thresholds)} == {"offload_rate"}
-    (panel,) = serving_figures.rule_panels(thresholds)
+    assert {series.threshold for series, _ in serving.adapting(thresholds)} == {"offload_rate"}
+    (panel,) = serving.rule_panels(thresholds)
     (_, threshold), (_, offloaded), _ = panel.figures
     assert len(offloaded.layout.shapes) == 2  # a dotted line for each method
     for line in offloaded.data:

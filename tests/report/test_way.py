@@ -13,7 +13,7 @@ from read_table import read
 
 from sfl_sim.report.frames import merge
 from sfl_sim.report.pages.learning import accuracy_against
-from sfl_sim.report.targets import BYTES, ROUNDS, TIME, aims, common_target, target_table
+from sfl_sim.report.results import BYTES, ROUNDS, TIME, aims, common_target, target_table
 
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames

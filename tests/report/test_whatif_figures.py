@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from synthetic_whatif import BANDWIDTHS, CUTS, LAYERS, Vary, World, write_whatif
 
 from sfl_sim.report import style
-from sfl_sim.report.pages import whatif_clients, whatif_figures
+from sfl_sim.report.pages import whatif_figures
+from sfl_sim.report.pages.whatif import first_to_target, trained, trained_panels, trained_table
 from sfl_sim.report.whatif_load import Axis, WhatIf, load_whatif
 from sfl_sim.store.columns import BREAKDOWN
 
@@ -183,7 +184,7 @@ def test_every_class_has_a_star_at_its_own_best_and_slow_devices_want_shallow_cu
     clients = clients[(clients[BANDWIDTH] == 1) & (clients["series"] == "splitfed_v2")]
     own_s = clients[["device_s", "uplink_s", "queue_s", "server_s", "downlink_s"]].sum(axis="columns")
     best = own_s.groupby([clients["group"], clients["model.cut"]]).mean().unstack().idxmin(axis="columns") - 1
-    figure = whatif_clients.preferences(whatif, whatif.series[0])
+    figure = whatif_figures.preferences(whatif, whatif.series[0])
     lines, stars = figure.data[::2], figure.data[1::2]
 
     assert [line.name for line in lines] == ["slow", "middle", "fast"]
@@ -192,7 +193,7 @@ def test_every_class_has_a_star_at_its_own_best_and_slow_devices_want_shallow_cu
 
 
 def test_all_classes_take_the_whole_round_and_the_slow_wait_the_least(whatif: WhatIf) -> None:
-    figure = whatif_clients.spent(whatif, whatif.series[0], at=24)
+    figure = whatif_figures.spent(whatif, whatif.series[0], at=24)
     lengths = np.sum([bar.x for bar in figure.data], axis=0)
     waiting = next(bar for bar in figure.data if bar.name == style.RESOURCE_NAMES["barrier"])
     assert lengths == pytest.approx(lengths[0])
@@ -200,10 +201,10 @@ def test_all_classes_take_the_whole_round_and_the_slow_wait_the_least(whatif: Wh
 
 
 def test_memory_is_one_line_where_classes_do_not_differ_and_energy_one_for_each(whatif: WhatIf) -> None:
-    memory = whatif_clients.client_cost(whatif, whatif.series[0], "client_memory_bytes")
+    memory = whatif_figures.client_cost(whatif, whatif.series[0], "client_memory_bytes")
     assert [line.name for line in memory.data] == ["the most of any client"]
     assert (np.diff(memory.data[0].x) > 0).all()
-    energy = whatif_clients.client_cost(whatif, whatif.series[0], "client_joule")
+    energy = whatif_figures.client_cost(whatif, whatif.series[0], "client_joule")
     assert [line.name for line in energy.data] == ["slow", "middle", "fast", "mean of all clients"]
 
 
@@ -228,12 +229,13 @@ def test_the_words_on_a_faster_server_are_of_the_first_series(whatif: WhatIf) ->
 
 
 def test_what_must_be_trained_has_no_accuracy_and_what_never_gets_there_says_so(whatif: WhatIf) -> None:
-    marks = whatif_clients.time_to_target(whatif).data[0]
+    points = whatif.here(trained(whatif))
+    marks = whatif_figures.time_to_target(whatif, points).data[0]
     assert (marks.text[0], marks.text[3]) == ("not reached", "must be trained")
     assert list(marks.marker.opacity) == [0, 1, 1, 0]
-    accuracy = whatif_clients.accuracy_by_round(whatif).data[0]
+    accuracy = whatif_figures.accuracy_by_round(whatif, points).data[0]
     assert list(accuracy.text) == [f"{CUTS.values[cut]} {CUTS.names[cut]}" for cut in (1, 6, 10)]
-    table = whatif_clients.trained_table(whatif, whatif.here(whatif_clients.trained(whatif)))
+    table = trained_table(whatif, points)
     assert [row[2].text for row in table.rows][3] == "–"
 
 
@@ -242,10 +244,10 @@ def test_the_first_to_the_target_is_among_the_valid(whatif: WhatIf) -> None:
     quick = whatif.overlay.assign(
         time_to_accuracy_s=whatif.overlay["time_to_accuracy_s"].mask(~whatif.overlay["valid"], 1.0)
     )
-    (sentence,) = whatif_clients.first_to_target(replace(whatif, overlay=quick.assign(target_accuracy=0.555)))
+    (sentence,) = first_to_target(replace(whatif, overlay=quick.assign(target_accuracy=0.555)))
     assert "<b>11 dw6</b> of splitfed_v2" in sentence
     assert "to reach 55.5\u00a0% accuracy" in sentence
-    (panel,) = whatif_clients.overlay_panels(replace(whatif, overlay=quick.assign(target_accuracy=0.555)))
+    (panel,) = trained_panels(replace(whatif, overlay=quick.assign(target_accuracy=0.555)))
     assert panel.figures[0][0] == "Time to 55.5\u00a0% accuracy"
 
 

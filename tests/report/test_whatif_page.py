@@ -15,9 +15,9 @@ from rich.console import Console
 from synthetic_whatif import BANDWIDTHS, CUTS, Vary, World, write_whatif
 
 from sfl_sim.errors import ScenarioError
-from sfl_sim.report.pages.whatif import best_points, headline, panels, warnings, whatif_in_terminal
+from sfl_sim.report.pages.whatif import best_points, headline, panels, survivors, warnings, whatif_in_terminal
 from sfl_sim.report.pages.whatif import write_whatif as write_page
-from sfl_sim.report.pages.whatif_clients import firsts, intervals, survivors
+from sfl_sim.report.pages.whatif_figures import firsts, intervals
 from sfl_sim.report.whatif_load import load_whatif
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import MAX_POINTS
 from sfl_sim.report.panel import Declared, Panel
-from sfl_sim.report.results import columns_for, knowing, of_each
+from sfl_sim.report.results import TIME, columns_for, common_target, knowing, of_each, time_compared, time_in_words
 from sfl_sim.report.table import Column, by_variant, columns_of
-from sfl_sim.report.targets import TIME, common_target, time_compared, time_in_words
 from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
@@ -32,16 +31,13 @@ if TYPE_CHECKING:
 
 # Where the time goes
 
-NOTHING = 1e-6
-"""The share of a round below which a resource is left out of bars."""
-
 
 def round_breakdown(frames: Frames) -> go.Figure:
     """Mean seconds of a round by resource, over rounds and seeds: one stacked bar per variant."""
     columns = {f"{part}_s": part for part in BREAKDOWN}
     mean_s = frames.rounds.groupby("variant")[list(columns)].mean().rename(columns=columns)
     total_s = mean_s.sum(axis="columns")
-    shown_s = mean_s.loc[:, mean_s.ge(NOTHING * total_s, axis="index").any()]
+    shown_s = mean_s.loc[:, mean_s.ge(figures.NOTHING * total_s, axis="index").any()]
     rows = {
         f"{figures.on_a_phone(variant)} {display.duration(total_s[variant.label])}": pd.Series(
             shown_s.loc[variant.label]
@@ -65,7 +61,7 @@ breakdown_panels = Declared(
 
 # What less forgetting costs
 
-MIN_VARIANTS, MAX_NAMED = 3, 8
+MIN_VARIANTS = 3
 TOLD = ["accuracy", "performance_gap", "simulated_s"]
 PALE = 0.45
 MARGIN, LEAST_MARGIN_POINTS = 0.07, 1.0
@@ -162,13 +158,7 @@ def choice(frames: Frames) -> list[Markup]:
         return [names[0] + f" has both the shortest {found.cost} and the smallest performance gap{those}."]
     others = f": every other variant{' that reaches it' if late else ''} is at best as good as one of these in both"
     choose = escape(f"To trade {found.cost} against performance gap, choose ")
-    return [choose + any_of(names) + f"{others}{found.told_by_seeds}."]
-
-
-def any_of(names: list[Markup]) -> Markup:
-    """Join names by commas and "or", and count those beyond the first few."""
-    more = [Markup("one of {} more").format(len(names) - MAX_NAMED)] if len(names) > MAX_NAMED else []
-    return display.listed(names[:MAX_NAMED] + more, "or")
+    return [choose + display.any_of(names) + f"{others}{found.told_by_seeds}."]
 
 
 def frontier_figure(frames: Frames, found: Frontier) -> go.Figure:

@@ -13,8 +13,7 @@ from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.report.comparison import before_and_after
 from sfl_sim.report.display import duration, percent, plural, points
 from sfl_sim.report.pages.costs import choice
-from sfl_sim.report.results import medians
-from sfl_sim.report.targets import ROUNDS, TIME, Aim, accuracy, aims, factor
+from sfl_sim.report.results import ROUNDS, TIME, Aim, accuracy, aims, factor, medians
 from sfl_sim.scenario.concerns import concern_of
 from sfl_sim.scenario.fields import Concern
 

@@ -19,9 +19,8 @@ from sfl_sim.report.frames import label_names, label_ranks
 from sfl_sim.report.pages.learning import against
 from sfl_sim.report.pages.one_round import drawn
 from sfl_sim.report.panel import Declared, Panel
-from sfl_sim.report.results import knowing, of_each
+from sfl_sim.report.results import TIME, knowing, of_each
 from sfl_sim.report.table import Column, Table, by_variant, columns_of
-from sfl_sim.report.targets import TIME
 from sfl_sim.store import places
 
 if TYPE_CHECKING:

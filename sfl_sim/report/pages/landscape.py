@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from sfl_sim.report.display import over_seeds, percent, plural
 from sfl_sim.report.figures import MAX_NARROW_BANDS
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.pages.headline import told_by_seeds
-from sfl_sim.report.panel import Panel
+from sfl_sim.report.panel import Declared, at_most
 from sfl_sim.report.table import Table, by_variant, columns_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames, Variant
+    from sfl_sim.report.panel import Drawing
 
     Slices = Sequence[tuple[Variant, pd.DataFrame]]  # the points of each variant
 
@@ -54,17 +56,13 @@ def write_landscape(frames: Frames, points: pd.DataFrame, out: Path) -> Path:
     )
     doubtful = undertrained(frames, lines)
     return write_page(
-        out,
-        "landscape",
-        title=frames.title,
-        kind="loss landscape",
+        out, "landscape", title=frames.title, kind="loss landscape",
         about=f"around the models of the last round; loss on {plural(points['samples'].max(), 'test sample')}",
         setup=setup_in_words([own for run in frames.runs for own in run.settings.values()]),
         headlines=headline([(variant, points) for variant, points in lines if variant.label not in doubtful]),
-        warnings=[*warnings(frames), *doubtful.values()],
-        panels=[_line_panel(lines), _plane_panel(planes)],
+        warnings=[*warnings(frames), *doubtful.values()], panels=[*line_panels(lines), *plane_panels(planes)],
         length=f"{points['alpha'].max() - points['alpha'].min():g}",
-    )
+    )  # fmt: skip
 
 
 def headline(lines: Slices) -> list[Markup]:
@@ -108,40 +106,13 @@ def _of(variant: Variant, points: pd.DataFrame) -> pd.DataFrame:
     return points[(points["run"] == str(variant.run.folder)) & (points["variant"] == variant.name)]
 
 
-def _line_panel(lines: Slices) -> Panel:
-    n_seeds = max(points["seed"].nunique() for _, points in lines)
-    drawn = figures.over_seeds(n_seeds, len(lines) <= MAX_NARROW_BANDS)
-    return Panel(
-        "Along a random direction",
-        (
-            "The model is in the middle. The slower its loss rises and its accuracy falls on both sides, the "
-            f"flatter is its minimum. Its width is how much of the line lies below the dotted one ({drawn})."
-        ),
-        [("Rise of the loss", rise_along(lines)), ("Accuracy", accuracy_along(lines))],
-        columns=2,
-        tables=[_table(lines)],
-    )
-
-
-def _table(lines: Slices) -> Table:
+def width_table(lines: Slices) -> Table:
+    """Loss and accuracy of the models, and the width of their minima."""
     whole = max(float(np.ptp(points["alpha"])) for _, points in lines)
     # No width is shaded as the best: what has learned little has a wide one.
     *columns, width = columns_of("landscape", "loss", "accuracy", "width")
     bounded = replace(width, text=lambda found: f"{'≥ ' if found >= whole else ''}{width.text(found)}")
     return by_variant([*columns, bounded], [(variant, _models(points)) for variant, points in lines])
-
-
-def _plane_panel(planes: Slices) -> Panel:
-    return Panel(
-        "On a plane of two random directions",
-        (
-            "The planes from above, with the model at the cross. Neighbouring contours differ by a constant "
-            "factor of loss and have the same colours in all figures: the wider apart they are, the flatter is "
-            "the minimum (first seed; dark is a low loss)."
-        ),
-        list(zip([variant.html for variant, _ in planes], contours([points for _, points in planes]), strict=True)),
-        columns=min(len(planes), 3),
-    )
 
 
 def rise_along(lines: Slices) -> go.Figure:
@@ -162,22 +133,40 @@ def rise_along(lines: Slices) -> go.Figure:
 
 def accuracy_along(lines: Slices) -> go.Figure:
     """Accuracy against the distance from the model: median ± over seeds."""
-    figure = figures.canvas(330)
-    for variant, points in lines:
-        with_band = len(lines) <= MAX_NARROW_BANDS
-        figures.medians(figure, variant, points, "alpha", hover="%{y:.1f} % at %{x:.2f}", with_band=with_band)
+    figure = figures.curves(lines, "alpha", "accuracy", "%{y:.1f} % at %{x:.2f}")
     figure.update_yaxes(title="accuracy (%)", rangemode="tozero")
     return figure.update_xaxes(title="distance from the model")
 
 
-def contours(planes: Sequence[pd.DataFrame]) -> list[go.Figure]:
+def line_words(lines: Slices) -> dict[str, str]:
+    """Explain lines and bands."""
+    n_seeds = max(points["seed"].nunique() for _, points in lines)
+    return {"drawn": figures.over_seeds(n_seeds, len(lines) <= MAX_NARROW_BANDS)}
+
+
+line_panels: Declared[Slices] = Declared(
+    "Along a random direction",
+    "The model is in the middle. The slower its loss rises and its accuracy falls on both sides, the flatter is its "
+    "minimum. Its width is how much of the line lies below the dotted one ({drawn}).",
+    {"Rise of the loss": rise_along, "Accuracy": accuracy_along},
+    words=line_words,
+    tables=lambda lines: [width_table(lines)],
+    columns=2,
+)
+
+
+def contours(planes: Slices) -> list[Drawing]:
     """The loss on each plane from above, in logarithmic colours that are the same for all."""
-    logs = [_log(points["loss"]) for points in planes]
+    logs = [_log(points["loss"]) for _, points in planes]
     low, high = pd.concat(logs).agg(["min", "max"])
-    return [_contour(points, log, low, high) for points, log in zip(planes, logs, strict=True)]
+    return [
+        (variant.html, partial(contour, points, log, low, high))
+        for (variant, points), log in zip(planes, logs, strict=True)
+    ]
 
 
-def _contour(points: pd.DataFrame, log: pd.Series, low: float, high: float) -> go.Figure:
+def contour(points: pd.DataFrame, log: pd.Series, low: float, high: float) -> go.Figure:
+    """The loss on one plane, whose logarithms are `log`; colours are those of the range from `low` to `high`."""
     figure = figures.canvas(330)
     grid = points.assign(log=log).pivot(index="beta", columns="alpha", values=["log", "loss", "accuracy"])
     ticks = _ticks(low, high)
@@ -199,6 +188,16 @@ def _contour(points: pd.DataFrame, log: pd.Series, low: float, high: float) -> g
     figure.update_xaxes(title="first direction", showgrid=False, constrain="domain")
     figure.update_yaxes(title="second direction", showgrid=False, scaleanchor="x", constrain="domain")
     return figure
+
+
+plane_panels: Declared[Slices] = Declared(
+    "On a plane of two random directions",
+    "The planes from above, with the model at the cross. Neighbouring contours differ by a constant factor of loss and "
+    "have the same colours in all figures: the wider apart they are, the flatter is the minimum (first seed; dark is a "
+    "low loss).",
+    contours,
+    columns=at_most(3),
+)
 
 
 def _ticks(low: float, high: float) -> list[float]:

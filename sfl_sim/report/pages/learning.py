@@ -15,9 +15,8 @@ from sfl_sim.metrics.costs import replay_costs
 from sfl_sim.report import display, figures
 from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS, MAX_POINTS
 from sfl_sim.report.panel import Declared, Panel
-from sfl_sim.report.results import knowing, of_each
+from sfl_sim.report.results import BYTES, ROUNDS, TIME, Cost, accuracy, aims, knowing, of_each, target_table
 from sfl_sim.report.table import Column, by_variant, columns_of
-from sfl_sim.report.targets import BYTES, ROUNDS, TIME, Cost, accuracy, aims, target_table
 from sfl_sim.scenario.given import METRICS
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames, Variant
-    from sfl_sim.report.targets import Aim
+    from sfl_sim.report.results import Aim
 
 LOW_PX = 280
 MAX_LINEAR = 20

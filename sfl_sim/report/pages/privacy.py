@@ -13,15 +13,13 @@ from markupsafe import Markup, escape
 
 from sfl_sim.report import figures, style
 from sfl_sim.report.about import setup_in_words, warnings
-from sfl_sim.report.display import data_size, duration, percent, plural, points, time_unit
+from sfl_sim.report.display import any_of, data_size, duration, percent, plural, points, time_unit
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import TABLES
-from sfl_sim.report.pages.costs import any_of
 from sfl_sim.report.panel import Panel
 from sfl_sim.report.privacy_load import MEASURES, load_results
-from sfl_sim.report.results import of_each
-from sfl_sim.report.table import Cell, Column, Table
-from sfl_sim.report.targets import TIME, accuracy, time_in_words
+from sfl_sim.report.results import TIME, accuracy, of_each, time_in_words
+from sfl_sim.report.table import Cell, Column, Table, by_variant
 from sfl_sim.store.reading import read_table
 
 if TYPE_CHECKING:
@@ -198,12 +196,13 @@ def _columns(results: PrivacyResults) -> list[Column]:
 
 
 def _table(results: PrivacyResults, columns: Sequence[Column]) -> Table:
-    rows = []
-    for variant, seeds in of_each(results.figures, results.frames.variants):
-        about = FRONT if results.middle.loc[variant.label, "best"] else ""
-        rows.append([Cell(results.name(variant), about), *(column.cell(seeds) for column in columns)])
+    front = results.middle["best"]
+    rows = [
+        (Cell(results.name(variant), FRONT if front[variant.label] else ""), seeds)
+        for variant, seeds in of_each(results.figures, results.frames.variants)
+    ]
     note = "Medians over seeds, ± standard deviation; the best of each column is shaded: of leakage, the least."
-    return Table(["Variant", *(column.title for column in columns)], rows, note=note)
+    return by_variant(columns, rows, note=note)
 
 
 # Pictures

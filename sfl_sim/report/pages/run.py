@@ -23,12 +23,11 @@ from sfl_sim.report.display import plural
 from sfl_sim.report.frames import merge
 from sfl_sim.report.html_page import Parts, write_page
 from sfl_sim.report.load import load
-from sfl_sim.report.pages import costs, gantt, knowledge, learning, one_round, system
+from sfl_sim.report.pages import costs, knowledge, learning, one_round, system
 from sfl_sim.report.pages.headline import headline
 from sfl_sim.report.panel import Panel
-from sfl_sim.report.results import paper_table, results_table
+from sfl_sim.report.results import BYTES, ROUNDS, TIME, aims, paper_table, results_table
 from sfl_sim.report.table import Cell, Table
-from sfl_sim.report.targets import BYTES, ROUNDS, TIME, aims
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,8 +72,8 @@ SECTIONS = {
     "Replay": Section(learning.replay_panels),
     "Labels in the order of service": Section(one_round.order_panels, details=True),
     "The server's queue": Section(one_round.queue_panels, details=True),
-    "One round, operation by operation": Section(gantt.gantt_panels, details=True),
-    "Why a round takes so long": Section(gantt.path_panels, details=True),
+    "One round, operation by operation": Section(one_round.gantt_panels, details=True),
+    "Why a round takes so long": Section(one_round.path_panels, details=True),
     "Where to cut": Section(system.cut_panels, folded=True),
     "Labels held by each client": Section(lambda frames: system.holdings_panels(system.held(frames)), folded=True),
     "The fleet": Section(system.fleet_panels, folded=True),
@@ -84,7 +83,7 @@ entered here: the docstring of `sfl_sim.report` shows how."""
 DIGESTS = ("timeline", "weights")
 LIMITS = {
     "last_rounds": LAST_ROUNDS, "curve_points": figures.MAX_POINTS, "heat_rounds": knowledge.MAX_ROUNDS,
-    "queue_points": one_round.MAX_POINTS, "gantt_ops": gantt.MAX_OPS, "gantt_clients": gantt.MAX_CLIENTS,
+    "queue_points": one_round.MAX_POINTS, "gantt_ops": one_round.MAX_OPS, "gantt_clients": one_round.MAX_CLIENTS,
     "drawn_variants": style.MAX_DETAILED, "max_looks": style.MAX_LOOKS, "max_open_rows": 8,
 }  # fmt: skip
 """How much is drawn, and how long a table of differences may be that need not be opened."""

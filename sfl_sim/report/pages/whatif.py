@@ -3,41 +3,50 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import pandas as pd
 from markupsafe import Markup, escape
 
 from sfl_sim.metrics.survival import ALIKE
-from sfl_sim.report import style
+from sfl_sim.report import display, style
 from sfl_sim.report.about import setup_in_words
-from sfl_sim.report.display import capitalised, duration, listed, percent, plural
+from sfl_sim.report.display import NBSP, capitalised, duration, listed, percent, plural, tenths
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import settings_by_variant
-from sfl_sim.report.pages import whatif_clients, whatif_figures
-from sfl_sim.report.pages.costs import NOTHING
-from sfl_sim.report.pages.whatif_figures import best_by_column, field, reigns
+from sfl_sim.report.pages import whatif_figures as drawn
+from sfl_sim.report.pages.whatif_figures import best_by_column, field, parts_shown, reigns
+from sfl_sim.report.panel import Declared, Panel, panels_of
+from sfl_sim.report.results import accuracy
 from sfl_sim.report.table import Cell, Table, columns_of
-from sfl_sim.report.whatif_load import PARTS, load_whatif
+from sfl_sim.report.whatif_load import PARTS, load_whatif, where_drawn
 from sfl_sim.scenario.yaml_text import read_value
 from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator, Mapping
     from pathlib import Path
 
-    import pandas as pd
     from rich.console import Group
 
-    from sfl_sim.report.panel import Panel
+    from sfl_sim.report.panel import Drawing
     from sfl_sim.report.whatif_load import Axis, WhatIf
 
 MAX_TOLD = 3
 """Largest number of series that the headlines tell of."""
 MAX_REIGNS = 4
+MAX_MULTIPLES = 6
+"""Largest number of other systems for which the parts of a round are drawn."""
+MAX_ROWS = 5
+"""Largest number of points of each system that the table of draws shows."""
 SHORT = {"queue": "queue", "assistants": "assistants", "barrier": "waiting", "aggregate": "aggregation"}
 """Names of resources as they head a column."""
 NEEDS = columns_of("points", "client_memory_bytes", "client_joule", kind="whatif")
+SURVIVAL = "Does it survive what is not known?"
+TRAINED = ["A round", "Accuracy reached", f"Rounds to{NBSP}target", f"Time to{NBSP}target", "Valid"]
 
 
 def write_whatif(folder: Path, out: Path) -> Path:
@@ -70,19 +79,12 @@ def write_whatif(folder: Path, out: Path) -> Path:
 
 
 def panels(whatif: WhatIf) -> list[Panel]:
-    """List all sections that there are data for. The table of best points stands below the map, if there is one."""
-    best = [best_points(whatif)]
-    maps = whatif_figures.map_panels(whatif, best)
-    return [
-        *whatif_figures.round_panels(whatif, [] if maps else best),
-        *whatif_clients.draw_panels(whatif),
-        *whatif_figures.elsewhere_panels(whatif),
-        *maps,
-        *whatif_clients.class_panels(whatif),
-        *whatif_clients.cost_panels(whatif),
-        *whatif_clients.overlay_panels(whatif),
-        *whatif_figures.server_panels(whatif),
-    ]
+    """List all sections that there are data for."""
+    sections: list[Callable[[WhatIf], list[Panel]]] = [
+        all_variants_panels, round_panels, draw_panels, elsewhere_panels, map_panels, class_panels, cost_panels,
+        trained_panels, server_panels,
+    ]  # fmt: skip
+    return panels_of(sections, whatif)
 
 
 def warnings(whatif: WhatIf) -> list[str]:
@@ -103,7 +105,7 @@ def whatif_in_terminal(folder: Path) -> Group:
     best = best_in_terminal(whatif).in_terminal()
     if whatif.draws.empty:
         return Group(best)
-    return Group(best, f"\n{whatif_clients.TITLE}", whatif_clients.survivors(whatif).in_terminal())
+    return Group(best, f"\n{SURVIVAL}", survivors(whatif).in_terminal())
 
 
 def headline(whatif: WhatIf) -> list[Markup]:
@@ -114,7 +116,7 @@ def headline(whatif: WhatIf) -> list[Markup]:
         found += told if len(whatif.series) == 1 else [series.html + ": " + sentences for sentences in told]
     if len(whatif.series) > MAX_TOLD:
         found.append(escape(f"{plural(len(whatif.series) - MAX_TOLD, 'more variant')} below."))
-    return found + whatif_clients.verdict(whatif) + whatif_clients.first_to_target(whatif)
+    return found + verdict(whatif) + first_to_target(whatif)
 
 
 def _best(whatif: WhatIf, series: style.Named) -> Markup:
@@ -233,7 +235,7 @@ def best_in_each_system(whatif: WhatIf) -> Iterator[Best]:
 def best_points(whatif: WhatIf) -> Table:
     """Tabulate for each series and system the best value, what a round takes there, and what it takes of a client."""
     middle, axis, others = whatif.middle, whatif.along, whatif.others
-    parts = [part for part in BREAKDOWN if (middle[f"{part}_s"] > NOTHING * middle["round_s"]).any()]
+    parts = parts_shown(middle)
     needs = [column for column in NEEDS if middle[column.key].notna().any()]
     rows = []
     for series, system, point, instead in best_in_each_system(whatif):
@@ -276,3 +278,271 @@ def best_in_terminal(whatif: WhatIf) -> Table:
         rows.append([*map(Cell, texts), *instead])
     about = f"Medians over {plural(whatif.n_seeds, 'seed')}." if whatif.n_seeds > 1 else ""
     return Table([*words, "Best " + axis.noun, "Round", *_instead(axis)], rows, note=about, words=words)
+
+
+# Panels
+
+
+def words(whatif: WhatIf) -> dict[str, str | Markup]:
+    """Give what captions say of the axis, of seeds, and of the values of other axes at which figures are drawn."""
+    return {"noun": whatif.along.noun, "seeds": whatif.over_seeds, "where": where_drawn(whatif.others)}
+
+
+all_variants_panels: Declared[WhatIf] = Declared(
+    "All variants",
+    "Stars mark the best of each{seeds}.{where}",
+    lambda whatif: [("Time of a round by " + whatif.along.noun, partial(drawn.by_series, whatif))],
+    when=lambda whatif: len(whatif.drawn) > 1,
+    words=words,
+)
+
+
+def round_panels(whatif: WhatIf) -> list[Panel]:
+    """List the panel on a round by resource. The table of best points is below it, or below maps if there are any."""
+    axis, shown = whatif.along, whatif.drawn
+    own = Markup("")
+    if axis.base is not None and not axis.is_numeric:
+        own = Markup(" Bold is the scenario’s own {}.").format(axis.noun)
+    if axis.is_cut and whatif.layers["pareto"].eq(False).any():
+        own += " Pale names are cuts that are not Pareto-optimal."
+    deep = "from the shallowest cut to the deepest" if axis.is_cut else "for each " + axis.noun
+    caption = Markup(
+        "Where the time of the average client's round goes, {}. Warm colours are waiting{}. The star marks the "
+        "shortest round.{}{}{}"
+    )
+    more = f" The first {len(shown)} of {len(whatif.series)} variants are drawn." * (len(shown) < len(whatif.series))
+    caption = caption.format(deep, whatif.over_seeds, own, where_drawn(whatif.others), more)
+    drawings = [stacked(whatif, one) for one in shown]
+    tables = [] if map_panels(whatif) else [best_points(whatif)]
+    return [Panel("Time of a round by " + axis.noun, caption, drawings, min(len(drawings), 2), tables)]
+
+
+draw_panels: Declared[WhatIf] = Declared(
+    SURVIVAL,
+    "All configurations in the same {draws}. Rates of devices and links, the training factor, the times of this "
+    "network on devices and server, and how links vary come from their stated errors. Marks are medians, lines hold "
+    "80 % of the draws. First is the fastest of a system, and who is within {alike} of it.{where}",
+    {"Time of a round": drawn.intervals, "How often first": drawn.firsts},
+    when=lambda whatif: len(whatif.draws),
+    words=lambda whatif: words(whatif) | {"draws": _draws(whatif), "alike": percent(ALIKE, 0)},
+    tables=lambda whatif: [survivors(whatif)],
+    columns=2,
+)
+
+
+def stacked(whatif: WhatIf, series: style.Named, across: int | None = None) -> Drawing:
+    """The figure of a round by resource, headed by which value is the best at a value of the second axis."""
+    heading, other = whatif.along.said(whatif.best(series, across)) + " is the best", whatif.across
+    if other is not None:
+        heading = other.said(other.shown if across is None else across) + ": " + heading
+    return whatif.heading(series, heading), partial(drawn.stacked, whatif, series, across)
+
+
+def elsewhere_panels(whatif: WhatIf) -> list[Panel]:
+    """List the panel with the figure of the first series at other values of the second axis: all if they are few."""
+    across, shown = whatif.across, whatif.drawn
+    if across is None or not shown:
+        return []
+    rest = [i for i in range(len(across.values)) if i != across.shown and len(whatif.times(shown[0], i))]
+    chosen = [int(i) for i in display.thin(pd.DataFrame(index=rest), MAX_MULTIPLES).index]
+    some = f" {len(chosen)} of {plural(len(rest), 'other value')}." if len(chosen) < len(rest) else ""
+    whose = " " + shown[0].html + " alone." if len(whatif.series) > 1 else ""
+    caption = escape(f"Each figure has a scale of its own.{some}") + whose + where_drawn(whatif.others[1:])
+    columns = {1: 1, 2: 2, 4: 2}.get(len(chosen), 3)
+    drawings = [stacked(whatif, shown[0], i) for i in chosen]
+    return [Panel("At other values of " + across.noun, caption, drawings, columns)] if chosen else []
+
+
+def map_panels(whatif: WhatIf) -> list[Panel]:
+    """List the panel with two maps for each variant, if a second axis was varied."""
+    across, noun = whatif.across, whatif.along.noun
+    drawings: list[Drawing] = []
+    if across is None or len(across.values) < 2 or not whatif.drawn:
+        return []
+    for one in whatif.drawn:
+        for text, over_best in (("time of a round", False), ("against the best of the same " + across.noun, True)):
+            draw = partial(drawn.time_map, whatif, one, across, over_best=over_best)
+            drawings.append((whatif.heading(one, Markup(text)), draw))
+    every = "every combination of the other settings" if len(whatif.others) > 1 else "every " + across.noun
+    caption = Markup(
+        "Dark is quick. A star marks the best {noun} of its column, and the line shows where the best one changes"
+        "{seeds}.{where} The table has the best {noun} for {every}."
+    ).format(noun=noun, seeds=whatif.over_seeds, where=where_drawn(whatif.others[1:]), every=every)
+    return [Panel("Where the best " + noun + " changes", caption, drawings, 2, [best_points(whatif)])]
+
+
+def of_classes(whatif: WhatIf) -> list[Drawing]:
+    """Two figures for each variant, if there are several classes."""
+    drawings: list[Drawing] = []
+    for one in whatif.drawn if whatif.clients["group"].nunique() > 1 else []:
+        best, own = whatif.best(one), "own time by " + whatif.along.noun
+        round_there = "the round at " + whatif.along.said(best) + ", the best for all"
+        drawings.append((whatif.heading(one, own), partial(drawn.preferences, whatif, one)))
+        drawings.append((whatif.heading(one, round_there), partial(drawn.spent, whatif, one, best)))
+    return drawings
+
+
+class_panels: Declared[WhatIf] = Declared(
+    "The best choice for each class of devices",
+    "For each class of devices, the time that a client of the class spends on computing, sending, queueing, being "
+    "served and receiving, without the straggler wait, by {noun}. Stars mark the best {noun} of each class (means over "
+    "clients and seeds).{where}",
+    of_classes,
+    words=words,
+    columns=2,
+)
+
+
+def cost_panels(whatif: WhatIf) -> list[Panel]:
+    """List the panel on memory and energy of a client, for the first series: methods differ little in them."""
+    if not whatif.drawn:
+        return []
+    first, noun = whatif.drawn[0], whatif.along.noun
+    drawings: list[Drawing] = []
+    caption = Markup("What a client needs in addition to time.")
+    for column, (name, _, _, unknown) in drawn.COSTS.items():
+        numbers = whatif.here(whatif.middle, first)[column].dropna()
+        if numbers.empty:
+            caption += unknown
+        elif numbers.max() > (1 + ALIKE) * numbers.min():  # else there is nothing to see
+            drawings.append((f"{name} by " + noun, partial(drawn.client_cost, whatif, first, column)))
+        else:
+            caption += f" {name} does not depend on " + noun + "."
+    caption += where_drawn(whatif.others) + (" Of " + first.html + "." if len(whatif.series) > 1 else "")
+    return [Panel("What it costs a client", caption, drawings, columns=2)]
+
+
+def trained_panels(whatif: WhatIf) -> list[Panel]:
+    """List the panel on points that were trained, if a run was asked for them."""
+    if whatif.overlay is None:
+        return []
+    targets = whatif.overlay["target_accuracy"].dropna().unique()
+    goal = f"{accuracy(targets[0])} accuracy" if len(targets) == 1 else "the target"
+    points = trained(whatif).sort_values([axis.column for axis in whatif.others], kind="stable")
+    own = whatif.here(points)
+    drawings = [
+        (f"Time to {goal}", partial(drawn.time_to_target, whatif, own)),
+        ("Accuracy against the time of a round", partial(drawn.accuracy_by_round, whatif, own)),
+    ]
+    tables = [trained_table(whatif, own)]
+    if len(own) < len(points):
+        tables.append(trained_table(whatif, points.drop(own.index), "At other values"))
+    caption = Markup(
+        "Accuracies of stored runs, with the times of this what-if. The left figure has the simulated time to {}, with "
+        "the accuracy reached at the end; the right one has that accuracy against the time of a round (medians over "
+        "seeds). A configuration where clients would be served in another order, or training would go on for more "
+        "rounds, must be trained: its accuracy is not known.{}"
+    ).format(goal, where_drawn(whatif.others))
+    return [Panel("Configurations that were trained", caption, drawings if len(own) else [], 2, tables)]
+
+
+server_panels: Declared[WhatIf] = Declared(
+    "Another server",
+    "The best configuration with the scenario’s own system, timed with other servers{seeds}. The ring marks the "
+    "scenario’s own server. {faster}",
+    {
+        "Speed of the server": partial(drawn.by_server, column="speedup"),
+        "Workers of the server": partial(drawn.by_server, column="workers"),
+    },
+    when=lambda whatif: len(whatif.server),
+    words=lambda whatif: words(whatif) | {"faster": drawn.faster_server(whatif)},
+    columns=2,
+)
+
+# What survives uncertainty
+
+
+def verdict(whatif: WhatIf) -> list[Markup]:
+    """A sentence on how often the first of the scenario's own system comes first in the draws, and who else does."""
+    here = whatif.here(whatif.survival) if len(whatif.draws) else whatif.draws
+    if len(here) < 2:
+        return []
+    ours = here.nsmallest(1, "round_s")
+    (first,), (other,) = ours.to_dict("records"), here.drop(ours.index).nlargest(1, "first").to_dict("records")
+    told = Markup("In {} of {} from the errors of prices and profiles, {} is the first or as good; {} is in {}.")
+    share, next_share = percent(first["first"], 0), percent(other["first"], 0)
+    return [told.format(share, _draws(whatif), _said(whatif, first), _said(whatif, other), next_share)]
+
+
+def _draws(whatif: WhatIf) -> str:
+    return plural(whatif.draws["draw"].nunique(), "drawn system")
+
+
+def _said(whatif: WhatIf, point: Mapping[Any, Any]) -> Markup:
+    said = whatif.along.said(point[whatif.along.column])
+    return said if len(whatif.series) == 1 else Markup(point["series"]) + " with " + said
+
+
+def survivors(whatif: WhatIf) -> Table:
+    """Tabulate for each system the points that come first most often, and its first without any draw."""
+    rows, left_out = [], 0
+    for _, own in whatif.survival.groupby("contest", sort=False):
+        ranked = own.sort_values(["first", "median_s"], ascending=[False, True], kind="stable")
+        often = (ranked["first"] > 0) & (np.arange(len(ranked)) < MAX_ROWS)
+        is_shown = often | (ranked["round_s"] == ranked["round_s"].min())
+        for point in ranked[is_shown].to_dict("records"):
+            between = f"{duration(point['low_s'])} to {duration(point['high_s'])}"
+            texts = [duration(point["round_s"]), duration(point["median_s"]), between, percent(point["first"], 0)]
+            rows.append([_heading(whatif, point), *map(Cell, texts)])
+        left_out += int((~is_shown).sum())
+    titles = [capitalised(whatif.along.noun), "As priced", "Median", "80 % of draws", "First in"]
+    more = f", without {plural(left_out, 'configuration')} that come first less often or never" if left_out else ""
+    return Table(titles, rows, note=f"{capitalised(Markup(_draws(whatif)))}{more}.", words=titles[:1])
+
+
+def _heading(whatif: WhatIf, point: Mapping[Any, Any]) -> Cell:
+    """A value of the axis, and below it those of the others, and the series if there are several."""
+    below = [axis.said(point[axis.column]) for axis in whatif.others]
+    below += [Markup(point["series"])] if len(whatif.series) > 1 else []
+    return Cell(whatif.along.said(point[whatif.along.column]), Markup(" · ").join(below))
+
+
+# Points that were trained
+
+
+def trained(whatif: WhatIf) -> pd.DataFrame:
+    """One row per trained point: medians over seeds, infinite where the target is not reached, and `round_s`.
+
+    `valid` is whether all seeds are, and `reason` one of those given.
+    """
+    assert whatif.overlay is not None
+    at = ["series", *(axis.column for axis in whatif.axes)]
+    to_target = ["rounds_to_accuracy", "time_to_accuracy_s"]
+    numbers = ["accuracy", "target_accuracy", *to_target]
+    known = whatif.overlay.astype(dict.fromkeys(numbers, float)).fillna(dict.fromkeys(to_target, math.inf))
+    reasons = known["reason"].fillna("").astype(str).where(~known["valid"].astype(bool), "")
+    found = known.assign(reason=reasons).groupby(at, as_index=False)
+    points = found.agg({**dict.fromkeys(numbers, "median"), "valid": "all", "reason": "max"})
+    return points.merge(whatif.middle[[*at, "round_s"]], on=at)
+
+
+def first_to_target(whatif: WhatIf) -> list[Markup]:
+    """A sentence on which of the trained points of the scenario's own system reaches the target first."""
+    if whatif.overlay is None:
+        return []
+    here = whatif.here(trained(whatif))
+    reached = here[here["valid"] & np.isfinite(here["time_to_accuracy_s"])]
+    sentences = []
+    for point in reached.nsmallest(1, "time_to_accuracy_s").to_dict("records"):
+        whose = " of " + Markup(point["series"]) if len(whatif.series) > 1 else ""
+        target, after = accuracy(point["target_accuracy"]), duration(point["time_to_accuracy_s"])
+        sentence = Markup("Of what was trained, {}{} is the first to reach {} accuracy, after {}.")
+        sentences.append(sentence.format(whatif.along.said(point[whatif.along.column]), whose, target, after))
+    return sentences
+
+
+def trained_table(whatif: WhatIf, points: pd.DataFrame, folded: str = "") -> Table:
+    """One row per trained point, folded under a title if one is given; a reason instead of times if no longer valid."""
+    rows = []
+    for point in points.to_dict("records"):
+        texts = [percent(point["accuracy"]), tenths(point["rounds_to_accuracy"]), "", "yes"]
+        if not point["valid"]:
+            texts = ["–", "–", "–", "must be trained"]
+        elif math.isfinite(point["time_to_accuracy_s"]):
+            texts[2] = duration(point["time_to_accuracy_s"])
+        else:
+            texts[1:3] = ["not reached" if point["target_accuracy"] > 0 else "–"] * 2
+        *cells, last = map(Cell, texts)
+        cells.append(last._replace(below=point["reason"]))
+        rows.append([_heading(whatif, point), Cell(duration(point["round_s"])), *cells])
+    return Table([whatif.along.noun.capitalize(), *TRAINED], rows, folded, folded=bool(folded))

@@ -1,34 +1,29 @@
-"""Panels of a what-if on the time of a round: at each cut, with other servers, and over cuts and one more axis."""
+"""Figures of a what-if: the time of a round along an axis, in other systems, of classes of clients, and of draws."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup, escape
+from markupsafe import Markup
+from plotly.colors import sample_colorscale
 
 from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import display, figures, style
-from sfl_sim.report.display import plural
 from sfl_sim.report.figures import WIDE, value_axis, wide_axis
-from sfl_sim.report.pages.costs import NOTHING
-from sfl_sim.report.panel import Declared, Panel
-from sfl_sim.report.whatif_load import where_drawn
+from sfl_sim.report.whatif_load import CLIENT_PARTS
 from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import plotly.graph_objects as go
     from numpy.typing import NDArray
 
-    from sfl_sim.report.panel import Drawing
-    from sfl_sim.report.table import Table
     from sfl_sim.report.whatif_load import Axis, WhatIf
 
 # Values along the axis that a best one is sought on
@@ -36,25 +31,6 @@ if TYPE_CHECKING:
 ROW_PX, COMPACT_ROW_PX, NUMERIC_PX, SERVER_PX = 19, 12.5, 340, 300
 STAR = {"symbol": "star", "size": 12, "color": style.INK, "line": {"color": "#FFFFFF", "width": 1}}
 PALE_NAME = "#98A2AD"
-
-
-def add_line(
-    figure: go.Figure, axis: Axis, numbers: pd.Series, named: style.Named, unit: str, starred: bool = True
-) -> None:
-    """A line through `numbers` (by index on the axis), with a star at the least if one is sought."""
-    told = "y" if axis.is_numeric else "x"
-    figures.lines(
-        figure, named, **placed(axis, numbers.index, numbers), mode="lines+markers", width=2,
-        hover=f"{named.label}: %{{{told}:.3~g}} {unit} at %{{text}}<extra></extra>",
-        text=[axis.names[i] for i in numbers.index], marker={"color": named.colour, "size": 5},
-    )  # fmt: skip
-    if not starred:
-        return
-    least = numbers.nsmallest(1)
-    figures.marks(
-        figure, named, **placed(axis, least.index, least), hover="", showlegend=False, hoverinfo="skip",
-        marker={**STAR, "color": named.colour, "size": 15}, cliponaxis=False,
-    )  # fmt: skip
 
 
 def canvas(axis: Axis, compact: bool = False) -> go.Figure:
@@ -83,11 +59,15 @@ def dressed(whatif: WhatIf, figure: go.Figure, title: str, most: float | None = 
     else:
         size = 10 if figure.layout.height < 90 + 16 * len(axis.values) else 12
         figure.update_xaxes(upright)
-        figure.update_yaxes(
-            range=[len(axis.values) - 0.4, -0.6], showgrid=False, ticks="", tickvals=list(range(len(axis.values))),
-            ticktext=names(whatif), tickfont={"size": size}, title=None if axis.is_cut else axis.title,
-        )  # fmt: skip
+        figure.update_yaxes(rows_of_values(whatif), range=[len(axis.values) - 0.4, -0.6], tickfont={"size": size})
     return figure
+
+
+def rows_of_values(whatif: WhatIf) -> dict[str, object]:
+    """A y axis with a row for each value, from the first on top."""
+    axis = whatif.along
+    title, ticks = None if axis.is_cut else axis.title, list(range(len(axis.values)))
+    return {"title": title, "tickvals": ticks, "ticktext": names(whatif), "ticks": "", "showgrid": False}
 
 
 def wide(whatif: WhatIf, figure: go.Figure, title: str, numbers: Sequence[pd.Series]) -> go.Figure:
@@ -107,57 +87,41 @@ def names(whatif: WhatIf) -> list[str]:
     ]
 
 
-# At each cut
+def along(
+    whatif: WhatIf, of: Mapping[style.Named, pd.Series], title: str, unit: tuple[str, float], best: bool = True
+) -> go.Figure:
+    """A line through the numbers (by index on the axis) of each bearer of a name.
 
-MAX_MULTIPLES = 6
-"""Largest number of other systems for which the parts of a round are drawn."""
-
-
-def round_panels(whatif: WhatIf, tables: Sequence[Table]) -> list[Panel]:
-    """List the panel on a round by resource, with `tables` below, and one on all variants if there are several."""
-    axis, shown = whatif.along, whatif.drawn
-    title, where = "Time of a round by " + axis.noun, where_drawn(whatif.others)
-    own = Markup("")
-    if axis.base is not None and not axis.is_numeric:
-        own = Markup(" Bold is the scenario’s own {}.").format(axis.noun)
-    if axis.is_cut and whatif.layers["pareto"].eq(False).any():
-        own += " Pale names are cuts that are not Pareto-optimal."
-    deep = "from the shallowest cut to the deepest" if axis.is_cut else "for each " + axis.noun
-    caption = Markup(
-        "Where the time of the average client's round goes, {}. Warm colours are waiting{}. The star marks the "
-        "shortest round.{}"
-    ).format(deep, whatif.over_seeds, own)
-    more = f" The first {len(shown)} of {len(whatif.series)} variants are drawn."
-    drawings = [_stacked(whatif, one) for one in shown]
-    told = caption + where + more * (len(shown) < len(whatif.series))
-    panels = [Panel(title, told, drawings, min(len(drawings), 2), tables)]
-    if len(shown) > 1:
-        caption = escape(f"Stars mark the best of each{whatif.over_seeds}.") + where
-        panels.insert(0, Panel("All variants", caption, [(title, partial(by_series, whatif))]))
-    return panels
+    With a star at the least of each, on an axis that may be logarithmic, if the `best` are sought.
+    """
+    axis, (name, size) = whatif.along, unit
+    figure = canvas(axis)
+    for named, unscaled in of.items():
+        numbers = unscaled / size
+        figures.lines(
+            figure, named, **placed(axis, numbers.index, numbers), mode="lines+markers", width=2,
+            hover=f"{named.label}: %{{{'y' if axis.is_numeric else 'x'}:.3~g}} {name} at %{{text}}<extra></extra>",
+            text=[axis.names[i] for i in numbers.index], marker={"color": named.colour, "size": 5},
+        )  # fmt: skip
+        if best:
+            least = numbers.nsmallest(1)
+            figures.marks(
+                figure, named, **placed(axis, least.index, least), hover="", showlegend=False, hoverinfo="skip",
+                marker={**STAR, "color": named.colour, "size": 15}, cliponaxis=False,
+            )  # fmt: skip
+    title = f"{title} ({name})"
+    return wide(whatif, figure, title, [own / size for own in of.values()]) if best else dressed(whatif, figure, title)
 
 
-def elsewhere_panels(whatif: WhatIf) -> list[Panel]:
-    """List the panel with the figure of the first series at other values of the second axis: all if they are few."""
-    across, shown = whatif.across, whatif.drawn
-    if across is None or not shown:
-        return []
-    rest = [i for i in range(len(across.values)) if i != across.shown and len(whatif.times(shown[0], i))]
-    chosen = [int(i) for i in display.thin(pd.DataFrame(index=rest), MAX_MULTIPLES).index]
-    some = f" {len(chosen)} of {plural(len(rest), 'other value')}." if len(chosen) < len(rest) else ""
-    whose = " " + shown[0].html + " alone." if len(whatif.series) > 1 else ""
-    caption = escape(f"Each figure has a scale of its own.{some}") + whose + where_drawn(whatif.others[1:])
-    columns = {1: 1, 2: 2, 4: 2}.get(len(chosen), 3)
-    drawings = [_stacked(whatif, shown[0], i) for i in chosen]
-    return [Panel("At other values of " + across.noun, caption, drawings, columns)] if chosen else []
+def by_series(whatif: WhatIf) -> go.Figure:
+    """Median seconds of a round for each value of the axis, a line for each series, and a star on its best."""
+    times_s = {series: own for series in whatif.series if len(own := whatif.times(series))}
+    return along(whatif, times_s, "time of a round", display.time_unit(min(own.median() for own in times_s.values())))
 
 
-def _stacked(whatif: WhatIf, series: style.Named, across: int | None = None) -> Drawing:
-    """The figure of a round by resource, headed by which value is the best at a value of the second axis."""
-    heading, other = whatif.along.said(whatif.best(series, across)) + " is the best", whatif.across
-    if other is not None:
-        heading = other.said(other.shown if across is None else across) + ": " + heading
-    return whatif.heading(series, heading), partial(stacked, whatif, series, across)
+def parts_shown(middle: pd.DataFrame) -> list[str]:
+    """The resources that take more than nothing of a round."""
+    return [part for part in BREAKDOWN if (middle[f"{part}_s"] > figures.NOTHING * middle["round_s"]).any()]
 
 
 def stacked(whatif: WhatIf, series: style.Named, across: int | None = None) -> go.Figure:
@@ -169,8 +133,7 @@ def stacked(whatif: WhatIf, series: style.Named, across: int | None = None) -> g
     rows = whatif.here(whatif.middle, series, across).dropna(subset="round_s").sort_values(axis.column)
     unit, unit_s = display.time_unit(rows["round_s"].median())
     figure = canvas(axis, compact=across is not None)
-    shown = [part for part in BREAKDOWN if (whatif.middle[f"{part}_s"] > NOTHING * whatif.middle["round_s"]).any()]
-    for part in shown:
+    for part in parts_shown(whatif.middle):
         name, colour = style.RESOURCE_NAMES[part], style.RESOURCE_COLOURS[part]
         at = placed(axis, rows[axis.column], rows[f"{part}_s"] / unit_s)
         about = {
@@ -195,17 +158,6 @@ def stacked(whatif: WhatIf, series: style.Named, across: int | None = None) -> g
     )  # fmt: skip
     figure.update_layout(barmode="stack", bargap=0)
     return dressed(whatif, figure, f"time of a round ({unit})", most=1.08 * rows["round_s"].max() / unit_s)
-
-
-def by_series(whatif: WhatIf) -> go.Figure:
-    """Median seconds of a round for each value of the axis, a line for each series, and a star on its best."""
-    axis = whatif.along
-    figure = canvas(axis)
-    times = {series: own for series in whatif.series if len(own := whatif.times(series))}
-    unit, unit_s = display.time_unit(min(own.median() for own in times.values()))
-    for series, own in times.items():
-        add_line(figure, axis, own / unit_s, series, unit)
-    return wide(whatif, figure, f"time of a round ({unit})", [own / unit_s for own in times.values()])
 
 
 # With other servers
@@ -260,19 +212,6 @@ def faster_server(whatif: WhatIf) -> str:
     return f"One {faster:.3g} times as fast would save {share} of the round."
 
 
-server_panels: Declared[WhatIf] = Declared(
-    "Another server",
-    "The best configuration with the scenario’s own system, timed with other servers{seeds}. The ring marks the "
-    "scenario’s own server. {faster}",
-    {
-        "Speed of the server": partial(by_server, column="speedup"),
-        "Workers of the server": partial(by_server, column="workers"),
-    },
-    when=lambda whatif: len(whatif.server),
-    words=lambda whatif: {"seeds": whatif.over_seeds, "faster": faster_server(whatif)},
-    columns=2,
-)
-
 # Over cuts and one more axis
 
 DAY_S = 86400
@@ -281,24 +220,6 @@ TICKS_S = (1e-3, 1e-2, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10800, 
 MAX_SLOWER = 10.0
 """Factor over the best of a column from which on everything is equally pale."""
 SLOWER_TICKS = (1, 1.2, 1.5, 2, 3, 5, MAX_SLOWER)
-
-
-def map_panels(whatif: WhatIf, tables: Sequence[Table]) -> list[Panel]:
-    """List the panel with two maps for each variant and `tables` below, if a second axis was varied."""
-    across, axis = whatif.across, whatif.along
-    if across is None or len(across.values) < 2 or not whatif.drawn:
-        return []
-    drawings: list[Drawing] = []
-    for one in whatif.drawn:
-        against = "against the best of the same " + across.noun
-        drawings.append((whatif.heading(one, Markup("time of a round")), partial(time_map, whatif, one, across)))
-        drawings.append((whatif.heading(one, against), partial(time_map, whatif, one, across, over_best=True)))
-    every = "every combination of the other settings" if len(whatif.others) > 1 else "every " + across.noun
-    caption = Markup(
-        "Dark is quick. A star marks the best {noun} of its column, and the line shows where the best one changes"
-        "{seeds}.{at} The table has the best {noun} for {every}."
-    ).format(noun=axis.noun, seeds=whatif.over_seeds, at=where_drawn(whatif.others[1:]), every=every)
-    return [Panel("Where the best " + axis.noun + " changes", caption, drawings, 2, tables)]
 
 
 def field(whatif: WhatIf, series: style.Named, across: Axis) -> NDArray[np.float64]:
@@ -360,10 +281,7 @@ def time_map(whatif: WhatIf, series: style.Named, across: Axis, over_best: bool 
         title=across.title, tickvals=list(range(len(across.values))), ticktext=across.own_is_bold(), ticks="",
         range=[-0.5, len(across.values) - 0.5], showgrid=False,
     )  # fmt: skip
-    return figure.update_yaxes(
-        tickvals=list(range(len(axis.values))), ticktext=names(whatif), showgrid=False, ticks="",
-        range=[len(axis.values) - 0.5, -0.5], title=None if axis.is_cut else axis.title,
-    )  # fmt: skip
+    return figure.update_yaxes(rows_of_values(whatif), range=[len(axis.values) - 0.5, -0.5])
 
 
 def step_line(times_s: NDArray[np.float64], across: Axis) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -412,3 +330,166 @@ def reigns(times_s: NDArray[np.float64], across: Axis) -> list[Reign]:
             found[-1] = replace(former, until=float(until))
         found.append(Reign(best, column, column))
     return found
+
+
+# Clients
+
+CLASS_PX = 56
+COSTS = {
+    "client_memory_bytes": (
+        "Memory",
+        "client memory",
+        "the most of any client",
+        Markup(" How much memory training takes is not known."),
+    ),
+    "client_joule": (
+        "Energy",
+        "energy of a client and round",
+        "mean of all clients",
+        Markup(" No power of the devices is known (<code>clients.power</code>), so there is no energy."),
+    ),
+}
+"""What a client needs: its name, what is drawn of it, what the line for all is, and what is said if it is unknown."""
+
+
+def classes(whatif: WhatIf) -> list[style.Named]:
+    """The classes of devices, the slowest first, in colours of a ramp."""
+    slowest_first = whatif.clients.groupby("group")["macs_per_s"].median().sort_values().index
+    colours = sample_colorscale("Plasma", np.linspace(0.08, 0.78, max(len(slowest_first), 2)))
+    return [style.Named(Markup(name), colour, "solid") for name, colour in zip(slowest_first, colours, strict=False)]
+
+
+def by_class(whatif: WhatIf, series: style.Named, *columns: str) -> pd.DataFrame:
+    """The sum of the columns in the scenario's own system, mean over clients and seeds: index of the axis by class."""
+    means = whatif.here(whatif.clients, series).groupby(["group", whatif.along.column])[list(columns)].mean()
+    return means.sum(axis="columns", min_count=1).unstack("group").dropna(how="all")
+
+
+def preferences(whatif: WhatIf, series: style.Named) -> go.Figure:
+    """Draw the own time of each class, without waiting for others, along the axis; stars mark the best of each."""
+    times_s = by_class(whatif, series, *CLIENT_PARTS)
+    of = {one: times_s[one.label].dropna() for one in classes(whatif) if one.label in times_s}
+    return along(whatif, of, "own time in a round", display.time_unit(times_s.median().min()))
+
+
+def spent(whatif: WhatIf, series: style.Named, at: int) -> go.Figure:
+    """Draw where the time of each class goes at one value of the axis, a stacked bar for each class."""
+    rows = whatif.here(whatif.clients, series)
+    rows = rows[rows[whatif.along.column] == at]
+    means = rows.groupby("group")[[*CLIENT_PARTS, "rest_s"]].mean()
+    parts = means.loc[[one.label for one in classes(whatif) if one.label in means.index]]
+    slowest_s = rows[CLIENT_PARTS].sum(axis="columns").groupby(rows["group"]).max()
+    own_s = parts[CLIENT_PARTS].sum(axis="columns")
+    parts = parts.rename(columns=lambda column: "barrier" if column == "rest_s" else column.removesuffix("_s"))
+    bars = {}
+    for name, seconds in zip(map(str, parts.index), parts.to_dict("records"), strict=True):
+        mean, most = display.duration(own_s[name]), display.duration(slowest_s[name])
+        bars[f"<b>{name}</b>: {mean} of its own, at most {most}"] = pd.Series(seconds)
+    return figures.bars(bars, "time of a round", "round", CLASS_PX)
+
+
+def client_cost(whatif: WhatIf, series: style.Named, column: str) -> go.Figure:
+    """What a client needs for each value of the axis: a line over all clients, and one for each class if they differ.
+
+    Of memory it is the most of any client, of energy the mean.
+    """
+    _, title, of_all, _ = COSTS[column]
+    overall = whatif.here(whatif.middle, series).set_index(whatif.along.column)[column]
+    if column == "client_joule":
+        unit = ("kJ", 1e3) if overall.median() >= 2e3 else ("J", 1.0)
+    else:
+        unit = display.data_unit(overall.max())
+    costs, of = by_class(whatif, series, column.removeprefix("client_")), dict[style.Named, pd.Series]()
+    least, most = (costs.agg(end, axis="columns") / unit[1] for end in ("min", "max"))
+    if not np.allclose(least, most, equal_nan=True):
+        of = {one: costs[one.label].dropna() for one in classes(whatif) if one.label in costs}
+    of[style.Named(Markup(of_all), style.INK, "dash")] = overall.dropna()
+    return along(whatif, of, title, unit, best=False)
+
+
+# What survives uncertainty
+
+ROW = 0.7
+"""Part of a row that marks of several series take."""
+
+
+def intervals(whatif: WhatIf) -> go.Figure:
+    """Median seconds of a round over the draws in the scenario's own system, with lines that hold 80 % of them."""
+    here = whatif.here(whatif.survival)
+    unit, unit_s = display.time_unit(here["median_s"].median())
+    figure, error = canvas(whatif.along), "error_y" if whatif.along.is_numeric else "error_x"
+    for series in whatif.drawn:
+        own = here[here["series"] == series.label]
+        above, below = (own["high_s"] - own["median_s"]) / unit_s, (own["median_s"] - own["low_s"]) / unit_s
+        spread = {error: {"array": above, "arrayminus": below, "color": series.colour, "thickness": 1.5, "width": 0}}
+        at = _beside(whatif, series, own, own["median_s"] / unit_s)
+        hover = f"%{{{error[-1]}:.3~g}} {unit}<extra></extra>"
+        figures.marks(figure, series, **at, hover=hover, showlegend=len(whatif.drawn) > 1, **spread)
+    return wide(whatif, figure, f"time of a round ({unit})", [here["low_s"] / unit_s, here["high_s"] / unit_s])
+
+
+def firsts(whatif: WhatIf) -> go.Figure:
+    """Share of the draws in which each point of the scenario's own system comes first."""
+    here = whatif.here(whatif.survival)
+    figure, axis = canvas(whatif.along), "y" if whatif.along.is_numeric else "x"
+    for series in whatif.drawn:
+        own = here[here["series"] == series.label]
+        at = _beside(whatif, series, own, 100 * own["first"])
+        figures.marks(figure, series, **at, hover=f"%{{{axis}:.0f}} %<extra></extra>", showlegend=False)
+    return dressed(whatif, figure, "share of the draws (%)", most=104)
+
+
+def _beside(whatif: WhatIf, series: style.Named, own: pd.DataFrame, numbers: pd.Series) -> dict[str, np.ndarray]:
+    """Place numbers as `placed`, those of several series in the row of a named value beside each other."""
+    at = placed(whatif.along, own[whatif.along.column], numbers)
+    if not whatif.along.is_numeric:
+        at["y"] = at["y"] + ROW * ((whatif.drawn.index(series) + 0.5) / len(whatif.drawn) - 0.5)
+    return at
+
+
+# Points that were trained
+
+TRAINED_PX, TRAINED_ROW_PX = 320, 40
+
+
+def time_to_target(whatif: WhatIf, points: pd.DataFrame) -> go.Figure:
+    """Simulated time to the target at the trained `points` of the scenario's own system."""
+    axis, in_time = whatif.along, points["valid"] & np.isfinite(points["time_to_accuracy_s"])
+    longest_s = float(points.loc[in_time, "time_to_accuracy_s"].max()) if in_time.any() else 1.0
+    unit, unit_s = display.time_unit(longest_s)
+    values = sorted(points[axis.column].unique())
+    figure = figures.canvas(90 + TRAINED_ROW_PX * max(len(values), 3))
+    for series in whatif.series:
+        own = points[points["series"] == series.label]
+        reached = in_time[own.index]
+        ends = [f" {display.percent(share)}" for share in own["accuracy"]]
+        figures.marks(
+            figure, series, own["time_to_accuracy_s"].where(reached, 0) / unit_s, own[axis.column].map(values.index),
+            f"%{{x:.3~g}} {unit}, ends at%{{text}}<extra></extra>", mode="markers+text",
+            marker={"opacity": reached.astype(float).to_numpy()},
+            text=np.select([reached, own["valid"]], [ends, "not reached"], "must be trained"),
+            textposition="middle right", textfont={"size": 12, "color": style.MUTED},
+            cliponaxis=False, showlegend=False,
+        )  # fmt: skip
+    figure.update_xaxes(title=f"time to the target ({unit})", range=[0, 1.2 * longest_s / unit_s])
+    ticks = {"tickvals": list(range(len(values))), "ticktext": [axis.names[index] for index in values], "ticks": ""}
+    return figure.update_yaxes(ticks, range=[len(values) - 0.4, -0.6], title=axis.title)
+
+
+def accuracy_by_round(whatif: WhatIf, points: pd.DataFrame) -> go.Figure:
+    """Accuracy reached against the time of a round, a mark for each valid one of the trained `points`."""
+    unit, unit_s = display.time_unit(points["round_s"].median())
+    figure = figures.canvas(TRAINED_PX)
+    for series in whatif.series:
+        own = points[(points["series"] == series.label) & points["valid"]]
+        figures.marks(
+            figure, series, own["round_s"] / unit_s, 100 * own["accuracy"],
+            f"%{{text}}: %{{y:.1f}} %, a round takes %{{x:.3~g}} {unit}<extra></extra>", mode="markers+text",
+            text=[whatif.along.names[i] for i in own[whatif.along.column]], textposition="top center",
+            cliponaxis=False, showlegend=False,
+        )  # fmt: skip
+        look = {"symbol": series.symbol, "color": series.colour}  # the legend knows one colour a name
+        figures.entry(figure, series.label, look, showlegend=len(whatif.series) > 1)
+    figure.update_yaxes(title="accuracy reached (%)")
+    scale = figures.wide_axis(points["round_s"].min() / unit_s, points["round_s"].max() / unit_s)
+    return figure.update_xaxes(scale, title=f"time of a round ({unit})")
