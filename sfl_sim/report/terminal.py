@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich.console import Group
@@ -19,7 +19,6 @@ from sfl_sim.store.reading import read_entries
 from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from rich.table import Table as TerminalTable
@@ -132,11 +131,12 @@ def repriced_in_terminal(folder: Path) -> TerminalTable:
     for verdict in verdicts:
         variant, seed = verdict["variant"], verdict["seed"]
         to_target_s = summaries.get((variant, seed), {}).get("time_to_accuracy_s")
+        doubt = f"{'must be trained' if verdict['rounds'] else 'left out'}: {verdict['reason']}"
         texts = [
             f"{variant} (seed {seed})" if several else variant,
             f"{_known(verdict['before_s'])} → {_known(verdict['after_s'])}",
             f"{_known(verdict['to_accuracy_before_s'])} → {_known(to_target_s)}",
-            _holds(verdict),
+            "valid" if verdict["reason"] is None else doubt,
         ]
         rows.append(list(map(Cell, texts)))
     titles = ["Variant", "Simulated time", "Time to target", "What it learned"]
@@ -145,12 +145,6 @@ def repriced_in_terminal(folder: Path) -> TerminalTable:
 
 def _known(seconds: float | None) -> str:
     return "–" if seconds is None else duration(seconds)
-
-
-def _holds(verdict: dict[str, Any]) -> str:
-    if verdict["reason"] is None:
-        return "valid"
-    return f"{'must be trained' if verdict['rounds'] else 'left out'}: {verdict['reason']}"
 
 
 def advice_in_terminal(choices: pd.DataFrame, cuts: pd.DataFrame, clients: pd.DataFrame) -> Group:
@@ -163,12 +157,15 @@ def advice_in_terminal(choices: pd.DataFrame, cuts: pd.DataFrame, clients: pd.Da
         series = row["series"]
         names = cuts[cuts["series"] == series].set_index("cut")["name"]
         chosen = clients.loc[clients["series"] == series, "cut"].value_counts().sort_index()
+        # The cut, or each cut and how many clients have it.
+        cuts_used = [f"{cut} {names[cut]}" if len(chosen) == 1 else f"{cut} × {n}" for cut, n in chosen.items()]
+        cut = row["next_cut"]
         cells = [
-            _best_cut(chosen, names),
+            ", ".join(cuts_used),
             duration(row["round_s"]),
-            _own_cut(row),
-            _next_best(row, names),
-            _lower_bound(row),
+            f"{duration(row['own_round_s'])} ({row['own_round_s'] / row['round_s']:.2f} ×)",
+            "–" if pd.isna(cut) else f"{cut} {names[cut]}: {duration(row['next_round_s'])}",
+            "–" if pd.isna(row["bound_s"]) else f"{duration(row['bound_s'])} (gap {percent(row['gap'])})",
         ]
         rows.append(list(map(Cell, [series, *cells] if several else cells)))
         said = " ".join([f"Searched: {row['how']}.", *row["notes"]])
@@ -180,23 +177,3 @@ def advised_settings(choices: pd.DataFrame) -> list[str]:
     """An option for each variant that puts the advice into its scenario, to be pasted behind `sfl-sim SCENARIO`."""
     lines = [f"--set {shlex.quote(setting)}" for setting in choices["setting"]]
     return [f"{line}  # {name}" for line, name in zip(lines, choices["series"], strict=True)] if lines[1:] else lines
-
-
-def _best_cut(chosen: pd.Series[int], names: pd.Series[str]) -> str:
-    """The cut, or each cut and how many clients have it."""
-    if len(chosen) == 1:
-        return f"{chosen.index[0]} {names[chosen.index[0]]}"
-    return ", ".join(f"{cut} × {n}" for cut, n in chosen.items())
-
-
-def _own_cut(row: Mapping[Any, Any]) -> str:
-    return f"{duration(row['own_round_s'])} ({row['own_round_s'] / row['round_s']:.2f} ×)"
-
-
-def _next_best(row: Mapping[Any, Any], names: pd.Series[str]) -> str:
-    cut = row["next_cut"]
-    return "–" if pd.isna(cut) else f"{cut} {names[cut]}: {duration(row['next_round_s'])}"
-
-
-def _lower_bound(row: Mapping[Any, Any]) -> str:
-    return "–" if pd.isna(row["bound_s"]) else f"{duration(row['bound_s'])} (gap {percent(row['gap'])})"

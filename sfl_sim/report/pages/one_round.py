@@ -437,7 +437,7 @@ def _clients(frames: Frames, view: RoundView) -> pd.DataFrame:
     dominant = clients.loc[clients.index.isin(view.ops["client"]), "dominant_label"]
     labels = view.variant.first_seed(frames.labels).drop_duplicates("label")
     ranks = dict(zip(labels["label"], label_ranks(labels), strict=True))
-    names = dict(zip(labels["label"], labels["label_name"], strict=True))
+    names = label_names(frames, view.variant)
     rank = dominant.map(lambda label: ranks.get(label, label)).sort_values(kind="stable")
     dominant = dominant[rank.index]
     colour = sample_colorscale(style.TURN_SCALE, list(rank / max(rank.max(), 1)))

@@ -112,15 +112,12 @@ def by_cut(results: PrivacyResults) -> list[Drawing]:
     finite = results.middle["time_s"].replace(np.inf, np.nan)
     unit, unit_s = time_unit(finite.max())
     accuracies, gaps = 100 * results.middle["accuracy"], 100 * results.middle["performance_gap"]
-    time, time_title = finite / unit_s, f"simulated time ({unit})"
-    drawings: list[Drawing] = [
-        (
-            time_in_words(results.aim).capitalize(),
-            partial(against_cut, results, time, time_title, f"%{{y:.3~g}} {unit}"),
-        ),
-        ("Accuracy", partial(against_cut, results, accuracies, "accuracy (%)", "%{y:.1f} %")),
-        ("Performance gap", partial(against_cut, results, gaps, "gap (points)", "%{y:.1f} points")),
-    ]
+    shown = {
+        time_in_words(results.aim).capitalize(): (finite / unit_s, f"simulated time ({unit})", f"%{{y:.3~g}} {unit}"),
+        "Accuracy": (accuracies, "accuracy (%)", "%{y:.1f} %"),
+        "Performance gap": (gaps, "gap (points)", "%{y:.1f} points"),
+    }
+    drawings: list[Drawing] = [(heading, partial(against_cut, results, *what)) for heading, what in shown.items()]
     return [*drawings, *([("What the server can reconstruct", partial(leaked, results))] if results.measure else [])]
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from sfl_sim.metrics.divergence import label_divergence
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent, plural
-from sfl_sim.report.frames import distinct
+from sfl_sim.report.frames import distinct, label_names
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.panel import Declared, Panel
 from sfl_sim.report.table import Cell, Table
@@ -290,10 +290,9 @@ def held(frames: Frames) -> list[tuple[list[Markup], pd.DataFrame]]:
     for variant in frames.variants:
         clients = variant.first_seed(frames.clients).set_index("client")
         if clients["label_samples"].notna().all():
-            labels = frames.labels.query("variant == @variant.label").drop_duplicates("label")
-            names = dict(zip(labels["label"], labels["label_name"], strict=True))
             counts = pd.DataFrame(np.stack(list(clients["label_samples"])), index=clients.index)
-            found.append((variant.html, counts.rename(columns=lambda label: names.get(label, str(label)))))  # noqa: B023
+            names = label_names(frames, variant)
+            found.append((variant.html, counts.set_axis([names.get(label, str(label)) for label in counts], axis=1)))
     return distinct(found)[: style.MAX_DETAILED]
 
 
