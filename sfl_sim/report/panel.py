@@ -16,9 +16,9 @@ from sfl_sim.report.table import Table
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    Drawing = tuple[str, Callable[[], go.Figure]]  # the heading of a figure, and what draws it
-
 D = TypeVar("D")
+Drawing = tuple[str, Callable[[], "go.Figure"]]
+"""The heading of a figure, and what draws it."""
 
 
 class Entry(NamedTuple):

@@ -1,17 +1,33 @@
+"""The results of each variant, and which one reaches a target when."""
+
 from __future__ import annotations
 
 import json
 import math
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+import pytest
 from read_table import best, in_words, read
 
+from sfl_sim.report.frames import merge
+from sfl_sim.report.pages.learning import accuracy_against
 from sfl_sim.report.pages.run import results_figure
-from sfl_sim.report.results import medians, paper_table, results_table
+from sfl_sim.report.results import (
+    BYTES,
+    ROUNDS,
+    TIME,
+    aims,
+    common_target,
+    medians,
+    paper_table,
+    results_table,
+    target_table,
+)
 from sfl_sim.report.table import Column
 
 if TYPE_CHECKING:
@@ -104,3 +120,154 @@ def test_energy_is_shown_where_it_is_known(frames: Frames) -> None:
 
     assert read(results_table(known))["hydra, cyclic"]["Energy of the clients"][0] == "4.2 kJ"
     assert "Energy of the clients" not in results_table(unknown).titles
+
+
+ARRIVAL, CYCLIC, HYDRA = "splitfed_v2, fcfs", "splitfed_v2, cyclic", "hydra, cyclic"
+NEVER = np.nan
+Told = Callable[..., "Frames"]
+
+
+@pytest.fixture
+def told(frames: Frames) -> Told:
+    """The frames, with the seconds that both seeds of a variant need, or NEVER after a run of 100 s."""
+
+    def tell(seconds: dict[str, list[float]], reference: str = "") -> Frames:
+        summary = frames.summary.assign(simulated_s=100.0, reference=reference, best_accuracy=0.875)
+        for name, needed in seconds.items():
+            summary.loc[summary["variant"] == name, "time_to_accuracy_s"] = needed
+        return replace(frames, summary=summary)
+
+    return tell
+
+
+def cells(frames: Frames) -> dict[str, list[str]]:
+    """What the only table reads: by variant the time and the speed-up in time, with what stands below."""
+    (aim,) = aims(frames)
+    titles = ("Time to target", "Speed-up in time")
+    return {
+        name: [" ".join(filter(None, row[title])) for title in titles] for name, row in read(target_table(aim)).items()
+    }
+
+
+def test_speed_ups_are_over_the_reference_seed_by_seed(told: Told) -> None:
+    frames = told({ARRIVAL: [60, 90], CYCLIC: [20, 60], HYDRA: [30, 30]}, reference=ARRIVAL)
+
+    found = cells(frames)
+
+    assert found[ARRIVAL] == ["1 min 15 s ± 21 s", "1.00× baseline"]
+    assert found[CYCLIC] == ["40 s ± 28 s", "2.25× ± 1.06×"]  # median of 3 and 1.5, and not 75 / 40
+    assert found[HYDRA] == ["30 s", "2.50× ± 0.71×"]
+
+
+def test_without_a_reference_the_slowest_that_reaches_the_target_is_the_baseline(told: Told) -> None:
+    frames = told({ARRIVAL: [NEVER, NEVER], CYCLIC: [20, 20], HYDRA: [60, 60]})
+
+    found = cells(frames)
+
+    assert found[HYDRA][1] == "1.00× baseline"
+    assert found[CYCLIC] == ["20 s", "3.00×"]
+
+
+def test_what_is_not_reached_is_a_bound_and_reads_like_one(told: Told) -> None:
+    frames = told({ARRIVAL: [50, 50], CYCLIC: [NEVER, NEVER], HYDRA: [20, NEVER]}, reference=ARRIVAL)
+
+    found = cells(frames)
+
+    assert found[CYCLIC] == ["> 1 min 40 s not reached", "< 0.50×"]
+    assert found[HYDRA] == ["> 1 min 1 of 2 seeds", "< 1.50×"]  # medians of 20 and 100 or more; of 2.5 and up to 0.5
+
+
+def test_who_beats_a_reference_that_never_arrives_is_faster_by_more_than_is_known(told: Told) -> None:
+    frames = told({ARRIVAL: [NEVER, NEVER], CYCLIC: [50, 50], HYDRA: [NEVER, NEVER]}, reference=ARRIVAL)
+
+    found = cells(frames)
+
+    assert found[CYCLIC][1] == "> 2.00×"
+    assert found[HYDRA] == ["> 1 min 40 s not reached", "–"]
+
+
+def test_a_late_seed_of_the_reference_counts_as_infinitely_late(frames: Frames) -> None:
+    third = frames.summary.query("seed == 1").assign(seed=2)
+    seconds = {ARRIVAL: [60, 30, NEVER], CYCLIC: [20, 20, 20], HYDRA: [30, 30, NEVER]}
+    summary = pd.concat([frames.summary, third]).sort_values(["variant", "seed"])
+    summary["time_to_accuracy_s"] = [second for name in sorted(seconds) for second in seconds[name]]
+    told = replace(frames, summary=summary.assign(simulated_s=100.0, reference=ARRIVAL, best_accuracy=0.875))
+
+    found = cells(told)
+
+    assert found[ARRIVAL] == ["1 min 2 of 3 seeds", "1.00× baseline"]
+    assert found[CYCLIC] == ["20 s", "3.00×"]  # of 3, 1.5 and infinitely many
+    assert found[HYDRA] == ["30 s 2 of 3 seeds", "1.50× ± 0.71×"]  # of 2 and 1; in the third, neither gets there
+
+
+def test_a_median_that_most_seeds_reach_is_a_number_however_long_the_others_run(told: Told) -> None:
+    seeds = told({ARRIVAL: [30, 60]}).summary.query("variant == @ARRIVAL")
+    third = seeds.head(1).assign(time_to_accuracy_s=NEVER, simulated_s=40.0)
+
+    low, high = TIME.middle(seeds.merge(third, how="outer"))
+
+    assert low == high == 60
+
+
+def test_where_nobody_reaches_the_target_there_is_no_speed_up(told: Told) -> None:
+    frames = told({name: [NEVER, NEVER] for name in (ARRIVAL, CYCLIC, HYDRA)})
+
+    assert {speed_up for _, speed_up in cells(frames).values()} == {"–"}
+
+
+def test_every_setting_has_its_target_and_its_own_table(told: Told) -> None:
+    frames = told({ARRIVAL: [60, 60], CYCLIC: [20, 20], HYDRA: [30, 30]}, reference=ARRIVAL)
+    apart = frames.summary["variant"] == HYDRA
+    summary = frames.summary.assign(
+        reference=frames.summary["reference"].mask(apart, HYDRA),
+        target_accuracy=frames.summary["target_accuracy"].mask(apart, 0.6),
+    )
+    frames = replace(frames, summary=summary)
+
+    one, other = aims(frames)
+
+    assert [variant.label for variant in one.variants] == [ARRIVAL, CYCLIC]
+    assert (one.name, other.name) == ("70\u00a0% accuracy", "60\u00a0% accuracy")
+    assert one.share == pytest.approx(0.8)  # .7 of .875
+    assert HYDRA not in read(target_table(one))
+    assert common_target(frames) is None
+    assert [variant.label for variant in other.variants] == [HYDRA]
+
+
+def test_variants_whose_reference_has_not_run_have_no_target_yet(frames: Frames) -> None:
+    (run,) = frames.runs
+    summary = run.summary.assign(reference="never run", target_accuracy=np.nan)
+
+    (aim,) = aims(merge([replace(run, summary=summary)]))
+
+    assert (aim.target, aim.reference, len(aim.variants)) == (None, None, 3)
+
+
+def test_curves_are_marked_where_the_target_is_reached_and_crossed_out_at_their_end_if_it_is_not(told: Told) -> None:
+    frames = told({ARRIVAL: [40, 60], CYCLIC: [NEVER, NEVER], HYDRA: [20, 20]})
+    (aim,) = aims(frames)
+    figure = accuracy_against(frames, aim, TIME)
+
+    marks = {trace.customdata[0].partition(": ")[0]: trace for trace in figure.select_traces({"mode": "markers"})}
+    ends_s = frames.rounds[frames.rounds["variant"] == CYCLIC].groupby("round")["ended_s"].median()
+    unit_s = ends_s.iloc[-1] / marks[CYCLIC].x[0]
+
+    assert unit_s in (pytest.approx(60), pytest.approx(1))
+    assert (marks[ARRIVAL].x[0], marks[HYDRA].x[0]) == pytest.approx((50 / unit_s, 20 / unit_s))
+    assert [marks[name].marker.symbol for name in (ARRIVAL, CYCLIC, HYDRA)] == ["circle", "x-thin", "circle"]
+    assert "> " in marks[CYCLIC].customdata[0].replace("\u00a0", " ")
+    (line,) = figure.layout.shapes
+    assert line.y0 == line.y1 == pytest.approx(70)
+
+
+def test_with_one_seed_the_mark_lies_on_the_round_that_reaches_the_target(frames: Frames) -> None:
+    alone = replace(frames, summary=frames.summary.query("seed == 0"), rounds=frames.rounds.query("seed == 0"))
+    (aim,) = aims(alone)
+
+    reached = alone.rounds.query("variant == @HYDRA and accuracy >= 0.7").iloc[0]
+    for figure, at in (
+        (accuracy_against(alone, aim, ROUNDS), reached["round"]),
+        (accuracy_against(alone, aim, BYTES), reached["bytes_moved"] / 1e9),
+    ):
+        (mark,) = (t for t in figure.select_traces({"mode": "markers"}) if t.customdata[0].startswith(HYDRA))
+        assert (mark.x[0], mark.y[0]) == pytest.approx((at, 100 * reached["accuracy"]))

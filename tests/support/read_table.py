@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import html
+import re
+
 from sfl_sim.report.table import Table, plain
 
 
 def said(text: str) -> str:
     """Strip tags, entities, marks of variants and unbreakable blanks."""
     return plain(text).replace("\u00a0", " ").lstrip("●◆■ ")
+
+
+def untagged(text: str) -> str:
+    """Put blanks in the place of tags, entities and unbreakable blanks of a caption."""
+    return html.unescape(re.sub(r"<[^>]*>", " ", text)).replace("\u00a0", " ")
 
 
 def read(table: Table) -> dict[str, dict[str, tuple[str, str]]]:

@@ -18,7 +18,7 @@ from sfl_sim.report.display import over_seeds, percent, plural
 from sfl_sim.report.figures import MAX_NARROW_BANDS
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.pages.headline import told_by_seeds
-from sfl_sim.report.panel import Declared, at_most
+from sfl_sim.report.panel import Declared, Drawing, at_most
 from sfl_sim.report.table import Table, by_variant, columns_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from sfl_sim.report.frames import Frames, Variant
-    from sfl_sim.report.panel import Drawing
 
     Slices = Sequence[tuple[Variant, pd.DataFrame]]  # the points of each variant
 

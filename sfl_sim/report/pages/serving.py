@@ -20,7 +20,7 @@ from sfl_sim.report.figures import value_axis, wide_axis
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import settings_by_variant
 from sfl_sim.report.pages.headline import told_by_seeds
-from sfl_sim.report.panel import Declared, Panel, panels_of
+from sfl_sim.report.panel import Declared, Drawing, Panel, panels_of
 from sfl_sim.report.serving_load import ONLINE, load_serving, rate
 from sfl_sim.report.table import Cell, Column, Table, by_variant, columns_of
 from sfl_sim.scenario.yaml_text import read_value
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
-    from sfl_sim.report.panel import Drawing
     from sfl_sim.report.serving_load import Series, Served
 
 CLEARLY = 0.95

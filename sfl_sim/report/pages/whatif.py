@@ -19,7 +19,7 @@ from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import settings_by_variant
 from sfl_sim.report.pages import whatif_figures as drawn
 from sfl_sim.report.pages.whatif_figures import best_by_column, field, parts_shown, reigns
-from sfl_sim.report.panel import Declared, Panel, panels_of
+from sfl_sim.report.panel import Declared, Drawing, Panel, panels_of
 from sfl_sim.report.results import accuracy
 from sfl_sim.report.table import Cell, Table, columns_of
 from sfl_sim.report.whatif_load import PARTS, load_whatif, where_drawn
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from rich.console import Group
 
-    from sfl_sim.report.panel import Drawing
     from sfl_sim.report.whatif_load import Axis, WhatIf
 
 MAX_TOLD = 3
@@ -190,11 +189,8 @@ def _changes(whatif: WhatIf, series: style.Named) -> Markup:
     if across.is_numeric and len(found) <= MAX_REIGNS:
         times = "×" if across.title.endswith("×") else ""
         ends = [f"about {times}{reign.until:,.2g}" for reign in found[:-1]]
-        told = [axis.said(found[0].best) + f" below {ends[0]}"]
-        told += [
-            axis.said(reign.best) + f" from there to {end}" for reign, end in zip(found[1:-1], ends[1:], strict=True)
-        ]
-        told += [axis.said(found[-1].best) + " above"]
+        spans = [f" below {ends[0]}", *(f" from there to {end}" for end in ends[1:]), " above"]
+        told = [axis.said(reign.best) + span for reign, span in zip(found, spans, strict=True)]
     elif across.is_numeric:
         pair = ((found[0].best, found[0].first), (found[-1].best, found[-1].last))
         told = [axis.said(best) + " at " + across.said(at) for best, at in pair]

@@ -1,15 +1,14 @@
-"""What replay costs: the numbers of the runs that replay, and nothing about the others."""
+"""What replay costs, and how stale the updates of an asynchronous server are."""
 
 from __future__ import annotations
 
-import html
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from read_table import read
+from read_table import read, untagged
 
 from sfl_sim.report.pages import learning
 from sfl_sim.report.pages.run import panels
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames
 
 HYDRA = "hydra, cyclic"
-TITLE = "What replay costs"
+REPLAY = "What replay costs"
 
 
 @pytest.fixture(scope="session")
@@ -38,20 +37,16 @@ def replaying(frames: Frames) -> Frames:
     return replace(frames, rounds=rounds)
 
 
-def plain(text: str) -> str:
-    return html.unescape(re.sub(r"<[^>]*>", " ", text)).replace("\u00a0", " ")
-
-
 def test_the_section_is_there_for_methods_that_replay_only(frames: Frames, replaying: Frames) -> None:
-    (panel,) = (panel for panel in panels(replaying) if panel.title == TITLE)
+    (panel,) = (panel for panel in panels(replaying) if panel.title == REPLAY)
 
-    assert TITLE not in [panel.title for panel in panels(frames)]
+    assert REPLAY not in [panel.title for panel in panels(frames)]
     assert {trace.name for _, figure in panel.figures for trace in figure.data if trace.name} == {HYDRA}
 
 
 def test_it_says_what_replay_costs_in_bytes_and_in_waiting(replaying: Frames) -> None:
     took_s = replaying.rounds.query("variant == @HYDRA").eval("ended_s - started_s").groupby(replaying.rounds["seed"])
-    sentence = plain(learning.replay_words(replaying)["costs"])
+    sentence = untagged(learning.replay_words(replaying)["costs"])
 
     assert "takes 25.0 % of all bytes" in sentence
     assert "(12.5 % of it)" in sentence
@@ -84,3 +79,41 @@ def test_shares_are_in_percent_round_by_round(replaying: Frames) -> None:
         (line,) = figure.select_traces({"mode": "lines", "fill": None})
         assert list(line.x) == list(range(1, 31))
         assert line.y == pytest.approx(share)
+
+
+STALENESS = "Staleness of updates"
+
+
+@pytest.fixture(scope="session")
+def stale(frames: Frames) -> Frames:
+    """One variant's updates are 2 versions old in the mean of odd rounds, 4 in even ones, and one of a seed 9."""
+    rounds = frames.rounds.assign(staleness_mean=4.0 - 2.0 * (frames.rounds["round"] % 2), updates_discarded=1.0)
+    rounds["staleness_max"] = rounds["staleness_mean"] + 1
+    rounds.loc[(rounds["seed"] == 1) & (rounds["round"] == 7), "staleness_max"] = 9.0
+    rounds.loc[rounds["variant"] != HYDRA, ["staleness_mean", "staleness_max", "updates_discarded"]] = np.nan
+    return replace(frames, rounds=rounds)
+
+
+def test_the_section_is_there_for_asynchronous_methods_only(frames: Frames, stale: Frames) -> None:
+    (panel,) = (panel for panel in panels(stale) if panel.title == STALENESS)
+
+    assert STALENESS not in [panel.title for panel in panels(frames)]
+    assert {trace.name for _, figure in panel.figures for trace in figure.data if trace.name} == {HYDRA}
+
+
+def test_a_line_for_the_mean_and_a_dotted_one_for_the_stalest(stale: Frames) -> None:
+    most, mean = learning.staleness(stale).data
+
+    assert list(mean.y) == [2, 4] * 15
+    assert most.line.dash == "dot"
+    assert list(most.y) == [3, 5, 3, 5, 3, 5, 6, 5] + [3, 5] * 11  # 6: the median of 3 and 9
+
+
+def test_the_table_sums_up_each_seed(stale: Frames) -> None:
+    (panel,) = learning.staleness_panels(stale)
+    (row,) = read(panel.tables[0]).values()
+
+    first, second = learning.staleness_of_runs(stale).to_dict("records")
+    assert (first["staleness_mean"], first["staleness_max"], first["updates_discarded"]) == (3, 5, 30)
+    assert second["staleness_max"] == 9
+    assert [cell[0] for cell in row.values()] == ["3", "7", "30"]  # medians over the two seeds

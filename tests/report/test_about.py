@@ -1,3 +1,5 @@
+"""The top of pages: what was simulated, and what a reader must know before believing the rest."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -7,12 +9,34 @@ import numpy as np
 import pytest
 from synthetic_run import FramesOf, World, write_run
 
-from sfl_sim.report.about import warnings
+from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.frames import Frames, merge
-from sfl_sim.report.load import load
+from sfl_sim.report.load import load, settings_by_variant
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def test_the_line_of_setup_says_what_was_simulated_and_what_varied() -> None:
+    scenario = {
+        "name": "run",
+        "data": {"name": "digits", "partition": {"kind": "dominant_label", "p": 0.95}},
+        "model": {"name": "cnn_small", "cut": 1},
+        "clients": {"compute": 1e9, "network": "mobiperf"},
+        "train": {"rounds": 15, "lr": 0.05},
+        "grid": {"server.workers": [1, 2], "train.batch_size": [1, 2, 4, 8]},
+    }
+
+    line = setup_in_words(list(settings_by_variant(scenario).values()), [10, 10])
+
+    assert line.startswith("Data: digits, dominant_label p=0.95")
+    assert "model: cnn_small, cut 1; clients: 10, devices 1e+09 MAC/s, links mobiperf;" in line
+    assert "server: workers 1/2" in line
+    assert "training: 15 rounds, mini-batches of several values, learning rate 0.05" in line
+
+
+def test_of_a_scenario_that_is_not_understood_nothing_is_said() -> None:
+    assert setup_in_words(list(settings_by_variant({"forgotten": 1}).values())) == ""
 
 
 def test_what_two_runs_are_warned_about_alike_is_said_once(tmp_path: Path, small: World) -> None:
