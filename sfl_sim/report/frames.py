@@ -150,9 +150,10 @@ def merge(runs: Sequence[Run]) -> Frames:
     tables: dict[str, list[pd.DataFrame]] = {table: [] for table in IN_MEMORY}
     for run, title in zip(runs, titles(runs), strict=True):
         names = list(run.rounds["variant"].unique())
-        labels = {name: escape(_label(name, names, title)) for name in names}
-        methods = run.summary.drop_duplicates("variant").set_index("variant")["method"].to_dict()
-        seeds = run.rounds.groupby("variant")["seed"].min().to_dict()
+        shown = [title] if title and len(names) == 1 else [f"{title}: {name}" if title else name for name in names]
+        labels = dict(zip(names, map(escape, shown), strict=True))
+        methods = run.summary.drop_duplicates("variant").set_index("variant")["method"]
+        seeds = run.rounds.groupby("variant")["seed"].min()
         variants += [
             Variant(
                 label=labels[name], method=str(methods[name]), order=run.settings[name].get("server.order"),
@@ -163,24 +164,18 @@ def merge(runs: Sequence[Run]) -> Frames:
         for table, frames in tables.items():
             frame: pd.DataFrame = getattr(run, table)
             frame = frame[frame["variant"].isin(names)]
-            if table == "summary":
-                frame = frame.assign(reference=[labels.get(name, "") for name in frame["reference"]])
             frames.append(frame.assign(variant=frame["variant"].map(labels)))
-    merged = {table: _stack(frames) for table, frames in tables.items()}
-    merged["rounds"]["bytes_moved"] = _bytes_moved(merged["rounds"])
+        tables["summary"][-1]["reference"] = [labels.get(name, "") for name in tables["summary"][-1]["reference"]]
+    # Empty tables (labels of timing-only runs) have no types, which would spoil those of the others.
+    merged = {
+        name: pd.concat([rows for rows in of if len(rows)] or of, ignore_index=True) for name, of in tables.items()
+    }
+    rounds = merged["rounds"]
+    rounds["bytes_moved"] = rounds["bytes_up"] + rounds["bytes_down"]
+    rounds["bytes_moved"] = rounds.groupby(["variant", "seed"])["bytes_moved"].cumsum()
     for table, column in (("labels", "label_name"), ("layers", "name"), ("layers", "model")):
         merged[table][column] = merged[table][column].astype(str).map(escape)
     return Frames(**merged, runs=list(runs), variants=variants)
-
-
-def _bytes_moved(rounds: pd.DataFrame) -> pd.Series:
-    moved = rounds["bytes_up"] + rounds["bytes_down"]
-    return moved.groupby([rounds["variant"], rounds["seed"]]).cumsum()
-
-
-def _stack(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    # Empty tables (labels of timing-only runs) have no types, which would spoil those of the others.
-    return pd.concat([frame for frame in frames if len(frame)] or frames, ignore_index=True)
 
 
 def titles(runs: Sequence[Run]) -> list[str]:
@@ -189,9 +184,3 @@ def titles(runs: Sequence[Run]) -> list[str]:
     if len(names) == 1:
         return [""]
     return names if len(set(names)) == len(names) else [str(run.folder) for run in runs]
-
-
-def _label(name: str, names: Sequence[str], title: str) -> str:
-    if not title:
-        return name
-    return title if len(names) == 1 else f"{title}: {name}"

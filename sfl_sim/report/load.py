@@ -1,30 +1,57 @@
-"""Read a run folder into pandas frames; what all readers of stored folders share."""
+"""Read stored folders: what all kinds have in common, and runs."""
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.load import parse
-from sfl_sim.store.reading import read_table
-from sfl_sim.store.schema import tables
+from sfl_sim.store.reading import contents, read_table
+from sfl_sim.store.schema import Kind, tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 TABLES = tables("run")
 SUMMARY_NUMBERS = TABLES["summary"].shown
-LEFT_OUT = {"breakdown_s", "executor", "threads", "peak_graphs", "key"}
+LEFT_OUT = ["breakdown_s", "executor", "threads", "peak_graphs", "key"]
 """Columns of the summary that neither pages nor exports have."""
-FILES = ["manifest.json", "scenario.yaml", *(table.file for table in TABLES.values() if table.is_required)]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A stored folder of any kind; what is not read of its tables stays on the disk.
+
+    Attributes:
+        scenario: empty, as its text is, if it was not stored.
+    """
+
+    kind: ClassVar[Kind]
+    folder: Path
+    scenario: dict[str, Any]
+    scenario_text: str
+    manifest: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The scenario's name."""
+        return str(self.scenario.get("name", self.folder.name))
+
+    @cached_property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """Settings of each variant, by dotted key, with the defaults of this version; none if it cannot read them."""
+        return settings_by_variant(self.scenario) if self.scenario else {}
+
+    def rows(self, table: str, columns: Sequence[str] | None = None, **where: object) -> pd.DataFrame:
+        """Read rows of a table; see `read_table`."""
+        return read_table(self.folder, tables(self.kind)[table], columns, **where)
 
 
 @dataclass(frozen=True)
@@ -44,18 +71,10 @@ IN_MEMORY = [field.name for field in fields(Tables)]
 
 
 @dataclass(frozen=True)
-class Run(Tables):
+class Run(Tables, Stored):
     """Stored run."""
 
-    folder: Path
-    scenario: dict[str, Any]
-    scenario_text: str
-    manifest: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The scenario's name."""
-        return str(self.scenario.get("name", self.folder.name))
+    kind = "run"
 
     @property
     def verdicts(self) -> list[dict[str, Any]]:
@@ -69,16 +88,9 @@ class Run(Tables):
 
     @cached_property
     def settings(self) -> dict[str, dict[str, Any]]:
-        """Settings of each variant, by dotted key, with the defaults of this version.
-
-        The seed is the first. Of a scenario that this version does not understand, what it says of all variants.
-        """
+        """As of any folder; of a scenario that this version cannot read, what it says of all variants."""
         known = settings_by_variant(self.scenario)
         return {name: known.get(name) or flat(self.scenario) for name in self.summary["variant"].unique()}
-
-    def rows(self, table: str, columns: Sequence[str] | None = None, **where: object) -> pd.DataFrame:
-        """Read rows of a table that may be left on disk; see `read_table`."""
-        return read_table(self.folder, TABLES[table], columns, **where)
 
 
 def settings_by_variant(scenario: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -100,8 +112,8 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @contextmanager
-def reading(folder: Path, files: Sequence[str], lacking: str) -> Iterator[None]:
-    """Read stored `files`, which must be there.
+def reading(folder: Path, files: Sequence[str], lacking: str) -> Iterator[dict[str, Any]]:
+    """Read a stored folder in which `files` must be there; gives what `Stored` holds of it.
 
     Raises:
         ScenarioError: the folder is `lacking` in files, or one of them cannot be read.
@@ -109,15 +121,24 @@ def reading(folder: Path, files: Sequence[str], lacking: str) -> Iterator[None]:
     missing = [name for name in files if not (folder / name).is_file()]
     if missing:
         raise ScenarioError(f"{folder} {lacking}: without {', '.join(missing)}")
+    scenario, manifest = folder / "scenario.yaml", folder / "manifest.json"
     try:
-        yield
+        text = scenario.read_text(encoding="utf-8") if scenario.is_file() else ""
+        yield {
+            "folder": folder, "scenario_text": text, "manifest": contents(manifest) if manifest.is_file() else {},
+            "scenario": dict(yaml_text.read_value(text)) if scenario.is_file() else {},
+        }  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ScenarioError(f"{folder} cannot be read: {' '.join(str(error).split())}") from error
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+def read_tables(folder: Path, kind: Kind, names: Iterable[str], further: Iterable[str] = ()) -> dict[str, Any]:
+    """Read whole tables into frames by name, with `further` columns where the scenario decides on their names."""
+    described = {name: tables(kind)[name] for name in names}
+    return {
+        name: read_table(folder, table, [*dict.fromkeys([*table.columns, *(further if table.further else ())])])
+        for name, table in described.items()
+    }
 
 
 def load(folder: Path) -> Run:
@@ -126,19 +147,11 @@ def load(folder: Path) -> Run:
     Raises:
         ScenarioError: a file is missing or unreadable, or no round has ended yet.
     """
-    with reading(folder, FILES, "is not a complete run folder"):
-        scenario_text = (folder / "scenario.yaml").read_text(encoding="utf-8")
-        scenario = dict(yaml_text.read_value(scenario_text))
-        frames = {name: read_table(folder, TABLES[name], _columns(name, scenario)) for name in IN_MEMORY}
-        frames["summary"] = frames["summary"].astype(dict.fromkeys(SUMMARY_NUMBERS, float))
-        manifest = read_json(folder / "manifest.json")
-        run = Run(**frames, folder=folder, scenario=scenario, scenario_text=scenario_text, manifest=manifest)
+    files = ["manifest.json", "scenario.yaml", *(table.file for table in TABLES.values() if table.is_required)]
+    with reading(folder, files, "is not a complete run folder") as common:
+        frames = read_tables(folder, "run", IN_MEMORY, common["scenario"].get("report", {}).get("metrics", {}))
+        frames["summary"] = frames["summary"].drop(columns=LEFT_OUT).astype(dict.fromkeys(SUMMARY_NUMBERS, float))
+        run = Run(**frames, **common)
     if run.rounds.empty:
         raise ScenarioError(f"{folder} has nothing to report: no round has ended")
     return run
-
-
-def _columns(table: str, scenario: dict[str, Any]) -> list[str]:
-    """List the columns of a table that are read, of rounds the user's own metrics among them."""
-    own = scenario.get("report", {}).get("metrics", {}) if table == "rounds" else ()
-    return [name for name in (*TABLES[table].columns, *own) if name not in LEFT_OUT]

@@ -17,7 +17,7 @@ from sfl_sim.report.frames import merge
 from sfl_sim.report.load import TABLES, flat, load
 from sfl_sim.report.results import time_compared
 from sfl_sim.scenario import grid
-from sfl_sim.store.reading import file_of, read_table
+from sfl_sim.store.reading import file_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,19 +102,19 @@ class PrivacyResults:
 def load_results(folder: Path) -> PrivacyResults:
     """Read what the variants of the run in `folder` give away. Raises ScenarioError if nobody has measured it."""
     frames = merge([load(folder)])
-    table, pictures = (read_table(folder, TABLES[name]) for name in ("leakage", "reconstructions"))
     if file_of(folder, TABLES["leakage"]) is None:
         raise ScenarioError(
             "has no leakage.parquet: report.leakage asks for it, in a run that trains",
             key="SCENARIO",
             found=str(folder),
         )
-    if table.empty:
-        raise ScenarioError(f"{folder} has nothing to report: no attack has given a number")
     labels = {variant.name: variant.label for variant in frames.variants}
     table, pictures = (
-        each.assign(variant=each["variant"].map(labels)) if len(each) else each for each in (table, pictures)
+        rows.assign(variant=rows["variant"].map(labels))
+        for rows in map(frames.runs[0].rows, ("leakage", "reconstructions"))
     )
+    if table.empty:
+        raise ScenarioError(f"{folder} has nothing to report: no attack has given a number")
     is_last = table["round"] == table.groupby(["variant", "seed"])["round"].transform("max")
     last = table[is_last & (table["client"] == -1)]
     attacked = last[last["cut"] > 0]

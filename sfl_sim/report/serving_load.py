@@ -14,16 +14,13 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.serving import PARTS
 from sfl_sim.report import style
 from sfl_sim.report.display import NBSP
-from sfl_sim.report.load import read_json, reading
-from sfl_sim.store.reading import read_table
-from sfl_sim.store.schema import tables
+from sfl_sim.report.load import Stored, read_tables, reading
+from sfl_sim.store.reading import contents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-TABLES = tables("serving")
-FILES = [TABLES["trials"].file, TABLES["requests"].file]
 ONLINE = ("offload_rate", "latency_budget")
 """Thresholds that move while requests come."""
 MAX_DETAILED = 8
@@ -45,26 +42,31 @@ class Series(style.Named):
 
 
 @dataclass(frozen=True)
-class Served:
+class Served(Stored):
     """Content of one folder.
 
     Attributes:
-        name: the scenario's.
         trials: the rows of serving.json, with the parts of the latency as `<part>_s` and `tail_<part>_s`; `variant` is
             as stored, `series` the label of its series, and `falls_behind` 0 or 1, NaN where that is not known.
         groups: a row per variant, seed and group of clients.
-        interrupted: whether requests of some trials are missing.
-        scenario_text: empty if it was not stored.
+        about: serving.json.
     """
 
-    folder: Path
-    name: str
+    kind = "serving"
     trials: pd.DataFrame
     groups: pd.DataFrame
     series: list[Series]
-    interrupted: bool
-    manifest: dict[str, Any]
-    scenario_text: str
+    about: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The scenario's name."""
+        return str(self.about["scenario"])
+
+    @property
+    def interrupted(self) -> bool:
+        """True if requests of some trials are missing."""
+        return bool(self.manifest.get("status", "complete") != "complete")
 
     @cached_property
     def knows_accuracy(self) -> bool:
@@ -123,16 +125,9 @@ class Served:
 
     def requests(self, trials: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
         """The requests of one variant that count, of all its seeds."""
-        found = read_table(
-            self.folder, TABLES["requests"], ["seed", "request", *columns], variant=trials["variant"].iloc[0]
-        )
+        found = self.rows("requests", ["seed", "request", *columns], variant=trials["variant"].iloc[0])
         first = (trials["warm_up"] * trials["requests"]).astype(int).set_axis(trials["seed"])
         return found[found["request"] >= found["seed"].map(first)]
-
-    def answers(self) -> pd.DataFrame | None:
-        """The table of answers, where models were trained and it was kept."""
-        answers = read_table(self.folder, TABLES["answers"])
-        return answers if len(answers) else None
 
 
 def rate(per_s: float) -> str:
@@ -146,29 +141,21 @@ def load_serving(folder: Path) -> Served:
     Raises:
         ScenarioError: a file is missing or unreadable, or nothing has been served.
     """
-    with reading(folder, FILES, "holds no served requests"):
-        manifest, scenario = folder / "manifest.json", folder / "scenario.yaml"
-        about = read_json(manifest) if manifest.is_file() else {"status": "complete"}
-        text = scenario.read_text(encoding="utf-8") if scenario.is_file() else ""
-        trials = read_table(folder, TABLES["trials"], [*TABLES["trials"].columns])
+    with reading(folder, ["serving.json", "requests.parquet"], "holds no served requests") as common:
+        trials, about = read_tables(folder, "serving", ["trials"])["trials"], contents(folder / "serving.json")
         if trials.empty:
             raise ScenarioError(f"{folder} has nothing to report: no request was served")
-        trials = trials.astype({"falls_behind": float})
-        groups = _groups(trials)
+        rows = [
+            {"variant": trial["variant"], "seed": trial["seed"], "group": name, **figures}
+            for trial in trials.to_dict("records")
+            for name, figures in trial["groups"].items()
+        ]
         for parts, prefix in (("parts_s", ""), ("tail_parts_s", "tail_")):
             trials[[f"{prefix}{part}_s" for part in PARTS]] = pd.DataFrame(trials.pop(parts).tolist())[list(PARTS)]
+        trials = trials.drop(columns="groups").astype({"falls_behind": float})
         trials["series"] = trials["series"].map(escape)
-        interrupted = about["status"] != "complete"
-        name = str(read_json(folder / "serving.json")["scenario"])
-        return Served(folder, name, trials, groups, _series(trials), interrupted, about, text)
-
-
-def _groups(trials: pd.DataFrame) -> pd.DataFrame:
-    """One row per variant, seed and group, from the nested summaries, which it takes out of `trials`."""
-    rows: list[dict[str, Any]] = []
-    for variant, seed, groups in zip(trials["variant"], trials["seed"], trials.pop("groups"), strict=True):
-        rows += [{"variant": variant, "seed": seed, "group": name, **its} for name, its in groups.items()]
-    return pd.DataFrame(rows).astype({"accuracy": float})
+        groups = pd.DataFrame(rows).astype({"accuracy": float})
+        return Served(**common, trials=trials, groups=groups, series=_series(trials), about=about)
 
 
 def _series(trials: pd.DataFrame) -> list[Series]:
@@ -177,8 +164,9 @@ def _series(trials: pd.DataFrame) -> list[Series]:
     If all were trained alike, colours tell the thresholds.
     """
     known = trials.drop_duplicates("series")
-    several_rhos = trials["rho"].nunique() > 1
-    known = known.assign(family=[_family(trial, several_rhos) for trial in known.to_dict("records")])
+    known = known.assign(family=known["trained"].fillna(known["method"]).map(escape))
+    if trials["rho"].nunique() > 1:
+        known["family"] += known["rho"].map(", ρ = {:g}".format)
     ranked = known.sort_values("threshold", key=lambda kinds: kinds == "fixed", kind="stable")
     colour = pd.factorize(known["family"])[0]
     dash = ranked.groupby("family").cumcount()[known.index].to_numpy()
@@ -194,8 +182,3 @@ def _series(trials: pd.DataFrame) -> list[Series]:
         )
         for i, trial in enumerate(known.to_dict("records"))
     ]
-
-
-def _family(trial: dict[Any, Any], several_rhos: bool) -> Markup:
-    trained = escape(trial["trained"] or trial["method"])
-    return trained + f", ρ = {trial['rho']:g}" if several_rhos else trained

@@ -12,10 +12,10 @@ from rich.text import Text
 from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.frames import merge
-from sfl_sim.report.load import load, read_json
+from sfl_sim.report.load import load
 from sfl_sim.report.results import TIME, accuracy, aims, columns_for, of_each
 from sfl_sim.report.table import Cell, Table
-from sfl_sim.store.reading import read_entries
+from sfl_sim.store.reading import contents, read_entries
 from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _targets(frames: Frames) -> str:
 def _ended_differently(folder: Path) -> dict[str, str]:
     """Find the variants whose seeds have unequal numbers of rounds, not by `train.stop`; says how many each has."""
     found: dict[str, list[int]] = {}
-    for summary in read_json(folder / "summary.json")["variants"]:
+    for summary in contents(folder / "summary.json")["variants"]:
         if not summary.get("stopped"):
             found.setdefault(summary["name"], []).append(summary["rounds"])
     return {name: f"{', '.join(map(str, rounds))} rounds" for name, rounds in found.items() if len(set(rounds)) > 1}
@@ -89,7 +89,7 @@ def _ended_differently(folder: Path) -> dict[str, str]:
 def served_in_terminal(folder: Path) -> TerminalTable:
     """One row per variant of the served study in `folder`, named without its rate: medians over seeds."""
     trials = pd.DataFrame(read_entries(folder, tables("serving")["trials"]))
-    run = read_json(folder / "manifest.json")["run"]
+    run = contents(folder / "manifest.json")["run"]
     numbers = ["rate_per_s", "p50_s", "p95_s", "offload_probability", "accuracy", "falls_behind"]
     medians = trials.astype(dict.fromkeys(numbers, float)).groupby(["variant", "series"], sort=False)[numbers].median()
     rows = medians.reset_index().to_dict("records")
@@ -123,9 +123,9 @@ def _mark(falls_behind: float) -> str:
 
 def repriced_in_terminal(folder: Path) -> TerminalTable:
     """One row per variant and seed of the repriced run in `folder`: times there and here, and what holds."""
-    stored = read_json(folder / "summary.json")["variants"]
+    stored = contents(folder / "summary.json")["variants"]
     summaries = {(summary["name"], summary["seed"]): summary for summary in stored}
-    verdicts = read_json(folder / "manifest.json")["repriced"]
+    verdicts = contents(folder / "manifest.json")["repriced"]
     several = len({verdict["seed"] for verdict in verdicts}) > 1
     rows = []
     for verdict in verdicts:

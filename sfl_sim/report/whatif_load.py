@@ -14,9 +14,9 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.survival import survival
 from sfl_sim.report import style
 from sfl_sim.report.display import capitalised
-from sfl_sim.report.load import read_json, reading
+from sfl_sim.report.load import Stored, read_tables, reading
 from sfl_sim.store.columns import BREAKDOWN
-from sfl_sim.store.reading import as_stored, read_table
+from sfl_sim.store.reading import are_numbers, as_stored, contents
 from sfl_sim.store.schema import tables as tables_of
 
 if TYPE_CHECKING:
@@ -42,12 +42,11 @@ TITLES = {
 PARTS = [f"{part}_s" for part in BREAKDOWN]
 CLIENT_PARTS = ["device_s", "uplink_s", "queue_s", "server_s", "downlink_s"]
 TABLES = tables_of("whatif")
-FILES = ["whatif.json", *(table.file for table in TABLES.values() if table.is_required)]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A setting that was varied; of all tables, `column` holds indices into its values.
+    """A setting that was varied; of all tables, column `key` holds indices into its values.
 
     Attributes:
         values: from the least to the greatest if all are numbers, else as the user gave them.
@@ -56,7 +55,6 @@ class Axis:
         shown: index of the value at which the other axes are drawn: the scenario's own, or else the user's middle one.
     """
 
-    column: str
     key: str
     values: list[Any]
     names: list[Markup]
@@ -81,7 +79,7 @@ class Axis:
     @property
     def is_numeric(self) -> bool:
         """True if its values lie on an axis of numbers; cuts are known by the names of their layers."""
-        return not self.is_cut and _are_numbers(self.values)
+        return not self.is_cut and are_numbers(self.values)
 
     def own_is_bold(self) -> list[Markup]:
         """The names, the scenario's own in bold."""
@@ -99,33 +97,35 @@ def _bold(name: Markup) -> Markup:
 
 
 @dataclass(frozen=True)
-class WhatIf:
+class WhatIf(Stored):
     """Content of the folder of a what-if. `series` in all tables are the labels of `series`.
 
     Attributes:
-        name: the scenario's.
         axes: what was varied, in the order of the user.
         points: one row per point and seed, with `PARTS` that add up to `round_s`.
         clients: one row per point, seed and client.
         server: the best point with other servers.
-        overlay: one row per point and seed that was trained; None if no run was asked.
+        overlay: one row per point and seed that was trained; no rows if no run was asked.
         draws: one row per point and drawn system; no rows if none was drawn.
         layers: no rows if unknown.
         about: whatif.json.
     """
 
-    name: str
+    kind = "whatif"
     axes: list[Axis]
     series: list[style.Named]
     points: pd.DataFrame
     clients: pd.DataFrame
     server: pd.DataFrame
-    overlay: pd.DataFrame | None
+    overlay: pd.DataFrame
     draws: pd.DataFrame
     layers: pd.DataFrame
     about: dict[str, Any]
-    manifest: dict[str, Any]
-    scenario_text: str
+
+    @property
+    def name(self) -> str:
+        """The scenario's name."""
+        return str(self.about["scenario"])
 
     @cached_property
     def along(self) -> Axis:
@@ -155,7 +155,7 @@ class WhatIf:
     @cached_property
     def middle(self) -> pd.DataFrame:
         """One row per point: medians over seeds; `parts` are in proportion to their means and add up to `round_s`."""
-        by_point = self.points.groupby(["series", *(axis.column for axis in self.axes)], sort=False)
+        by_point = self.points.groupby(["series", *(axis.key for axis in self.axes)], sort=False)
         numbers = ["round_s", "client_memory_bytes", "client_joule"]
         middle = by_point[numbers].median()
         means = by_point[PARTS].mean()
@@ -165,7 +165,7 @@ class WhatIf:
     @cached_property
     def survival(self) -> pd.DataFrame:
         """One row per point: its `survival`, and its `round_s` in the scenario's own system (median over seeds)."""
-        at = ["series", *(axis.column for axis in self.axes)]
+        at = ["series", *(axis.key for axis in self.axes)]
         return survival(self.draws, at).merge(self.middle[[*at, "round_s"]], on=at)
 
     def here(self, rows: pd.DataFrame, series: style.Named | None = None, across: int | None = None) -> pd.DataFrame:
@@ -173,12 +173,12 @@ class WhatIf:
         chosen = pd.Series(True, index=rows.index)
         for axis in self.others:
             elsewhere = axis is self.across and across is not None
-            chosen &= rows[axis.column] == (across if elsewhere else axis.shown)
+            chosen &= rows[axis.key] == (across if elsewhere else axis.shown)
         return rows[chosen & ((rows["series"] == series.label) if series else True)]
 
     def times(self, series: style.Named, across: int | None = None) -> pd.Series:
         """Median seconds of a round by the index on `along`."""
-        rows = self.here(self.middle, series, across).set_index(self.along.column)["round_s"]
+        rows = self.here(self.middle, series, across).set_index(self.along.key)["round_s"]
         return rows.dropna().sort_index()
 
     def best(self, series: style.Named, across: int | None = None) -> int:
@@ -210,60 +210,44 @@ def load_whatif(folder: Path) -> WhatIf:
     Raises:
         ScenarioError: a file is missing or unreadable, or no point was evaluated.
     """
-    with reading(folder, FILES, "holds no what-if"):
-        about = read_json(folder / "whatif.json")
-        tables = {name: read_table(folder, table) for name, table in TABLES.items()}
+    required = [table.file for table in TABLES.values() if table.is_required]
+    with reading(folder, ["whatif.json", *required, "manifest.json", "scenario.yaml"], "holds no what-if") as common:
+        about = contents(folder / "whatif.json")
+        tables = read_tables(folder, "whatif", TABLES, [axis["key"] for axis in about["axes"]])
         if tables["points"].empty:
             raise ScenarioError(f"{folder} has nothing to report: no point was evaluated")
-        axes = [_axis(axis, tables) for axis in about["axes"]]
+        for name in tables.keys() - {"layers"}:
+            tables[name]["series"] = tables[name]["series"].astype(str).map(escape)
+        tables["clients"]["group"] = tables["clients"]["group"].astype(str).map(escape)
+        tables["points"] = tables["points"].astype({"client_memory_bytes": float, "client_joule": float})
+        known = set(tables["points"]["series"])
+        series = [
+            style.Named(name, **style.look(i))
+            for i, name in enumerate(name for name in map(escape, about["series"]) if name in known)
+        ]
         return WhatIf(
-            name=str(about["scenario"]),
-            axes=axes,
-            series=_series(about["series"], tables),
-            points=tables["points"].astype({"client_memory_bytes": float, "client_joule": float}),
-            clients=tables["clients"].assign(group=lambda rows: rows["group"].astype(str).map(escape)),
-            server=tables["server"],
-            overlay=tables["overlay"] if len(tables["overlay"]) else None,
-            draws=tables["draws"],
-            layers=tables["layers"],
-            about=about,
-            manifest=read_json(folder / "manifest.json"),
-            scenario_text=(folder / "scenario.yaml").read_text(encoding="utf-8"),
+            **common, axes=[_axis(axis, tables) for axis in about["axes"]], series=series, about=about, **tables
         )
-
-
-def _are_numbers(values: list[Any]) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 def _axis(stored: dict[str, Any], tables: dict[str, pd.DataFrame]) -> Axis:
     """The axis, its numbers in ascending order; in all tables, indices take the place of the values."""
     key, values, base = stored["key"], stored["values"], stored["base"]
-    order = sorted(range(len(values)), key=values.__getitem__) if _are_numbers(values) else list(range(len(values)))
+    order = sorted(range(len(values)), key=values.__getitem__) if are_numbers(values) else list(range(len(values)))
     rank = np.argsort(order)
     ranks = dict(zip(as_stored(values), rank, strict=True))
-    for table in tables.values():
-        if key in table:
-            table[key] = table[key].map(ranks)
+    for name, table in tables.items():
+        if TABLES[name].further:
+            table[key] = table[key].map(ranks).astype(int)
+    # The name of a cut has its number before it, since scenarios and tables know it by both.
+    names = [
+        f"{value} {name}" if key == CUT and str(value) != name else name
+        for value, name in zip(values, stored["names"], strict=True)
+    ]
     return Axis(
         key,
-        key,
         values=[values[i] for i in order],
-        names=[escape(_name(key, values[i], stored["names"][i])) for i in order],
+        names=[escape(names[i]) for i in order],
         base=None if base is None else int(rank[base]),
         shown=int(rank[len(values) // 2 if base is None else base]),
     )
-
-
-def _name(key: str, value: Any, name: str) -> str:
-    """The name of a value; that of a cut has its number before it, since scenarios and tables know it by both."""
-    return f"{value} {name}" if key == CUT and str(value) != name else name
-
-
-def _series(names: list[str], tables: dict[str, pd.DataFrame]) -> list[style.Named]:
-    """The series in the scenario's order, escaped here, once, for pages and Plotly alike."""
-    for table in tables.values():
-        if "series" in table:
-            table["series"] = table["series"].astype(str).map(escape)
-    known = set(tables["points"]["series"])
-    return [style.Named(name, **style.look(i)) for i, name in enumerate(filter(known.__contains__, map(escape, names)))]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ import pyarrow.parquet as pq
 
 from sfl_sim.store.schema import REQUIRED, Column, Table
 
-FURTHER = Column("", "float", "number of a column whose name the scenario decides", absent=None)
+FURTHER = Column("", "", "value of a column whose name the scenario decides", absent=math.nan)
+
+
+def contents(path: Path) -> Any:
+    """Return the value in a JSON file. Raises OSError or ValueError if it cannot be read."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def file_of(folder: Path, table: Table) -> Path | None:
@@ -24,7 +30,7 @@ def file_of(folder: Path, table: Table) -> Path | None:
 
 def read_entries(folder: Path, table: Table) -> list[dict[str, Any]]:
     """Return the rows of a stored table in a JSON file, as they are."""
-    stored = json.loads((folder / table.file).read_text(encoding="utf-8"))
+    stored = contents(folder / table.file)
     entries: list[dict[str, Any]] = stored[table.under if table.under in stored else table.formerly]
     return entries
 
@@ -32,24 +38,40 @@ def read_entries(folder: Path, table: Table) -> list[dict[str, Any]]:
 def read_table(folder: Path, table: Table, columns: Sequence[str] | None = None, **where: object) -> pd.DataFrame:
     """Read a stored table; no rows without its file.
 
-    Only row groups that may hold the variant are read; pyarrow's filters read all, since names are a dictionary.
-
     Args:
-        columns: names; what the folder lacks of them is as the schema says. None: all that is stored, as it is.
+        columns: names; what the folder lacks of them is as the schema says, and unknown numbers are NaN. None: all
+            that is stored, as it is.
         where: values that rows must have, by column.
 
-    Raises ValueError if the folder lacks a column that none may lack.
+    Raises ValueError if the folder lacks a column that none may lack. (Without rows, the store knows no columns.)
     """
     if table.under:
         names = {column.stored: name for name, column in table.columns.items() if column.stored}
-        entries = pd.DataFrame(read_entries(folder, table)).rename(columns=names)
-        return completed(entries, table, columns) if columns else entries
-    path = file_of(folder, table)
-    if path is None:
+        frame = pd.DataFrame(read_entries(folder, table)).rename(columns=names)
+    elif path := file_of(folder, table):
+        frame = _rows(path, columns or (), where)
+    else:
         return pd.DataFrame(columns=list(columns or table.columns))
+    if not columns:
+        return frame
+    described = {name: table.columns.get(name, FURTHER) for name in columns}
+    absent = {name: column.absent for name, column in described.items() if name not in frame}
+    if missing := [name for name, value in absent.items() if value is REQUIRED and len(frame)]:
+        raise ValueError(f"{table.file} lacks {', '.join(missing)}")
+    frame = frame.assign(**absent)[list(described)]
+    numbers = [name for name, column in described.items() if column.is_number and frame[name].dtype == object]
+    return frame.astype(dict.fromkeys(numbers, float)) if len(frame) else frame
+
+
+def _rows(path: Path, columns: Sequence[str], where: dict[str, object]) -> pd.DataFrame:
+    """Read those of the columns (or all) that a Parquet file has.
+
+    Only row groups that may hold the variant are read; pyarrow's filters read all, since names are a dictionary.
+    """
     with pq.ParquetFile(path) as file:
         stored = file.schema_arrow.names
-        known = [column for column in columns or stored if column in stored]
+        is_older = "axis_0" in stored
+        known = [column for column in stored if not columns or is_older or column in columns]
         groups = list(range(file.num_row_groups))
         if "variant" in where:
             place = stored.index("variant")
@@ -59,8 +81,7 @@ def read_table(folder: Path, table: Table, columns: Sequence[str] | None = None,
     for column, value in where.items():
         rows = rows.filter(pc.equal(rows[column], value))
     frame: pd.DataFrame = rows.select(known).to_pandas()
-    frame = _with_values(frame, folder) if "axis_0" in frame else frame
-    return completed(frame, table, columns) if columns else frame
+    return _with_values(frame, path.parent) if is_older else frame
 
 
 def _may_hold(statistics: pq.Statistics | None, value: object) -> bool:
@@ -68,33 +89,24 @@ def _may_hold(statistics: pq.Statistics | None, value: object) -> bool:
     return statistics is None or not statistics.has_min_max or statistics.min <= value <= statistics.max
 
 
+def are_numbers(values: Sequence[Any]) -> bool:
+    """Return True if all values that a user gave are numbers."""
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
 def as_stored(values: Sequence[Any]) -> list[Any]:
     """Return the values of a key that a what-if varies, given as JSON, as its tables hold them: numbers, or else text.
 
     Only if all values are numbers they are stored as numbers.
     """
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+    if are_numbers(values):
         return list(values)
     return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
 
 
 def _with_values(frame: pd.DataFrame, folder: Path) -> pd.DataFrame:
     """Replace `axis_0`, `axis_1`, ..., which older what-ifs hold, by the values that they count, under their keys."""
-    axes = json.loads((folder / "whatif.json").read_text(encoding="utf-8"))["axes"]
-    values = {axis["key"]: as_stored(axis["values"]) for axis in axes}
-    numbered = {key: frame.pop(f"axis_{number}") for number, key in enumerate(values)}
-    return frame.assign(**{key: [values[key][index] for index in column] for key, column in numbered.items()})
-
-
-def completed(frame: pd.DataFrame, table: Table, columns: Iterable[str]) -> pd.DataFrame:
-    """Return these columns of a stored table; what it lacks is as the schema says, and unknown numbers are NaN.
-
-    Raises ValueError if it lacks a column that none may lack. (Without rows, the store knows no columns either.)
-    """
-    described = {name: table.columns.get(name, FURTHER) for name in columns}
-    absent = {name: column.absent for name, column in described.items() if name not in frame}
-    if missing := [name for name, value in absent.items() if value is REQUIRED and len(frame)]:
-        raise ValueError(f"{table.file} lacks {', '.join(missing)}")
-    frame = frame.assign(**absent)[list(described)]
-    numbers = [name for name, column in described.items() if column.is_number and frame[name].dtype == object]
-    return frame.astype(dict.fromkeys(numbers, float)) if len(frame) else frame
+    for number, axis in enumerate(contents(folder / "whatif.json")["axes"]):
+        values = as_stored(axis["values"])
+        frame[axis["key"]] = [values[index] for index in frame.pop(f"axis_{number}")]
+    return frame

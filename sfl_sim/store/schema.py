@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ class Column:
     """Column of a stored table; the head of schema.toml says what its attributes mean.
 
     Attributes:
-        absent: None for a value that nobody knows; `REQUIRED` if the column must not be missing.
+        absent: None, or NaN of a number, for a value that nobody knows; `REQUIRED` if the column must not be missing.
     """
 
     name: str
@@ -112,8 +113,9 @@ def _column(name: str, own: dict[str, Any], shared: dict[str, Any]) -> Column:
     meaning = keys.pop(column_type)
     if keys.get("only"):
         keys.setdefault("absent", "unknown")
+    is_number = column_type in ("int", "float")
     if keys.get("absent") == "unknown":
-        keys["absent"] = None
-    if column_type in ("int", "float"):
+        keys["absent"] = math.nan if is_number else None
+    if is_number:
         keys.setdefault("unit", next((unit for pattern, unit in UNITS.items() if re.search(pattern, name)), ""))
     return Column(name, column_type, meaning, **keys)

@@ -202,8 +202,8 @@ def test_the_front_excludes_what_is_slower_and_less_right(thresholds: Served) ->
 
 
 def test_one_threshold_for_all_never_beats_the_oracle_at_the_same_test_sets(thresholds: Served) -> None:
-    answers = thresholds.answers()
-    assert answers is not None
+    answers = thresholds.rows("answers")
+    assert len(answers)
     traces = serving.by_offload(thresholds, answers).data
     for curve, star in zip(traces[::2], traces[1::2], strict=True):
         assert (curve.x[0], curve.x[-1]) == (100, 0)  # from a threshold of 0 to an infinite one

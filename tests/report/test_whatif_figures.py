@@ -54,7 +54,7 @@ def across_of(whatif: WhatIf) -> Axis:
 
 
 def numbers(values: tuple[float, ...]) -> Axis:
-    return Axis("axis_1", "clients.network.scale", list(values), [f"{value:g}" for value in values], None, 0)
+    return Axis("clients.network.scale", list(values), [f"{value:g}" for value in values], None, 0)
 
 
 # What a round takes
@@ -138,7 +138,7 @@ def test_who_is_ahead_by_less_than_a_percent_does_not_take_over() -> None:
 
 
 def test_names_have_no_number_between_them() -> None:
-    orders = Axis("axis_1", "server.order", ["fcfs", "cyclic"], ["fcfs", "cyclic"], 0, 0)
+    orders = Axis("server.order", ["fcfs", "cyclic"], ["fcfs", "cyclic"], 0, 0)
     times_s = np.array([[1.0, 3.0], [2.0, 2.0]])
     assert [reign.until for reign in whatif_figures.reigns(times_s, orders)] == [None, None]
     assert list(whatif_figures.step_line(times_s, orders)[0]) == [-0.5, 0.5, 0.5, 1.5]
@@ -240,7 +240,6 @@ def test_what_must_be_trained_has_no_accuracy_and_what_never_gets_there_says_so(
 
 
 def test_the_first_to_the_target_is_among_the_valid(whatif: WhatIf) -> None:
-    assert whatif.overlay is not None
     quick = whatif.overlay.assign(
         time_to_accuracy_s=whatif.overlay["time_to_accuracy_s"].mask(~whatif.overlay["valid"], 1.0)
     )

@@ -18,12 +18,10 @@ from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.figures import value_axis, wide_axis
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.load import settings_by_variant
 from sfl_sim.report.pages.headline import told_by_seeds
 from sfl_sim.report.panel import Declared, Drawing, Panel, panels_of
 from sfl_sim.report.serving_load import ONLINE, load_serving, rate
 from sfl_sim.report.table import Cell, Column, Table, by_variant, columns_of
-from sfl_sim.scenario.yaml_text import read_value
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -61,11 +59,11 @@ def write_serving(folder: Path, out: Path) -> Path:
     variants, seeds = plural(trials["variant"].nunique(), "variant"), plural(trials["seed"].nunique(), "seed")
     warm_up = ", ".join(percent(share, 0) for share in trials["warm_up"].unique())
     n_requests = plural(trials["requests"].sum(), "request")
-    settings = settings_by_variant(read_value(served.scenario_text)) if served.scenario_text else {}
+    settings = list(served.settings.values())
     return write_page(
         out, "serving", title=served.name, kind="serving", headlines=headline(served),
         about=f"{variants}, {seeds}, {n_requests}, of which the first {warm_up} do not count",
-        setup=setup_in_words(list(settings.values()), served=True), warnings=warnings(served), panels=panels(served),
+        setup=setup_in_words(settings, served=True), warnings=warnings(served), panels=panels(served),
         results=results(served), runs=[served] if served.scenario_text else [],
     )  # fmt: skip
 
@@ -448,8 +446,8 @@ def accuracy_panels(served: Served) -> list[Panel]:
     )
     if len(choices(served)) >= MIN_CHOICES:
         drawings.append((f"Served requests at {served.shown_rate}", partial(by_latency, served)))
-    answers = served.answers()
-    if answers is not None:
+    answers = served.rows("answers")
+    if len(answers):
         drawings.append(("Whole test sets, whatever the load", partial(by_offload, served, answers)))
         caption += (
             " The figures of whole test sets use one threshold for all clients; they show means over clients and seeds."

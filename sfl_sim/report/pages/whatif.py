@@ -16,14 +16,12 @@ from sfl_sim.report import display, style
 from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.display import NBSP, capitalised, duration, listed, percent, plural, tenths
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.load import settings_by_variant
 from sfl_sim.report.pages import whatif_figures as drawn
 from sfl_sim.report.pages.whatif_figures import best_by_column, field, parts_shown, reigns
 from sfl_sim.report.panel import Declared, Drawing, Panel, panels_of
 from sfl_sim.report.results import accuracy
 from sfl_sim.report.table import Cell, Table, columns_of
 from sfl_sim.report.whatif_load import PARTS, load_whatif, where_drawn
-from sfl_sim.scenario.yaml_text import read_value
 from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:
@@ -66,12 +64,12 @@ def write_whatif(folder: Path, out: Path) -> Path:
         f"{plural(len(whatif.points), 'configuration')} in {duration(whatif.about['wall_s'])} ({how}). Timing-only: "
         "nothing was trained"
     )
-    settings = settings_by_variant(read_value(whatif.scenario_text))
+    settings = list(whatif.settings.values())
     several = any(axis.key == "clients.count" for axis in whatif.axes)
     n_clients = [] if several or whatif.clients.empty else [whatif.clients["client"].nunique()]
     return write_page(
         out, "whatif", title=whatif.name, kind="what-if", about=about,
-        setup=setup_in_words(list(settings.values()), n_clients), headlines=headline(whatif), warnings=warnings(whatif),
+        setup=setup_in_words(settings, n_clients), headlines=headline(whatif), warnings=warnings(whatif),
         panels=panels(whatif), runs=[whatif],
         rounds=plural(whatif.about["rounds"], "round") if whatif.about["rounds"] else "all rounds",
     )  # fmt: skip
@@ -130,7 +128,7 @@ def _best(whatif: WhatIf, series: style.Named) -> Markup:
         f"{', the scenario’s own,' if best == axis.base else ''} takes the least time, "
         f"{duration(least_s)} a round{_seeds(whatif, series, best)}"
     )
-    parts_s = whatif.here(whatif.middle, series).set_index(axis.column).loc[[best], PARTS].iloc[0]
+    parts_s = whatif.here(whatif.middle, series).set_index(axis.key).loc[[best], PARTS].iloc[0]
     largest, share = style.RESOURCE_NAMES[BREAKDOWN[int(parts_s.argmax())]], percent(parts_s.max() / parts_s.sum(), 0)
     most = f"The largest part of the average client’s round there is {largest}, {share}."
     if rest.empty:
@@ -162,10 +160,10 @@ def _runner_up(axis: Axis, rest: pd.Series, least_s: float) -> Markup:
 def _seeds(whatif: WhatIf, series: style.Named, best: int) -> str:
     """The spread over seeds, and how many of them agree."""
     own = whatif.here(whatif.points, series).dropna(subset="round_s")
-    rounds_s = own.loc[own[whatif.along.column] == best, "round_s"]
+    rounds_s = own.loc[own[whatif.along.key] == best, "round_s"]
     if len(rounds_s) == 1:  # an interrupted study may have more seeds elsewhere
         return ""
-    winners = own.loc[own.groupby("seed")["round_s"].idxmin(), whatif.along.column]
+    winners = own.loc[own.groupby("seed")["round_s"].idxmin(), whatif.along.key]
     agreeing = int((winners == best).sum())
     return (
         f" (median of {plural(len(rounds_s), 'seed')}, ± {duration(rounds_s.std())}; "
@@ -218,11 +216,11 @@ def best_in_each_system(whatif: WhatIf) -> Iterator[Best]:
     for series, system in product(whatif.series, product(*(range(len(other.values)) for other in whatif.others))):
         points = whatif.middle[whatif.middle["series"] == series.label].dropna(subset="round_s")
         for other, index in zip(whatif.others, system, strict=True):
-            points = points[points[other.column] == index]
+            points = points[points[other.key] == index]
         if points.empty:
             continue
-        points = points.sort_values(axis.column)
-        factor = points.set_index(axis.column)["round_s"].get(axis.base, math.nan) / points["round_s"].min()
+        points = points.sort_values(axis.key)
+        factor = points.set_index(axis.key)["round_s"].get(axis.base, math.nan) / points["round_s"].min()
         slower = f"+{percent(factor - 1, 0)}" if factor < 2 else "–" if math.isnan(factor) else f"{factor:.3g}×"
         point = points.nsmallest(1, "round_s").to_dict("records")[0]
         yield Best(series, system, point, [] if axis.base is None else [Cell(slower)])
@@ -246,7 +244,7 @@ def best_points(whatif: WhatIf) -> Table:
         round_s, spread_s = point["round_s"], point["spread_s"]
         spent = [(duration(point[f"{part}_s"]), percent(point[f"{part}_s"] / round_s, 0)) for part in parts]
         time = Cell(duration(round_s), f"± {duration(spread_s)}" if spread_s > 0 else "")
-        cells = [heading, Cell(axis.names[point[axis.column]]), time, *instead, *(Cell(*texts) for texts in spent)]
+        cells = [heading, Cell(axis.names[point[axis.key]]), time, *instead, *(Cell(*texts) for texts in spent)]
         rows.append([*cells, *(Cell(column.read(point[column.key])) for column in needs)])
     first = "Variant" if len(whatif.series) > 1 or not others else capitalised(others[0].noun)
     titles = [SHORT.get(part, style.RESOURCE_NAMES[part]).capitalize() for part in parts]
@@ -268,7 +266,7 @@ def best_in_terminal(whatif: WhatIf) -> Table:
         texts = [
             *([series.label] if variant else []),
             *where,
-            axis.names[point[axis.column]],
+            axis.names[point[axis.key]],
             duration(point["round_s"]),
         ]
         rows.append([*map(Cell, texts), *instead])
@@ -410,11 +408,11 @@ def cost_panels(whatif: WhatIf) -> list[Panel]:
 
 def trained_panels(whatif: WhatIf) -> list[Panel]:
     """List the panel on points that were trained, if a run was asked for them."""
-    if whatif.overlay is None:
+    if whatif.overlay.empty:
         return []
     targets = whatif.overlay["target_accuracy"].dropna().unique()
     goal = f"{accuracy(targets[0])} accuracy" if len(targets) == 1 else "the target"
-    points = trained(whatif).sort_values([axis.column for axis in whatif.others], kind="stable")
+    points = trained(whatif).sort_values([axis.key for axis in whatif.others], kind="stable")
     own = whatif.here(points)
     drawings = [
         (f"Time to {goal}", partial(drawn.time_to_target, whatif, own)),
@@ -465,7 +463,7 @@ def _draws(whatif: WhatIf) -> str:
 
 
 def _said(whatif: WhatIf, point: Mapping[Any, Any]) -> Markup:
-    said = whatif.along.said(point[whatif.along.column])
+    said = whatif.along.said(point[whatif.along.key])
     return said if len(whatif.series) == 1 else Markup(point["series"]) + " with " + said
 
 
@@ -488,9 +486,9 @@ def survivors(whatif: WhatIf) -> Table:
 
 def _heading(whatif: WhatIf, point: Mapping[Any, Any]) -> Cell:
     """A value of the axis, and below it those of the others, and the series if there are several."""
-    below = [axis.said(point[axis.column]) for axis in whatif.others]
+    below = [axis.said(point[axis.key]) for axis in whatif.others]
     below += [Markup(point["series"])] if len(whatif.series) > 1 else []
-    return Cell(whatif.along.said(point[whatif.along.column]), Markup(" · ").join(below))
+    return Cell(whatif.along.said(point[whatif.along.key]), Markup(" · ").join(below))
 
 
 # Points that were trained
@@ -501,8 +499,7 @@ def trained(whatif: WhatIf) -> pd.DataFrame:
 
     `valid` is whether all seeds are, and `reason` one of those given.
     """
-    assert whatif.overlay is not None
-    at = ["series", *(axis.column for axis in whatif.axes)]
+    at = ["series", *(axis.key for axis in whatif.axes)]
     to_target = ["rounds_to_accuracy", "time_to_accuracy_s"]
     numbers = ["accuracy", "target_accuracy", *to_target]
     known = whatif.overlay.astype(dict.fromkeys(numbers, float)).fillna(dict.fromkeys(to_target, math.inf))
@@ -514,7 +511,7 @@ def trained(whatif: WhatIf) -> pd.DataFrame:
 
 def first_to_target(whatif: WhatIf) -> list[Markup]:
     """A sentence on which of the trained points of the scenario's own system reaches the target first."""
-    if whatif.overlay is None:
+    if whatif.overlay.empty:
         return []
     here = whatif.here(trained(whatif))
     reached = here[here["valid"] & np.isfinite(here["time_to_accuracy_s"])]
@@ -523,7 +520,7 @@ def first_to_target(whatif: WhatIf) -> list[Markup]:
         whose = " of " + Markup(point["series"]) if len(whatif.series) > 1 else ""
         target, after = accuracy(point["target_accuracy"]), duration(point["time_to_accuracy_s"])
         sentence = Markup("Of what was trained, {}{} is the first to reach {} accuracy, after {}.")
-        sentences.append(sentence.format(whatif.along.said(point[whatif.along.column]), whose, target, after))
+        sentences.append(sentence.format(whatif.along.said(point[whatif.along.key]), whose, target, after))
     return sentences
 
 

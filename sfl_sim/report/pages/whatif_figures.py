@@ -130,12 +130,12 @@ def stacked(whatif: WhatIf, series: style.Named, across: int | None = None) -> g
     `across` is a value of the second axis that is not the scenario's own, where figures are compact.
     """
     axis = whatif.along
-    rows = whatif.here(whatif.middle, series, across).dropna(subset="round_s").sort_values(axis.column)
+    rows = whatif.here(whatif.middle, series, across).dropna(subset="round_s").sort_values(axis.key)
     unit, unit_s = display.time_unit(rows["round_s"].median())
     figure = canvas(axis, compact=across is not None)
     for part in parts_shown(whatif.middle):
         name, colour = style.RESOURCE_NAMES[part], style.RESOURCE_COLOURS[part]
-        at = placed(axis, rows[axis.column], rows[f"{part}_s"] / unit_s)
+        at = placed(axis, rows[axis.key], rows[f"{part}_s"] / unit_s)
         about = {
             "customdata": np.stack([100 * rows[f"{part}_s"] / rows["round_s"], rows["round_s"] / unit_s], axis=1),
             "hovertemplate": f"%{{{'y' if axis.is_numeric else 'x'}:.3~g}} of %{{customdata[1]:.3~g}} {unit}, "
@@ -152,7 +152,7 @@ def stacked(whatif: WhatIf, series: style.Named, across: int | None = None) -> g
         )  # fmt: skip
     best = rows.nsmallest(1, "round_s")
     figure.add_scatter(
-        **placed(axis, best[axis.column], best["round_s"] / unit_s), name="best", mode="markers+text",
+        **placed(axis, best[axis.key], best["round_s"] / unit_s), name="best", mode="markers+text",
         marker=STAR, text=[f" <b>{display.duration(seconds)}</b>" for seconds in best["round_s"]], cliponaxis=False,
         textposition="top left" if axis.is_numeric else "middle right", hoverinfo="skip",
     )  # fmt: skip
@@ -361,7 +361,7 @@ def classes(whatif: WhatIf) -> list[style.Named]:
 
 def by_class(whatif: WhatIf, series: style.Named, *columns: str) -> pd.DataFrame:
     """The sum of the columns in the scenario's own system, mean over clients and seeds: index of the axis by class."""
-    means = whatif.here(whatif.clients, series).groupby(["group", whatif.along.column])[list(columns)].mean()
+    means = whatif.here(whatif.clients, series).groupby(["group", whatif.along.key])[list(columns)].mean()
     return means.sum(axis="columns", min_count=1).unstack("group").dropna(how="all")
 
 
@@ -375,7 +375,7 @@ def preferences(whatif: WhatIf, series: style.Named) -> go.Figure:
 def spent(whatif: WhatIf, series: style.Named, at: int) -> go.Figure:
     """Draw where the time of each class goes at one value of the axis, a stacked bar for each class."""
     rows = whatif.here(whatif.clients, series)
-    rows = rows[rows[whatif.along.column] == at]
+    rows = rows[rows[whatif.along.key] == at]
     means = rows.groupby("group")[[*CLIENT_PARTS, "rest_s"]].mean()
     parts = means.loc[[one.label for one in classes(whatif) if one.label in means.index]]
     slowest_s = rows[CLIENT_PARTS].sum(axis="columns").groupby(rows["group"]).max()
@@ -394,7 +394,7 @@ def client_cost(whatif: WhatIf, series: style.Named, column: str) -> go.Figure:
     Of memory it is the most of any client, of energy the mean.
     """
     _, title, of_all, _ = COSTS[column]
-    overall = whatif.here(whatif.middle, series).set_index(whatif.along.column)[column]
+    overall = whatif.here(whatif.middle, series).set_index(whatif.along.key)[column]
     if column == "client_joule":
         unit = ("kJ", 1e3) if overall.median() >= 2e3 else ("J", 1.0)
     else:
@@ -441,7 +441,7 @@ def firsts(whatif: WhatIf) -> go.Figure:
 
 def _beside(whatif: WhatIf, series: style.Named, own: pd.DataFrame, numbers: pd.Series) -> dict[str, np.ndarray]:
     """Place numbers as `placed`, those of several series in the row of a named value beside each other."""
-    at = placed(whatif.along, own[whatif.along.column], numbers)
+    at = placed(whatif.along, own[whatif.along.key], numbers)
     if not whatif.along.is_numeric:
         at["y"] = at["y"] + ROW * ((whatif.drawn.index(series) + 0.5) / len(whatif.drawn) - 0.5)
     return at
@@ -457,14 +457,14 @@ def time_to_target(whatif: WhatIf, points: pd.DataFrame) -> go.Figure:
     axis, in_time = whatif.along, points["valid"] & np.isfinite(points["time_to_accuracy_s"])
     longest_s = float(points.loc[in_time, "time_to_accuracy_s"].max()) if in_time.any() else 1.0
     unit, unit_s = display.time_unit(longest_s)
-    values = sorted(points[axis.column].unique())
+    values = sorted(points[axis.key].unique())
     figure = figures.canvas(90 + TRAINED_ROW_PX * max(len(values), 3))
     for series in whatif.series:
         own = points[points["series"] == series.label]
         reached = in_time[own.index]
         ends = [f" {display.percent(share)}" for share in own["accuracy"]]
         figures.marks(
-            figure, series, own["time_to_accuracy_s"].where(reached, 0) / unit_s, own[axis.column].map(values.index),
+            figure, series, own["time_to_accuracy_s"].where(reached, 0) / unit_s, own[axis.key].map(values.index),
             f"%{{x:.3~g}} {unit}, ends at%{{text}}<extra></extra>", mode="markers+text",
             marker={"opacity": reached.astype(float).to_numpy()},
             text=np.select([reached, own["valid"]], [ends, "not reached"], "must be trained"),
@@ -485,7 +485,7 @@ def accuracy_by_round(whatif: WhatIf, points: pd.DataFrame) -> go.Figure:
         figures.marks(
             figure, series, own["round_s"] / unit_s, 100 * own["accuracy"],
             f"%{{text}}: %{{y:.1f}} %, a round takes %{{x:.3~g}} {unit}<extra></extra>", mode="markers+text",
-            text=[whatif.along.names[i] for i in own[whatif.along.column]], textposition="top center",
+            text=[whatif.along.names[i] for i in own[whatif.along.key]], textposition="top center",
             cliponaxis=False, showlegend=False,
         )  # fmt: skip
         look = {"symbol": series.symbol, "color": series.colour}  # the legend knows one colour a name
