@@ -5,9 +5,12 @@ import os
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from command import sfl_sim
+from synthetic_whatif import make_older
 
+import sfl_sim as package
 from sfl_sim.engine.catalogue import catalogue
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import load
@@ -223,3 +226,19 @@ def test_the_page_of_a_run_is_opened_by_folder_or_by_name(tmp_path, monkeypatch,
     assert opened == [(tmp_path / page).as_uri() for page in ("reports/mine/report.html",) * 2 + ("asked/whatif.html",)]
     sfl_sim("open", "nothing", code=2)
     assert "RUN: has no page (found 'nothing'" in capsys.readouterr().err
+
+
+def test_an_older_what_if_is_opened_asked_again_and_refused_where_a_run_is_needed(scenario, capsys):
+    question = ("whatif", scenario, "--vary", "server.workers=1,2", "--set", "grid={}", "--out", "asked", "-q")
+    sfl_sim(*question)
+    newer = package.load("asked").points.drop(columns="assistants_s")
+    make_older(Path("asked"))
+    pd.testing.assert_frame_equal(package.load("asked").points[[*newer]], newer)
+    capsys.readouterr()
+    for command in ("report --export=tables", "reprice", "landscape", "mlflow", "serve"):
+        sfl_sim(*command.split(), "asked", code=2)
+        said = capsys.readouterr().err
+        assert said.startswith("sfl-sim: ")
+        assert said.count("\n") == 1
+    sfl_sim(*question)
+    assert "server.workers" in pd.read_parquet("asked/points.parquet")

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from read_table import read, said
 from rich.console import Console
-from synthetic_whatif import BANDWIDTHS, CUTS, Vary, World, write_whatif
+from synthetic_whatif import BANDWIDTHS, CUTS, Vary, World, make_older, write_whatif
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.pages.whatif import best_points, headline, panels, survivors, warnings, whatif_in_terminal
@@ -45,6 +45,12 @@ def page_of(folder: Path) -> str:
 def panels_of(folder: Path) -> dict[str, Panel]:
     """The panels by their titles, with their figures drawn."""
     return {panel.title: panel.drawn() for panel in panels(load_whatif(folder))}
+
+
+def in_terminal(folder: Path) -> str:
+    printed = io.StringIO()
+    Console(file=printed, width=80).print(whatif_in_terminal(folder))
+    return printed.getvalue()
 
 
 def headlines_of(folder: Path) -> list[str]:
@@ -259,6 +265,23 @@ def test_it_tells_of_no_seed_and_of_no_bandwidth_that_it_has_not_walked(tmp_path
     assert not re.search("median|nan", best)
 
 
+def test_a_folder_of_before_tables_held_the_values_gives_the_same_page_and_the_same_table(tmp_path: Path) -> None:
+    axes = (FEW_CUTS, Vary("server.order", ("fcfs", "cyclic"), base=1), Vary("server.speedup", (1000.0, 10.0), base=0))
+    folder = write_whatif(tmp_path / "older", replace(SMALL, axes=axes, trained=(0, 1), draws=2))
+    newer = page_of(folder), in_terminal(folder)
+    make_older(folder)
+    assert {"axis_0", "axis_1", "axis_2"} < set(pd.read_parquet(folder / "draws.parquet"))
+    assert (page_of(folder), in_terminal(folder)) == newer
+
+
+def test_a_table_without_an_axis_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = write_whatif(tmp_path / "damaged", SMALL)
+    points = pd.read_parquet(folder / "points.parquet")
+    points.drop(columns="model.cut").to_parquet(folder / "points.parquet")
+    with pytest.raises(ScenarioError, match="cannot be read"):
+        load_whatif(folder)
+
+
 def test_a_folder_without_a_what_if_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"without whatif\.json, points\.parquet"):
         write_page(tmp_path, tmp_path / "page.html")
@@ -272,9 +295,7 @@ def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_terminal_has_the_best_cut_of_every_bandwidth_and_what_the_own_one_costs(folder: Path) -> None:
-    printed = io.StringIO()
-    Console(file=printed, width=80).print(whatif_in_terminal(folder))
-    title, *rows = printed.getvalue().replace("\u00a0", " ").splitlines()
+    title, *rows = in_terminal(folder).replace("\u00a0", " ").splitlines()
     assert title.split() == ["Bandwidth", "Best", "cut", "Round", "2", "pw1", "instead"]
     assert [row.split()[:3] for row in rows] == [
         ["0.1", "23", "dw12"], ["0.3", "23", "dw12"], ["1", "11", "dw6"], ["3", "11", "dw6"], ["10", "3", "dw2"]
