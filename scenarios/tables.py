@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from scenarios.trends import Table, reports_folder
 from sfl_sim.report.frames import Variant, merge
 from sfl_sim.report.load import load
+from sfl_sim.report.panel import Column
 from sfl_sim.report.results import BYTES, ROUNDS, TIME, Aim, Cost, aims, bounded, factor
-from sfl_sim.report.table import Column
 
 
 def print_tables(scenarios: Iterable[str], columns: Sequence[Column]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from scenarios.tables import print_tables
 from sfl_sim.report.display import points
-from sfl_sim.report.table import Column
+from sfl_sim.report.panel import Column
 
 SCENARIOS = ("table", "plugins", "one_epoch", "slow", "resnet", "ablation", "staleness", "cuts", "skew")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from scenarios.tables import print_tables
 from scenarios.trends import Table, reports_folder, spread
 from sfl_sim.report.display import data_size, duration, points
-from sfl_sim.report.table import Column
+from sfl_sim.report.panel import Column
 
 SCENARIOS = ("table", "pull", "norm", "proportions", "cuts", "fashion", "branches", "participation")
 COLUMNS = [

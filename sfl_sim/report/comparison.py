@@ -14,8 +14,8 @@ from markupsafe import Markup, escape
 from sfl_sim.report.display import duration, listed, plural, points
 from sfl_sim.report.frames import titles
 from sfl_sim.report.load import flat
+from sfl_sim.report.panel import Cell, Table
 from sfl_sim.report.results import TIME, aims, columns_for, factor, of_each
-from sfl_sim.report.table import Cell, Table
 from sfl_sim.scenario.concerns import NOT_LEARNED, concern_of
 from sfl_sim.scenario.fields import Concern
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sfl_sim.report.frames import Frames, Variant
     from sfl_sim.report.load import Run
-    from sfl_sim.report.table import Column
+    from sfl_sim.report.panel import Column
 
 Values = dict[str, list[str]]
 """Settings as text: for each dotted key the values of all runs."""

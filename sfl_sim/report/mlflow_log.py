@@ -106,10 +106,6 @@ def _log(client: MlflowClient, run: Run, tally: Tally) -> None:
 
     parent = logged.get((None, None)) or create(run.folder.name, {})
     for trial in run.summary.to_dict("records"):
-        name, trial_tags = (
-            f"{trial['variant']}, seed {trial['seed']}",
-            {VARIANT: trial["variant"], SEED: str(trial["seed"])},
-        )
         there = logged.get((trial["variant"], str(trial["seed"])))
         if there is None:
             tally.new += 1
@@ -119,9 +115,9 @@ def _log(client: MlflowClient, run: Run, tally: Tally) -> None:
         else:
             client.delete_run(there.info.run_id)
             tally.replaced += 1
-        _log_trial(
-            client, run, trial, create(name, trial_tags | {"mlflow.parentRunId": parent.info.run_id}).info.run_id
-        )
+        tags = {VARIANT: trial["variant"], SEED: str(trial["seed"]), "mlflow.parentRunId": parent.info.run_id}
+        child = create(f"{trial['variant']}, seed {trial['seed']}", tags)
+        _log_trial(client, run, trial, child.info.run_id)
     _log_parent(client, run, parent.info.run_id)
 
 
@@ -137,30 +133,24 @@ def _log_trial(client: MlflowClient, run: Run, trial: dict[Any, Any], run_id: st
 
     settings = settings_texts(run.settings[trial["variant"]]) | {"seed": str(trial["seed"])}
     client.log_batch(run_id, params=[Param(key, text) for key, text in settings.items() if text != "null"])
-    metrics = iter([*_by_round(run, trial), *_final(run, trial)])
+    metrics = _metrics(run, trial)
     while batch := list(islice(metrics, BATCH)):
         client.log_batch(run_id, metrics=batch)
     client.log_batch(run_id, tags=[RunTag(key, text) for key, text in (_about(run) | _digests(trial)).items()])
     client.set_terminated(run_id, _status(run))
 
 
-def _by_round(run: Run, trial: dict[Any, Any]) -> Iterator[Metric]:
-    ours = (run.rounds["variant"] == trial["variant"]) & (run.rounds["seed"] == trial["seed"])
-    rounds = run.rounds[ours].assign(simulated_s=run.rounds["ended_s"])
-    for told in rounds.to_dict("records"):
-        at_ms = _created_ms(run) + round(1000 * told["ended_s"])
-        yield from _metrics({key: told[key] for key in BY_ROUND}, at_ms, told["round"])
-
-
-def _final(run: Run, trial: dict[Any, Any]) -> Iterator[Metric]:
-    at_ms = _created_ms(run) + round(1000 * trial["simulated_s"])
-    return _metrics({f"{FINAL}{key}": trial[key] for key in SUMMARY_NUMBERS}, at_ms, int(trial["rounds"]))
-
-
-def _metrics(values: dict[str, float], at_ms: int, step: int) -> Iterator[Metric]:
+def _metrics(run: Run, trial: dict[Any, Any]) -> Iterator[Metric]:
+    """Give the numbers of each round at its simulated time, and those of the summary."""
     from mlflow.entities import Metric
 
-    return (Metric(key, float(value), at_ms, step) for key, value in values.items() if np.isfinite(value))
+    ours = (run.rounds["variant"] == trial["variant"]) & (run.rounds["seed"] == trial["seed"])
+    rounds = run.rounds[ours].assign(simulated_s=run.rounds["ended_s"])
+    told = [({key: row[key] for key in BY_ROUND}, row["ended_s"], row["round"]) for row in rounds.to_dict("records")]
+    final = {f"{FINAL}{key}": trial[key] for key in SUMMARY_NUMBERS}
+    for values, at_s, step in [*told, (final, trial["simulated_s"], int(trial["rounds"]))]:
+        at_ms = _created_ms(run) + round(1000 * at_s)
+        yield from (Metric(key, float(value), at_ms, step) for key, value in values.items() if np.isfinite(value))
 
 
 def _log_parent(client: MlflowClient, run: Run, run_id: str) -> None:

@@ -1,20 +1,170 @@
-"""Panels: what the sections of a page show, declared once, and drawn only when a page or a file needs the figures."""
+"""Panels and tables: what the sections of a page show, declared once.
+
+Figures are drawn only when a page or a file needs them; tables are shown as HTML and as text in a terminal.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from markupsafe import Markup
 
 from sfl_sim.report import style
-from sfl_sim.report.table import Table
+from sfl_sim.report.display import reading
+from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import pandas as pd
     import plotly.graph_objects as go
+    from rich.table import Table as TerminalTable
+    from rich.text import Text
+
+    from sfl_sim.report.style import Named
+    from sfl_sim.store.schema import Kind
+
+# Tables
+
+
+class Cell(NamedTuple):
+    """Text of a cell, a smaller text below it, and how good it is: NaN if it is no candidate for the best."""
+
+    text: str
+    below: str = ""
+    merit: float = math.nan
+
+    @property
+    def unranked(self) -> Cell:
+        """The same, but no candidate for the best."""
+        return self._replace(merit=math.nan)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Titles of columns, and rows of cells, whose first one is the heading of the row.
+
+    Attributes:
+        titles: one for each cell of a row.
+        title: what stands above the table.
+        note: what stands below it.
+        words: titles of the columns of words, which wrap; all others hold numbers, which do not.
+        folded: whether a reader has to open it.
+    """
+
+    titles: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ""
+    note: str = ""
+    words: Collection[str] = ()
+    folded: bool = False
+
+    @property
+    def best(self) -> list[str | None]:
+        """The best text of each column; None where there is nothing to choose from."""
+        return [_best(column) for column in zip(*self.rows, strict=True)]
+
+    def in_terminal(self) -> TerminalTable:
+        """The table as rich draws it."""
+        from rich.markup import escape
+        from rich.table import Table as TerminalTable
+
+        table = TerminalTable(
+            box=None, header_style="bold", pad_edge=False, title=escape(self.title) or None, title_justify="left",
+            title_style="", caption=escape(self.note) or None, caption_justify="left",
+        )  # fmt: skip
+        for place, title in enumerate(self.titles):
+            is_words = title in self.words
+            side: Literal["left", "right"] = "left" if is_words or place == 0 else "right"
+            table.add_column(escape(plain(title)), no_wrap=not is_words, justify=side)
+        for row in self.rows:
+            table.add_row(*map(_two_lines, row))
+        return table
+
+
+def _best(column: Sequence[Cell]) -> str | None:
+    candidates = [cell for cell in column if not math.isnan(cell.merit)]
+    if not candidates or len({cell.text for cell in column}) == 1:
+        return None
+    return max(candidates, key=lambda cell: cell.merit).text
+
+
+def _two_lines(cell: Cell) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(plain(cell.text), ("\n" + plain(cell.below) if cell.below else "", "dim"))
+
+
+def plain(text: str) -> str:
+    """HTML without its tags and entities; any other text as it is."""
+    return text.striptags() if isinstance(text, Markup) else text
+
+
+@dataclass(frozen=True)
+class Column:
+    """Column of numbers: its title, where the numbers are, and how they read.
+
+    Attributes:
+        key: of the numbers in a frame with a row per variant and seed.
+        more_is_better: whether the largest is the best, or the smallest; None if none is.
+    """
+
+    title: str
+    key: str
+    text: Callable[[float], str]
+    more_is_better: bool | None = False
+
+    def cell(self, seeds: pd.DataFrame) -> Cell:
+        """The median over `seeds`, the rows of one variant; a dash if it is unknown."""
+        middle = float(seeds[self.key].median())
+        merit = math.nan if self.more_is_better is None else middle if self.more_is_better else -middle
+        return Cell(self.read(middle), self.spread(seeds[self.key]), merit)
+
+    def read(self, number: float) -> str:
+        """A number of this column; a dash for what is unknown."""
+        return self.text(number) if math.isfinite(number) else "–"
+
+    def spread(self, numbers: pd.Series) -> str:
+        """The standard deviation; empty if there is none to tell: one seed, equal seeds, or infinite numbers."""
+        return f"± {self.text(numbers.std())}" if numbers.nunique() > 1 and math.isfinite(numbers.sum()) else ""
+
+
+def columns_of(table: str, *names: str, kind: Kind = "run") -> list[Column]:
+    """Return columns of a stored table of this kind of folder as pages show them."""
+    better = {"more": True, "less": False, "": None}
+    return [
+        Column(column.title, name, reading(column), better[column.better])
+        for name, column in ((name, tables(kind)[table].columns[name]) for name in names)
+    ]
+
+
+def by_variant(
+    columns: Sequence[Column], rows: Sequence[tuple[Named | Cell, pd.DataFrame]], *, ranked: bool = True, **more: Any
+) -> Table:
+    """Medians over seeds and their spread, a row for each variant and its seeds.
+
+    Args:
+        columns: what is shown.
+        rows: each variant, or the cell that heads its row, and its rows in a frame with the keys of `columns`.
+        ranked: whether the best of a column is marked.
+        more: attributes of the table.
+    """
+    cells = [
+        [
+            heading if isinstance(heading, Cell) else Cell(heading.html),
+            *(column.cell(seeds) if ranked else column.cell(seeds).unranked for column in columns),
+        ]
+        for heading, seeds in rows
+    ]
+    return Table(["Variant", *(column.title for column in columns)], cells, **more)
+
+
+# Panels
 
 D = TypeVar("D")
 Drawing = tuple[str, Callable[[], "go.Figure"]]

@@ -12,7 +12,7 @@ import pandas as pd
 from sfl_sim.metrics.accuracy import LAST_ROUNDS, paper_like
 from sfl_sim.report.display import plural, tenths
 from sfl_sim.report.load import SUMMARY_NUMBERS, TABLES
-from sfl_sim.report.table import Cell, Column, Table, by_variant, columns_of
+from sfl_sim.report.panel import Cell, Column, Table, by_variant, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence

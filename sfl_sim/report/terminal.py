@@ -13,8 +13,8 @@ from sfl_sim.metrics.accuracy import LAST_ROUNDS
 from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load
+from sfl_sim.report.panel import Cell, Table
 from sfl_sim.report.results import TIME, accuracy, aims, columns_for, of_each
-from sfl_sim.report.table import Cell, Table
 from sfl_sim.store.reading import contents, read_entries
 from sfl_sim.store.schema import tables
 

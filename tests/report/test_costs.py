@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from read_table import in_words, untagged
+from synthetic_run import ARRIVAL, CYCLIC, HYDRA, NEVER, retold
 
 from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.report.frames import Frames, merge
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
     from sfl_sim.report.panel import Panel
 
-ARRIVAL, CYCLIC, HYDRA = "splitfed_v2, fcfs", "splitfed_v2, cyclic", "hydra, cyclic"
-NEVER = np.nan
 Told = Callable[..., "Frames"]
 
 
@@ -43,13 +42,10 @@ def told(frames: Frames) -> Told:
     def tell(
         seconds: dict[str, list[float]], gaps: dict[str, list[float]], slowness: tuple[float, float] = (1, 1)
     ) -> Frames:
-        summary = frames.summary.copy()
-        summary["simulated_s"] = summary["rounds"] * summary["seed"].map(dict(enumerate(slowness)))
-        for name in seconds:
-            ours = summary["variant"] == name
-            summary.loc[ours, "time_to_accuracy_s"] = seconds[name]
-            summary.loc[ours, "performance_gap"] = np.array(gaps[name]) / 100
-        return replace(frames, summary=summary)
+        run_s = frames.summary["rounds"] * frames.summary["seed"].map(dict(enumerate(slowness)))
+        shares = {name: np.array(gaps[name]) / 100 for name in seconds}
+        summary = frames.summary.assign(simulated_s=run_s)
+        return retold(replace(frames, summary=summary), time_to_accuracy_s=seconds, performance_gap=shares)
 
     return tell
 

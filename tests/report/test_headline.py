@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from read_table import read
-from synthetic_run import FramesOf, Setting, World, write_run
+from synthetic_run import FramesOf, Setting, World, retold, write_run
 
 from sfl_sim.report.comparison import repriced_table
 from sfl_sim.report.frames import Frames, merge
@@ -74,8 +74,7 @@ def test_a_lead_is_told_without_doubt_only_if_no_seed_of_the_one_comes_near_one_
 
 def to_target(frames: Frames, seconds: dict[str, list[float]]) -> str:
     """The first headline when seeds 0 and 1 of these variants reach the target after so many seconds."""
-    told = [seconds[name][seed] for name, seed in frames.summary[["variant", "seed"]].itertuples(index=False)]
-    return plain(headline(replace(frames, summary=frames.summary.assign(time_to_accuracy_s=told)))[0])
+    return plain(headline(retold(frames, time_to_accuracy_s=seconds))[0])
 
 
 def test_a_first_place_that_another_seed_would_give_away_is_told_with_its_doubt(frames: Frames) -> None:
@@ -111,9 +110,8 @@ def test_that_no_other_variant_reaches_the_target_is_qualified_where_one_of_its_
 def test_the_best_accuracy_is_doubted_where_seeds_disagree(frames_of: FramesOf, small: World) -> None:
     frames = frames_of(replace(small, seeds=(0, 1)))
     accuracy = {"splitfed_v2, fcfs": [0.5, 0.7], "splitfed_v2, cyclic": [0.4, 0.6]}
-    told = [accuracy[name][seed] for name, seed in frames.summary[["variant", "seed"]].itertuples(index=False)]
 
-    sentences = headline(replace(frames, summary=frames.summary.assign(accuracy=told)))
+    sentences = headline(retold(frames, accuracy=accuracy))
 
     assert plain(sentences[1]).endswith("The ranges over seeds overlap: seed by seed, the first is ahead with all 2.")
     assert "But the accuracies" in plain(sentences[2])
@@ -203,15 +201,10 @@ def test_of_many_targets_the_first_few_are_told(eight: Frames) -> None:
 
 def test_it_says_what_an_order_costs(frames: Frames) -> None:
     """Seed by seed: the clients of one are three times as slow as those of the other."""
-    run_s = {"splitfed_v2, fcfs": {0: 100.0, 1: 300.0}, "splitfed_v2, cyclic": {0: 150.0, 1: 330.0}}
-    told = [
-        run_s.get(name, {}).get(seed, 1.0)
-        for name, seed in zip(frames.summary["variant"], frames.summary["seed"], strict=True)
-    ]
-    frames = replace(frames, summary=frames.summary.assign(simulated_s=told))
+    run_s = {"splitfed_v2, fcfs": [100.0, 300.0], "splitfed_v2, cyclic": [150.0, 330.0], "hydra, cyclic": [1.0, 1.0]}
     more = (1.5 + 1.1) / 2 - 1  # and not 240 / 200 - 1
 
-    cost, *_ = [plain(text) for text in headline(frames)[1:]]
+    cost, *_ = [plain(text) for text in headline(retold(frames, simulated_s=run_s))[1:]]
 
     assert cost.startswith("With splitfed_v2, serving in cyclic order takes ")
     share = float(re.search(r"takes ([\d.]+) % more simulated time than arrival order", cost)[1])
@@ -219,13 +212,9 @@ def test_it_says_what_an_order_costs(frames: Frames) -> None:
 
 
 def test_what_an_order_costs_is_doubted_where_seeds_disagree(frames: Frames) -> None:
-    run_s = {"splitfed_v2, fcfs": {0: 100.0, 1: 100.0}, "splitfed_v2, cyclic": {0: 150.0, 1: 90.0}}
-    told = [
-        run_s.get(name, {}).get(seed, 1.0)
-        for name, seed in zip(frames.summary["variant"], frames.summary["seed"], strict=True)
-    ]
+    run_s = {"splitfed_v2, fcfs": [100.0, 100.0], "splitfed_v2, cyclic": [150.0, 90.0], "hydra, cyclic": [1.0, 1.0]}
 
-    cost = plain(headline(replace(frames, summary=frames.summary.assign(simulated_s=told)))[1])
+    cost = plain(headline(retold(frames, simulated_s=run_s))[1])
 
     assert "takes 20 % more simulated time than arrival order" in cost
     assert "But only 1 of 2 seeds agree that it takes more time" in cost

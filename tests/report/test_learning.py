@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from read_table import read, untagged
+from synthetic_run import HYDRA
 
 from sfl_sim.report.pages import learning
 from sfl_sim.report.pages.run import panels
@@ -16,7 +17,6 @@ from sfl_sim.report.pages.run import panels
 if TYPE_CHECKING:
     from sfl_sim.report.frames import Frames
 
-HYDRA = "hydra, cyclic"
 REPLAY = "What replay costs"
 
 

@@ -13,10 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from read_table import best, in_words, read
+from synthetic_run import ARRIVAL, CYCLIC, HYDRA, NEVER, retold
 
 from sfl_sim.report.frames import merge
 from sfl_sim.report.pages.learning import accuracy_against
 from sfl_sim.report.pages.run import results_figure
+from sfl_sim.report.panel import Column
 from sfl_sim.report.results import (
     BYTES,
     ROUNDS,
@@ -28,7 +30,6 @@ from sfl_sim.report.results import (
     results_table,
     target_table,
 )
-from sfl_sim.report.table import Column
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,8 +123,6 @@ def test_energy_is_shown_where_it_is_known(frames: Frames) -> None:
     assert "Energy of the clients" not in results_table(unknown).titles
 
 
-ARRIVAL, CYCLIC, HYDRA = "splitfed_v2, fcfs", "splitfed_v2, cyclic", "hydra, cyclic"
-NEVER = np.nan
 Told = Callable[..., "Frames"]
 
 
@@ -133,9 +132,7 @@ def told(frames: Frames) -> Told:
 
     def tell(seconds: dict[str, list[float]], reference: str = "") -> Frames:
         summary = frames.summary.assign(simulated_s=100.0, reference=reference, best_accuracy=0.875)
-        for name, needed in seconds.items():
-            summary.loc[summary["variant"] == name, "time_to_accuracy_s"] = needed
-        return replace(frames, summary=summary)
+        return retold(replace(frames, summary=summary), time_to_accuracy_s=seconds)
 
     return tell
 

@@ -12,7 +12,7 @@ import pytest
 from markupsafe import Markup
 from read_table import in_words
 from rich.console import Console
-from synthetic_run import LAYERS
+from synthetic_run import ARRIVAL, CYCLIC, HYDRA, LAYERS
 
 from sfl_sim.engine.layer_table import layer_table
 from sfl_sim.models.zoo import network
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
-FCFS, CYCLIC, HYDRA = "splitfed_v2, fcfs", "splitfed_v2, cyclic", "hydra, cyclic"
-
 
 def figure_of(frames: Frames) -> go.Figure:
     ((variants, layers),) = models(frames)
@@ -58,7 +56,7 @@ def marks(figure: go.Figure) -> dict[str, list[int]]:
 
 def cut_differently(frames: Frames, **cuts: list[int | None]) -> Frames:
     """The frames with other cuts of the ten clients of some variants."""
-    names = {"fcfs": FCFS, "cyclic": CYCLIC, "hydra": HYDRA}
+    names = {"fcfs": ARRIVAL, "cyclic": CYCLIC, "hydra": HYDRA}
     by_variant = {names[name]: values for name, values in cuts.items()}
     cut = [
         by_variant[row.variant][row.client] if row.variant in by_variant else row.cut
@@ -88,7 +86,7 @@ def test_variants_that_cut_differently_have_marks_of_their_own(frames: Frames) -
     figure = figure_of(cut_differently(frames, hydra=[1, 1, 1, 1, 1, 1, 1, 1, 3, 3]))
     small, large = sorted(next(figure.select_traces({"name": f"cut of {HYDRA}"})).marker.size)
 
-    assert marks(figure) == {f"cut of {FCFS} and 1 alike": [2], f"cut of {HYDRA}": [1, 3]}
+    assert marks(figure) == {f"cut of {ARRIVAL} and 1 alike": [2], f"cut of {HYDRA}": [1, 3]}
     assert small < large
 
 
@@ -103,7 +101,7 @@ def test_every_distinct_model_has_its_figure(frames: Frames) -> None:
 
     found = models(replace(frames, layers=frames.layers.assign(model=other)))
 
-    assert [[variant.label for variant in variants] for variants, _ in found] == [[FCFS, CYCLIC], [HYDRA]]
+    assert [[variant.label for variant in variants] for variants, _ in found] == [[ARRIVAL, CYCLIC], [HYDRA]]
 
 
 def test_runs_of_earlier_versions_have_no_such_panel(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-from sfl_sim.report.table import Table, plain
+from sfl_sim.report.panel import Table, plain
 
 
 def said(text: str) -> str:

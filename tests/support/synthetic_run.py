@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ from sfl_sim.store.columns import BREAKDOWN, OP_COLUMNS
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from numpy.typing import ArrayLike
 
 LABELS = ["airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 SMASHED_BYTES, MODEL_BYTES, FORWARD_MACS, SERVER_S, AGGREGATE_S = 1_050_000, 320_000, 2.4e9, 0.4, 0.5
@@ -64,6 +66,20 @@ class World:
 
 FramesOf = Callable[[World], Frames]
 """Writes the run of a world, and reads its frames."""
+
+
+ARRIVAL, CYCLIC, HYDRA = (variant.name for variant in World().variants)
+NEVER = np.nan
+"""The time to a target that is not reached."""
+
+
+def retold(frames: Frames, **columns: Mapping[str, ArrayLike]) -> Frames:
+    """The frames with these numbers in columns of the summary: by variant, one for each of its seeds."""
+    summary = frames.summary.copy()
+    for column, by_variant in columns.items():
+        for name, numbers in by_variant.items():
+            summary.loc[summary["variant"] == name, column] = numbers
+    return replace(frames, summary=summary)
 
 
 def write_run(folder: Path, world: World) -> Path:

@@ -16,9 +16,8 @@ from sfl_sim.metrics.costs import absence_costs
 from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import MAX_POINTS
-from sfl_sim.report.panel import Declared, Panel
+from sfl_sim.report.panel import Column, Declared, Panel, by_variant, columns_of
 from sfl_sim.report.results import TIME, columns_for, common_target, knowing, of_each, time_compared, time_in_words
-from sfl_sim.report.table import Column, by_variant, columns_of
 from sfl_sim.store.columns import BREAKDOWN
 
 if TYPE_CHECKING:

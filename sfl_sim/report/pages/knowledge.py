@@ -18,9 +18,8 @@ from sfl_sim.report.figures import MAX_BANDS, MAX_NAMES, MAX_NARROW_BANDS
 from sfl_sim.report.frames import label_names, label_ranks
 from sfl_sim.report.pages.learning import against
 from sfl_sim.report.pages.one_round import drawn
-from sfl_sim.report.panel import Declared, Panel
+from sfl_sim.report.panel import Column, Declared, Panel, Table, by_variant, columns_of
 from sfl_sim.report.results import TIME, knowing, of_each
-from sfl_sim.report.table import Column, Table, by_variant, columns_of
 from sfl_sim.store import places
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from sfl_sim.report.display import over_seeds, percent, plural
 from sfl_sim.report.figures import MAX_NARROW_BANDS
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.pages.headline import told_by_seeds
-from sfl_sim.report.panel import Declared, Drawing, at_most
-from sfl_sim.report.table import Table, by_variant, columns_of
+from sfl_sim.report.panel import Declared, Drawing, Table, at_most, by_variant, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

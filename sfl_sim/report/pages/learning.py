@@ -14,9 +14,8 @@ from plotly.colors import hex_to_rgb
 from sfl_sim.metrics.costs import replay_costs
 from sfl_sim.report import display, figures
 from sfl_sim.report.figures import MAX_BANDS, MAX_NARROW_BANDS, MAX_POINTS
-from sfl_sim.report.panel import Declared, Panel
+from sfl_sim.report.panel import Column, Declared, Panel, by_variant, columns_of
 from sfl_sim.report.results import BYTES, ROUNDS, TIME, Cost, accuracy, aims, knowing, of_each, target_table
-from sfl_sim.report.table import Column, by_variant, columns_of
 from sfl_sim.scenario.given import METRICS
 
 if TYPE_CHECKING:

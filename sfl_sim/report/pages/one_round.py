@@ -17,8 +17,7 @@ from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent, plural
 from sfl_sim.report.frames import client_names, label_names, label_ranks
 from sfl_sim.report.pages.learning import replaying
-from sfl_sim.report.panel import Declared, Panel, at_most
-from sfl_sim.report.table import Cell, Table
+from sfl_sim.report.panel import Cell, Declared, Panel, Table, at_most
 from sfl_sim.store import places
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from sfl_sim.report.about import setup_in_words, warnings
 from sfl_sim.report.display import any_of, data_size, duration, percent, plural, points, time_unit
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.load import TABLES
-from sfl_sim.report.panel import Drawing, Panel
+from sfl_sim.report.panel import Cell, Column, Drawing, Panel, Table, by_variant
 from sfl_sim.report.privacy_load import MEASURES, load_results
 from sfl_sim.report.results import TIME, accuracy, of_each, time_in_words
-from sfl_sim.report.table import Cell, Column, Table, by_variant
 from sfl_sim.store.reading import read_table
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from sfl_sim.report.html_page import Parts, write_page
 from sfl_sim.report.load import load
 from sfl_sim.report.pages import costs, knowledge, learning, one_round, system
 from sfl_sim.report.pages.headline import headline
-from sfl_sim.report.panel import Panel
+from sfl_sim.report.panel import Cell, Panel, Table
 from sfl_sim.report.results import BYTES, ROUNDS, TIME, aims, paper_table, results_table
-from sfl_sim.report.table import Cell, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

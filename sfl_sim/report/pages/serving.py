@@ -19,9 +19,8 @@ from sfl_sim.report.display import duration, percent, plural
 from sfl_sim.report.figures import value_axis, wide_axis
 from sfl_sim.report.html_page import write_page
 from sfl_sim.report.pages.headline import told_by_seeds
-from sfl_sim.report.panel import Declared, Drawing, Panel, panels_of
+from sfl_sim.report.panel import Cell, Column, Declared, Drawing, Panel, Table, by_variant, columns_of, panels_of
 from sfl_sim.report.serving_load import ONLINE, load_serving, rate
-from sfl_sim.report.table import Cell, Column, Table, by_variant, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -17,8 +17,7 @@ from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent, plural
 from sfl_sim.report.frames import distinct, label_names
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.panel import Declared, Drawing, Panel
-from sfl_sim.report.table import Cell, Table
+from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table
 from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:

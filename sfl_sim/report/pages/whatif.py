@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -16,11 +15,10 @@ from sfl_sim.report import display, style
 from sfl_sim.report.about import setup_in_words
 from sfl_sim.report.display import NBSP, capitalised, duration, listed, percent, plural, tenths
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.pages import whatif_figures as drawn
+from sfl_sim.report.pages import whatif_figures as draw
 from sfl_sim.report.pages.whatif_figures import best_by_column, field, parts_shown, reigns
-from sfl_sim.report.panel import Declared, Drawing, Panel, panels_of
+from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table, columns_of, panels_of
 from sfl_sim.report.results import accuracy
-from sfl_sim.report.table import Cell, Table, columns_of
 from sfl_sim.report.whatif_load import PARTS, load_whatif, where_drawn
 from sfl_sim.store.columns import BREAKDOWN
 
@@ -201,29 +199,18 @@ def _changes(whatif: WhatIf, series: style.Named) -> Markup:
     return Markup("The best {} changes with {}: {}.").format(axis.noun, across.noun, listed(told))
 
 
-class Best(NamedTuple):
-    """The best point of a series in a system: indices on the other axes. `instead` is what the scenario's own costs."""
+def best_in_each_system(whatif: WhatIf) -> Iterator[tuple[dict[Hashable, Any], list[Cell]]]:
+    """Generate the best point of each series for each combination of values of the other axes, a row of `middle`.
 
-    series: style.Named
-    system: tuple[int, ...]
-    point: dict[Hashable, Any]
-    instead: list[Cell]
-
-
-def best_in_each_system(whatif: WhatIf) -> Iterator[Best]:
-    """Generate the best point of each series for each combination of values of the other axes."""
-    axis = whatif.along
-    for series, system in product(whatif.series, product(*(range(len(other.values)) for other in whatif.others))):
-        points = whatif.middle[whatif.middle["series"] == series.label].dropna(subset="round_s")
-        for other, index in zip(whatif.others, system, strict=True):
-            points = points[points[other.key] == index]
-        if points.empty:
-            continue
-        points = points.sort_values(axis.key)
-        factor = points.set_index(axis.key)["round_s"].get(axis.base, math.nan) / points["round_s"].min()
+    With it what the scenario's own value costs instead, if there is one.
+    """
+    axis, order = whatif.along, [series.label for series in whatif.series]
+    points = whatif.middle.dropna(subset="round_s").sort_values(axis.key)
+    points = points.assign(series=pd.Categorical(points["series"], order))
+    for _, own in points.groupby(["series", *(other.key for other in whatif.others)], observed=True):
+        factor = own.set_index(axis.key)["round_s"].get(axis.base, math.nan) / own["round_s"].min()
         slower = f"+{percent(factor - 1, 0)}" if factor < 2 else "–" if math.isnan(factor) else f"{factor:.3g}×"
-        point = points.nsmallest(1, "round_s").to_dict("records")[0]
-        yield Best(series, system, point, [] if axis.base is None else [Cell(slower)])
+        yield own.nsmallest(1, "round_s").to_dict("records")[0], [] if axis.base is None else [Cell(slower)]
 
 
 def best_points(whatif: WhatIf) -> Table:
@@ -231,16 +218,15 @@ def best_points(whatif: WhatIf) -> Table:
     middle, axis, others = whatif.middle, whatif.along, whatif.others
     parts = parts_shown(middle)
     needs = [column for column in NEEDS if middle[column.key].notna().any()]
+    names, dot = {str(series.label): series.html for series in whatif.series}, Markup(" · ")
     rows = []
-    for series, system, point, instead in best_in_each_system(whatif):
-        where = [other.said(index) for other, index in zip(others, system, strict=True)]
-        is_own = where and all(other.base == index for other, index in zip(others, system, strict=True))
+    for point, instead in best_in_each_system(whatif):
+        where = [other.said(point[other.key]) for other in others]
+        is_own = where and all(other.base == point[other.key] for other in others)
         below = ["the scenario’s own"] if is_own else []
-        dot = Markup(" · ")
+        heading = Cell(dot.join(where), dot.join(below))
         if len(whatif.series) > 1 or not where:
-            heading = Cell(series.html, dot.join([*where, *below]))
-        else:
-            heading = Cell(dot.join(where), dot.join(below))
+            heading = Cell(names[point["series"]], dot.join([*where, *below]))
         round_s, spread_s = point["round_s"], point["spread_s"]
         spent = [(duration(point[f"{part}_s"]), percent(point[f"{part}_s"] / round_s, 0)) for part in parts]
         time = Cell(duration(round_s), f"± {duration(spread_s)}" if spread_s > 0 else "")
@@ -261,14 +247,10 @@ def best_in_terminal(whatif: WhatIf) -> Table:
     axis, variant = whatif.along, ["Variant"] if len(whatif.series) > 1 else []
     words = [*variant, *(capitalised(other.noun) for other in whatif.others)]
     rows = []
-    for series, system, point, instead in best_in_each_system(whatif):
-        where = [other.names[index] for other, index in zip(whatif.others, system, strict=True)]
-        texts = [
-            *([series.label] if variant else []),
-            *where,
-            axis.names[point[axis.key]],
-            duration(point["round_s"]),
-        ]
+    for point, instead in best_in_each_system(whatif):
+        where = [other.names[point[other.key]] for other in whatif.others]
+        name = [Markup(point["series"])] if variant else []
+        texts = [*name, *where, axis.names[point[axis.key]], duration(point["round_s"])]
         rows.append([*map(Cell, texts), *instead])
     about = f"Medians over {plural(whatif.n_seeds, 'seed')}." if whatif.n_seeds > 1 else ""
     return Table([*words, "Best " + axis.noun, "Round", *_instead(axis)], rows, note=about, words=words)
@@ -285,7 +267,7 @@ def words(whatif: WhatIf) -> dict[str, str | Markup]:
 all_variants_panels: Declared[WhatIf] = Declared(
     "All variants",
     "Stars mark the best of each{seeds}.{where}",
-    lambda whatif: [("Time of a round by " + whatif.along.noun, partial(drawn.by_series, whatif))],
+    lambda whatif: [("Time of a round by " + whatif.along.noun, partial(draw.by_series, whatif))],
     when=lambda whatif: len(whatif.drawn) > 1,
     words=words,
 )
@@ -316,7 +298,7 @@ draw_panels: Declared[WhatIf] = Declared(
     "All configurations in the same {draws}. Rates of devices and links, the training factor, the times of this "
     "network on devices and server, and how links vary come from their stated errors. Marks are medians, lines hold "
     "80 % of the draws. First is the fastest of a system, and who is within {alike} of it.{where}",
-    {"Time of a round": drawn.intervals, "How often first": drawn.firsts},
+    {"Time of a round": draw.intervals, "How often first": draw.firsts},
     when=lambda whatif: len(whatif.draws),
     words=lambda whatif: words(whatif) | {"draws": _draws(whatif), "alike": percent(ALIKE, 0)},
     tables=lambda whatif: [survivors(whatif)],
@@ -329,7 +311,7 @@ def stacked(whatif: WhatIf, series: style.Named, across: int | None = None) -> D
     heading, other = whatif.along.said(whatif.best(series, across)) + " is the best", whatif.across
     if other is not None:
         heading = other.said(other.shown if across is None else across) + ": " + heading
-    return whatif.heading(series, heading), partial(drawn.stacked, whatif, series, across)
+    return whatif.heading(series, heading), partial(draw.stacked, whatif, series, across)
 
 
 def elsewhere_panels(whatif: WhatIf) -> list[Panel]:
@@ -355,8 +337,8 @@ def map_panels(whatif: WhatIf) -> list[Panel]:
         return []
     for one in whatif.drawn:
         for text, over_best in (("time of a round", False), ("against the best of the same " + across.noun, True)):
-            draw = partial(drawn.time_map, whatif, one, across, over_best=over_best)
-            drawings.append((whatif.heading(one, Markup(text)), draw))
+            figure = partial(draw.time_map, whatif, one, across, over_best=over_best)
+            drawings.append((whatif.heading(one, Markup(text)), figure))
     every = "every combination of the other settings" if len(whatif.others) > 1 else "every " + across.noun
     caption = Markup(
         "Dark is quick. A star marks the best {noun} of its column, and the line shows where the best one changes"
@@ -371,8 +353,8 @@ def of_classes(whatif: WhatIf) -> list[Drawing]:
     for one in whatif.drawn if whatif.clients["group"].nunique() > 1 else []:
         best, own = whatif.best(one), "own time by " + whatif.along.noun
         round_there = "the round at " + whatif.along.said(best) + ", the best for all"
-        drawings.append((whatif.heading(one, own), partial(drawn.preferences, whatif, one)))
-        drawings.append((whatif.heading(one, round_there), partial(drawn.spent, whatif, one, best)))
+        drawings.append((whatif.heading(one, own), partial(draw.preferences, whatif, one)))
+        drawings.append((whatif.heading(one, round_there), partial(draw.spent, whatif, one, best)))
     return drawings
 
 
@@ -394,12 +376,12 @@ def cost_panels(whatif: WhatIf) -> list[Panel]:
     first, noun = whatif.drawn[0], whatif.along.noun
     drawings: list[Drawing] = []
     caption = Markup("What a client needs in addition to time.")
-    for column, (name, _, _, unknown) in drawn.COSTS.items():
+    for column, (name, _, _, unknown) in draw.COSTS.items():
         numbers = whatif.here(whatif.middle, first)[column].dropna()
         if numbers.empty:
             caption += unknown
         elif numbers.max() > (1 + ALIKE) * numbers.min():  # else there is nothing to see
-            drawings.append((f"{name} by " + noun, partial(drawn.client_cost, whatif, first, column)))
+            drawings.append((f"{name} by " + noun, partial(draw.client_cost, whatif, first, column)))
         else:
             caption += f" {name} does not depend on " + noun + "."
     caption += where_drawn(whatif.others) + (" Of " + first.html + "." if len(whatif.series) > 1 else "")
@@ -415,8 +397,8 @@ def trained_panels(whatif: WhatIf) -> list[Panel]:
     points = trained(whatif).sort_values([axis.key for axis in whatif.others], kind="stable")
     own = whatif.here(points)
     drawings = [
-        (f"Time to {goal}", partial(drawn.time_to_target, whatif, own)),
-        ("Accuracy against the time of a round", partial(drawn.accuracy_by_round, whatif, own)),
+        (f"Time to {goal}", partial(draw.time_to_target, whatif, own)),
+        ("Accuracy against the time of a round", partial(draw.accuracy_by_round, whatif, own)),
     ]
     tables = [trained_table(whatif, own)]
     if len(own) < len(points):
@@ -435,11 +417,11 @@ server_panels: Declared[WhatIf] = Declared(
     "The best configuration with the scenario’s own system, timed with other servers{seeds}. The ring marks the "
     "scenario’s own server. {faster}",
     {
-        "Speed of the server": partial(drawn.by_server, column="speedup"),
-        "Workers of the server": partial(drawn.by_server, column="workers"),
+        "Speed of the server": partial(draw.by_server, column="speedup"),
+        "Workers of the server": partial(draw.by_server, column="workers"),
     },
     when=lambda whatif: len(whatif.server),
-    words=lambda whatif: words(whatif) | {"faster": drawn.faster_server(whatif)},
+    words=lambda whatif: words(whatif) | {"faster": draw.faster_server(whatif)},
     columns=2,
 )
 
