@@ -65,14 +65,9 @@ def canvas(height_px: float, **grid: Any) -> go.Figure:
 def lines(figure: go.Figure, named: Named, x: Any, y: Any, hover: str, **more: Any) -> None:
     """A line in the colour and dash of `named`, or a mark where there is only one point; `more` goes to the trace."""
     look = {"color": named.colour, "dash": more.pop("dash", named.dash), "width": more.pop("width", 2.2)}
-    trace = {
-        "mode": "lines" if len(x) > 1 else "markers",
-        "name": named.label,
-        "line": look,
-        "hovertemplate": hover,
-        "marker": {"color": named.colour, "symbol": named.symbol, "size": 8},
-    }
-    figure.add_scatter(x=np.asarray(x), y=np.asarray(y), **trace | more)
+    marker = {"color": named.colour, "symbol": named.symbol, "size": 8}
+    trace = {"mode": "lines" if len(x) > 1 else "markers", "name": named.label, "hovertemplate": hover}
+    figure.add_scatter(x=np.asarray(x), y=np.asarray(y), **trace | {"line": look, "marker": marker} | more)
 
 
 def band(figure: go.Figure, named: Named, low: pd.Series, high: pd.Series, x: pd.Series, **place: Any) -> None:
@@ -242,12 +237,8 @@ def heat(figure: go.Figure, x: Any, y: Any, shares: Any, hover: str, **more: Any
 
 def percent_bar(length: float, at: str = "top") -> dict[str, object]:
     """The colour bar of a heat map of percentages that takes this share of a figure's height, at its top or bottom."""
-    return colour_bar(length) | {
-        "y": 1 if at == "top" else 0,
-        "yanchor": at,
-        "title": {"text": "%"},
-        "tickvals": [0, 50, 100],
-    }
+    end = {"y": 1 if at == "top" else 0, "yanchor": at}
+    return colour_bar(length) | end | {"title": {"text": "%"}, "tickvals": [0, 50, 100]}
 
 
 def colour_bar(length: float = 0.9) -> dict[str, Any]:

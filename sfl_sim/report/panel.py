@@ -137,10 +137,8 @@ class Column:
 def columns_of(table: str, *names: str, kind: Kind = "run") -> list[Column]:
     """Return columns of a stored table of this kind of folder as pages show them."""
     better = {"more": True, "less": False, "": None}
-    return [
-        Column(column.title, name, reading(column), better[column.better])
-        for name, column in ((name, tables(kind)[table].columns[name]) for name in names)
-    ]
+    of = tables(kind)[table].columns
+    return [Column(of[name].title, name, reading(of[name]), better[of[name].better]) for name in names]
 
 
 def by_variant(

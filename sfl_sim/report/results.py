@@ -144,16 +144,12 @@ class Cost(Column):
         return Cell(bounded(low, high, self.text), below, -high if math.isfinite(high) else math.nan)
 
 
-(BEST,) = columns_of("summary", "best_accuracy")
-TIME, ROUNDS, BYTES = (
-    Cost(**vars(column), spent=spent, along=along)
-    for column, spent, along in zip(
-        columns_of("summary", "time_to_accuracy_s", "rounds_to_accuracy", "bytes_to_accuracy"),
-        (("simulated_s",), ("rounds",), ("bytes_up", "bytes_down")),
-        ("ended_s", "round", "bytes_moved"),
-        strict=True,
-    )
+BEST, _time, _rounds, _bytes = columns_of(
+    "summary", "best_accuracy", "time_to_accuracy_s", "rounds_to_accuracy", "bytes_to_accuracy"
 )
+TIME = Cost(**vars(_time), spent=("simulated_s",), along="ended_s")
+ROUNDS = Cost(**vars(_rounds), spent=("rounds",), along="round")
+BYTES = Cost(**vars(_bytes), spent=("bytes_up", "bytes_down"), along="bytes_moved")
 
 
 @dataclass(frozen=True)

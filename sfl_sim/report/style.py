@@ -19,27 +19,13 @@ SYMBOLS = dict(zip(DASHES, ("circle", "diamond", "square"), strict=True))
 GLYPHS = {"circle": "●", "diamond": "◆", "square": "■", "triangle-down": "▼", "triangle-up": "▲", "star": "★"}
 """Plotly's symbols as they look in text."""
 # Paul Tol's "light" scheme and a slate: pale fills, for resources only. Warm is waiting, all else is work.
-RESOURCE_COLOURS = dict(
-    zip(
-        BREAKDOWN, ("#77AADD", "#44BB99", "#EE8866", "#EEDD88", "#3F4B63", "#BBCC33", "#FFAABB", "#D9D9D9"), strict=True
-    )
-)
-RESOURCE_NAMES = dict(
-    zip(
-        BREAKDOWN,
-        (
-            "device",
-            "uplink",
-            "waiting in the queue",
-            "waiting for assistants",
-            "server",
-            "downlink",
-            "straggler wait",
-            "aggregation",
-        ),
-        strict=True,
-    )
-)
+_RESOURCES = (
+    ("device", "#77AADD"), ("uplink", "#44BB99"), ("waiting in the queue", "#EE8866"),
+    ("waiting for assistants", "#EEDD88"), ("server", "#3F4B63"), ("downlink", "#BBCC33"),
+    ("straggler wait", "#FFAABB"), ("aggregation", "#D9D9D9"),
+)  # fmt: skip
+RESOURCE_NAMES = {part: name for part, (name, _) in zip(BREAKDOWN, _RESOURCES, strict=True)}
+RESOURCE_COLOURS = {part: colour for part, (_, colour) in zip(BREAKDOWN, _RESOURCES, strict=True)}
 # Paul Tol's "muted" scheme and a brown, as strong as the variants' colours: for labels only.
 LABEL_COLOURS = (
     "#332288", "#CC6677", "#DDCC77", "#117733", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499", "#A5642E",

@@ -37,12 +37,10 @@ def round_breakdown(frames: Frames) -> go.Figure:
     mean_s = frames.rounds.groupby("variant")[list(columns)].mean().rename(columns=columns)
     total_s = mean_s.sum(axis="columns")
     shown_s = mean_s.loc[:, mean_s.ge(figures.NOTHING * total_s, axis="index").any()]
-    rows = {
-        f"{figures.on_a_phone(variant)} {display.duration(total_s[variant.label])}": pd.Series(
-            shown_s.loc[variant.label]
-        )
-        for variant in frames.variants
-    }
+    rows = {}
+    for variant in frames.variants:
+        text = f"{figures.on_a_phone(variant)} {display.duration(total_s[variant.label])}"
+        rows[text] = pd.Series(shown_s.loc[variant.label])
     return figures.bars(rows, "mean time of a round", "round")
 
 

@@ -220,11 +220,9 @@ def _order_cost(frames: Frames, pair: Found, free: Found, change: pd.Series, of_
     settings = [word for word in words if _is_of_order(f"server.{word.partition('=')[0].rpartition('.')[2]}")]
     where = ", ".join(dict.fromkeys([variant.method, *(word for word in words if word not in settings)]))
     detail = f" ({', '.join(settings)})" if settings else ""
-    serving = (
-        f"the costliest order is {variant.order}{detail}: it"
-        if of_several
-        else f"serving in {variant.order} order{detail}"
-    )
+    serving = f"serving in {variant.order} order{detail}"
+    if of_several:
+        serving = f"the costliest order is {variant.order}{detail}: it"
     sentence = (
         f"With {where}, {serving} takes {_compared(float(change.median()))} arrival order with the same clients "
         f"(medians: {duration(_round_s(ours))} against {duration(_round_s(arrival))} a round)"

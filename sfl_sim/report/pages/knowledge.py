@@ -266,14 +266,9 @@ def exits(frames: Frames) -> list[Exits]:
         # Thresholds by which more and more samples stay on the device, from none to all.
         entropy = answers.loc[np.isfinite(answers["entropy"]), "entropy"]
         thresholds = [0.0, *entropy.quantile(np.linspace(0, 1, THRESHOLDS)).unique(), math.inf]
-        found.append(
-            Exits(
-                variant,
-                achieved(answers, n_labels),
-                achieved_by_rho(answers, summary["rho"].max(), n_labels),
-                trade_off(answers, thresholds).reset_index(),
-            )
-        )
+        by_rho = achieved_by_rho(answers, summary["rho"].max(), n_labels)
+        by_threshold = trade_off(answers, thresholds).reset_index()
+        found.append(Exits(variant, achieved(answers, n_labels), by_rho, by_threshold))
     return found if any(one.achieved["device_accuracy"].notna().any() for one in found) else []
 
 
@@ -357,7 +352,7 @@ def scatter(frames: Frames, variant: Variant) -> go.Figure:
 
 mapped = partial(knowing, column="sample", table="representations")
 
-representation_panels = Declared(
+representation_panels: Declared[Frames] = Declared(
     "Inputs of the last layer",
     "Each dot is a test sample, placed by its input to the last layer. The farther apart the colours are, the easier "
     "it is for that layer to tell the labels apart. Each sample goes through the client-side submodel of one client, "
@@ -365,6 +360,5 @@ representation_panels = Declared(
     "is that of the inputs themselves: 1 where labels lie far apart, 0 or less where they mix (drawn: the first seed; "
     "silhouettes: medians over seeds ± standard deviation).",
     lambda frames: [(silhouette(frames, variant), partial(scatter, frames, variant)) for variant in mapped(frames)],
-    when=mapped,
     columns=3,
 )

@@ -243,13 +243,9 @@ def server_queue(view: RoundView, longest_s: float, most_waiting: int) -> go.Fig
         hovertemplate="%{y} waiting<extra></extra>", showlegend=False,
     )  # fmt: skip
     figure.add_scatter(
-        x=[0, view.duration_s / unit_s],
-        y=[view.mean_waiting] * 2,
-        mode="lines",
-        line={"color": style.INK, "width": 1.4, "dash": "dash"},
-        hovertemplate="%{y:.2f} waiting<extra></extra>",
-        name="mean over the whole run",
-    )
+        x=[0, view.duration_s / unit_s], y=[view.mean_waiting] * 2, mode="lines", name="mean over the whole run",
+        line={"color": style.INK, "width": 1.4, "dash": "dash"}, hovertemplate="%{y:.2f} waiting<extra></extra>",
+    )  # fmt: skip
     held = view.held["started_s"] / unit_s, view.held["ended_s"] / unit_s
     figures.spans(figure, *held, 0.0, colour=style.ALARM, width=6, name="server held idle while jobs wait")
     figure.update_yaxes(title="waiting jobs", range=[-0.04 * most_waiting, 1.08 * most_waiting], nticks=4)

@@ -143,11 +143,8 @@ def _sections(frames: Frames) -> dict[str, Callable[[], list[Panel]]]:
         found = section.panels(details if section.details else frames)
         return [replace(panel, folded=section.folded or section.details) for panel in found]
 
-    return {
-        name: partial(made, section)
-        for name, section in SECTIONS.items()
-        if not (section.trained and frames.timing_only)
-    }
+    trains = not frames.timing_only
+    return {name: partial(made, section) for name, section in SECTIONS.items() if trains or not section.trained}
 
 
 def results_figure(folder: Path, against: Literal["time", "rounds", "bytes"]) -> go.Figure:

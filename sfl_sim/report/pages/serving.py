@@ -33,11 +33,8 @@ if TYPE_CHECKING:
 CLEARLY = 0.95
 """Share of the leader's p95 below which another variant takes the lead; a smaller difference is chance."""
 RATE = Column("Requests/s", "rate_per_s", "{:,.4g}".format, more_is_better=None)
-COLUMNS = columns_of(
-    "trials",
-    *("p50_s", "p95_s", "p99_s", "accuracy", "offload_probability", "throughput_per_s", "utilisation"),
-    kind="serving",
-)
+NUMBERS = ("p50_s", "p95_s", "p99_s", "accuracy", "offload_probability", "throughput_per_s", "utilisation")
+COLUMNS = columns_of("trials", *NUMBERS, kind="serving")
 """The best is marked among variants at one rate."""
 HEIGHT_PX, TIME_HEIGHT_PX, LOAD_HEIGHT_PX, STRIP_ROW_PX = 360, 280, 300, 15
 CURVE_POINTS, RAREST = 160, 1e-4
@@ -231,14 +228,9 @@ def survival(served: Served) -> go.Figure:
             marker={"size": 9}, showlegend=False,
         )  # fmt: skip
     shown = [share for share in SHARES if share >= rarest]
-    figure.update_yaxes(
-        type="log",
-        title="requests that take longer (%)",
-        range=[np.log10(80 * rarest), np.log10(125)],
-        tickvals=[100 * share for share in shown],
-        ticktext=[f"{100 * share:g}" for share in shown],
-    )
-    return figure.update_xaxes(figures.wide_axis(max(min(ends), 1e-9), max(ends)), title=f"latency ({unit})")
+    figure.update_yaxes(type="log", title="requests that take longer (%)", range=np.log10([80 * rarest, 125]).tolist())
+    figure.update_yaxes(tickvals=[100 * share for share in shown], ticktext=[f"{100 * share:g}" for share in shown])
+    return figure.update_xaxes(wide_axis(max(min(ends), 1e-9), max(ends)), title=f"latency ({unit})")
 
 
 def parts(served: Served, prefix: str = "") -> go.Figure:
@@ -502,7 +494,7 @@ def by_latency(served: Served) -> go.Figure:
             figures.entry(figure, name, _mark(symbol, style.INK))
     figure.update_yaxes(title="accuracy (%)")
     return figure.update_xaxes(
-        figures.wide_axis(points["p95"].min(), points["p95"].max()), title=f"p95 of the latency ({unit})"
+        wide_axis(points["p95"].min(), points["p95"].max()), title=f"p95 of the latency ({unit})"
     )
 
 

@@ -17,7 +17,7 @@ from sfl_sim.report import display, figures, style
 from sfl_sim.report.display import percent, plural
 from sfl_sim.report.frames import distinct, label_names
 from sfl_sim.report.html_page import write_page
-from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table
+from sfl_sim.report.panel import Cell, Declared, Drawing, Table, at_most
 from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def models(frames: Frames) -> list[tuple[list[Variant], pd.DataFrame]]:
     return [(variants, table) for variants, table in distinct(tables) if len(table) > 1]
 
 
-cut_panels = Declared(
+cut_panels: Declared[Frames] = Declared(
     "Where to cut",
     "Each bar is a cut. Above: how long a sample's activations take on the uplink (and their gradient on the "
     "downlink). Below: how much of the model the client computes. Strong colours are Pareto cuts: no other cut has "
@@ -144,7 +144,6 @@ cut_panels = Declared(
     lambda frames: [
         (model_title(layers), partial(cut_costs, frames, variants, layers)) for variants, layers in models(frames)
     ],
-    when=models,
 )
 
 
@@ -232,18 +231,19 @@ def layers_in_terminal(layers: pd.DataFrame, sample_shape: tuple[int, ...], n_la
 
 MAX_CLIENTS = 400
 MAX_CLIENT_TICKS = 30
+Held = list[tuple[list[Markup], pd.DataFrame]]
+"""Tables of label counts (clients x labels), each with the names of the variants that have it."""
 READING = "Over clients: least · median · most. Divergence (Jensen-Shannon, bits): mean · most."
 
 
-def holdings_panels(held: Sequence[tuple[list[Markup], pd.DataFrame]]) -> list[Panel]:
-    """Heat maps of label counts (clients x labels), each with the names of the variants that have it."""
-    caption = (
-        "Each column is a client, with its number of samples above. The darker a cell, the larger the share of that "
-        "label among the client's samples; white means none. A dark diagonal means that every client mainly holds "
-        "labels of its own. Columns that look alike mean similar label distributions."
-    )
-    drawings = [(_alike(names, len(held)), partial(holdings, counts)) for names, counts in held]
-    return [Panel("Labels held by each client", caption, drawings, columns=min(len(drawings), 2))] if held else []
+holdings_panels: Declared[Held] = Declared(
+    "Labels held by each client",
+    "Each column is a client, with its number of samples above. The darker a cell, the larger the share of that label "
+    "among the client's samples; white means none. A dark diagonal means that every client mainly holds labels of its "
+    "own. Columns that look alike mean similar label distributions.",
+    lambda held: [(_alike(names, len(held)), partial(holdings, counts)) for names, counts in held],
+    columns=at_most(2),
+)
 
 
 def holdings(counts: pd.DataFrame) -> go.Figure:
@@ -282,7 +282,7 @@ def _shares(counts: pd.DataFrame) -> pd.DataFrame:
     return counts.div(counts.sum(axis=1).clip(lower=1), axis=0)
 
 
-def held(frames: Frames) -> list[tuple[list[Markup], pd.DataFrame]]:
+def held(frames: Frames) -> Held:
     """List the distinct partitions of the first seeds (clients x labels), each with the variants that have it."""
     found = []
     for variant in frames.variants:

@@ -254,15 +254,10 @@ def time_map(whatif: WhatIf, series: style.Named, across: Axis, over_best: bool 
     else:
         unit, unit_s = display.time_unit(least_s)
         colours, bar = times_s / unit_s, {"title": {"text": unit}}
-    told = [
-        [
-            f"{axis.said(row)}, {across.said(column)}: {display.duration(seconds)}, {ratio:.3g} times the best"
-            if seconds > 0
-            else ""
-            for column, (seconds, ratio) in enumerate(zip(*pairs, strict=True))
-        ]
-        for row, pairs in enumerate(zip(times_s, ratios, strict=True))
-    ]
+    told = [["" for _ in across.values] for _ in axis.values]
+    for row, column in np.argwhere(times_s > 0):
+        duration, ratio = display.duration(times_s[row, column]), ratios[row, column]
+        told[row][column] = f"{axis.said(row)}, {across.said(column)}: {duration}, {ratio:.3g} times the best"
     figure, best = figures.canvas(100 + ROW_PX * max(len(axis.values), 8)), best_by_column(times_s)
     figure.add_heatmap(
         z=colours, colorscale=style.LOSS_SCALE, customdata=told, hovertemplate="%{customdata}<extra></extra>",
@@ -335,19 +330,11 @@ def reigns(times_s: NDArray[np.float64], across: Axis) -> list[Reign]:
 # Clients
 
 CLASS_PX = 56
+NO_MEMORY = Markup(" How much memory training takes is not known.")
+NO_ENERGY = Markup(" No power of the devices is known (<code>clients.power</code>), so there is no energy.")
 COSTS = {
-    "client_memory_bytes": (
-        "Memory",
-        "client memory",
-        "the most of any client",
-        Markup(" How much memory training takes is not known."),
-    ),
-    "client_joule": (
-        "Energy",
-        "energy of a client and round",
-        "mean of all clients",
-        Markup(" No power of the devices is known (<code>clients.power</code>), so there is no energy."),
-    ),
+    "client_memory_bytes": ("Memory", "client memory", "the most of any client", NO_MEMORY),
+    "client_joule": ("Energy", "energy of a client and round", "mean of all clients", NO_ENERGY),
 }
 """What a client needs: its name, what is drawn of it, what the line for all is, and what is said if it is unknown."""
 
