@@ -9,21 +9,8 @@ Two flows of the client run side by side: one makes messages and puts them, the 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 from sfl_sim.ops import Event, Flow, Lost, Value, occur, wait
-
-
-class Events(dict[Any, Event]):
-    """Events by what they belong to, each made when it is first asked for."""
-
-    def __init__(self, about: str) -> None:
-        super().__init__()
-        self.about = about
-
-    def __missing__(self, key: Any) -> Event:
-        event = self[key] = Event(f"{self.about} {key}")
-        return event
 
 
 class Mailbox:
@@ -39,26 +26,25 @@ class Mailbox:
         self.ahead = ahead
         self.is_closed = False
         self._messages: deque[Value] = deque()
-        self._n_put = self._n_taken = 0
-        self._put = Events(f"client {client} to have sent message")
-        self._done = Events(f"the server to be done with client {client}'s message")
+        self._n_put = self._n_taken = self._n_done = 0
+        self._awaited: Event | None = None  # one of the two waits at most: the client for room, or the server
 
     def room(self) -> Flow:
         """Wait until the client may make its next message."""
-        events = [] if self.ahead is None or self._n_put < self.ahead else [self._done[self._n_put - self.ahead]]
-        yield from self._wait(events)
+        has_room = self.ahead is None or self._n_put - self._n_done < self.ahead
+        yield from self._until(has_room, f"the server to be done with client {self.client}'s message {self._n_done}")
 
     def put(self, message: Value) -> Flow:
         """Put a message that has come to the server."""
         self._messages.append(message)
         self._n_put += 1
-        yield occur(self._put[self._n_put - 1])
+        yield from self._wake()
 
     def take(self) -> Flow:
         """Wait for the next message, and give it; with the one before, the server is done."""
-        if self._n_taken:
-            yield occur(self._done[self._n_taken - 1])
-        yield from self._wait([self._put[self._n_taken]])
+        self._n_done = self._n_taken
+        yield from self._wake()
+        yield from self._until(bool(self._messages), f"client {self.client} to have sent message {self._n_taken}")
         self._n_taken += 1
         return self._messages.popleft()
 
@@ -68,13 +54,19 @@ class Mailbox:
             return (yield from flow)
         except Lost:
             self.is_closed = True
-            for event in [*self._put.values(), *self._done.values()]:
-                if not event.occurred:
-                    yield occur(event)
+            yield from self._wake()
             raise
 
-    def _wait(self, events: list[Event]) -> Flow:
-        if not self.is_closed:
-            yield wait(events)
+    def _until(self, is_so: bool, about: str) -> Flow:
+        """Wait to be woken unless it `is_so` already; raises Lost once the client is lost."""
+        if not (is_so or self.is_closed):
+            self._awaited = Event(about)
+            yield wait([self._awaited])
         if self.is_closed:
             raise Lost(self.client)
+
+    def _wake(self) -> Flow:
+        """Let whoever waits here go on."""
+        if (event := self._awaited) is not None:
+            self._awaited = None
+            yield occur(event)

@@ -8,14 +8,13 @@ fusion and global momentum it is SplitFedV1. Symbols are the paper's: client j r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from sfl_sim.data.batches import Batch
 from sfl_sim.errors import ScenarioError
 from sfl_sim.methods.base import MethodOptions, Task
-from sfl_sim.methods.mailbox import Events
 from sfl_sim.methods.server_copies import HostOptions, ServerCopies, Visit, host_rule
 from sfl_sim.ops import AGGREGATOR, SERVER, Event, Flow, Lost, occur, on, par, send, wait
 from sfl_sim.scenario.fields import OnlyWith
@@ -171,6 +170,18 @@ class Smofi(ServerCopies, regular=True, survives=True):
         """v <- beta_g v + (W - sum_j k_j W_j); W <- W - v."""
         beta_g = self.options.server_momentum
         return MomentumAverage(Sgd(1.0, beta_g)) if beta_g else super().merge(round)
+
+
+class Events(dict[Any, Event]):
+    """Events by what they belong to, each made when it is first asked for."""
+
+    def __init__(self, about: str) -> None:
+        super().__init__()
+        self.about = about
+
+    def __missing__(self, key: Any) -> Event:
+        event = self[key] = Event(f"{self.about} {key}")
+        return event
 
 
 class Progress:
