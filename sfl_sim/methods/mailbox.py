@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from sfl_sim.ops import Event, Flow, Lost, Value, occur, wait
+from sfl_sim.ops import Event, Flow, Lost, Occur, Value, occur, wait
 
 
 class Mailbox:
@@ -31,20 +31,25 @@ class Mailbox:
 
     def room(self) -> Flow:
         """Wait until the client may make its next message."""
-        has_room = self.ahead is None or self._n_put - self._n_done < self.ahead
-        yield from self._until(has_room, f"the server to be done with client {self.client}'s message {self._n_done}")
+        if self.ahead is not None and self._n_put - self._n_done >= self.ahead:
+            yield from self._wait(f"the server to be done with client {self.client}'s message {self._n_done}")
+        self._check_open()
 
     def put(self, message: Value) -> Flow:
         """Put a message that has come to the server."""
         self._messages.append(message)
         self._n_put += 1
-        yield from self._wake()
+        if self._awaited:
+            yield self._wake(self._awaited)
 
     def take(self) -> Flow:
         """Wait for the next message, and give it; with the one before, the server is done."""
         self._n_done = self._n_taken
-        yield from self._wake()
-        yield from self._until(bool(self._messages), f"client {self.client} to have sent message {self._n_taken}")
+        if self._awaited:
+            yield self._wake(self._awaited)
+        if not self._messages:
+            yield from self._wait(f"client {self.client} to have sent message {self._n_taken}")
+        self._check_open()
         self._n_taken += 1
         return self._messages.popleft()
 
@@ -54,19 +59,19 @@ class Mailbox:
             return (yield from flow)
         except Lost:
             self.is_closed = True
-            yield from self._wake()
+            if self._awaited:
+                yield self._wake(self._awaited)
             raise
 
-    def _until(self, is_so: bool, about: str) -> Flow:
-        """Wait to be woken unless it `is_so` already; raises Lost once the client is lost."""
-        if not (is_so or self.is_closed):
+    def _wait(self, about: str) -> Flow:
+        if not self.is_closed:
             self._awaited = Event(about)
             yield wait([self._awaited])
+
+    def _wake(self, event: Event) -> Occur:
+        self._awaited = None
+        return occur(event)
+
+    def _check_open(self) -> None:
         if self.is_closed:
             raise Lost(self.client)
-
-    def _wake(self) -> Flow:
-        """Let whoever waits here go on."""
-        if (event := self._awaited) is not None:
-            self._awaited = None
-            yield occur(event)
