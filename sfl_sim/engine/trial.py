@@ -143,7 +143,7 @@ class _Trial:
         self.notify(Began(self.number, len(resume.rounds) if resume else 0))
         experiment = self._experiment()
         trial = TrialWriter(self.place, self.variant.name, self.variant.scenario.seed)
-        trial.add_layers(experiment.layers())
+        trial.add_tables({"layers": experiment.layers()})
         rounds = experiment.rounds(resume)
         writer = self._checkpoint_writer(experiment, resume)
         try:
@@ -201,7 +201,7 @@ class _Trial:
             joule=round.joule,
             leakage=round.leakage,
         )
-        trial.add_final(round.final)
+        trial.add_tables(round.final)
         self.notify(Ended(self.number, round, experiment.stopped))
         is_last = experiment.stopped or round.row["round"] == self.variant.scenario.train.rounds
         if writer and not is_last and writer.rounds < round.row["round"]:
@@ -209,8 +209,7 @@ class _Trial:
 
     def _close(self, trial: TrialWriter, experiment: Experiment) -> None:
         """Write what belongs to the whole run so far; its last word is the summary."""
-        trial.add_clients(experiment.clients())
-        trial.add_final(experiment.histories())
+        trial.add_tables({"clients": experiment.clients(), **experiment.histories()})
         if experiment.device is not None:
             of_model = {"variant": trial.variant, "seed": trial.seed, "round": len(trial.rounds)}
             trial.add_weights(experiment.weights(), {**of_model, **experiment.dataset.preparation})

@@ -21,7 +21,7 @@ from markupsafe import escape
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import merge, titles
-from sfl_sim.report.load import SUMMARY_NUMBERS, load
+from sfl_sim.report.load import IN_MEMORY, SUMMARY_NUMBERS, load
 from sfl_sim.report.results import TO_TARGET
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 TABLES, FIGURES = ("csv", "parquet"), ("svg", "pdf")
 """Formats."""
-STORED = ["rounds", "labels", "confusion", "clients", "layers", "representations"]
+STORED = [name for name in IN_MEMORY if name != "summary"]
 """Tables that are given as they are stored."""
 FIRST = ["run", "variant", "seed"]
 

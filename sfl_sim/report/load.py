@@ -12,7 +12,8 @@ import pandas as pd
 from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.load import parse
-from sfl_sim.store.reading import contents, read_table
+from sfl_sim.store.files import contents
+from sfl_sim.store.reading import read_table
 from sfl_sim.store.schema import Kind, tables
 
 if TYPE_CHECKING:

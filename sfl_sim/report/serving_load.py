@@ -15,7 +15,7 @@ from sfl_sim.metrics.serving import PARTS
 from sfl_sim.report import style
 from sfl_sim.report.display import NBSP
 from sfl_sim.report.load import Stored, read_tables, reading
-from sfl_sim.store.reading import contents
+from sfl_sim.store.files import contents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

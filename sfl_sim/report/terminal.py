@@ -15,7 +15,8 @@ from sfl_sim.report.frames import merge
 from sfl_sim.report.load import load
 from sfl_sim.report.panel import Cell, Table
 from sfl_sim.report.results import TIME, accuracy, aims, columns_for, of_each
-from sfl_sim.store.reading import contents, read_entries
+from sfl_sim.store.files import contents
+from sfl_sim.store.reading import read_entries
 from sfl_sim.store.schema import tables
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from sfl_sim.report import style
 from sfl_sim.report.display import capitalised
 from sfl_sim.report.load import Stored, read_tables, reading
 from sfl_sim.store.columns import BREAKDOWN
-from sfl_sim.store.reading import are_numbers, as_stored, contents
+from sfl_sim.store.files import contents
+from sfl_sim.store.reading import are_numbers, as_stored
 from sfl_sim.store.schema import tables as tables_of
 
 if TYPE_CHECKING:

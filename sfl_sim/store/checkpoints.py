@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sfl_sim.store.files import read_json, read_regular, remove, settle, write_file
+from sfl_sim.store.files import contents, read_json, read_regular, remove, settle, write_file
 
 CHECKPOINTS = "checkpoints"
 """Name of the folder of checkpoints within a trial's folder."""
@@ -120,7 +120,7 @@ class Checkpoints:
         self._waiting.clear()
 
     def _read(self, folder: Path) -> Checkpoint:
-        found = json.loads(read_regular(folder / ABOUT))
+        found = contents(folder / ABOUT)
         told = found["checkpoint"]
         memory = read_regular(folder / MEMORY)
         lines = read_regular(self.folder / ROUNDS)[: told["rounds"]["bytes"]]

@@ -144,10 +144,15 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def contents(path: Path) -> Any:
+    """Return the value in a JSON file. Raises OSError or ValueError if it cannot be read."""
+    return json.loads(read_regular(path))
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the mapping in a JSON file; empty if there is none."""
     try:
-        found = json.loads(read_regular(path))
+        found = contents(path)
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

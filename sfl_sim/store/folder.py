@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ import pandas as pd
 
 from sfl_sim.errors import ScenarioError
 from sfl_sim.store.checkpoints import CHECKPOINTS, Checkpoints
-from sfl_sim.store.files import SUMS, damaged, read_json, read_manifest, remove, seal, settle, write_json
+from sfl_sim.store.files import SUMS, contents, damaged, read_json, read_manifest, remove, seal, settle, write_json
 from sfl_sim.store.lock import Lock
 from sfl_sim.store.tables import concatenate, of_trials
 from sfl_sim.store.trial import FAILURE, SUMMARY, TRACEBACK, Failure, clear, is_whole, read_failure
@@ -135,7 +134,7 @@ class RunFolder:
     def closed(self) -> dict[int, tuple[dict[str, Any], pd.DataFrame]]:
         """Return the summary and the rounds of every closed trial, by its number."""
         return {
-            int(trial.name): (json.loads((trial / SUMMARY).read_text()), pd.read_parquet(trial / "rounds.parquet"))
+            int(trial.name): (contents(trial / SUMMARY), pd.read_parquet(trial / "rounds.parquet"))
             for trial in self._closed()
         }
 
@@ -159,9 +158,7 @@ class RunFolder:
         `additions` to the summaries, by the number of the trial, are what only the whole run can tell.
         """
         trials = self._join_tables(of_trials("run"))
-        variants = [
-            json.loads((trial / SUMMARY).read_text()) | dict(additions.get(int(trial.name), {})) for trial in trials
-        ]
+        variants = [contents(trial / SUMMARY) | dict(additions.get(int(trial.name), {})) for trial in trials]
         write_json(self.staging / "summary.json", {"scenario": name, "variants": variants})
         checkpoints = self.staging / "checkpoints"
         checkpoints.mkdir(exist_ok=True)
@@ -171,7 +168,7 @@ class RunFolder:
 
     def join_serving(self, name: str, answers: pd.DataFrame | None) -> None:
         """Join the closed trials of served fleets; the `answers` that they drew from are stored beside their tables."""
-        trials = [json.loads((trial / SUMMARY).read_text()) for trial in self._join_tables(of_trials("serving"))]
+        trials = [contents(trial / SUMMARY) for trial in self._join_tables(of_trials("serving"))]
         if answers is not None:
             answers.to_parquet(self.staging / "answers.parquet", index=False)
         write_json(self.staging / "serving.json", {"scenario": name, "trials": trials})

@@ -12,14 +12,10 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sfl_sim.store.schema import REQUIRED, Column, Table
+from sfl_sim.store.files import contents
+from sfl_sim.store.schema import Column, Table
 
 FURTHER = Column("", "", "value of a column whose name the scenario decides", absent=math.nan)
-
-
-def contents(path: Path) -> Any:
-    """Return the value in a JSON file. Raises OSError or ValueError if it cannot be read."""
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def file_of(folder: Path, table: Table) -> Path | None:
@@ -55,10 +51,10 @@ def read_table(folder: Path, table: Table, columns: Sequence[str] | None = None,
     if not columns:
         return frame
     described = {name: table.columns.get(name, FURTHER) for name in columns}
-    absent = {name: column.absent for name, column in described.items() if name not in frame}
-    if missing := [name for name, value in absent.items() if value is REQUIRED and len(frame)]:
-        raise ValueError(f"{table.file} lacks {', '.join(missing)}")
-    frame = frame.assign(**absent)[list(described)]
+    missing = {name: column for name, column in described.items() if name not in frame}
+    if len(frame) and (lacking := [name for name, column in missing.items() if column.is_required]):
+        raise ValueError(f"{table.file} lacks {', '.join(lacking)}")
+    frame = frame.assign(**{name: column.absent for name, column in missing.items()})[list(described)]
     numbers = [name for name, column in described.items() if column.is_number and frame[name].dtype == object]
     return frame.astype(dict.fromkeys(numbers, float)) if len(frame) else frame
 

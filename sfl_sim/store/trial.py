@@ -77,8 +77,7 @@ class TrialWriter:
         folder.mkdir(parents=True, exist_ok=True)
         self._rounds = _Growing()
         self._labels = _Growing()
-        self._confusion: list[pd.DataFrame] = []
-        self._leakage: list[pd.DataFrame] = []
+        self._looks: dict[str, list[pd.DataFrame]] = {"confusion": [], "leakage": []}
         self._participants: list[tuple[int, NDArray[np.int32]]] = []
         self._waiting: list[NDArray[np.void]] = []
         self._joule: list[NDArray[np.float64]] = []
@@ -86,14 +85,6 @@ class TrialWriter:
             name: opened(folder / f"{name}.parquet", schema)
             for name, schema in (("ops", _OP_SCHEMA), ("participants", _PARTICIPANTS_SCHEMA))
         }
-
-    def add_clients(self, clients: pd.DataFrame) -> None:
-        """Add the table of clients."""
-        self._write("clients", clients)
-
-    def add_layers(self, layers: pd.DataFrame) -> None:
-        """Add the table of the model's layers."""
-        self._write("layers", layers)
 
     def add_round(
         self,
@@ -116,15 +107,13 @@ class TrialWriter:
         self._waiting.append(ops)
         self._participants.append((int(row["round"]), np.sort(np.asarray(clients, np.int32))))
         self._joule.append(np.full(len(ops), np.nan) if joule is None else joule)
-        if confusion is not None:
-            self._confusion.append(confusion)
-        if leakage is not None:
-            self._leakage.append(leakage)
+        for look, table in zip(self._looks.values(), (confusion, leakage), strict=True):
+            look += [] if table is None else [table]
         if sum(map(len, self._waiting)) >= ROWS_PER_GROUP:
             self._flush()
 
-    def add_final(self, tables: Mapping[str, pd.DataFrame]) -> None:
-        """Add tables of the final models."""
+    def add_tables(self, tables: Mapping[str, pd.DataFrame]) -> None:
+        """Add whole tables, by name."""
         for name, table in tables.items():
             self._write(name, table)
 
@@ -150,12 +139,8 @@ class TrialWriter:
         self._flush()
         for file in self._files.values():
             file.close()
-        self._write("rounds", self.rounds)
-        self._write("labels", self.labels)
-        if self._confusion:
-            self._write("confusion", pd.concat(self._confusion))
-        if self._leakage:
-            self._write("leakage", pd.concat(self._leakage))
+        looks = {name: pd.concat(look) for name, look in self._looks.items() if look}
+        self.add_tables({"rounds": self.rounds, "labels": self.labels, **looks})
         write_json(self.folder / SUMMARY, summary)
         seal(self.folder, "*")
 

@@ -179,7 +179,7 @@ def _walk(
 ) -> Verdict:
     """Walk a recorded trial, which took `target_s` to its target, into another; that is closed if it has any rounds."""
     notify(Began(number))
-    trial.add_layers(retracing.experiment.layers())
+    trial.add_tables({"layers": retracing.experiment.layers()})
     recorded = retracing.recorded
     try:
         for round in retracing.rounds():
@@ -196,8 +196,8 @@ def _walk(
     elif len(rounds) == len(recorded.rounds):
         summary |= {key: recorded.summary.get(key) for key in OF_TRAINING}
     with uninterrupted():
-        trial.add_clients(retracing.experiment.clients())
-        trial.add_final(retracing.experiment.walk.participation.tables())
+        experiment = retracing.experiment
+        trial.add_tables({"clients": experiment.clients(), **experiment.walk.participation.tables()})
         trial.close(summary)
     before_s, after_s = (float(table["ended_s"].iloc[len(rounds) - 1]) for table in (recorded.rounds, rounds))
     return Verdict(

@@ -27,8 +27,7 @@ def ops(n, round=1):
 
 def fill(folder, rounds=2, number=0, variant="a"):
     trial = TrialWriter(folder.trial_folder(number), variant, seed=0)
-    trial.add_clients(pd.DataFrame({"client": [0]}))
-    trial.add_layers(pd.DataFrame({"layer": [1]}))
+    trial.add_tables({"clients": pd.DataFrame({"client": [0]}), "layers": pd.DataFrame({"layer": [1]})})
     for round in range(1, rounds + 1):
         trial.add_round({"round": round, "accuracy": 0.5}, [{"round": round, "label": 0}], ops(3, round))
     trial.add_weights({"w": np.ones(2, np.float32)}, {"variant": variant})
@@ -142,8 +141,7 @@ def test_snapshots_are_a_table_where_there_are_any(tmp_path):
     folder = RunFolder(tmp_path / "run", "digest")
     fill(folder, number=0, variant="never looked into")
     trial = TrialWriter(folder.trial_folder(1), "b", seed=7)
-    trial.add_clients(pd.DataFrame({"client": [0]}))
-    trial.add_layers(pd.DataFrame({"layer": [1]}))
+    trial.add_tables({"clients": pd.DataFrame({"client": [0]}), "layers": pd.DataFrame({"layer": [1]})})
     trial.add_round({"round": 1, "accuracy": 0.5}, [{"round": 1, "label": 0}], ops(3), confusion=look)
     trial.add_round({"round": 2, "accuracy": 0.5}, [{"round": 2, "label": 0}], ops(3), confusion=look.head(0))
     trial.close({"rounds": 2})
