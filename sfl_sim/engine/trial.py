@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -20,6 +17,7 @@ import torch
 from sfl_sim.engine.cache_key import trial_key
 from sfl_sim.engine.checkpointing import CheckpointWriter, ResumePoint, StoredRound, resume_points
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.interrupts import uninterrupted
 from sfl_sim.engine.news import Began, Counted, Ended, Notify, Warned
 from sfl_sim.engine.rounds import Round
 from sfl_sim.errors import OutputError, ScenarioError, own_place
@@ -257,27 +255,3 @@ def _last(rounds: pd.DataFrame, columns: Sequence[str]) -> dict[str, float | Non
     """Return the values of the last round's row; None for those that are missing."""
     values = rounds.reindex(columns=list(columns)).astype(float).iloc[-1].dropna()
     return {column: values.get(column) for column in columns}
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C and `kill` until the block is done, so that no file is written in part.
-
-    A signal that is ignored, as a shell's background jobs ignore Ctrl-C, stays so.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pressed: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, frame: pressed.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if signal.getsignal(number) != signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if pressed:
-        raise KeyboardInterrupt

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.interrupts import uninterrupted
 from sfl_sim.engine.news import Counted, Notify
-from sfl_sim.engine.trial import uninterrupted
 from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.metrics.landscape import with_widths
 from sfl_sim.models.replica import Replica

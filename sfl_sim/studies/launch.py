@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from sfl_sim.engine.cache_key import code_version, own_code
-from sfl_sim.engine.trial import Settings, uninterrupted
+from sfl_sim.engine.interrupts import interruptible, uninterrupted
+from sfl_sim.engine.trial import Settings
 from sfl_sim.errors import OutputError
 from sfl_sim.scenario.load import Study, dump_study
 from sfl_sim.store import Failure, RunFolder, free_folder, writing
@@ -86,7 +87,7 @@ def launch(
     began_s = time.monotonic()
     failure: BaseException | None = None
     try:
-        with writing(folder.staging):
+        with interruptible(), writing(folder.staging):
             status = work() or "complete"
     except (KeyboardInterrupt, Exception) as error:
         status, failure = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed", error

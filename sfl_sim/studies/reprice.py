@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sfl_sim.engine.interrupts import uninterrupted
 from sfl_sim.engine.news import Began, Ended, Notify
-from sfl_sim.engine.trial import Settings, summary_of, uninterrupted
+from sfl_sim.engine.trial import Settings, summary_of
 from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.accuracy import headline, way_to
 from sfl_sim.scenario.concerns import CONCERNS, NOT_LEARNED, differences

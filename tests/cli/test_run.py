@@ -122,7 +122,7 @@ def test_ctrl_c_leaves_a_readable_partial_run_and_resume_finishes_it(scenario, t
             assert line, "ended before it could be interrupted"
         process.send_signal(signal.SIGINT)
         rest = process.communicate(timeout=60)[1]
-    assert process.returncode == 130
+    assert process.returncode == 130, rest
     assert rest.rstrip().endswith("sfl-sim: interrupted; the same command with --resume goes on from there")
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["status"] == "interrupted"
     rounds = pd.read_parquet(tmp_path / "run" / "rounds.parquet").groupby("variant", sort=False).size()

@@ -1,0 +1,64 @@
+"""Ctrl-C and `kill`: they wait while files are written, and none of them is lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_pressed: list[int] = []
+"""Signals that have come within `interruptible`."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Note Ctrl-C and `kill` within the block: the next `uninterrupted` block raises again what Python has dropped.
+
+    Python drops whatever is raised while a weak reference's callback or `__del__` runs, and tensors are freed all the
+    time: one interrupt of 150 was lost so.
+    """
+
+    def noting(handler: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], Any]:
+        def note(number: int, frame: FrameType | None) -> Any:
+            _pressed.append(number)
+            return handler(number, frame)
+
+        return note
+
+    try:
+        with _handled(lambda handler: noting(handler) if callable(handler) else handler):
+            yield
+    finally:
+        _pressed.clear()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Delay Ctrl-C and `kill` until the block is done, so that no file is written in part.
+
+    A signal that is ignored, as a shell's background jobs ignore Ctrl-C, stays so.
+    """
+    delayed: list[int] = []
+    with _handled(lambda handler: handler if handler == signal.SIG_IGN else lambda number, _: delayed.append(number)):
+        yield
+    if delayed or _pressed:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _handled(change: Callable[[Any], Any]) -> Iterator[None]:
+    """Change how Ctrl-C and `kill` are handled for the block; threads other than the main one get no signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number, handler in before.items():
+            signal.signal(number, change(handler))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
