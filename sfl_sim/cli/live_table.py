@@ -80,11 +80,11 @@ class Progress:
             case Began(_, after):
                 row.state, row.began_s = "running", row.changed_s
                 row.done = row.resumed = after
-            case Ended(_, round, stopped):
+            case Ended(_, round):
                 row.done = round.row["round"]
-                row.rounds = row.done if stopped else row.rounds
+                row.rounds = row.done if round.stopped else row.rounds
                 row.state = "done" if row.done == row.rounds else "running"
-                row.simulated, row.news = duration(round.row["ended_s"]), stopped or learned(round)
+                row.simulated, row.news = duration(round.row["ended_s"]), round.stopped or learned(round)
             case Reused(_, run):
                 row.state, row.news = "reused", f"from {run}"
             case Failed(_, why):

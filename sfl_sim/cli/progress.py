@@ -65,12 +65,12 @@ def _lines(planned: Planned, console: Console) -> Iterator[Notify]:
 
     def notify(news: News) -> None:
         match news:
-            case Ended(trial, round, stopped):
+            case Ended(trial, round):
                 of, done = planned.trials[trial][1], round.row["round"]
-                if done != of and not stopped and done % -(-of // LINES_PER_TRIAL):
+                if done != of and not round.stopped and done % -(-of // LINES_PER_TRIAL):
                     return
                 told = [f"round {done}/{of}", f"{duration(round.row['ended_s'])} simulated", learned(round)]
-                told += [f"stopped: {stopped}"] if stopped else []
+                told += [f"stopped: {round.stopped}"] if round.stopped else []
             case Began(trial, after) if after:
                 told = [f"goes on after round {after}"]
             case Reused(trial, run):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +56,6 @@ class Experiment:
             does not say.
         joule: (C,) energy that each client's battery has spent in whole rounds; None if the power is unknown.
         stopping: decides after each round whether training ends early; None if nothing asks for that.
-        stopped: why it has ended early; None if it has not.
 
     Raises ScenarioError if the scenario cannot be used, before any training.
     """
@@ -71,7 +72,6 @@ class Experiment:
         check_survival(scenario, method)
         metrics = own_metrics(scenario)
         self.stopping = Stopping(train) if train.stop or train.on_round_end else None
-        self.stopped: str | None = None
         self.executor = provenance or build_executor(train, device)
         self.memory: Replay | None = None
         if device is not None and isinstance(self.executor, Eager):
@@ -108,17 +108,30 @@ class Experiment:
         snapshots = self._snapshots(n_known)
         for walked in self.walk.rounds():
             stored = resume.rounds[walked.number - 1] if resume and walked.number <= n_known else None
-            round = self._round(walked, stored, snapshots.take() if snapshots else None)
-            if resume:
-                resume.check(walked.number, self.timeline_digest)
-            if self.stopping:
-                next_begins_s = self.walk.participation.begins_s
-                self.stopped = self.stopping.why(round, self, next_begins_s, is_new=stored is None)
-                if self.stopped and walked.number < self.scenario.train.rounds:
-                    round = self._finished(walked, round)
+            with self._whole_or_not_at_all():
+                round = self._round(walked, stored, snapshots.take() if snapshots else None)
+                if resume:
+                    resume.check(walked.number, self.timeline_digest)
+                if self.stopping:
+                    next_begins_s = self.walk.participation.begins_s
+                    stopped = self.stopping.why(round, self, next_begins_s, is_new=stored is None)
+                    if stopped and walked.number < self.scenario.train.rounds:
+                        round = self._finished(walked, round)
+                    round = replace(round, stopped=stopped)
             yield round
-            if self.stopped:
+            if round.stopped:
                 return
+
+    @contextmanager
+    def _whole_or_not_at_all(self) -> Iterator[None]:
+        """Count a round that fails or is interrupted before its results are whole as if it had not taken place."""
+        timeline, model, n_reads, joule = self._timeline.copy(), self._model, len(self._reads), copy(self.joule)
+        try:
+            yield
+        except BaseException:
+            self._timeline, self._model, self.joule = timeline, model, joule
+            del self._reads[n_reads:]
+            raise
 
     def _snapshots(self, n_known: int) -> Snapshots | None:
         """Make the snapshots of the rounds after the first `n_known`, if the scenario asks for any."""

@@ -29,11 +29,10 @@ class Began:
 
 @dataclass(frozen=True)
 class Ended:
-    """A trial has finished a round, and perhaps `stopped` early with it, for a reason."""
+    """A trial has finished a round."""
 
     trial: int
     round: Round
-    stopped: str | None = None
 
 
 @dataclass(frozen=True)
@@ -107,4 +106,4 @@ def brief(news: News) -> News:
     """Return news as they travel between processes: a round is reduced to its row."""
     if not isinstance(news, Ended):
         return news
-    return replace(news, round=Round(news.round.row, [], news.round.ops[:0]))
+    return replace(news, round=Round(news.round.row, [], news.round.ops[:0], stopped=news.round.stopped))

@@ -95,6 +95,7 @@ class Round:
         final: tables of the trained models by name, with the last round.
         joule: (operations,) energy that each operation takes from its client's battery; None if unknown.
         clients: its participants.
+        stopped: why training ends early with it; None if it does not.
     """
 
     row: Mapping[str, Any]
@@ -105,3 +106,4 @@ class Round:
     final: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     joule: NDArray[np.float64] | None = None
     clients: Sequence[int] = ()
+    stopped: str | None = None

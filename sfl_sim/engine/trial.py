@@ -117,6 +117,7 @@ class _Trial:
         self.place = place
         self.settings = settings
         self.notify = notify
+        self.stopped: str | None = None  # why the rounds that have been written are all
         # before files and code can change under what is computed
         self.key = trial_key(variant.scenario, settings.meaning, pixels=not settings.timing_only)
 
@@ -200,8 +201,9 @@ class _Trial:
             leakage=round.leakage,
         )
         trial.add_tables(round.final)
-        self.notify(Ended(self.number, round, experiment.stopped))
-        is_last = experiment.stopped or round.row["round"] == self.variant.scenario.train.rounds
+        self.stopped = round.stopped
+        self.notify(Ended(self.number, round))
+        is_last = round.stopped or round.row["round"] == self.variant.scenario.train.rounds
         if writer and not is_last and writer.rounds < round.row["round"]:
             writer.after_round(StoredRound(round.row, round.labels, round.confusion, round.leakage))
 
@@ -211,11 +213,15 @@ class _Trial:
         if experiment.device is not None:
             of_model = {"variant": trial.variant, "seed": trial.seed, "round": len(trial.rounds)}
             trial.add_weights(experiment.weights(), {**of_model, **experiment.dataset.preparation})
-        trial.close({"key": self.key} | summary_of(self.variant, trial, experiment))
+        trial.close({"key": self.key} | summary_of(self.variant, trial, experiment, self.stopped))
 
 
-def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment) -> dict[str, Any]:
-    """Return a trial's part of summary.json, without the figures that need the whole run."""
+def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment, stopped: str | None) -> dict[str, Any]:
+    """Return a trial's part of summary.json, without the figures that need the whole run.
+
+    Args:
+        stopped: why training has ended early; None if it has not.
+    """
     scenario, rounds = variant.scenario, trial.rounds
     return {
         "name": variant.name,
@@ -223,9 +229,9 @@ def summary_of(variant: Variant, trial: TrialWriter, experiment: Experiment) -> 
         "method_options": experiment.method.options.model_dump(mode="json"),
         "seed": scenario.seed,
         "rounds": len(rounds),
-        **({} if experiment.stopping is None else {"stopped": experiment.stopped}),
+        **({} if experiment.stopping is None else {"stopped": stopped}),
         "simulated_s": float(rounds["ended_s"].iloc[-1]),
-        **headline(rounds, trial.labels, 1 if experiment.stopped else LAST_ROUNDS),
+        **headline(rounds, trial.labels, 1 if stopped else LAST_ROUNDS),
         **_last(rounds, HEADLINE),
         "rho": scenario.data.test.rho if isinstance(scenario.data.test, RhoOod) else None,
         "bytes_up": int(rounds["bytes_up"].sum()),

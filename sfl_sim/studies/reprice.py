@@ -69,7 +69,7 @@ def reprice_trial(recorded: Recorded, variant: Variant, scenario: Scenario) -> R
     rounds = list(retracing.rounds())
     table = pd.DataFrame([round.row for round in rounds]) if rounds else recorded.rounds[:0]
     ops = np.concatenate([np.empty(0, OP_DTYPE), *(round.ops for round in rounds)])
-    return Repriced(table, ops, retracing.reason, retracing.experiment.stopped)
+    return Repriced(table, ops, retracing.reason, retracing.stopped)
 
 
 def check_same_training(variant: Variant, scenario: Scenario) -> None:
@@ -185,13 +185,13 @@ def _walk(
     try:
         for round in retracing.rounds():
             trial.add_round(round.row, round.labels, round.ops, clients=round.clients, joule=round.joule)
-            notify(Ended(number, round, retracing.experiment.stopped))
+            notify(Ended(number, round))
     except Unwalkable as error:
         return Verdict(trial.variant, trial.seed, reason=error.problem, to_accuracy_before_s=target_s)
     rounds, valid, reason = trial.rounds, retracing.valid_rounds, retracing.reason
     if rounds.empty:
         return Verdict(trial.variant, trial.seed, reason=reason, to_accuracy_before_s=target_s)
-    summary = summary_of(variant, trial, retracing.experiment)
+    summary = summary_of(variant, trial, retracing.experiment, retracing.stopped)
     if reason is not None:
         summary |= headline(rounds[:0], trial.labels) | ({"stopped": None} if "stopped" in summary else {})
     elif len(rounds) == len(recorded.rounds):

@@ -144,6 +144,7 @@ class Retracing:
         experiment: the experiment in the other system.
         reason: why it would have to be trained, as far as it has been walked; None if all results of training hold.
         valid_rounds: number of rounds before the first one that would have to be trained.
+        stopped: why training ends early there, as far as it has been walked; None if it does not.
 
     Raises ScenarioError if the scenario in the other system cannot be used.
     """
@@ -152,6 +153,7 @@ class Retracing:
         self.recorded = recorded
         self.reason: str | None = None
         self.valid_rounds = 0
+        self.stopped: str | None = None
         self._numbers: dict[bytes, float] = {}
         self._unread = iter(recorded.reads.get("value", ()))
         self._own_walk = TracedRounds(scenario, recorded, self._as_recorded)
@@ -168,7 +170,7 @@ class Retracing:
         """
         is_known, others = True, iter(self._other_walk)
         for row, (recorded, theirs) in zip(_records(self.recorded.rounds), self._own_walk, strict=False):
-            if is_known and not self.experiment.stopped:
+            if is_known and not self.stopped:
                 try:
                     other, ours = next(others)
                 except Unread:
@@ -176,23 +178,17 @@ class Retracing:
                     why = self.reason or difference(row["round"], theirs, self._other_walk.provenance.take())
                     self.reason = f"{why}; round {row['round']} depends on a number that only training can tell"
                 else:
-                    self.reason = self.reason or self._difference(row["round"], theirs, ours)
+                    self.stopped = other.stopped
+                    why = difference(row["round"], theirs, ours)
+                    if why and bool(recorded.stopped) != bool(other.stopped):  # the last round has the work of `finish`
+                        why = f"round {row['round']}: training would {'end' if other.stopped else 'go on'}"
+                    self.reason = self.reason or why
                     yield self._completed(other, recorded, row)
         if self._own_walk.experiment.timeline_digest != self.recorded.summary["timeline_digest"]:
             raise self.recorded.unwalkable("it was made by other code or from other data")
         n, experiment = len(self.recorded.rounds), self.experiment
-        if self.recorded.summary.get("stopped") and not experiment.stopped and n < experiment.scenario.train.rounds:
+        if self.recorded.summary.get("stopped") and not self.stopped and n < experiment.scenario.train.rounds:
             self.reason = self.reason or f"round {n + 1}: training would go on"
-
-    def _difference(
-        self, number: int, theirs: Sequence[TracedOperation], ours: Sequence[TracedOperation]
-    ) -> str | None:
-        """Return why the operations of a round differ; None if they do not. The last round has those of `finish`."""
-        was_last, is_last = bool(self._own_walk.experiment.stopped), bool(self.experiment.stopped)
-        why = difference(number, theirs, ours)
-        if why and was_last != is_last:
-            return f"round {number}: training would {'end' if is_last else 'go on'}"
-        return why
 
     def _as_recorded(self, lineage: bytes) -> float:
         number = next(self._unread, None)

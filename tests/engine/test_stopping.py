@@ -1,6 +1,8 @@
 """Training that ends early is training with as many rounds, however it was told to end."""
 
 import json
+from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
@@ -8,6 +10,7 @@ import pytest
 from small_study import SCENARIO, study
 
 from sfl_sim.engine import checkpointing
+from sfl_sim.engine.leakage import Meter
 from sfl_sim.engine.news import Ended
 from sfl_sim.engine.stopping import Stopping
 from sfl_sim.engine.trial import Settings
@@ -182,3 +185,31 @@ def test_a_metric_that_fails_is_named(tmp_path):
 def test_what_cannot_be_used_is_one_line(sections, problem, tmp_path):
     with pytest.raises(ScenarioError, match=problem):
         ran(tmp_path / "run", **sections)
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt, RuntimeError("the decoder fails")])
+def test_a_run_that_ends_in_the_work_after_its_last_round_is_not_complete_and_resumes_to_the_same(
+    problem, tmp_path, monkeypatch
+):
+    """Ctrl-C, or a failure, while the leakage meter trains after a round that turned out to be the last."""
+    leakage = {"samples": 20, "epochs": 2, "aux_share": 0.5}
+    leaky = {"method": "splitfed_v1", "train": stopping(patience=1), "report": {"leakage": leakage}}
+    whole, rounds = ran(tmp_path / "whole", **leaky)
+    assert whole["stopped"]
+
+    def ends(meter, number):
+        raise problem
+
+    with monkeypatch.context() as patch, suppress(TrialsFailed):
+        patch.setattr(Meter, "measure", ends)
+        run_study(study(**leaky), tmp_path / "resumed", TRAINING, lambda news: None)
+    (part,) = json.loads((tmp_path / "resumed" / "summary.json").read_text())["variants"]
+    assert (part["stopped"], part["rounds"]) == (None, whole["rounds"] - 1)
+    assert json.loads((tmp_path / "resumed" / "manifest.json").read_text())["status"] != "complete"
+    shorter, _ = ran(tmp_path / "shorter", **leaky | {"train": TRAIN | {"rounds": part["rounds"]}})
+    assert part["weights_digest"] == shorter["weights_digest"]
+    resumed, resumed_rounds = ran(tmp_path / "resumed", replace(TRAINING, resume=True), **leaky)
+    assert resumed == whole
+    pd.testing.assert_frame_equal(resumed_rounds, rounds)
+    tables = [pd.read_parquet(tmp_path / name / "leakage.parquet") for name in ("whole", "resumed")]
+    pd.testing.assert_frame_equal(*tables)
