@@ -137,8 +137,12 @@ def list_images(folder: Path, key: str) -> tuple[list[Path], Tensor, list[str]]:
 
 
 def _images_below(folder: Path) -> list[Path]:
-    """List the images in a folder and in those below it: folder by folder, by name."""
-    return [Path(root, name) for root, names in sorted(walk(folder)) for name in names if name.lower().endswith(IMAGES)]
+    """List the images in a folder and in those below it: folder by folder, by name.
+
+    What a Mac adds on foreign disks (`._photo.jpg` beside `photo.jpg`) is no image.
+    """
+    named = [Path(root, name) for root, names in sorted(walk(folder)) for name in names]
+    return [file for file in named if file.name.lower().endswith(IMAGES) and not file.name.startswith("._")]
 
 
 def read_images(files: Sequence[Path], image_size: int | None, key: str) -> Tensor:
@@ -160,17 +164,30 @@ def read_images(files: Sequence[Path], image_size: int | None, key: str) -> Tens
                 f"{file} has {image.width} x {image.height}",
                 key="data.image_size" if key == "data.path" else key,
             )
+    return stacked(images)
+
+
+def stacked(images: Sequence[Image.Image]) -> Tensor:
+    """Make one tensor, uint8 (N, C, H, W), of images of mode L or RGB of one size; C is 1 if all are grey, else 3."""
     mode = "L" if all(image.mode == "L" for image in images) else "RGB"
     return channels_first(np.stack([np.asarray(image.convert(mode)) for image in images]))
+
+
+def plain(image: Image.Image) -> Image.Image:
+    """Convert an image of any mode to 8-bit grey (mode L) or RGB; transparency is dropped.
+
+    Raises ValueError for modes I and F, whose pixels need more bits.
+    """
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(f"pixels of mode {image.mode} do not fit into 8 bits")
+    return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
 
 
 def _read_image(file: Path, image_size: int | None, key: str) -> Image.Image:
     """Read an image in 8-bit grey (mode L) or RGB."""
     try:
         with Image.open(file) as image:
-            if image.mode.startswith(("I", "F")):
-                raise ValueError(f"pixels of mode {image.mode} do not fit into 8 bits")
-            plain = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+            read = plain(image)
     except Exception as error:  # a broken file makes Pillow raise nearly anything
         raise ScenarioError(f"cannot read the image {file}: {error}", key=key) from error
-    return plain.resize((image_size, image_size)) if image_size else plain
+    return read.resize((image_size, image_size)) if image_size else read

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from sfl_sim.data.dataset import Dataset, measured
-from sfl_sim.data.transforms import channels_first
+from sfl_sim.data.folders import plain, stacked
 from sfl_sim.errors import ScenarioError, in_short, own_place
 
 KEY = "data.factory"
@@ -90,13 +90,20 @@ def read_indices(file: str, key: str) -> list[Any]:
 def _columns(samples: Any) -> tuple[Tensor, list[Any]]:
     """Gather the samples (N, ...) and the labels of a torch data set; of PIL images, those of tensors."""
     x, y = zip(*(samples[i] for i in range(len(samples))), strict=True)
-    stacked = torch.from_numpy(np.stack([np.asarray(one) for one in x]))
-    is_pil = isinstance(x[0], Image.Image)
-    return channels_first(stacked) if is_pil else stacked, [np.asarray(label).item() for label in y]
+    return _stacked(x), [np.asarray(label).item() for label in y]
+
+
+def _stacked(samples: Sequence[Any]) -> Tensor:
+    """Make one tensor of samples; PIL images become uint8 (N, C, H, W), of whatever mode they are."""
+    if isinstance(samples[0], Image.Image):
+        return stacked([plain(image) for image in samples])
+    return torch.from_numpy(np.stack([np.asarray(one) for one in samples]))
 
 
 def _samples(given: Any) -> Tensor:
     """Convert samples to float32, or to uint8 where they are whole numbers; grey images (N, H, W) get a channel."""
+    if isinstance(given, list | tuple) and len(given):
+        given = _stacked(given)
     x = given.detach().cpu() if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
     if x.is_floating_point():
         if not x.float().isfinite().all():

@@ -106,6 +106,15 @@ def test_a_truncated_image_is_named(tmp_path):
         load("image_folder", path=tmp_path, image_size=8)
 
 
+def test_what_a_mac_writes_beside_a_photo_is_no_photo(tmp_path):
+    for name in "ab":
+        save(tmp_path / name / "1.png", RED)
+        save(tmp_path / name / "2.png", RED)
+        (tmp_path / name / "._1.png").write_bytes(b"\0\5\x16\7")
+    data = load("image_folder", path=tmp_path)
+    assert len(data.x_train) + len(data.x_test) == 4
+
+
 def test_sixteen_bit_images_are_refused_rather_than_clipped(tmp_path):
     save(tmp_path / "a" / "1.png", GREY)
     (tmp_path / "b").mkdir()

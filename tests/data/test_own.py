@@ -68,6 +68,33 @@ def test_torch_data_sets_of_pictures_are_those_of_their_pixels(mode):
     assert data.x_train[4, -1, 1, 2] == pixels[4, 1, 2].flat[-1]
 
 
+def picture(mode, colour, first):
+    """A picture of one colour. A palette lists that colour `first` or after black: its numbers alone say nothing."""
+    if mode != "P":
+        return Image.new("RGB", (5, 5), colour).convert(mode)
+    image = Image.new("P", (5, 5), 0 if first else 1)
+    image.putpalette([*colour, 0, 0, 0] if first else [0, 0, 0, *colour])
+    return image
+
+
+@pytest.mark.parametrize("mode", ["P", "PA", "CMYK", "RGBA", "YCbCr", "HSV"])
+def test_pictures_of_every_mode_have_their_colours_in_data_sets_and_in_lists(mode):
+    colours, labels = [(254, 0, 0), (0, 0, 254)] * 2, [0, 1, 0, 1]
+    pictures = [picture(mode, colour, first=i < 2) for i, colour in enumerate(colours)]
+    in_sets = as_dataset(([*zip(pictures, labels, strict=True)],) * 2)
+    in_lists = as_dataset((pictures, np.array(labels)) * 2)
+    for data in (in_sets, in_lists):
+        assert data.x_train.shape == (4, 3, 5, 5)
+        error = data.x_train[:, :, 2, 2].int() - torch.tensor(colours)
+        assert error.abs().max() <= 4  # conversions round
+
+
+def test_pictures_of_sixteen_bits_are_refused_rather_than_clipped():
+    deep = [(Image.fromarray(np.full((5, 5), 4000, np.uint16)), i % 2) for i in range(4)]
+    with pytest.raises(ScenarioError, match=r"data.factory: cannot be read: .*mode I;16 do not fit into 8 bits"):
+        as_dataset((deep, deep))
+
+
 @pytest.mark.parametrize(
     ("classes", "problem"), [(["cat"], "IndexError"), (np.array(["cat", "dog", "owl"]), None), ([], None)]
 )
