@@ -30,7 +30,7 @@ from sfl_sim.scenario.own_code import Permission, permitted
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.scenario.shipped import scenario_file
 from sfl_sim.scenario.vary import axis
-from sfl_sim.store import models_of
+from sfl_sim.store import check_unchanged, models_of
 from sfl_sim.store.reading import file_of, read_entries, read_table
 from sfl_sim.store.schema import Kind, tables
 from sfl_sim.studies.advise import Advice, Criteria, find_advice
@@ -188,9 +188,10 @@ class WhatIf(_Stored):
 def load(folder: str | Path) -> Results | Served | WhatIf:
     """Open the folder of a run, of a serving or of a what-if.
 
-    Raises ScenarioError if it is none of them.
+    Raises ScenarioError if it is none of them, or if a file in it is not what was written.
     """
     place = _place(folder)
+    check_unchanged(place, "folder")
     if (place / "summary.json").exists():
         return Results(place)
     if (place / "serving.json").exists():

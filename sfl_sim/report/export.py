@@ -21,7 +21,7 @@ from markupsafe import escape
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.display import plural
 from sfl_sim.report.frames import merge, titles
-from sfl_sim.report.load import IN_MEMORY, SUMMARY_NUMBERS, load
+from sfl_sim.report.load import IN_MEMORY, SUMMARY_NUMBERS, load_unchanged
 from sfl_sim.report.results import TO_TARGET
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def export_runs(folders: Sequence[Path], out: Path, formats: Sequence[str]) -> E
             raise ScenarioError("unknown format", key="--format", found=word, allowed=TABLES + FIGURES)
     if "parquet" in chosen and (out / "manifest.json").exists():
         raise ScenarioError("holds a run, whose own tables have these names", key="--export", found=str(out))
-    runs = [load(folder) for folder in dict.fromkeys(folders)]
+    runs = [load_unchanged(folder) for folder in dict.fromkeys(folders)]
     with TemporaryDirectory() as place:
         staging = Path(place)
         if drawn := [word for word in FIGURES if word in chosen]:

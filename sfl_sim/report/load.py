@@ -13,6 +13,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario import yaml_text
 from sfl_sim.scenario.load import parse
 from sfl_sim.store.files import contents
+from sfl_sim.store.folder import check_unchanged
 from sfl_sim.store.reading import read_table
 from sfl_sim.store.schema import Kind, tables
 
@@ -142,8 +143,14 @@ def read_tables(folder: Path, kind: Kind, names: Iterable[str], further: Iterabl
     }
 
 
+def load_unchanged(folder: Path) -> Run:
+    """Read a run as `load` does, for what no page shows. Raises ScenarioError also if a file of it has been changed."""
+    check_unchanged(folder, "run")
+    return load(folder)
+
+
 def load(folder: Path) -> Run:
-    """Read the run in `folder`, leaving large tables on disk.
+    """Read the run in `folder`, leaving large tables on disk. Its page warns of files that have been changed.
 
     Raises:
         ScenarioError: a file is missing or unreadable, or no round has ended yet.

@@ -14,7 +14,7 @@ import numpy as np
 from sfl_sim.errors import ScenarioError
 from sfl_sim.report.comparison import settings_texts
 from sfl_sim.report.display import plural
-from sfl_sim.report.load import SUMMARY_NUMBERS, flat, load
+from sfl_sim.report.load import SUMMARY_NUMBERS, flat, load_unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,7 +62,7 @@ def log_runs(folders: Sequence[Path], store: str) -> Tally:
     Raises:
         ScenarioError: a folder holds no complete run, MLflow is missing, or the store cannot be used.
     """
-    runs = [load(folder) for folder in dict.fromkeys(folders)]
+    runs = [load_unchanged(folder) for folder in dict.fromkeys(folders)]
     client = _client(store)
     from mlflow.exceptions import MlflowException
 

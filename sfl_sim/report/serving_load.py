@@ -16,6 +16,7 @@ from sfl_sim.report import style
 from sfl_sim.report.display import NBSP
 from sfl_sim.report.load import Stored, read_tables, reading
 from sfl_sim.store.files import contents
+from sfl_sim.store.folder import check_unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,8 +140,9 @@ def load_serving(folder: Path) -> Served:
     """Read what `sfl-sim serve` left in `folder`, leaving the requests on disk.
 
     Raises:
-        ScenarioError: a file is missing or unreadable, or nothing has been served.
+        ScenarioError: a file is missing, unreadable or changed, or nothing has been served.
     """
+    check_unchanged(folder, "folder")
     with reading(folder, ["serving.json", "requests.parquet"], "holds no served requests") as common:
         trials, about = read_tables(folder, "serving", ["trials"])["trials"], contents(folder / "serving.json")
         if trials.empty:

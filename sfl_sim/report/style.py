@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from sfl_sim.store.columns import BREAKDOWN
+from sfl_sim.store.columns import PARTS
 
 # Okabe and Ito (2008) without yellow, which is lost on white: strong colours, for variants only.
 VARIANT_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -22,10 +22,10 @@ GLYPHS = {"circle": "●", "diamond": "◆", "square": "■", "triangle-down": "
 _RESOURCES = (
     ("device", "#77AADD"), ("uplink", "#44BB99"), ("waiting in the queue", "#EE8866"),
     ("waiting for assistants", "#EEDD88"), ("server", "#3F4B63"), ("downlink", "#BBCC33"),
-    ("straggler wait", "#FFAABB"), ("aggregation", "#D9D9D9"),
+    ("straggler wait", "#FFAABB"), ("aggregation", "#D9D9D9"), ("waiting for clients", "#C9A27C"),
 )  # fmt: skip
-RESOURCE_NAMES = {part: name for part, (name, _) in zip(BREAKDOWN, _RESOURCES, strict=True)}
-RESOURCE_COLOURS = {part: colour for part, (_, colour) in zip(BREAKDOWN, _RESOURCES, strict=True)}
+RESOURCE_NAMES = {part: name for part, (name, _) in zip(PARTS, _RESOURCES, strict=True)}
+RESOURCE_COLOURS = {part: colour for part, (_, colour) in zip(PARTS, _RESOURCES, strict=True)}
 # Paul Tol's "muted" scheme and a brown, as strong as the variants' colours: for labels only.
 LABEL_COLOURS = (
     "#332288", "#CC6677", "#DDCC77", "#117733", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499", "#A5642E",

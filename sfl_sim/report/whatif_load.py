@@ -15,8 +15,9 @@ from sfl_sim.metrics.survival import survival
 from sfl_sim.report import style
 from sfl_sim.report.display import capitalised
 from sfl_sim.report.load import Stored, read_tables, reading
-from sfl_sim.store.columns import BREAKDOWN
+from sfl_sim.store.columns import PARTS
 from sfl_sim.store.files import contents
+from sfl_sim.store.folder import check_unchanged
 from sfl_sim.store.reading import are_numbers, as_stored
 from sfl_sim.store.schema import tables as tables_of
 
@@ -40,7 +41,7 @@ TITLES = {
     "train.batch_size": "batch size",
 }
 """Names of keys that are often varied; the others are called by their keys."""
-PARTS = [f"{part}_s" for part in BREAKDOWN]
+PARTS_S = [f"{part}_s" for part in PARTS]
 CLIENT_PARTS = ["device_s", "uplink_s", "queue_s", "server_s", "downlink_s"]
 TABLES = tables_of("whatif")
 
@@ -103,7 +104,7 @@ class WhatIf(Stored):
 
     Attributes:
         axes: what was varied, in the order of the user.
-        points: one row per point and seed, with `PARTS` that add up to `round_s`.
+        points: one row per point and seed, with `PARTS_S` that add up to `round_s`.
         clients: one row per point, seed and client.
         server: the best point with other servers.
         overlay: one row per point and seed that was trained; no rows if no run was asked.
@@ -159,8 +160,8 @@ class WhatIf(Stored):
         by_point = self.points.groupby(["series", *(axis.key for axis in self.axes)], sort=False)
         numbers = ["round_s", "client_memory_bytes", "client_joule"]
         middle = by_point[numbers].median()
-        means = by_point[PARTS].mean()
-        middle[PARTS] = means.mul(middle["round_s"] / means.sum(axis="columns"), axis="index")
+        means = by_point[PARTS_S].mean()
+        middle[PARTS_S] = means.mul(middle["round_s"] / means.sum(axis="columns"), axis="index")
         return middle.assign(spread_s=by_point["round_s"].std()).reset_index()
 
     @cached_property
@@ -209,8 +210,9 @@ def load_whatif(folder: Path) -> WhatIf:
     """Read the folder.
 
     Raises:
-        ScenarioError: a file is missing or unreadable, or no point was evaluated.
+        ScenarioError: a file is missing, unreadable or changed, or no point was evaluated.
     """
+    check_unchanged(folder, "folder")
     required = [table.file for table in TABLES.values() if table.is_required]
     with reading(folder, ["whatif.json", *required, "manifest.json", "scenario.yaml"], "holds no what-if") as common:
         about = contents(folder / "whatif.json")

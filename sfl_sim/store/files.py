@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from sfl_sim.errors import OutputError, ScenarioError
+from sfl_sim.store.schema import Kind, tables
 
 SUMS = "SHA256SUMS"
 """Name of the file that `seal` writes."""
@@ -71,12 +72,26 @@ def seal(folder: Path, *patterns: str) -> None:
 
 
 def damaged(folder: Path) -> list[str]:
-    """Return the names of the files that are not what they were when the folder was sealed, or of the seal itself."""
+    """Return the names of the files that are not what they were when the folder was sealed, or of the seal itself.
+
+    So are files that commands read, but that have no checksum there.
+    """
     try:
         sums = _sums(folder)
-        return [name for name, expected in sums.items() if not _is_sound(folder / name, expected)] if sums else [SUMS]
     except (OSError, ValueError):
         return [SUMS]
+    if not sums:
+        return [SUMS]
+    changed = [name for name, expected in sums.items() if not _is_sound(folder / name, expected)]
+    return changed + sorted(name for name in _readable(folder) - set(sums) if (folder / name).exists())
+
+
+def _readable(folder: Path) -> set[str]:
+    """Return the names that files have which commands read in folders of any kind."""
+    described = [table for kind in get_args(Kind) for table in tables(kind).values() if not table.later]
+    stored = {name for table in described for name in (table.file, "" if table.under else table.formerly) if name}
+    models = {path.relative_to(folder).as_posix() for path in folder.glob("checkpoints/*.*")}
+    return stored | models | {"manifest.json", "scenario.yaml", "whatif.json"}
 
 
 def sealed(folder: Path) -> set[str]:

@@ -74,6 +74,7 @@ class Table:
     absent: bool = False
     formerly: str = ""
     whole: bool = False
+    later: bool = False
 
     @property
     def is_required(self) -> bool:

@@ -80,7 +80,7 @@ class Trial:
         every = [walker.walk(walker.experiment.scenario) for walker in self._walkers]
         n_rounds = self.experiment.scenario.train.rounds
         return Timed(
-            median(_total_s(walked) / n_rounds for walked in every),
+            median(walked.simulated_s / n_rounds for walked in every),
             np.mean([_done_s(walked) / n_rounds for walked in every], axis=0),
             [needs(walked) for walked in every],
             sum(len(each.ops) for walked in every for each in walked.rounds),
@@ -117,10 +117,6 @@ class Trial:
             if set(assigned) <= set(cuts)
             for bound, of_seed in zip(bounds, timed.needs, strict=True)
         )
-
-
-def _total_s(walked: Walked) -> float:
-    return sum(each.n_rounds * (each.ended_s - each.started_s) for each in walked.rounds)
 
 
 def _done_s(walked: Walked) -> Floats:

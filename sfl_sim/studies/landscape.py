@@ -27,7 +27,7 @@ from sfl_sim.metrics.landscape import with_widths
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.weights import Weights
 from sfl_sim.report.frames import Frames, merge
-from sfl_sim.report.load import load as load_run
+from sfl_sim.report.load import load_unchanged
 from sfl_sim.report.pages.landscape import write_landscape
 from sfl_sim.rng import stream
 from sfl_sim.scenario.fields import LARGEST
@@ -138,7 +138,7 @@ def survey(folders: Sequence[Path], out: Path, extent: Extent, device: str, noti
         ScenarioError: a folder holds no run with models, a method has several models at once, the data are not
             there, or the page cannot be written.
     """
-    frames = merge([load_run(folder) for folder in dict.fromkeys(folders)])
+    frames = merge([load_unchanged(folder) for folder in dict.fromkeys(folders)])
     models = _models(frames)
     keep_freed_memory()
     total = sum(len(points) for model in models for points in model.slices(extent).values())

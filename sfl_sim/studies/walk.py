@@ -89,6 +89,17 @@ class Walked(NamedTuple):
     rounds: list[WalkedRound]
     how: str
 
+    @property
+    def idle_s(self) -> float:
+        """Time before and between rounds in which no client was available."""
+        ends_s = [0.0, *(each.ended_s for each in self.rounds)]
+        return sum(each.started_s - end_s for each, end_s in zip(self.rounds, ends_s, strict=False))
+
+    @property
+    def simulated_s(self) -> float:
+        """Simulated time of all rounds, with that between them."""
+        return self.idle_s + sum(each.n_rounds * (each.ended_s - each.started_s) for each in self.rounds)
+
 
 class Walker:
     """Walks scenarios that differ only in their system: the operations of their flows are planned once.

@@ -134,17 +134,14 @@ class Measured:
     def __init__(self, walked: Walked, rounds: int) -> None:
         self.fleet = walked.fleet
         self.rounds = rounds
+        self.round_s = walked.simulated_s / rounds
+        self._idle_s = walked.idle_s / rounds
         self._walked = walked.rounds
         self._spent = [by_client(one.busy, one.clients, one.started_s, one.ended_s) for one in walked.rounds]
 
-    @property
-    def round_s(self) -> float:
-        """Duration of the average round: the total duration over the number of rounds."""
-        return sum(each.n_rounds * (each.ended_s - each.started_s) for each in self._walked) / self.rounds
-
     def figures(self, workers: float) -> dict[str, Any]:
         """Give its duration, its breakdown for the average participant, its traffic, and the server's load."""
-        seconds = dict.fromkeys(BREAKDOWN, 0.0)
+        seconds = dict.fromkeys(BREAKDOWN, 0.0) | {"idle": self._idle_s}
         moved = {"bytes_up": 0.0, "bytes_down": 0.0}
         busy_s = 0.0
         for each, spent in zip(self._walked, self._spent, strict=True):

@@ -8,7 +8,7 @@ import pytest
 from sfl_sim.engine.experiment import Experiment
 from sfl_sim.methods import METHODS
 from sfl_sim.scenario.load import parse
-from sfl_sim.store.columns import BREAKDOWN
+from sfl_sim.store.columns import BREAKDOWN, PARTS
 from sfl_sim.studies.walk import EVENT_LOOP, RECURSION, Walker
 from sfl_sim.studies.whatif_points import Measured
 
@@ -40,6 +40,7 @@ def check_against_the_run(scenario, walked, workers=1):
     rows = in_full(scenario)
     found = Measured(walked, len(rows)).figures(workers)
     assert found["round_s"] == pytest.approx(rows[-1]["ended_s"] / len(rows), rel=1e-9)
+    assert sum(found[f"{part}_s"] for part in PARTS) == pytest.approx(found["round_s"])
     for name in BREAKDOWN:
         mean_s = np.mean([row[f"{name}_s"] for row in rows])
         assert found[f"{name}_s"] == pytest.approx(mean_s, rel=1e-6, abs=1e-9 * found["round_s"])
@@ -190,7 +191,8 @@ def test_a_first_round_does_not_begin_before_a_client_is_there(lost, tmp_path):
     assert rows[0]["started_s"] == 100
     assert rows[0]["barrier_s"] == pytest.approx(usual[0]["barrier_s"])
     found = Measured(Walker(late).walk(late), len(rows)).figures(1)
-    assert found["round_s"] == pytest.approx(usual[-1]["ended_s"] / len(rows))
+    assert found["idle_s"] == 100 / len(rows)
+    assert found["round_s"] - found["idle_s"] == pytest.approx(usual[-1]["ended_s"] / len(rows))
 
 
 @pytest.mark.parametrize("method", ["splitfed_v1", "mergesfl"])
@@ -212,3 +214,13 @@ def test_who_is_there_in_one_world_says_nothing_about_another(method):
     walker = Walker(worlds[0])
     for world in worlds:
         check_against_the_run(world, walker.walk(world))
+
+
+@pytest.mark.parametrize("begins_at_h", [0, 12])
+@pytest.mark.parametrize("method", ["fedavg", "splitfed_v2", "fedbuff"])
+def test_the_time_in_which_nobody_is_available_belongs_to_the_rounds(method, begins_at_h):
+    away = {"profile": "flash", "lost": "wait", "begins_at_h": begins_at_h}
+    one = scenario(method={"name": method}, clients={"availability": away}, seed=32)
+    walked = Walker(one).walk(one)
+    check_against_the_run(one, walked)
+    assert (walked.idle_s > 1000) == (begins_at_h == 12)

@@ -19,8 +19,8 @@ from sfl_sim.report.pages import whatif_figures as draw
 from sfl_sim.report.pages.whatif_figures import best_by_column, field, parts_shown, reigns
 from sfl_sim.report.panel import Cell, Declared, Drawing, Panel, Table, columns_of, panels_of
 from sfl_sim.report.results import accuracy
-from sfl_sim.report.whatif_load import PARTS, load_whatif, where_drawn
-from sfl_sim.store.columns import BREAKDOWN
+from sfl_sim.report.whatif_load import PARTS_S, load_whatif, where_drawn
+from sfl_sim.store.columns import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -126,8 +126,8 @@ def _best(whatif: WhatIf, series: style.Named) -> Markup:
         f"{', the scenario’s own,' if best == axis.base else ''} takes the least time, "
         f"{duration(least_s)} a round{_seeds(whatif, series, best)}"
     )
-    parts_s = whatif.here(whatif.middle, series).set_index(axis.key).loc[[best], PARTS].iloc[0]
-    largest, share = style.RESOURCE_NAMES[BREAKDOWN[int(parts_s.argmax())]], percent(parts_s.max() / parts_s.sum(), 0)
+    parts_s = whatif.here(whatif.middle, series).set_index(axis.key).loc[[best], PARTS_S].iloc[0]
+    largest, share = style.RESOURCE_NAMES[PARTS[int(parts_s.argmax())]], percent(parts_s.max() / parts_s.sum(), 0)
     most = f"The largest part of the average client’s round there is {largest}, {share}."
     if rest.empty:
         return sentence + f". {most}"

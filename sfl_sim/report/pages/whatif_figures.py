@@ -16,7 +16,7 @@ from sfl_sim.metrics.survival import ALIKE
 from sfl_sim.report import display, figures, style
 from sfl_sim.report.figures import WIDE, value_axis, wide_axis
 from sfl_sim.report.whatif_load import CLIENT_PARTS
-from sfl_sim.store.columns import BREAKDOWN
+from sfl_sim.store.columns import PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,7 +121,7 @@ def by_series(whatif: WhatIf) -> go.Figure:
 
 def parts_shown(middle: pd.DataFrame) -> list[str]:
     """The resources that take more than nothing of a round."""
-    return [part for part in BREAKDOWN if (middle[f"{part}_s"] > figures.NOTHING * middle["round_s"]).any()]
+    return [part for part in PARTS if (middle[f"{part}_s"] > figures.NOTHING * middle["round_s"]).any()]
 
 
 def stacked(whatif: WhatIf, series: style.Named, across: int | None = None) -> go.Figure:
