@@ -432,6 +432,8 @@ def check_time(case: Case) -> None:
     runs = [world.run(case) for world in (fast_first, slow_first, cyclic)]
     differs = any(bits(run.method) != bits(runs[0].method) for run in runs)
     _trait(runs[0].method, "depends_on_time", differs, "clients of other speeds, or another order, learn other numbers")
+    follows = runs[2].rows.tobytes() != runs[0].rows.tobytes()
+    _trait(runs[0].method, "follows_order", follows, "another order gives other times")
 
 
 def check_second_worker(case: Case) -> None:

@@ -220,6 +220,7 @@ WRONG = [
     (claiming(SplitFedV1, sends_labels=False), "check_messages", "sends_labels is False, but"),
     (claiming(SplitFedV1, has_exits=True), "check_deployed", "has_exits is True, but it is not so"),
     (claiming(SplitFedV1, trains_part1=False), "check_deployed", "trains_part1 is False, but"),
+    (claiming(SplitFedV1, follows_order=True), "check_time", "follows_order is True, but"),
     (claiming(SplitFedV1, shares_server_model=True), "check_second_worker", "shares_server_model is True, but"),
     (claiming(SplitFedV1, depends_on_time=True), "check_time", "depends_on_time is True, but it is not so"),
     (claiming(SplitFedV2, depends_on_time=False), "check_time", "depends_on_time is False, but"),

@@ -32,10 +32,6 @@ def _gets_gradients(kind: type[Method], options: MethodOptions) -> bool:
     return kind.splits(options) and kind.sends_gradients
 
 
-def _shares(kind: type[Method], options: MethodOptions) -> bool:
-    return kind.shares_server_model
-
-
 NEEDS: dict[str, tuple[Need, str]] = {
     **dict.fromkeys(("wire.up", "privacy.noise"), (_splits, "nothing crosses a cut")),
     **dict.fromkeys(
@@ -43,7 +39,10 @@ NEEDS: dict[str, tuple[Need, str]] = {
     ),
     "wire.update": (lambda kind, options: kind.uploads_model, "clients upload no model"),
     "report.exits_every": (lambda kind, options: kind.has_exits, "clients have no exits"),
-    **dict.fromkeys(("server.order", "server.burst"), (_shares, "clients share no model at the server")),
+    **dict.fromkeys(
+        ("server.order", "server.burst"),
+        (lambda kind, options: kind.follows_order, "the server serves no jobs in an order"),
+    ),
 }
 """What keys need of the method, and how it is said that it has not got it."""
 DEFAULTS = Scenario()

@@ -238,6 +238,8 @@ class Method(ABC):
     """True if clients upload to the aggregator what they have trained."""
     shares_server_model: ClassVar[bool] = False
     """True if all clients train one model at the server, one job after the other: a second worker has nothing to do."""
+    follows_order: ClassVar[bool] = False
+    """True if the server serves clients' jobs in the order of `server.order`: the method announces them (`expect`)."""
     depends_on_time: bool = False
     """True if what is learned depends on when things happen: on the order of service, on speeds or on waiting times."""
     forgets_lost: bool = False

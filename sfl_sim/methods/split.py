@@ -77,6 +77,7 @@ class SharedServer(SplitStep):
     """
 
     shares_server_model = True
+    follows_order = True
     depends_on_time = True
     client_model: Replica | Bundle
 

@@ -46,6 +46,7 @@ class SplitFrozen(SplitMethod, survives=True):
     uploads_model = False
     only_averages = False  # it averages nothing
     shares_server_model = True
+    follows_order = True
     depends_on_time = True
 
     def __init__(self, task: Task, options: MethodOptions | None = None) -> None:

@@ -14,7 +14,7 @@ from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.pareto import non_dominated
 from sfl_sim.report import style
 from sfl_sim.report.frames import merge
-from sfl_sim.report.load import TABLES, flat, load
+from sfl_sim.report.load import TABLES, flat, load_unchanged
 from sfl_sim.report.results import time_compared
 from sfl_sim.scenario import grid
 from sfl_sim.store.reading import file_of
@@ -101,7 +101,7 @@ class PrivacyResults:
 
 def load_results(folder: Path) -> PrivacyResults:
     """Read what the variants of the run in `folder` give away. Raises ScenarioError if nobody has measured it."""
-    frames = merge([load(folder)])
+    frames = merge([load_unchanged(folder)])
     if file_of(folder, TABLES["leakage"]) is None:
         raise ScenarioError(
             "has no leakage.parquet: report.leakage asks for it, in a run that trains",

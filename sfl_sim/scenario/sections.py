@@ -198,8 +198,7 @@ class Server(Section):
     workers: Annotated[Count | Literal["unlimited"], Concern.SYSTEM] = 1
     """Number of server workers, each of which processes one job at a time."""
     order: Annotated[str, Concern.ORDER] = "fcfs"
-    """Scheduling policy for clients that share a server-side submodel (splitfed_v2, hydra, splitfrozen); other methods
-    have none."""
+    """Scheduling policy of methods whose clients bring their jobs to one server-side submodel; others have none."""
     burst: Annotated[Count | Literal["all"] | None, Concern.ORDER] = None
     """Number of consecutive jobs of a client that are served in one turn; null means the policy's default."""
     max_wait_s: Annotated[NonNegative | None, Concern.ORDER] = None

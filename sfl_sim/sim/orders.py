@@ -260,19 +260,17 @@ def _sweeps(roster: Roster, reverse: bool) -> Iterator[int]:
             forwards = not forwards
 
 
+ARRIVAL_DRIVEN: dict[str, Order] = {"fcfs": fcfs, "shortest_job": shortest_job, "label_aware": label_aware}
+"""Orders that choose among the jobs that have come, and never hold the server; they take no burst."""
 ORDERS: dict[str, Order] = {
-    "fcfs": fcfs,
+    **ARRIVAL_DRIVEN,
     "random_job": random_job,
     "random_sweep": random_sweep,
     "random_client": random_client,
     "cyclic": cyclic,
     "cyclic_reverse": cyclic_reverse,
     "bounded_wait": bounded_wait,
-    "shortest_job": shortest_job,
-    "label_aware": label_aware,
 }
-ARRIVAL_DRIVEN = ("fcfs", "shortest_job", "label_aware")
-"""Orders that choose among the jobs that have come, and never hold the server; they take no burst."""
 
 
 def usual_burst(name: str) -> float:

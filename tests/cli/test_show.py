@@ -138,6 +138,31 @@ def test_the_report_of_stored_runs_can_be_made_again_and_side_by_side(scenario, 
     sfl_sim("report", "nowhere", code=2)
 
 
+def test_a_run_with_a_changed_figure_is_warned_of_on_its_page_and_refused_where_none_is_shown(
+    scenario, tmp_path, capsys
+):
+    sfl_sim(scenario, "-q", "--timing-only", "--out", "run")
+    summary = tmp_path / "run" / "summary.json"
+    summary.write_text(summary.read_text().replace('"rounds": 2', '"rounds": 3'))
+    told = "summary.json is not what the run has written, by its SHA256SUMS"
+    for refused in (["report", "run", "--export", "tables"], ["mlflow", "run"], ["landscape", "run"]):
+        sfl_sim(*refused, code=2)
+        assert f"sfl-sim: run: {told}" in capsys.readouterr().err
+    with pytest.raises(package.ScenarioError, match=f"folder: {told}"):
+        package.load("run")
+    (tmp_path / "run" / "SHA256SUMS").unlink()
+    assert package.load("run").summary["rounds"].tolist() == [3, 3, 3]
+
+
+@pytest.mark.pages
+def test_a_changed_run_is_warned_of_on_its_page(scenario, tmp_path):
+    sfl_sim(scenario, "-q", "--timing-only", "--out", "run")
+    summary = tmp_path / "run" / "summary.json"
+    summary.write_text(summary.read_text().replace('"rounds": 2', '"rounds": 3'))
+    sfl_sim("report", "run")
+    assert "summary.json is not what the run has written" in (tmp_path / "run" / "report.html").read_text()
+
+
 @pytest.mark.pages
 def test_a_report_that_cannot_be_written_leaves_the_earlier_one_whole(scenario, tmp_path, monkeypatch, capsys):
     sfl_sim(scenario, "-q", "--timing-only", "--out", "run")
@@ -231,7 +256,7 @@ def test_the_page_of_a_run_is_opened_by_folder_or_by_name(tmp_path, monkeypatch,
 def test_an_older_what_if_is_opened_asked_again_and_refused_where_a_run_is_needed(scenario, capsys):
     question = ("whatif", scenario, "--vary", "server.workers=1,2", "--set", "grid={}", "--out", "asked", "-q")
     sfl_sim(*question)
-    newer = package.load("asked").points.drop(columns="assistants_s")
+    newer = package.load("asked").points.drop(columns=["assistants_s", "idle_s"])
     make_older(Path("asked"))
     pd.testing.assert_frame_equal(package.load("asked").points[[*newer]], newer)
     capsys.readouterr()

@@ -100,8 +100,10 @@ def test_a_key_that_another_switches_off_is_refused(values, line):
         ("splitnn", "wire.update", "int8", "clients upload no model"),
         ("splitfed_v3", "wire.update", "int8", "clients upload no model"),
         ("splitfed_v1", "report.exits_every", 2, "clients have no exits"),
-        ("splitfed_v1", "server.order", "cyclic", "clients share no model at the server"),
-        ("korea", "server.burst", 1, "clients share no model at the server"),
+        ("splitfed_v1", "server.order", "cyclic", "the server serves no jobs in an order"),
+        ("korea", "server.burst", 1, "the server serves no jobs in an order"),
+        ("mergesfl", "server.order", "cyclic", "the server serves no jobs in an order"),
+        ("splitnn", "server.order", "cyclic", "the server serves no jobs in an order"),
     ],
 )
 def test_a_key_of_what_the_method_has_not_is_refused(method, key, value, why):

@@ -6,13 +6,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sfl_sim.scenario.problems import problems
-from sfl_sim.scenario.sections import Scenario
+from sfl_sim.scenario.sections import Scenario, Train
 
-TRAIN = (
-    "rounds, stop, on_round_end, batch_size, local_epochs, lr, lr_decay, lr_min, optimizer, momentum, weight_decay, "
-    "batches, drop_last, "
-    "agg_weights, precision, compile, executor, max_graphs, on_nan"
-)
+TRAIN = ", ".join(Train.model_fields)
 
 
 def said(values):

@@ -51,6 +51,25 @@ def test_a_run_that_is_not_what_was_written_is_not_taken_from():
     assert (began, taken) == (["fedavg"], {})
 
 
+def test_a_run_with_files_that_have_no_checksum_is_not_taken_from():
+    """As after a copy that broke off: its list of checksums ends after the first line, and a table is another one."""
+    folder, _, _ = ran(study())
+    sums = (folder / "SHA256SUMS").read_text().splitlines(keepends=True)
+    (folder / "SHA256SUMS").write_text(sums[0])
+    rounds = pd.read_parquet(folder / "rounds.parquet")
+    rounds.assign(ended_s=1.0).to_parquet(folder / "rounds.parquet")
+    _, began, taken = ran(study(repeats=2))
+    assert (began, taken) == (["fedavg"], {})
+
+
+def test_files_that_no_command_reads_may_be_added_to_a_run():
+    folder, _, _ = ran(study())
+    for name in ("landscape.parquet", "of_mine.parquet", "notes.json"):
+        (folder / name).write_bytes(b"added")
+    _, _, taken = ran(study(repeats=2))
+    assert taken == {"fedavg": str(folder)}
+
+
 def test_a_value_more_in_a_grid_runs_alone_and_all_is_as_if_it_had_run_together():
     trained = Settings(threads=1, reuse=True)
     folder, began, taken = ran(study(grid=GRID | {"train.lr": [0.2]}, repeats=2), trained)

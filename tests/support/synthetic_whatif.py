@@ -122,7 +122,8 @@ def make_older(folder: Path) -> None:
         for number, axis in enumerate(axes):
             if axis["key"] in table:
                 table[f"axis_{number}"] = table.pop(axis["key"]).map(as_stored(axis["values"]).index)
-        table.drop(columns="assistants_s", errors="ignore").to_parquet(path, index=False)
+        table.drop(columns=["assistants_s", "idle_s"], errors="ignore").to_parquet(path, index=False)
+    (folder / "SHA256SUMS").unlink(missing_ok=True)
 
 
 def _fleet(world: World, chosen: dict[str, Any], seed: int, burden: float) -> dict[str, Any]:
