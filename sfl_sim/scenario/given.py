@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.scenario.own_code import CODE, DATA, hand_over, keep_object
 
 SAMPLES, HOLDINGS = "data.factory", "data.partition"
@@ -28,8 +29,9 @@ METRICS = "report.metrics."
 def spelled(value: Any, key: str = "") -> Any:
     """Return `value`, given at a dotted key of a scenario, as YAML could hold it.
 
-    Arrays, tensors and the columns of a frame become lists. A function or class at the top level of a module becomes
-    its path; any other object a text with its digest, under which this process keeps it.
+    Arrays, tensors and the columns of a frame become lists; an index says which client a row is of. A function or class
+    at the top level of a module becomes its path; any other object a text with its digest, under which this process
+    keeps it.
     """
     if key == HOLDINGS and isinstance(value, list | tuple):
         return {"kind": "indices", "file": _kept(value, "indices", DATA)}
@@ -41,14 +43,29 @@ def spelled(value: Any, key: str = "") -> Any:
         return [spelled(inner, key) for inner in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if hasattr(value, "columns") and hasattr(value, "to_dict"):
-        return value.to_dict("list")
+    if hasattr(value, "iloc"):
+        return _by_client(value, key)
     if hasattr(value, "tolist"):
         return value.tolist()
     is_plain = value is None or isinstance(value, str | int | float | BaseModel)
     if is_plain or not (key in OBJECTS or key.startswith(METRICS)):
         return value
     return _path_of(value) or _kept(value, getattr(value, "__name__", type(value).__name__).strip("<>"), CODE)
+
+
+def _by_client(table: Any, key: str) -> Any:
+    """Return the values of a pandas object as lists, in the order of the clients that its index numbers from 0 on.
+
+    A frame's column `client` takes the place of its index. Raises ScenarioError if there is no such order.
+    """
+    if hasattr(table, "columns") and "client" in table.columns:
+        table = table.set_index("client")
+    clients = [int(text) if (text := str(label)).isdecimal() else label for label in table.index]
+    if set(clients) != set(range(len(clients))):
+        problem = "has an index that does not number the clients from 0 on; reset_index(drop=True) takes rows in turn"
+        raise ScenarioError(problem, key=key, found=", ".join(map(str, clients[:5])))
+    table = table.iloc[sorted(range(len(clients)), key=clients.__getitem__)]
+    return table.to_dict("list") if hasattr(table, "columns") else table.tolist()
 
 
 def _below(value: Any, key: str, name: Any) -> Any:

@@ -170,7 +170,8 @@ class ServedFleet:
                                     allowed=f"up to {len(times_s)}")  # fmt: skip
             arrivals = Arrivals(times_s[: serving.requests], clients[: serving.requests])
             if len(np.unique(arrivals.times_s)) < 2:
-                raise ScenarioError("needs requests at two instants", key="serving.arrivals.file", found=how.file)
+                problem = "needs requests at two instants, which tell their rate"
+                raise ScenarioError(problem, key="serving.arrivals.file", found=how.file)
             rate_per_s = (len(arrivals.times_s) - 1) / float(np.ptp(arrivals.times_s))
             return arrivals, _possible(rate_per_s, "serving.arrivals.file")
         rates_per_s = self._per_client(how.rate_per_s, "serving.arrivals.rate_per_s")

@@ -28,6 +28,8 @@ from sfl_sim.store import RunFolder, Wanted, damaged, keys_of, read_manifest, ru
 from sfl_sim.studies.bottlenecks import speedups
 from sfl_sim.studies.launch import Outcome, TrialsFailed, launch, place_of
 from sfl_sim.studies.targets import references, ways
+from sfl_sim.system.availability import KEY as LOGS
+from sfl_sim.system.availability import n_logs
 from sfl_sim.training.hardware import pick_device
 
 
@@ -50,8 +52,14 @@ def check(study: Study, device: torch.device | None = None) -> list[str]:
                 experiment.check_device(device)
                 if variant.scenario.model.factory is not None:
                     experiment.method.task.network.check_lent()
-                if init := variant.scenario.model.init:
-                    starting(experiment.method.task.network, init)
+            if init := variant.scenario.model.init:
+                starting(experiment.method.task.network, init)
+            logs, n_clients = n_logs(variant.scenario.clients.availability), len(experiment.shares)
+            if logs is not None and logs < n_clients:
+                few = ScenarioError(
+                    f"has logs of {logs} clients for {n_clients}: they are drawn again, each time a day later", key=LOGS
+                )
+                warnings[str(variant.places.located(few))] = None
             if why := _why_workers_are_idle(variant.scenario, experiment.method):
                 idle = ScenarioError(f"more than one has no effect: {why}", key="server.workers")
                 warnings[str(variant.places.located(idle))] = None

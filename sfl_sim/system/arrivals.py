@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from sfl_sim.errors import ScenarioError
-from sfl_sim.scenario.text_files import MAX_TABLE_BYTES, read_text
+from sfl_sim.system.profiles import read_table
 
-COLUMNS = ["time_s", "client"]
 LATEST_S = 1e10
 """Latest time in a trace: three hundred years, up to which a clock of 64-bit floats resolves microseconds."""
 
@@ -56,35 +52,9 @@ def read_trace(path: str | Path, n_clients: int, key: str) -> Arrivals:
     Raises:
         ScenarioError: with file and line, and the scenario `key` that names the file.
     """
-    try:
-        text = read_text(Path(path), MAX_TABLE_BYTES, key).rstrip()
-        rows = pd.read_csv(StringIO(text), header=None, dtype=str, skip_blank_lines=False, skipinitialspace=True)
-        heading = rows.iloc[0].tolist()
-        if any(heading.count(column) != 1 for column in COLUMNS):
-            raise ValueError(f"the columns {', '.join(map(str, heading))}")
-    except ScenarioError:
-        raise
-    except ValueError as reason:
-        raise ScenarioError(
-            "cannot be read as a trace of requests",
-            key=key,
-            file=str(path),
-            found=str(reason),
-            allowed="CSV with the columns time_s, client",
-        ) from reason
-    table = rows[1:].set_axis(heading, axis=1)[COLUMNS]
-    numbers = table.apply(pd.to_numeric, errors="coerce")
-    times_s, clients = numbers["time_s"].to_numpy(np.float64), numbers["client"].to_numpy(np.float64)
-    checks = {
-        "time_s": ((times_s >= 0) & (times_s <= LATEST_S), f"seconds, 0 to {LATEST_S:g}"),
-        "client": (np.isin(clients, np.arange(n_clients)), f"0 to {n_clients - 1}"),
-    }
-    for column, (fits, allowed) in checks.items():
-        if not fits.all():
-            row = int(fits.argmin())
-            raise ScenarioError(
-                f"column {column!r} cannot be used",
-                key=key, file=str(path), line=row + 2, found=str(table[column].iloc[row]), allowed=allowed,
-            )  # fmt: skip
+    table = read_table(Path(path), ["time_s", "client"], key)
+    times_s, clients = table.numbers("time_s"), table.numbers("client")
+    table.require("time_s", (times_s >= 0) & (times_s <= LATEST_S), f"seconds, 0 to {LATEST_S:g}")
+    table.require("client", np.isin(clients, np.arange(n_clients)), f"0 to {n_clients - 1}")
     order = np.argsort(times_s, kind="stable")
     return Arrivals(times_s[order], clients[order].astype(np.int64))

@@ -53,6 +53,14 @@ def draw_presence(n_clients: int, rng: np.random.Generator, availability: Availa
     return drawn
 
 
+def n_logs(availability: Availability | None) -> int | None:
+    """Return the number of clients whose intervals a profile has logged; None for other profiles."""
+    if availability is None or availability.profile is None:
+        return None
+    logged = read_table(find("availability", availability.profile, KEY), [], KEY).columns
+    return None if "share" in logged else len(set(logged["client"]))
+
+
 def _read_logs(table: Table) -> list[Log]:
     """Read the log of each client, in order of first rows; without a column period_s the period is the last end."""
     starts_s, ends_s = table.numbers("start_s"), table.numbers("end_s")

@@ -25,7 +25,7 @@ FloatArray = npt.NDArray[np.float64]
 PerClient = float | Sequence[float] | str
 """A setting that holds for all clients, or one for each, or the CSV file with a column of them."""
 
-MAX_ROWS = 500_000
+MAX_ROWS = 1_000_000
 
 
 def available(kind: str) -> list[str]:
@@ -74,6 +74,21 @@ class Table:
         self.require(column, _in_range(values), f"0, or a number from {SMALLEST:g} to {LARGEST:g}")
         return values
 
+    def by_client(self) -> npt.NDArray[np.int64]:
+        """Give the rows in the order of the clients, which a column `client` numbers from 0 on if there is one.
+
+        Raises:
+            ScenarioError: a client has no row, or two.
+        """
+        n = len(self.lines)
+        if "client" not in self.columns:
+            return np.arange(n)
+        clients = self.numbers("client")
+        self.require("client", np.isin(clients, np.arange(n)), f"0 to {n - 1}, one for each row")
+        is_first = np.isin(np.arange(n), np.unique(clients, return_index=True)[1])
+        self.require("client", is_first, "a client that has no row above")
+        return np.argsort(clients)
+
     def require(self, column: str, fits: npt.NDArray[np.bool_], allowed: str) -> None:
         """Raise ScenarioError for the first row of `column` whose entry of `fits` (rows,) is False."""
         if not fits.all():
@@ -97,7 +112,8 @@ def per_client(value: PerClient, n: int, key: str, *, zero_allowed: bool = False
     """
     if isinstance(value, str):
         column = key.rpartition(".")[2]
-        value = read_table(Path(value), [column], key).numbers(column).tolist()
+        table = read_table(Path(value), [column], key)
+        value = table.numbers(column)[table.by_client()].tolist()
     values = np.asarray(value, dtype=float)
     if values.ndim and values.shape != (n,):
         raise ScenarioError("a list needs one entry per client", key=key, found=values.size, allowed=f"{n} entries")

@@ -39,6 +39,22 @@ def test_workers_that_a_method_cannot_use_are_told_once(scenario, capsys):
         assert not capsys.readouterr().err
 
 
+def test_fewer_logs_of_availability_than_clients_are_told(scenario, tmp_path, capsys):
+    (tmp_path / "logs.csv").write_text("client,start_s,end_s\na,0,5000\nb,0,9000\n")
+    away = ("--set", "clients.availability={profile: logs.csv, lost: wait}")
+    sfl_sim("validate", scenario, *away)
+    told = "warning: --set: clients.availability.profile: has logs of 2 clients for 10: they are drawn again, each time"
+    assert told in capsys.readouterr().err
+    sfl_sim("validate", scenario, *away, "--set", "clients.count=2", "--set", "data.partition={kind: iid}")
+    assert "logs of" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("run", ["nowhere", "."])
+def test_initial_weights_of_no_run_are_refused_before_any_run(run, scenario, capsys):
+    sfl_sim("validate", scenario, "--set", f"model.init.run={run}", code=2)
+    assert f"model.init.run: is not the folder of a run (found '{run}')" in capsys.readouterr().err
+
+
 def test_a_partition_is_shown_before_anyone_trains(scenario, tmp_path, capsys):
     sfl_sim("partition", scenario, "--set", "data.partition.phi=2", "--set", "repeats=2")
     printed = capsys.readouterr().out

@@ -38,6 +38,22 @@ def test_arrays_tensors_and_frames_are_lists():
     assert given.power.compute_w == [1.0, 2.0]
 
 
+@pytest.mark.parametrize("names", [[2, 0, 1], ["2", "0", "1"]])
+def test_the_index_of_a_frame_says_which_client_a_row_is_of(names):
+    """As `groupby` on names of clients gives it."""
+    rates = pd.DataFrame({"uplink_bps": [3e6, 1e6, 2e6], "downlink_bps": [3e7, 1e7, 2e7]}, index=names)
+    in_a_column = rates.reset_index(names="client")
+    for network in (rates, in_a_column, {"uplink_bps": rates["uplink_bps"], "downlink_bps": [1e7, 2e7, 3e7]}):
+        given = parse({"clients": {"count": 3, "network": network}}).base.clients.network
+        assert (given.uplink_bps, given.downlink_bps) == ([1e6, 2e6, 3e6], [1e7, 2e7, 3e7])
+
+
+def test_an_index_that_numbers_no_clients_is_refused():
+    slow = pd.Series([1e6, 2e6], index=[4, 7])
+    with pytest.raises(ScenarioError, match=r"uplink_bps: has an index that does not number .*found '4, 7'"):
+        parse({"clients": {"count": 2, "network": {"uplink_bps": slow, "downlink_bps": slow}}})
+
+
 def test_a_function_of_a_module_is_its_path_and_other_objects_are_kept_under_a_text():
     assert text_of(net) == f"{__name__}:net"
     model = net()

@@ -242,3 +242,24 @@ def test_only_finite_numbers_above_zero_are_rates(value: float | list[float]) ->
 def test_zero_may_be_allowed_but_nothing_below() -> None:
     with pytest.raises(ScenarioError, match=r"found -1.0; allowed: a number, 0 or above"):
         per_client([0, -1], 2, "key", zero_allowed=True)
+
+
+def test_a_column_says_which_client_a_row_is_of(tmp_path: Path) -> None:
+    rates = tmp_path / "rates.csv"
+    rates.write_text("client,uplink_bps\n2,30\n0,10\n1,20\n")
+    assert per_client(str(rates), 3, "clients.network.uplink_bps").tolist() == [10, 20, 30]
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        ("0 0 1", ":3: clients.network.uplink_bps: .*'client' .*found '0'; allowed: a client that has no row above"),
+        ("0 1 3", ":4: clients.network.uplink_bps: .*'client' .*found '3'; allowed: 0 to 2"),
+        ("0 1 phone", ":4: clients.network.uplink_bps: .*'client' .*found 'phone'"),
+    ],
+)
+def test_clients_that_are_named_wrongly_are_refused(tmp_path: Path, names: str, line: str) -> None:
+    rates = tmp_path / "rates.csv"
+    rates.write_text("client,uplink_bps\n" + "".join(f"{name},10\n" for name in names.split()))
+    with pytest.raises(ScenarioError, match=line):
+        per_client(str(rates), 3, "clients.network.uplink_bps")
