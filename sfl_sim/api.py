@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pandas as pd
-from safetensors.torch import load_file
 from torch import Tensor
 
 from sfl_sim.cli.app import Terminal
 from sfl_sim.cli.progress import progress as show_progress
 from sfl_sim.data.own import as_dataset
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.initial import stored_weights
 from sfl_sim.engine.news import Notify, silent
 from sfl_sim.engine.rounds import Round
 from sfl_sim.engine.setup import forget
@@ -125,7 +125,7 @@ class Results(_Stored):
         Raises:
             ScenarioError: there is no such model.
         """
-        tensors = load_file(self._model(variant, seed))
+        tensors = stored_weights(self._model(variant, seed), "variant")
         parts: dict[str, dict[str, Tensor]] = {}  # of all clients, and of each client
         for name, tensor in tensors.items():
             layer = name.partition(".")[2]

@@ -71,7 +71,7 @@ def read_leaf(
                     x, y = users[user] = decode(content["user_data"][user]["x"], content["user_data"][user]["y"])
                     if len(x) != len(y):
                         raise ValueError(f"{user} has not as many x as y")
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise ScenarioError(f"{file} is not {name} in LEAF's JSON: {error}", key="data.name") from error
         parts.append(users)
     train, test = parts

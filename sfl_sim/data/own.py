@@ -74,8 +74,8 @@ def read_indices(file: str, key: str) -> list[Any]:
     """
     path = Path(file).expanduser()
     try:
-        if path.exists() and not path.is_file():  # a pipe would block
-            raise OSError("is no regular file")
+        if path.exists() and not (path.is_file() and path.stat().st_size):  # a pipe would block, or the kernel's log
+            raise OSError("is no regular file, or empty")
         if path.suffix == ".npz":
             with path.open("rb") as content, np.load(content) as arrays:
                 return [arrays[name] for name in arrays.files]

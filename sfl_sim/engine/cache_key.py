@@ -18,6 +18,7 @@ from sfl_sim.scenario.concerns import without
 from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.own_code import texts
 from sfl_sim.scenario.sections import Scenario
+from sfl_sim.store.files import read_regular
 
 PACKAGES = ["torch", "torchvision", "numpy", "scipy", "pandas", "networkx", "simpy", "scikit-learn", "scikit-image"]
 """Packages that compute, whose versions are part of the key."""
@@ -82,4 +83,4 @@ def _digest(dataset: Dataset) -> str:
 
 
 def _content(path: Path) -> str:
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    return hashlib.blake2b(read_regular(path), digest_size=16).hexdigest()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList, remove_parametrizations
 
-from sfl_sim.errors import ScenarioError
+from sfl_sim.errors import ScenarioError, in_short
 from sfl_sim.models.hugging_face import HuggingFace
 from sfl_sim.models.lora import Lora, adapt
 from sfl_sim.models.network import Network
@@ -27,7 +28,7 @@ def starting(network: Network, init: Init) -> Network:
     file = _final_model(init.run)
 
     def fill(module: nn.Sequential) -> None:
-        weights = {name.partition(".")[2]: tensor for name, tensor in load_file(file).items()}
+        weights = {name.partition(".")[2]: tensor for name, tensor in stored_weights(file, KEY).items()}
         wanted = {name: tensor.shape for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
         if {_plain(name): tensor.shape for name, tensor in weights.items() if not _is_factor(name)} != wanted:
             raise ScenarioError("has trained another network", key=KEY, found=init.run)
@@ -37,6 +38,14 @@ def starting(network: Network, init: Init) -> Network:
             module.load_state_dict(weights, strict=False)
 
     return network.starting(fill)
+
+
+def stored_weights(file: Path, key: str) -> dict[str, Tensor]:
+    """Return the tensors in the file of a run's model. Raises ScenarioError, with this `key`, if it is damaged."""
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise ScenarioError(f"is damaged: {in_short(error)}", key=key, found=str(file)) from error
 
 
 def _is_factor(name: str) -> bool:

@@ -56,8 +56,8 @@ class HuggingFace:
     def sizes(self) -> Gpt2 | Llama:
         """The sizes in config.json. Raises ScenarioError if it cannot be read or is of another kind of model."""
         try:
-            if self.config.exists() and not self.config.is_file():  # a pipe would block
-                raise OSError("is no regular file")
+            if self.config.exists() and not (self.config.is_file() and self.config.stat().st_size):
+                raise OSError("is no regular file, or empty")  # a pipe would block, as the kernel's log does
             config = json.loads(self.config.read_text(encoding="utf-8"))
             kind = config.get("model_type")
             if kind not in SIZES:
@@ -65,7 +65,7 @@ class HuggingFace:
             return SIZES[kind](config)
         except ScenarioError:
             raise
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ScenarioError(f"cannot be read: {in_short(error)}", key=KEY, found=str(self.config)) from error
 
     def __call__(self, shape: Shape, n_labels: int) -> nn.Sequential:

@@ -139,10 +139,13 @@ def _unwritable(error: Exception, run: Path) -> OutputError | None:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file to read it. Raises OSError if it is no regular file, such as a pipe, which could block for ever."""
+    """Open a file to read it. Raises OSError if it is no regular file, such as a pipe, which could block for ever.
+
+    What has no size, as the kernel's log has none, is read as empty: it could block, too.
+    """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "is not a file", str(path))
-    return open(path, "rb")
+    return open(path if path.stat().st_size else os.devnull, "rb")
 
 
 def read_regular(path: Path) -> bytes:
@@ -160,15 +163,18 @@ def remove(path: Path) -> None:
 
 
 def contents(path: Path) -> Any:
-    """Return the value in a JSON file. Raises OSError or ValueError if it cannot be read."""
-    return json.loads(read_regular(path))
+    """Return the value in a JSON file. Raises OSError or ValueError, with the file's name, if it cannot be read."""
+    try:
+        return json.loads(read_regular(path))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name}: {error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the mapping in a JSON file; empty if there is none."""
     try:
         found = contents(path)
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -12,9 +12,12 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.store.files import contents
 from sfl_sim.store.schema import Column, Table
 
+MAX_SMALL_ROWS = 1_000_000
+"""Rows that a table may have whatever its size; a larger one has a byte a row at least, or equal rows fill memory."""
 FURTHER = Column("", "", "value of a column whose name the scenario decides", absent=math.nan)
 
 
@@ -65,6 +68,10 @@ def _rows(path: Path, columns: Sequence[str], where: dict[str, object]) -> pd.Da
     Only row groups that may hold the variant are read; pyarrow's filters read all, since names are a dictionary.
     """
     with pq.ParquetFile(path) as file:
+        n_rows, size_bytes = file.metadata.num_rows, path.stat().st_size
+        if n_rows > max(MAX_SMALL_ROWS, size_bytes):
+            problem = f"{path.name} says that it has {n_rows:,} rows in {size_bytes:,} bytes, which no run has written"
+            raise ScenarioError(problem, key="run", found=str(path.parent))
         stored = file.schema_arrow.names
         is_older = "axis_0" in stored
         known = [column for column in stored if not columns or is_older or column in columns]

@@ -14,15 +14,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.linalg import vector_norm
 
 from sfl_sim.engine.experiment import Experiment
+from sfl_sim.engine.initial import stored_weights
 from sfl_sim.engine.interrupts import uninterrupted
 from sfl_sim.engine.news import Counted, Notify
-from sfl_sim.errors import ScenarioError, in_short
+from sfl_sim.errors import ScenarioError
 from sfl_sim.metrics.landscape import with_widths
 from sfl_sim.models.replica import Replica
 from sfl_sim.models.weights import Weights
@@ -209,10 +208,7 @@ def _look(stored: Stored, extent: Extent, device: torch.device) -> Iterator[dict
 
 def _fill(model: Sequence[Replica], checkpoint: Path) -> None:
     """Load a checkpoint's weights into the model. Raises ScenarioError if it is damaged, or another model's."""
-    try:
-        tensors = load_file(checkpoint)
-    except SafetensorError as error:
-        raise ScenarioError(f"is damaged: {in_short(error)}", found=str(checkpoint)) from error
+    tensors = stored_weights(checkpoint, "run")
     views = {
         f"{part}.{name}": view
         for part, replica in replicas_by_name(model).items()

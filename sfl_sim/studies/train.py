@@ -33,11 +33,11 @@ from sfl_sim.system.availability import n_logs
 from sfl_sim.training.hardware import pick_device
 
 
-def check(study: Study, device: torch.device | None = None) -> list[str]:
+def check(study: Study, device: torch.device | None = None, *, timing_only: bool = False) -> list[str]:
     """Build every variant without running it, so that a mistake in the last one shows before the first trains.
 
-    With a `device` for training, check that it can compute them. Gives warnings of settings without effect, each once.
-    Raises ScenarioError.
+    With a `device` for training, check that it can compute them; unless they are `timing_only`, check that initial
+    weights are there. Gives warnings of settings without effect, each once. Raises ScenarioError.
     """
     warnings: dict[str, None] = {}
     for variant in study.variants:
@@ -52,7 +52,7 @@ def check(study: Study, device: torch.device | None = None) -> list[str]:
                 experiment.check_device(device)
                 if variant.scenario.model.factory is not None:
                     experiment.method.task.network.check_lent()
-            if init := variant.scenario.model.init:
+            if (init := variant.scenario.model.init) and not timing_only:
                 starting(experiment.method.task.network, init)
             logs, n_clients = n_logs(variant.scenario.clients.availability), len(experiment.shares)
             if logs is not None and logs < n_clients:
@@ -95,7 +95,7 @@ def run_study(study: Study, out: Path | None, settings: Settings, notify: Notify
     device = pick_device(settings.device)
     check_backend(settings)
     check_checkpoints(study, settings)
-    warnings = check(study, None if settings.timing_only else device)
+    warnings = check(study, None if settings.timing_only else device, timing_only=settings.timing_only)
     identity = f"{digest(study)}-{settings.meaning}"
     keys = [
         trial_key(variant.scenario, settings.meaning, pixels=not settings.timing_only) for variant in study.variants

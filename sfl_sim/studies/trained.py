@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from sfl_sim.scenario.fields import Concern
 from sfl_sim.scenario.load import Variant, load
 from sfl_sim.scenario.sections import Scenario
 from sfl_sim.store import SUMMARY, check_unchanged, read_manifest
+from sfl_sim.store.files import contents
 
 NOT_TRAINING = NOT_LEARNED | {Concern.SYSTEM, Concern.COMPUTING}
 """Concerns in which a trained model may differ from the one asked for: another system, another machine."""
@@ -38,7 +38,7 @@ class TrainedRun:
         check_unchanged(folder, key)
         with blamed_on(folder):
             self.variants = load(folder / "scenario.yaml").variants
-            summaries = json.loads((folder / SUMMARY).read_text())["variants"]
+            summaries = contents(folder / SUMMARY)["variants"]
             self.summaries: dict[tuple[str, int], Mapping[str, Any]] = {
                 (summary["name"], summary["seed"]): summary for summary in summaries
             }

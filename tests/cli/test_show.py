@@ -53,6 +53,7 @@ def test_fewer_logs_of_availability_than_clients_are_told(scenario, tmp_path, ca
 def test_initial_weights_of_no_run_are_refused_before_any_run(run, scenario, capsys):
     sfl_sim("validate", scenario, "--set", f"model.init.run={run}", code=2)
     assert f"model.init.run: is not the folder of a run (found '{run}')" in capsys.readouterr().err
+    sfl_sim(scenario, "-q", "--timing-only", "--set", f"model.init.run={run}")
 
 
 def test_a_partition_is_shown_before_anyone_trains(scenario, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Initial weights: those of an earlier run, or of another seed, the same at every cut."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,14 @@ def test_a_run_of_another_network_of_several_models_or_of_none_is_refused(earlie
     run(SMALL, out=tmp_path / "none", timing_only=True)
     with pytest.raises(ScenarioError, match="has trained nothing"):
         check(parse(SMALL | {"model": model(init={"run": str(tmp_path / "none")})}), CPU)
+
+
+def test_a_damaged_model_is_named(earlier, tmp_path):
+    folder = shutil.copytree(earlier, tmp_path / "run", ignore=shutil.ignore_patterns("SHA256SUMS"))
+    (file,) = (folder / "checkpoints").glob("*.safetensors")
+    file.write_bytes(b"\xff" * 100)
+    with pytest.raises(ScenarioError, match=r"model\.init\.run: is damaged: .*safetensors'"):
+        check(parse(SMALL | {"model": model(init={"run": str(folder)})}), CPU)
 
 
 def test_timing_alone_needs_no_earlier_run():

@@ -1,11 +1,16 @@
 """Folders of this version and of older ones read alike, column by column as the schema says."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from sfl_sim.errors import ScenarioError
 from sfl_sim.store.columns import BREAKDOWN, OP_COLUMNS
+from sfl_sim.store.files import contents, read_regular
 from sfl_sim.store.reading import as_stored, read_entries, read_table
 from sfl_sim.store.schema import tables
 
@@ -63,3 +68,23 @@ def test_a_what_if_that_counts_its_values_is_read_with_the_values_under_their_ke
     assert found["model.cut"].tolist() == [4, 2]
     assert found["server.order"].tolist() == ["cyclic", "cyclic"]
     assert not any(name.startswith("axis_") for name in found)
+
+
+def test_a_table_of_more_rows_than_bytes_is_refused_before_it_fills_memory(tmp_path):
+    rows = pa.table({"variant": pa.repeat("a", 2_000_000), "seed": pa.repeat(0, 2_000_000)})
+    pq.write_table(rows, tmp_path / "rounds.parquet")
+    with pytest.raises(ScenarioError, match=r"rounds\.parquet says that it has 2,000,000 rows in [\d,]+ bytes"):
+        read_table(tmp_path, tables("run")["rounds"])
+
+
+@pytest.mark.parametrize("text", [1000 * "[", '{"a": 1', ""])
+def test_json_that_cannot_be_read_is_named(tmp_path, text):
+    (tmp_path / "summary.json").write_text(100 * text)
+    with pytest.raises(ValueError, match=r"summary\.json: "):
+        contents(tmp_path / "summary.json")
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+def test_a_file_without_a_size_that_could_block_is_read_as_empty():
+    """As the log of the kernel, which is a regular file of no size."""
+    assert read_regular(Path("/proc/self/status")) == b""

@@ -189,7 +189,7 @@ def test_a_damaged_checkpoint_is_named(ours, capsys):
     for path in (ours / "checkpoints").glob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:20])
     sfl_sim("landscape", ours, code=2)
-    assert re.search(r"^sfl-sim: is damaged: .* \(found '.*\.safetensors'\)$", capsys.readouterr().err)
+    assert re.search(r"^sfl-sim: run: is damaged: .* \(found '.*\.safetensors'\)$", capsys.readouterr().err)
 
 
 def test_ctrl_c_leaves_nothing(folder, tmp_path):
